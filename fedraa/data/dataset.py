@@ -1,0 +1,51 @@
+"""A data set in memory, and the standardisation that every image and feature set gets."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Features = npt.NDArray[np.float32] | npt.NDArray[np.int64]
+Labels = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Training and test samples of one classification task.
+
+    `x_train` is float32 `[n, d]` or `[n, channels, height, width]`, standardised with the training
+    statistics, or int64 tokens `[n, length]` for text; `y_train` is int64 `[n]` in `0 .. classes - 1`. All
+    are C-contiguous.
+    """
+
+    name: str
+    x_train: Features
+    y_train: Labels
+    x_test: Features
+    y_test: Labels
+    classes: int
+
+
+def standardise(
+    x_train: npt.NDArray[np.generic], x_test: npt.NDArray[np.generic]
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Shift and scale each channel (dimension 1) to mean 0 and variance 1 over the training samples.
+
+    The result does not depend on the scale of the input, so bytes in 0..255 need no division first. A
+    channel that is constant in training is only shifted. Raises ValueError for values that float32 cannot
+    hold.
+    """
+    with np.errstate(over="ignore"):
+        train, test = (np.array(x, dtype=np.float32, order="C") for x in (x_train, x_test))
+    for name, x in (("x_train", train), ("x_test", test)):
+        if not np.isfinite(x).all():
+            raise ValueError(f"{name} holds NaN, an infinity or a value beyond float32; all must be finite")
+    axes = (0, *range(2, train.ndim))
+    mean = train.mean(axis=axes, dtype=np.float64, keepdims=True).astype(np.float32)
+    train -= mean
+    test -= mean
+    deviation = np.sqrt(np.square(train).mean(axis=axes, dtype=np.float64, keepdims=True)).astype(np.float32)
+    deviation[deviation == 0] = 1.0
+    train /= deviation
+    test /= deviation
+    return train, test

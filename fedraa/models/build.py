@@ -1,0 +1,113 @@
+"""Models by name."""
+
+import importlib
+import inspect
+import math
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from fedraa.models.cnn import cnn, emnist_cnn, wide_cnn
+from fedraa.models.mlp import mlp
+
+# Each is made from (channels, height, width, classes), and takes images with sides from the number given.
+_IMAGE_MODELS: dict[str, tuple[Callable[[int, int, int, int], nn.Module], int]] = {
+    "cnn": (cnn, 4),
+    "cnn-wide": (wide_cnn, 8),
+    "cnn-emnist": (emnist_cnn, 6),
+}
+
+MODELS: tuple[str, ...] = ("mlp", *_IMAGE_MODELS)
+
+_HIDDEN = (200,)
+
+
+def build_model(
+    name: str,
+    sample: torch.Tensor,
+    classes: int,
+    *,
+    hidden: tuple[int, ...] = _HIDDEN,
+    dropout: float = 0.0,
+    seed: int = 0,
+) -> nn.Module:
+    """A freshly initialised model that maps a batch like `sample`, `[b, ...]`, to logits `[b, classes]`.
+
+    `name` is one of `MODELS`, or `package.module:callable`, which is called with `classes=classes` if it
+    takes that, else without arguments, and must return an `nn.Module`. `hidden` and `dropout` describe the
+    mlp. The same seed gives the same weights, bit for bit, and torch's global generator is left as it was.
+
+    Raises ValueError with one sentence if the name is unknown, the model cannot be made, or it does not fit
+    `sample`.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        if name == "mlp":
+            model = _mlp(sample, classes, hidden, dropout)
+        elif hidden != _HIDDEN or dropout != 0.0:
+            raise ValueError(
+                f"hidden is {hidden} and dropout {dropout}, but only the mlp takes them, not {name!r}"
+            )
+        elif ":" in name:
+            model = _imported(name, classes)
+        elif name in _IMAGE_MODELS:
+            model = _image_model(name, sample, classes)
+        else:
+            known = ", ".join(MODELS)
+            raise ValueError(f"model is {name!r}; it must be one of {known}, or package.module:callable")
+        _refuse_misfit(name, model, sample[:2], classes)
+    return model
+
+
+def _mlp(sample: torch.Tensor, classes: int, hidden: tuple[int, ...], dropout: float) -> nn.Module:
+    if any(width < 1 for width in hidden):
+        raise ValueError(f"hidden is {hidden}; every width must be at least 1")
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout is {dropout}; it must be at least 0 and less than 1")
+    return mlp(math.prod(sample.shape[1:]), classes, hidden, dropout)
+
+
+def _image_model(name: str, sample: torch.Tensor, classes: int) -> nn.Module:
+    make, smallest = _IMAGE_MODELS[name]
+    if sample.ndim != 4 or min(sample.shape[2:]) < smallest:
+        raise ValueError(
+            f"model {name!r} takes images [channels, height, width] with sides of at least {smallest}; "
+            f"the samples are {list(sample.shape[1:])}"
+        )
+    _, channels, height, width = sample.shape
+    return make(channels, height, width, classes)
+
+
+def _imported(name: str, classes: int) -> nn.Module:
+    path, _, attribute = name.partition(":")
+    try:
+        make = getattr(importlib.import_module(path), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"model {name!r} cannot be imported: {error}") from error
+    if not callable(make):
+        raise ValueError(f"model {name!r} is no callable but a {type(make).__name__}")
+    takes_classes = "classes" in inspect.signature(make).parameters
+    model = make(classes=classes) if takes_classes else make()
+    if not isinstance(model, nn.Module):
+        raise ValueError(
+            f"model {name!r} returned a {type(model).__name__}; it must return a torch.nn.Module"
+        )
+    return model
+
+
+def _refuse_misfit(name: str, model: nn.Module, batch: torch.Tensor, classes: int) -> None:
+    """Run one small batch, in evaluation mode so that no statistic changes."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            logits = model(batch)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"model {name!r} does not take samples {list(batch.shape[1:])}: {reason}") from error
+    model.train(training)
+    expected = (len(batch), classes)
+    if not isinstance(logits, torch.Tensor) or logits.shape != expected:
+        got = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+        raise ValueError(f"model {name!r} returns {got} for a batch; it must return logits {list(expected)}")

@@ -1,0 +1,66 @@
+"""Small convolutional networks."""
+
+from torch import nn
+
+
+def cnn(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
+    """RA-Fed's network for CIFAR-10: two 5x5 convolutions of 6 and 16 channels, dense layers of 120 and 84.
+
+    As published from 16x16 upwards. Smaller images, such as the 8x8 digits, would vanish in the second
+    convolution: there both are padded by 2, which keeps the size.
+    """
+    padding = 0 if min(height, width) >= 16 else 2
+
+    def halved(size: int) -> int:
+        return (size - 4 + 2 * padding) // 2
+
+    return nn.Sequential(
+        nn.Conv2d(channels, 6, 5, padding=padding),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5, padding=padding),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16 * halved(halved(height)) * halved(halved(width)), 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, classes),
+    )
+
+
+def wide_cnn(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
+    """A wider network for CIFAR: three padded 3x3 convolutions, each with a pool by 2, and a dense layer of 512."""
+    return nn.Sequential(
+        nn.Conv2d(channels, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(64, 128, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(128, 256, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(256 * (height // 8) * (width // 8), 512),
+        nn.ReLU(),
+        nn.Linear(512, classes),
+    )
+
+
+def emnist_cnn(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
+    """The EMNIST network of Reddi et al. 2021, dropout included: 1,206,590 parameters at 62 classes."""
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 3),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Dropout(0.25),
+        nn.Flatten(),
+        nn.Linear(64 * ((height - 4) // 2) * ((width - 4) // 2), 128),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(128, classes),
+    )
