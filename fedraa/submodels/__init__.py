@@ -1,0 +1,33 @@
+"""Which part of a model a client trains: width groups of any module, dense cuts, index sets, masks, costs."""
+
+from fedraa.submodels.flat import flatten, load
+from fedraa.submodels.indices import (
+    blocks,
+    disjoint,
+    fragments,
+    owners,
+    prefix,
+    random_units,
+    regions,
+    window,
+)
+from fedraa.submodels.trace import trace
+from fedraa.submodels.traced import Entry, Group, IndexSet, Traced
+
+__all__ = [
+    "Entry",
+    "Group",
+    "IndexSet",
+    "Traced",
+    "blocks",
+    "disjoint",
+    "flatten",
+    "fragments",
+    "load",
+    "owners",
+    "prefix",
+    "random_units",
+    "regions",
+    "trace",
+    "window",
+]

@@ -1,0 +1,35 @@
+"""A module's trainable parameters as one contiguous float32 vector."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+
+def flatten(module: nn.Module) -> np.ndarray:
+    """The trainable parameters in the order of `named_parameters`: float32 `[d]`, a copy."""
+    parts = [p.detach().to("cpu", torch.float32).reshape(-1).numpy() for p in trainable(module)]
+    return np.concatenate([np.zeros(0, np.float32), *parts])
+
+
+def load(module: nn.Module, vector: np.ndarray) -> None:
+    """Set the trainable parameters from a vector that `flatten` made of a module of this shape.
+
+    Raises ValueError if the length does not match.
+    """
+    parameters = trainable(module)
+    size = sum(p.numel() for p in parameters)
+    if vector.shape != (size,):
+        raise ValueError(f"vector: shape {vector.shape} given, this module takes ({size},)")
+    start = 0
+    with torch.no_grad():
+        for p in parameters:
+            # torch.tensor copies: vectors read from an object store are not writable
+            p.copy_(torch.tensor(vector[start : start + p.numel()]).view(p.shape))
+            start += p.numel()
+
+
+def trainable(module: nn.Module) -> list[nn.Parameter]:
+    """The parameters that the flat vector holds, in its order."""
+    return [p for p in module.parameters() if p.requires_grad]

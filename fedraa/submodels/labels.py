@@ -1,0 +1,169 @@
+"""Labels of units, and the ties between them.
+
+While a module is traced, every activation has a tensor of labels of its own shape: the label of an element
+says with which unit it vanishes (0: it is always there). Labels of repeated elements are stored once and
+expanded, so that a label tensor of an image costs as much as one of its channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+FIXED = 0
+"""The label of what is never cut."""
+
+_RAW = 1 << 40  # labels from here on belong to elements of a parameter that is used as it is
+
+
+class Ties:
+    """Which labels vanish together, collected during a trace and resolved once at its end."""
+
+    def __init__(self) -> None:
+        self._fresh = 1
+        self._raw = _RAW
+        self._pairs: list[np.ndarray] = []
+        self._pins: list[np.ndarray] = []
+        self._notes: list[tuple[np.ndarray, str]] = []
+
+    def fresh(self, size: int) -> Tensor:
+        """New labels `[size]` for one dimension. A dimension of one element cannot be cut, so it is fixed."""
+        if size < 2:
+            return torch.zeros(size, dtype=torch.int64)
+        self._fresh += size
+        return torch.arange(self._fresh - size, self._fresh)
+
+    def raw(self, shape: Sequence[int]) -> Tensor:
+        """New labels for each element of a parameter: which of its dimensions is cut shows in its use."""
+        size = int(np.prod(shape))
+        if size < 2:
+            return torch.zeros(tuple(shape), dtype=torch.int64)
+        self._raw += size
+        return torch.arange(self._raw - size, self._raw).reshape(tuple(shape))
+
+    def tie(self, left: Tensor, right: Tensor, reason: str = "it meets a tensor that is never cut") -> None:
+        """Elements of `left` and `right` (broadcast) vanish together; what meets a fixed one is fixed."""
+        shape = np.broadcast_shapes(left.shape, right.shape)
+        a, b = (x.reshape(-1).numpy() for x in compress(left.expand(shape), right.expand(shape)))
+        loose = (a != FIXED) & (b != FIXED)
+        different = loose & (a != b)
+        if different.any():
+            self._pairs.append(np.unique(np.stack([a[different], b[different]]), axis=1))
+        if not loose.all():
+            self.pin(torch.from_numpy(np.concatenate([a[~loose], b[~loose]])), reason)
+
+    def pin(self, labels: Tensor, reason: str) -> None:
+        """Elements with these labels are never cut."""
+        named = np.unique(compress(labels)[0].numpy())
+        named = named[named != FIXED]
+        if named.size:
+            self._pins.append(named)
+            self._notes.append((named, reason))
+
+    def span(self, labels: Tensor, dims: Sequence[int], reason: str) -> Tensor:
+        """Tie the elements along `dims`; returns the labels with these dimensions shrunk to size 1."""
+        first = labels
+        for dim in dims:
+            first = first.narrow(dim, 0, 1)
+        if any(varies(labels, dim) for dim in dims):
+            self.tie(labels, first, reason)
+            self._notes.append((np.unique(compress(labels)[0].numpy()), reason))
+        return first
+
+    def merge(self, left: Tensor, right: Tensor) -> Tensor:
+        """Labels of an elementwise result. Where one side is broadcast it leaves the other side free."""
+        shape = np.broadcast_shapes(left.shape, right.shape)
+        a, b = left.expand(shape), right.expand(shape)
+        along_a, along_b = ({d for d in range(len(shape)) if varies(x, d)} for x in (a, b))
+        if along_a and along_b and not along_a & along_b:
+            # An outer product has elements of two units at once. A parameter can stay whole; others are tied.
+            if _is_raw(b):
+                self.pin(b, "it scales positions, not units")
+                b, along_b = torch.zeros_like(b), set()
+            elif _is_raw(a):
+                self.pin(a, "it scales positions, not units")
+                a, along_a = torch.zeros_like(a), set()
+        free = (along_a <= _broadcast(right.shape, shape) and not b.any()) or (
+            along_b <= _broadcast(left.shape, shape) and not a.any()
+        )
+        if not free:
+            self.tie(a, b)
+        small_a, small_b = _shrink(a, b)
+        return torch.where(small_a != FIXED, small_a, small_b).expand(shape)
+
+    def reason(self, labels: Tensor, roots: Roots) -> str:
+        """Why these labels ended up fixed: the first note about anything tied to them."""
+        mine = roots.component(labels)
+        for noted, reason in self._notes:
+            if np.isin(roots.component(torch.from_numpy(noted)), mine).any():
+                return reason
+        return "all its units are tied to each other"
+
+    def resolve(self) -> Roots:
+        """Connected components of the ties so far."""
+        return Roots(self._fresh, self._raw - _RAW, self._pairs, self._pins)
+
+
+class Roots:
+    """The components of the ties: one root per label."""
+
+    def __init__(self, fresh: int, raw: int, pairs: Sequence[np.ndarray], pins: Sequence[np.ndarray]) -> None:
+        self._fresh = fresh
+        root = np.arange(fresh + raw)
+        left, right = (self._node(x) for x in np.concatenate([np.zeros((2, 0), np.int64), *pairs], axis=1))
+        while True:
+            low, high = np.minimum(root[left], root[right]), np.maximum(root[left], root[right])
+            if np.array_equal(low, high):
+                break
+            np.minimum.at(root, high, low)
+            while not np.array_equal(root, root[root]):
+                root = root[root]
+        self._component: np.ndarray = root
+        pinned = np.zeros(len(root), dtype=bool)
+        pinned[FIXED] = True
+        pinned[root[self._node(np.concatenate([np.zeros(0, np.int64), *pins]))]] = True
+        self._root: np.ndarray = np.where(pinned[root], FIXED, root)
+
+    def _node(self, labels: np.ndarray) -> np.ndarray:
+        return np.where(labels >= _RAW, labels - _RAW + self._fresh, labels)
+
+    def component(self, labels: Tensor) -> np.ndarray:
+        """The component of each label, pinned or not."""
+        return np.asarray(self._component[self._node(labels.numpy())])
+
+    def __call__(self, labels: Tensor) -> np.ndarray:
+        """The unit of each label; FIXED where it is never cut."""
+        return np.asarray(self._root[self._node(labels.numpy())])
+
+
+def compress(*labels: Tensor) -> tuple[Tensor, ...]:
+    """The same elements without the dimensions along which all of `labels` (of one shape) only repeat."""
+    return tuple(x.reshape(-1) if x.dim() == 0 else x for x in _shrink(*labels))
+
+
+def varies(labels: Tensor, dim: int) -> bool:
+    """Whether labels differ along a dimension."""
+    if labels.size(dim) < 2 or labels.stride(dim) == 0:
+        return False
+    small = _shrink(labels)[0]
+    return bool((small != small.narrow(dim, 0, 1)).any())
+
+
+def _shrink(*labels: Tensor) -> tuple[Tensor, ...]:
+    for dim in range(labels[0].dim()):
+        if labels[0].size(dim) > 1 and all(x.stride(dim) == 0 for x in labels):
+            labels = tuple(x.narrow(dim, 0, 1) for x in labels)
+    return labels
+
+
+def _broadcast(shape: Sequence[int], out: Sequence[int]) -> set[int]:
+    missing = len(out) - len(shape)
+    return {d for d in range(len(out)) if d < missing or shape[d - missing] == 1}
+
+
+def _is_raw(labels: Tensor) -> bool:
+    small = _shrink(labels)[0]
+    return bool(((small == FIXED) | (small >= _RAW)).all())

@@ -1,0 +1,146 @@
+"""A module whose units are known: cut it, index into it, write back."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from fedraa.submodels.shrink import shrink
+
+IndexSet = tuple[np.ndarray, ...]
+"""One sorted int64 array of kept units per group, in the order of `Traced.groups`."""
+
+_REMEMBERED = 8  # flat indices kept per traced module: as large as the model's parameters twice over, each
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A dimension of a parameter or buffer that a group runs through, `block` indices for every unit."""
+
+    tensor: str
+    dim: int
+    block: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """An index space of prunable units: hidden neurons, channels, attention heads.
+
+    `parameters` counts the scalars of the flat vector that any of its units runs through.
+    """
+
+    name: str
+    size: int
+    entries: tuple[Entry, ...]
+    parameters: int
+
+
+@dataclass(frozen=True, eq=False)
+class Traced:
+    """A module with its width groups, as `trace` finds them.
+
+    Attributes:
+        module: a private copy of the full module.
+        groups: the width groups, in the order in which the parameters run through them.
+        uncut: what was left whole, and one sentence why.
+        names, shapes, offsets: the flat layout, contiguous float32: trainable parameters in the order of
+            `named_parameters`.
+        size: `d`, the length of the flat vector.
+        units: per tensor and cut dimension, the unit of each index, counted over all groups in their order;
+            -1 for what is always kept.
+        grouped: weights of convolutions whose own groups are cut with their output channels.
+    """
+
+    module: nn.Module
+    groups: tuple[Group, ...]
+    uncut: Mapping[str, str]
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    offsets: tuple[int, ...]
+    size: int
+    units: Mapping[str, Mapping[int, np.ndarray]]
+    grouped: frozenset[str]
+    _flat: OrderedDict[tuple[bytes, ...], np.ndarray] = field(default_factory=OrderedDict, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_flat": OrderedDict()}
+
+    def full(self) -> IndexSet:
+        """The index set of the whole module."""
+        return tuple(np.arange(group.size) for group in self.groups)
+
+    def widths(self, indices: IndexSet) -> tuple[int, ...]:
+        """How many units of each group an index set keeps."""
+        return tuple(len(kept) for kept in self.check(indices))
+
+    def cut(self, indices: IndexSet) -> nn.Module:
+        """A dense module of the kept units alone, with parameters of its own.
+
+        Buffers that run through units (running statistics) are cut too. Raises ValueError for an index set
+        that does not fit the groups.
+        """
+        return shrink(self.module, self._kept(indices), self.grouped)
+
+    def skeleton(self, widths: Sequence[int]) -> nn.Module:
+        """A cut of the given widths, its weights to be loaded: any cut of these widths has this shape."""
+        return self.cut(tuple(np.arange(width) for width in widths))
+
+    def flat_index(self, indices: IndexSet) -> np.ndarray:
+        """Where a cut's parameters are in the full flat vector: int64 `[k]`, in the cut's own flat layout.
+
+        `theta[flat_index]` is the cut's buffer, `theta[flat_index] = buffer` writes it back. The last few
+        are remembered, so treat the result as read-only.
+        """
+        key = tuple(kept.tobytes() for kept in self.check(indices))
+        if key in self._flat:
+            self._flat.move_to_end(key)
+            return self._flat[key]
+        kept = self._kept(indices)
+        parts = []
+        for name, shape, offset in zip(self.names, self.shapes, self.offsets, strict=True):
+            place = np.full((1,) * len(shape), offset)
+            for dim, size in enumerate(shape):
+                index = kept.get(name, {}).get(dim, np.arange(size))
+                along = index * math.prod(shape[dim + 1 :])
+                place = place + along.reshape(-1, *(1,) * (len(shape) - dim - 1))
+            parts.append(place.reshape(-1))
+        flat = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+        flat.flags.writeable = False
+        self._flat[key] = flat
+        while len(self._flat) > _REMEMBERED:
+            self._flat.popitem(last=False)
+        return flat
+
+    def check(self, indices: IndexSet) -> IndexSet:
+        """The index set itself; ValueError if it does not fit the groups."""
+        if len(indices) != len(self.groups):
+            raise ValueError(
+                f"indices: {len(indices)} arrays given, expected one per group, {len(self.groups)} in all"
+            )
+        for group, kept in zip(self.groups, indices, strict=True):
+            if len(kept) == 0:
+                raise ValueError(f"indices: group {group.name!r} would keep none of its {group.size} units")
+            if kept[0] < 0 or kept[-1] >= group.size or (np.diff(kept) <= 0).any():
+                raise ValueError(
+                    f"indices: group {group.name!r} takes ascending unit numbers from 0 to {group.size - 1}, "
+                    f"got {np.array2string(np.asarray(kept), threshold=8)}"
+                )
+        return indices
+
+    def _kept(self, indices: IndexSet) -> dict[str, dict[int, np.ndarray]]:
+        present = np.zeros(sum(group.size for group in self.groups) + 1, dtype=bool)
+        present[-1] = True  # what is always kept has unit -1
+        start = 0
+        for group, kept in zip(self.groups, self.check(indices), strict=True):
+            present[start + np.asarray(kept, dtype=np.int64)] = True
+            start += group.size
+        return {
+            tensor: {dim: np.flatnonzero(present[units]) for dim, units in dims.items()}
+            for tensor, dims in self.units.items()
+        }

@@ -1,0 +1,149 @@
+"""Cutting chains of plain layers: shapes, flat layout, write-back, refusals."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedraa.submodels import Traced, flatten, load, trace
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+
+
+@pytest.fixture
+def traced_mlp() -> Traced:
+    torch.manual_seed(0)
+    return trace(mlp(), torch.randn(2, 4))
+
+
+def lenet() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(400, 120),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, 10),
+    )
+
+
+def test_groups_of_an_mlp(traced_mlp: Traced) -> None:
+    (group,) = traced_mlp.groups
+    assert (group.name, group.size) == ("0", 3)
+    assert [(e.tensor, e.dim, e.block) for e in group.entries] == [
+        ("0.weight", 0, 1),
+        ("0.bias", 0, 1),
+        ("2.weight", 1, 1),
+    ]
+    assert group.parameters == 3 * 4 + 3 + 2 * 3  # all but the output bias
+    assert traced_mlp.uncut == {"2": "2 stays whole: it is the output of the model."}
+
+
+def test_flat_index_of_an_mlp(traced_mlp: Traced) -> None:
+    # layout: 0.weight [3, 4] at 0, 0.bias [3] at 12, 2.weight [2, 3] at 15, 2.bias [2] at 21
+    assert traced_mlp.offsets == (0, 12, 15, 21)
+    assert traced_mlp.size == 23
+    got = traced_mlp.flat_index((np.array([0, 2]),))
+    assert got.tolist() == [0, 1, 2, 3, 8, 9, 10, 11, 12, 14, 15, 17, 18, 20, 21, 22]
+
+
+def test_a_channel_runs_through_flatten_as_a_block() -> None:
+    traced = trace(lenet(), torch.randn(2, 3, 32, 32))
+    assert [group.size for group in traced.groups] == [6, 16, 120, 84]
+    blocks = {(e.tensor, e.dim): e.block for e in traced.groups[1].entries}
+    assert blocks == {("3.weight", 0): 1, ("3.bias", 0): 1, ("7.weight", 1): 25}
+
+
+def test_a_cut_holds_its_slice_and_nothing_of_the_template() -> None:
+    torch.manual_seed(0)
+    traced = trace(lenet(), torch.randn(2, 3, 32, 32))
+    indices = (np.array([1, 4]), np.array([0, 2, 15]), np.arange(50), np.arange(3, 84))
+    small = traced.cut(indices)
+    assert traced.widths(indices) == (2, 3, 50, 81)
+    assert small(torch.randn(5, 3, 32, 32)).shape == (5, 10)
+    theta = flatten(traced.module)
+    np.testing.assert_array_equal(flatten(small), theta[traced.flat_index(indices)])
+    load(small, np.zeros(len(flatten(small)), np.float32))
+    np.testing.assert_array_equal(flatten(traced.module), theta)
+    assert [type(x) for x in small.modules()] == [type(x) for x in traced.module.modules()]
+    assert (small[7].in_features, small[7].out_features) == (75, 50)
+
+
+def test_a_skeleton_has_the_shape_of_any_cut_of_its_widths() -> None:
+    traced = trace(lenet(), torch.randn(2, 3, 32, 32))
+    indices = (np.array([1, 4]), np.array([0, 2, 15]), np.arange(70, 120), np.arange(84))
+    small, skeleton = traced.cut(indices), traced.skeleton((2, 3, 50, 84))
+    load(skeleton, flatten(small))
+    x = torch.randn(2, 3, 32, 32)
+    assert torch.equal(skeleton.eval()(x), small.eval()(x))
+
+
+def test_a_traced_module_survives_pickling(traced_mlp: Traced) -> None:
+    again = pickle.loads(pickle.dumps(traced_mlp))
+    assert again.groups == traced_mlp.groups
+    np.testing.assert_array_equal(flatten(again.module), flatten(traced_mlp.module))
+    np.testing.assert_array_equal(again.flat_index(again.full()), np.arange(23))
+
+
+def test_frozen_parameters_are_neither_cut_nor_in_the_flat_vector() -> None:
+    module = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))
+    module[0].requires_grad_(False)
+    traced = trace(module, torch.randn(2, 4))
+    assert [group.name for group in traced.groups] == ["2"]
+    assert traced.names == ("2.weight", "2.bias", "4.weight", "4.bias")
+    assert "frozen" in traced.uncut["0"]
+
+
+@pytest.mark.parametrize(
+    ("kept", "message"),
+    [
+        ([], r"group '0' would keep none of its 3 units"),
+        ([0, 3], r"group '0' takes ascending unit numbers from 0 to 2, got \[0 3\]"),
+        ([-1, 1], r"from 0 to 2, got \[-1  1\]"),
+        ([1, 1], r"from 0 to 2, got \[1 1\]"),
+        ([2, 0], r"from 0 to 2, got \[2 0\]"),
+    ],
+)
+def test_refuses_impossible_index_sets(traced_mlp: Traced, kept: list[int], message: str) -> None:
+    for use in (traced_mlp.cut, traced_mlp.flat_index, traced_mlp.widths):
+        with pytest.raises(ValueError, match=message):
+            use((np.array(kept, dtype=np.int64),))
+    with pytest.raises(ValueError, match="2 arrays given, expected one per group, 1 in all"):
+        traced_mlp.cut((np.arange(1), np.arange(1)))
+
+
+def test_refuses_a_vector_of_another_length() -> None:
+    with pytest.raises(ValueError, match=r"vector: shape \(3,\) given, this module takes \(23,\)"):
+        load(mlp(), np.zeros(3, np.float32))
+
+
+def test_refuses_examples_that_do_not_run() -> None:
+    with pytest.raises(ValueError, match=r"example: a batch \(2, 5\) of torch.float32 does not run"):
+        trace(mlp(), torch.randn(2, 5))
+    with pytest.raises(ValueError, match=r"example: shape \(1, 4\) given, expected a batch of at least 2"):
+        trace(mlp(), torch.randn(1, 4))
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) if x.sum() > 0 else self.linear(-x)
+
+
+def test_refuses_control_flow_that_depends_on_data() -> None:
+    with pytest.raises(ValueError, match="module: Branching cannot be traced, its forward branches on data"):
+        trace(Branching(), torch.randn(2, 4))

@@ -1,0 +1,127 @@
+"""Index sets: sizes and members worked out by hand."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from fedraa.submodels import (
+    IndexSet,
+    Traced,
+    blocks,
+    disjoint,
+    fragments,
+    owners,
+    prefix,
+    random_units,
+    regions,
+    trace,
+    window,
+)
+
+
+def perceptron(*widths: int) -> Traced:
+    layers: list[nn.Module] = []
+    for first, second in pairwise(widths):
+        layers += [nn.Linear(first, second), nn.ReLU()]
+    return trace(nn.Sequential(*layers[:-1]), torch.zeros(2, widths[0]))
+
+
+ONE = perceptron(4, 200, 3)
+TWO = perceptron(4, 10, 6, 3)
+
+
+def lists(indices: IndexSet) -> list[list[int]]:
+    return [kept.tolist() for kept in indices]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "sizes"),
+    [  # the fragments of Fed-RAA's Table 4 on its 200 neurons
+        ((0.4, 0.6), [80, 120]),
+        ((0.2, 0.3, 0.5), [40, 60, 100]),
+        ((0.1, 0.2, 0.3, 0.4), [20, 40, 60, 80]),
+        ((0.05, 0.1, 0.2, 0.3, 0.35), [10, 20, 40, 60, 70]),
+    ],
+)
+def test_fragments_are_contiguous_and_ascending(ratios: tuple[float, ...], sizes: list[int]) -> None:
+    cut = fragments(ONE, ratios)
+    assert [len(kept) for (kept,) in cut] == sizes
+    assert np.concatenate([kept for (kept,) in cut]).tolist() == list(range(200))
+
+
+def test_fragments_round_by_largest_remainder() -> None:
+    # 10 units at thirds: 3 + 3 + 3, and the one left over goes to the first of equal remainders
+    # 6 units at 0.15, 0.25, 0.6: quotas 0.9, 1.5, 3.6 give 0 + 1 + 3, then 0.9 and 0.6 take the two left
+    thirds = fragments(TWO, (1 / 3, 1 / 3, 1 / 3))
+    assert [lists(x)[0] for x in thirds] == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    assert [len(x[1]) for x in fragments(TWO, (0.15, 0.25, 0.6))] == [1, 1, 4]
+
+
+def test_more_fragments_than_neurons_are_refused() -> None:
+    with pytest.raises(ValueError, match="7 parts of group '2' with 6 units would leave part 6 without any"):
+        fragments(TWO, [1 / 7] * 7)
+    with pytest.raises(ValueError, match=r"ratios: .* expected positive numbers that sum to 1"):
+        fragments(TWO, (0.5, 0.4))
+
+
+def test_prefix_and_window_round_up() -> None:
+    assert lists(prefix(TWO, 0.25)) == [[0, 1, 2], [0, 1]]  # ceil(2.5), ceil(1.5)
+    assert lists(window(TWO, 0.25, start=9)) == [[0, 1, 9], [3, 4]]  # 9 modulo 10 and 6
+    assert lists(prefix(TWO, 0.3)) == [[0, 1, 2], [0, 1]]  # 0.3 * 10 is 3, not 3.0000000000000004
+    with pytest.raises(ValueError, match="ratio: 0 given, expected more than 0 and at most 1"):
+        prefix(TWO, 0)
+
+
+def test_rolling_windows_cover_every_unit_equally_often() -> None:
+    seen = np.bincount(np.concatenate([window(TWO, 0.3, start)[0] for start in range(10)]))
+    assert seen.tolist() == [3] * 10
+
+
+def test_regions_join_the_chosen_blocks() -> None:
+    # 10 units in 4 parts: 3, 3, 2, 2; 6 units: 2, 2, 1, 1
+    assert lists(regions(TWO, 4, (2, 0))) == [[0, 1, 2, 6, 7], [0, 1, 4]]
+    with pytest.raises(ValueError, match=r"chosen: \(4,\) given, expected different numbers from 0 to 3"):
+        regions(TWO, 4, (4,))
+    with pytest.raises(ValueError, match="count: 0 given, expected at least 1"):
+        blocks(TWO, 0)
+
+
+@given(st.integers(1, 6), st.integers(0, 1000))
+def test_disjoint_parts_deal_out_every_unit_once(parts: int, seed: int) -> None:
+    cut = disjoint(TWO, parts, np.random.default_rng(seed))
+    for g, size in enumerate((10, 6)):
+        dealt = [part[g] for part in cut]
+        assert sorted(np.concatenate(dealt)) == list(range(size))
+        assert {len(x) for x in dealt} <= {size // parts, -(-size // parts)}
+        assert all((np.diff(x) > 0).all() for x in dealt)
+
+
+def test_groups_are_shuffled_independently() -> None:
+    traced = perceptron(4, 50, 50, 3)
+    first, second = disjoint(traced, 2, np.random.default_rng(0))[0]
+    assert first.tolist() != second.tolist()
+    first, second = random_units(traced, 0.5, np.random.default_rng(0))
+    assert len(first) == len(second) == 25
+    assert first.tolist() != second.tolist()
+
+
+def test_owners_of_fragments() -> None:
+    # Widths 4-10-6-3 in halves, so blocks 5+5 and 3+3. First matrix and both hidden biases, last matrix: one
+    # owner. Of the middle 6 x 10 matrix, the two diagonal 3 x 5 blocks have one owner, the rest has none.
+    # The output bias (3) is everybody's.
+    counts = owners(TWO, fragments(TWO, (0.5, 0.5)))
+    assert (counts == 1).sum() == 10 * 4 + 10 + 2 * 15 + 6 + 3 * 6
+    assert (counts == 0).sum() == 30
+    assert (counts == 2).sum() == 3
+    assert counts[-3:].tolist() == [2, 2, 2]
+    middle = counts[50:110].reshape(6, 10)
+    assert (middle == np.kron(np.eye(2, dtype=int), np.ones((3, 5), dtype=int))).all()
+
+
+def test_owners_count_repeated_index_sets() -> None:
+    assert owners(ONE, [ONE.full()] * 1000).tolist() == [1000] * ONE.size
