@@ -128,7 +128,7 @@ def _label_shares(classes: int, clients: int, labels: int, rng: np.random.Genera
 
 
 def _apportion(shares: Shares, totals: Index, rng: np.random.Generator) -> Index:
-    """Counts `[classes, clients]` that sum to `totals` over clients, each less than one from `shares · totals`.
+    """Counts `[classes, clients]` that sum to `totals` over clients, each within one of `shares · totals`.
 
     Systematic sampling: each class starts at a random offset, so that rounding does not favour the same
     clients.

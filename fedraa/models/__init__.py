@@ -1,5 +1,7 @@
 """The models of the papers, and any other by `package.module:callable`."""
 
 from fedraa.models.build import MODELS, build_model
+from fedraa.models.scaler import Scaler, set_scaler_rate
+from fedraa.models.statistics import reestimate_statistics
 
-__all__ = ["MODELS", "build_model"]
+__all__ = ["MODELS", "Scaler", "build_model", "reestimate_statistics", "set_scaler_rate"]

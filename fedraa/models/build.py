@@ -9,16 +9,26 @@ import torch
 from torch import nn
 
 from fedraa.models.cnn import cnn, emnist_cnn, wide_cnn
+from fedraa.models.fasttext import FastText
 from fedraa.models.mlp import mlp
+from fedraa.models.resnet import preact_resnet18, resnet18, resnet18_bn, resnet18_scaler
+from fedraa.models.vit import vit, vit_small
 
-# Each is made from (channels, height, width, classes), and takes images with sides from the number given.
+# Each is made from (channels, height, width, classes), and takes images whose sides are at least the number given.
+# With batch norm that leaves the last stage more than one pixel, so that a batch of one can be normalised.
 _IMAGE_MODELS: dict[str, tuple[Callable[[int, int, int, int], nn.Module], int]] = {
     "cnn": (cnn, 4),
     "cnn-wide": (wide_cnn, 8),
     "cnn-emnist": (emnist_cnn, 6),
+    "resnet18": (resnet18, 1),
+    "resnet18-bn": (resnet18_bn, 9),
+    "resnet18-scaler": (resnet18_scaler, 1),
+    "preact-resnet18": (preact_resnet18, 9),
+    "vit-small": (vit_small, 4),
+    "vit": (vit, 4),
 }
 
-MODELS: tuple[str, ...] = ("mlp", *_IMAGE_MODELS)
+MODELS: tuple[str, ...] = ("mlp", *_IMAGE_MODELS, "fasttext")
 
 _HIDDEN = (200,)
 
@@ -53,6 +63,8 @@ def build_model(
             model = _imported(name, classes)
         elif name in _IMAGE_MODELS:
             model = _image_model(name, sample, classes)
+        elif name == "fasttext":
+            model = FastText(classes)
         else:
             known = ", ".join(MODELS)
             raise ValueError(f"model is {name!r}; it must be one of {known}, or package.module:callable")

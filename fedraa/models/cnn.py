@@ -31,7 +31,7 @@ def cnn(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
 
 
 def wide_cnn(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
-    """A wider network for CIFAR: three padded 3x3 convolutions, each with a pool by 2, and a dense layer of 512."""
+    """A wider network for CIFAR: three padded 3x3 convolutions, each halved by a pool, and a dense layer."""
     return nn.Sequential(
         nn.Conv2d(channels, 64, 3, padding=1),
         nn.ReLU(),

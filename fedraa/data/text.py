@@ -1,0 +1,54 @@
+"""AG News (Zhang et al. 2015) as token ids."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from fedraa.data.dataset import Dataset
+
+VOCABULARY = 10_000  # ids, with 0 for padding and 1 for a word that is not among the most frequent
+LENGTH = 64
+_CLASSES = 4
+_WORD = re.compile(r"[a-z0-9]+")
+
+
+def load_agnews(data_dir: Path) -> Dataset:
+    """Read `agnews/train.csv.gz` and `agnews/test.csv.gz` (columns label, 0 to 3, and text) in `data_dir`.
+
+    Words get ids by their frequency in the training rows (ties in alphabetical order); a text is its first
+    `LENGTH` words, padded with 0. Raises ValueError with one sentence for a missing or malformed file.
+    """
+    y_train, train = _read(data_dir / "agnews" / "train.csv.gz")
+    y_test, test = _read(data_dir / "agnews" / "test.csv.gz")
+    counts = Counter(word for words in train for word in words)
+    ranked = sorted(counts, key=lambda word: (-counts[word], word))[: VOCABULARY - 2]
+    ids = {word: index for index, word in enumerate(ranked, start=2)}
+    return Dataset("agnews", _tokens(train, ids), y_train, _tokens(test, ids), y_test, _CLASSES)
+
+
+def _read(path: Path) -> tuple[npt.NDArray[np.int64], list[list[str]]]:
+    try:
+        frame = pd.read_csv(path, usecols=["label", "text"], dtype={"text": str}, keep_default_na=False)
+    except FileNotFoundError:
+        raise ValueError(
+            f"dataset 'agnews' needs {path}: AG News with the columns label (0 to {_CLASSES - 1}) and text"
+        ) from None
+    except (OSError, EOFError, ValueError) as error:
+        raise ValueError(f"dataset 'agnews': {path} cannot be read ({error})") from error
+    if frame.empty or not pd.api.types.is_integer_dtype(frame["label"]):
+        raise ValueError(f"dataset 'agnews': {path} must have rows, each with an integer label")
+    labels = frame["label"].to_numpy(np.int64)
+    if labels.min() < 0 or labels.max() >= _CLASSES:
+        raise ValueError(f"dataset 'agnews': {path} has a label outside 0 to {_CLASSES - 1}")
+    return labels, [_WORD.findall(text.lower())[:LENGTH] for text in frame["text"]]
+
+
+def _tokens(texts: list[list[str]], ids: dict[str, int]) -> npt.NDArray[np.int64]:
+    tokens = np.zeros((len(texts), LENGTH), dtype=np.int64)
+    for row, words in zip(tokens, texts, strict=True):
+        row[: len(words)] = [ids.get(word, 1) for word in words]
+    return tokens

@@ -1,0 +1,108 @@
+"""Image data sets through torchvision: extracted already, from their archives, or downloaded."""
+
+import contextlib
+import importlib
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fedraa.data.dataset import Dataset, Labels, standardise
+
+Images = npt.NDArray[np.uint8]
+Arrays = tuple[Images, Labels, Images, Labels]
+
+
+class _Source(NamedTuple):
+    class_name: str
+    archives: str  # where torchvision keeps the downloads, as a glob under its root
+    options: dict[str, str]
+
+
+_SOURCES = {
+    "mnist": _Source("MNIST", "MNIST/raw/*.gz", {}),
+    "fashion-mnist": _Source("FashionMNIST", "FashionMNIST/raw/*.gz", {}),
+    "emnist": _Source("EMNIST", "EMNIST/raw/*.zip", {"split": "byclass"}),
+    "cifar10": _Source("CIFAR10", "cifar-10-python.tar.gz", {}),
+    "cifar100": _Source("CIFAR100", "cifar-100-python.tar.gz", {}),
+}
+VISION: tuple[str, ...] = tuple(_SOURCES)
+
+# What torchvision built for CUDA lacks beside a torch without it; a declaration lasts as long as its library.
+_declared: list[torch.library.Library] = []
+
+
+def import_torchvision() -> ModuleType:
+    """torchvision, also where its compiled operators do not load: its data sets and classifiers need none."""
+    try:
+        return importlib.import_module("torchvision")
+    except RuntimeError as error:
+        if "torchvision::nms" not in str(error):
+            raise
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _declared.append(library)
+    return importlib.import_module("torchvision")
+
+
+def load_vision(name: str, data_dir: Path) -> Dataset:
+    """One of `VISION`, float32 `[n, channels, height, width]`; raises ValueError if it is not to be had.
+
+    emnist is every fifth sample of the 62 classes of EMNIST's split by class: the 20 % that Qu et al. 2022
+    use, and 0.5 GB in memory.
+    """
+    source = _SOURCES[name]
+    try:
+        x_train, y_train, x_test, y_test = _arrays(source, data_dir)
+    except (RuntimeError, OSError, ValueError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"dataset {name!r} is not in {data_dir} and could not be fetched ({reason}); put there what "
+            f"torchvision.datasets.{source.class_name}(root, download=True) writes into its root"
+        ) from error
+    if name == "emnist":
+        x_train, y_train, x_test, y_test = x_train[::5], y_train[::5], x_test[::5], y_test[::5]
+    train, test = standardise(x_train, x_test)
+    return Dataset(name, train, y_train, test, y_test, classes=int(y_train.max()) + 1)
+
+
+def _arrays(source: _Source, data_dir: Path) -> Arrays:
+    with contextlib.suppress(RuntimeError):  # "Dataset not found": not extracted yet
+        return _read(source, data_dir, download=False)
+    if _is_writable(data_dir):
+        return _read(source, data_dir, download=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        for archive in data_dir.glob(source.archives):
+            copy = Path(scratch, archive.relative_to(data_dir))
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(archive, copy)
+        return _read(source, Path(scratch), download=True)
+
+
+def _read(source: _Source, root: Path, *, download: bool) -> Arrays:
+    make = getattr(import_torchvision().datasets, source.class_name)
+    with contextlib.redirect_stdout(sys.stderr):  # it prints what it downloads
+        train, test = (
+            make(root, train=train, download=download, **source.options) for train in (True, False)
+        )
+    return *_samples(train), *_samples(test)
+
+
+def _samples(split: Any) -> tuple[Images, Labels]:
+    """Images come as a tensor `[n, height, width]` or an array `[n, height, width, channels]`."""
+    images = np.asarray(split.data)
+    images = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
+    return images, np.asarray(split.targets, dtype=np.int64)
+
+
+def _is_writable(folder: Path) -> bool:
+    """Whether one may write there and it is meant so: root may also where no permission says so."""
+    return os.access(folder, os.W_OK) and bool(folder.stat().st_mode & 0o222)

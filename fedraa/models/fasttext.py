@@ -1,0 +1,29 @@
+"""FastText (Joulin et al. 2017) with two hidden layers, as RA-Fed has it for AG News."""
+
+import torch
+from torch import nn
+
+_ROWS = 10_000
+
+
+class FastText(nn.Module):
+    """The mean of the token embeddings, then two hidden layers: tokens int64 `[b, length]` to logits.
+
+    Token 0 is padding and has the zero embedding. Tokens past the table share its rows, as fastText hashes
+    n-grams.
+    """
+
+    def __init__(self, classes: int, width: int = 64, hidden: int = 128) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(_ROWS, width, padding_idx=0)
+        self.layers = nn.Sequential(
+            nn.Linear(width, hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, classes),
+        )
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.layers(self.embedding(tokens % _ROWS).mean(dim=1))
+        return logits

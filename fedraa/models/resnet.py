@@ -1,0 +1,106 @@
+"""ResNet-18 for 32x32 images (He et al. 2016): a 3x3 stem without pooling, stages of 64 to 512 channels."""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fedraa.models.scaler import Scaler
+
+Norm = Callable[[int], nn.Module]
+
+
+def group_norm(channels: int) -> nn.Module:
+    """32 groups at every width (Wu and He 2018), so that each stage can be cut at the same 32 points, between
+    whole groups, and the statistics of the groups that stay do not change."""
+    return nn.GroupNorm(32, channels)
+
+
+class Block(nn.Module):
+    """Two convolutions and a residual stream, which a 1x1 convolution widens where it must."""
+
+    def __init__(self, channels: int, width: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, width, 3, stride, padding=1, bias=False)
+        self.norm1 = norm(width)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.norm2 = norm(width)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or channels != width:
+            self.shortcut = nn.Sequential(nn.Conv2d(channels, width, 1, stride, bias=False), norm(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = F.relu(self.norm1(self.conv1(x)))
+        out = self.norm2(self.conv2(out))
+        return F.relu(out + self.shortcut(x))
+
+
+class PreactivatedBlock(nn.Module):
+    """Norm and ReLU before each convolution (He et al. 2016b)."""
+
+    def __init__(self, channels: int, width: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        self.norm1 = norm(channels)
+        self.conv1 = nn.Conv2d(channels, width, 3, stride, padding=1, bias=False)
+        self.norm2 = norm(width)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.shortcut: nn.Module | None = None
+        if stride != 1 or channels != width:
+            self.shortcut = nn.Conv2d(channels, width, 1, stride, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = F.relu(self.norm1(x))
+        shortcut = x if self.shortcut is None else self.shortcut(out)
+        out = self.conv1(out)
+        out = self.conv2(F.relu(self.norm2(out)))
+        return out + shortcut
+
+
+def _stages(block: Callable[[int, int, int, Norm], nn.Module], norm: Norm) -> list[nn.Module]:
+    """Four stages of two blocks; the first block of each but the first stage halves the image."""
+    blocks: list[nn.Module] = []
+    for channels, width, stride in ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2)):
+        blocks += [block(channels, width, stride, norm), block(width, width, 1, norm)]
+    return blocks
+
+
+def _resnet(channels: int, classes: int, norm: Norm) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(channels, 64, 3, padding=1, bias=False),
+        norm(64),
+        nn.ReLU(),
+        *_stages(Block, norm),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(512, classes),
+    )
+
+
+def resnet18(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
+    """With group norm, whose statistics belong to one sample, so that nothing but parameters travels."""
+    return _resnet(channels, classes, group_norm)
+
+
+def resnet18_bn(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
+    """With static batch norm: clients train on the statistics of the batch. The running ones never travel: the
+    server estimates them with `reestimate_statistics` before each evaluation."""
+    return _resnet(channels, classes, nn.BatchNorm2d)
+
+
+def resnet18_scaler(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
+    """With HeteroFL's scaler in place of each norm."""
+    return _resnet(channels, classes, lambda width: Scaler())
+
+
+def preact_resnet18(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
+    """Pre-activated, with static batch norm, as HeteroFL's code has it."""
+    return nn.Sequential(
+        nn.Conv2d(channels, 64, 3, padding=1, bias=False),
+        *_stages(PreactivatedBlock, nn.BatchNorm2d),
+        nn.BatchNorm2d(512),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(512, classes),
+    )
