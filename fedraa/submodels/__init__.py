@@ -1,5 +1,6 @@
 """Which part of a model a client trains: width groups of any module, dense cuts, index sets, masks, costs."""
 
+from fedraa.submodels.cost import Cost, measure
 from fedraa.submodels.flat import flatten, load
 from fedraa.submodels.indices import (
     blocks,
@@ -11,21 +12,27 @@ from fedraa.submodels.indices import (
     regions,
     window,
 )
+from fedraa.submodels.masks import bernoulli, magnitude, random_parts
 from fedraa.submodels.trace import trace
 from fedraa.submodels.traced import Entry, Group, IndexSet, Traced
 
 __all__ = [
+    "Cost",
     "Entry",
     "Group",
     "IndexSet",
     "Traced",
+    "bernoulli",
     "blocks",
     "disjoint",
     "flatten",
     "fragments",
     "load",
+    "magnitude",
+    "measure",
     "owners",
     "prefix",
+    "random_parts",
     "random_units",
     "regions",
     "trace",

@@ -46,9 +46,7 @@ def prefix(traced: Traced, ratio: float) -> IndexSet:
 
 def window(traced: Traced, ratio: float, start: int) -> IndexSet:
     """FedRolex: `ceil(ratio * K)` units of every group of `K`, from `start` modulo `K` on, wrapping."""
-    return tuple(
-        np.sort((start + np.arange(_ceil(ratio, group.size))) % group.size) for group in traced.groups
-    )
+    return tuple(np.sort((start + np.arange(_ceil(ratio, group.size))) % group.size) for group in traced.groups)
 
 
 def random_units(traced: Traced, ratio: float, rng: np.random.Generator) -> IndexSet:
@@ -60,9 +58,7 @@ def disjoint(traced: Traced, parts: int, rng: np.random.Generator) -> tuple[Inde
     """IST: every group, shuffled on its own, dealt to `parts` disjoint parts as equal as possible."""
     equal = blocks(traced, parts)
     orders = [rng.permutation(group.size) for group in traced.groups]
-    return tuple(
-        tuple(np.sort(order[kept]) for order, kept in zip(orders, part, strict=True)) for part in equal
-    )
+    return tuple(tuple(np.sort(order[kept]) for order, kept in zip(orders, part, strict=True)) for part in equal)
 
 
 def owners(traced: Traced, index_sets: Sequence[IndexSet]) -> np.ndarray:

@@ -26,8 +26,8 @@ class Ties:
         self._fresh = 1
         self._raw = _RAW
         self._pairs: list[np.ndarray] = []
-        self._pins: list[np.ndarray] = []
-        self._notes: list[tuple[np.ndarray, str]] = []
+        self._pins: list[tuple[np.ndarray, str]] = []
+        self._spans: list[tuple[np.ndarray, str]] = []
 
     def fresh(self, size: int) -> Tensor:
         """New labels `[size]` for one dimension. A dimension of one element cannot be cut, so it is fixed."""
@@ -60,8 +60,7 @@ class Ties:
         named = np.unique(compress(labels)[0].numpy())
         named = named[named != FIXED]
         if named.size:
-            self._pins.append(named)
-            self._notes.append((named, reason))
+            self._pins.append((named, reason))
 
     def span(self, labels: Tensor, dims: Sequence[int], reason: str) -> Tensor:
         """Tie the elements along `dims`; returns the labels with these dimensions shrunk to size 1."""
@@ -70,7 +69,7 @@ class Ties:
             first = first.narrow(dim, 0, 1)
         if any(varies(labels, dim) for dim in dims):
             self.tie(labels, first, reason)
-            self._notes.append((np.unique(compress(labels)[0].numpy()), reason))
+            self._spans.append((np.unique(compress(labels)[0].numpy()), reason))
         return first
 
     def merge(self, left: Tensor, right: Tensor) -> Tensor:
@@ -95,16 +94,16 @@ class Ties:
         return torch.where(small_a != FIXED, small_a, small_b).expand(shape)
 
     def reason(self, labels: Tensor, roots: Roots) -> str:
-        """Why these labels ended up fixed: the first note about anything tied to them."""
+        """Why these labels ended up fixed: what pinned them first, or else tied them all to each other."""
         mine = roots.component(labels)
-        for noted, reason in self._notes:
+        for noted, reason in (*self._pins, *self._spans):
             if np.isin(roots.component(torch.from_numpy(noted)), mine).any():
                 return reason
         return "all its units are tied to each other"
 
     def resolve(self) -> Roots:
         """Connected components of the ties so far."""
-        return Roots(self._fresh, self._raw - _RAW, self._pairs, self._pins)
+        return Roots(self._fresh, self._raw - _RAW, self._pairs, [pinned for pinned, _ in self._pins])
 
 
 class Roots:

@@ -12,9 +12,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedraa.submodels.labels import Ties, varies
 
-_READS_VALUES = set(
-    ["allclose", "bool", "equal", "float", "index", "int", "is_nonzero", "item", "numpy", "tolist"]
-)
+_READS_VALUES = {"allclose", "bool", "equal", "float", "index", "int", "is_nonzero", "item", "numpy"}
 
 Rule = Callable[["Recorder", str, Any, tuple[Any, ...], dict[str, Any]], None]
 

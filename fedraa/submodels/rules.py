@@ -23,6 +23,10 @@ def _elementwise(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
     r.put(out, labels.expand(out.shape))
 
 
+def _constant(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    r.track(out)
+
+
 def _structural(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Moves elements: the same function moves their labels."""
     x, *rest = args
@@ -184,9 +188,7 @@ def _channels(r: Recorder, x: Tensor, space: int) -> Tensor:
 
 
 def _batch_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    x, mean, var, weight, bias = _arguments(
-        args, kwargs, "input", "running_mean", "running_var", "weight", "bias"
-    )
+    x, mean, var, weight, bias = _arguments(args, kwargs, "input", "running_mean", "running_var", "weight", "bias")
     labels = r.labels(x)
     dims = [d for d in range(labels.dim()) if d != 1]
     channels = r.ties.span(labels, dims, f"`{name}` takes its statistics over all of them").reshape(-1)
@@ -269,7 +271,9 @@ def _attention(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
 def _multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """`nn.MultiheadAttention`: one unit per head, through queries, keys, values and the output projection."""
     query, key, value, _, heads, weight, bias, bias_k, bias_v, zero = args[:10]
-    if weight is None or bias_k is not None or bias_v is not None or zero or r.name(weight) is None:
+    mask = kwargs.get("attn_mask")
+    per_head = mask is not None and mask.dim() > 2
+    if r.name(weight) is None or bias_k is not None or bias_v is not None or zero or per_head:
         r.give_up(name, out, args, kwargs)
         return
     out_weight, out_bias = args[11:13]
@@ -300,23 +304,26 @@ _DIM_AT = {"norm": 1, "normalize": 1, "std": 0, "var": 0}
 _VIEWS = {"view", "reshape", "unflatten"}
 
 _GROUPS: dict[Rule, str] = {
-    _elementwise: """abs add addcmul alpha_dropout celu clamp clamp_max clamp_min clone contiguous cos cpu
-        detach div dropout dropout1d dropout2d dropout3d elu eq erf exp feature_alpha_dropout float floor ge gelu gt
+    _elementwise: """
+        abs add addcmul alpha_dropout celu clamp clamp_max clamp_min clone contiguous cos cpu data detach div
+        dropout dropout1d dropout2d dropout3d elu eq erf exp feature_alpha_dropout float floor ge gelu gt
         hardsigmoid hardswish hardtanh iadd idiv imul isub itruediv le leaky_relu log log1p logsigmoid lt
-        masked_fill maximum minimum mish mul ne neg pow radd rdiv reciprocal relu relu6 requires_grad rmul
-        rpow rrelu rsqrt rsub rtruediv selu sigmoid silu sin softplus softsign sqrt square sub tanh
-        tanhshrink to true_divide truediv type_as where data""",
-    _structural: """T expand flatten flip mT movedim narrow permute repeat reshape roll squeeze 
-        swapdims t tile transpose unflatten unsqueeze view""",
+        masked_fill maximum minimum mish mul ne neg pow radd rdiv reciprocal relu relu6 requires_grad rmul rpow
+        rrelu rsqrt rsub rtruediv selu sigmoid silu sin softplus softsign sqrt square sub tanh tanhshrink to
+        true_divide truediv where zeros_like ones_like empty_like full_like rand_like randn_like""",
+    _constant: "new_empty new_full new_ones new_tensor new_zeros",
+    _structural: """
+        T expand flatten flip mT movedim narrow permute repeat reshape roll squeeze swapdims t tile transpose
+        unflatten unsqueeze view""",
     _take: "getitem index_select select",
     _split: "chunk split tensor_split unbind",
     _cat: "cat concat concatenate stack",
     _pad: "pad",
-    _pool: """adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d
-        adaptive_max_pool2d adaptive_max_pool3d avg_pool1d avg_pool2d avg_pool3d interpolate lp_pool1d lp_pool2d max_pool1d
+    _pool: """
+        adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d
+        adaptive_max_pool3d avg_pool1d avg_pool2d avg_pool3d interpolate lp_pool1d lp_pool2d max_pool1d
         max_pool2d max_pool3d upsample""",
-    _reduce: """amax amin cumsum log_softmax logsumexp max mean min norm normalize softmax softmin std sum
-        var""",
+    _reduce: "amax amin cumsum log_softmax logsumexp max mean min norm normalize softmax softmin std sum var",
     _linear: "linear",
     _convolution: "conv1d conv2d conv3d",
     _transposed: "conv_transpose1d conv_transpose2d conv_transpose3d",

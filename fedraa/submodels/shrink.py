@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedraa.submodels.attention import CutAttention
+
 Kept = Mapping[str, Mapping[int, np.ndarray]]
 """Per tensor and cut dimension, the indices that stay."""
 
@@ -39,6 +41,9 @@ def shrink(module: nn.Module, kept: Kept, grouped: frozenset[str]) -> nn.Module:
 
 def _fit(layer: nn.Module, full: nn.Module, grouped: bool) -> None:
     """Set a layer's own record of its widths from the shapes of its tensors."""
+    if isinstance(layer, nn.MultiheadAttention):
+        _fit_attention(layer)
+        return
     weight = getattr(layer, "weight", None)
     if not isinstance(weight, Tensor):
         return
@@ -60,3 +65,12 @@ def _fit(layer: nn.Module, full: nn.Module, grouped: bool) -> None:
         layer.embedding_dim = weight.size(1)
     elif isinstance(layer, nn.PReLU):
         layer.num_parameters = weight.size(0)
+
+
+def _fit_attention(layer: nn.MultiheadAttention) -> None:
+    if layer.in_proj_weight is None or len(layer.in_proj_weight) == 3 * layer.embed_dim:
+        return
+    layer.__class__ = CutAttention
+    layer.num_heads = len(layer.in_proj_weight) // (3 * layer.head_dim)
+    layer.out_proj.in_features = layer.out_proj.weight.size(1)
+    layer._qkv_same_embed_dim = False  # or nn.TransformerEncoderLayer takes a fast path for uncut widths

@@ -14,6 +14,7 @@ from fedraa.submodels.labels import FIXED, Roots, varies
 from fedraa.submodels.recorder import DataDependentError, Recorder, tensors
 from fedraa.submodels.rules import RULES
 from fedraa.submodels.traced import Entry, Group, Traced
+from fedraa.submodels.verify import Trial
 
 Units = dict[str, dict[int, np.ndarray]]
 
@@ -37,6 +38,17 @@ def trace(module: nn.Module, example: Tensor) -> Traced:
         raise ValueError(f"example: shape {tuple(example.shape)} given, expected a batch of at least 2")
     module = copy.deepcopy(module)
     recorder = _record(module, example)
+    traced = _assemble(module, recorder)
+    trial = Trial(traced, example)
+    while (failure := trial.fails(traced, range(len(traced.groups)))) is not None:
+        suspects = [g for g in range(len(traced.groups)) if trial.fails(traced, [g])]
+        for g in suspects or range(len(traced.groups)):
+            _pin(recorder, traced, g, failure)
+        traced = _assemble(module, recorder)
+    return traced
+
+
+def _assemble(module: nn.Module, recorder: Recorder) -> Traced:
     _settle(recorder)
     roots = recorder.ties.resolve()
     units, groups = _group(module, _entries(recorder, roots))
@@ -53,6 +65,18 @@ def trace(module: nn.Module, example: Tensor) -> Traced:
         units=units,
         grouped=frozenset(recorder.grouped),
     )
+
+
+def _pin(recorder: Recorder, traced: Traced, g: int, reason: str) -> None:
+    entry = traced.groups[g].entries[0]
+    start = sum(group.size for group in traced.groups[:g])
+    units = traced.units[entry.tensor][entry.dim]
+    mine = torch.from_numpy((units >= start) & (units < start + traced.groups[g].size))
+    if entry.tensor in recorder.raw:
+        labels = recorder.raw[entry.tensor].movedim(entry.dim, 0)[mine]
+    else:
+        labels = recorder.bound[entry.tensor][entry.dim][mine]
+    recorder.ties.pin(labels, reason)
 
 
 def _record(module: nn.Module, example: Tensor) -> Recorder:

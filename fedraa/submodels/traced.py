@@ -6,12 +6,15 @@ import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import nn
 
 from fedraa.submodels.shrink import shrink
+
+if TYPE_CHECKING:
+    from fedraa.submodels.cost import Cost
 
 IndexSet = tuple[np.ndarray, ...]
 """One sorted int64 array of kept units per group, in the order of `Traced.groups`."""
@@ -55,6 +58,7 @@ class Traced:
         units: per tensor and cut dimension, the unit of each index, counted over all groups in their order;
             -1 for what is always kept.
         grouped: weights of convolutions whose own groups are cut with their output channels.
+        costs: what `measure` has measured, by widths and shape of the example.
     """
 
     module: nn.Module
@@ -66,6 +70,7 @@ class Traced:
     size: int
     units: Mapping[str, Mapping[int, np.ndarray]]
     grouped: frozenset[str]
+    costs: dict[tuple[tuple[int, ...], tuple[int, ...]], Cost] = field(default_factory=dict, repr=False)
     _flat: OrderedDict[tuple[bytes, ...], np.ndarray] = field(default_factory=OrderedDict, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -120,9 +125,7 @@ class Traced:
     def check(self, indices: IndexSet) -> IndexSet:
         """The index set itself; ValueError if it does not fit the groups."""
         if len(indices) != len(self.groups):
-            raise ValueError(
-                f"indices: {len(indices)} arrays given, expected one per group, {len(self.groups)} in all"
-            )
+            raise ValueError(f"indices: {len(indices)} arrays given, expected one per group, {len(self.groups)} in all")
         for group, kept in zip(self.groups, indices, strict=True):
             if len(kept) == 0:
                 raise ValueError(f"indices: group {group.name!r} would keep none of its {group.size} units")

@@ -1,0 +1,58 @@
+"""Multi-head attention with fewer heads than its embedding has room for."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class CutAttention(nn.MultiheadAttention):
+    """`nn.MultiheadAttention` after a cut: it reads and writes the whole embedding through the heads it kept.
+
+    Made by giving an attention layer, its projections already cut, this class: parameters keep their names and
+    order. Call, masks and results are those of `nn.MultiheadAttention` for batched inputs; a mask may not
+    differ between heads.
+    """
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        assert self.in_proj_weight is not None
+        weights = self.in_proj_weight.chunk(3)
+        biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        if not self.batch_first:
+            query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+        q, k, v = (  # [batch, heads, length, head width]
+            F.linear(x, w, b).view(*x.shape[:2], -1, self.head_dim).transpose(1, 2)
+            for x, w, b in zip((query, key, value), weights, biases, strict=True)
+        )
+        mask = q.new_zeros(()) if attn_mask is None else _additive(attn_mask, q)
+        if key_padding_mask is not None:
+            mask = mask + _additive(key_padding_mask[:, None, None, :], q)
+        p = self.dropout if self.training else 0.0
+        if need_weights:
+            scores = q @ k.transpose(-1, -2) * self.head_dim**-0.5
+            attention = F.dropout((scores + mask).softmax(-1), p)
+            heads = attention @ v
+        else:
+            attention, heads = None, F.scaled_dot_product_attention(q, k, v, mask if mask.dim() else None, p)
+        out = self.out_proj(heads.transpose(1, 2).flatten(2))
+        if attention is not None and average_attn_weights:
+            attention = attention.mean(1)
+        return out if self.batch_first else out.transpose(0, 1), attention
+
+
+def _additive(mask: Tensor, like: Tensor) -> Tensor:
+    """True in a boolean mask means: do not look here."""
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, float("-inf"))

@@ -1,0 +1,95 @@
+"""What training a cut costs, measured on the cut itself."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedraa.submodels.flat import trainable
+from fedraa.submodels.recorder import tensors
+from fedraa.submodels.traced import IndexSet, Traced
+
+_BYTES = 4  # of one float32
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of training a submodel.
+
+    Attributes:
+        params: trainable parameters, the length of its flat vector.
+        bytes: of its flat vector, one way.
+        flops: of one sample's forward and backward pass.
+        memory: bytes at the peak of one SGD step on the example batch: parameters, buffers, gradients and
+            what the backward pass needs.
+    """
+
+    params: int
+    bytes: int
+    flops: float
+    memory: int
+
+
+def measure(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tensor) -> Cost:
+    """The cost of a cut, by its index set or widths alone; `example` is a batch `[b, ...]`, b >= 2.
+
+    One real step is taken for each shape of a module and batch, and remembered with `traced`.
+    """
+    shape = tuple(w if isinstance(w, int) else len(w) for w in widths)
+    key = (shape, tuple(example.shape))
+    if key not in traced.costs:
+        traced.costs[key] = _measure(traced.skeleton(shape), example)
+    return traced.costs[key]
+
+
+def _measure(module: nn.Module, example: Tensor) -> Cost:
+    module.train()
+    params = sum(p.numel() for p in trainable(module))
+    with torch.random.fork_rng():
+        with FlopCounterMode(display=False) as counter:
+            _loss(module, example).backward()
+        module.zero_grad(set_to_none=True)
+        with _Storages() as storages:
+            _loss(module, example).backward()
+            torch.optim.SGD(trainable(module), lr=0.0).step()
+    still = sum(x.numel() * x.element_size() for x in (*module.parameters(), *module.buffers()))
+    flops = counter.get_total_flops() / len(example)
+    return Cost(params=params, bytes=_BYTES * params, flops=flops, memory=still + storages.peak)
+
+
+def _loss(module: nn.Module, example: Tensor) -> Tensor:
+    out = [x.float().sum() for x in tensors(module(example)) if x.requires_grad]
+    return torch.stack(out).sum()
+
+
+class _Storages(TorchDispatchMode):
+    """Counts the bytes of all storages that are made while it is active, for as long as they live."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peak = 0
+        self._now = 0
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        given = {x.untyped_storage().data_ptr() for x in tensors((args, kwargs))}
+        out = func(*args, **(kwargs or {}))
+        for x in tensors(out):
+            storage = x.untyped_storage()
+            if storage.data_ptr() not in given:
+                given.add(storage.data_ptr())
+                self._now += storage.nbytes()
+                weakref.finalize(storage, self._free, storage.nbytes())
+        self.peak = max(self.peak, self._now)
+        return out
+
+    def _free(self, size: int) -> None:
+        self._now -= size

@@ -1,0 +1,38 @@
+"""Costs of a cut against sums done by hand."""
+
+import torch
+from torch import nn
+
+from fedraa.submodels import measure, prefix, trace
+
+
+def test_cost_of_an_mlp() -> None:
+    module = nn.Sequential(nn.Linear(100, 40), nn.ReLU(), nn.Linear(40, 10))
+    x = torch.randn(8, 100)
+    traced = trace(module, x)
+    cost = measure(traced, (20,), x)
+    assert cost.params == 100 * 20 + 20 + 20 * 10 + 10
+    assert cost.bytes == 4 * cost.params
+    # forward, gradient of the weights, and gradient of the hidden layer, at 2 FLOPs per multiply-add
+    assert cost.flops == 2 * (100 * 20 + 20 * 10) * 2 + 2 * 20 * 10
+    # parameters and gradients, and at the least the gradient of the hidden layer
+    assert 2 * cost.bytes + 4 * 8 * 20 <= cost.memory <= 2 * cost.bytes + 6 * 4 * 8 * (20 + 10)
+
+
+def test_cost_is_measured_once_per_shape() -> None:
+    x = torch.randn(2, 4)
+    traced = trace(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)), x)
+    half = measure(traced, prefix(traced, 0.5), x)
+    assert measure(traced, (3,), x) is half
+    assert measure(traced, (4,), x) is not half
+    assert measure(traced, (3,), torch.randn(4, 4)) is not half
+
+
+def test_memory_holds_the_activations_of_a_convolution() -> None:
+    x = torch.randn(16, 3, 32, 32)
+    layers = [nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU()]
+    traced = trace(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)), x)
+    full, half = (measure(traced, widths, x).memory for widths in ((16, 16), (8, 8)))
+    activation = 4 * 16 * 16 * 32 * 32  # one activation of 16 channels; three are kept for the backward pass
+    assert 3 * activation < full < 8 * activation
+    assert 0.4 < half / full < 0.6
