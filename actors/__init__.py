@@ -1,0 +1,1 @@
+"""Ray: thin shells that host the plain classes of fedraa."""

@@ -1,0 +1,21 @@
+"""fedraa: one model, many unequal devices."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedraa.data import Dataset
+    from fedraa.experiment import Experiment
+    from fedraa.front import run
+    from fedraa.history import History
+
+__all__ = ["Dataset", "Experiment", "History", "run"]
+
+_HOMES = {"Dataset": "data", "Experiment": "experiment", "History": "history", "run": "front"}
+
+
+def __getattr__(name: str) -> object:
+    """Public names load on first use: torch and pandas take seconds that `fedraa --help` need not wait for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fedraa' has no attribute {name!r}")
+    return getattr(import_module(f"fedraa.{_HOMES[name]}"), name)

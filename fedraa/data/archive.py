@@ -51,9 +51,7 @@ def _checked(name: str, arrays: dict[str, Array]) -> Dataset:
         if x.dtype.kind not in "fiu":
             raise ValueError(f"x_{split} holds {x.dtype}; it must hold numbers")
         if y.ndim != 1 or y.dtype.kind not in "iu":
-            raise ValueError(
-                f"y_{split} is {y.dtype} of shape {y.shape}; it must be integers of shape [samples]"
-            )
+            raise ValueError(f"y_{split} is {y.dtype} of shape {y.shape}; it must be integers of shape [samples]")
         if len(x) != len(y):
             raise ValueError(f"x_{split} has {len(x)} samples but y_{split} {len(y)}; they must be as many")
         if y.min() < 0:
@@ -64,17 +62,13 @@ def _checked(name: str, arrays: dict[str, Array]) -> Dataset:
         )
     classes = int(y_train.max()) + 1
     if classes > len(y_train):
-        raise ValueError(
-            f"y_train goes up to {classes - 1} with {len(y_train)} samples; number the classes from 0"
-        )
+        raise ValueError(f"y_train goes up to {classes - 1} with {len(y_train)} samples; number the classes from 0")
     if y_test.max() >= classes:
         raise ValueError(f"y_test holds label {y_test.max()}, but y_train ends at {classes - 1}")
     labels: tuple[Labels, Labels] = (y_train.astype(np.int64), y_test.astype(np.int64))
     if _are_tokens(x_train) and _are_tokens(x_test):
         if min(x_train.min(), x_test.min()) < 0:
-            raise ValueError(
-                "x_train or x_test holds negative integers; tokens count from 0, features must be floats"
-            )
+            raise ValueError("x_train or x_test holds negative integers; tokens count from 0, features must be floats")
         tokens = [np.ascontiguousarray(x, dtype=np.int64) for x in (x_train, x_test)]
         return Dataset(name, tokens[0], labels[0], tokens[1], labels[1], classes)
     train, test = standardise(x_train, x_test)

@@ -46,9 +46,11 @@ def import_torchvision() -> ModuleType:
     except RuntimeError as error:
         if "torchvision::nms" not in str(error):
             raise
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]  # torch's own
+    for operator in ("nms", "qnms"):
+        library.define(  # type: ignore[no-untyped-call]  # torch's own
+            f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+        )
     _declared.append(library)
     return importlib.import_module("torchvision")
 
@@ -90,9 +92,7 @@ def _arrays(source: _Source, data_dir: Path) -> Arrays:
 def _read(source: _Source, root: Path, *, download: bool) -> Arrays:
     make = getattr(import_torchvision().datasets, source.class_name)
     with contextlib.redirect_stdout(sys.stderr):  # it prints what it downloads
-        train, test = (
-            make(root, train=train, download=download, **source.options) for train in (True, False)
-        )
+        train, test = (make(root, train=train, download=download, **source.options) for train in (True, False))
     return *_samples(train), *_samples(test)
 
 

@@ -14,7 +14,7 @@ from fedraa.models.mlp import mlp
 from fedraa.models.resnet import preact_resnet18, resnet18, resnet18_bn, resnet18_scaler
 from fedraa.models.vit import vit, vit_small
 
-# Each is made from (channels, height, width, classes), and takes images whose sides are at least the number given.
+# Each is made from (channels, height, width, classes) and takes images with sides of at least the number.
 # With batch norm that leaves the last stage more than one pixel, so that a batch of one can be normalised.
 _IMAGE_MODELS: dict[str, tuple[Callable[[int, int, int, int], nn.Module], int]] = {
     "cnn": (cnn, 4),
@@ -56,9 +56,7 @@ def build_model(
         if name == "mlp":
             model = _mlp(sample, classes, hidden, dropout)
         elif hidden != _HIDDEN or dropout != 0.0:
-            raise ValueError(
-                f"hidden is {hidden} and dropout {dropout}, but only the mlp takes them, not {name!r}"
-            )
+            raise ValueError(f"hidden is {hidden} and dropout {dropout}, but only the mlp takes them, not {name!r}")
         elif ":" in name:
             model = _imported(name, classes)
         elif name in _IMAGE_MODELS:
@@ -98,13 +96,11 @@ def _imported(name: str, classes: int) -> nn.Module:
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"model {name!r} cannot be imported: {error}") from error
     if not callable(make):
-        raise ValueError(f"model {name!r} is no callable but a {type(make).__name__}")
+        raise ValueError(f"model {name!r} is not callable but {type(make).__name__}")
     takes_classes = "classes" in inspect.signature(make).parameters
     model = make(classes=classes) if takes_classes else make()
     if not isinstance(model, nn.Module):
-        raise ValueError(
-            f"model {name!r} returned a {type(model).__name__}; it must return a torch.nn.Module"
-        )
+        raise ValueError(f"model {name!r} returned {type(model).__name__}; it must return a torch.nn.Module")
     return model
 
 

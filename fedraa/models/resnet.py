@@ -54,7 +54,8 @@ class PreactivatedBlock(nn.Module):
         shortcut = x if self.shortcut is None else self.shortcut(out)
         out = self.conv1(out)
         out = self.conv2(F.relu(self.norm2(out)))
-        return out + shortcut
+        total: torch.Tensor = out + shortcut
+        return total
 
 
 def _stages(block: Callable[[int, int, int, Norm], nn.Module], norm: Norm) -> list[nn.Module]:
@@ -83,8 +84,10 @@ def resnet18(channels: int, height: int, width: int, classes: int) -> nn.Sequent
 
 
 def resnet18_bn(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
-    """With static batch norm: clients train on the statistics of the batch. The running ones never travel: the
-    server estimates them with `reestimate_statistics` before each evaluation."""
+    """With static batch norm: clients train on the statistics of the batch, and running ones never travel.
+
+    The server estimates those with `reestimate_statistics` before each evaluation.
+    """
     return _resnet(channels, classes, nn.BatchNorm2d)
 
 

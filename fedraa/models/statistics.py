@@ -14,7 +14,7 @@ def reestimate_statistics(module: nn.Module, x: torch.Tensor, *, batch: int = 51
     each part weighted alike. Modes and momenta are as before afterwards. Without a batch norm this does
     nothing.
     """
-    norms = [part for part in module.modules() if isinstance(part, _BatchNorm) and part.track_running_stats]
+    norms = [norm for norm in module.modules() if isinstance(norm, _BatchNorm) and norm.track_running_stats]
     if not norms:
         return
     modes = [(part, part.training) for part in module.modules()]
@@ -25,8 +25,8 @@ def reestimate_statistics(module: nn.Module, x: torch.Tensor, *, batch: int = 51
         norm.momentum = None  # a cumulative average
         norm.train()
     with torch.no_grad():
-        for part in torch.tensor_split(x, math.ceil(len(x) / batch)):
-            module(part)
+        for samples in torch.tensor_split(x, math.ceil(len(x) / batch)):
+            module(samples)
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
     for part, training in modes:

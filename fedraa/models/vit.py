@@ -69,9 +69,7 @@ class VisionTransformer(nn.Module):
         super().__init__()
         channels, *sides = image
         if any(side % _GRID for side in sides):
-            raise ValueError(
-                f"a vision transformer takes images with sides divisible by {_GRID}, not {sides}"
-            )
+            raise ValueError(f"a vision transformer takes images with sides divisible by {_GRID}, not {sides}")
         patch = (sides[0] // _GRID, sides[1] // _GRID)
         self.patches = nn.Conv2d(channels, width, patch, stride=patch)
         self.class_token = nn.Parameter(torch.empty(1, 1, width).normal_(std=0.02))

@@ -54,10 +54,10 @@ def _measure(module: nn.Module, example: Tensor) -> Cost:
     params = sum(p.numel() for p in trainable(module))
     with torch.random.fork_rng():
         with FlopCounterMode(display=False) as counter:
-            _loss(module, example).backward()
+            torch.autograd.backward([_loss(module, example)])
         module.zero_grad(set_to_none=True)
         with _Storages() as storages:
-            _loss(module, example).backward()
+            torch.autograd.backward([_loss(module, example)])
             torch.optim.SGD(trainable(module), lr=0.0).step()
     still = sum(x.numel() * x.element_size() for x in (*module.parameters(), *module.buffers()))
     flops = counter.get_total_flops() / len(example)
@@ -69,11 +69,11 @@ def _loss(module: nn.Module, example: Tensor) -> Tensor:
     return torch.stack(out).sum()
 
 
-class _Storages(TorchDispatchMode):
+class _Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
     """Counts the bytes of all storages that are made while it is active, for as long as they live."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.peak = 0
         self._now = 0
 

@@ -1,0 +1,139 @@
+"""The command line: typed flags from the typed configuration, one sentence for every mistake."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from tyro import _errors
+
+from fedraa.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Run one experiment and write its run directory."""
+
+    experiment: tyro.conf.OmitArgPrefixes[Experiment]
+
+    def __call__(self) -> None:
+        from fedraa.display import closing_table, progress
+        from fedraa.front import run
+
+        with progress(self.experiment) as watch:
+            history = run(self.experiment, watch=watch)
+        if not self.experiment.quiet:
+            closing_table(history)
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Run several methods under the same flags and budget: one table, one plot."""
+
+    methods: tyro.conf.Positional[tuple[str, ...]]
+    """Names of methods, see `fedraa methods`."""
+    experiment: tyro.conf.OmitArgPrefixes[Experiment]
+    seeds: tuple[int, ...] = (0,)
+    """One run per method and seed."""
+
+    def __call__(self) -> None:
+        from fedraa.compare import compare
+
+        compare(self.methods, self.seeds, self.experiment)
+
+
+@dataclass(frozen=True)
+class Methods:
+    """Every method and its four choices."""
+
+    json: bool = False
+    """As JSON."""
+
+    def __call__(self) -> None:
+        from fedraa.display import methods_table
+
+        methods_table(as_json=self.json)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will cost, before it is run: costs, delay bound, feasible sets, memory, time."""
+
+    experiment: tyro.conf.OmitArgPrefixes[Experiment]
+
+    def __call__(self) -> None:
+        from fedraa.plan import plan
+
+        plan(self.experiment)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Check a run's log against the rules."""
+
+    run: tyro.conf.Positional[Path]
+    """A run directory."""
+
+    def __call__(self) -> None:
+        from fedraa.display import say
+        from fedraa.replay import replay
+
+        say(replay(self.run))
+
+
+COMMANDS = {"run": Run, "compare": Compare, "methods": Methods, "plan": Plan, "replay": Replay}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code 0; 1 for a run that failed or a log that is wrong; 2 for a mistake in what was asked for."""
+    from fedraa.loop import RunFailed
+
+    try:
+        command = _parse(sys.argv[1:] if arguments is None else arguments)
+        command()
+    except ValueError as error:
+        sys.stderr.write(f"fedraa: {error}\n")
+        return 2
+    except RunFailed as error:
+        sys.stderr.write(f"fedraa: {error}\n")
+        return 1
+    return 0
+
+
+def _parse(arguments: Sequence[str]) -> Callable[[], None]:
+    with _errors.on_parse_error(_one_sentence):
+        return tyro.extras.subcommand_cli_from_dict(  # type: ignore[no-any-return]
+            COMMANDS, args=list(arguments), prog="fedraa", description=__doc__
+        )
+
+
+def _one_sentence(event: _errors.ParseErrorEvent) -> None:
+    """Turns tyro's error boxes into sentences; what is not known here is left to tyro."""
+    match event:
+        case _errors.UnrecognizedArgs(tokens=tokens):
+            what = "flag" if tokens[0].startswith("-") else "command"
+            raise ValueError(f"{tokens[0]}: there is no such {what}; see {event.prog} --help")
+        case _errors.InvalidChoice(argument=argument, value=value, choices=choices):
+            raise ValueError(f"{_flag(argument)}: got {value!r}; choose one of {', '.join(choices)}")
+        case _errors.BadValue(argument=argument, offending_value=value):
+            given = "no value" if value is None else repr(value)
+            raise ValueError(f"{_flag(argument)}: got {given}, but takes {argument.lowered.metavar}")
+        case _errors.InstantiationFailure(argument=None, message=message):
+            raise ValueError(message)
+        case _errors.InstantiationFailure(argument=argument, message=message):
+            raise ValueError(f"{_flag(argument)}: {message}")
+        case _errors.MissingSubcommand(found_token=token):
+            given = "no command" if token is None else repr(token)
+            raise ValueError(f"got {given}; choose one of {', '.join(COMMANDS)}")
+        case _errors.MissingArgs(missing_arguments=missing):
+            raise ValueError(f"{_flag(missing[0].arg)}: missing; see {event.prog} --help")
+
+
+def _flag(argument: "tyro._arguments.ArgumentDefinition | None") -> str:
+    assert argument is not None
+    return argument.lowered.name_or_flags[0].lstrip("-").rpartition(".")[2].replace("-", "_")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+"""What a worker is made from, wherever it runs: the model and the solver, without the data."""
+
+from dataclasses import dataclass
+
+import torch
+
+from fedraa.data import Federated
+from fedraa.local.evaluator import Evaluator
+from fedraa.local.solver import Solver
+from fedraa.local.trainer import Trainer
+from fedraa.submodels import Traced
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """Picklable; makes the two things a worker does."""
+
+    traced: Traced
+    solver: Solver
+    seed: int
+    fragment_scale: bool
+
+    def trainer(self, device: str) -> Trainer:
+        return Trainer(self.traced, self.solver, seed=self.seed, device=device, fragment_scale=self.fragment_scale)
+
+    def evaluator(self, data: Federated, device: str) -> Evaluator:
+        return Evaluator(self.traced, data, device=device)
+
+
+def choose_device(device: str) -> str:
+    """The torch device that `auto` stands for here; ValueError if there is no such device."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device: cuda was asked for, but torch finds no CUDA device here; use cpu or auto")
+    return device

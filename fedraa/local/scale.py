@@ -1,0 +1,26 @@
+"""Inverse-share scaling of a fragment's activations while it trains (ALGORITHMS section 4 row 9)."""
+
+from torch import Tensor, nn
+
+from fedraa.submodels import Traced
+
+
+def scale_readers(module: nn.Module, traced: Traced, widths: tuple[int, ...]) -> None:
+    """Scale what each layer that leads from cut units to whole ones reads, by size / kept units.
+
+    A fragment's logits then are W_j (h_j / r_j) + b, so the full model's logits, the sum over fragments, are
+    the r-weighted mean of those that the clients trained.
+    """
+    cut = {(entry.tensor, entry.dim) for group in traced.groups for entry in group.entries}
+    for group, kept in zip(traced.groups, widths, strict=True):
+        for entry in group.entries:
+            owner, _, tensor = entry.tensor.rpartition(".")
+            if tensor == "weight" and entry.dim == 1 and (entry.tensor, 0) not in cut:
+                module.get_submodule(owner).register_forward_pre_hook(_scaled(group.size / kept))
+
+
+def _scaled(factor: float):  # type: ignore[no-untyped-def]  # torch's hook type is not public
+    def hook(layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (inputs[0] * factor, *inputs[1:])
+
+    return hook

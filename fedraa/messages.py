@@ -1,0 +1,73 @@
+"""What passes between server, loop and workers: frozen headers around flat float32 buffers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+Vector = npt.NDArray[np.float32]
+Index = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Task:
+    """One piece of local training for one client.
+
+    `params` [k] is the flat buffer of the submodel as cut at dispatch; its shape is told by `widths` (kept
+    units per width group), so a worker needs no index sets. `turn` counts the client's earlier tasks and
+    seeds its minibatches. `cost` is the modelled duration on the run's clock. `mask` [k] (True = trained) is
+    for methods defined element-wise. `extras` are further buffers [k] that a local term needs (a control
+    variate, a server momentum).
+    """
+
+    id: int
+    client: int
+    turn: int
+    fragment: int
+    version: int
+    step: int
+    widths: tuple[int, ...]
+    params: Vector
+    lr: float
+    cost: float
+    mask: npt.NDArray[np.bool_] | None = None
+    extras: Mapping[str, Vector] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Update:
+    """What a client pushes back: the trained buffer [k] and how it came about.
+
+    `steps` local steps were taken at a mean training loss `loss`; `seconds` is the worker's own time.
+    """
+
+    task: int
+    client: int
+    fragment: int
+    version: int
+    params: Vector
+    steps: int
+    loss: float
+    seconds: float
+    extras: Mapping[str, Vector] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A task that came to no result; `what` happened on `worker`. The loop decides what follows."""
+
+    task: int
+    worker: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The full model on the test set; client figures are over the clients' own test shards."""
+
+    accuracy: float
+    loss: float
+    client_mean: float
+    client_std: float
+    client_worst: float

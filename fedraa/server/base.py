@@ -1,0 +1,25 @@
+"""What the loop asks of any server, synchronous or not."""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from fedraa.messages import Task, Update, Vector
+
+
+class Server(Protocol):
+    """A state machine without an engine: the loop tells it what happened and asks what is next.
+
+    `step` counts server updates: commits of an asynchronous server, rounds of a synchronous one.
+    """
+
+    step: int
+    params: Vector
+
+    def begin(self) -> Iterable[int]:
+        """The clients that wait for work at the start."""
+
+    def assign(self, client: int, now: float) -> Task:
+        """The next task of a waiting client; recorded as `dispatch`."""
+
+    def commit(self, update: Update, now: float) -> Iterable[int]:
+        """Takes an update in, recorded as `commit`; returns the clients that now wait for work."""

@@ -1,0 +1,288 @@
+import gzip
+import hashlib
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedraa.data import DATASETS, load_dataset
+from fedraa.data.dataset import standardise
+from fedraa.data.vision import import_torchvision
+
+REAL = Path(__file__).parents[3] / "shared" / "data"
+
+
+def arrays(**change):
+    rng = np.random.default_rng(0)
+    good = {
+        "x_train": rng.normal(3, 5, (12, 4)),
+        "y_train": np.arange(12) % 3,
+        "x_test": rng.normal(3, 5, (6, 4)),
+        "y_test": np.arange(6) % 3,
+    }
+    return good | change
+
+
+@pytest.fixture
+def save(tmp_path):
+    def write(**named):
+        path = tmp_path / "mine.npz"
+        np.savez(path, **named)
+        return str(path)
+
+    return write
+
+
+def test_digits_are_standardised_and_split_the_same_stratified_way_always():
+    first, second = load_dataset("digits", None), load_dataset("digits", None)
+    assert (first.x_train.shape, first.x_test.shape, first.classes) == ((1437, 1, 8, 8), (360, 1, 8, 8), 10)
+    assert first.x_train.dtype == first.x_test.dtype == np.float32
+    assert first.y_train.dtype == np.int64
+    assert first.x_train.mean() == pytest.approx(0, abs=1e-5)
+    assert first.x_train.std() == pytest.approx(1, abs=1e-5)
+    assert np.array_equal(first.x_test, second.x_test)
+    everyone = np.bincount(np.concatenate([first.y_train, first.y_test]))
+    assert everyone.sum() == 1797
+    assert abs(np.bincount(first.y_test) - everyone / 5).max() < 1
+
+
+def test_standardise_uses_the_training_statistics_of_each_channel():
+    train = np.array([[[[0.0, 2.0]], [[7.0, 7.0]]], [[[4.0, 6.0]], [[7.0, 7.0]]]])  # [2, 2, 1, 2]
+    test = np.array([[[[3.0, 8.0]], [[9.0, 7.0]]]])
+    out_train, out_test = standardise(train, test)
+    # Channel 0 in training: 0, 2, 4, 6, of mean 3 and variance 5. Channel 1 is constant: only shifted.
+    assert out_train[:, 0].ravel() == pytest.approx(np.array([-3, -1, 1, 3]) / 5**0.5)
+    assert out_test[:, 0].ravel() == pytest.approx([0, 5**0.5])
+    assert out_train[:, 1].ravel().tolist() == [0, 0, 0, 0]
+    assert out_test[:, 1].ravel().tolist() == [2, 0]
+
+
+def test_a_good_npz_file_loads(save):
+    data = load_dataset(save(**arrays()), None)
+    assert (data.name, data.classes) == ("mine", 3)
+    assert data.x_train.dtype == np.float32
+    assert data.x_train.flags.c_contiguous
+    assert data.x_train.mean(axis=0) == pytest.approx(np.zeros(4), abs=1e-6)
+    assert data.x_train.std(axis=0) == pytest.approx(np.ones(4))
+    assert data.y_test.tolist() == [0, 1, 2, 0, 1, 2]
+
+
+def test_bytes_and_their_fractions_make_the_same_images(save):
+    rng = np.random.default_rng(1)
+    pixels = {key: rng.integers(0, 256, (n, 3, 5, 5), np.uint8) for key, n in (("x_train", 12), ("x_test", 6))}
+    as_bytes = load_dataset(save(**arrays(**pixels)), None)
+    as_fractions = load_dataset(save(**arrays(**{key: x / 255 for key, x in pixels.items()})), None)
+    assert as_bytes.x_train == pytest.approx(as_fractions.x_train, abs=1e-5)
+    assert as_bytes.x_test == pytest.approx(as_fractions.x_test, abs=1e-5)
+
+
+def test_integers_of_two_dimensions_are_tokens(save):
+    tokens = np.arange(48, dtype=np.int32).reshape(12, 4)
+    data = load_dataset(save(**arrays(x_train=tokens, x_test=tokens[:6])), None)
+    assert data.x_train.dtype == np.int64
+    assert np.array_equal(data.x_train, tokens)
+
+
+def spoiled(key, index, value):
+    array = arrays()[key].copy()
+    array[index] = value
+    return {key: array}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x_train": np.zeros((11, 4))}, "x_train has 11 samples but y_train 12"),
+        ({"x_test": np.zeros((6, 5))}, r"\(4,\) in x_train but \(5,\) in x_test"),
+        ({"x_test": np.zeros((0, 4)), "y_test": np.zeros(0, int)}, "nothing empty"),
+        ({"x_train": np.zeros(12)}, r"x_train has shape \(12,\)"),
+        ({"x_train": np.zeros((12, 4), complex)}, "x_train holds complex128"),
+        ({"y_train": np.zeros((12, 1), int)}, r"y_train is int64 of shape \(12, 1\)"),
+        ({"y_test": np.zeros(6)}, "y_test is float64"),
+        (spoiled("y_train", 3, -1), "y_train holds label -1"),
+        (spoiled("y_test", 0, 3), "y_test holds label 3, but y_train ends at 2"),
+        (spoiled("y_train", 0, 10**6), "y_train goes up to 1000000 with 12 samples"),
+        (spoiled("x_train", (2, 1), np.nan), "x_train holds NaN"),
+        (spoiled("x_test", (2, 1), np.inf), "x_test holds NaN, an infinity"),
+        (spoiled("x_test", (2, 1), 1e300), "beyond float32"),
+        ({"x_train": np.full((12, 4), -1), "x_test": np.ones((6, 4), int)}, "negative integers"),
+        ({"x_train": np.array([[object()]] * 12)}, "allow_pickle=False"),
+    ],
+)
+def test_bad_npz_arrays_are_refused_in_one_sentence(save, change, message):
+    with pytest.raises(ValueError, match=message) as refusal:
+        load_dataset(save(**arrays(**change)), None)
+    assert "mine.npz" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_npz_files_that_are_none_are_refused(tmp_path, save):
+    path = save(x_train=np.zeros((2, 2)), y_test=np.zeros(2, int))
+    with pytest.raises(ValueError, match="lacks y_train, x_test"):
+        load_dataset(path, None)
+    with pytest.raises(ValueError, match="no such file"):
+        load_dataset(str(tmp_path / "absent.npz"), None)
+    for content in (b"", b"not an archive", b"PK\x03\x04 cut short"):
+        Path(path).write_bytes(content)
+        with pytest.raises(ValueError, match="mine"):
+            load_dataset(path, None)
+    with open(path, "wb") as file:
+        np.save(file, np.zeros(3))
+    with pytest.raises(ValueError, match="single array"):
+        load_dataset(path, None)
+    good = Path(save(**arrays()))
+    content = bytearray(good.read_bytes())
+    content[200] ^= 0xFF  # inside the first array, whose checksum then fails
+    good.write_bytes(content)
+    with pytest.raises(ValueError, match="cannot be read"):
+        load_dataset(str(good), None)
+
+
+def test_unknown_names_and_missing_folders_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"dataset is 'imagenet'; it must be one of digits, mnist"):
+        load_dataset("imagenet", None)
+    for name in DATASETS[1:]:
+        for folder in (None, tmp_path / "absent"):
+            with pytest.raises(ValueError, match=f"data_dir is .*; dataset '{name}' needs a folder"):
+                load_dataset(name, folder)
+
+
+def write_agnews(folder, train, test):
+    (folder / "agnews").mkdir()
+    for name, rows in (("train", train), ("test", test)):
+        with gzip.open(folder / "agnews" / f"{name}.csv.gz", "wt") as file:
+            file.write(rows)
+
+
+def test_agnews_words_are_ranked_by_training_frequency(tmp_path):
+    write_agnews(
+        tmp_path,
+        'label,text\n0,"b a, B: c"\n3,a b NA\n',
+        "label,text\n1,zebra B! c-na\n2,null\n",
+    )
+    data = load_dataset("agnews", tmp_path)
+    # b three times, a twice, then c and na once each in alphabetical order: ids 2, 3, 4, 5; unknown words are 1.
+    assert data.x_train.shape == (2, 64)
+    assert data.x_train[:, :5].tolist() == [[2, 3, 2, 4, 0], [3, 2, 5, 0, 0]]
+    assert data.x_test[:, :5].tolist() == [[1, 2, 4, 5, 0], [1, 0, 0, 0, 0]]
+    assert data.x_train.dtype == np.int64
+    assert (data.y_train.tolist(), data.y_test.tolist(), data.classes) == ([0, 3], [1, 2], 4)
+
+
+def test_agnews_keeps_the_most_frequent_words_and_the_first_of_a_text(tmp_path):
+    words = [f"w{i:05}" for i in range(11_000)]
+    rows = "".join(f"0,{' '.join(words[i : i + 50])}\n" for i in range(0, 11_000, 50))
+    long = "0," + "w00000 " * 70 + "\n"
+    write_agnews(tmp_path, "label,text\n" + rows + long, "label,text\n0,w09997 w09998\n")
+    data = load_dataset("agnews", tmp_path)
+    assert data.x_train.max() == 9_999
+    assert (data.x_train[-1] == 2).all()  # 64 of the 70 words
+    assert data.x_test[0, :3].tolist() == [9_999, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("label,words\n1,a\n", "cannot be read"),
+        ("label,text\n", "must have rows"),
+        ("label,text\none,a\n", "integer label"),
+        ("label,text\n4,a\n", "label outside 0 to 3"),
+        ('label,text\n1,"a\n', "cannot be read"),
+    ],
+)
+def test_malformed_agnews_is_refused(tmp_path, rows, message):
+    write_agnews(tmp_path, rows, "label,text\n1,a\n")
+    with pytest.raises(ValueError, match=message):
+        load_dataset("agnews", tmp_path)
+
+
+def test_missing_and_broken_agnews_files_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"needs .*agnews/train.csv.gz"):
+        load_dataset("agnews", tmp_path)
+    write_agnews(tmp_path, "label,text\n1,a\n", "label,text\n1,a\n")
+    (tmp_path / "agnews" / "test.csv.gz").write_bytes(b"plain")
+    with pytest.raises(ValueError, match=r"test.csv.gz cannot be read"):
+        load_dataset("agnews", tmp_path)
+
+
+MNIST_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+
+
+def mnist_files():
+    """Ten training and five test images in the IDX format: a magic number, the sizes, the bytes."""
+    rng = np.random.default_rng(0)
+    files = {}
+    for images, marks, n in ((*MNIST_FILES[:2], 10), (*MNIST_FILES[2:], 5)):
+        files[images] = struct.pack(">IIII", 2051, n, 28, 28) + rng.integers(0, 256, n * 784, np.uint8).tobytes()
+        files[marks] = struct.pack(">II", 2049, n) + bytes(range(n))
+    return files
+
+
+@pytest.fixture
+def mnist_archives(tmp_path, monkeypatch):
+    """A folder as torchvision lays it out, with tiny archives whose checksums torchvision is told to expect."""
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    checksums = []
+    for name, content in mnist_files().items():
+        archive = gzip.compress(content)
+        (raw / f"{name}.gz").write_bytes(archive)
+        checksums.append((f"{name}.gz", hashlib.md5(archive).hexdigest()))
+    mnist = import_torchvision().datasets.MNIST
+    monkeypatch.setattr(mnist, "resources", checksums)
+    monkeypatch.setattr(mnist, "mirrors", [f"file://{tmp_path}/nowhere/"])
+    return tmp_path
+
+
+def check_mnist(data):
+    assert data.x_train.shape == (10, 1, 28, 28)
+    assert data.x_test.shape == (5, 1, 28, 28)
+    assert data.x_train.flags.c_contiguous
+    assert data.y_train.tolist() == list(range(10))
+    pixels = np.frombuffer(mnist_files()[MNIST_FILES[0]][16:], np.uint8).astype(float)
+    assert data.x_train.ravel() == pytest.approx((pixels - pixels.mean()) / pixels.std(), abs=1e-5)
+
+
+def test_mnist_archives_are_extracted_beside_themselves(mnist_archives):
+    check_mnist(load_dataset("mnist", mnist_archives))
+    assert (mnist_archives / "MNIST" / "raw" / MNIST_FILES[0]).exists()
+    for archive in (mnist_archives / "MNIST" / "raw").glob("*.gz"):
+        archive.unlink()
+    check_mnist(load_dataset("mnist", mnist_archives))
+
+
+def test_a_read_only_folder_is_left_as_it_is(mnist_archives):
+    mnist_archives.chmod(0o555)
+    check_mnist(load_dataset("mnist", mnist_archives))
+    mnist_archives.chmod(0o755)
+    assert sorted(path.suffix for path in (mnist_archives / "MNIST" / "raw").iterdir()) == [".gz"] * 4
+
+
+def test_what_cannot_be_fetched_is_explained(mnist_archives):
+    (mnist_archives / "MNIST" / "raw" / f"{MNIST_FILES[3]}.gz").write_bytes(b"corrupt")
+    with pytest.raises(ValueError, match=r"'mnist' is not in .*torchvision.datasets.MNIST\(root, download=True\)") as e:
+        load_dataset("mnist", mnist_archives)
+    assert "\n" not in str(e.value)
+
+
+@pytest.mark.skipif(not (REAL / "MNIST").is_dir(), reason=f"no MNIST in {REAL}")
+def test_the_real_mnist():
+    data = load_dataset("mnist", REAL)
+    assert data.x_train.shape == (60_000, 1, 28, 28)
+    assert np.bincount(data.y_train)[:3].tolist() == [5923, 6742, 5958]  # as published
+
+
+@pytest.mark.skipif(not (REAL / "agnews").is_dir(), reason=f"no AG News in {REAL}")
+def test_the_real_agnews():
+    data = load_dataset("agnews", REAL)
+    assert np.bincount(data.y_test).tolist() == [1900, 1900, 1900, 1900]  # as published
+    known = data.x_test[data.x_test > 0]
+    assert (known == 1).mean() < 0.1  # few words of the test rows are unknown
+
+
+@pytest.mark.skipif(not (REAL / "cifar10-subset.npz").is_file(), reason=f"no CIFAR-10 subset in {REAL}")
+def test_the_real_cifar10_subset():
+    data = load_dataset(str(REAL / "cifar10-subset.npz"), None)
+    assert data.x_train.shape == (10_000, 3, 32, 32)
+    assert data.x_train.std(axis=(0, 2, 3)) == pytest.approx(np.ones(3), abs=1e-4)

@@ -1,0 +1,169 @@
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedraa.data import Dataset, Partition, Shards, federate, partition
+
+
+def labels(per_class, classes=10):
+    return np.repeat(np.arange(classes), per_class)
+
+
+def split(y_train, y_test, clients, scheme, *, dirichlet=0.5, labels_per_client=2, seed=0):
+    return partition(
+        y_train,
+        y_test,
+        clients,
+        scheme,
+        dirichlet=dirichlet,
+        labels_per_client=labels_per_client,
+        seed=seed,
+    )
+
+
+def counts(shards, y, classes=10):
+    """Samples of each class that each client holds, `[clients, classes]`, counted shard by shard."""
+    runs = [shards.order[a:b] for a, b in zip(shards.offsets, shards.offsets[1:], strict=False)]
+    return np.array([np.bincount(y[run], minlength=classes) for run in runs])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    scheme=st.sampled_from(["iid", "dirichlet", "labels"]),
+    clients=st.integers(5, 30),
+    seed=st.integers(0, 1000),
+    sizes=st.lists(st.integers(40, 90), min_size=10, max_size=10),
+)
+def test_every_sample_has_exactly_one_client_and_every_client_a_sample(scheme, clients, seed, sizes):
+    y_train, y_test = np.repeat(np.arange(10), sizes), labels(7)
+    dealt = split(y_train, y_test, clients, scheme, dirichlet=1.0, seed=seed)
+    for shards, y in ((dealt.train, y_train), (dealt.test, y_test)):
+        assert sorted(shards.order) == list(range(len(y)))
+        assert len(shards.offsets) == clients + 1
+        assert shards.offsets[0] == 0
+        assert shards.offsets[-1] == len(y)
+        assert shards.order.dtype == shards.offsets.dtype == np.int64
+    assert np.diff(dealt.train.offsets).min() >= 1
+
+
+@pytest.mark.parametrize("scheme", ["iid", "dirichlet", "labels"])
+def test_the_seed_alone_decides(scheme):
+    y = labels(50)
+    first, same, other = (split(y, y, 10, scheme, seed=seed) for seed in (3, 3, 4))
+    assert np.array_equal(first.train.order, same.train.order)
+    assert np.array_equal(first.test.order, same.test.order)
+    assert not np.array_equal(first.train.order, other.train.order)
+
+
+def test_iid_shards_are_equal_runs_of_a_shuffle():
+    y = labels(1003)
+    dealt = split(y, labels(101), 10, "iid")
+    assert set(np.diff(dealt.train.offsets)) == {1003}
+    assert set(np.diff(dealt.test.offsets)) == {101}
+    # Of 1003 samples drawn without order a client holds 100.3 of each class, with a deviation of 9.0.
+    assert abs(counts(dealt.train, y) - 100.3).max() < 5 * 9.0
+
+
+@pytest.mark.parametrize("alpha", [0.1, 1.0, 100.0])
+def test_dirichlet_shares_have_the_variance_of_the_distribution(alpha):
+    y, clients = labels(2000), 20
+    shares = np.concatenate(
+        [counts(split(y, y, clients, "dirichlet", dirichlet=alpha, seed=s).train, y) / 2000 for s in range(20)]
+    )
+    assert shares.mean() == pytest.approx(1 / clients)
+    # Var of one share of Dir(a, ..., a) over n: (1/n)(1 - 1/n) / (n a + 1); 4,000 shares estimate it.
+    expected = (1 / clients) * (1 - 1 / clients) / (clients * alpha + 1)
+    assert shares.var() == pytest.approx(expected, rel=0.25)
+
+
+@pytest.mark.parametrize("scheme", ["dirichlet", "labels"])
+def test_a_test_shard_has_the_class_proportions_of_its_training_shard(scheme):
+    y_train, y_test = labels(600), labels(100)
+    dealt = split(y_train, y_test, 10, scheme, dirichlet=0.3)
+    train, test = counts(dealt.train, y_train), counts(dealt.test, y_test)
+    assert abs(test - train / 6).max() < 1
+    assert not test[train == 0].any()
+
+
+@pytest.mark.parametrize(("clients", "per_client"), [(10, 2), (7, 3), (100, 5), (13, 10), (10, 1)])
+def test_label_limited_clients_hold_so_many_labels_and_labels_so_many_holders(clients, per_client):
+    y = labels(400)
+    held = counts(split(y, y, clients, "labels", labels_per_client=per_client).train, y)
+    assert ((held > 0).sum(axis=1) == per_client).all()
+    holders = (held > 0).sum(axis=0)
+    assert holders.max() - holders.min() <= 1
+    for label, column in enumerate(held.T):  # the holders share the 400 samples evenly
+        present = column[column > 0]
+        assert present.max() - present.min() <= 1, label
+
+
+def test_rounding_does_not_favour_the_same_clients_in_every_class():
+    # Each of 10 clients gets 14 or 15 samples of each of 10 classes: were all classes rounded alike, a client would
+    # hold 140 or 150.
+    y = labels(144)
+    for seed in range(10):
+        sizes = np.diff(split(y, y, 10, "labels", labels_per_client=10, seed=seed).train.offsets)
+        assert np.ptp(sizes) < 10
+
+
+def test_a_client_without_a_sample_is_named_with_the_remedy():
+    with pytest.raises(ValueError, match=r"client 30 has no training sample.*fewer clients"):
+        split(labels(3), labels(3), 31, "iid")
+    with pytest.raises(ValueError, match=r"client \d+ has no training sample.*larger dirichlet"):
+        split(labels(10), labels(1), 90, "dirichlet", dirichlet=0.01)
+    # Four of the eight clients hold class 0 alone, of which there are two samples.
+    with pytest.raises(ValueError, match=r"client \d+ has no training sample.*labels_per_client"):
+        split(np.repeat([0, 1], [2, 100]), np.array([0, 1]), 8, "labels", labels_per_client=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"clients": 0}, "clients is 0"),
+        ({"scheme": "sorted"}, "partition is 'sorted'; it must be one of iid, dirichlet, labels"),
+        ({"scheme": "dirichlet", "dirichlet": 0.0}, "dirichlet is 0.0"),
+        ({"scheme": "dirichlet", "dirichlet": float("nan")}, "dirichlet is nan"),
+        ({"scheme": "labels", "labels_per_client": 11}, "labels_per_client is 11.*10 classes"),
+        ({"scheme": "labels", "labels_per_client": 1, "clients": 4}, "at least 3"),
+    ],
+)
+def test_bad_settings_are_refused(change, message):
+    settings = {"clients": 5, "scheme": "iid", "dirichlet": 0.5, "labels_per_client": 2, "seed": 0} | change
+    with pytest.raises(ValueError, match=message):
+        partition(labels(20), labels(5), settings.pop("clients"), settings.pop("scheme"), **settings)
+
+
+def test_a_test_class_without_training_samples_is_refused():
+    with pytest.raises(ValueError, match="class 3, of which there is no training sample"):
+        split(np.array([0, 1, 2, 0]), np.array([0, 3]), 2, "iid")
+
+
+@pytest.mark.parametrize("scheme", ["iid", "dirichlet", "labels"])
+def test_a_hundred_thousand_clients_cost_little(scheme):
+    y = labels(200_000)
+    start = time.perf_counter()
+    dealt = split(y, labels(100), 100_000, scheme, dirichlet=50.0)
+    assert time.perf_counter() - start < 5  # 0.1 to 0.3 s; one Python call per client and class would take longer
+    assert np.diff(dealt.train.offsets).min() >= 1
+
+
+def test_federate_makes_each_client_one_run_of_rows():
+    x = np.arange(6, dtype=np.float32)[:, None]
+    y = np.array([0, 1, 0, 1, 0, 1])
+    dataset = Dataset("six", x, y, x[:2], y[:2], classes=2)
+    dealt = Partition(
+        Shards(np.array([5, 0, 2, 4, 1, 3]), np.array([0, 1, 4, 6])),
+        Shards(np.array([1, 0]), np.array([0, 0, 2, 2])),
+    )
+    federated = federate(dataset, dealt)
+    assert federated.sizes.tolist() == [1, 3, 2]
+    samples, targets = federated.client(1)
+    assert samples[:, 0].tolist() == [0, 2, 4]
+    assert targets.tolist() == [0, 0, 0]
+    assert np.shares_memory(samples, federated.x_train)
+    assert federated.test_order[federated.test_offsets[1] : federated.test_offsets[2]].tolist() == [1, 0]
+    assert federated.dataset.x_test is dataset.x_test
+    assert dataset.x_train[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
