@@ -41,7 +41,7 @@ def _read(path: Path) -> tuple[npt.NDArray[np.int64], list[list[str]]]:
         raise ValueError(f"dataset 'agnews': {path} cannot be read ({error})") from error
     if frame.empty or not pd.api.types.is_integer_dtype(frame["label"]):
         raise ValueError(f"dataset 'agnews': {path} must have rows, each with an integer label")
-    labels = frame["label"].to_numpy(np.int64)
+    labels = frame["label"].to_numpy(np.int64, copy=True)  # pandas lends a read-only view
     if labels.min() < 0 or labels.max() >= _CLASSES:
         raise ValueError(f"dataset 'agnews': {path} has a label outside 0 to {_CLASSES - 1}")
     return labels, [_WORD.findall(text.lower())[:LENGTH] for text in frame["text"]]

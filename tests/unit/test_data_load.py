@@ -168,6 +168,7 @@ def test_agnews_words_are_ranked_by_training_frequency(tmp_path):
     assert data.x_test[:, :5].tolist() == [[1, 2, 4, 5, 0], [1, 0, 0, 0, 0]]
     assert data.x_train.dtype == np.int64
     assert (data.y_train.tolist(), data.y_test.tolist(), data.classes) == ([0, 3], [1, 2], 4)
+    assert data.y_train.flags.writeable
 
 
 def test_agnews_keeps_the_most_frequent_words_and_the_first_of_a_text(tmp_path):
