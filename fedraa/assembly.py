@@ -20,8 +20,8 @@ from fedraa.models import build_model
 from fedraa.server import AsyncServer, Ledger, Part, Record, RoundServer, Server
 from fedraa.server.rounds import ScheduledDraw
 from fedraa.submodels import IndexSet, Traced, flatten, trace
-from fedraa.submodels.indices import fragments, owners
 from fedraa.submodels.cost import Cost, measure
+from fedraa.submodels.indices import fragments, owners
 from schedulers import SCHEDULERS, delay_bound
 
 DEFAULT_ROUNDS = 20

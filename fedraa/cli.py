@@ -12,7 +12,7 @@ from fedraa.experiment import Experiment
 
 
 @dataclass(frozen=True)
-class Runner:
+class Run:
     """Run one experiment and write its run directory."""
 
     experiment: tyro.conf.OmitArgPrefixes[Experiment]

@@ -110,7 +110,8 @@ class Recorder(TorchFunctionMode):
             return
         name = self.name(tensor)
         if name is None:
-            self.ties.pin(labels, "it meets a weight that is computed from other tensors")
+            for computed in (labels, self.labels(tensor)):
+                self.ties.pin(computed, "it meets a weight that is computed from other tensors")
             return
         dims = self.bound.setdefault(name, {})
         if dim in dims:

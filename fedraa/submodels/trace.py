@@ -135,7 +135,7 @@ def _entries(recorder: Recorder, roots: Roots) -> Units:
         found = torch.from_numpy(roots(labels))
         for dim in range(found.dim()):
             if varies(found, dim):
-                entries.setdefault(name, {})[dim] = found.movedim(dim, -1).flatten(0, -2)[0].numpy()
+                entries.setdefault(name, {})[dim] = found.movedim(dim, -1).reshape(-1, found.size(dim))[0].numpy()
     return entries
 
 
