@@ -43,6 +43,7 @@ class Progress:
     t: float
     accuracy: float | None
     in_flight: int
+    limits: Limits
 
 
 class Loop:
@@ -94,7 +95,7 @@ class Loop:
                 self._evaluate()
             if self._ended() is None:
                 self._offer(waiting)
-            self._watch(Progress(self.server.step, self._now, self._accuracy, len(self._tasks)))
+            self._watch(Progress(self.server.step, self._now, self._accuracy, len(self._tasks), self._limits))
         if self._evaluated != self.server.step:
             self._evaluate()
         self._collect()
