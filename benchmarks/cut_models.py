@@ -36,9 +36,10 @@ def torchvision_models() -> ModuleType:
     try:
         importlib.import_module("torchvision")
     except RuntimeError:  # the build has no nms, which classification does not need
-        library = torch.library.Library("torchvision", "FRAGMENT")
-        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]  # as torch has it
+        for operator in ("nms", "qnms"):
+            signature = f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            library.define(signature)  # type: ignore[no-untyped-call]  # as torch has it
         torchvision_models.library = library  # type: ignore[attr-defined]  # undefined again if it is collected
     return importlib.import_module("torchvision.models")
 
@@ -74,9 +75,7 @@ def names() -> Iterator[tuple[str, str]]:
 def random_cut(traced: Traced, rng: np.random.Generator) -> IndexSet:
     """Of each group a random number of units, chosen at random; never all of all groups."""
     sizes = [int(rng.integers(1, group.size)) for group in traced.groups]
-    return tuple(
-        np.sort(rng.permutation(group.size)[:size]) for group, size in zip(traced.groups, sizes, strict=True)
-    )
+    return tuple(np.sort(rng.permutation(group.size)[:size]) for group, size in zip(traced.groups, sizes, strict=True))
 
 
 def check(traced: Traced, example: Tensor, indices: IndexSet, seed: int = 0) -> None:
@@ -168,8 +167,11 @@ def row(name: str, reason: str) -> dict[str, object]:
     del module
     seconds = time.perf_counter() - start
     rng = np.random.default_rng(0)
-    supported, reason = "yes", "; ".join(
-        f"{count} x {why}" for why, count in Counter(x.split(": ")[1] for x in traced.uncut.values()).items()
+    supported, reason = (
+        "yes",
+        "; ".join(
+            f"{count} x {why}" for why, count in Counter(x.split(": ")[1] for x in traced.uncut.values()).items()
+        ),
     )
     line: dict[str, object] = {"model": name, "parameters": traced.size, "groups": len(traced.groups)}
     try:

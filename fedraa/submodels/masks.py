@@ -32,7 +32,8 @@ def magnitude(vector: np.ndarray, low: float, high: float) -> np.ndarray:
     rank = np.empty(vector.size, dtype=np.int64)
     rank[np.argsort(np.abs(vector), kind="stable")] = np.arange(vector.size)
     bounds = np.rint(np.array([low, high]) * vector.size)
-    return np.logical_and(rank >= bounds[0], rank < bounds[1])
+    chosen: np.ndarray = (rank >= bounds[0]) & (rank < bounds[1])
+    return chosen
 
 
 def random_parts(traced: Traced, parts: int, names: Sequence[str], rng: np.random.Generator) -> tuple[np.ndarray, ...]:

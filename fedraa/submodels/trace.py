@@ -195,8 +195,13 @@ def _left_whole(
     for name, _ in module.named_parameters():
         dim = recorder.made.get(name)
         layer = name.removesuffix(".weight")
-        if dim is not None and dim not in units.get(name, {}):
-            uncut[layer] = f"{layer} stays whole: {recorder.ties.reason(recorder.bound[name][dim], roots)}."
+        if dim is not None:
+            labels = recorder.bound[name][dim]
+            fixed = units.get(name, {}).get(dim, np.full(len(labels), -1)) < 0
+            if fixed.any():
+                what = "stays whole" if fixed.all() else "is cut in part"
+                reason = recorder.ties.reason(labels[torch.from_numpy(fixed)], roots)
+                uncut[layer] = f"{layer} {what}: {reason}."
         elif name in recorder.whole and name not in units:
             uncut[layer] = f"{layer} stays whole: {recorder.whole[name]}."
     return uncut
