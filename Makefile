@@ -1,0 +1,29 @@
+# `make demo` and `make test` set up a virtual environment of their own on first use.
+SHELL := /bin/bash
+BIN := .venv/bin
+PYTHON := $(shell command -v python3.11 || command -v python3)
+
+.PHONY: demo test format clean
+
+demo: .venv/ready
+	$(BIN)/fedraa run --method fed-raa --dataset digits --clients 10 --fragments 4 \
+		--capabilities 1:0.5,3:0.5 --updates 200 --seed 0 --engine ray
+
+test: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	OMP_NUM_THREADS=1 $(BIN)/pytest
+
+format: .venv/ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+
+# Made anew whenever what it depends on has changed.
+.venv/ready: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	touch $@

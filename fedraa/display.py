@@ -1,0 +1,144 @@
+"""What the command line shows: progress while a run lasts, a table when it has ended."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, fields, is_dataclass
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from fedraa.experiment import Experiment
+from fedraa.history import History
+from fedraa.loop import Progress
+from fedraa.methods import METHODS
+
+AXES = ("submodel", "local", "update", "schedule")
+WIDEST = 10_000  # characters
+# Fields of a local solver that every run sets by its flags: they tell no method from another.
+OF_THE_RUN = ("lr", "batch_size", "epochs", "steps")
+
+
+def say(text: str) -> None:
+    """One line for the user."""
+    Console().print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def show(table: Table) -> None:
+    """A table; where the output is no terminal it gets all the width that it needs."""
+    console = Console()
+    if not console.is_terminal:
+        wanted = console.measure(table, options=console.options.update(width=WIDEST)).maximum
+        console = Console(width=max(console.width, wanted))
+    console.print(table)
+
+
+@contextmanager
+def progress(experiment: Experiment) -> Iterator[Callable[[Progress], None]]:
+    """Shows a bar for as long as a run lasts; silent if the run is quiet or the output is no terminal."""
+    console = Console()
+    if experiment.quiet or not console.is_terminal:
+        yield lambda progress: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}"))
+    with Bar(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+        task = bar.add_task(experiment.method, total=1.0, figures="starting")
+
+        def watch(progress: Progress) -> None:
+            bar.update(task, completed=share(progress), figures=figures(progress))
+
+        yield watch
+
+
+def share(progress: Progress) -> float:
+    """How far a run is towards the nearest of its limits of steps and time, 0 to 1."""
+    limits = progress.limits
+    shares = [progress.step / limits.steps if limits.steps else 0.0, progress.t / limits.time if limits.time else 0.0]
+    return min(1.0, max(shares))
+
+
+def figures(progress: Progress) -> str:
+    """Step, time, accuracy and tasks in flight, on one line."""
+    limits = progress.limits
+    steps = f"step {progress.step}" + (f"/{limits.steps}" if limits.steps else "")
+    time = f"time {progress.t:.4g}" + (f"/{limits.time:g}" if limits.time else "")
+    accuracy = "" if progress.accuracy is None else f"accuracy {progress.accuracy:.3f}"
+    return " · ".join(text for text in (steps, time, accuracy, f"{progress.in_flight} in flight") if text)
+
+
+def closing_table(history: History) -> None:
+    """What a finished run came to."""
+    total = history.summary
+    experiment = dict(history.config["experiment"])  # type: ignore[call-overload]  # JSON
+    rows = {
+        "ended by": total["reason"],
+        "steps": f"{total['steps']} ({total['tasks']} tasks)",
+        f"{experiment['clock']} time": f"{total['time']:.4g}",
+        "real time": f"{total['wall']:.1f} s",
+        "accuracy": f"{total['accuracy']:.4f} (best {total['best_accuracy']:.4f})",
+        "worst client": f"{total['client_worst']:.4f}",
+        "sent": f"{quantity(total['bytes_down'], 'B')} down, {quantity(total['bytes_up'], 'B')} up",
+        "computed": quantity(total["flops"], "FLOP"),
+        "staleness": f"mean {total['staleness_mean']:.2f}, max {total['staleness_max']}",
+        "faults": total["faults"],
+        "model sha256": str(total["model_sha256"])[:16],
+        "written to": history.directory,
+    }
+    if total["time_to_target"] is not None:
+        rows["time to target"] = f"{total['time_to_target']:.4g} (accuracy {experiment['target_accuracy']})"
+    table = Table(title=f"{experiment['method']} on {experiment['dataset']}", show_header=False, box=box.SIMPLE_HEAD)
+    for name, value in rows.items():
+        table.add_row(name, str(value))
+    show(table)
+
+
+def methods_table(*, as_json: bool) -> None:
+    """Every method and its four choices, for people or for scripts."""
+    if as_json:
+        listed = [
+            {"name": name, "paper": method.paper}
+            | {axis: {"kind": type(choice).__name__, **_fields(choice)} for axis, choice in _choices(method)}
+            for name, method in METHODS.items()
+        ]
+        say(json.dumps(listed, indent=2))
+        return
+    table = Table("method", *AXES, "paper", box=box.SIMPLE_HEAD)
+    for name, method in METHODS.items():
+        table.add_row(name, *(words(choice) for _, choice in _choices(method)), method.paper)
+    show(table)
+
+
+def words(choice: object) -> str:
+    """A choice on one line: its kind and the values that it sets."""
+    assert is_dataclass(choice)  # as every choice of a method is
+    given = ((item.name, getattr(choice, item.name)) for item in fields(choice) if item.name not in OF_THE_RUN)
+    values = ", ".join(f"{name} {_value(value)}" for name, value in given if value)
+    return type(choice).__name__ + (f": {values}" if values else "")
+
+
+def quantity(value: object, unit: str) -> str:
+    """A number with a decimal prefix: 1234567 B is 1.23 MB."""
+    number = float(str(value))
+    for prefix in ("", "k", "M", "G", "T"):
+        if number < 999.5:
+            return f"{number:.3g} {prefix}{unit}"
+        number /= 1000
+    return f"{number:.4g} P{unit}"
+
+
+def _choices(method: object) -> list[tuple[str, object]]:
+    return [(axis, getattr(method, axis)) for axis in AXES]
+
+
+def _fields(choice: object) -> dict[str, object]:
+    assert is_dataclass(choice) and not isinstance(choice, type)
+    return asdict(choice)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    return words(value) if is_dataclass(value) else str(value)
