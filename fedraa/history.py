@@ -82,7 +82,7 @@ class History:
 
     @property
     def evals(self) -> pd.DataFrame:
-        return pd.read_csv(self.directory / EVALS)
+        return pd.read_csv(self.directory / EVALS, float_precision="round_trip")
 
     def lines(self) -> list[dict[str, object]]:
         """The events as they stand in the log; ValueError names the first line that is no event."""

@@ -9,13 +9,12 @@ worker that is faster than the device it stands for is held back, a slower one i
 import heapq
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from dataclasses import dataclass
 
 from fedraa.fleet import jitter_factor
 from fedraa.history import EventLog
-from fedraa.messages import Evaluation, Fault, Task, Update
-from fedraa.pool import Pool
+from fedraa.messages import Fault, Task, Update
+from fedraa.pool import PendingEvaluation, Pool
 from fedraa.server import Server
 
 ATTEMPTS = 4  # of one task, before the run gives up
@@ -72,7 +71,7 @@ class Loop:
         self._due: list[tuple[float, int]] = []
         self._arrived: dict[int, Update] = {}
         self._attempts: dict[int, int] = {}
-        self._pending: tuple[int, float, Future[Evaluation]] | None = None
+        self._pending: tuple[int, float, PendingEvaluation] | None = None
         self._evaluated = -1
         self._accuracy: float | None = None
         self._stop = False
@@ -85,7 +84,7 @@ class Loop:
         """Runs to the end; returns which limit ended it: steps, time, accuracy or interrupt."""
         self._evaluate()
         self._offer(self.server.begin())
-        while (reason := self._ended()) is None:
+        while (reason := self._ended() or self._late()) is None:
             update = self._next_real() if self._wall else self._next_virtual()
             if update is None:
                 continue
@@ -113,12 +112,15 @@ class Loop:
             return "accuracy"
         if limits.steps is not None and self.server.step >= limits.steps:
             return "steps"
-        if limits.time is not None:
-            following = self._clock() if self._wall else self._due[0][0] if self._due else self._now
-            if following > limits.time:
-                self._now = limits.time
-                return "time"
         return None
+
+    def _late(self) -> str | None:
+        """Time is up; on the virtual clock as soon as the next update would come after it."""
+        limit = self._limits.time
+        if limit is None or (self._clock() if self._wall else self._due[0][0]) <= limit:
+            return None
+        self._now = max(self._now, limit)
+        return "time"
 
     def _offer(self, clients: Iterable[int]) -> None:
         for client in clients:

@@ -15,10 +15,12 @@ import numpy as np
 import torch
 
 from fedraa.assembly import Assembly
+from fedraa.fleet import COLUMNS, Floats
 from fedraa.history import CONFIG, MODEL, SUMMARY, EventLog, History
 from fedraa.loop import Loop, Progress
 from fedraa.messages import Vector
 from fedraa.pool import Pool
+from fedraa.submodels.indices import owners
 
 PACKAGES = ("fedraa", "numpy", "ray", "torch")
 
@@ -122,8 +124,10 @@ def describe(assembly: Assembly) -> dict[str, object]:
         },
         "resolved": {
             "samples": assembly.data.sizes.tolist(),
-            "compute": fleet.compute.tolist(),
+            **{column: _finite(getattr(fleet, column)) for column in COLUMNS},
+            "tensors": list(traced.names),
             "parameters": traced.size,
+            "shared": int((owners(traced, assembly.index_sets) == len(assembly.index_sets)).sum()),
             "groups": {group.name: group.size for group in traced.groups},
             "fragments": [list(part.widths) for part in assembly.parts],
             "shapes": [{"widths": list(w), **asdict(cost)} for w, cost in assembly.shapes.items()],
@@ -134,6 +138,11 @@ def describe(assembly: Assembly) -> dict[str, object]:
         "commit": _commit(),
         "command": sys.argv,
     }
+
+
+def _finite(column: Floats) -> list[float | None]:
+    """For JSON, which has no infinity: None is one."""
+    return [value if np.isfinite(value) else None for value in column.tolist()]
 
 
 def _choice(choice: object) -> dict[str, object]:
