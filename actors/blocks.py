@@ -1,6 +1,7 @@
 """The clients' data in the object store: runs of whole shards, put once, read without a copy."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import ray
@@ -17,9 +18,9 @@ class Blocks:
 
     offsets: Index
     starts: Index
-    refs: list[tuple[ray.ObjectRef, ray.ObjectRef]]
+    refs: list[tuple[ray.ObjectRef[Any], ray.ObjectRef[Any]]]
 
-    def find(self, client: int) -> tuple[ray.ObjectRef, ray.ObjectRef, tuple[int, int]]:
+    def find(self, client: int) -> tuple[ray.ObjectRef[Any], ray.ObjectRef[Any], tuple[int, int]]:
         """The block's features and labels, and the client's rows in it."""
         block = int(np.searchsorted(self.starts, client, side="right")) - 1
         base = self.offsets[self.starts[block]]

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import ray
 from ray.exceptions import RayTaskError
@@ -25,7 +26,7 @@ def run_on_ray(assembly: Assembly, directory: Path, watch: Callable[[Progress], 
     workers = experiment.workers or min(experiment.clients, os.cpu_count() or 1)
     with cluster(experiment, workers):
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        server = (
+        server: Any = (
             ray.remote(ParameterServer)
             .options(num_cpus=0, max_concurrency=2, scheduling_strategy=here)
             .remote(

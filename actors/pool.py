@@ -30,7 +30,7 @@ class _Shared:
     """A buffer in the object store and how many tasks still need it."""
 
     buffer: Vector
-    ref: ray.ObjectRef
+    ref: ray.ObjectRef[Any]
     uses: int = 0
 
 
@@ -41,9 +41,9 @@ class RayPool:
     One buffer is put into the object store once, however many tasks carry it.
     """
 
-    recipe: ray.ObjectRef
+    recipe: ray.ObjectRef[Any]
     blocks: Blocks
-    evaluation_data: ray.ObjectRef
+    evaluation_data: ray.ObjectRef[Any]
     workers: int
     threads: int
     device: str
@@ -51,7 +51,7 @@ class RayPool:
     _seats: list[_Seat] = field(default_factory=list)
     _waiting: list[tuple[float, int]] = field(default_factory=list)
     _tasks: dict[int, Task] = field(default_factory=dict)
-    _calls: dict[ray.ObjectRef, tuple[int, _Seat]] = field(default_factory=dict)
+    _calls: dict[ray.ObjectRef[Any], tuple[int, _Seat]] = field(default_factory=dict)
     _outcomes: dict[int, Update | Fault] = field(default_factory=dict)
     _shared: dict[int, _Shared] = field(default_factory=dict)
 
@@ -59,8 +59,8 @@ class RayPool:
         self._seats = [_Seat(number, self._spawn()) for number in range(self.workers)]
 
     def _spawn(self) -> Any:
-        options = {"num_cpus": self.threads, "num_gpus": self.gpus}
-        return ray.remote(**options)(Worker).remote(self.recipe, self.threads, self.device)
+        actor = ray.remote(Worker).options(num_cpus=self.threads, num_gpus=self.gpus)
+        return actor.remote(self.recipe, self.threads, self.device)
 
     def submit(self, task: Task, due: float) -> None:
         self._tasks[task.id] = task
@@ -117,7 +117,7 @@ class RayPool:
                 del self._shared[id(task.params)]
         self._send()
 
-    def _outcome(self, call: ray.ObjectRef, number: int, seat: _Seat) -> Update | Fault:
+    def _outcome(self, call: ray.ObjectRef[Any], number: int, seat: _Seat) -> Update | Fault:
         try:
             update: Update = ray.get(call)
         except RayActorError:
@@ -132,7 +132,7 @@ class RayPool:
 class _Evaluation:
     """An evaluation on the emptiest worker; if that one dies, on another."""
 
-    def __init__(self, pool: RayPool, params: ray.ObjectRef) -> None:
+    def __init__(self, pool: RayPool, params: ray.ObjectRef[Any]) -> None:
         self._pool, self._params = pool, params
         self._start()
 
