@@ -3,7 +3,6 @@
 from fedraa.submodels.cost import Cost, measure
 from fedraa.submodels.flat import flatten, load
 from fedraa.submodels.indices import (
-    blocks,
     disjoint,
     fragments,
     owners,
@@ -23,7 +22,6 @@ __all__ = [
     "IndexSet",
     "Traced",
     "bernoulli",
-    "blocks",
     "disjoint",
     "flatten",
     "fragments",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +54,7 @@ def _measure(module: nn.Module, example: Tensor) -> Cost:
     module.train()
     params = sum(p.numel() for p in trainable(module))
     with torch.random.fork_rng():
-        with FlopCounterMode(display=False) as counter:
+        with FlopCounterMode(display=False, custom_mapping=_FORMULAS) as counter:
             torch.autograd.backward([_loss(module, example)])
         module.zero_grad(set_to_none=True)
         with _Storages() as storages:
@@ -62,6 +63,27 @@ def _measure(module: nn.Module, example: Tensor) -> Cost:
     still = sum(x.numel() * x.element_size() for x in (*module.parameters(), *module.buffers()))
     flops = counter.get_total_flops() / len(example)
     return Cost(params=params, bytes=_BYTES * params, flops=flops, memory=still + storages.peak)
+
+
+def _convolution_backward(
+    grad_out: Sequence[int],
+    x: Sequence[int],
+    weight: Sequence[int],
+    bias: object,
+    stride: object,
+    padding: object,
+    dilation: object,
+    transposed: bool,
+    output_padding: object,
+    groups: int,
+    output_mask: Sequence[bool],
+    out_shape: object,
+) -> int:
+    """FLOPs of a convolution's gradients. Torch's own formula takes grouped weights' gradients for dense ones."""
+    return 2 * math.prod(x if transposed else grad_out) * math.prod(weight[1:]) * sum(output_mask[:2])
+
+
+_FORMULAS = {torch.ops.aten.convolution_backward: _convolution_backward}
 
 
 def _loss(module: nn.Module, example: Tensor) -> Tensor:

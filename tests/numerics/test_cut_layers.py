@@ -146,7 +146,9 @@ CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
     ),
     "squeeze and excitation": (
         Calls(
-            lambda m, x: m["head"]((y := m["a"](x)) * m["up"](F.relu(m["down"](y.mean((2, 3), keepdim=True)))).sigmoid()),
+            lambda m, x: m["head"](
+                (y := m["a"](x)) * m["up"](F.relu(m["down"](y.mean((2, 3), keepdim=True)))).sigmoid()
+            ),
             a=conv(3, 8),
             down=nn.Conv2d(8, 4, 1),
             up=nn.Conv2d(4, 8, 1),
@@ -156,13 +158,20 @@ CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
         [8, 4],
     ),
     "spatial gate": (
-        Calls(lambda m, x: m["head"]((y := m["a"](x)) * m["gate"](y).sigmoid()), a=conv(3, 8), gate=conv(8, 1), head=head(8)),
+        Calls(
+            lambda m, x: m["head"]((y := m["a"](x)) * m["gate"](y).sigmoid()),
+            a=conv(3, 8),
+            gate=conv(8, 1),
+            head=head(8),
+        ),
         IMAGE,
         [8],
     ),
     "gated units": (nn.Sequential(nn.Linear(6, 16), nn.GLU(), nn.Linear(8, 3)), VECTOR, [8]),
     "gated by a chunk": (
-        Calls(lambda m, x: m["b"]((p := m["a"](x).chunk(2, -1))[0] * F.silu(p[1])), a=nn.Linear(6, 16), b=nn.Linear(8, 3)),
+        Calls(
+            lambda m, x: m["b"]((p := m["a"](x).chunk(2, -1))[0] * F.silu(p[1])), a=nn.Linear(6, 16), b=nn.Linear(8, 3)
+        ),
         VECTOR,
         [8],
     ),
@@ -189,18 +198,32 @@ CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
         [4, 5],
     ),
     "embedding": (
-        Calls(lambda m, x: m["b"](F.relu(m["a"](m["e"](x).mean(1)))), e=nn.Embedding(20, 8), a=nn.Linear(8, 6), b=nn.Linear(6, 3)),
+        Calls(
+            lambda m, x: m["b"](F.relu(m["a"](m["e"](x).mean(1)))),
+            e=nn.Embedding(20, 8),
+            a=nn.Linear(8, 6),
+            b=nn.Linear(6, 3),
+        ),
         TOKENS,
         [8, 6],
     ),
     "embedding bag": (nn.Sequential(nn.EmbeddingBag(20, 8), nn.ReLU(), nn.Linear(8, 3)), TOKENS, [8]),
     "weight tied to the output": (
-        Calls(lambda m, x: F.linear(torch.tanh(m["a"](m["e"](x))), m["e"].weight), e=nn.Embedding(20, 8), a=nn.Linear(8, 8)),
+        Calls(
+            lambda m, x: F.linear(torch.tanh(m["a"](m["e"](x))), m["e"].weight),
+            e=nn.Embedding(20, 8),
+            a=nn.Linear(8, 8),
+        ),
         TOKENS,
         [8],
     ),
     "one layer twice": (
-        Calls(lambda m, x: m["c"](m["b"](F.relu(m["b"](m["a"](x))))), a=nn.Linear(6, 8), b=nn.Linear(8, 8), c=nn.Linear(8, 3)),
+        Calls(
+            lambda m, x: m["c"](m["b"](F.relu(m["b"](m["a"](x))))),
+            a=nn.Linear(6, 8),
+            b=nn.Linear(8, 8),
+            c=nn.Linear(8, 3),
+        ),
         VECTOR,
         [8],
     ),
@@ -216,7 +239,12 @@ CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
         [8],
     ),
     "a scale per position": (
-        Calls(lambda m, x: m["b"]((m["a"](x) * m["p"].value).sum(1)), a=nn.Linear(6, 8), p=Parameter(5, 1), b=nn.Linear(8, 3)),
+        Calls(
+            lambda m, x: m["b"]((m["a"](x) * m["p"].value).sum(1)),
+            a=nn.Linear(6, 8),
+            p=Parameter(5, 1),
+            b=nn.Linear(8, 3),
+        ),
         SEQUENCE,
         [8],
     ),
@@ -236,12 +264,16 @@ CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
         [8],
     ),
     "attention": (
-        Calls(lambda m, x: m["c"](m["b"](m["a"](x))), a=nn.Linear(6, 8), b=Attention(8, 4, fixed=False), c=nn.Linear(8, 3)),
+        Calls(
+            lambda m, x: m["c"](m["b"](m["a"](x))), a=nn.Linear(6, 8), b=Attention(8, 4, fixed=False), c=nn.Linear(8, 3)
+        ),
         SEQUENCE,
         [8, 4, 8],
     ),
     "attention with constant heads": (
-        Calls(lambda m, x: m["c"](m["b"](m["a"](x))), a=nn.Linear(6, 8), b=Attention(8, 4, fixed=True), c=nn.Linear(8, 3)),
+        Calls(
+            lambda m, x: m["c"](m["b"](m["a"](x))), a=nn.Linear(6, 8), b=Attention(8, 4, fixed=True), c=nn.Linear(8, 3)
+        ),
         SEQUENCE,
         [8, 8],
     ),
@@ -258,22 +290,39 @@ CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
         [4],
     ),
     "a constant slice": (
-        Calls(lambda m, x: m["b"](m["a"](x)[:, :4]), a=nn.Linear(6, 8), b=nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3))),
+        Calls(
+            lambda m, x: m["b"](m["a"](x)[:, :4]), a=nn.Linear(6, 8), b=nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3))
+        ),
         VECTOR,
         [4, 5],  # the four units that the slice drops may go
     ),
     "unequal parts": (
-        Calls(lambda m, x: m["b"](m["a"](x).split([3, 5], 1)[1]), a=nn.Linear(6, 8), b=nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 3))),
+        Calls(
+            lambda m, x: m["b"](m["a"](x).split([3, 5], 1)[1]),
+            a=nn.Linear(6, 8),
+            b=nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 3)),
+        ),
         VECTOR,
         [5],
     ),
     "an unknown function": (
-        Calls(lambda m, x: m["c"](F.relu(m["b"](m["a"](x).cumprod(1)))), a=nn.Linear(6, 8), b=nn.Linear(8, 5), c=nn.Linear(5, 3)),
+        Calls(
+            lambda m, x: m["c"](F.relu(m["b"](m["a"](x).cumprod(1)))),
+            a=nn.Linear(6, 8),
+            b=nn.Linear(8, 5),
+            c=nn.Linear(5, 3),
+        ),
         VECTOR,
         [5],
     ),
     "a recurrent layer": (
-        Calls(lambda m, x: m["c"](m["b"](m["a"](m["e"](x))[0])), e=nn.Linear(6, 4), a=nn.LSTM(4, 6), b=nn.Linear(6, 5), c=nn.Linear(5, 3)),
+        Calls(
+            lambda m, x: m["c"](m["b"](m["a"](m["e"](x))[0])),
+            e=nn.Linear(6, 4),
+            a=nn.LSTM(4, 6),
+            b=nn.Linear(6, 5),
+            c=nn.Linear(5, 3),
+        ),
         SEQUENCE,
         [5],
     ),
@@ -283,12 +332,22 @@ CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
         [5],
     ),
     "in place": (
-        Calls(lambda m, x: m["c"](m["a"](x).add_(m["b"](x)).relu_().mul(2)), a=nn.Linear(6, 8), b=nn.Linear(6, 8), c=nn.Linear(8, 3)),
+        Calls(
+            lambda m, x: m["c"](m["a"](x).add_(m["b"](x)).relu_().mul(2)),
+            a=nn.Linear(6, 8),
+            b=nn.Linear(6, 8),
+            c=nn.Linear(8, 3),
+        ),
         VECTOR,
         [8],
     ),
     "several outputs": (
-        Calls(lambda m, x: {"x": m["b"](y := m["a"](x)), "y": (m["c"](y),)}, a=nn.Linear(6, 8), b=nn.Linear(8, 3), c=nn.Linear(8, 2)),
+        Calls(
+            lambda m, x: {"x": m["b"](y := m["a"](x)), "y": (m["c"](y),)},
+            a=nn.Linear(6, 8),
+            b=nn.Linear(8, 3),
+            c=nn.Linear(8, 2),
+        ),
         VECTOR,
         [8],
     ),
@@ -302,7 +361,7 @@ CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
         VECTOR,
         [8],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)

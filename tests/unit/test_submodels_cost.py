@@ -36,3 +36,12 @@ def test_memory_holds_the_activations_of_a_convolution() -> None:
     activation = 4 * 16 * 16 * 32 * 32  # one activation of 16 channels; three are kept for the backward pass
     assert 3 * activation < full < 8 * activation
     assert 0.4 < half / full < 0.6
+
+
+def test_flops_of_convolutions() -> None:
+    x = torch.randn(2, 3, 8, 8)
+    dense, depthwise = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(6, 6, 3, padding=1, groups=6)
+    traced = trace(nn.Sequential(dense, depthwise, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 2)), x)
+    # per output pixel and channel: 3 * 9 and 1 * 9 multiply-adds; no gradient of the input image is needed
+    expected = {w: 2 * 64 * w * (27 * 2 + 9 * 3) + 2 * w * 2 * 3 for w in (6, 3)}
+    assert {w: measure(traced, (w,), x).flops for w in (6, 3)} == expected

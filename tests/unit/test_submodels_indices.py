@@ -12,7 +12,6 @@ from torch import nn
 from fedraa.submodels import (
     IndexSet,
     Traced,
-    blocks,
     disjoint,
     fragments,
     owners,
@@ -22,6 +21,7 @@ from fedraa.submodels import (
     trace,
     window,
 )
+from fedraa.submodels.indices import blocks
 
 
 def perceptron(*widths: int) -> Traced:

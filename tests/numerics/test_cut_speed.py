@@ -1,0 +1,36 @@
+"""Tracing, cutting and indexing are quick enough for every task of a large fleet."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from benchmarks.cut_models import SIDE, build
+from fedraa.models.build import build_model
+from fedraa.submodels import prefix, trace
+
+
+def seconds(call: Callable[[], object], times: int = 3) -> float:
+    """The quickest of several calls: other work on the machine only adds."""
+    taken = []
+    for _ in range(times):
+        start = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - start)
+    return min(taken)
+
+
+def test_resnet50() -> None:
+    module, example = build("resnet50"), torch.randn(2, 3, SIDE, SIDE)
+    assert seconds(lambda: trace(module, example), times=1) < 10
+    traced = trace(module, example)
+    assert seconds(lambda: traced.cut(prefix(traced, 0.5))) < 0.05
+
+
+@pytest.mark.parametrize("name", ["mlp", "resnet18"])
+def test_index_sets_of_a_fleet(name: str) -> None:
+    example = torch.randn(2, 3, 32, 32)
+    traced = trace(build_model(name, example, classes=10), example)
+    capacities = [1.0, 0.5, 0.25, 0.125, 0.0625] * 200
+    assert seconds(lambda: [traced.flat_index(prefix(traced, r)) for r in capacities], times=1) < 1
