@@ -23,8 +23,7 @@ WATCH_SECONDS = 0.2
 def run_on_ray(assembly: Assembly, directory: Path, watch: Callable[[Progress], None]) -> None:
     """Run to the end. The server actor lives on this node, where the run directory is."""
     experiment = assembly.experiment
-    workers = experiment.workers or min(experiment.clients, os.cpu_count() or 1)
-    with cluster(experiment, workers):
+    with cluster(experiment):
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         server: Any = (
             ray.remote(ParameterServer)
@@ -33,7 +32,7 @@ def run_on_ray(assembly: Assembly, directory: Path, watch: Callable[[Progress], 
                 assembly.without_training_rows(),
                 directory.resolve(),
                 put_blocks(assembly.data),
-                workers,
+                worker_count(experiment),
                 gpus=0.0,
             )
         )
@@ -51,13 +50,18 @@ def run_on_ray(assembly: Assembly, directory: Path, watch: Callable[[Progress], 
             ray.kill(server)
 
 
+def worker_count(experiment: Experiment) -> int:
+    """The worker actors that an experiment asks for."""
+    return experiment.workers or min(experiment.clients, os.cpu_count() or 1)
+
+
 @contextmanager
-def cluster(experiment: Experiment, workers: int) -> Iterator[None]:
-    """Ray for the length of a run: the one already joined, the one at `address`, or one of our own."""
+def cluster(experiment: Experiment) -> Iterator[None]:
+    """Ray for one or more runs: the one already joined, the one at `address`, or one of our own."""
     if ray.is_initialized():
         yield
         return
-    cpus = None if experiment.address else max(os.cpu_count() or 1, workers * experiment.threads_per_worker)
+    cpus = None if experiment.address else max(os.cpu_count() or 1, worker_count(experiment) * experiment.threads_per_worker)
     ray.init(
         address=experiment.address,
         num_cpus=cpus,

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
@@ -46,6 +47,15 @@ def run(
     else:
         _run_here(assembly, directory, watch)
     return History(directory)
+
+
+def session(experiment: Experiment) -> AbstractContextManager[None]:
+    """One Ray cluster for all runs within, where the engine is Ray: each would start one otherwise."""
+    if experiment.engine == "local":
+        return nullcontext()
+    from actors.engine import cluster
+
+    return cluster(experiment)
 
 
 def _run_here(assembly: Assembly, directory: Path, watch: Watch) -> None:
