@@ -1,0 +1,147 @@
+"""Checkpoint files: what goes in comes out bit for bit, what was damaged is told, nothing is unpickled."""
+
+import io
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from fedraa.checkpoint import MAGIC, Damaged, State, load_latest, newest_first, read, save, write
+from fedraa.files import replacing
+
+ARRAYS = arrays.arrays(
+    st.sampled_from(["f4", "f8", "i8", "?"]), arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | ARRAYS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=12,
+)
+STATES = st.dictionaries(st.text(max_size=5), VALUES, max_size=5)
+
+
+def as_bytes(state: State) -> bytes:
+    stream = io.BytesIO()
+    write(stream, state)
+    return stream.getvalue()
+
+
+def same(a: object, b: object) -> bool:
+    if isinstance(a, np.ndarray):
+        return isinstance(b, np.ndarray) and a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if isinstance(a, dict):
+        return isinstance(b, dict) and list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list):
+        return isinstance(b, list) and len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and a == b
+
+
+@given(STATES)
+def test_a_state_comes_back_bit_for_bit(state: State) -> None:
+    assert same(state, read(as_bytes(state)))
+
+
+def test_an_array_held_twice_is_written_once_and_comes_back_as_one() -> None:
+    vector = np.arange(1000, dtype=np.float32)
+    content = as_bytes({"a": vector, "tasks": [{"params": vector}, {"params": vector}]})
+    back = read(content)
+    assert len(content) < 2 * vector.nbytes
+    assert back["a"] is back["tasks"][0]["params"] is back["tasks"][1]["params"]
+
+
+def test_numpy_scalars_come_back_as_pythons() -> None:
+    assert read(as_bytes({"count": np.int64(3), "rate": np.float64(0.1)})) == {"count": 3, "rate": 0.1}
+
+
+@pytest.mark.parametrize("value", [np.array([object()]), {1, 2}, b"bytes"])
+def test_what_only_pickle_could_write_is_refused(value: object) -> None:
+    with pytest.raises(TypeError, match="cannot hold"):
+        as_bytes({"value": value})
+
+
+@given(STATES, st.data())
+def test_damage_anywhere_is_told(state: State, data: st.DataObject) -> None:
+    content = bytearray(as_bytes(state))
+    place = data.draw(st.integers(0, len(content) - 1))
+    content[place] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(Damaged):
+        read(bytes(content))
+
+
+@given(STATES, st.data())
+def test_a_torn_file_is_told(state: State, data: st.DataObject) -> None:
+    content = as_bytes(state)
+    with pytest.raises(Damaged):
+        read(content[: data.draw(st.integers(0, len(content) - 1))])
+
+
+@given(st.binary(max_size=200))
+def test_what_is_no_checkpoint_is_told(content: bytes) -> None:
+    with pytest.raises(Damaged):
+        read(content)
+    with pytest.raises(Damaged):
+        read(MAGIC + content)
+
+
+def test_a_pickle_is_not_opened(tmp_path: Path) -> None:
+    class Bomb:
+        def __reduce__(self) -> tuple[object, tuple[Path]]:
+            return Path.touch, (tmp_path / "exploded",)
+
+    for content in (pickle.dumps(Bomb()), MAGIC + pickle.dumps(Bomb())):
+        with pytest.raises(Damaged):
+            read(content)
+    assert not (tmp_path / "exploded").exists()
+
+
+def anything(state: State) -> bool:
+    return True
+
+
+def test_the_two_newest_are_kept_and_the_newest_is_read(tmp_path: Path) -> None:
+    for step in (0, 5, 10):
+        save(tmp_path / "checkpoints", step, {"step": step})
+    assert [path.name for path in newest_first(tmp_path / "checkpoints")] == ["00000010.ckpt", "00000005.ckpt"]
+    assert load_latest(tmp_path / "checkpoints", anything) == {"step": 10}
+
+
+def test_the_one_before_a_damaged_one_is_read_and_the_damaged_one_goes(tmp_path: Path) -> None:
+    for step in (5, 10):
+        save(tmp_path, step, {"step": step})
+    newest = tmp_path / "00000010.ckpt"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    (tmp_path / "00000015.ckpt.partial").write_bytes(b"half")
+    assert load_latest(tmp_path, anything) == {"step": 5}
+    assert [path.name for path in tmp_path.iterdir()] == ["00000005.ckpt"]
+
+
+def test_one_that_is_ahead_of_the_log_is_passed_over(tmp_path: Path) -> None:
+    for step in (5, 10):
+        save(tmp_path, step, {"step": step})
+    assert load_latest(tmp_path, lambda state: bool(state["step"] < 10)) == {"step": 5}
+
+
+def test_without_any_that_can_be_used_one_sentence_says_so(tmp_path: Path) -> None:
+    assert load_latest(tmp_path, anything) is None
+    save(tmp_path, 5, {})
+    with pytest.raises(ValueError, match=r"^run: no checkpoint in .* 00000005.ckpt is ahead of the log; start the run"):
+        load_latest(tmp_path, lambda state: False)
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def interrupted() -> None:
+        with replacing(path) as stream:
+            stream.write(b"ne")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert path.read_bytes() == b"old"
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
