@@ -88,6 +88,7 @@ COMMANDS: dict[str, Callable[..., Callable[[], None]]] = {"run": Run, "compare":
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0; 1 for a run that failed or a log that is wrong; 2 for a mistake in what was asked for."""
     from fedraa.loop import RunFailed
+    from fedraa.replay import Inconsistent
 
     try:
         command = _parse(sys.argv[1:] if arguments is None else arguments)
@@ -95,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         sys.stderr.write(f"fedraa: {error}\n")
         return 2
-    except RunFailed as error:
+    except (RunFailed, Inconsistent) as error:
         sys.stderr.write(f"fedraa: {error}\n")
         return 1
     return 0

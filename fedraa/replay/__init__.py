@@ -1,0 +1,45 @@
+"""Checks a run's log against the rules of its method: every decision, every weight, every time."""
+
+from pathlib import Path
+
+from fedraa.history import CONFIG, SUMMARY, History
+from fedraa.replay.audit import Audit
+from fedraa.replay.line import Inconsistent, read
+from fedraa.replay.outcome import check_model, check_summary
+from fedraa.replay.rules import Rules
+
+__all__ = ["Inconsistent", "replay"]
+
+
+def replay(directory: Path) -> str:
+    """What was checked, in a sentence or two.
+
+    The rules come from config.json, the books (counts, versions, staleness, clients at work, the clock) from
+    the log itself; neither the data set nor the code that ran is needed. What was measured is believed: the
+    time `wall`, losses, accuracies, and arrivals on the wall clock.
+
+    Raises Inconsistent at the first line that does not follow from those before it, ValueError if the
+    directory is no run.
+    """
+    History(directory)  # refuses what is no run directory
+    rules = Rules.read(directory)
+    try:
+        audit = Audit(rules)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"run: the method in {directory / CONFIG} is none of this version: {error}") from None
+    for line in read(directory):
+        audit.check(line)
+    evaluations, end = audit.evaluations, audit.end
+    evaluations.compare(directory, ended=end is not None)
+    counts = ", ".join(f"{count} {kind}" for kind, count in audit.lines.items() if count)
+    if end is None:
+        if (directory / SUMMARY).exists():
+            raise Inconsistent(f"{SUMMARY}: is there, though the log has no end")
+        return f"{directory}: consistent so far, but the run has not ended ({counts})."
+    check_summary(directory, evaluations.reached)
+    check_model(directory, rules.resolved.tensors, str(end["model_sha256"]))
+    return (
+        f"{directory}: consistent ({counts}). Every choice, version, staleness, mix, cost and time follows from "
+        f"config.json; evals.csv, summary.json and model.pt agree with the log, which ended by {end['reason']} "
+        f"at step {end['step']}."
+    )

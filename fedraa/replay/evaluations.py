@@ -1,0 +1,91 @@
+"""When the model is to be evaluated, and whether evals.csv says the same as the log."""
+
+import csv
+from collections import deque
+from pathlib import Path
+
+from fedraa.history import EVAL_COLUMNS, EVALS
+from fedraa.replay.line import Inconsistent, Line
+from fedraa.replay.rules import Rules
+
+
+class Evaluations:
+    """The start, then every `eval_every` updates, then the end; evaluated aside while the run goes on.
+
+    A line carries the time of its model and is written, at the latest, when the next evaluation starts: on
+    the virtual clock just then, so that logs do not depend on who is fast; at once where the accuracy may
+    end the run.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self.reached: float | None = None
+        """When the accuracy came to its target."""
+        self.hit = False
+        """Whether that ends the run: the evaluation at the end ends nothing."""
+        self.final: float | None = None
+        """The time of an evaluation made only because the run ended."""
+        self.ending = False
+        """Whether nothing but the end can follow."""
+        self._every, self._target = rules.resolved.eval_every, rules.resolved.limits.accuracy
+        self._aside = self._target is None
+        self._virtual = not rules.wall
+        self._pending = deque([(0, 0.0)])
+        self._started = 0
+        self._lines: list[Line] = []
+
+    def after(self, step: int, t: float) -> None:
+        """The server made its update number `step`."""
+        if step % self._every == 0:
+            self._pending.append((step, t))
+            self._started = step
+
+    def before(self, line: Line) -> None:
+        """Checks that no evaluation should have come before this line, which is none itself."""
+        if self.ending and line.kind != "end":
+            raise line.wrong("the run goes on; the rules give its end after an evaluation made so early")
+        if len(self._pending) > self._aside:
+            raise line.wrong(f"the rules give the evaluation of step {self._pending[0][0]} before it")
+
+    def evaluated(self, line: Line, step: int) -> None:
+        """Checks an `eval` line that comes while the server has made `step` updates."""
+        early = self._virtual and len(self._pending) <= self._aside
+        if self._pending:
+            due, t = self._pending.popleft()
+            line.expect("step", due)
+            line.expect("t", t)
+        elif self._started == step:
+            raise line.wrong(f"step {line['step']!r} is evaluated; the rules give no evaluation here")
+        else:
+            line.expect("step", step)
+            self._started = step
+            self.final = line.t
+        self.ending = early or self.final is not None
+        if self._target is not None and line.number_of("accuracy") >= self._target:
+            self.reached = line.t
+            self.hit = self.hit or self.final is None
+        self._lines.append(line)
+
+    def complete(self, step: int) -> bool:
+        """Whether the model as of `step` was evaluated."""
+        return self._started == step and not self._pending
+
+    def compare(self, directory: Path, *, ended: bool) -> None:
+        """Checks evals.csv, where all but the time of writing is as in the log.
+
+        A run that was killed may have died between the two.
+        """
+        with (directory / EVALS).open(newline="", encoding="utf-8") as stream:
+            header, *rows = [*csv.reader(stream)] or [[]]
+        if tuple(header) != EVAL_COLUMNS:
+            raise Inconsistent(f"{EVALS} line 1: is {header}; the rules give {list(EVAL_COLUMNS)}")
+        for number, (row, line) in enumerate(zip(rows, self._lines, strict=False), 2):
+            if len(row) != len(EVAL_COLUMNS):
+                raise Inconsistent(f"{EVALS} line {number}: has {len(row)} columns; the rules give {len(EVAL_COLUMNS)}")
+            for column, said in zip(EVAL_COLUMNS, row, strict=True):
+                if column != "wall" and said != repr(line[column]):
+                    raise Inconsistent(
+                        f"{EVALS} line {number}: {column} is {said}; line {line.number} of the log gives "
+                        f"{line[column]!r}"
+                    )
+        if len(rows) != len(self._lines) and ended:
+            raise Inconsistent(f"{EVALS}: has {len(rows)} evaluations; the log has {len(self._lines)}")
