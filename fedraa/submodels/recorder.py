@@ -12,7 +12,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedraa.submodels.labels import Ties, varies
 
-_READS_VALUES = {"allclose", "bool", "equal", "float", "index", "int", "is_nonzero", "item", "numpy"}
+_READS_VALUES = frozenset(
+    ("allclose", "array", "bool", "contains", "equal", "float", "index", "int", "is_nonzero", "item", "numpy", "tolist")
+)
 
 Rule = Callable[["Recorder", str, Any, tuple[Any, ...], dict[str, Any]], None]
 
@@ -53,9 +55,10 @@ class Recorder(TorchFunctionMode):
         out = func(*args, **kwargs)
         name = _name(func)
         read = [x for x in tensors((args, kwargs)) if x in self._labels or isinstance(x, nn.Parameter)]
-        if name in _READS_VALUES and any(x in self._labels for x in read):
+        makes_tensors = any(True for _ in tensors(out))
+        if name in _READS_VALUES and not makes_tensors and any(x in self._labels for x in read):
             raise DataDependentError(f"its forward branches on data: it reads a value by `{name}`")
-        if read and any(True for _ in tensors(out)):
+        if read and makes_tensors:
             self._rules.get(name, Recorder.give_up)(self, name, out, args, kwargs)
         return out
 

@@ -1,6 +1,7 @@
 """Cutting chains of plain layers: shapes, flat layout, write-back, refusals."""
 
 import pickle
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -135,15 +136,41 @@ def test_refuses_examples_that_do_not_run() -> None:
         trace(mlp(), torch.randn(1, 4))
 
 
-class Branching(nn.Module):
+class Single(nn.Module):
+    """Its code asks for float32, so that it does not run in float64."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.linear = nn.Linear(4, 2)
+        self.a, self.b = nn.Linear(4, 6), nn.Linear(6, 2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.linear(x) if x.sum() > 0 else self.linear(-x)
+        return self.b(self.a(x.float()).relu())
 
 
-def test_refuses_control_flow_that_depends_on_data() -> None:
+def test_traces_code_that_asks_for_float32() -> None:
+    assert [group.size for group in trace(Single(), torch.randn(2, 4)).groups] == [6]
+
+
+class Branching(nn.Module):
+    def __init__(self, branches: Callable[[torch.Tensor], object]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+        self.branches = branches
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) if self.branches(x) else self.linear(-x)
+
+
+@pytest.mark.parametrize(
+    "branches",
+    [
+        lambda x: x.sum() > 0,
+        lambda x: x[0, 0].item() > 0,
+        lambda x: int(x[0, 0]) + float(x[0, 0]) > 0,
+        lambda x: x.detach().numpy().sum() > 0,
+        lambda x: 0.0 in x,
+    ],
+)
+def test_refuses_control_flow_that_depends_on_data(branches: Callable[[torch.Tensor], object]) -> None:
     with pytest.raises(ValueError, match="module: Branching cannot be traced, its forward branches on data"):
-        trace(Branching(), torch.randn(2, 4))
+        trace(Branching(branches), torch.randn(2, 4))
