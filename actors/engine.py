@@ -61,7 +61,11 @@ def cluster(experiment: Experiment) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    cpus = None if experiment.address else max(os.cpu_count() or 1, worker_count(experiment) * experiment.threads_per_worker)
+    cpus = (
+        None
+        if experiment.address
+        else max(os.cpu_count() or 1, worker_count(experiment) * experiment.threads_per_worker)
+    )
     ray.init(
         address=experiment.address,
         num_cpus=cpus,
