@@ -82,7 +82,13 @@ class Replay:
         say(replay(self.run))
 
 
-COMMANDS: dict[str, Callable[..., Callable[[], None]]] = {"run": Run, "compare": Compare, "methods": Methods, "plan": Plan, "replay": Replay}
+COMMANDS: dict[str, Callable[..., Callable[[], None]]] = {
+    "run": Run,
+    "compare": Compare,
+    "methods": Methods,
+    "plan": Plan,
+    "replay": Replay,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

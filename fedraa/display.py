@@ -134,7 +134,8 @@ def _choices(method: object) -> list[tuple[str, object]]:
 
 
 def _fields(choice: object) -> dict[str, object]:
-    assert is_dataclass(choice) and not isinstance(choice, type)
+    assert is_dataclass(choice)
+    assert not isinstance(choice, type)
     return asdict(choice)
 
 

@@ -1,0 +1,89 @@
+"""Accuracy over time as a picture: a line per method, a band over its seeds."""
+
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+Floats = npt.NDArray[np.float64]
+
+# Okabe and Ito's palette, told apart by colour-blind readers too; its yellow is too faint for lines on white.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+STYLES = ("-", "--", ":", "-.")
+POINTS = 400
+LABEL_GAP = 0.045  # least distance of two labels, as a share of the axis
+
+
+def plot_curves(
+    runs: Mapping[str, Sequence[pd.DataFrame]], path: Path, *, title: str, clock: str, target: float | None = None
+) -> None:
+    """Draw test accuracy over the run's clock into the file `path`.
+
+    `runs` holds the `evals` frames (columns t, accuracy) of every method, one per seed. A run that ended early
+    keeps its last accuracy. The line is the mean over seeds, the band goes from the least to the greatest.
+    """
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    end = max(evals["t"].iloc[-1] for several in runs.values() for evals in several)
+    looks = zip(cycle(PALETTE), np.repeat(STYLES, len(PALETTE)).tolist(), strict=False)
+    ends = {}
+    for (method, several), (colour, style) in zip(runs.items(), looks, strict=False):
+        last = max(evals["t"].iloc[-1] for evals in several)
+        times = np.linspace(0, last, POINTS)
+        accuracy = np.stack([np.interp(times, evals["t"], evals["accuracy"]) for evals in several])
+        axes.fill_between(times, accuracy.min(axis=0), accuracy.max(axis=0), color=colour, alpha=0.18, linewidth=0)
+        axes.plot(times, accuracy.mean(axis=0), color=colour, linestyle=style, linewidth=1.8)
+        axes.plot(last, accuracy[:, -1].mean(), color=colour, marker="o", markersize=4, clip_on=False)
+        ends[method] = (last, float(accuracy[:, -1].mean()), colour)
+    lowest = min(float(evals["accuracy"].iloc[1:].min()) for several in runs.values() for evals in several)
+    axes.set_ylim(max(0.0, lowest - 0.05), 1.0)
+    axes.set_xlim(0, end)
+    if target is not None:
+        axes.axhline(target, color="0.45", linewidth=0.8, linestyle=(0, (4, 3)))
+        axes.annotate(f"target {target:g}", (0, target), (4, 3), textcoords="offset points", color="0.35", fontsize=8)
+    _label(axes, ends)
+    axes.set_xlabel(f"{clock} time")
+    axes.set_ylabel("test accuracy")
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.grid(axis="y", color="0.9")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=130)
+
+
+def _label(axes: Axes, ends: Mapping[str, tuple[float, float, str]]) -> None:
+    """Names every line in its colour at the right edge, pushed apart where lines end close together."""
+    low, high = axes.get_ylim()
+    names = sorted(ends, key=lambda name: ends[name][1])
+    heights = spread(np.array([(ends[name][1] - low) / (high - low) for name in names]), LABEL_GAP)
+    for name, height in zip(names, heights, strict=True):
+        last, accuracy, colour = ends[name]
+        axes.annotate(
+            name,
+            (last, accuracy),
+            (1.02, float(height)),
+            textcoords="axes fraction",
+            color=colour,
+            fontsize=9,
+            va="center",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.6, "shrinkA": 0, "shrinkB": 3},
+        )
+
+
+def spread(wanted: Floats, gap: float) -> Floats:
+    """Positions in [0, 1] near the `wanted` ones (ascending) and `gap` apart, pushed down from the top."""
+    placed = wanted.copy()
+    ceiling = 1.0
+    for i in reversed(range(len(placed))):
+        placed[i] = min(placed[i], ceiling)
+        ceiling = placed[i] - gap
+    floor = 0.0
+    for i in range(len(placed)):
+        placed[i] = max(placed[i], floor)
+        floor = placed[i] + gap
+    return placed
