@@ -63,6 +63,10 @@ class Assembly:
     def eval_every(self) -> int:
         return self.experiment.eval_every or (self.experiment.clients if self.method.asynchronous else 1)
 
+    @property
+    def checkpoint_every(self) -> int:
+        return self.experiment.checkpoint_every or (self.experiment.clients if self.method.asynchronous else 1)
+
     def costs(self) -> CostModel:
         return CostModel(
             self.fleet,

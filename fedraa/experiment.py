@@ -63,6 +63,29 @@ class Experiment(BaseModel):
     server_lr: Positive | None = None
     """Step length of the server along the mean gain of a round."""
 
+    buffer_size: Count | None = None
+    """Arrivals per server update of a buffered method."""
+    participation: str | None = None
+    """Who takes part in a round: all, sample:K or bernoulli:P."""
+    capacities: tuple[Annotated[float, Field(gt=0, le=1)], ...] | None = None
+    """Shares of the model that clients can train, dealt out in turn."""
+    redraw: bool | None = None
+    """Draw every client's capacity anew each round."""
+    mask_level: Literal["L", "S", "MIX"] | None = None
+    """Regions that a client trains: 2 of 4, 1 of 4, or half the clients each."""
+    uncovered_every: Annotated[int, Field(ge=0)] | None = None
+    """Every so many rounds all clients train the same regions; 0 is never."""
+    stride: Annotated[int, Field(ge=0)] | None = None
+    """Units that a rolling window moves on per round."""
+    shuffled: bool | None = None
+    """Permute the blocks of every cycle, or keep their order."""
+    density: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Share of the weights that pruning keeps."""
+    reprune_every: Count | None = None
+    """Choose the pruned weights anew every so many rounds."""
+    split: Count | None = None
+    """Layers on the client in split learning."""
+
     lr: Positive = 0.05
     """Local learning rate."""
     momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
@@ -73,6 +96,14 @@ class Experiment(BaseModel):
     """Passes over the client's data per task."""
     local_steps: Count | None = None
     """Minibatches per task, instead of epochs."""
+    lr_schedule: str = "constant"
+    """constant, exponential:0.998, steps:150,250:0.1 or cosine:100, by server updates or rounds."""
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Local weight decay."""
+    clip: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Bound on the norm of a local gradient; 0 is off."""
+    compress: str = "none"
+    """How a client sends its gain back: none, topk:SHARE or 8bit."""
     proximal: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Weight of the proximal term."""
     sam: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
@@ -89,7 +120,9 @@ class Experiment(BaseModel):
     eval_every: Count | None = None
     """Evaluate every so many updates (default: one per client) or rounds (default 1)."""
     checkpoint_every: Count | None = None
-    """Checkpoint every so many updates or rounds."""
+    """Checkpoint every so many updates (default: one per client) or rounds (default 1)."""
+    max_update_norm: Positive | None = None
+    """Refuse updates whose Euclidean norm is over this (default: no bound)."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Seed of everything random."""
 
