@@ -92,20 +92,29 @@ COMMANDS: dict[str, Callable[..., Callable[[], None]]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 0; 1 for a run that failed or a log that is wrong; 2 for a mistake in what was asked for."""
-    from fedraa.loop import RunFailed
-    from fedraa.replay import Inconsistent
+    """Does what the arguments (default: the process's own) ask for; returns the exit code."""
+    return exit_code(lambda: _parse(sys.argv[1:] if arguments is None else arguments)())
 
+
+def exit_code(command: Callable[[], object]) -> int:
+    """Exit code 0; 1 for a run that failed or a log that is wrong; 2 for a mistake in what was asked for."""
     try:
-        command = _parse(sys.argv[1:] if arguments is None else arguments)
         command()
     except ValueError as error:
         sys.stderr.write(f"fedraa: {error}\n")
         return 2
-    except (RunFailed, Inconsistent) as error:
+    except _failures() as error:
         sys.stderr.write(f"fedraa: {error}\n")
         return 1
     return 0
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """What a run or a log may come to; asked for only when something did, for `--help` is to be quick."""
+    from fedraa.loop import RunFailed
+    from fedraa.replay import Inconsistent
+
+    return RunFailed, Inconsistent
 
 
 def _parse(arguments: Sequence[str]) -> Callable[[], None]:
