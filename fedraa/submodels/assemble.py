@@ -115,7 +115,7 @@ def _describe(module: nn.Module, entries: Units, places: list[tuple[str, int]], 
             if name in trainable:
                 through[name] = through.get(name, 1.0) * (1 - mine.mean())
     parameters = sum(round(trainable[name].numel() * (1 - rest)) for name, rest in through.items())
-    return Group(found[0].tensor.removesuffix(".weight"), len(members), tuple(found), parameters)
+    return Group(_layer(found[0].tensor), len(members), tuple(found), parameters)
 
 
 def _left_whole(
@@ -124,7 +124,7 @@ def _left_whole(
     uncut = {}
     for name, _ in module.named_parameters():
         dim = recorder.made.get(name)
-        layer = name.removesuffix(".weight")
+        layer = _layer(name)
         if dim is not None:
             labels = recorder.bound[name][dim]
             fixed = units.get(name, {}).get(dim, np.full(len(labels), -1)) < 0
@@ -135,3 +135,7 @@ def _left_whole(
         elif name in recorder.whole and name not in units:
             uncut[layer] = f"{layer} stays whole: {recorder.whole[name]}."
     return uncut
+
+
+def _layer(parameter: str) -> str:
+    return parameter.removesuffix(".weight").removesuffix(".in_proj_weight")

@@ -58,8 +58,13 @@ class Recorder(TorchFunctionMode):
         makes_tensors = any(True for _ in tensors(out))
         if name in _READS_VALUES and not makes_tensors and any(x in self._labels for x in read):
             raise DataDependentError(f"its forward branches on data: it reads a value by `{name}`")
-        if read and makes_tensors:
-            self._rules.get(name, Recorder.give_up)(self, name, out, args, kwargs)
+        if read and name == "setitem":  # returns nothing and changes its first argument
+            self.give_up(name, args[0], args, kwargs)
+        elif read and makes_tensors:
+            try:
+                self._rules.get(name, Recorder.give_up)(self, name, out, args, kwargs)
+            except (IndexError, RuntimeError, TypeError, ValueError):  # called in a way that its rule does not know
+                self.give_up(name, out, args, kwargs)
         return out
 
     def name(self, tensor: object) -> str | None:
@@ -83,7 +88,8 @@ class Recorder(TorchFunctionMode):
 
     def put(self, tensor: Tensor, labels: Tensor) -> None:
         """Set the labels of a result."""
-        assert labels.shape == tensor.shape, (labels.shape, tensor.shape)
+        if labels.shape != tensor.shape:
+            raise ValueError(f"labels: shape {tuple(labels.shape)} given for a tensor {tuple(tensor.shape)}")
         self._labels[tensor] = labels
 
     def hide(self, tensor: Tensor, labels: Tensor, reason: str) -> None:

@@ -23,6 +23,11 @@ def _elementwise(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
     r.put(out, labels.expand(out.shape))
 
 
+def _same(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Its other arguments, if they are tensors, lend no values."""
+    r.put(out, r.labels(args[0]))
+
+
 def _constant(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     r.track(out)
 
@@ -34,7 +39,9 @@ def _structural(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
     if name in ("T", "mT"):
         moved = getattr(labels, name)
     else:
-        moved = getattr(labels, "__getitem__" if name == "getitem" else name)(*rest, **kwargs)
+        # labels are strided in their own way, so that a view of them may need a copy
+        method = {"getitem": "__getitem__", "view": "reshape"}.get(name, name)
+        moved = getattr(labels, method)(*rest, **kwargs)
     for tensor, labels in zip(tensors(out), tensors(moved), strict=True):
         r.put(tensor, labels)
         if name in _VIEWS:
@@ -305,12 +312,15 @@ _VIEWS = {"view", "reshape", "unflatten"}
 
 _GROUPS: dict[Rule, str] = {
     _elementwise: """
-        abs add addcmul alpha_dropout celu clamp clamp_max clamp_min clone contiguous cos cpu data detach div
-        dropout dropout1d dropout2d dropout3d elu eq erf exp feature_alpha_dropout float floor ge gelu gt
+        abs add addcmul alpha_dropout celu clamp clamp_max clamp_min cos div
+        dropout dropout1d dropout2d dropout3d elu eq erf exp feature_alpha_dropout floor ge gelu gt
         hardsigmoid hardswish hardtanh iadd idiv imul isub itruediv le leaky_relu log log1p logsigmoid lt
-        masked_fill maximum minimum mish mul ne neg pow radd rdiv reciprocal relu relu6 requires_grad rmul rpow
-        rrelu rsqrt rsub rtruediv selu sigmoid silu sin softplus softsign sqrt square sub tanh tanhshrink to
-        true_divide truediv where zeros_like ones_like empty_like full_like rand_like randn_like""",
+        masked_fill maximum minimum mish mul ne neg pow radd rdiv reciprocal relu relu6 rmul rpow
+        rrelu rsqrt rsub rtruediv selu sigmoid silu sin softplus softsign sqrt square sub tanh tanhshrink
+        true_divide truediv where""",
+    _same: """
+        clone contiguous cpu data detach double empty_like float full_like half ones_like rand_like randn_like
+        requires_grad to type type_as zeros_like""",
     _constant: "new_empty new_full new_ones new_tensor new_zeros",
     _structural: """
         T expand flatten flip mT movedim narrow permute repeat reshape roll squeeze swapdims t tile transpose

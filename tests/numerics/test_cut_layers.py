@@ -61,6 +61,16 @@ def head(channels: int) -> nn.Sequential:
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 3))
 
 
+def head_of(width: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(width, 4), nn.ReLU(), nn.Linear(4, 3))
+
+
+def fill(x: Tensor) -> Tensor:
+    out = torch.zeros(x.shape, dtype=x.dtype)
+    out[:, :] = x
+    return out
+
+
 def shuffle(x: Tensor) -> Tensor:
     batch, channels, height, width = x.shape
     return x.view(batch, 2, channels // 2, height, width).transpose(1, 2).reshape(batch, channels, height, width)
@@ -304,6 +314,61 @@ CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
         ),
         VECTOR,
         [5],
+    ),
+    "assignment to a slice": (
+        Calls(
+            lambda m, x: m["c"](F.relu(m["b"](fill(m["a"](x))))),
+            a=nn.Linear(6, 8),
+            b=nn.Linear(8, 5),
+            c=nn.Linear(5, 3),
+        ),
+        VECTOR,
+        [5],
+    ),
+    "attention that lends its weights": (
+        Calls(lambda m, x: m["b"](m["a"](x, x, x)[1]), a=nn.MultiheadAttention(6, 3, batch_first=True), b=head_of(5)),
+        SEQUENCE,
+        [6, 4],  # heads stay, as the mean over them is read; the output that nobody reads may go
+    ),
+    "cross attention": (
+        Calls(
+            lambda m, x: m["c"](m["b"](y := m["a"](x), y.flip(1))),
+            a=nn.Linear(6, 12),
+            b=nn.TransformerDecoderLayer(12, 4, 20, batch_first=True),
+            c=nn.Linear(12, 3),
+        ),
+        SEQUENCE,
+        [4, 4, 20],
+    ),
+    "a graph convolution": (
+        Calls(lambda m, x: m["b"](F.relu(torch.ones(5, 5).to(x) @ m["a"](x))), a=nn.Linear(6, 8), b=nn.Linear(8, 3)),
+        SEQUENCE,
+        [8],
+    ),
+    "a residual stream padded with channels": (
+        Calls(
+            lambda m, x: m["c"](F.relu(m["b"](y := m["a"](x)) + F.pad(y, (0, 0, 0, 0, 4, 4)))),
+            a=conv(3, 8),
+            b=conv(8, 16),
+            c=head(16),
+        ),
+        IMAGE,
+        [8],  # the padded channels belong to nobody
+    ),
+    "statistics over channels by hand": (
+        Calls(
+            lambda m, x: m["c"](m["b"]((y := m["a"](x)) * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1))),
+            a=nn.Linear(6, 8),
+            b=nn.Linear(8, 5),
+            c=nn.Linear(5, 3),
+        ),
+        VECTOR,
+        [5],
+    ),
+    "a scale by its own width": (
+        Calls(lambda m, x: m["b"](y := m["a"](x)) / y.shape[1], a=nn.Linear(6, 8), b=nn.Linear(8, 3)),
+        VECTOR,
+        [],  # only trying shows it
     ),
     "an unknown function": (
         Calls(
