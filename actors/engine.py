@@ -5,49 +5,71 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event
 from typing import Any
 
 import ray
-from ray.exceptions import RayTaskError
+from ray.exceptions import RayActorError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.blocks import put_blocks
 from actors.server import ParameterServer
 from fedraa.assembly import Assembly
+from fedraa.checkpoint import newest_first
 from fedraa.experiment import Experiment
+from fedraa.history import CHECKPOINTS
+from fedraa.interrupt import interruptible
 from fedraa.loop import Progress, RunFailed
 
 WATCH_SECONDS = 0.2
+DEATHS = 3  # of the server, without a checkpoint in between, before the run is given up
+
+logger = logging.getLogger(__name__)
 
 
-def run_on_ray(assembly: Assembly, directory: Path, watch: Callable[[Progress], None]) -> None:
-    """Run to the end. The server actor lives on this node, where the run directory is."""
-    experiment = assembly.experiment
-    with cluster(experiment):
+def run_on_ray(assembly: Assembly, directory: Path, watch: Callable[[Progress], None], resume: bool) -> bool:
+    """Run, or go on; whether to the end. The server actor lives on this node, where the run directory is.
+
+    A server that dies is started again from its last checkpoint.
+    """
+    experiment, stop = assembly.experiment, Event()
+    with cluster(experiment), interruptible(stop.set):
+        blocks = put_blocks(assembly.data)
+        hosted = ray.put(assembly.without_training_rows())
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        server: Any = (
-            ray.remote(ParameterServer)
-            .options(num_cpus=0, max_concurrency=2, scheduling_strategy=here)
-            .remote(
-                assembly.without_training_rows(),
-                directory.resolve(),
-                put_blocks(assembly.data),
-                worker_count(experiment),
-                gpus=0.0,
-            )
-        )
-        end = server.execute.remote()
-        try:
-            while not ray.wait([end], timeout=WATCH_SECONDS)[0]:
-                if (progress := ray.get(server.progress.remote())) is not None:
-                    watch(progress)
-            ray.get(end)
-        except RayTaskError as error:
-            if isinstance(error.cause, RunFailed | ValueError):
-                raise error.cause from None
-            raise
-        finally:
-            ray.kill(server)
+        actor = ray.remote(ParameterServer).options(num_cpus=0, max_concurrency=2, scheduling_strategy=here)
+        deaths, last = 0, None
+        while True:
+            server: Any = actor.remote(hosted, directory.resolve(), blocks, worker_count(experiment), gpus=0.0)
+            try:
+                return _follow(server, server.execute.remote(resume), watch, stop)
+            except RayActorError:
+                newest = next(iter(newest_first(directory / CHECKPOINTS)), None)
+                deaths, last, resume = (deaths + 1 if newest == last else 1), newest, True
+                if deaths == DEATHS:
+                    wrong = f"the server died {DEATHS} times without a new checkpoint"
+                    raise RunFailed(f"{wrong}; go on with: fedraa resume {directory}") from None
+                logger.warning("the server died; it is started again from %s", newest or "the beginning")
+            finally:
+                ray.kill(server)
+
+
+def _follow(server: Any, end: ray.ObjectRef[Any], watch: Callable[[Progress], None], stop: Event) -> bool:
+    """Watches a server to the end of what it executes, and tells it to stop when asked to."""
+    told = False
+    while not ray.wait([end], timeout=WATCH_SECONDS)[0]:
+        if stop.is_set() and not told:
+            server.stop.remote()
+            told = True
+        if (progress := ray.get(server.progress.remote())) is not None:
+            watch(progress)
+    try:
+        return bool(ray.get(end))
+    except RayTaskError as error:
+        if isinstance(error.cause, RunFailed | ValueError):
+            raise error.cause from None
+        raise
 
 
 def worker_count(experiment: Experiment) -> int:
@@ -57,24 +79,20 @@ def worker_count(experiment: Experiment) -> int:
 
 @contextmanager
 def cluster(experiment: Experiment) -> Iterator[None]:
-    """Ray for one or more runs: the one already joined, the one at `address`, or one of our own."""
+    """Ray for one or more runs: the one already joined, the one at `address`, or one of our own.
+
+    One of our own leaves nothing behind, neither processes nor files.
+    """
     if ray.is_initialized():
         yield
         return
-    cpus = (
-        None
-        if experiment.address
-        else max(os.cpu_count() or 1, worker_count(experiment) * experiment.threads_per_worker)
-    )
-    ray.init(
-        address=experiment.address,
-        num_cpus=cpus,
-        include_dashboard=False if experiment.address is None else None,
-        configure_logging=True,
-        logging_level=logging.ERROR,
-        log_to_driver=False,
-    )
-    try:
-        yield
-    finally:
-        ray.shutdown()
+    with TemporaryDirectory(prefix="fedraa-", ignore_cleanup_errors=True) as directory:
+        own: dict[str, Any] = {}
+        if experiment.address is None:
+            cpus = max(os.cpu_count() or 1, worker_count(experiment) * experiment.threads_per_worker)
+            own = {"num_cpus": cpus, "include_dashboard": False, "_temp_dir": directory}
+        ray.init(address=experiment.address, logging_level=logging.ERROR, log_to_driver=False, **own)
+        try:
+            yield
+        finally:
+            ray.shutdown()

@@ -1,28 +1,52 @@
 """Worker actors behind the pool's interface: queues of two, earliest due first; the dead are replaced."""
 
 import heapq
+import logging
+import time
+from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 
 from actors.blocks import Blocks
+from actors.patience import Patience
 from actors.worker import Worker
+from fedraa.loop import ATTEMPTS, RunFailed
 from fedraa.messages import Evaluation, Fault, Task, Update, Vector
 
 DEPTH = 2  # tasks queued on a worker: one in training, one already there when it ends
+DEATHS = 3  # of a worker, one after another with nothing done in between, before it is given up
+GLANCE = 1.0  # seconds between two looks at who has hung
+DIED = "worker died"
+START, TRAIN, EVALUATE = "start", "train", "evaluate"
 NOTHING: Vector = np.empty(0, np.float32)
 
+logger = logging.getLogger(__name__)
 
-@dataclass
+
+@dataclass(eq=False)
+class _Call:
+    """A call to a worker; `what` is the task's number or the evaluation that it is for."""
+
+    kind: str
+    seat: "_Seat"
+    ref: ray.ObjectRef[Any]
+    work: float = 1.0
+    what: "int | PendingEvaluation | None" = None
+
+
+@dataclass(eq=False)
 class _Seat:
-    """A worker actor and how many calls are out to it."""
+    """A worker actor and the calls that are out to it, the one under way first, since `since` (monotonic)."""
 
     number: int
     actor: Any
-    calls: int = 0
+    deaths: int
+    since: float = field(default_factory=time.monotonic)
+    calls: deque[_Call] = field(default_factory=deque)
 
 
 @dataclass
@@ -35,10 +59,28 @@ class _Shared:
 
 
 @dataclass
+class PendingEvaluation:
+    """An evaluation on the emptiest worker; if that one dies, on another."""
+
+    pool: "RayPool"
+    params: ray.ObjectRef[Any]
+    evaluation: Evaluation | None = None
+    failures: int = 0
+
+    def result(self, timeout: float) -> Evaluation | None:
+        give_up = time.monotonic() + timeout
+        while self.evaluation is None and self.pool.receive(give_up):
+            pass
+        return self.evaluation
+
+
+@dataclass
 class RayPool:
     """Trains tasks on worker actors; equal outcomes whichever worker trains which task.
 
-    One buffer is put into the object store once, however many tasks carry it.
+    One buffer is put into the object store once, however many tasks carry it. A worker that dies or hangs is
+    replaced: the task that it was at comes back as a fault, those that waited behind it go to other workers. One
+    that dies `DEATHS` times in a row is given up; without any left, RunFailed.
     """
 
     recipe: ray.ObjectRef[Any]
@@ -48,22 +90,23 @@ class RayPool:
     threads: int
     device: str
     gpus: float
-    _seats: list[_Seat] = field(default_factory=list)
+    worker: type[Worker] = Worker
+    patience: Patience = field(default_factory=Patience)
+    _seats: dict[int, _Seat] = field(default_factory=dict)
     _waiting: list[tuple[float, int]] = field(default_factory=list)
-    _tasks: dict[int, Task] = field(default_factory=dict)
-    _calls: dict[ray.ObjectRef[Any], tuple[int, _Seat]] = field(default_factory=dict)
+    _tasks: dict[int, tuple[Task, float]] = field(default_factory=dict)
+    _calls: dict[ray.ObjectRef[Any], _Call] = field(default_factory=dict)
     _outcomes: dict[int, Update | Fault] = field(default_factory=dict)
+    _faults: deque[Fault] = field(default_factory=deque)
     _shared: dict[int, _Shared] = field(default_factory=dict)
+    _last: str = ""
 
     def __post_init__(self) -> None:
-        self._seats = [_Seat(number, self._spawn()) for number in range(self.workers)]
-
-    def _spawn(self) -> Any:
-        actor = ray.remote(Worker).options(num_cpus=self.threads, num_gpus=self.gpus)
-        return actor.remote(self.recipe, self.threads, self.device)
+        for number in range(self.workers):
+            self._spawn(number, deaths=0)
 
     def submit(self, task: Task, due: float) -> None:
-        self._tasks[task.id] = task
+        self._tasks[task.id] = (task, due)
         shared = self._shared.get(id(task.params))
         if shared is None:
             shared = self._shared[id(task.params)] = _Shared(task.params, ray.put(task.params))
@@ -71,83 +114,155 @@ class RayPool:
         heapq.heappush(self._waiting, (due, task.id))
         self._send()
 
-    def wait(self, task: int) -> Update | Fault:
-        while task not in self._outcomes:
-            self._receive(None)
-        return self._outcomes.pop(task)
+    def wait(self, task: int, timeout: float) -> Update | Fault | None:
+        give_up = time.monotonic() + timeout
+        while not self._faults and task not in self._outcomes and self.receive(give_up):
+            pass
+        return self._faults.popleft() if self._faults else self._outcomes.pop(task, None)
 
     def ready(self, timeout: float) -> list[Update | Fault]:
-        if not self._outcomes:
-            self._receive(timeout)
-        outcomes = list(self._outcomes.values())
+        if not self._outcomes and not self._faults:
+            self.receive(time.monotonic() + timeout)
+        outcomes = [*self._faults, *self._outcomes.values()]
+        self._faults.clear()
         self._outcomes.clear()
         return outcomes
 
-    def evaluate(self, params: Vector) -> "_Evaluation":
-        return _Evaluation(self, ray.put(params))
+    def evaluate(self, params: Vector) -> PendingEvaluation:
+        pending = PendingEvaluation(self, ray.put(params))
+        self._start(pending)
+        return pending
 
     def close(self) -> None:
-        for seat in self._seats:
+        for seat in self._seats.values():
             ray.kill(seat.actor)
+        self._seats.clear()
+
+    def receive(self, give_up: float) -> bool:
+        """Takes in a call that has ended and looks for the hung; waits up to the time `give_up` (monotonic).
+
+        False if that time has come.
+        """
+        if not self._seats:
+            raise RunFailed(f"no worker is left, {self.workers} died {DEATHS} times in a row; the last: {self._last}")
+        left = give_up - time.monotonic()
+        timeout = min(GLANCE, max(0.0, left))
+        if not self._calls:
+            time.sleep(timeout)
+            return left > 0
+        ended, _ = ray.wait(list(self._calls), num_returns=1, timeout=timeout)
+        for ref in ended:
+            self._end(self._calls[ref])
+        for seat in list(self._seats.values()):
+            self._check(seat)
+        self._send()
+        return bool(ended) or left > 0
+
+    def _spawn(self, number: int, deaths: int) -> None:
+        actor = ray.remote(self.worker).options(num_cpus=self.threads, num_gpus=self.gpus)
+        seat = _Seat(number, actor.remote(number, self.recipe, self.threads, self.device), deaths)
+        self._seats[number] = seat
+        self._call(_Call(START, seat, seat.actor.started.remote()))
+
+    def _call(self, call: _Call) -> None:
+        if not call.seat.calls:
+            call.seat.since = time.monotonic()
+        call.seat.calls.append(call)
+        self._calls[call.ref] = call
+
+    def _emptiest(self) -> _Seat | None:
+        return min(self._seats.values(), key=lambda seat: len(seat.calls), default=None)
 
     def _send(self) -> None:
         """Fills the queues of the workers, the emptiest first, with the tasks that are due first."""
-        while self._waiting and (seat := min(self._seats, key=lambda seat: seat.calls)).calls < DEPTH:
+        while self._waiting and (seat := self._emptiest()) is not None and len(seat.calls) < DEPTH:
             _, number = heapq.heappop(self._waiting)
-            task = self._tasks[number]
-            call = seat.actor.train.remote(
-                replace(task, params=NOTHING),
-                self._shared[id(task.params)].ref,
-                *self.blocks.find(task.client),
-            )
-            seat.calls += 1
-            self._calls[call] = (number, seat)
+            task, _ = self._tasks[number]
+            x, y, rows = self.blocks.find(task.client)
+            header = replace(task, params=NOTHING)
+            ref = seat.actor.train.remote(header, self._shared[id(task.params)].ref, x, y, rows)
+            self._call(_Call(TRAIN, seat, ref, work=float((rows[1] - rows[0]) * task.params.size), what=number))
 
-    def _receive(self, timeout: float | None) -> None:
-        """Takes in the calls that have ended; waits for one up to `timeout` seconds (None: as long as it takes)."""
-        ended, _ = ray.wait(list(self._calls), num_returns=1, timeout=timeout)
-        for call in ended:
-            number, seat = self._calls.pop(call)
-            seat.calls -= 1
-            self._outcomes[number] = self._outcome(call, number, seat)
-            task = self._tasks.pop(number)
+    def _start(self, pending: PendingEvaluation) -> None:
+        if (seat := self._emptiest()) is not None:
+            ref = seat.actor.evaluate.remote(pending.params, self.evaluation_data)
+            self._call(_Call(EVALUATE, seat, ref, what=pending))
+
+    def _end(self, call: _Call) -> None:
+        """A call has ended: with a result, an error in what it ran, or the worker's death."""
+        seat, result, wrong = call.seat, None, None
+        try:
+            result = ray.get(call.ref)
+        except RayTaskError as error:
+            wrong = f"{type(error.cause).__name__}: {_line(str(error.cause), 0)}"
+        except RayError as error:
+            return self._bury(seat, f"worker did not start: {_line(str(error), -1)}" if call.kind == START else DIED)
+        now = time.monotonic()
+        if seat.calls[0] is call:
+            if call.kind != START:
+                self.patience.saw(call.kind, call.work, now - seat.since)
+                seat.deaths = 0
+            seat.since = now
+        seat.calls.remove(call)
+        del self._calls[call.ref]
+        self._deliver(call, result, wrong)
+
+    def _check(self, seat: _Seat) -> None:
+        """Has this one hung?"""
+        if not seat.calls or seat.calls[0].kind == START:
+            return
+        bound = self.patience.bound(seat.calls[0].kind, seat.calls[0].work)
+        if time.monotonic() - seat.since > bound:
+            self._bury(seat, f"worker hung: no answer within {bound:.3g} s")
+
+    def _deliver(self, call: _Call, result: Any, wrong: str | None) -> None:
+        """The outcome of a call to whom it is for: its result, or what went wrong."""
+        seat = call.seat.number
+        if call.kind == TRAIN:
+            assert isinstance(call.what, int)
+            self._outcomes[call.what] = result if wrong is None else Fault(call.what, seat, wrong)
+            task, _ = self._tasks.pop(call.what)
             shared = self._shared[id(task.params)]
             shared.uses -= 1
             if not shared.uses:
                 del self._shared[id(task.params)]
-        self._send()
-
-    def _outcome(self, call: ray.ObjectRef[Any], number: int, seat: _Seat) -> Update | Fault:
-        try:
-            update: Update = ray.get(call)
-        except RayActorError:
-            if self._seats[seat.number] is seat:
-                self._seats[seat.number] = _Seat(seat.number, self._spawn())
-            return Fault(number, seat.number, "worker died")
-        except RayTaskError as error:
-            return Fault(number, seat.number, str(error.cause).strip().split("\n")[0])
-        return update
-
-
-class _Evaluation:
-    """An evaluation on the emptiest worker; if that one dies, on another."""
-
-    def __init__(self, pool: RayPool, params: ray.ObjectRef[Any]) -> None:
-        self._pool, self._params = pool, params
-        self._start()
-
-    def _start(self) -> None:
-        seat = min(self._pool._seats, key=lambda seat: seat.calls)
-        self._call = seat.actor.evaluate.remote(self._params, self._pool.evaluation_data)
-
-    def done(self) -> bool:
-        return bool(ray.wait([self._call], timeout=0)[0])
-
-    def result(self) -> Evaluation:
-        while True:
-            try:
-                evaluation: Evaluation = ray.get(self._call)
-            except RayActorError:
-                self._start()
+            return
+        if wrong is not None:
+            self._faults.append(Fault(None, seat, wrong))
+        if isinstance(call.what, PendingEvaluation):
+            if wrong is None:
+                call.what.evaluation = result
             else:
-                return evaluation
+                self._evaluate_again(call.what, wrong)
+
+    def _evaluate_again(self, pending: PendingEvaluation, wrong: str) -> None:
+        pending.failures += 1
+        if pending.failures == ATTEMPTS:
+            raise RunFailed(f"an evaluation failed {ATTEMPTS} times: {wrong}")
+        self._start(pending)
+
+    def _bury(self, seat: _Seat, what: str) -> None:
+        """Replace a worker that is dead, or as good as dead, unless it dies again and again."""
+        ray.kill(seat.actor)
+        del self._seats[seat.number]
+        self._last = what
+        deaths = seat.deaths + 1
+        if deaths < DEATHS:
+            self._spawn(seat.number, deaths)
+        else:
+            what += f"; given up after {deaths} deaths in a row"
+            logger.warning("worker %d: %s; %d go on", seat.number, what, len(self._seats))
+        for call in seat.calls:
+            del self._calls[call.ref]
+        culprit, *innocent = seat.calls
+        self._deliver(culprit, None, what)
+        for call in innocent:
+            if isinstance(call.what, PendingEvaluation):
+                self._start(call.what)
+            elif call.what is not None:
+                heapq.heappush(self._waiting, (self._tasks[call.what][1], call.what))
+
+
+def _line(text: str, number: int) -> str:
+    """One line of what may be a traceback."""
+    return (text.strip().splitlines() or [""])[number].strip()

@@ -1,6 +1,7 @@
 """The parameter server actor: hosts a run, its event loop and its workers."""
 
 from pathlib import Path
+from threading import Event
 
 import ray
 import torch
@@ -17,30 +18,33 @@ class ParameterServer:
 
     def __init__(self, assembly: Assembly, directory: Path, blocks: Blocks, workers: int, gpus: float) -> None:
         torch.set_num_threads(1)
-        experiment = assembly.experiment
-        self._pool = RayPool(
+        self._assembly, self._directory = assembly, directory
+        self._blocks, self._workers, self._gpus = blocks, workers, gpus
+        self._progress: Progress | None = None
+        self._stop = Event()
+
+    def execute(self, resume: bool) -> bool:
+        """Begin the run, or go on with it; whether it came to its end. Leaves no worker behind."""
+        assembly, experiment = self._assembly, self._assembly.experiment
+        pool = RayPool(
             recipe=ray.put(assembly.recipe),
-            blocks=blocks,
+            blocks=self._blocks,
             evaluation_data=ray.put(assembly.data),
-            workers=workers,
+            workers=self._workers,
             threads=experiment.threads_per_worker,
             device=experiment.device,
-            gpus=gpus,
+            gpus=self._gpus,
         )
-        self._progress: Progress | None = None
-        self._run = Runner(assembly, directory, self._pool, self._watch)
-
-    def execute(self) -> None:
         try:
-            self._run.execute()
+            return Runner(assembly, self._directory, pool, self._stop, self._watch, resume=resume).execute()
         finally:
-            self._pool.close()
+            pool.close()
 
     def progress(self) -> Progress | None:
         return self._progress
 
     def stop(self) -> None:
-        self._run.stop()
+        self._stop.set()
 
     def _watch(self, progress: Progress) -> None:
         self._progress = progress

@@ -12,17 +12,21 @@ from fedraa.messages import Evaluation, Task, Update, Vector
 
 
 class Worker:
-    """Trains what it is sent; any worker can train any client's task.
+    """Trains what it is sent; any worker can train any client's task. `seat` is its place in the pool.
 
     Arrays in arguments are views of the object store: nothing is copied on the way in.
     """
 
-    def __init__(self, recipe: Recipe, threads: int, device: str) -> None:
+    def __init__(self, seat: int, recipe: Recipe, threads: int, device: str) -> None:
         torch.set_num_threads(threads)
+        self.seat = seat
         self._device = choose_device(device)
         self._recipe = recipe
         self._trainer = recipe.trainer(self._device)
         self._evaluator: Evaluator | None = None
+
+    def started(self) -> None:
+        """Answers as soon as the worker is there."""
 
     def train(
         self,

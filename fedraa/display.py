@@ -72,7 +72,7 @@ def figures(progress: Progress) -> str:
 def closing_table(history: History) -> None:
     """What a finished run came to."""
     total = history.summary
-    experiment = dict(history.config["experiment"])  # type: ignore[call-overload]  # JSON
+    experiment = history.config["experiment"]
     rows = {
         "ended by": total["reason"],
         "steps": f"{total['steps']} ({total['tasks']} tasks)",

@@ -1,9 +1,11 @@
 """The front door: from an experiment to its run, on whichever engine. The one module that imports everything."""
 
+import json
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from threading import Event
 
 import torch
 from torch import nn
@@ -11,11 +13,12 @@ from torch import nn
 from fedraa.assembly import Assembly, assemble
 from fedraa.data import Dataset
 from fedraa.experiment import Experiment
-from fedraa.history import History
+from fedraa.history import SUMMARY, History
+from fedraa.interrupt import Interrupted, interruptible
 from fedraa.local import choose_device
 from fedraa.loop import Progress
 from fedraa.pool import LocalPool
-from fedraa.runner import Runner
+from fedraa.runner import Runner, describe
 
 RUNS = Path("runs")
 Watch = Callable[[Progress], None]
@@ -35,17 +38,51 @@ def run(
     """Run an experiment to its end; the History reads the run directory that it wrote.
 
     `model` and `dataset` are the user's own, in place of the experiment's named ones. Raises ValueError,
-    before anything is started or written, for an experiment that cannot be run.
+    before anything is started or written, for an experiment that cannot be run; Interrupted, a KeyboardInterrupt,
+    after Ctrl-C, when `resume` can go on.
     """
     directory = free_directory(experiment)
     assembly = assemble(experiment, model, dataset)
     directory.mkdir(parents=True, exist_ok=True)
-    if experiment.engine == "ray":
-        from actors.engine import run_on_ray  # Ray takes seconds to import
+    try:
+        return _execute(assembly, directory, watch, resume=False)
+    finally:
+        if not os.listdir(directory):
+            directory.rmdir()
 
-        run_on_ray(assembly, directory, watch)
+
+def resume(
+    directory: Path,
+    *,
+    model: nn.Module | None = None,
+    dataset: Dataset | None = None,
+    watch: Watch = ignore,
+) -> History:
+    """Go on with a run that was interrupted or killed, from its last checkpoint, to the end it would have had.
+
+    A run of the user's own `model` or `dataset` needs them again. Raises ValueError for a run that has ended, that
+    another process is writing, or that was of something else.
+    """
+    history = History(directory)
+    if (directory / SUMMARY).exists():
+        raise ValueError(f"run: {directory} has ended; there is nothing to go on with")
+    assembly = assemble(history.experiment, model, dataset)
+    was, now = history.config["resolved"], json.loads(json.dumps(describe(assembly)["resolved"]))
+    if wrong := [key for key in was.keys() | now.keys() if was.get(key) != now.get(key)]:
+        raise ValueError(
+            f"run: {directory} was of another model, dataset or fleet, its {min(wrong)} differs; "
+            "give those that it was started with"
+        )
+    return _execute(assembly, directory, watch, resume=True)
+
+
+def _execute(assembly: Assembly, directory: Path, watch: Watch, *, resume: bool) -> History:
+    if assembly.experiment.engine == "ray":
+        from actors.engine import run_on_ray as execute  # Ray takes seconds to import
     else:
-        _run_here(assembly, directory, watch)
+        execute = _run_here
+    if not execute(assembly, directory, watch, resume):
+        raise Interrupted(f"stopped, with a checkpoint; go on with: fedraa resume {directory}")
     return History(directory)
 
 
@@ -58,14 +95,22 @@ def session(experiment: Experiment) -> AbstractContextManager[None]:
     return cluster(experiment)
 
 
-def _run_here(assembly: Assembly, directory: Path, watch: Watch) -> None:
+def _run_here(assembly: Assembly, directory: Path, watch: Watch, resume: bool) -> bool:
+    """Runs in this process; whether to the end."""
     experiment = assembly.experiment
     threads = torch.get_num_threads()
     torch.set_num_threads(experiment.threads_per_worker)
     device = choose_device(experiment.device)
     pool = LocalPool(assembly.recipe.trainer(device), assembly.recipe.evaluator(assembly.data, device), assembly.data)
+    stop = Event()
+
+    def interrupt() -> None:
+        stop.set()
+        pool.drop()
+
     try:
-        Runner(assembly, directory, pool, watch).execute()
+        with interruptible(interrupt):
+            return Runner(assembly, directory, pool, stop, watch, resume=resume).execute()
     finally:
         torch.set_num_threads(threads)
 

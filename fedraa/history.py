@@ -1,28 +1,39 @@
 """The event log: append-only JSON lines, and the tables read from it."""
 
+import fcntl
 import json
+import os
 import time
+from io import FileIO
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
+from fedraa.checkpoint import State
+from fedraa.experiment import Experiment
 from fedraa.messages import Evaluation
 
 EVENTS, EVALS, CONFIG, SUMMARY, MODEL = "events.jsonl", "evals.csv", "config.json", "summary.json", "model.pt"
+CHECKPOINTS = "checkpoints"
+CONFIG_PARTS = ("experiment", "method", "resolved", "versions")
 EVAL_COLUMNS = ("step", "t", "wall", "accuracy", "loss", "client_mean", "client_std", "client_worst")
+LOCK_SECONDS = 15
 
 
 class EventLog:
-    """Writes a run's events and evaluations, each line flushed as it comes.
+    """Writes a run's events and evaluations, each line written through as it comes; the only writer of a run.
 
-    Every event has `seq`, `kind`, `t` (seconds on the run's clock) and `wall` (real seconds since the start).
+    Every event has `seq`, `kind`, `t` (seconds on the run's clock) and `wall` (real seconds since the start, less
+    those between an interruption and the resumption).
     """
 
     def __init__(self, directory: Path) -> None:
-        self._events = (directory / EVENTS).open("a", encoding="utf-8")
-        self._evals = (directory / EVALS).open("a", encoding="utf-8")
-        self._evals.write(",".join(EVAL_COLUMNS) + "\n")
-        self._evals.flush()
+        """Raises ValueError if another process goes on writing this run for `LOCK_SECONDS`."""
+        self._directory = directory
+        self._events = (directory / EVENTS).open("ab", buffering=0)
+        self._evals = (directory / EVALS).open("ab", buffering=0)
+        self._lock()
         self._started = time.monotonic()
         self._seq = 0
 
@@ -30,10 +41,30 @@ class EventLog:
     def wall(self) -> float:
         return time.monotonic() - self._started
 
+    def begin(self) -> None:
+        """Start an empty log."""
+        self._events.truncate(0)
+        self._evals.truncate(0)
+        self._evals.write((",".join(EVAL_COLUMNS) + "\n").encode())
+
+    def state(self) -> State:
+        """Where the log stands."""
+        return {"events": _size(self._events), "evals": _size(self._evals), "seq": self._seq, "wall": self.wall}
+
+    def holds(self, state: State) -> bool:
+        """Whether the log still has all that it had then."""
+        return bool(_size(self._events) >= state["events"] and _size(self._evals) >= state["evals"])
+
+    def restore(self, state: State) -> None:
+        """Cut the log back to where it stood then: what came later, torn or whole, comes again."""
+        self._events.truncate(state["events"])
+        self._evals.truncate(state["evals"])
+        self._seq = state["seq"]
+        self._started = time.monotonic() - state["wall"]
+
     def record(self, kind: str, t: float, /, **fields: object) -> None:
         line = {"seq": self._seq, "kind": kind, "t": t, "wall": round(self.wall, 6), **fields}
-        self._events.write(json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n")
-        self._events.flush()
+        self._events.write((json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n").encode())
         self._seq += 1
 
     def evaluated(self, step: int, t: float, result: Evaluation) -> None:
@@ -47,12 +78,34 @@ class EventLog:
         }
         self.record("eval", t, step=step, **figures)
         row = [step, t, round(self.wall, 6), *figures.values()]
-        self._evals.write(",".join(map(repr, row)) + "\n")
-        self._evals.flush()
+        self._evals.write((",".join(map(repr, row)) + "\n").encode())
+
+    def sync(self) -> None:
+        """All lines so far, on the disk for good."""
+        os.fsync(self._events.fileno())
+        os.fsync(self._evals.fileno())
 
     def close(self) -> None:
         self._events.close()
         self._evals.close()
+
+    def _lock(self) -> None:
+        """Held until the process ends, however it ends. A killed run's server may live a moment longer."""
+        give_up = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                return fcntl.flock(self._events, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > give_up:
+                    self.close()
+                    raise ValueError(
+                        f"run: another process is writing {self._directory}; wait for it, or stop it"
+                    ) from None
+                time.sleep(0.1)
+
+
+def _size(stream: FileIO) -> int:
+    return os.fstat(stream.fileno()).st_size
 
 
 class History:
@@ -65,8 +118,20 @@ class History:
                 raise ValueError(f"run: {directory} is not a run directory; it has no {name}")
 
     @property
-    def config(self) -> dict[str, object]:
-        return dict(json.loads((self.directory / CONFIG).read_text()))
+    def config(self) -> dict[str, Any]:
+        """The whole resolved configuration; ValueError if the file holds none."""
+        path = self.directory / CONFIG
+        try:
+            config = json.loads(path.read_text())
+        except ValueError as error:
+            raise ValueError(f"run: {path} is not JSON: {error}") from None
+        if not isinstance(config, dict) or not all(isinstance(config.get(key), dict) for key in CONFIG_PARTS):
+            raise ValueError(f"run: {path} is not a run's configuration; it lacks one of {', '.join(CONFIG_PARTS)}")
+        return config
+
+    @property
+    def experiment(self) -> Experiment:
+        return Experiment(**self.config["experiment"])
 
     @property
     def summary(self) -> dict[str, object]:
@@ -82,7 +147,7 @@ class History:
 
     @property
     def evals(self) -> pd.DataFrame:
-        return pd.read_csv(self.directory / EVALS, float_precision="round_trip")
+        return pd.read_csv(self.directory / EVALS)
 
     def lines(self) -> list[dict[str, object]]:
         """The events as they stand in the log; ValueError names the first line that is no event."""

@@ -8,17 +8,21 @@ worker that is faster than the device it stands for is held back, a slower one i
 
 import heapq
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from threading import Event
 
+from fedraa.checkpoint import State
 from fedraa.fleet import jitter_factor
 from fedraa.history import EventLog
-from fedraa.messages import Fault, Task, Update
+from fedraa.messages import Fault, Task, Update, Vector
 from fedraa.pool import PendingEvaluation, Pool
 from fedraa.server import Server
+from fedraa.server.door import refuse
 
 ATTEMPTS = 4  # of one task, before the run gives up
-POLL = 0.1  # seconds that the wall clock waits for an arrival before it looks around
+POLL = 0.1  # seconds that one move waits before the loop looks around
 
 
 class RunFailed(Exception):
@@ -45,8 +49,22 @@ class Progress:
     limits: Limits
 
 
+@dataclass(frozen=True)
+class _Evaluating:
+    """An evaluation under way: of which model, as of when."""
+
+    step: int
+    t: float
+    params: Vector
+    result: PendingEvaluation
+
+
 class Loop:
-    """Runs a server to one of its limits; `stop` may be called from another thread."""
+    """Runs a server to one of its limits, by moves between which loop, server and log are consistent.
+
+    `save` is called with every `checkpoint_every` steps, and at the start; `stop`, once set by whomever, ends the
+    loop after the move under way.
+    """
 
     def __init__(
         self,
@@ -56,137 +74,194 @@ class Loop:
         *,
         limits: Limits,
         eval_every: int,
+        checkpoint_every: int,
         jitter: float,
         seed: int,
         wall: bool,
+        max_update_norm: float | None,
+        save: Callable[[], None],
+        stop: Event,
         watch: Callable[[Progress], None] = lambda progress: None,
     ) -> None:
         self.server, self.pool, self.log = server, pool, log
-        self._limits, self._eval_every = limits, eval_every
+        self._limits, self._eval_every, self._checkpoint_every = limits, eval_every, checkpoint_every
         self._jitter, self._seed, self._wall = jitter, seed, wall
-        self._watch = watch
+        self._max_update_norm = max_update_norm
+        self._save, self._stop, self._watch = save, stop, watch
         self._now = 0.0
         self._started = time.monotonic()
         self._tasks: dict[int, tuple[Task, float]] = {}
         self._due: list[tuple[float, int]] = []
         self._arrived: dict[int, Update] = {}
-        self._attempts: dict[int, int] = {}
-        self._pending: tuple[int, float, PendingEvaluation] | None = None
-        self._evaluated = -1
+        self._failures: dict[int, int] = {}
+        self._waiting: deque[int] = deque()
+        self._pending: _Evaluating | None = None
+        self._evaluated = self._saved = -1  # steps
         self._accuracy: float | None = None
-        self._stop = False
         self.time_to_target: float | None = None
 
-    def stop(self) -> None:
-        self._stop = True
+    def begin(self) -> None:
+        """Start anew."""
+        self._waiting.extend(self.server.begin())
 
-    def run(self) -> str:
-        """Runs to the end; returns which limit ended it: steps, time, accuracy or interrupt."""
-        self._evaluate()
-        self._offer(self.server.begin())
-        while (reason := self._ended() or self._late()) is None:
-            update = self._next_real() if self._wall else self._next_virtual()
-            if update is None:
-                continue
-            step = self.server.step
-            waiting = self.server.commit(update, self._now)
-            if self.server.step > step and self.server.step % self._eval_every == 0:
-                self._evaluate()
-            if self._ended() is None:
-                self._offer(waiting)
-            self._watch(Progress(self.server.step, self._now, self._accuracy, len(self._tasks), self._limits))
-        if self._evaluated != self.server.step:
-            self._evaluate()
-        self._collect()
+    def state(self) -> State:
+        """All that is needed to go on; what workers are at is not, they begin it again."""
+        pending = self._pending
+        return {
+            "server": self.server.state(),
+            "log": self.log.state(),
+            "now": self._now,
+            "clock": self._clock(),
+            "due": [[number, due] for number, (_, due) in self._tasks.items()],
+            "waiting": list(self._waiting),
+            "pending": None if pending is None else {"step": pending.step, "t": pending.t, "params": pending.params},
+            "evaluated": self._evaluated,
+            "saved": self._saved,
+            "accuracy": self._accuracy,
+            "time_to_target": self.time_to_target,
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from there."""
+        self.server.restore(state["server"])
+        self.log.restore(state["log"])
+        self._now = state["now"]
+        self._started = time.monotonic() - state["clock"]
+        for number, due in state["due"]:
+            self._send(self.server.ledger.in_flight[number].task, due)
+        self._waiting.extend(state["waiting"])
+        if (pending := state["pending"]) is not None:
+            self._pending = _Evaluating(**pending, result=self.pool.evaluate(pending["params"]))
+        self._evaluated, self._saved = state["evaluated"], state["saved"]
+        self._accuracy, self.time_to_target = state["accuracy"], state["time_to_target"]
+
+    def run(self) -> str | None:
+        """Runs to the end; returns which limit ended it (steps, time or accuracy), or None if it was stopped."""
+        reason = None
+        while reason is None and not self._stop.is_set():
+            reason = self._move()
         return reason
 
     @property
     def now(self) -> float:
         return self._now
 
+    def _move(self) -> str | None:
+        """Do what is next; returns the limit that has ended the run once all is done."""
+        reason, step = self._ended(), self.server.step
+        if self._evaluated != step and (reason is not None or step % self._eval_every == 0):
+            if self._collect(POLL):
+                self._evaluate()
+        elif self._pending is not None and (reason is not None or self._limits.accuracy is not None):
+            self._collect(POLL)
+        elif reason is not None:
+            return reason
+        elif self._waiting:
+            self._offer()
+        elif self._saved != step and step % self._checkpoint_every == 0:
+            self._saved = step
+            self.log.record("checkpoint", self._now, step=step)
+            self._save()
+        elif (update := self._next_real() if self._wall else self._next_virtual()) is not None:
+            self._waiting.extend(self.server.commit(update, self._now))
+            self._watch(Progress(self.server.step, self._now, self._accuracy, len(self._tasks), self._limits))
+        return None
+
     def _ended(self) -> str | None:
         limits = self._limits
-        if self._stop:
-            return "interrupt"
         if self.time_to_target is not None:
             return "accuracy"
         if limits.steps is not None and self.server.step >= limits.steps:
             return "steps"
-        return None
+        return "time" if self._late() else None
 
-    def _late(self) -> str | None:
+    def _late(self) -> bool:
         """Time is up; on the virtual clock as soon as the next update would come after it."""
         limit = self._limits.time
-        if limit is None or (self._clock() if self._wall else self._due[0][0]) <= limit:
-            return None
+        if limit is None or (not self._wall and self._waiting):
+            return False
+        if (self._clock() if self._wall else self._due[0][0]) <= limit:
+            return False
         self._now = max(self._now, limit)
-        return "time"
+        return True
 
-    def _offer(self, clients: Iterable[int]) -> None:
-        for client in clients:
-            task = self.server.assign(client, self._now)
-            due = self._now + task.cost * jitter_factor(self._seed, self._jitter, client, task.turn)
-            self._tasks[task.id] = (task, due)
-            if not self._wall:
-                heapq.heappush(self._due, (due, task.id))
-            self.pool.submit(task, due)
+    def _offer(self) -> None:
+        task = self.server.assign(self._waiting[0], self._now)
+        del self._waiting[0]
+        self._send(task, self._now + task.cost * jitter_factor(self._seed, self._jitter, task.client, task.turn))
+
+    def _send(self, task: Task, due: float) -> None:
+        self._tasks[task.id] = (task, due)
+        if not self._wall:
+            heapq.heappush(self._due, (due, task.id))
+        self.pool.submit(task, due)
 
     def _next_virtual(self) -> Update | None:
         due, number = self._due[0]
-        outcome = self.pool.wait(number)
-        if isinstance(outcome, Fault):
-            self._retry(outcome)
-            return None
-        heapq.heappop(self._due)
-        del self._tasks[number]
-        self._now = due
-        return outcome
+        outcome = self.pool.wait(number, POLL)
+        update = None if outcome is None else self._admit(outcome, number)
+        if update is not None:
+            heapq.heappop(self._due)
+            del self._tasks[number]
+            self._now = due
+        return update
 
     def _next_real(self) -> Update | None:
         """The update that was first both there and due; None if there is none yet."""
         first = min(((self._tasks[number][1], number) for number in self._arrived), default=None)
         patience = POLL if first is None else min(POLL, max(0.0, first[0] - self._clock()))
         for outcome in self.pool.ready(patience):
-            if isinstance(outcome, Fault):
-                self._retry(outcome)
-            else:
-                self._arrived[outcome.task] = outcome
-        if self._pending is not None and self._pending[2].done():
-            self._collect()
+            number = None if outcome.task in self._arrived else outcome.task
+            if (update := self._admit(outcome, number)) is not None:
+                self._arrived[update.task] = update
+        self._collect(0)
         self._now = self._clock()
         if first is None or first[0] > self._now:
             return None
         del self._tasks[first[1]]
         return self._arrived.pop(first[1])
 
-    def _retry(self, fault: Fault) -> None:
-        task, due = self._tasks[fault.task]
-        self._attempts[fault.task] = self._attempts.get(fault.task, 1) + 1
-        again = self._attempts[fault.task] <= ATTEMPTS
-        action = "retry" if again else "give up"
-        self.log.record("fault", self._now, what=fault.what, worker=fault.worker, task=fault.task, action=action)
+    def _admit(self, outcome: Update | Fault, number: int | None) -> Update | None:
+        """The outcome if it is a good answer to task `number`; if not, that is recorded and the task sent again."""
+        task, due = (None, 0.0) if number is None else self._tasks.get(number, (None, 0.0))
+        if isinstance(outcome, Update):
+            wrong = refuse(outcome, task, max_norm=self._max_update_norm)
+            if wrong is None:
+                return outcome
+            outcome = Fault(outcome.task, None, f"update refused: {wrong}")
+        if task is None or outcome.task is None:
+            self.log.record("fault", self._now, **asdict(outcome), action="none")
+        else:
+            self._retry(task, due, outcome)
+        return None
+
+    def _retry(self, task: Task, due: float, fault: Fault) -> None:
+        failures = self._failures[task.id] = self._failures.get(task.id, 0) + 1
+        again = failures < ATTEMPTS
+        self.log.record("fault", self._now, **asdict(fault), action="retry" if again else "give up")
         if not again:
-            raise RunFailed(f"task {fault.task} of client {task.client} failed {ATTEMPTS} times: {fault.what}")
+            raise RunFailed(f"task {task.id} of client {task.client} failed {ATTEMPTS} times: {fault.what}")
         self.pool.submit(task, due)
 
     def _evaluate(self) -> None:
-        """Starts an evaluation of the model as it stands, after taking in the one before."""
-        self._collect()
-        self._pending = (self.server.step, self._now, self.pool.evaluate(self.server.params.copy()))
+        """Starts an evaluation of the model as it stands."""
+        params = self.server.params.copy()
+        self._pending = _Evaluating(self.server.step, self._now, params, self.pool.evaluate(params))
         self._evaluated = self.server.step
-        if self._limits.accuracy is not None:
-            self._collect()
 
-    def _collect(self) -> None:
+    def _collect(self, timeout: float) -> bool:
+        """Takes in the evaluation under way if it is there within `timeout` seconds; whether none is left."""
         if self._pending is None:
-            return
-        step, t, result = self._pending
-        self._pending = None
-        evaluation = result.result()
+            return True
+        evaluation = self._pending.result.result(timeout)
+        if evaluation is None:
+            return False
+        pending, self._pending = self._pending, None
         self._accuracy = evaluation.accuracy
-        self.log.evaluated(step, t, evaluation)
+        self.log.evaluated(pending.step, pending.t, evaluation)
         if self._limits.accuracy is not None and evaluation.accuracy >= self._limits.accuracy:
-            self.time_to_target = t
+            self.time_to_target = pending.t
+        return True
 
     def _clock(self) -> float:
         return time.monotonic() - self._started

@@ -18,7 +18,7 @@ class Task:
     units per width group), so a worker needs no index sets. `turn` counts the client's earlier tasks and
     seeds its minibatches. `cost` is the modelled duration on the run's clock. `mask` [k] (True = trained) is
     for methods defined element-wise. `extras` are further buffers [k] that a local term needs (a control
-    variate, a server momentum).
+    variate, a server momentum). `bytes_up` is what the answer is billed.
     """
 
     id: int
@@ -33,6 +33,7 @@ class Task:
     cost: float
     mask: npt.NDArray[np.bool_] | None = None
     extras: Mapping[str, Vector] = field(default_factory=dict)
+    bytes_up: int = 0
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -55,10 +56,14 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A task that came to no result; `what` happened on `worker`. The loop decides what follows."""
+    """A task that came to no result; `what` happened on `worker`. The loop decides what follows.
 
-    task: int
-    worker: int
+    `task` is None if the worker had none: it was starting, or evaluating. `worker` is None if no worker is known
+    to be at fault.
+    """
+
+    task: int | None
+    worker: int | None
     what: str
 
 

@@ -13,10 +13,8 @@ from fedraa.messages import Evaluation, Fault, Task, Update, Vector
 class PendingEvaluation(Protocol):
     """An evaluation under way."""
 
-    def done(self) -> bool: ...
-
-    def result(self) -> Evaluation:
-        """Waits for it."""
+    def result(self, timeout: float) -> Evaluation | None:
+        """The evaluation; None if it is not there within `timeout` seconds."""
 
 
 class Pool(Protocol):
@@ -25,8 +23,8 @@ class Pool(Protocol):
     def submit(self, task: Task, due: float) -> None:
         """Train the task some time; tasks due earlier go first."""
 
-    def wait(self, task: int) -> Update | Fault:
-        """The outcome of this very task, once there is one."""
+    def wait(self, task: int, timeout: float) -> Update | Fault | None:
+        """The outcome of this very task, or a fault of none; None if there is none within `timeout` seconds."""
 
     def ready(self, timeout: float) -> list[Update | Fault]:
         """The outcomes that arrived, in the order of arrival; waits up to `timeout` seconds for the first."""
@@ -43,37 +41,54 @@ class Evaluated:
 
     evaluation: Evaluation
 
-    def done(self) -> bool:
-        return True
-
-    def result(self) -> Evaluation:
+    def result(self, timeout: float) -> Evaluation:
         return self.evaluation
 
 
+class _Dropped(Exception):
+    """Training is broken off."""
+
+
 class LocalPool:
-    """Trains in this process, one task at a time, when its outcome is asked for."""
+    """Trains in this process, one task at a time, when its outcome is asked for, however long it takes."""
 
     def __init__(self, trainer: Trainer, evaluator: Evaluator, data: Federated) -> None:
         self._trainer = trainer
         self._evaluator = evaluator
         self._data = data
         self._tasks: OrderedDict[int, Task] = OrderedDict()
+        self._training = False
 
     def submit(self, task: Task, due: float) -> None:
         self._tasks[task.id] = task
 
-    def wait(self, task: int) -> Update | Fault:
-        work = self._tasks.pop(task)
-        return self._trainer.train(work, *self._data.client(work.client))
+    def wait(self, task: int, timeout: float) -> Update | Fault | None:
+        work = self._tasks[task]
+        try:
+            self._training = True
+            try:
+                update = self._trainer.train(work, *self._data.client(work.client))
+            finally:
+                self._training = False
+        except _Dropped:
+            return None
+        del self._tasks[task]
+        return update
 
     def ready(self, timeout: float) -> list[Update | Fault]:
         if not self._tasks:
             time.sleep(timeout)
             return []
-        return [self.wait(next(iter(self._tasks)))]
+        outcome = self.wait(next(iter(self._tasks)), timeout)
+        return [] if outcome is None else [outcome]
 
     def evaluate(self, params: Vector) -> PendingEvaluation:
         return Evaluated(self._evaluator.evaluate(params))
+
+    def drop(self) -> None:
+        """Breaks off what is being trained; for a signal handler, which runs in the midst of it."""
+        if self._training:
+            raise _Dropped
 
     def close(self) -> None:
         self._tasks.clear()

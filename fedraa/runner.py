@@ -2,21 +2,23 @@
 
 import hashlib
 import json
-import os
 import platform
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields, is_dataclass
 from importlib.metadata import version
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import torch
 
 from fedraa.assembly import Assembly
+from fedraa.checkpoint import load_latest, save
+from fedraa.files import replacing, write_text
 from fedraa.fleet import COLUMNS, Floats
-from fedraa.history import CONFIG, MODEL, SUMMARY, EventLog, History
+from fedraa.history import CHECKPOINTS, CONFIG, MODEL, SUMMARY, EventLog, History
 from fedraa.loop import Loop, Progress
 from fedraa.messages import Vector
 from fedraa.pool import Pool
@@ -26,18 +28,23 @@ PACKAGES = ("fedraa", "numpy", "ray", "torch")
 
 
 class Runner:
-    """Hosts the loop of one run. It lives in the driver, or in the server actor."""
+    """Hosts the loop of one run. It lives in the driver, or in the server actor.
+
+    Begins a run, or with `resume` goes on from its last usable checkpoint; ValueError says why it cannot.
+    """
 
     def __init__(
         self,
         assembly: Assembly,
         directory: Path,
         pool: Pool,
+        stop: Event,
         watch: Callable[[Progress], None] = lambda progress: None,
+        *,
+        resume: bool = False,
     ) -> None:
         self._assembly = assembly
         self._directory = directory
-        write_atomically(directory / CONFIG, json.dumps(describe(assembly), indent=2) + "\n")
         self._log = EventLog(directory)
         experiment = assembly.experiment
         self._loop = Loop(
@@ -46,29 +53,45 @@ class Runner:
             self._log,
             limits=assembly.limits,
             eval_every=assembly.eval_every,
+            checkpoint_every=assembly.checkpoint_every,
             jitter=experiment.jitter,
             seed=experiment.seed,
             wall=assembly.wall,
+            max_update_norm=experiment.max_update_norm,
+            save=self._save,
+            stop=stop,
             watch=watch,
         )
+        state = load_latest(directory / CHECKPOINTS, lambda state: self._log.holds(state["log"])) if resume else None
+        if state is not None:
+            self._loop.restore(state)
+            return
+        if not resume:
+            write_text(directory / CONFIG, json.dumps(describe(assembly), indent=2) + "\n")
+        self._log.begin()
+        self._loop.begin()
 
-    def stop(self) -> None:
-        """Ends the run soon; may be called from another thread."""
-        self._loop.stop()
-
-    def execute(self) -> None:
-        """Runs to the end and writes the model and the summary."""
+    def execute(self) -> bool:
+        """Runs to the end and writes the model and the summary; False if it was stopped before, all being saved."""
         reason = self._loop.run()
+        if reason is None:
+            self._save()
+            self._log.close()
+            return False
         params = self._loop.server.params
         digest = sha256(self._assembly, params)
         self._log.record("end", self._loop.now, reason=reason, step=self._loop.server.step, model_sha256=digest)
         self._log.close()
         module = self._assembly.recipe.evaluator(self._assembly.data, "cpu").prepare(params)
-        partial = self._directory / (MODEL + ".partial")
-        torch.save(module.state_dict(), partial)
-        os.replace(partial, self._directory / MODEL)
+        with replacing(self._directory / MODEL) as stream:
+            torch.save(module.state_dict(), stream)
         summary = summarise(History(self._directory)) | {"time_to_target": self._loop.time_to_target}
-        write_atomically(self._directory / SUMMARY, json.dumps(summary, indent=2) + "\n")
+        write_text(self._directory / SUMMARY, json.dumps(summary, indent=2) + "\n")
+        return True
+
+    def _save(self) -> None:
+        self._log.sync()
+        save(self._directory / CHECKPOINTS, self._loop.server.step, self._loop.state())
 
 
 def summarise(history: History) -> dict[str, object]:
@@ -79,7 +102,7 @@ def summarise(history: History) -> dict[str, object]:
     staleness = [_int(line["staleness"]) for line in commits] or [0]
     evals = history.evals
     return {
-        "method": dict(history.config["experiment"])["method"],  # type: ignore[call-overload]  # JSON
+        "method": history.config["experiment"]["method"],
         "reason": end["reason"],
         "steps": end["step"],
         "tasks": len(commits),
@@ -145,8 +168,11 @@ def _finite(column: Floats) -> list[float | None]:
     return [value if np.isfinite(value) else None for value in column.tolist()]
 
 
-def _choice(choice: object) -> dict[str, object]:
-    return {"kind": type(choice).__name__, **asdict(choice)}  # type: ignore[call-overload]  # a dataclass
+def _choice(choice: object) -> object:
+    """A choice as JSON: its kind and its values, which may be choices themselves."""
+    if not is_dataclass(choice):
+        return choice
+    return {"kind": type(choice).__name__} | {f.name: _choice(getattr(choice, f.name)) for f in fields(choice)}
 
 
 def _commit() -> str | None:
@@ -156,10 +182,3 @@ def _commit() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Whole or not at all: written beside its place, then moved there."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)

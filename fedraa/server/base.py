@@ -3,7 +3,9 @@
 from collections.abc import Iterable
 from typing import Protocol
 
+from fedraa.checkpoint import State
 from fedraa.messages import Task, Update, Vector
+from fedraa.server.ledger import Ledger
 
 
 class Server(Protocol):
@@ -14,6 +16,7 @@ class Server(Protocol):
 
     step: int
     params: Vector
+    ledger: Ledger
 
     def begin(self) -> Iterable[int]:
         """The clients that wait for work at the start."""
@@ -23,3 +26,9 @@ class Server(Protocol):
 
     def commit(self, update: Update, now: float) -> Iterable[int]:
         """Takes an update in, recorded as `commit`; returns the clients that now wait for work."""
+
+    def state(self) -> State:
+        """All that it has become since its construction, between two of the calls above."""
+
+    def restore(self, state: State) -> None:
+        """Become that."""

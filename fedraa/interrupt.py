@@ -1,0 +1,35 @@
+"""Ctrl-C: the first asks the run to end with a checkpoint, the second ends it at once."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run was stopped before its end; the message says where, and how to go on."""
+
+
+@contextmanager
+def interruptible(stop: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C calls `stop` the first time and raises KeyboardInterrupt from then on.
+
+    Only where Ctrl-C would raise KeyboardInterrupt anyway: in the main thread, under no handler of the user's.
+    """
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        yield
+        return
+
+    def first(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        stop()
+
+    signal.signal(signal.SIGINT, first)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
