@@ -39,12 +39,13 @@ def assemble(module: nn.Module, recorder: Recorder) -> Traced:
 def _settle(recorder: Recorder) -> None:
     """Add ties until every tensor can be cut along one of its dimensions at a time."""
     ties = recorder.ties
-    for name, reason in recorder.whole.items():
-        for labels in (*recorder.bound.get(name, {}).values(), *filter(None, [recorder.raw.get(name)])):
+    both = sorted(recorder.raw.keys() & recorder.bound.keys())
+    reasons = dict.fromkeys(both, "its weight is also used outside its layer") | recorder.whole
+    for name, reason in reasons.items():
+        for labels in recorder.bound.get(name, {}).values():
             ties.pin(labels, reason)
-    for name in recorder.raw.keys() & recorder.bound.keys():
-        for labels in (recorder.raw[name], *recorder.bound[name].values()):
-            ties.pin(labels, "its weight is also used outside its layer")
+        if name in recorder.raw:
+            ties.pin(recorder.raw[name], reason)
     while True:
         roots = ties.resolve()
         settled = True
@@ -132,8 +133,10 @@ def _left_whole(
                 what = "stays whole" if fixed.all() else "is cut in part"
                 reason = recorder.ties.reason(labels[torch.from_numpy(fixed)], roots)
                 uncut[layer] = f"{layer} {what}: {reason}."
-        elif name in recorder.whole and name not in units:
+        elif name not in units and name in recorder.whole:
             uncut[layer] = f"{layer} stays whole: {recorder.whole[name]}."
+        elif name not in units and name in recorder.raw and recorder.raw[name].numel() > 1:
+            uncut[layer] = f"{layer} stays whole: {recorder.ties.reason(recorder.raw[name], roots)}."
     return uncut
 
 

@@ -315,6 +315,16 @@ CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
         VECTOR,
         [5],
     ),
+    "a parameter read by an unknown function": (
+        Calls(
+            lambda m, x: m["b"]((m["a"](x) + m["p"].value) * m["p"].value.cumprod(0)),
+            a=nn.Linear(6, 8),
+            p=Parameter(8),
+            b=nn.Linear(8, 3),
+        ),
+        VECTOR,
+        [],
+    ),
     "assignment to a slice": (
         Calls(
             lambda m, x: m["c"](F.relu(m["b"](fill(m["a"](x))))),
@@ -441,6 +451,11 @@ def test_cuts_are_right(name: str) -> None:
 
 
 REASONS = {
+    "a parameter read by an unknown function": {
+        "layers.a": "layers.a stays whole: it meets a tensor that is never cut.",
+        "layers.p.value": "layers.p.value stays whole: `cumprod` is not a function that can be cut.",
+        "layers.b": "layers.b stays whole: it is the output of the model.",
+    },
     "layer norm": {
         "0": "0 stays whole: LayerNorm takes its statistics over all of them.",
         "4": "4 stays whole: it is the output of the model.",
