@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -13,15 +14,23 @@ from fedraa.experiment import Experiment
 from fedraa.fleet import Fleet, make_fleet
 from fedraa.local import Recipe
 from fedraa.local.evaluator import STATISTICS_SAMPLES
+from fedraa.local.schedule import lr_schedule
+from fedraa.local.split import measure_stem
 from fedraa.loop import Limits
 from fedraa.messages import Vector
-from fedraa.methods import Fragments, Mean, Method, StalenessMix, SyncMix, resolve
+from fedraa.methods import Asynchronous, Mean, Method, Rounds, ScheduledRounds, SyncMix, resolve
 from fedraa.models import build_model
-from fedraa.server import AsyncServer, Ledger, Part, Record, RoundServer, Server
-from fedraa.server.rounds import ScheduledDraw
+from fedraa.server import AsyncServer, Ledger, Record, RoundServer, Server
+from fedraa.server.asynchronous import Buffer, StalenessMix
+from fedraa.server.heads import LabelOwners, labels_held
+from fedraa.server.optimisers import Sgd
+from fedraa.server.participation import Participation
+from fedraa.server.pruning import AdaptivePruning
+from fedraa.server.rounds import ScheduledDrawer
 from fedraa.submodels import IndexSet, Traced, flatten, trace
 from fedraa.submodels.cost import Cost, measure
 from fedraa.submodels.indices import fragments, owners
+from fedraa.submodels.policies import Drawer, Fragments, Part, Scene
 from schedulers import SCHEDULERS, delay_bound
 
 DEFAULT_ROUNDS = 20
@@ -38,14 +47,13 @@ class Assembly:
     fleet: Fleet
     params: Vector
     index_sets: tuple[IndexSet, ...]
-    shapes: dict[tuple[int, ...], Cost]
+    example: torch.Tensor
+    labels_held: npt.NDArray[np.bool_]
 
     @cached_property
     def parts(self) -> list[Part]:
-        """The parts of the model that tasks are cut from; one part is the full model."""
-        if len(self.index_sets) == 1:
-            return [Part(self.traced.widths(self.index_sets[0]), None)]
-        return [Part(self.traced.widths(s), self.traced.flat_index(s)) for s in self.index_sets]
+        """The parts of the model that a scheduler gives out; one part is the full model."""
+        return [Part.of(self.traced, kept) for kept in self.index_sets]
 
     @property
     def wall(self) -> bool:
@@ -56,50 +64,100 @@ class Assembly:
         experiment = self.experiment
         steps = experiment.updates or experiment.rounds
         if steps is None and experiment.time is None:
-            steps = DEFAULT_ROUNDS * (experiment.clients if self.method.asynchronous else 1)
+            steps = DEFAULT_ROUNDS * self._steps_per_round
         return Limits(steps, experiment.time, experiment.target_accuracy)
 
     @property
     def eval_every(self) -> int:
-        return self.experiment.eval_every or (self.experiment.clients if self.method.asynchronous else 1)
+        return self.experiment.eval_every or self._steps_per_round
 
     @property
     def checkpoint_every(self) -> int:
-        return self.experiment.checkpoint_every or (self.experiment.clients if self.method.asynchronous else 1)
+        return self.experiment.checkpoint_every or self._steps_per_round
+
+    @property
+    def _steps_per_round(self) -> int:
+        """Server steps in which every client is heard about once."""
+        if not self.method.asynchronous:
+            return 1
+        per_step = self.method.update.size if isinstance(self.method.update, Buffer) else 1
+        return max(1, self.experiment.clients // per_step)
 
     def costs(self) -> CostModel:
+        solver = self.method.local
         return CostModel(
             self.fleet,
             self.data.sizes,
-            self.method.local,
-            self.shapes.__getitem__,
+            solver,
+            self.measure,
             self.traced.widths(self.traced.full()),
             unit=self.experiment.time_scale if self.wall else 1.0,
+            stem=measure_stem(self.traced.module, solver.split, self.example) if solver.split else None,
         )
 
+    def measure(self, widths: tuple[int, ...]) -> Cost:
+        """The cost of a submodel shape, measured once."""
+        return measure(self.traced, widths, self.example)
+
+    @property
+    def shapes(self) -> dict[tuple[int, ...], Cost]:
+        """The costs of the submodel shapes that are known before the start."""
+        widths = {part.widths for part in self.parts} | {self.traced.widths(self.traced.full())}
+        return {shape: self.measure(shape) for shape in sorted(widths)}
+
     def server(self, record: Record) -> Server:
-        experiment, method = self.experiment, self.method
-        ledger = Ledger(self.data.sizes.tolist(), self.costs(), record, lr=experiment.lr)
-        schedule, update = method.schedule, method.update
-        scheduler = SCHEDULERS[schedule.scheduler]
-        if isinstance(update, StalenessMix):
+        """The method's server, at its start."""
+        experiment, solver = self.experiment, self.method.local
+        factor = lr_schedule(solver.lr_schedule)
+        ledger = Ledger(self.data.sizes.tolist(), self.costs(), record, lambda step: solver.lr * factor(step))
+        schedule, update = self.method.schedule, self.method.update
+        if isinstance(update, StalenessMix | Buffer):
+            assert isinstance(schedule, Asynchronous)
             return AsyncServer(
                 self.params.copy(),
                 self.parts,
-                scheduler,
+                update.bind(self.traced.size),
+                SCHEDULERS[schedule.scheduler],
                 ledger,
-                mixing=update.mixing,
-                staleness=update.staleness,
                 bound=schedule.delay_bound,
                 seed=experiment.seed,
                 learn=self.wall,
             )
-        table = ledger.costs.table([part.widths for part in self.parts])
-        bound = delay_bound(table) if schedule.delay_bound is None else schedule.delay_bound
-        draw = ScheduledDraw(self.parts, scheduler(table, bound), experiment.seed)
-        server_lr = update.mixing if isinstance(update, SyncMix) else update.server_lr
-        weights = update.weights if isinstance(update, Mean) else "uniform"
-        return RoundServer(self.params.copy(), draw, ledger, record, server_lr=server_lr, weights=weights)
+        return self._round_server(ledger, record)
+
+    def _round_server(self, ledger: Ledger, record: Record) -> RoundServer:
+        update, schedule, policy = self.method.update, self.method.schedule, self.method.submodel
+        size, clients, seed = self.traced.size, self.experiment.clients, self.experiment.seed
+        mean = update if isinstance(update, Mean) else Mean()
+        stepper = Sgd(update.mixing).bind(size) if isinstance(update, SyncMix) else mean.optimiser.bind(size)
+        companions = [mean.carry.bind(size, clients, inputs=self.example[0].numel(), fresh=self.method.local.fresh)]
+        scene = Scene(self.traced, clients, seed)
+        drawer: Drawer
+        if isinstance(schedule, ScheduledRounds):
+            table = ledger.costs.table([part.widths for part in self.parts])
+            bound = delay_bound(table) if schedule.delay_bound is None else schedule.delay_bound
+            drawer = ScheduledDrawer(self.parts, SCHEDULERS[schedule.scheduler](table, bound), seed)
+            companions.append(drawer)
+        elif isinstance(policy, AdaptivePruning):
+            drawer = policy.start(scene, self.params)
+            companions.append(drawer)
+        else:
+            assert not isinstance(policy, Fragments)
+            drawer = policy.bind(scene)
+        who = schedule.participation if isinstance(schedule, Rounds) else "all"
+        return RoundServer(
+            self.params.copy(),
+            drawer,
+            mean.aggregate.bind(size, clients),
+            stepper,
+            companions,
+            Participation.parse(who, clients),
+            ledger,
+            record,
+            weights=mean.weights,
+            seed=seed,
+            held=LabelOwners(self.traced, self.labels_held) if mean.owned_head else None,
+        )
 
     @property
     def recipe(self) -> Recipe:
@@ -149,11 +207,17 @@ def assemble(experiment: Experiment, model: nn.Module | None = None, dataset: Da
     sets = _index_sets(method, traced)
     params = flatten(traced.module)
     params[owners(traced, sets) == 0] = 0.0
-    widths = {traced.widths(s) for s in (*sets, traced.full())}
-    shapes = {shape: measure(traced, shape, example) for shape in sorted(widths)}
-    assembly = Assembly(experiment, method, federate(dataset, shards), traced, fleet, params, sets, shapes)
+    data = federate(dataset, shards)
+    assembly = Assembly(
+        experiment, method, data, traced, fleet, params, sets, example, labels_held(data, dataset.classes)
+    )
     _check_feasible(assembly)
+    assembly.server(_nowhere)  # what it refuses is refused here
     return assembly
+
+
+def _nowhere(kind: str, t: float, /, **fields: object) -> None:
+    """Records nothing."""
 
 
 def _index_sets(method: Method, traced: Traced) -> tuple[IndexSet, ...]:
@@ -173,6 +237,8 @@ def _check_feasible(assembly: Assembly) -> None:
     costs = table.min(axis=1)
     worst = int(costs.argmax())
     where = f"client {worst} with its cheapest fragment {cheapest[worst]}"
+    if isinstance(schedule, Rounds):
+        return
     if not np.isfinite(costs[worst]):
         raise ValueError(f"capabilities: {where} lacks the memory to train it; give it more or cut smaller fragments")
     bound = schedule.delay_bound

@@ -5,8 +5,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.checkpoint import State
 from fedraa.fleet import REFERENCE_EPOCHS, Fleet, Floats, Load
+from fedraa.local.compress import Compressor
 from fedraa.local.solver import Solver
+from fedraa.local.split import Stem
 from fedraa.submodels.cost import Cost
 
 Widths = tuple[int, ...]
@@ -19,7 +22,8 @@ class CostModel:
     """The modelled duration, FLOPs and bytes of any task.
 
     `sizes` [N] are the clients' training samples, `measure` gives the cost of a submodel shape, `unit` is the
-    length of one cost unit on the run's clock (seconds on the wall clock, 1 on the virtual one).
+    length of one cost unit on the run's clock (seconds on the wall clock, 1 on the virtual one). With a `stem`
+    the client trains and sends that alone, and activations cross; the server's part is not on its bill.
     """
 
     def __init__(
@@ -31,6 +35,7 @@ class CostModel:
         full: Widths,
         *,
         unit: float = 1.0,
+        stem: Stem | None = None,
     ) -> None:
         self.fleet = fleet
         self._sizes = sizes
@@ -39,34 +44,58 @@ class CostModel:
         self._measure = measure
         self._full = measure(full)
         self._unit = unit
+        self._stem = stem
+        self.compressor = Compressor.parse(solver.compress)
         self._ratios: dict[int, list[float]] = {}
 
-    def load(self, widths: Widths, samples: npt.NDArray[np.float64] | float) -> Load:
-        """What one task on `samples` processed samples asks of a device, in the fleet's units."""
-        cost = self._measure(widths)
-        if not self.fleet.relative:
-            work = cost.flops * samples * self._solver.passes
-            return Load(work=work, down=cost.bytes, up=cost.bytes, memory=cost.memory)
-        share = cost.params / self._full.params
-        reference = self._mean_size * REFERENCE_EPOCHS
-        work = share * self._solver.passes * samples / reference
-        return Load(work=work, down=share, up=share, memory=cost.memory / self._full.memory)
+    def load(
+        self,
+        widths: Widths,
+        passed: npt.NDArray[np.float64] | float,
+        down: npt.NDArray[np.float64] | float,
+        up: npt.NDArray[np.float64] | float,
+    ) -> Load:
+        """What one task asks of a device, in the fleet's units.
 
-    def cost(self, widths: Widths, client: int) -> float:
-        """The modelled duration of one task, before jitter, on the run's clock."""
-        return self._modelled(widths, client) * self._speed(client)
+        `passed` training samples go forward and backward (a sample of SAM's goes twice), `down` and `up` bytes
+        move.
+        """
+        cost = self._trained(widths)
+        if not self.fleet.relative:
+            return Load(work=cost.flops * passed, down=down, up=up, memory=cost.memory)
+        work = cost.params / self._full.params * (passed / (self._mean_size * REFERENCE_EPOCHS))
+        return Load(
+            work=work,
+            down=down / self._full.bytes,
+            up=up / self._full.bytes,
+            memory=cost.memory / self._full.memory,
+        )
+
+    def cost(self, widths: Widths, client: int, down: float, up: float) -> float:
+        """The modelled duration of one task that moves so many bytes, before jitter, on the run's clock."""
+        return self._modelled(widths, client, down, up) * self._speed(client)
 
     def flops(self, widths: Widths, client: int) -> float:
-        samples = self._solver.samples(int(self._sizes[client]))
-        return self._measure(widths).flops * samples * self._solver.passes
+        """FLOPs of one task on the client."""
+        return self._trained(widths).flops * self._solver.passed_samples(int(self._sizes[client]))
+
+    def sent(self, widths: Widths) -> int:
+        """Bytes of a submodel on the wire, one way."""
+        return self._trained(widths).bytes
+
+    def crossing(self, client: int) -> int:
+        """Bytes of activations, and as many of their gradients, that cross a split model in one task."""
+        if self._stem is None:
+            return 0
+        return BYTES * self._stem.activations * self._solver.samples(int(self._sizes[client]))
 
     def table(self, shapes: Sequence[Widths]) -> Floats:
         """c[n, j] [N, M] of one task on each of the shapes; infinite where the device cannot hold it."""
         sizes, shard = np.unique(self._sizes, return_inverse=True)
-        samples = np.array([self._solver.samples(int(size)) for size in sizes], np.float64)[shard]
+        passed = np.array([self._solver.passed_samples(int(size)) for size in sizes], np.float64)[shard]
         columns = []
         for widths in shapes:
-            load = self.load(widths, samples)
+            load = self.load(widths, passed, *self._moved(widths))
             columns.append(np.where(self.fleet.fits(load), self.fleet.cost(load), np.inf))
         table = np.stack(columns, axis=1) * self._unit
         for client in self._ratios:
@@ -76,12 +105,26 @@ class CostModel:
     def observe(self, widths: Widths, client: int, real: float) -> None:
         """Learn from a real duration: later costs of the client are scaled by the median of its last ratios."""
         ratios = self._ratios.setdefault(client, [])
-        ratios.append(real / self._modelled(widths, client))
+        ratios.append(real / self._modelled(widths, client, *self._moved(widths)))
         del ratios[:-REMEMBERED]
 
-    def _modelled(self, widths: Widths, client: int) -> float:
-        samples = self._solver.samples(int(self._sizes[client]))
-        return float(self.fleet.cost(self.load(widths, samples), client)) * self._unit
+    def state(self) -> State:
+        return {"ratios": {str(client): ratios for client, ratios in self._ratios.items()}}
+
+    def restore(self, state: State) -> None:
+        self._ratios = {int(client): list(ratios) for client, ratios in state["ratios"].items()}
+
+    def _trained(self, widths: Widths) -> Cost:
+        return self._measure(widths) if self._stem is None else self._stem.cost
+
+    def _moved(self, widths: Widths) -> tuple[int, int]:
+        """Bytes down and up of a dense submodel."""
+        sent = self.sent(widths)
+        return sent, self.compressor.bytes(sent // BYTES)
+
+    def _modelled(self, widths: Widths, client: int, down: float, up: float) -> float:
+        passed = self._solver.passed_samples(int(self._sizes[client]))
+        return float(self.fleet.cost(self.load(widths, passed, down, up), client)) * self._unit
 
     def _speed(self, client: int) -> float:
         ratios = self._ratios.get(client)

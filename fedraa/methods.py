@@ -2,13 +2,33 @@
 
 A method is a value: which part a client trains, how, what the server does with it, and who trains when. The
 flags of an experiment that concern one of the four replace the method's own value; a flag that no choice of
-the method knows is refused.
+the method knows is refused. `a+b` is the submodels of a with the local solver and server update of b
+(SubDisMO, Table 1).
 """
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, is_dataclass, replace
+from typing import Any
 
 from fedraa.experiment import Experiment
 from fedraa.local.solver import Solver
+from fedraa.server.aggregate import Covered, Filled, Memorised
+from fedraa.server.asynchronous import Buffer, StalenessMix
+from fedraa.server.companions import Carry
+from fedraa.server.optimisers import Adaptive, Sgd
+from fedraa.server.pruning import AdaptivePruning
+from fedraa.submodels.policies import (
+    Arbitrary,
+    Bernoulli,
+    DisjointGroups,
+    FourWay,
+    Fragments,
+    Full,
+    LayerCut,
+    Prefix,
+    Pruned,
+    Rolling,
+    ShuffledBlocks,
+)
 
 # Table 4 of the Fed-RAA paper: shares of hidden neurons for M = 2..5 fragments.
 RATIOS = {
@@ -22,38 +42,24 @@ DEFAULT_FRAGMENTS = 4
 
 
 @dataclass(frozen=True)
-class Full:
-    """Every client trains the full model."""
-
-
-@dataclass(frozen=True)
-class Fragments:
-    """Fixed disjoint fragments of the width groups."""
-
-    ratios: tuple[float, ...] = RATIOS[DEFAULT_FRAGMENTS]
-
-
-@dataclass(frozen=True)
-class StalenessMix:
-    """theta <- (1 - a) theta + a theta_new with a = mixing * s(staleness)."""
+class SyncMix:
+    """theta <- (1 - mixing) theta + mixing * mean of a round's returns, per fragment (Sync Fed-RAA)."""
 
     mixing: float = 0.6
-    staleness: str = "constant"
 
 
 @dataclass(frozen=True)
 class Mean:
-    """theta <- theta + server_lr * mean gain over the clients that cover a coordinate."""
+    """A step along a round's mean gain: how it is averaged, how the step is taken, what rides along.
+
+    `owned_head`: output rows are averaged over the clients that hold their label alone (HeteroFL).
+    """
 
     weights: str = "uniform"
-    server_lr: float = 1.0
-
-
-@dataclass(frozen=True)
-class SyncMix:
-    """theta <- (1 - mixing) theta + mixing * mean of a round's returns, per fragment."""
-
-    mixing: float = 0.6
+    aggregate: Covered | Filled | Memorised = field(default_factory=Covered)
+    optimiser: Sgd | Adaptive = field(default_factory=Sgd)
+    carry: Carry = field(default_factory=Carry)
+    owned_head: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,108 +68,255 @@ class Asynchronous:
 
     scheduler: str = "gre-raa"
     delay_bound: float | None = None
+    updates: int | None = None
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """All clients, with a barrier; `scheduler` picks fragments where there are any."""
+    """Rounds with a barrier: who takes part."""
+
+    participation: str = "all"
+    rounds: int | None = None
+
+
+@dataclass(frozen=True)
+class ScheduledRounds:
+    """Rounds with a barrier, fragments given out by a scheduler."""
 
     scheduler: str = "gre-raa"
     delay_bound: float | None = None
+    rounds: int | None = None
+
+
+Policy = (
+    Full
+    | Fragments
+    | Prefix
+    | Rolling
+    | DisjointGroups
+    | Bernoulli
+    | ShuffledBlocks
+    | FourWay
+    | Arbitrary
+    | Pruned
+    | LayerCut
+    | AdaptivePruning
+)
 
 
 @dataclass(frozen=True)
 class Method:
-    """Four choices and where they come from."""
+    """Four choices, where they come from, and what is particular about them here."""
 
     paper: str
-    submodel: Full | Fragments = Full()
+    submodel: Policy = field(default_factory=Full)
     local: Solver = field(default_factory=Solver)
-    update: StalenessMix | Mean | SyncMix = Mean()
-    schedule: Asynchronous | Rounds = Rounds()
+    update: StalenessMix | Buffer | Mean | SyncMix = Mean()
+    schedule: Asynchronous | Rounds | ScheduledRounds = Rounds()
+    note: str = ""
 
     @property
     def asynchronous(self) -> bool:
         return isinstance(self.schedule, Asynchronous)
 
 
-_RAA = "Fed-RAA (seed 004)"
-_FED_RAA = Method(_RAA, Fragments(), Solver(proximal=0.005), StalenessMix(), Asynchronous())
+_PLAIN = Solver(momentum=0.0)  # terms that divide by lr * steps, or keep a momentum of their own
+_RAA = Method(
+    "Fed-RAA, Algorithm 1",
+    Fragments(RATIOS[DEFAULT_FRAGMENTS]),
+    Solver(proximal=0.005),
+    StalenessMix(),
+    Asynchronous(),
+)
+_SLICED = Solver(momentum=0.9, weight_decay=5e-4, clip=1.0, label_masked=True)
+_RA_FED = Method("RAM-Fed, Algorithm 1", Arbitrary())
+_SHUFFLED = "Shuffled submodels, Algorithm 2"
+_RANDOM = "Shuffled submodels, Algorithm 1"
 
 METHODS: dict[str, Method] = {
-    "fed-raa": _FED_RAA,
-    "fed-raa-random": replace(_FED_RAA, schedule=Asynchronous("random")),
-    "fed-raa-mp": replace(_FED_RAA, schedule=Asynchronous("minimum-priority")),
-    "fed-raa-offline": replace(_FED_RAA, schedule=Asynchronous("offline")),
-    "fed-raa-sync": replace(_FED_RAA, update=SyncMix(), schedule=Rounds()),
-    "fedasync": Method("Xie, Koyejo, Gupta 2019", Full(), Solver(proximal=0.005), StalenessMix(), Asynchronous()),
+    "fed-raa": _RAA,
+    "fed-raa-random": replace(_RAA, schedule=Asynchronous("random")),
+    "fed-raa-mp": replace(_RAA, schedule=Asynchronous("minimum-priority")),
+    "fed-raa-offline": replace(_RAA, schedule=Asynchronous("offline")),
+    "fed-raa-sync": replace(_RAA, update=SyncMix(), schedule=ScheduledRounds()),
+    "fedasync": Method(
+        "Xie, Koyejo, Gupta 2019", local=Solver(proximal=0.005), update=StalenessMix(), schedule=Asynchronous()
+    ),
+    "fedbuff": Method("Nguyen et al. 2022", update=Buffer(), schedule=Asynchronous()),
     "fedavg": Method("McMahan et al. 2017", update=Mean("samples")),
     "fedprox": Method("Li et al. 2020", local=Solver(proximal=0.1), update=Mean("samples")),
+    "scaffold": Method(
+        "Karimireddy et al. 2020, option II", local=replace(_PLAIN, control=True), update=Mean(carry=Carry("control"))
+    ),
+    "fedadam": Method("Reddi et al. 2021", update=Mean(optimiser=Adaptive("adam"))),
+    "fedyogi": Method("Reddi et al. 2021", update=Mean(optimiser=Adaptive("yogi"))),
+    "fedadagrad": Method("Reddi et al. 2021", update=Mean(optimiser=Adaptive("adagrad"))),
+    "fedrobust": Method(
+        "Reisizadeh et al. 2020",
+        local=replace(_PLAIN, adversary=True),
+        update=Mean(carry=Carry("adversary")),
+        note="diagonal affine perturbation",
+    ),
+    "fedcm": Method("Xu et al. 2021", local=replace(_PLAIN, fresh=0.1), update=Mean(carry=Carry("momentum"))),
+    "mimelite": Method(
+        "Karimireddy et al. 2021",
+        local=replace(_PLAIN, fresh=0.1, full_gradient=True),
+        update=Mean("samples", carry=Carry("frozen-momentum")),
+    ),
+    "fedsam": Method("FedSAM, Algorithm 1", local=replace(_PLAIN, sam=0.5)),
+    "mofedsam": Method(
+        "FedSAM, Algorithm 2", local=replace(_PLAIN, sam=0.5, fresh=0.1), update=Mean(carry=Carry("momentum"))
+    ),
+    "prunefl": Method(
+        "Jiang et al. 2022",
+        AdaptivePruning(),
+        Solver(momentum=0.0, squares=True),
+        Mean("samples"),
+        note="fixed density, as the papers that compare with it run it",
+    ),
+    "splitfed": Method("Thapa et al. 2022, V1", LayerCut(), Solver(split=LayerCut().at)),
+    "ist": Method("Yuan et al. 2022", DisjointGroups()),
+    "oap": Method("Zhou et al. 2024", Pruned(), note="true magnitude ranks; uncovered weights keep their value"),
+    "heterofl": Method("Diao et al. 2021", Prefix(), _SLICED, Mean(owned_head=True)),
+    "fedrolex": Method("Alam et al. 2022", Rolling(), _SLICED, Mean(owned_head=True)),
+    "ra-fed": _RA_FED,
+    "ram-fed": replace(_RA_FED, paper="RAM-Fed, Algorithm 2", update=Mean(aggregate=Memorised())),
+    "ram-fed-mifa": replace(
+        _RA_FED, paper="RAM-Fed, released code", update=Mean(aggregate=Memorised(mifa=True)), note="MIFA's mean"
+    ),
+    "subdismo": Method("SubDisMO, Algorithm 1", FourWay(), replace(_PLAIN, sam=0.1)),
+    "bernoulli": Method(_RANDOM, Bernoulli(), _PLAIN, Mean(aggregate=Filled())),
+    "bernoulli-kernels": Method(_RANDOM, Bernoulli(kernels=True), _PLAIN, Mean(aggregate=Filled())),
+    "shuffled": Method(_SHUFFLED, ShuffledBlocks(), _PLAIN, Mean(aggregate=Filled())),
+    "shuffled-kernels": Method(_SHUFFLED, ShuffledBlocks(kernels=True), _PLAIN, Mean(aggregate=Filled())),
 }
 
-# The flags of an experiment that replace a value of one of the four choices.
-_FLAGS = {
-    "submodel": ("ratios",),
-    "local": ("momentum", "proximal", "sam"),
-    "update": ("mixing", "staleness", "server_lr"),
-    "schedule": ("scheduler", "delay_bound", "updates", "rounds"),
+# Which flag of an experiment replaces which value: the first of the paths that the method has.
+_FLAGS: dict[str, tuple[str, ...]] = {
+    "ratios": ("submodel.ratios",),
+    "capacities": ("submodel.capacities.levels",),
+    "redraw": ("submodel.capacities.redraw",),
+    "mask_level": ("submodel.level",),
+    "uncovered_every": ("submodel.uncovered_every",),
+    "stride": ("submodel.stride",),
+    "shuffled": ("submodel.shuffled",),
+    "density": ("submodel.density",),
+    "reprune_every": ("submodel.every",),
+    "split": ("submodel.at",),
+    "momentum": ("local.momentum",),
+    "weight_decay": ("local.weight_decay",),
+    "clip": ("local.clip",),
+    "proximal": ("local.proximal",),
+    "sam": ("local.sam",),
+    "mixing": ("update.mixing",),
+    "staleness": ("update.staleness",),
+    "buffer_size": ("update.size",),
+    "server_lr": ("update.optimiser.server_lr", "update.server_lr"),
+    "scheduler": ("schedule.scheduler",),
+    "delay_bound": ("schedule.delay_bound",),
+    "participation": ("schedule.participation",),
+    "updates": ("schedule.updates",),
+    "rounds": ("schedule.rounds",),
 }
 
 
 def find(name: str) -> Method:
-    """The method of that name; ValueError says which there are."""
-    if name not in METHODS:
-        raise ValueError(f"method: there is no {name!r}; choose one of {', '.join(METHODS)}")
-    return METHODS[name]
+    """The method of that name, or the crossing `a+b`; ValueError says which there are."""
+    base, _, cross = name.partition("+")
+    for part in (base, *([cross] if "+" in name else [])):
+        if part not in METHODS:
+            raise ValueError(f"method: there is no {part!r}; choose one of {', '.join(METHODS)}")
+    return METHODS[base] if not cross else _cross(name, METHODS[base], METHODS[cross])
+
+
+def _cross(name: str, base: Method, cross: Method) -> Method:
+    """The submodels and the coverage of one method, the local solver and the server's step of another."""
+    if not (isinstance(base.update, Mean) and isinstance(cross.update, Mean)):
+        raise ValueError(f"method: {name!r} crosses an asynchronous method; only methods in rounds can be crossed")
+    if cross.submodel != Full() or base.submodel == Full():
+        raise ValueError(f"method: {name!r} must be a submodel method + a full-model one, like oap+scaffold")
+    if isinstance(base.update.aggregate, Memorised) and cross.update.carry.kind == "control":
+        raise ValueError(f"method: {name!r} would correct every gain twice, by memory and by control variate")
+    local = replace(
+        cross.local, squares=base.local.squares, label_masked=base.local.label_masked, split=base.local.split
+    )
+    update = replace(base.update, optimiser=cross.update.optimiser, carry=cross.update.carry)
+    return replace(base, paper=f"{base.paper} + {cross.paper}", local=local, update=update)
 
 
 def resolve(experiment: Experiment) -> Method:
     """The experiment's method with the experiment's flags in place.
 
-    Raises ValueError for a flag that none of the method's choices knows.
+    Raises ValueError for a flag that none of the method's choices knows, and for terms that break each other.
     """
     method = find(experiment.method)
     solver = replace(
         method.local,
         lr=experiment.lr,
+        lr_schedule=experiment.lr_schedule,
         batch_size=experiment.batch_size,
         epochs=experiment.local_epochs,
         steps=experiment.local_steps,
+        compress=experiment.compress,
     )
     method = replace(method, local=solver)
-    for axis, flags in _given(experiment).items():
-        choice = getattr(method, axis)
-        for flag, value in flags.items():
-            if not _knows(choice, flag):
-                raise ValueError(
-                    f"{flag}: {value} means nothing to {experiment.method}, whose {axis} is "
-                    f"{type(choice).__name__}; leave it out"
-                )
-        known = {item.name for item in fields(choice)}
-        method = replace(method, **{axis: replace(choice, **{flag: v for flag, v in flags.items() if flag in known})})
+    for flag, value in _given(experiment).items():
+        path = _path(method, flag)
+        if path is None:
+            raise ValueError(f"{flag}: {value} means nothing to {experiment.method}; leave it out")
+        method = _replaced(method, path.split("."), value)
+    if isinstance(method.submodel, LayerCut):
+        method = replace(method, local=replace(method.local, split=method.submodel.at))
+    _check(experiment.method, method)
     return method
 
 
 def without_foreign_flags(experiment: Experiment) -> Experiment:
     """The experiment less the flags that its method does not know, to compare methods under one command."""
     method = find(experiment.method)
-    foreign = [
-        flag for axis, flags in _given(experiment).items() for flag in flags if not _knows(getattr(method, axis), flag)
-    ]
-    drop = {name: None for flag in foreign for name in (("ratios", "fragments") if flag == "ratios" else (flag,))}
-    return experiment.model_copy(update=drop)
+    foreign = {flag for flag in _given(experiment) if _path(method, flag) is None}
+    if "ratios" in foreign:
+        foreign.add("fragments")
+    return experiment.model_copy(update=dict.fromkeys(foreign))
 
 
-def _given(experiment: Experiment) -> dict[str, dict[str, object]]:
-    values = {flag: getattr(experiment, flag) for flags in _FLAGS.values() for flag in flags}
-    values["ratios"] = _ratios(experiment)
-    return {axis: {flag: values[flag] for flag in flags if values[flag] is not None} for axis, flags in _FLAGS.items()}
+def _check(name: str, method: Method) -> None:
+    """Refuses pairs that break each other's mathematics (ALGORITHMS section 6, trap 9)."""
+    local, update = method.local, method.update
+    if not isinstance(update, Mean):
+        return
+    rides = {"control": "the control variate", "momentum": "the server momentum"}.get(update.carry.kind)
+    if isinstance(update.aggregate, Memorised):
+        rides = "the memory"
+    if rides and update.carry.kind == "control" and (local.momentum or local.clip):
+        broken = f"momentum: {local.momentum:g}" if local.momentum else f"clip: {local.clip:g}"
+        raise ValueError(
+            f"{broken} breaks {name}: {rides} divides a gain by lr * steps, true of plain SGD alone; set it to 0"
+        )
 
 
-def _knows(choice: object, flag: str) -> bool:
-    if flag in ("updates", "rounds"):
-        return isinstance(choice, Asynchronous) == (flag == "updates")
-    return any(known.name == flag for known in fields(choice))  # type: ignore[arg-type]  # a dataclass
+def _given(experiment: Experiment) -> dict[str, Any]:
+    """The experiment's flags that were given, by name."""
+    values = {flag: getattr(experiment, flag) for flag in _FLAGS} | {"ratios": _ratios(experiment)}
+    return {flag: value for flag, value in values.items() if value is not None}
+
+
+def _path(method: Method, flag: str) -> str | None:
+    for path in _FLAGS[flag]:
+        value: Any = method
+        for name in path.split("."):
+            value = getattr(value, name, _MISSING) if is_dataclass(value) else _MISSING
+        if value is not _MISSING:
+            return path
+    return None
+
+
+_MISSING = object()
+
+
+def _replaced(value: Any, path: list[str], new: object) -> Any:
+    name, *rest = path
+    return replace(value, **{name: _replaced(getattr(value, name), rest, new) if rest else new})
 
 
 def _ratios(experiment: Experiment) -> tuple[float, ...] | None:

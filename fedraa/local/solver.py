@@ -5,29 +5,58 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Solver:
-    """Momentum SGD on minibatches of the client's shard.
+    """Momentum SGD on minibatches of the client's shard, and the terms that bend its gradient.
 
-    `epochs` passes over the shard or, where `steps` is given, that many minibatches. `proximal` is the
-    weight rho of (rho/2)||w - w_received||^2 (FedProx, FedAsync, Fed-RAA eq. 2 with the square that the
-    definition of g has); `sam` the radius of sharpness-aware minimisation.
+    Where the submodel is masked, so is every term. Order within a step: gradient (with `sam`, at the perturbed
+    weights), mask, weight decay, proximal term, control variate, `fresh` blend, clipping, momentum.
+
+    - `epochs` passes over the shard or, where `steps` is given, that many minibatches.
+    - `proximal`: weight rho of (rho/2)||w - w_received||^2, in the gradient so that momentum sees it (FedProx,
+      FedAsync, Fed-RAA eq. 2 with the square that the definition of g has).
+    - `sam`: radius of sharpness-aware minimisation (rho of FedSAM, delta of SubDisMO).
+    - `fresh`: weight of the fresh gradient in fresh * g + (1 - fresh) * server momentum (alpha of FedCM, beta
+      of MoFedSAM, 1 - beta of MimeLite).
+    - `control`: add the control variate c - c_i (SCAFFOLD).
+    - `full_gradient`: also return the full-batch gradient at the received weights (MimeLite).
+    - `squares`: also return the sum of squared gradients of all coordinates, absent ones too (PruneFL).
+    - `adversary`: ascend on an affine input perturbation of the client's own (FedRobust).
+    - `clip`: bound on the norm of the whole gradient; 0 is off.
+    - `label_masked`: logits of labels that the client does not hold are 0 (HeteroFL).
+    - `compress`: how the gain is sent back: none, topk:SHARE or 8bit.
+    - `split`: layers of the client's part in split learning; 0 is off (SplitFed).
     """
 
     lr: float = 0.05
+    lr_schedule: str = "constant"
     momentum: float = 0.5
     batch_size: int = 32
     epochs: int = 5
     steps: int | None = None
+    weight_decay: float = 0.0
+    clip: float = 0.0
     proximal: float = 0.0
     sam: float = 0.0
+    fresh: float = 1.0
+    control: bool = False
+    full_gradient: bool = False
+    squares: bool = False
+    adversary: bool = False
+    label_masked: bool = False
+    compress: str = "none"
+    split: int = 0
 
     @property
     def passes(self) -> int:
-        """Forward-backward passes per step: SAM takes two."""
-        return 2 if self.sam else 1
+        """Forward-backward passes per step: SAM and the input adversary take one more each."""
+        return 1 + bool(self.sam) + self.adversary
 
     def samples(self, shard: int) -> int:
-        """Training samples that one task processes on a shard of that size."""
+        """Training samples that one task processes in its steps on a shard of that size."""
         return self.epochs * shard if self.steps is None else self.steps * min(self.batch_size, shard)
+
+    def passed_samples(self, shard: int) -> int:
+        """Samples times passes, and the pass over the shard for the full-batch gradient."""
+        return self.samples(shard) * self.passes + (shard if self.full_gradient else 0)
 
     def batches(self, shard: int) -> int:
         """Local steps that one task takes on a shard of that size."""

@@ -10,13 +10,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedraa.local.adversary import Adversary
+from fedraa.local.compress import Compressor
 from fedraa.local.scale import scale_readers
 from fedraa.local.solver import Solver
+from fedraa.local.split import SplitBody
 from fedraa.messages import Task, Update
+from fedraa.models import set_scaler_rate
 from fedraa.streams import generator, torch_seed
 from fedraa.submodels import Traced
 
-EPSILON = 1e-12  # guards SAM's division by the gradient norm
+EPSILON = 1e-12  # guards divisions by a gradient norm
+FULL_BATCH = 1024  # minibatch of the full-batch gradient: a matter of memory, not of the result
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +45,11 @@ class Body:
             parameter.grad = gradient[start:end].view(parameter.shape)
             start = end
         return cls(module, weights, gradient)
+
+    def backward(self, loss: Tensor) -> None:
+        """Leaves the gradient of the loss in `gradient`."""
+        self.gradient.zero_()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves Tensor.backward untyped
 
 
 class Trainer:
@@ -68,48 +78,45 @@ class Trainer:
     def train(self, task: Task, x: npt.NDArray[np.generic], y: npt.NDArray[np.int64]) -> Update:
         """Train the task's submodel on the client's shard x [n, ...], y [n]."""
         started = time.perf_counter()
-        solver, body = self._solver, self._body(task.widths)
-        w, g = body.weights, body.gradient
-        anchor = torch.tensor(task.params, device=self._device)
-        w.copy_(anchor)
-        velocity = torch.zeros_like(w) if solver.momentum else None
+        torch.manual_seed(torch_seed(self._seed, "dropout", task.client, task.turn))
+        body = self._body(task.widths)
+        descent = Descent(self._solver, body, task, y, self._device)
+        extras: dict[str, Tensor] = {}
+        if self._solver.full_gradient:
+            extras["gradient"] = self._full_gradient(descent, x, y)
+        if self._solver.adversary:
+            descent.adversary = Adversary(self._tensor(task.extras["adversary"]), torch.Size(x.shape[1:]))
         total = torch.zeros((), device=self._device)
         steps = 0
-        torch.manual_seed(torch_seed(self._seed, "dropout", task.client, task.turn))
         for inputs, labels in self._minibatches(task, x, y):
-            total += self._loss_gradient(body, inputs, labels)
-            if solver.proximal:
-                g.add_(w, alpha=solver.proximal).sub_(anchor, alpha=solver.proximal)
-            if velocity is None:
-                w.sub_(g, alpha=task.lr)
-            else:
-                w.sub_(velocity.mul_(solver.momentum).add_(g), alpha=task.lr)
+            total += descent.step(inputs, labels)
             steps += 1
+        descent.compress()
+        if descent.squares is not None:
+            extras["squares"] = descent.squares
+        if descent.adversary is not None:
+            extras["adversary"] = descent.adversary.state.detach()
         return Update(
             task=task.id,
             client=task.client,
             fragment=task.fragment,
             version=task.version,
-            params=w.cpu().numpy().copy(),
+            params=body.weights.cpu().numpy().copy(),
             steps=steps,
             loss=float(total) / steps,
             seconds=time.perf_counter() - started,
+            extras={name: tensor.cpu().numpy() for name, tensor in extras.items()},
         )
 
-    def _loss_gradient(self, body: Body, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Leaves the (SAM) gradient in body.gradient; returns the loss at the unperturbed weights.
-
-        SAM: the gradient at w + rho g/||g||, one norm over all trained coordinates of the client (FedSAM
-        eq. 4; the sign() factor of its eq. 3 is in no later equation), same minibatch for both passes.
-        """
-        loss = _backward(body, inputs, labels)
-        if self._solver.sam:
-            w, g = body.weights, body.gradient
-            unperturbed = w.clone()
-            w.add_(g.mul_(self._solver.sam / (torch.linalg.vector_norm(g) + EPSILON)))
-            _backward(body, inputs, labels)
-            w.copy_(unperturbed)
-        return loss
+    def _full_gradient(self, descent: "Descent", x: npt.NDArray[np.generic], y: npt.NDArray[np.int64]) -> Tensor:
+        """The gradient of the mean loss over the whole shard at the received weights [k]."""
+        total = torch.zeros_like(descent.body.weights)
+        for start in range(0, len(y), FULL_BATCH):
+            rows = np.arange(start, min(start + FULL_BATCH, len(y)))
+            inputs, labels = self._batch(x, y, rows)
+            descent.body.backward(descent.loss(inputs, labels))
+            total.add_(descent.body.gradient, alpha=len(rows) / len(y))
+        return total
 
     def _minibatches(
         self, task: Task, x: npt.NDArray[np.generic], y: npt.NDArray[np.int64]
@@ -120,24 +127,119 @@ class Trainer:
         while left > 0:
             order = rng.permutation(len(y))
             for start in range(0, len(y), size)[:left]:
-                rows = order[start : start + size]
-                yield (
-                    torch.from_numpy(x.take(rows, axis=0)).to(self._device),
-                    torch.from_numpy(y.take(rows)).to(self._device),
-                )
+                yield self._batch(x, y, order[start : start + size])
             left -= -(-len(y) // size)
+
+    def _batch(
+        self, x: npt.NDArray[np.generic], y: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
+    ) -> tuple[Tensor, Tensor]:
+        return self._tensor(x.take(rows, axis=0)), self._tensor(y.take(rows))
+
+    def _tensor(self, array: npt.NDArray[np.generic]) -> Tensor:
+        return torch.from_numpy(array).to(self._device)
 
     def _body(self, widths: tuple[int, ...]) -> Body:
         if widths not in self._bodies:
             module = self._traced.skeleton(widths)
+            set_scaler_rate(module, rate(self._traced, widths))
             if self._fragment_scale:
                 scale_readers(module, self._traced, widths)
+            if self._solver.split:
+                module = SplitBody(module, self._solver.split)
             self._bodies[widths] = Body.of(module, self._device)
         return self._bodies[widths]
 
 
-def _backward(body: Body, inputs: Tensor, labels: Tensor) -> Tensor:
-    body.gradient.zero_()
-    loss = F.cross_entropy(body.module(inputs), labels)
-    loss.backward()  # type: ignore[no-untyped-call]  # torch leaves Tensor.backward untyped
-    return loss.detach()
+def rate(traced: Traced, widths: tuple[int, ...]) -> float:
+    """The width share of a cut: mean over the groups, as HeteroFL's model rate where all are cut alike."""
+    shares = [kept / group.size for kept, group in zip(widths, traced.groups, strict=True)]
+    return sum(shares) / len(shares) if shares else 1.0
+
+
+class Descent:
+    """The steps of one task: the solver's terms in the order that Solver states."""
+
+    def __init__(self, solver: Solver, body: Body, task: Task, y: npt.NDArray[np.int64], device: torch.device) -> None:
+        def tensor(array: npt.NDArray[np.generic]) -> Tensor:
+            return torch.tensor(array, device=device)
+
+        self.body = body
+        self.adversary: Adversary | None = None
+        self._solver, self._lr = solver, task.lr
+        self._compressor = Compressor.parse(solver.compress)
+        self._mask = None if task.mask is None else tensor(task.mask).to(torch.float32)
+        self._anchor = tensor(task.params)
+        if self._mask is not None:
+            self._anchor.mul_(self._mask)
+        body.weights.copy_(self._anchor)
+        self._velocity = torch.zeros_like(body.weights) if solver.momentum else None
+        self._control = tensor(task.extras["control"]) if solver.control else None
+        self._drift = tensor(task.extras["momentum"]) if "momentum" in task.extras else None
+        self.squares = torch.zeros_like(body.weights) if solver.squares else None
+        self._labels = torch.from_numpy(np.unique(y)).to(device) if solver.label_masked else None
+
+    def compress(self) -> None:
+        """What arrives is the received weights plus the decoded gain on the trained coordinates."""
+        if self._compressor.kind == "none":
+            return
+        w, anchor = self.body.weights, self._anchor
+        if self._mask is None:
+            w.copy_(anchor + self._compressor.apply(w - anchor))
+        else:
+            trained = self._mask > 0
+            w[trained] = anchor[trained] + self._compressor.apply((w - anchor)[trained])
+
+    def step(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """One step on a minibatch; returns its loss at the weights before the step."""
+        solver, w, g = self._solver, self.body.weights, self.body.gradient
+        if self.adversary is not None:
+            self.adversary.ascend(self.loss(self.adversary.perturb(inputs), labels))
+            inputs = self.adversary.perturb(inputs).detach()
+        loss = self._loss_gradient(inputs, labels)
+        if solver.weight_decay:
+            g.add_(w, alpha=solver.weight_decay)
+        if solver.proximal:
+            g.add_(w, alpha=solver.proximal).sub_(self._anchor, alpha=solver.proximal)
+        if self._control is not None:
+            self._masked(g.add_(self._control))
+        if self._drift is not None:
+            self._masked(g.mul_(solver.fresh).add_(self._drift, alpha=1 - solver.fresh))
+        if solver.clip:
+            g.mul_(torch.clamp(solver.clip / (torch.linalg.vector_norm(g) + EPSILON), max=1.0))
+        if self._velocity is None:
+            w.sub_(g, alpha=self._lr)
+        else:
+            w.sub_(self._velocity.mul_(solver.momentum).add_(g), alpha=self._lr)
+        return loss
+
+    def loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Mean cross-entropy; with `label_masked`, logits of labels that the client lacks are set to 0."""
+        logits = self.body.module(inputs)
+        if self._labels is not None:
+            held = torch.zeros_like(logits[0]).index_fill_(0, self._labels, 1.0)
+            logits = logits * held
+        return F.cross_entropy(logits, labels)
+
+    def _loss_gradient(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Leaves the masked (SAM) gradient in the body; returns the loss at the unperturbed weights.
+
+        SAM: the gradient at w + rho g/||g||, one norm over all trained coordinates of the client (FedSAM
+        eq. 4; the sign() factor of its eq. 3 is in no later equation), same minibatch for both passes.
+        """
+        w, g = self.body.weights, self.body.gradient
+        loss = self.loss(inputs, labels)
+        self.body.backward(loss)
+        if self.squares is not None:
+            self.squares.addcmul_(g, g)
+        self._masked(g)
+        if self._solver.sam:
+            unperturbed = w.clone()
+            w.add_(g.mul_(self._solver.sam / (torch.linalg.vector_norm(g) + EPSILON)))
+            self.body.backward(self.loss(inputs, labels))
+            self._masked(g)
+            w.copy_(unperturbed)
+        return loss.detach()
+
+    def _masked(self, g: Tensor) -> None:
+        if self._mask is not None:
+            g.mul_(self._mask)

@@ -2,7 +2,7 @@
 
 from fedraa.server.asynchronous import AsyncServer
 from fedraa.server.base import Server
-from fedraa.server.ledger import Ledger, Part, Record
+from fedraa.server.ledger import Ledger, Record
 from fedraa.server.rounds import RoundServer
 
-__all__ = ["AsyncServer", "Ledger", "Part", "Record", "RoundServer", "Server"]
+__all__ = ["AsyncServer", "Ledger", "Record", "RoundServer", "Server"]

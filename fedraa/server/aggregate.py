@@ -1,34 +1,151 @@
-"""What becomes of a round's gains: means per coordinate over the clients that trained it."""
+"""What becomes of a round's gains: means per coordinate over the clients that trained it.
+
+A gain is w_i - theta as sent, on the coordinates that the client trained.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.checkpoint import State
 from fedraa.messages import Index, Vector
+from fedraa.submodels.policies import Mask
+
+Counts = npt.NDArray[np.int32]
+
+
+class Aggregate(Protocol):
+    """Takes the gains of a round one by one, gives their mean, and starts over."""
+
+    def add(self, client: int, where: Index | slice, gain: Vector, weight: float, lr: float) -> None:
+        """One client's gain on the coordinates `where`."""
+
+    def finish(self, lr: float) -> tuple[Vector, Counts, Mask]:
+        """The mean gain [d], the coverage counts [d], and which coordinates it moves [d]."""
+
+    def state(self) -> State: ...
+
+    def restore(self, state: State) -> None: ...
 
 
 class CoverageMean:
-    """Coverage rule A: each coordinate's gain is the weighted mean over the clients that cover it.
+    """Coverage rule A: the weighted mean over the clients that cover a coordinate.
 
-    Gains are w_i - theta as sent. A coordinate that no client covers has gain 0, so that the global value
-    stays bit for bit (RA-Fed, SubDisMO, HeteroFL, FedRolex; with full models it is FedAvg).
+    A coordinate that no client covers is not moved (RA-Fed, SubDisMO, HeteroFL, FedRolex; FedAvg with full
+    models). With `fill`, rule B: the mean is over all participants, those that do not cover a coordinate
+    count with the old value, so a step shrinks with its coverage (shuffled submodels, Algorithm 1).
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, fill: bool = False) -> None:
+        self._fill = fill
         self._gain = np.zeros(size, np.float32)
         self._weight = np.zeros(size, np.float32)
         self._count = np.zeros(size, np.int32)
+        self._participants = 0.0
 
-    def add(self, gain: Vector, weight: float, index: Index | None) -> None:
-        """One client's gain [k] on the coordinates `index` [k] (None: all)."""
-        where = slice(None) if index is None else index
+    def add(self, client: int, where: Index | slice, gain: Vector, weight: float, lr: float) -> None:
         self._gain[where] += np.float32(weight) * gain
         self._weight[where] += np.float32(weight)
         self._count[where] += 1
+        self._participants += weight
 
-    def finish(self) -> tuple[Vector, npt.NDArray[np.int32]]:
-        """The mean gain [d] and the coverage counts [d] of the round; the next one starts empty."""
-        mean = np.divide(self._gain, self._weight, out=np.zeros_like(self._gain), where=self._count > 0)
+    def finish(self, lr: float) -> tuple[Vector, Counts, Mask]:
+        covered = self._count > 0
+        divisor = np.float32(self._participants) if self._fill else self._weight
+        mean = np.divide(self._gain, divisor, out=np.zeros_like(self._gain), where=covered)
         count = self._count.copy()
         for total in (self._gain, self._weight, self._count):
             total.fill(0)
-        return mean, count
+        self._participants = 0.0
+        return mean, count, covered
+
+    def state(self) -> State:
+        return {
+            "gain": self._gain,
+            "weight": self._weight,
+            "count": self._count,
+            "participants": self._participants,
+        }
+
+    def restore(self, state: State) -> None:
+        self._gain[:], self._weight[:], self._count[:] = state["gain"], state["weight"], state["count"]
+        self._participants = state["participants"]
+
+
+class MemorisedMean:
+    """RAM-Fed, Algorithm 2: the server remembers every client's latest update of every coordinate.
+
+    Updates are in gradient units, Delta = -gain / lr. v = mean_n u_n + (1/Gamma) sum over covering clients of
+    (Delta_n - u_n), the second term only where Gamma > 0; theta -= lr v; then u_n <- Delta_n where trained.
+    Uncovered coordinates move by the mean memory. `mifa` is the released code's form: v = mean_n u_n with the
+    new u_n. Memory is one array of clients x d float32.
+    """
+
+    def __init__(self, size: int, clients: int, *, mifa: bool = False) -> None:
+        self._mifa = mifa
+        self._memory = np.zeros((clients, size), np.float32)
+        self._mean = np.zeros(size, np.float32)
+        self._change = np.zeros(size, np.float32)
+        self._count = np.zeros(size, np.int32)
+
+    def add(self, client: int, where: Index | slice, gain: Vector, weight: float, lr: float) -> None:
+        update = gain / np.float32(-lr)
+        self._change[where] += update - self._memory[client][where]
+        self._memory[client][where] = update
+        self._count[where] += 1
+
+    def finish(self, lr: float) -> tuple[Vector, Counts, Mask]:
+        correction = np.divide(self._change, self._count, out=np.zeros_like(self._change), where=self._count > 0)
+        v = self._mean + correction
+        self._mean = self._memory.mean(axis=0, dtype=np.float32)
+        if self._mifa:
+            v = self._mean
+        count = self._count.copy()
+        self._change.fill(0)
+        self._count.fill(0)
+        return (np.float32(-lr) * v).astype(np.float32), count, np.ones(len(count), bool)
+
+    def state(self) -> State:
+        return {"memory": self._memory, "mean": self._mean, "change": self._change, "count": self._count}
+
+    def restore(self, state: State) -> None:
+        self._memory[:], self._mean = state["memory"], state["mean"]
+        self._change[:], self._count[:] = state["change"], state["count"]
+
+
+@dataclass(frozen=True)
+class Covered:
+    """Mean over the clients that cover a coordinate (rule A)."""
+
+    def bind(self, size: int, clients: int) -> Aggregate:
+        return CoverageMean(size)
+
+    def memory(self, size: int, clients: int) -> int:
+        """Server bytes."""
+        return 12 * size
+
+
+@dataclass(frozen=True)
+class Filled:
+    """Mean over all participants, gaps filled with the old value (rule B)."""
+
+    def bind(self, size: int, clients: int) -> Aggregate:
+        return CoverageMean(size, fill=True)
+
+    def memory(self, size: int, clients: int) -> int:
+        return 12 * size
+
+
+@dataclass(frozen=True)
+class Memorised:
+    """Mean corrected by every client's remembered update (RAM-Fed)."""
+
+    mifa: bool = False
+
+    def bind(self, size: int, clients: int) -> Aggregate:
+        return MemorisedMean(size, clients, mifa=self.mifa)
+
+    def memory(self, size: int, clients: int) -> int:
+        return 4 * size * (clients + 3)

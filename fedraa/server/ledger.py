@@ -1,12 +1,15 @@
 """The book of tasks: what was sent to whom, what is still out. Both servers keep one."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from fedraa.checkpoint import State
 from fedraa.costs import CostModel
-from fedraa.messages import Index, Task, Update, Vector
+from fedraa.messages import Task, Update, Vector
+from fedraa.submodels.policies import Choice
 
 
 class Record(Protocol):
@@ -16,30 +19,21 @@ class Record(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """A part of the model: its shape and where its buffer lies in the full vector (None: all of it)."""
-
-    widths: tuple[int, ...]
-    index: Index | None
-
-    def take(self, params: Vector) -> Vector:
-        """A copy of the part's coordinates [k] of a full vector [d]."""
-        return params.copy() if self.index is None else params[self.index]
-
-
-@dataclass(frozen=True, eq=False)
 class Flight:
-    """A task on its way, the part that it was cut from and when it left."""
+    """A task on its way, what it was cut from and when it left."""
 
     task: Task
-    part: Part
+    choice: Choice
     left: float
 
 
 class Ledger:
-    """Numbers tasks, records `dispatch` and `commit`, and knows what is in flight."""
+    """Numbers tasks, records `dispatch` and `commit`, and knows what is in flight.
 
-    def __init__(self, sizes: list[int], costs: CostModel, record: Record, *, lr: float) -> None:
+    `lr` gives the local learning rate at a server step.
+    """
+
+    def __init__(self, sizes: list[int], costs: CostModel, record: Record, lr: Callable[[int], float]) -> None:
         self.turns = np.zeros(len(sizes), np.int64)
         self.in_flight: dict[int, Flight] = {}
         self.sizes, self.costs = sizes, costs
@@ -50,45 +44,52 @@ class Ledger:
         self,
         client: int,
         now: float,
-        part: Part,
+        choice: Choice,
         params: Vector,
         *,
-        fragment: int,
         version: int,
         step: int,
-        cost: float,
         feasible: list[int],
         counts: list[int],
+        extras: Mapping[str, Vector] | None = None,
+        further: tuple[int, int] = (0, 0),
     ) -> Task:
-        """The client's next task: `params` [k], the part as it stands, and the decision's audit trail."""
+        """The client's next task: `params` [k], the part as it stands, and the decision's audit trail.
+
+        `further`: buffers of the submodel's size that are billed down and up besides the submodel.
+        """
+        down, up = self._bytes(choice, client, further)
         task = Task(
             id=self._next,
             client=client,
             turn=int(self.turns[client]),
-            fragment=fragment,
+            fragment=choice.label,
             version=version,
             step=step,
-            widths=part.widths,
+            widths=choice.part.widths,
             params=params,
-            lr=self._lr,
-            cost=cost,
+            lr=self._lr(step),
+            cost=self.costs.cost(choice.part.widths, client, down, up),
+            mask=choice.mask,
+            extras=extras or {},
+            bytes_up=up,
         )
         self._record(
             "dispatch",
             now,
             task=task.id,
             client=client,
-            fragment=fragment,
+            fragment=choice.label,
             version=version,
             step=step,
-            cost=cost,
+            cost=task.cost,
             feasible=feasible,
             counts=counts,
-            bytes_down=params.nbytes,
+            bytes_down=down,
         )
         self._next += 1
         self.turns[client] += 1
-        self.in_flight[task.id] = Flight(task, part, now)
+        self.in_flight[task.id] = Flight(task, choice, now)
         return task
 
     def settle(
@@ -107,8 +108,55 @@ class Ledger:
             staleness=staleness,
             global_staleness=global_staleness,
             mix=mix,
-            bytes_up=update.params.nbytes,
+            bytes_up=task.bytes_up,
             samples=self.sizes[task.client],
             flops=self.costs.flops(task.widths, task.client),
             train_loss=update.loss,
         )
+
+    def _bytes(self, choice: Choice, client: int, further: tuple[int, int]) -> tuple[int, int]:
+        sent, crossing = self.costs.sent(choice.part.widths), self.costs.crossing(client)
+        down, up = choice.bytes(sent // 4, self.costs.compressor.bytes)
+        return down + further[0] * sent + crossing, up + further[1] * sent + crossing
+
+    def state(self) -> State:
+        return {
+            "turns": self.turns,
+            "next": self._next,
+            "in_flight": [
+                {
+                    "task": task_state(flight.task),
+                    "choice": flight.choice.state(),
+                    "left": flight.left,
+                }
+                for flight in self.in_flight.values()
+            ],
+        }
+
+    def restore(self, state: State) -> None:
+        self.turns[:], self._next = state["turns"], state["next"]
+        self.in_flight = {}
+        for flight in state["in_flight"]:
+            choice = Choice.restored(flight["choice"])
+            task = restored_task(flight["task"], choice)
+            self.in_flight[task.id] = Flight(task, choice, flight["left"])
+
+
+def task_state(task: Task) -> State:
+    """All of a task but what its choice knows."""
+    return {
+        "id": task.id,
+        "client": task.client,
+        "turn": task.turn,
+        "version": task.version,
+        "step": task.step,
+        "params": task.params,
+        "lr": task.lr,
+        "cost": task.cost,
+        "bytes_up": task.bytes_up,
+        "extras": dict(task.extras),
+    }
+
+
+def restored_task(state: State, choice: Choice) -> Task:
+    return Task(**state, fragment=choice.label, widths=choice.part.widths, mask=choice.mask)

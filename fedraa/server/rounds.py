@@ -1,30 +1,25 @@
 """The synchronous server: rounds with a barrier, alternate to the asynchronous one."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.checkpoint import State
 from fedraa.messages import Task, Update, Vector
-from fedraa.server.aggregate import CoverageMean
-from fedraa.server.ledger import Ledger, Part, Record
+from fedraa.server.aggregate import Aggregate
+from fedraa.server.companions import Companion
+from fedraa.server.ledger import Ledger, Record
+from fedraa.server.optimisers import Stepper
+from fedraa.server.participation import Participation
 from fedraa.streams import generator
+from fedraa.submodels.policies import Choice, Drawer, Mask, Part, Turn
 from schedulers import Scheduler
 
 
-class Draw(Protocol):
-    """Which part of the model a client trains in a round."""
-
-    def __call__(self, client: int, turn: int) -> tuple[int, Part]: ...
-
-    def audit(self, client: int) -> tuple[list[int], list[int]]:
-        """The choices that were feasible for the client and the updates per choice so far."""
-
-
 @dataclass
-class ScheduledDraw:
+class ScheduledDrawer(Companion):
     """Sync Fed-RAA: the scheduler's fragment, with counts that rise as the round is assigned.
 
     Every task of a round returns before the next, so these provisional counts are the real ones by then.
@@ -38,86 +33,147 @@ class ScheduledDraw:
     def __post_init__(self) -> None:
         self.counts = np.zeros(len(self.fragments), np.int64)
 
-    def audit(self, client: int) -> tuple[list[int], list[int]]:
-        return self.scheduler.feasible(client).tolist(), self.counts.tolist()
-
-    def __call__(self, client: int, turn: int) -> tuple[int, Part]:
-        j = self.scheduler.choose(client, turn, self.counts, generator(self.seed, "schedule", client, turn))
+    def draw(self, turn: Turn) -> Choice:
+        rng = generator(self.seed, "schedule", turn.client, turn.round)
+        j = self.scheduler.choose(turn.client, turn.round, self.counts, rng)
         self.counts[j] += 1
-        return j, self.fragments[j]
+        return Choice(j, self.fragments[j])
+
+    def state(self) -> State:
+        return {"counts": self.counts}
+
+    def restore(self, state: State) -> None:
+        self.counts[:] = state["counts"]
 
 
 class RoundServer:
-    """Each round every client trains what `draw` gives it; then theta += server_lr * mean gain.
+    """Each round a cohort trains what `drawer` gives it; then theta steps along the mean gain.
 
-    The mean is per coordinate over the clients that cover it, weighted `uniform`ly or by `samples`. With
-    full models and server_lr 1 this is FedAvg (McMahan et al. 2017, Algorithm 1); with fragments and
-    server_lr = alpha it is Sync Fed-RAA: theta_j <- (1 - alpha) theta_j + alpha * mean of the returns.
+    With full models, the mean weighted by samples and a step of 1 this is FedAvg (McMahan et al. 2017,
+    Algorithm 1); every other synchronous method changes the drawer, the aggregate, the stepper or what rides
+    along (`companions`). `held` [clients, d], where given, tells which coordinates a client may report
+    (HeteroFL's label-aware head).
     """
 
     def __init__(
         self,
         params: Vector,
-        draw: Draw,
+        drawer: Drawer,
+        aggregate: Aggregate,
+        stepper: Stepper,
+        companions: Sequence[Companion],
+        participation: Participation,
         ledger: Ledger,
         record: Record,
         *,
-        server_lr: float,
         weights: str,
+        seed: int,
+        held: Callable[[int], Mask] | None = None,
     ) -> None:
         self.params = params
         self.step = 0
         self.ledger = ledger
-        self._draw, self._record = draw, record
-        self._server_lr, self._by_samples = server_lr, weights == "samples"
-        self._aggregate = CoverageMean(len(params))
-        self._snapshots: dict[int, Vector] = {}
-        self._cohort: Sequence[int] = ()
-        self._missing = 0
-        self._weight_sum = 0.0
+        self._drawer, self._aggregate, self._stepper = drawer, aggregate, stepper
+        self._companions, self._participation = companions, participation
+        self._record, self._seed, self._held = record, seed, held
+        self._by_samples = weights == "samples"
+        self._snapshots: dict[int, tuple[object, Vector]] = {}
+        self._last_trained = np.full(len(params), -1, np.int64)
+        self._begin_round()
 
     def begin(self) -> Iterable[int]:
-        self._cohort = range(len(self.ledger.sizes))
-        self._missing = len(self._cohort)
-        self._weight_sum = sum(self._weight(client) for client in self._cohort)
-        self._snapshots = {}
         return self._cohort
 
     def assign(self, client: int, now: float) -> Task:
-        feasible, counts = self._draw.audit(client)
-        j, part = self._draw(client, int(self.ledger.turns[client]))
-        if j not in self._snapshots:
-            self._snapshots[j] = part.take(self.params)
+        feasible, counts = self._audit(client)
+        turn = Turn(client, self.step, self._position[client], len(self._cohort), self.params)
+        choice = self._drawer.draw(turn)
+        extras: dict[str, Vector] = {}
+        for companion in self._companions:
+            extras |= companion.send(client, choice)
         return self.ledger.dispatch(
             client,
             now,
-            part,
-            self._snapshots[j],
-            fragment=j,
+            choice,
+            self._snapshot(choice.part),
             version=self.step,
             step=self.step,
-            cost=self.ledger.costs.cost(part.widths, client),
             feasible=feasible,
             counts=counts,
+            extras=extras,
+            further=(sum(c.down for c in self._companions), sum(c.up for c in self._companions)),
         )
 
     def commit(self, update: Update, now: float) -> Iterable[int]:
         flight = self.ledger.in_flight[update.task]
-        weight = self._weight(flight.task.client)
-        self._aggregate.add(update.params - flight.task.params, weight, flight.part.index)
+        task, choice = flight.task, flight.choice
+        if self._held is not None:
+            choice = _reported(choice, self._held(task.client))
+        weight = self._weight(task.client)
+        gain = choice.trained(update.params - task.params)
+        self._aggregate.add(task.client, choice.where, gain, weight, task.lr)
+        for companion in self._companions:
+            companion.receive(task.client, choice, update, gain, weight, task.lr)
         self._missing -= 1
+        self._scales += task.lr * update.steps
+        self._square += float(np.square(gain, dtype=np.float64).sum())
+        self._lr = task.lr
         self.ledger.settle(
             update,
             now,
             version=self.step + 1,
             staleness=0,
             global_staleness=0,
-            mix=self._server_lr * weight / self._weight_sum,
+            mix=self._stepper.server_lr * weight / self._weight_sum,
         )
         if self._missing:
             return ()
-        gain, coverage = self._aggregate.finish()
-        self.params += np.float32(self._server_lr) * gain
+        self._close_round(now)
+        return self._begin_round()
+
+    def state(self) -> State:
+        return {
+            "params": self.params,
+            "step": self.step,
+            "missing": self._missing,
+            "scales": self._scales,
+            "square": self._square,
+            "lr": self._lr,
+            "last_trained": self._last_trained,
+            "aggregate": self._aggregate.state(),
+            "stepper": self._stepper.state(),
+            "companions": [companion.state() for companion in self._companions],
+            "ledger": self.ledger.state(),
+        }
+
+    def restore(self, state: State) -> None:
+        self.params[:], self.step = state["params"], state["step"]
+        self._begin_round()
+        self._missing, self._scales = state["missing"], state["scales"]
+        self._square, self._lr = state["square"], state["lr"]
+        self._last_trained[:] = state["last_trained"]
+        self._aggregate.restore(state["aggregate"])
+        self._stepper.restore(state["stepper"])
+        for companion, ours in zip(self._companions, state["companions"], strict=True):
+            companion.restore(ours)
+        self.ledger.restore(state["ledger"])
+
+    def _begin_round(self) -> Iterable[int]:
+        self._cohort = self._participation.cohort(len(self.ledger.sizes), self.step, self._seed)
+        self._position = {client: position for position, client in enumerate(self._cohort)}
+        self._missing = len(self._cohort)
+        self._weight_sum = sum(self._weight(client) for client in self._cohort)
+        self._scales = self._square = self._lr = 0.0
+        self._snapshots = {}
+        return self._cohort
+
+    def _close_round(self, now: float) -> None:
+        gain, coverage, moved = self._aggregate.finish(self._lr)
+        self._stepper.step(self.params, gain, moved)
+        for companion in self._companions:
+            companion.close(self.params, gain, moved, self._scales / len(self._cohort))
+        covered = coverage > 0
+        self._last_trained[covered] = self.step
         self._record(
             "round",
             now,
@@ -125,10 +181,31 @@ class RoundServer:
             clients=len(self._cohort),
             coverage_min=int(coverage.min()),
             coverage_max=int(coverage.max()),
-            uncovered=int((coverage == 0).sum()),
+            uncovered=int((~covered).sum()),
+            coverage_min_trained=int(coverage[covered].min()) if covered.any() else 0,
+            longest_untrained=self.step - int(self._last_trained.min()),
+            drift=(self._square / len(self._cohort)) ** 0.5,
         )
         self.step += 1
-        return self.begin()
+
+    def _audit(self, client: int) -> tuple[list[int], list[int]]:
+        """What the choice was made from, where a scheduler makes it."""
+        if isinstance(self._drawer, ScheduledDrawer):
+            return self._drawer.scheduler.feasible(client).tolist(), self._drawer.counts.tolist()
+        return [], []
+
+    def _snapshot(self, part: Part) -> Vector:
+        """The part at the start of the round: one array for all clients that train it."""
+        key = id(part.index)
+        if key not in self._snapshots:
+            self._snapshots[key] = (part.index, part.take(self.params))
+        return self._snapshots[key][1]
 
     def _weight(self, client: int) -> float:
         return float(self.ledger.sizes[client]) if self._by_samples else 1.0
+
+
+def _reported(choice: Choice, held: Mask) -> Choice:
+    """The choice less the coordinates that the client may not report; `held` is over the full vector."""
+    mask = choice.part.take(held).astype(bool)
+    return replace(choice, mask=mask if choice.mask is None else choice.mask & mask)

@@ -1,0 +1,39 @@
+"""FedRobust's affine input adversary (Reisizadeh et al. 2020), diagonal: x' = L * x + d, one weight per input.
+
+The paper's L is a full matrix, (3072)^2 numbers per client on CIFAR; the diagonal keeps its meaning at the
+size of one sample. Numbers are those of the released code.
+"""
+
+import torch
+from torch import Tensor
+
+SCALE_STEP, SHIFT_STEP = 0.001, 0.025
+SCALE_PENALTY, SHIFT_PENALTY = 100.0, 4.0
+
+
+class Adversary:
+    """The client's own (L, d), flat [2 m] for samples of m numbers; ascends once per minibatch."""
+
+    def __init__(self, state: Tensor, sample: torch.Size) -> None:
+        self.state = state.clone().requires_grad_()
+        self._sample = sample
+
+    def perturb(self, x: Tensor) -> Tensor:
+        """L * x + d for a batch [b, ...]."""
+        scale, shift = self.state.view(2, *self._sample)
+        perturbed: Tensor = x * scale + shift
+        return perturbed
+
+    def ascend(self, loss: Tensor) -> None:
+        """One step up f - l1 ||L - 1||^2 - l2 ||d||^2 of the batch's mean loss f, at the current weights."""
+        (gradient,) = torch.autograd.grad(loss, self.state)
+        with torch.no_grad():
+            scale, shift = self.state.view(2, -1)
+            rise, lift = gradient.view(2, -1)
+            scale += SCALE_STEP * (rise - 2 * SCALE_PENALTY * (scale - 1))
+            shift += SHIFT_STEP * (lift - 2 * SHIFT_PENALTY * shift)
+
+
+def identity(inputs: int) -> Tensor:
+    """The adversary that changes nothing: L = 1, d = 0."""
+    return torch.cat([torch.ones(inputs), torch.zeros(inputs)])

@@ -1,0 +1,105 @@
+"""Split learning: a model cut between two layers, joined by a wire that real activations cross (SplitFed V1)."""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedraa.messages import Vector
+from fedraa.submodels import Cost
+
+
+@dataclass(frozen=True)
+class Stem:
+    """The client's part of a split model: its cost, and the numbers per sample that cross to the server."""
+
+    cost: Cost
+    activations: int
+
+
+class Wire:
+    """What crosses between the client's and the server's part: flat float32 buffers, counted in bytes."""
+
+    def __init__(self) -> None:
+        self.up = 0
+        self.down = 0
+
+    def send_up(self, activations: Tensor) -> Tensor:
+        buffer, crossed = _cross(activations)
+        self.up += buffer.nbytes
+        return crossed
+
+    def send_down(self, gradient: Tensor) -> Tensor:
+        buffer, crossed = _cross(gradient)
+        self.down += buffer.nbytes
+        return crossed
+
+
+class _Crossing(torch.autograd.Function):
+    """Activations go up in the forward pass, their gradient comes down in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, activations: Tensor, wire: Wire) -> Tensor:
+        ctx.wire = wire
+        return wire.send_up(activations)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return ctx.wire.send_down(gradients[0]), None
+
+
+class SplitBody(nn.Module):
+    """The client's stem and the server's copy of the trunk for this client.
+
+    No tensor is shared between the two: they meet in the wire alone. Parameters keep their order, so the flat
+    buffer is the stem's followed by the trunk's.
+    """
+
+    def __init__(self, module: nn.Module, at: int) -> None:
+        super().__init__()
+        layers = check_split(module, at)
+        self.stem, self.trunk = nn.Sequential(*layers[:at]), nn.Sequential(*layers[at:])
+        self.wire = Wire()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of a batch; labels travel up beside the activations."""
+        crossed = _Crossing.apply(self.stem(x), self.wire)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        result: Tensor = self.trunk(crossed)
+        return result
+
+
+def check_split(module: nn.Module, at: int) -> list[nn.Module]:
+    """The layers of a model that can be split after the first `at`; ValueError if it cannot."""
+    if not isinstance(module, nn.Sequential) or len(module) <= at:
+        layers = f"has {len(module)} layers" if isinstance(module, nn.Sequential) else "is no nn.Sequential"
+        raise ValueError(
+            f"split: {type(module).__name__} {layers}; to be split after layer {at} it must be an nn.Sequential "
+            f"of more than {at}"
+        )
+    return list(module)
+
+
+def measure_stem(module: nn.Module, at: int, example: Tensor) -> Stem:
+    """The client's part of a model split after its first `at` layers; `example` is a batch [b, ...]."""
+    layers = check_split(module, at)
+    stem = copy.deepcopy(nn.Sequential(*layers[:at])).train()
+    with FlopCounterMode(display=False) as counter:
+        activations = stem(example)
+        if activations.requires_grad:
+            activations.sum().backward()
+    params = sum(parameter.numel() for parameter in stem.parameters())
+    if params == 0:
+        raise ValueError(f"split: {at} leaves the client no parameter to train; split after a later layer")
+    crossing = activations[0].numel()
+    flops = counter.get_total_flops() / len(example)
+    memory = 4 * (3 * params + len(example) * (example[0].numel() + crossing))
+    return Stem(Cost(params, 4 * params, flops, memory), crossing)
+
+
+def _cross(tensor: Tensor) -> tuple[Vector, Tensor]:
+    buffer = np.array(tensor.detach().cpu().numpy(), np.float32, copy=True)
+    return buffer, torch.from_numpy(buffer).to(tensor.device)

@@ -1,0 +1,84 @@
+"""Server optimisers: the step that is taken along a round's mean gain (Reddi et al. 2021, Algorithm 2).
+
+A gain points where the clients went: it is added. Coordinates that nobody covered are skipped, moments too,
+or momentum would move weights that were not trained.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedraa.messages import Vector
+from fedraa.submodels.policies import Mask
+
+
+class Stepper:
+    """Plain steps: theta += server_lr * gain."""
+
+    def __init__(self, server_lr: float) -> None:
+        self.server_lr = server_lr
+
+    def step(self, params: Vector, gain: Vector, moved: Mask) -> None:
+        """Moves `params` [d] in place where `moved` [d]; elsewhere they stay bit for bit."""
+        np.add(params, np.float32(self.server_lr) * gain, out=params, where=moved)
+
+    def state(self) -> dict[str, Vector]:
+        return {}
+
+    def restore(self, state: dict[str, Vector]) -> None:
+        """Takes back what `state` gave."""
+
+
+class AdaptiveStepper(Stepper):
+    """m <- b1 m + (1 - b1) gain; v by `rule`; theta += server_lr * m / (sqrt(v) + tau); no bias correction."""
+
+    def __init__(self, rule: str, server_lr: float, size: int, *, beta1: float, beta2: float, tau: float) -> None:
+        super().__init__(server_lr)
+        self._rule, self._beta1, self._beta2, self._tau = rule, beta1, beta2, tau
+        self._m = np.zeros(size, np.float32)
+        self._v = np.full(size, tau**2, np.float32)
+
+    def step(self, params: Vector, gain: Vector, moved: Mask) -> None:
+        square = np.square(gain)
+        v: Vector
+        match self._rule:
+            case "adam":
+                v = np.float32(self._beta2) * self._v + np.float32(1 - self._beta2) * square
+            case "yogi":
+                v = self._v - np.float32(1 - self._beta2) * square * np.sign(self._v - square)
+            case _:
+                v = self._v + square
+        m = np.float32(self._beta1) * self._m + np.float32(1 - self._beta1) * gain
+        np.copyto(self._m, m, where=moved)
+        np.copyto(self._v, v, where=moved)
+        super().step(params, self._m / (np.sqrt(self._v) + np.float32(self._tau)), moved)
+
+    def state(self) -> dict[str, Vector]:
+        return {"m": self._m, "v": self._v}
+
+    def restore(self, state: dict[str, Vector]) -> None:
+        self._m[:], self._v[:] = state["m"], state["v"]
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """theta += server_lr * mean gain."""
+
+    server_lr: float = 1.0
+
+    def bind(self, size: int) -> Stepper:
+        return Stepper(self.server_lr)
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """FedAdam, FedYogi, FedAdagrad. With |gain| far over tau the first step is about server_lr everywhere."""
+
+    rule: str = "adam"
+    server_lr: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+
+    def bind(self, size: int) -> Stepper:
+        return AdaptiveStepper(self.rule, self.server_lr, size, beta1=self.beta1, beta2=self.beta2, tau=self.tau)

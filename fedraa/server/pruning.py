@@ -1,0 +1,88 @@
+"""PruneFL (Jiang et al. 2022) at a fixed density: one shared mask, re-chosen as training goes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedraa.checkpoint import State
+from fedraa.messages import Update, Vector
+from fedraa.server.companions import Companion
+from fedraa.submodels.blocks import maskable
+from fedraa.submodels.policies import Choice, Mask, Scene, Turn
+
+REMOVABLE = 0.3  # of each tensor's present weights, the smallest; halves every REMOVABLE_HALF_LIFE rounds
+REMOVABLE_HALF_LIFE = 10_000
+
+
+class SharedMask(Companion):
+    """The mask, the squared gradients of all coordinates since it was chosen, and how it is chosen anew.
+
+    Every `every` rounds the smallest present weights of each tensor become removable; they and the absent
+    weights compete by importance, the sum of squared gradients, for the places that the density leaves.
+    Importance is per unit of time in the paper, with layer times of a Raspberry Pi; a weight costs the same
+    FLOPs in every tensor of a linear chain, so times are equal here. Values of absent weights are kept and
+    come back when a weight regrows, as in the released code.
+    """
+
+    def __init__(self, scene: Scene, params: Vector, density: float, every: int) -> None:
+        self._spans = [
+            (offset, offset + int(np.prod(shape)))
+            for name, shape, offset in zip(scene.traced.names, scene.traced.shapes, scene.traced.offsets, strict=True)
+            if name in maskable(scene.traced)
+        ]
+        self._whole, self._density, self._every = scene.whole(), density, every
+        self._squares = np.zeros(scene.traced.size, np.float32)
+        self._rounds = 0
+        self.mask: Mask = np.ones(scene.traced.size, bool)
+        for start, end in self._spans:
+            size = end - start
+            keep = np.argsort(-np.abs(params[start:end]), kind="stable")[: max(1, round(density * size))]
+            self.mask[start:end] = False
+            self.mask[start + keep] = True
+
+    def draw(self, turn: Turn) -> Choice:
+        return Choice(0, self._whole, self.mask)
+
+    def receive(self, client: int, choice: Choice, update: Update, gain: Vector, weight: float, lr: float) -> None:
+        self._squares += np.float32(weight) * update.extras["squares"]
+
+    def close(self, params: Vector, gain: Vector, moved: Mask, scale: float) -> None:
+        self._rounds += 1
+        if self._rounds % self._every == 0:
+            self.mask = self._choose(params)
+            self._squares.fill(0)
+
+    def _choose(self, params: Vector) -> Mask:
+        mask = self.mask.copy()
+        share = REMOVABLE * 0.5 ** (self._rounds / REMOVABLE_HALF_LIFE)
+        candidates = np.zeros_like(mask)
+        places = 0
+        for start, end in self._spans:
+            present = start + np.flatnonzero(mask[start:end])
+            smallest = present[np.argsort(np.abs(params[present]), kind="stable")[: int(share * len(present))]]
+            candidates[start:end] = ~mask[start:end]
+            candidates[smallest] = True
+            mask[smallest] = False
+            places += len(smallest)
+        rivals = np.flatnonzero(candidates)
+        winners = rivals[np.argsort(-self._squares[rivals], kind="stable")[:places]]
+        mask[winners] = True
+        return mask
+
+    def state(self) -> State:
+        return {"mask": self.mask, "squares": self._squares, "rounds": self._rounds}
+
+    def restore(self, state: State) -> None:
+        self.mask, self._rounds = state["mask"], state["rounds"]
+        self._squares[:] = state["squares"]
+
+
+@dataclass(frozen=True)
+class AdaptivePruning:
+    """PruneFL: one mask of a fixed density for all clients, re-chosen every so many rounds."""
+
+    density: float = 0.5
+    every: int = 50
+
+    def start(self, scene: Scene, params: Vector) -> SharedMask:
+        return SharedMask(scene, params, self.density, self.every)

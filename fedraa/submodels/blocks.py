@@ -1,0 +1,32 @@
+"""Which parameters element-wise masks are drawn over."""
+
+from torch import nn
+
+from fedraa.submodels.traced import Traced
+
+
+def maskable(traced: Traced) -> tuple[str, ...]:
+    """The parameters inside repeated blocks or, in a model without such blocks, those that width groups cut.
+
+    SubDisMO's Table 7 tells that exactly the encoder blocks are masked (133,120 parameters of its ViT), never
+    the patch embedding, position, class token or head.
+    """
+    blocks = tuple(f"{name}." for name in _block_names(traced.module))
+    if blocks:
+        return tuple(name for name in traced.names if name.startswith(blocks))
+    cut = {entry.tensor for group in traced.groups for entry in group.entries}
+    return tuple(name for name in traced.names if name in cut)
+
+
+def _block_names(module: nn.Module) -> list[str]:
+    """Composite children of which a container holds two or more of one class."""
+    names = []
+    for name, container in module.named_modules():
+        children = list(container.named_children())
+        kinds = [type(child) for _, child in children if any(True for _ in child.children())]
+        names += [
+            f"{name}.{key}".lstrip(".")
+            for key, child in children
+            if kinds.count(type(child)) > 1 and not isinstance(child, nn.Sequential | nn.ModuleList)
+        ]
+    return names
