@@ -36,7 +36,7 @@ class ParameterServer:
             gpus=self._gpus,
         )
         try:
-            return Runner(assembly, self._directory, pool, self._stop, self._watch, resume=resume).execute()
+            return Runner(assembly, self._directory, pool, self._stop, self._watch).execute(resume=resume)
         finally:
             pool.close()
 

@@ -28,6 +28,27 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Resume:
+    """Go on with an interrupted or killed run, from its last checkpoint."""
+
+    run: tyro.conf.Positional[Path]
+    """A run directory."""
+    quiet: bool = False
+    """No progress, no table."""
+
+    def __call__(self) -> None:
+        from fedraa.display import closing_table, progress
+        from fedraa.front import resume
+        from fedraa.history import History
+
+        experiment = History(self.run).experiment.model_copy(update={"quiet": self.quiet})
+        with progress(experiment) as watch:
+            history = resume(self.run, watch=watch)
+        if not self.quiet:
+            closing_table(history)
+
+
+@dataclass(frozen=True)
 class Compare:
     """Run several methods under the same flags and budget: one table, one plot."""
 
@@ -84,6 +105,7 @@ class Replay:
 
 COMMANDS: dict[str, Callable[..., Callable[[], None]]] = {
     "run": Run,
+    "resume": Resume,
     "compare": Compare,
     "methods": Methods,
     "plan": Plan,
@@ -97,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def exit_code(command: Callable[[], object]) -> int:
-    """Exit code 0; 1 for a run that failed or a log that is wrong; 2 for a mistake in what was asked for."""
+    """Exit code 0; 1: a run failed or a log is wrong; 2: a mistake in what was asked for; 130: Ctrl-C."""
     try:
         command()
     except ValueError as error:
@@ -106,6 +128,9 @@ def exit_code(command: Callable[[], object]) -> int:
     except _failures() as error:
         sys.stderr.write(f"fedraa: {error}\n")
         return 1
+    except KeyboardInterrupt as error:
+        sys.stderr.write(f"\nfedraa: {error or 'interrupted'}\n")
+        return 130
     return 0
 
 

@@ -110,7 +110,7 @@ def _run_here(assembly: Assembly, directory: Path, watch: Watch, resume: bool) -
 
     try:
         with interruptible(interrupt):
-            return Runner(assembly, directory, pool, stop, watch, resume=resume).execute()
+            return Runner(assembly, directory, pool, stop, watch).execute(resume=resume)
     finally:
         torch.set_num_threads(threads)
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from fedraa.assembly import Assembly
-from fedraa.checkpoint import load_latest, save
+from fedraa.checkpoint import State, load_latest, save
 from fedraa.files import replacing, write_text
 from fedraa.fleet import COLUMNS, Floats
 from fedraa.history import CHECKPOINTS, CONFIG, MODEL, SUMMARY, EventLog, History
@@ -28,10 +28,7 @@ PACKAGES = ("fedraa", "numpy", "ray", "torch")
 
 
 class Runner:
-    """Hosts the loop of one run. It lives in the driver, or in the server actor.
-
-    Begins a run, or with `resume` goes on from its last usable checkpoint; ValueError says why it cannot.
-    """
+    """Hosts the loop of one run. It lives in the driver, or in the server actor."""
 
     def __init__(
         self,
@@ -40,8 +37,6 @@ class Runner:
         pool: Pool,
         stop: Event,
         watch: Callable[[Progress], None] = lambda progress: None,
-        *,
-        resume: bool = False,
     ) -> None:
         self._assembly = assembly
         self._directory = directory
@@ -62,32 +57,46 @@ class Runner:
             stop=stop,
             watch=watch,
         )
-        state = load_latest(directory / CHECKPOINTS, lambda state: self._log.holds(state["log"])) if resume else None
+
+    def execute(self, *, resume: bool = False) -> bool:
+        """Runs to the end and writes the model and the summary; False if it was stopped before, all being saved.
+
+        With `resume` it goes on from the last usable checkpoint; ValueError says why it cannot.
+        """
+        try:
+            self._begin(resume)
+            reason = self._loop.run()
+            if reason is None:
+                self._save()
+                return False
+            self._finish(reason)
+            return True
+        finally:
+            self._log.close()
+
+    def _begin(self, resume: bool) -> None:
+        state = load_latest(self._directory / CHECKPOINTS, self._held) if resume else None
         if state is not None:
             self._loop.restore(state)
             return
         if not resume:
-            write_text(directory / CONFIG, json.dumps(describe(assembly), indent=2) + "\n")
+            write_text(self._directory / CONFIG, json.dumps(describe(self._assembly), indent=2) + "\n")
         self._log.begin()
         self._loop.begin()
 
-    def execute(self) -> bool:
-        """Runs to the end and writes the model and the summary; False if it was stopped before, all being saved."""
-        reason = self._loop.run()
-        if reason is None:
-            self._save()
-            self._log.close()
-            return False
+    def _held(self, state: State) -> bool:
+        """Whether the log still holds all that this checkpoint goes on from."""
+        return self._log.holds(state["log"])
+
+    def _finish(self, reason: str) -> None:
         params = self._loop.server.params
         digest = sha256(self._assembly, params)
         self._log.record("end", self._loop.now, reason=reason, step=self._loop.server.step, model_sha256=digest)
-        self._log.close()
         module = self._assembly.recipe.evaluator(self._assembly.data, "cpu").prepare(params)
         with replacing(self._directory / MODEL) as stream:
             torch.save(module.state_dict(), stream)
         summary = summarise(History(self._directory)) | {"time_to_target": self._loop.time_to_target}
         write_text(self._directory / SUMMARY, json.dumps(summary, indent=2) + "\n")
-        return True
 
     def _save(self) -> None:
         self._log.sync()
