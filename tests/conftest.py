@@ -1,0 +1,22 @@
+"""Shared by all tests: one thread per process, and one Ray cluster for the session where Ray is needed."""
+
+import logging
+import os
+from collections.abc import Iterator
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[None]:
+    """A cluster of four slots, however many cores there are; mark the tests that use it `cluster`."""
+    import ray
+
+    ray.init(num_cpus=4, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+    yield
+    ray.shutdown()

@@ -1,0 +1,142 @@
+"""The devices: who they are and what a task costs on them, in numbers worked out by hand."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedraa import Experiment
+from fedraa.assembly import assemble
+from fedraa.fleet import Fleet, Load, jitter_factor, make_fleet
+
+
+def fleet(spec: str, clients: int = 10, seed: int = 0) -> Fleet:
+    return make_fleet(spec, clients, units="relative", seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("spec", "clients", "compute"),
+    [
+        ("1:0.5,3:0.5", 4, [1, 1, 3, 3]),
+        ("1:0.5,3:0.5", 5, [1, 1, 1, 3, 3]),  # 2.5 rounds up
+        ("3:0.1,1:0.9", 10, [3] + [1] * 9),
+        ("2:1", 3, [2, 2, 2]),
+        ("1:0.333,2:0.333,4:0.334", 3, [1, 2, 4]),
+        ("1:0,2:1", 2, [2, 2]),
+    ],
+)
+def test_tiers(spec: str, clients: int, compute: list[float]) -> None:
+    assert fleet(spec, clients).compute.tolist() == compute
+
+
+def test_distributions_have_their_moments_and_are_seeded() -> None:
+    many = 20_000
+    lognormal = np.log(fleet("lognormal:0.5", many).compute)
+    # standard errors: 0.5/sqrt(20000) = 0.0035 of the mean, 0.0025 of the deviation
+    assert abs(lognormal.mean()) < 0.015
+    assert abs(lognormal.std() - 0.5) < 0.011
+    uniform = fleet("uniform:1:10", many).compute
+    assert uniform.min() >= 1
+    assert uniform.max() <= 10
+    assert abs(uniform.mean() - 5.5) < 0.08  # standard error 9/sqrt(12)/sqrt(20000) = 0.018
+    zipf = fleet("zipf:2", many).compute
+    assert abs((zipf == 1).mean() - 6 / np.pi**2) < 0.015  # P(1) = 1/zeta(2)
+    assert abs((zipf == 0.5).mean() - 6 / np.pi**2 / 4) < 0.012
+    assert np.array_equal(fleet("zipf:2").compute, fleet("zipf:2").compute)
+    assert not np.array_equal(fleet("lognormal:1").compute, fleet("lognormal:1", seed=1).compute)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("1:0.5,3:0.6", "sum to 1.1"),
+        ("-1:0.5,3:0.5", "capability -1"),
+        ("0:1", "capability 0"),
+        ("fast", "neither tiers"),
+        ("1:x", "'x' in '1:x' is not a finite number"),
+        ("nan:1", "not a finite number"),
+        ("lognormal", "takes 1 positive"),
+        ("uniform:3:1", "lower end above"),
+        ("zipf:1", "exponent over 1"),
+    ],
+)
+def test_bad_specifications(spec: str, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^capabilities: .*{said}"):
+        fleet(spec)
+
+
+def test_csv_in_physical_units_costs_seconds(tmp_path: Path) -> None:
+    path = tmp_path / "devices.csv"
+    path.write_text("compute,downlink,uplink,latency,memory\n1e9,1e6,5e5,0.1,4e6\n2e9,inf,inf,0,8e6\n")
+    devices = make_fleet(str(path), 2, units="physical", seed=0)
+    load = Load(work=3e9, down=2e6, up=1e6, memory=5e6)
+    # 0.1 + 2e6/1e6 + 3e9/1e9 + 1e6/5e5 = 0.1 + 2 + 3 + 2; and 3e9/2e9 alone
+    assert devices.cost(load).tolist() == pytest.approx([7.1, 1.5])
+    assert devices.fits(load).tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("compute\n1\n", "1 devices for 2 clients"),
+        ("speed\n1\n1\n", r"columns \['speed'\]; it needs compute"),
+        ("compute\n1\n-2\n", "row 2 has compute -2"),
+        ("compute\n1\nfast\n", "row 2 has compute fast"),
+        ("compute,latency\n1,0\n1,-1\n", "row 2 has latency -1"),
+        ("compute\n1\ninf\n", "row 2 has compute inf"),
+        ("", "cannot be read as CSV"),
+    ],
+)
+def test_bad_csv(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "devices.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=f"^capabilities: .*{said}"):
+        fleet(str(path), 2)
+
+
+def test_jitter_is_uniform_around_one_and_a_pure_function() -> None:
+    draws = np.array([jitter_factor(0, 0.1, client, turn) for client in range(20) for turn in range(100)])
+    assert draws.min() >= 0.9
+    assert draws.max() <= 1.1
+    assert abs(draws.mean() - 1) < 0.006  # standard error 0.2/sqrt(12)/sqrt(2000) = 0.0013
+    assert abs(draws.std() - 0.2 / np.sqrt(12)) < 0.003
+    assert jitter_factor(0, 0.1, 3, 4) == draws[304]
+    assert jitter_factor(0, 0.0, 3, 4) == 1
+
+
+def test_relative_costs_are_share_of_the_model_over_capability() -> None:
+    # 1437 digits to 3 clients are 479 each; a fragment of 40 of 200 neurons holds 40 * 75 + 10 of 15010 parameters
+    assembly = assemble(Experiment(clients=3, capabilities="1:0.667,3:0.333", fragments=3))
+    table = assembly.costs().table([part.widths for part in assembly.parts])
+    shares = [(40 * 75 + 10) / 15010, (60 * 75 + 10) / 15010, (100 * 75 + 10) / 15010]
+    assert table[0] == pytest.approx(shares)
+    assert table[2] == pytest.approx([share / 3 for share in shares])
+
+
+def test_relative_cost_follows_data_epochs_and_passes() -> None:
+    # 1437 = 3 * 359 + 360: client 0 holds 360 samples, the mean is 359.25
+    def first(**flags: object) -> float:
+        assembly = assemble(Experiment(method="fedavg", clients=4, capabilities="2:1", **flags))
+        sizes = assembly.data.sizes
+        return float(assembly.costs().table([assembly.parts[0].widths])[0, 0] * 359.25 / sizes[0])
+
+    assert first() == pytest.approx(1 / 2)
+    assert first(local_epochs=10) == pytest.approx(2 / 2)
+    assert first(sam=0.05) == pytest.approx(2 / 2)
+
+
+def test_local_steps_cost_by_their_samples() -> None:
+    # 20 steps of 32 samples over 5 reference epochs of 359.25
+    assembly = assemble(Experiment(method="fedavg", clients=4, capabilities="1:1", local_steps=20, batch_size=32))
+    assert assembly.costs().table([assembly.parts[0].widths])[:, 0] == pytest.approx(20 * 32 / (5 * 359.25))
+
+
+def test_physical_cost_is_flops_and_bytes_of_the_submodel(tmp_path: Path) -> None:
+    path = tmp_path / "devices.csv"
+    path.write_text("compute,downlink,uplink,latency\n" + "1e6,1e5,2e5,0.5\n" * 3)
+    assembly = assemble(Experiment(method="fedavg", clients=3, capabilities=str(path), units="physical", hidden=(10,)))
+    # 64-10-10: forward 2 * 740, weight gradients 2 * 740, input gradient of the second layer 2 * 100 per sample
+    flops = (2 * 740 + 2 * 740 + 2 * 100) * 479 * 5
+    size = 4 * (64 * 10 + 10 + 10 * 10 + 10)
+    seconds = 0.5 + size / 1e5 + flops / 1e6 + size / 2e5
+    assert assembly.costs().table([assembly.parts[0].widths])[:, 0] == pytest.approx(seconds)

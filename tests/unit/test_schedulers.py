@@ -1,0 +1,166 @@
+"""Who trains what next: the delay bound, the feasible sets, fairness, and what follows for a whole run."""
+
+import heapq
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from schedulers import SCHEDULERS, GreRAA, MinimumPriority, Offline, Random, Scheduler, delay_bound, offline_sets
+
+RATIOS = {2: (0.4, 0.6), 3: (0.2, 0.3, 0.5), 4: (0.1, 0.2, 0.3, 0.4), 5: (0.05, 0.1, 0.2, 0.3, 0.35)}
+INF = np.inf
+
+
+def costs(fragments: int, slow: int = 5, clients: int = 10) -> npt.NDArray[np.float64]:
+    """c[n, j] = share of fragment j over capability, 1 for the first `slow` clients and 3 for the others."""
+    compute = np.where(np.arange(clients) < slow, 1.0, 3.0)
+    return np.array(RATIOS[fragments])[None, :] / compute[:, None]
+
+
+# ALGORITHMS section 4: K* for beta = .1 .3 .5 .7 .9, then max_n min_j c and max c at beta = .9.
+TABLE = {
+    2: (0.400, 0.400, 0.400, 0.600, 0.600, 0.400, 0.600),
+    3: (0.200, 0.200, 0.300, 0.300, 0.500, 0.200, 0.500),
+    4: (0.133, 0.133, 0.200, 0.300, 0.400, 0.100, 0.400),
+    5: (0.117, 0.117, 0.200, 0.300, 0.350, 0.050, 0.350),
+}
+
+
+@pytest.mark.parametrize("fragments", TABLE)
+def test_the_table_of_delay_bounds(fragments: int) -> None:
+    *bounds, work_for_all, longest = TABLE[fragments]
+    for slow, bound in zip((1, 3, 5, 7, 9), bounds, strict=True):
+        assert delay_bound(costs(fragments, slow)) == pytest.approx(bound, abs=5e-4)
+    assert costs(fragments, 9).min(axis=1).max() == pytest.approx(work_for_all)
+    assert costs(fragments, 9).max() == pytest.approx(longest)
+
+
+@pytest.mark.parametrize(("fragments", "slow_set"), [(2, [0]), (3, [0, 1]), (4, [0, 1]), (5, [0, 1, 2])])
+def test_feasible_sets_at_half_slow(fragments: int, slow_set: list[int]) -> None:
+    table = costs(fragments)
+    scheduler = GreRAA(table, delay_bound(table))
+    for client in range(10):
+        assert scheduler.feasible(client).tolist() == (slow_set if client < 5 else list(range(fragments)))
+
+
+def test_the_bound_is_compared_with_tolerance() -> None:
+    table = np.array([[0.1 + 0.2, 0.5]])
+    assert table[0, 0] > 0.3  # by an ulp
+    assert GreRAA(table, 0.3).feasible(0).tolist() == [0]
+    assert GreRAA(table, 0.3 * (1 - 1e-6)).feasible(0).tolist() == []
+
+
+def test_offline_sets_leave_no_client_and_no_fragment_out() -> None:
+    # N = 10, M = 3: fast clients 5..9 take ceil(n 3/10) = 1 1 1 2 2 of the fragments from large to small, the
+    # slow ones 2 3 3 3 3
+    assert [s.tolist() for s in offline_sets(costs(3))] == [[1], [0], [0], [0], [0], [2], [2], [2], [1], [1]]
+    # N = 2 < M = 4: the fast client 1 takes the two large ones, the slow one the two small ones
+    assert [s.tolist() for s in offline_sets(costs(4, slow=1, clients=2))] == [[1, 0], [3, 2]]
+    assert [s.tolist() for s in offline_sets(costs(5, slow=0, clients=1))] == [[4, 3, 2, 1, 0]]
+
+
+def test_offline_cycles_through_what_a_client_owns() -> None:
+    scheduler = Offline(costs(4, slow=1, clients=2), 1.0)
+    counts, rng = np.zeros(4, np.int64), np.random.default_rng(0)
+    assert [scheduler.choose(0, turn, counts, rng) for turn in range(4)] == [1, 0, 1, 0]
+    assert [scheduler.choose(1, turn, counts, rng) for turn in range(3)] == [3, 2, 3]
+
+
+def test_what_a_device_cannot_hold_is_never_given_out() -> None:
+    table = np.array([[0.1, INF, INF], [0.1, 0.2, INF], [0.1, 0.2, 0.3], [0.1, 0.2, 0.3]])
+    counts = np.array([9, 0, 0])
+    rng = np.random.default_rng(0)
+    for make in SCHEDULERS.values():
+        scheduler: Scheduler = make(table, delay_bound(table))
+        assert scheduler.feasible(0).tolist() == [0]
+        if make is not Offline:
+            assert {scheduler.choose(0, turn, counts, rng) for turn in range(20)} == {0}
+            assert 2 not in {scheduler.choose(1, turn, counts, rng) for turn in range(20)}
+    assert np.isfinite(delay_bound(table))
+
+
+def test_gre_takes_the_least_updated_feasible_fragment_and_mp_the_least_of_all() -> None:
+    table, rng = costs(4), np.random.default_rng(0)
+    counts = np.array([5, 4, 1, 0])
+    gre, mp = GreRAA(table, delay_bound(table)), MinimumPriority(table, delay_bound(table))
+    assert gre.choose(0, 0, counts, rng) == 1  # of 0 and 1
+    assert gre.choose(9, 0, counts, rng) == 3
+    assert mp.choose(0, 0, counts, rng) == 3
+
+
+def test_gre_without_a_bound_is_mp() -> None:
+    table = costs(5)
+    for seed in range(200):
+        counts = np.random.default_rng(seed).integers(0, 4, 5)
+        draws = [
+            make(table, INF).choose(seed % 10, 0, counts, np.random.default_rng([1, seed]))
+            for make in (GreRAA, MinimumPriority)
+        ]
+        assert draws[0] == draws[1]
+
+
+def chi_square(draws: list[int], kinds: int) -> float:
+    seen = np.bincount(draws, minlength=kinds)
+    return float(((seen - len(draws) / kinds) ** 2 / (len(draws) / kinds)).sum())
+
+
+def test_ties_are_broken_uniformly() -> None:
+    rng = np.random.default_rng(7)
+    scheduler = GreRAA(costs(4), INF)
+    draws = [scheduler.choose(0, 0, np.array([1, 1, 9, 1]), rng) for _ in range(6000)]
+    assert set(draws) == {0, 1, 3}
+    # 99.9 % point of chi-square with 2 degrees of freedom; the paper's pseudocode draws 3000, 1500, 1500: 750
+    assert chi_square([{0: 0, 1: 1, 3: 2}[draw] for draw in draws], 3) < 13.8
+
+
+def test_random_is_uniform_over_all_fragments_whatever_they_cost() -> None:
+    rng = np.random.default_rng(8)
+    scheduler = Random(costs(4), 0.2)
+    draws = [scheduler.choose(0, 0, np.array([0, 50, 3, 9]), rng) for _ in range(6000)]
+    assert chi_square(draws, 4) < 16.3  # 99.9 % point, 3 degrees of freedom
+
+
+def simulate(scheduler: Scheduler, table: npt.NDArray[np.float64], updates: int) -> tuple[float, float, list[int]]:
+    """Always-busy clients: time per update, mean global staleness after the start, updates per fragment."""
+    rng = np.random.default_rng(0)
+    counts = np.zeros(table.shape[1], np.int64)
+    due: list[tuple[float, int, int, int, int]] = []
+    now, staleness = 0.0, []
+    idle = list(range(len(table)))
+    turns = np.zeros(len(table), np.int64)
+    for step in range(updates):
+        for client in idle:
+            j = scheduler.choose(client, int(turns[client]), counts, rng)
+            turns[client] += 1
+            heapq.heappush(due, (now + table[client, j] * rng.uniform(0.9, 1.1), client, j, step, int(turns[client])))
+        now, client, j, sent, _ = heapq.heappop(due)
+        counts[j] += 1
+        staleness.append(step - sent)
+        idle = [client]
+    return now / updates, float(np.mean(staleness[100:])), counts.tolist()
+
+
+@pytest.mark.parametrize(("fragments", "per_update"), [(2, 0.0250), (3, 0.0167), (4, 0.0125), (5, 0.0100)])
+@pytest.mark.parametrize("name", ["gre-raa", "minimum-priority", "random"])
+def test_throughput_is_one_over_fragments_times_capability(name: str, fragments: int, per_update: float) -> None:
+    # equal shares of updates make the mean task 1/M of the model; capabilities sum to 20: 1/(20 M) per update
+    table = costs(fragments)
+    seconds, staleness, counts = simulate(SCHEDULERS[name](table, delay_bound(table)), table, 8000)
+    assert seconds == pytest.approx(1 / (20 * fragments), rel=0.02 if name == "random" else 0.01)
+    assert seconds == pytest.approx(per_update, rel=0.025)
+    assert staleness == pytest.approx(9, abs=0.05)  # N - 1: between two of its own updates every other one has one
+    if name != "random":
+        assert max(counts) - min(counts) <= 10
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_planned_bound_always_gives_everyone_work(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for _ in range(100):
+        clients, fragments = int(rng.integers(1, 12)), int(rng.integers(1, 6))
+        table = rng.dirichlet(np.ones(fragments))[None, :] / rng.lognormal(size=clients)[:, None]
+        scheduler = GreRAA(table, delay_bound(table))
+        held = [scheduler.feasible(client) for client in range(clients)]
+        assert all(feasible.size for feasible in held)
+        assert set(np.concatenate(held).tolist()) == set(range(fragments))
