@@ -253,10 +253,10 @@ def test_line_out_of_place_is_caught_wherever_it_is(
         assert renumbered or line <= place + 2
 
 
+COMMON = ("seq", "t", "task", "client", "fragment", "version")
 NUMBERS = {
-    "dispatch": ("seq", "t", "task", "client", "fragment", "version", "step", "cost", "bytes_down"),
-    "commit": ("seq", "t", "task", "client", "fragment", "base_version", "version", "staleness", "global_staleness")
-    + ("mix", "bytes_up", "samples", "flops"),
+    "dispatch": (*COMMON, "step", "cost", "bytes_down"),
+    "commit": (*COMMON, "base_version", "staleness", "global_staleness", "mix", "bytes_up", "samples", "flops"),
     "round": ("seq", "t", "round", "clients", "coverage_min", "coverage_max", "uncovered"),
 }
 
