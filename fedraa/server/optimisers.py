@@ -5,8 +5,10 @@ or momentum would move weights that were not trained.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fedraa.messages import Vector
 from fedraa.submodels.policies import Mask
@@ -40,7 +42,7 @@ class AdaptiveStepper(Stepper):
 
     def step(self, params: Vector, gain: Vector, moved: Mask) -> None:
         square = np.square(gain)
-        v: Vector
+        v: npt.NDArray[np.floating[Any]]
         match self._rule:
             case "adam":
                 v = np.float32(self._beta2) * self._v + np.float32(1 - self._beta2) * square
@@ -51,7 +53,8 @@ class AdaptiveStepper(Stepper):
         m = np.float32(self._beta1) * self._m + np.float32(1 - self._beta1) * gain
         np.copyto(self._m, m, where=moved)
         np.copyto(self._v, v, where=moved)
-        super().step(params, self._m / (np.sqrt(self._v) + np.float32(self._tau)), moved)
+        direction: Vector = np.divide(self._m, np.sqrt(self._v) + np.float32(self._tau), dtype=np.float32)
+        super().step(params, direction, moved)
 
     def state(self) -> dict[str, Vector]:
         return {"m": self._m, "v": self._v}
