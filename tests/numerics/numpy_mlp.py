@@ -1,9 +1,12 @@
-"""A ReLU network with one hidden layer, forward, backward and its local training, by hand in NumPy float64.
+"""A ReLU network, forward, backward and its local training, by hand in NumPy float64.
 
-Nothing here comes from the package, so that tests may compare the package with it.
+Parameters are one flat vector in the layout of torch's Linear layers, weight [out, in] before bias [out], for any
+`widths` (features, hidden ..., classes); or, with one hidden layer, named. Nothing here comes from the package,
+so that tests may compare the package with it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -48,42 +51,98 @@ class Weights(NamedTuple):
         return np.asarray(np.maximum(x @ self.w1.T + self.b1, 0) @ self.w2.T + self.b2)
 
 
-ZERO = Weights(*(np.zeros(()) for _ in range(4)))
-
-
 def mean(parts: Sequence[Weights], shares: Sequence[float]) -> Weights:
     return Weights(*(sum(s * p for s, p in zip(shares, column, strict=True)) for column in zip(*parts, strict=True)))
 
 
 def gradient(theta: Weights, x: npt.NDArray[np.floating], y: npt.NDArray[np.int64]) -> Weights:
-    """Of the mean cross-entropy of softmax(logits): d loss / d logits = (p - onehot(y)) / n, then the chain rule."""
-    before = x @ theta.w1.T + theta.b1
-    hidden = np.maximum(before, 0)
-    logits = hidden @ theta.w2.T + theta.b2
+    """Of the mean cross-entropy of softmax(logits)."""
+    widths = _widths(theta)
+    return Weights.of(loss_gradient(theta.flat(), x, y, widths)[1], *widths)
+
+
+def train(received: Weights, batches: Iterable[Batch], **terms: float) -> Weights:
+    """`sgd` on named parameters."""
+    widths = _widths(received)
+    return Weights.of(sgd(received.flat(), batches, widths, **terms), *widths)
+
+
+def _widths(theta: Weights) -> tuple[int, int, int]:
+    hidden, features = theta.w1.shape
+    return features, hidden, len(theta.b2)
+
+
+def layers(theta: Array, widths: Sequence[int]) -> list[tuple[Array, Array]]:
+    """Weight [out, in] and bias [out] of every layer of the flat vector [d], as views."""
+    parts, start = [], 0
+    for fan_in, fan_out in pairwise(widths):
+        end = start + fan_out * fan_in
+        parts.append((theta[start:end].reshape(fan_out, fan_in), theta[end : end + fan_out]))
+        start = end + fan_out
+    assert start == len(theta)
+    return parts
+
+
+def forward(theta: Array, x: npt.NDArray[np.floating], widths: Sequence[int]) -> list[Array]:
+    """What every layer reads, x first, and the logits last."""
+    read = [x.astype(np.float64)]
+    for number, (weight, bias) in enumerate(layers(theta, widths), 1):
+        before = read[-1] @ weight.T + bias
+        read.append(before if number == len(widths) - 1 else np.maximum(before, 0))
+    return read
+
+
+def loss_gradient(
+    theta: Array,
+    x: npt.NDArray[np.floating],
+    y: npt.NDArray[np.int64],
+    widths: Sequence[int],
+    mask: npt.NDArray[np.bool_] | None = None,
+) -> tuple[float, Array]:
+    """The mean cross-entropy f of softmax(logits) and its gradient [d]; with a mask [d], f(m theta) and m grad f.
+
+    d f / d logits = (p - onehot(y)) / n, then the chain rule, layer by layer.
+    """
+    if mask is not None:
+        loss, g = loss_gradient(theta * mask, x, y, widths)
+        return loss, g * mask
+    *read, logits = forward(theta, x, widths)
     p = np.exp(logits - logits.max(axis=1, keepdims=True))
     p /= p.sum(axis=1, keepdims=True)
-    p[np.arange(len(y)), y] -= 1
-    error = p / len(y)
-    back = (error @ theta.w2) * (before > 0)
-    return Weights(back.T @ x, back.sum(axis=0), error.T @ hidden, error.sum(axis=0))
+    rows = np.arange(len(y))
+    loss = -float(np.log(p[rows, y]).mean())
+    p[rows, y] -= 1
+    error, parts = p / len(y), []
+    for (weight, _), inputs in zip(reversed(layers(theta, widths)), reversed(read), strict=True):
+        parts += [error.sum(axis=0), (error.T @ inputs).ravel()]
+        error = (error @ weight) * (inputs > 0)
+    return loss, np.concatenate(parts[::-1])
 
 
-def train(
-    received: Weights,
+def sgd(
+    theta: npt.NDArray[np.floating],
     batches: Iterable[Batch],
+    widths: Sequence[int],
     *,
     lr: float,
     momentum: float = 0.0,
     proximal: float = 0.0,
     sam: float = 0.0,
-) -> Weights:
-    """v <- momentum v + g + proximal (w - received); w <- w - lr v, with g at w + sam g / |g| where sam is on."""
-    w, v = received, ZERO
+    mask: npt.NDArray[np.bool_] | None = None,
+    bend: Callable[[Array], Array] = lambda g: g,
+) -> Array:
+    """v <- momentum v + bend(g) + proximal (w - received); w <- w - lr v, from w = received = theta [d].
+
+    g is the minibatch gradient, with `sam` that at w + sam g / |g|. With a mask [d] the client receives m theta
+    and trains that: SAM's norm is over the covered coordinates, and what `bend` gives is masked.
+    """
+    received = theta.astype(np.float64) if mask is None else theta * mask.astype(np.float64)
+    w, v = received, np.zeros(len(theta))
     for x, y in batches:
-        g = gradient(w, x, y)
+        _, g = loss_gradient(w, x, y, widths, mask)
         if sam:
-            g = gradient(w.plus(sam / float(np.linalg.norm(g.flat())), g), x, y)
-        g = g.plus(proximal, w.plus(-1, received))
-        v = g.plus(momentum, v)
-        w = w.plus(-lr, v)
+            _, g = loss_gradient(w + sam * g / np.linalg.norm(g), x, y, widths, mask)
+        g = bend(g) + proximal * (w - received)
+        v = momentum * v + (g if mask is None else g * mask)
+        w = w - lr * v
     return w
