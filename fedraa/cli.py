@@ -125,17 +125,19 @@ def exit_code(command: Callable[[], object]) -> int:
     except ValueError as error:
         sys.stderr.write(f"fedraa: {error}\n")
         return 2
-    except _failures() as error:
-        sys.stderr.write(f"fedraa: {error}\n")
-        return 1
     except KeyboardInterrupt as error:
         sys.stderr.write(f"\nfedraa: {error or 'interrupted'}\n")
         return 130
+    except SystemExit:  # of --help, which is to be quick: what follows takes seconds to import
+        raise
+    except _failures() as error:
+        sys.stderr.write(f"fedraa: {error}\n")
+        return 1
     return 0
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """What a run or a log may come to; asked for only when something did, for `--help` is to be quick."""
+    """What a run or a log may come to."""
     from fedraa.loop import RunFailed
     from fedraa.replay import Inconsistent
 

@@ -29,6 +29,8 @@ def load_npz(path: Path) -> Dataset:
 
 def _read(path: Path) -> dict[str, Array]:
     try:
+        if not _looks_like_numpy(path):
+            raise ValueError("cannot be read as an .npz archive (it is something else)")
         archive = np.load(path, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise ValueError("is a single array; it must be an archive as numpy.savez writes it")
@@ -41,6 +43,12 @@ def _read(path: Path) -> dict[str, Array]:
         raise ValueError("there is no such file") from None
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"cannot be read as an .npz archive ({error})") from error
+
+
+def _looks_like_numpy(path: Path) -> bool:
+    """An archive or a single array; numpy takes whatever is neither for a pickle, and says so."""
+    with path.open("rb") as stream:
+        return stream.read(6) == b"\x93NUMPY" or zipfile.is_zipfile(path)
 
 
 def _checked(name: str, arrays: dict[str, Array]) -> Dataset:

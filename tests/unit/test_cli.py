@@ -1,0 +1,169 @@
+"""The command line: every mistake is one sentence and exit code 2, before anything is started or written."""
+
+import json
+import os
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedraa import Experiment
+from fedraa.cli import main
+
+DIGITS = {"x_train": (40, 8), "x_test": (10, 8)}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with one of each kind of bad file in it."""
+    rng = np.random.default_rng(0)
+    good = {name: rng.normal(size=shape).astype(np.float32) for name, shape in DIGITS.items()}
+    good |= {name: np.arange(size) % 4 for name, size in (("y_train", 40), ("y_test", 10))}
+    np.savez(tmp_path / "good.npz", **good)
+    np.savez(tmp_path / "missing.npz", x_train=good["x_train"])
+    np.savez(tmp_path / "nan.npz", **good | {"x_train": np.full((40, 8), np.nan, np.float32)})
+    (tmp_path / "garbage.npz").write_bytes(b"not an archive")
+    (tmp_path / "short.csv").write_text("compute\n1\n2\n")
+    (tmp_path / "words.csv").write_text("compute\n" + "quick\n" * 10)
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "notes.txt").write_text("mine")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# The twelve kinds of bad input of the first issue, and where a kind has several faces, each of them.
+BAD = {
+    "unknown method": ("--method fedmagic", ["method", "'fedmagic'", "fed-raa"]),
+    "unknown dataset": ("--dataset mnits", ["dataset", "'mnits'", "digits"]),
+    "ratios not of sum 1": ("--ratios 0.5 0.6", ["ratios", "1.1", "sum to 1"]),
+    "no clients": ("--clients 0", ["clients", "0", "1"]),
+    "negative capability": ("--capabilities=-1:0.5,3:0.5", ["capabilities", "-1", "over 0"]),
+    "more fragments than neurons": ("--hidden 3 --fragments 5", ["ratios", "3 units", "fewer"]),
+    "empty client": ("--clients 2000", ["client 1437", "fewer clients"]),
+    "no such npz": ("--dataset none.npz", ["dataset", "none.npz", "no such file"]),
+    "unreadable npz": ("--dataset garbage.npz", ["dataset", "garbage.npz", "cannot be read"]),
+    "malformed npz": ("--dataset missing.npz", ["dataset", "missing.npz", "lacks y_train, x_test, y_test"]),
+    "no such csv": ("--capabilities none.csv", ["capabilities", "none.csv", "cannot be read"]),
+    "malformed csv": ("--capabilities words.csv", ["capabilities", "words.csv row 1", "quick"]),
+    "csv of the wrong length": ("--capabilities short.csv", ["capabilities", "2 devices for 10 clients"]),
+    "out in use": ("--out used", ["out", "used", "new or empty"]),
+    "out is a file": ("--out good.npz", ["out", "good.npz", "new or empty"]),
+    "no workers": ("--workers 0", ["workers", "0", "1"]),
+    "infeasible delay bound": ("--delay-bound 0.01", ["delay_bound", "0.01", "cheapest fragment 0", "K*"]),
+    "NaN in the data": ("--dataset nan.npz", ["nan.npz", "x_train"]),
+    "target accuracy over 1": ("--target-accuracy 1.5", ["target_accuracy", "1.5", "1"]),
+    "foreign flag": ("--method fedavg --mixing 0.5", ["mixing", "0.5", "fedavg"]),
+    "unknown flag": ("--clint 3", ["--clint", "no such flag"]),
+    "not a number": ("--clients many", ["clients", "'many'"]),
+    "not a choice": ("--clock sundial", ["clock", "'sundial'", "virtual"]),
+    "no data folder": ("--dataset mnist", ["data_dir", "mnist", "folder"]),
+}
+
+
+def tree(root: Path) -> set[str]:
+    return {path.relative_to(root).as_posix() for path in root.rglob("*")}
+
+
+COMPARE = "compare fed-raa fedavg"
+# A plan writes nothing; what compare says of methods and of foreign flags is tested with it.
+CASES = [("run", kind) for kind in BAD]
+CASES += [("plan", kind) for kind in BAD if not kind.startswith("out ")]
+CASES += [(COMPARE, kind) for kind in BAD if kind not in ("unknown method", "foreign flag")]
+
+
+@pytest.mark.parametrize(("command", "kind"), CASES)
+def test_bad_input_is_refused_in_one_sentence(
+    command: str, kind: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags, said = BAD[kind]
+    before = tree(here)
+    assert main([*command.split(), *flags.split()]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("fedraa: ")
+    assert err.count("\n") == 1
+    assert err.endswith("\n")
+    for part in said:
+        assert part in err
+    assert tree(here) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "no command; choose one of run, "),
+        (["walk"], "walk: there is no such command"),
+        (["replay", "nowhere"], "run: nowhere is not a run directory"),
+        (["compare"], "methods"),
+    ],
+)
+def test_bad_commands(arguments: list[str], said: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_run_prints_a_table_and_writes_its_directory(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--updates", "60", "--engine", "local", "--out", "first"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    summary = json.loads((here / "first" / "summary.json").read_text())
+    assert "60 (60 tasks)" in out
+    assert f"{summary['accuracy']:.4f}" in out
+    assert summary["model_sha256"][:16] in out
+    assert "first" in out
+    written = {"config.json", "events.jsonl", "evals.csv", "model.pt", "summary.json"}
+    assert written <= {path.name for path in (here / "first").iterdir()}
+
+
+def test_a_quiet_run_prints_nothing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--updates", "5", "--engine", "local", "--quiet", "--out", "first"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_runs_without_a_directory_get_new_ones(here: Path) -> None:
+    flags = "--method fedavg --rounds 1 --engine local --quiet --dataset good.npz --clients 4"
+    for _ in range(2):
+        assert main(["run", *flags.split()]) == 0
+    assert sorted(path.name for path in (here / "runs").iterdir()) == ["fedavg-good-0", "fedavg-good-0-2"]
+
+
+def test_flags_reach_the_configuration_of_the_run(here: Path) -> None:
+    flags = (
+        "--method fed-raa --dataset good.npz --model mlp --hidden 20 --clients 4 --ratios 0.25 0.75 --jitter 0.2 "
+        "--capabilities 1:0.5,3:0.5 --scheduler random --updates 6 --seed 3 --engine local --clock virtual --out run "
+        "--partition dirichlet --dirichlet 5 --mixing 0.4 --staleness polynomial --proximal 0.1 --sam 0.05 "
+        "--local-steps 2 --batch-size 4 --lr 0.1 --momentum 0 --eval-every 2 --device cpu --quiet"
+    )
+    assert main(["run", *flags.split()]) == 0
+    experiment = json.loads((here / "run" / "config.json").read_text())["experiment"]
+    words = [word for word in flags.split() if word != "--quiet"]
+    for flag, value in pairwise(words):
+        if flag.startswith("--") and flag not in ("--ratios", "--hidden"):
+            assert str(experiment[flag.lstrip("-").replace("-", "_")]) in (value, f"{value}.0")
+    assert (experiment["ratios"], experiment["hidden"], experiment["quiet"]) == ([0.25, 0.75], [20], True)
+
+
+def test_every_field_of_an_experiment_is_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(f"--{field.replace('_', '-')}" in shown for field in Experiment.model_fields)
+
+
+@pytest.mark.parametrize("module", ["fedraa", "fedraa.cli"])
+def test_it_runs_as_a_module(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", module, "run", "--clients", "0"], capture_output=True, text=True, env=dict(os.environ)
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("fedraa: clients: got 0")
+
+
+def test_help_needs_neither_torch_nor_ray() -> None:
+    code = "import sys, fedraa.cli as c\ntry: c.main(['--help'])\nexcept SystemExit: pass\n"
+    code += "sys.exit(any(name in sys.modules for name in ('torch', 'ray', 'pandas')))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0

@@ -1,0 +1,65 @@
+"""What is shown: figures while a run lasts, tables, quantities."""
+
+import json
+
+import pytest
+
+from fedraa import Experiment
+from fedraa.cli import main
+from fedraa.display import figures, progress, quantity, share, words
+from fedraa.loop import Limits, Progress
+from fedraa.methods import METHODS, StalenessMix
+
+
+@pytest.mark.parametrize(
+    ("steps", "time", "expected"),
+    [(200, None, 0.25), (None, 4.0, 0.5), (200, 4.0, 0.5), (100, 40.0, 0.5), (20, None, 1.0), (None, None, 0.0)],
+)
+def test_share_is_towards_the_nearest_limit(steps: int | None, time: float | None, expected: float) -> None:
+    assert share(Progress(50, 2.0, None, 3, Limits(steps, time, None))) == expected
+
+
+def test_figures_name_what_there_is() -> None:
+    assert figures(Progress(50, 2.0, 0.9, 3, Limits(200, None, None))) == (
+        "step 50/200 · time 2 · accuracy 0.900 · 3 in flight"
+    )
+    assert figures(Progress(50, 2.0, None, 3, Limits(None, 8.0, None))) == "step 50 · time 2/8 · 3 in flight"
+
+
+def test_progress_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress(Experiment()) as watch:
+        watch(Progress(50, 2.0, 0.9, 3, Limits(200, None, None)))
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (999.6, "1 kB"),
+        (6040, "6.04 kB"),
+        (1234567, "1.23 MB"),
+        (2.5e12, "2.5 TB"),
+        (3e18, "3000 PB"),
+    ],
+)
+def test_quantities(value: float, text: str) -> None:
+    assert quantity(value, "B") == text
+
+
+def test_words_of_a_choice() -> None:
+    assert words(StalenessMix(0.4, "hinge")) == "StalenessMix: mixing 0.4, staleness hinge"
+
+
+def test_methods_are_listed_for_people_and_for_scripts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods"]) == 0
+    shown = capsys.readouterr().out
+    assert main(["methods", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [method["name"] for method in listed] == list(METHODS)
+    assert all(name in shown for name in METHODS)
+    assert set(listed[0]) == {"name", "paper", "submodel", "local", "update", "schedule"}
+    fed_raa = next(method for method in listed if method["name"] == "fed-raa")
+    assert fed_raa["schedule"]["scheduler"] == "gre-raa"
+    assert fed_raa["submodel"] == {"kind": "Fragments", "ratios": [0.1, 0.2, 0.3, 0.4]}
