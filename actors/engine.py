@@ -19,7 +19,7 @@ from fedraa.assembly import Assembly
 from fedraa.checkpoint import newest_first
 from fedraa.experiment import Experiment
 from fedraa.history import CHECKPOINTS
-from fedraa.interrupt import interruptible
+from fedraa.interrupt import interruptible, uninterrupted
 from fedraa.loop import Progress, RunFailed
 
 WATCH_SECONDS = 0.2
@@ -34,7 +34,7 @@ def run_on_ray(assembly: Assembly, directory: Path, watch: Callable[[Progress], 
     A server that dies is started again from its last checkpoint.
     """
     experiment, stop = assembly.experiment, Event()
-    with cluster(experiment), interruptible(stop.set):
+    with interruptible(stop.set), cluster(experiment):
         blocks = put_blocks(assembly.data)
         hosted = ray.put(assembly.without_training_rows())
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
@@ -95,4 +95,5 @@ def cluster(experiment: Experiment) -> Iterator[None]:
         try:
             yield
         finally:
-            ray.shutdown()
+            with uninterrupted():
+                ray.shutdown()

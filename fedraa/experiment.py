@@ -120,7 +120,7 @@ class Experiment(BaseModel):
     eval_every: Count | None = None
     """Evaluate every so many updates (default: one per client) or rounds (default 1)."""
     checkpoint_every: Count | None = None
-    """Checkpoint every so many updates (default: one per client) or rounds (default 1)."""
+    """Checkpoint every so many updates or rounds (default: about every 10 seconds)."""
     max_update_norm: Positive | None = None
     """Refuse updates whose Euclidean norm is over this (default: no bound)."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0

@@ -22,6 +22,8 @@ from fedraa.server import Server
 from fedraa.server.door import refuse
 
 ATTEMPTS = 4  # of one task, before the run gives up
+SAVE_SECONDS = 10.0  # between checkpoints, if the steps do not say when; what a death costs at most
+SAVE_PAUSE = 20  # and at least so many times what the last one took
 POLL = 0.1  # seconds that one move waits before the loop looks around
 
 
@@ -62,8 +64,8 @@ class _Evaluating:
 class Loop:
     """Runs a server to one of its limits, by moves between which loop, server and log are consistent.
 
-    `save` is called with every `checkpoint_every` steps, and at the start; `stop`, once set by whomever, ends the
-    loop after the move under way.
+    `save` is called at the start and with every `checkpoint_every` steps, or where that is None every
+    `SAVE_SECONDS` of real time; `stop`, once set by whomever, ends the loop after the move under way.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class Loop:
         *,
         limits: Limits,
         eval_every: int,
-        checkpoint_every: int,
+        checkpoint_every: int | None,
         jitter: float,
         seed: int,
         wall: bool,
@@ -84,7 +86,7 @@ class Loop:
         watch: Callable[[Progress], None] = lambda progress: None,
     ) -> None:
         self.server, self.pool, self.log = server, pool, log
-        self._limits, self._eval_every, self._checkpoint_every = limits, eval_every, checkpoint_every
+        self._limits, self._eval_every, self._every = limits, eval_every, checkpoint_every
         self._jitter, self._seed, self._wall = jitter, seed, wall
         self._max_update_norm = max_update_norm
         self._save, self._stop, self._watch = save, stop, watch
@@ -97,6 +99,7 @@ class Loop:
         self._waiting: deque[int] = deque()
         self._pending: _Evaluating | None = None
         self._evaluated = self._saved = -1  # steps
+        self._save_at = 0.0
         self._accuracy: float | None = None
         self.time_to_target: float | None = None
 
@@ -158,10 +161,8 @@ class Loop:
             return reason
         elif self._waiting:
             self._offer()
-        elif self._saved != step and step % self._checkpoint_every == 0:
-            self._saved = step
-            self.log.record("checkpoint", self._now, step=step)
-            self._save()
+        elif self._checkpoint_is_due():
+            self._checkpoint()
         elif (update := self._next_real() if self._wall else self._next_virtual()) is not None:
             self._waiting.extend(self.server.commit(update, self._now))
             self._watch(Progress(self.server.step, self._now, self._accuracy, len(self._tasks), self._limits))
@@ -262,6 +263,21 @@ class Loop:
         if self._limits.accuracy is not None and evaluation.accuracy >= self._limits.accuracy:
             self.time_to_target = pending.t
         return True
+
+    def _checkpoint_is_due(self) -> bool:
+        if self._every is None:
+            return time.monotonic() >= self._save_at
+        return self._saved != self.server.step and self.server.step % self._every == 0
+
+    def _checkpoint(self) -> None:
+        """Recorded only where the number of steps says when: real time must not show in a log."""
+        if self._every is not None:
+            self.log.record("checkpoint", self._now, step=self.server.step)
+        self._saved = self.server.step
+        started = time.monotonic()
+        self._save()
+        ended = time.monotonic()
+        self._save_at = ended + max(SAVE_SECONDS, SAVE_PAUSE * (ended - started))
 
     def _clock(self) -> float:
         return time.monotonic() - self._started
