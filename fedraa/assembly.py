@@ -15,7 +15,7 @@ from fedraa.fleet import Fleet, make_fleet
 from fedraa.local import Recipe
 from fedraa.local.evaluator import STATISTICS_SAMPLES
 from fedraa.local.schedule import lr_schedule
-from fedraa.local.split import measure_stem
+from fedraa.local.split import Stem, measure_stem
 from fedraa.loop import Limits
 from fedraa.messages import Vector
 from fedraa.methods import Asynchronous, Mean, Method, Rounds, ScheduledRounds, SyncMix, resolve
@@ -72,10 +72,6 @@ class Assembly:
         return self.experiment.eval_every or self._steps_per_round
 
     @property
-    def checkpoint_every(self) -> int:
-        return self.experiment.checkpoint_every or self._steps_per_round
-
-    @property
     def _steps_per_round(self) -> int:
         """Server steps in which every client is heard about once."""
         if not self.method.asynchronous:
@@ -83,16 +79,21 @@ class Assembly:
         per_step = self.method.update.size if isinstance(self.method.update, Buffer) else 1
         return max(1, self.experiment.clients // per_step)
 
+    @cached_property
+    def stem(self) -> Stem | None:
+        """The client's part of a model in split learning."""
+        split = self.method.local.split
+        return measure_stem(self.traced.module, split, self.example) if split else None
+
     def costs(self) -> CostModel:
-        solver = self.method.local
         return CostModel(
             self.fleet,
             self.data.sizes,
-            solver,
+            self.method.local,
             self.measure,
             self.traced.widths(self.traced.full()),
             unit=self.experiment.time_scale if self.wall else 1.0,
-            stem=measure_stem(self.traced.module, solver.split, self.example) if solver.split else None,
+            stem=self.stem,
         )
 
     def measure(self, widths: tuple[int, ...]) -> Cost:

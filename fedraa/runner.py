@@ -165,7 +165,6 @@ def describe(assembly: Assembly) -> dict[str, object]:
             "shapes": [{"widths": list(w), **asdict(cost)} for w, cost in assembly.shapes.items()],
             "stem": None if assembly.stem is None else asdict(assembly.stem),
             "eval_every": assembly.eval_every,
-            "checkpoint_every": assembly.checkpoint_every,
             "limits": asdict(assembly.limits),
         },
         "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
