@@ -1,0 +1,177 @@
+"""A run that was killed anywhere and resumed ends with the same bits and the same log as one that never was."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedraa.checkpoint import newest_first
+from fedraa.experiment import Experiment
+from fedraa.front import resume, run
+from fedraa.history import CHECKPOINTS, EVALS, EVENTS, History
+from fedraa.loop import Progress
+from fedraa.methods import METHODS, without_foreign_flags
+
+SMALL = {"engine": "local", "hidden": (8,), "clients": 4, "local_steps": 2, "checkpoint_every": 3, "seed": 5}
+
+
+class Killed(Exception):
+    """The process ends here."""
+
+
+class KillAt:
+    """Dies at the n-th commit that it sees: nothing after it is run or written."""
+
+    def __init__(self, commit: int) -> None:
+        self.left = commit
+
+    def __call__(self, progress: Progress) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise Killed
+
+
+def experiment(method: str, out: Path, **changes: object) -> Experiment:
+    """A few dozen commits of a method: as many updates, or some rounds."""
+    limit = {"updates": 25} if METHODS[method].asynchronous else {"rounds": 5}
+    return without_foreign_flags(Experiment(**{"method": method, **SMALL, **limit, "out": out, **changes}))
+
+
+def lines(directory: Path) -> list[dict[str, object]]:
+    """The log but for real time."""
+    return [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
+
+
+def commits(directory: Path) -> int:
+    return sum(line["kind"] == "commit" for line in lines(directory))
+
+
+def same_run(directory: Path, undisturbed: Path) -> None:
+    assert lines(directory) == lines(undisturbed)
+    assert History(directory).evals.drop(columns="wall").equals(History(undisturbed).evals.drop(columns="wall"))
+    ours, theirs = History(directory).summary, History(undisturbed).summary
+    assert {**ours, "wall": 0} == {**theirs, "wall": 0}
+    assert (directory / "model.pt").read_bytes() == (undisturbed / "model.pt").read_bytes()
+
+
+def killed(trial: Experiment, commit: int) -> None:
+    with pytest.raises(Killed):
+        run(trial, watch=KillAt(commit))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_killed_twice_and_resumed_it_is_the_same_run(method: str, tmp_path: Path) -> None:
+    undisturbed, directory = tmp_path / "undisturbed", tmp_path / "killed"
+    run(experiment(method, undisturbed))
+    rng = np.random.default_rng(list(METHODS).index(method))
+    total = commits(undisturbed)
+    killed(experiment(method, directory), int(rng.integers(1, total)))
+    with pytest.raises(Killed):
+        resume(directory, watch=KillAt(int(rng.integers(1, 4))))
+    resume(directory)
+    same_run(directory, undisturbed)
+
+
+@pytest.mark.parametrize("method", ["fed-raa", "fedavg"])
+def test_it_does_not_matter_where_it_was_killed(method: str, tmp_path: Path) -> None:
+    undisturbed = tmp_path / "undisturbed"
+    run(experiment(method, undisturbed))
+    for commit in range(1, commits(undisturbed)):
+        directory = tmp_path / str(commit)
+        killed(experiment(method, directory), commit)
+        resume(directory)
+        same_run(directory, undisturbed)
+
+
+@pytest.mark.parametrize("tail", [b"", b'{"seq":', b'{"seq":99,"kind":"commit"}\n{"se'])
+def test_a_torn_log_is_repaired(tail: bytes, tmp_path: Path) -> None:
+    run(experiment("fed-raa", tmp_path / "undisturbed"))
+    directory = tmp_path / "killed"
+    killed(experiment("fed-raa", directory), 14)
+    for name in (EVENTS, EVALS):
+        content = (directory / name).read_bytes()
+        (directory / name).write_bytes(content[: len(content) - 3 * (not tail)] + tail)
+    resume(directory)
+    same_run(directory, tmp_path / "undisturbed")
+
+
+@pytest.mark.parametrize("damage", ["torn", "flipped", "empty", "ahead of the log"])
+def test_with_the_last_checkpoint_damaged_the_one_before_is_used(damage: str, tmp_path: Path) -> None:
+    run(experiment("fed-raa", tmp_path / "undisturbed"))
+    directory = tmp_path / "killed"
+    killed(experiment("fed-raa", directory), 14)
+    newest = newest_first(directory / CHECKPOINTS)[0]
+    content = newest.read_bytes()
+    if damage == "torn":
+        newest.write_bytes(content[: len(content) // 2])
+    elif damage == "flipped":
+        newest.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])
+    elif damage == "empty":
+        newest.write_bytes(b"")
+    else:
+        log = (directory / EVENTS).read_text().splitlines(keepends=True)
+        marks = [number for number, line in enumerate(log) if json.loads(line)["kind"] == "checkpoint"]
+        (directory / EVENTS).write_text("".join(log[: marks[-1]]))
+    resume(directory)
+    same_run(directory, tmp_path / "undisturbed")
+
+
+def test_without_a_usable_checkpoint_one_sentence_says_so_and_nothing_is_touched(tmp_path: Path) -> None:
+    killed(experiment("fed-raa", tmp_path), 14)
+    for path in newest_first(tmp_path / CHECKPOINTS):
+        path.write_bytes(b"junk")
+    before = (tmp_path / EVENTS).read_bytes()
+    with pytest.raises(ValueError, match=r"^run: no checkpoint in .* can be used: .*ckpt is not a checkpoint; .*"):
+        resume(tmp_path)
+    assert (tmp_path / EVENTS).read_bytes() == before
+
+
+def test_killed_before_its_first_checkpoint_it_begins_again(tmp_path: Path) -> None:
+    run(experiment("fed-raa", tmp_path / "undisturbed"))
+    directory = tmp_path / "killed"
+    killed(experiment("fed-raa", directory), 2)
+    shutil.rmtree(directory / CHECKPOINTS)
+    resume(directory)
+    same_run(directory, tmp_path / "undisturbed")
+
+
+def test_the_target_is_reached_at_the_same_time(tmp_path: Path) -> None:
+    changes: dict[str, object] = {"target_accuracy": 0.3, "updates": 400, "eval_every": 5}
+    undisturbed, directory = tmp_path / "undisturbed", tmp_path / "killed"
+    history = run(experiment("fed-raa", undisturbed, **changes))
+    assert history.summary["reason"] == "accuracy"
+    killed(experiment("fed-raa", directory, **changes), int(str(history.summary["steps"])) - 1)
+    resume(directory)
+    same_run(directory, undisturbed)
+
+
+def test_on_the_wall_clock_no_update_is_lost_or_applied_twice(tmp_path: Path) -> None:
+    trial = experiment("fed-raa", tmp_path, clock="wall", time_scale=0.01, updates=60)
+    killed(trial, 20)
+    resume(tmp_path)
+    history = lines(tmp_path)
+    answered = [line["task"] for line in history if line["kind"] == "commit"]
+    assert len(answered) == len(set(answered)) == 60
+    assert [line["seq"] for line in history] == list(range(len(history)))
+    times = [float(str(line["t"])) for line in history if line["kind"] == "commit"]
+    assert times == sorted(times)
+
+
+def test_what_cannot_be_resumed_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is not a run directory"):
+        resume(tmp_path)
+    run(experiment("fed-raa", tmp_path / "ended"))
+    with pytest.raises(ValueError, match=r"ended has ended; there is nothing to go on with$"):
+        resume(tmp_path / "ended")
+    killed(experiment("fed-raa", tmp_path / "killed"), 9)
+    config = tmp_path / "killed" / "config.json"
+    described = json.loads(config.read_text())
+    described["experiment"]["hidden"] = [9]
+    config.write_text(json.dumps(described))
+    with pytest.raises(ValueError, match=r"was of another model, dataset or fleet, its \w+ differs"):
+        resume(tmp_path / "killed")
+    config.write_text("{")
+    with pytest.raises(ValueError, match="is not JSON"):
+        resume(tmp_path / "killed")
