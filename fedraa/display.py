@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import MISSING, asdict, fields, is_dataclass
 
 from rich import box
 from rich.console import Console
@@ -13,13 +13,13 @@ from rich.table import Table
 
 from fedraa.experiment import Experiment
 from fedraa.history import History
+from fedraa.local.solver import Solver
 from fedraa.loop import Progress
-from fedraa.methods import METHODS
+from fedraa.methods import METHODS, Method
 
 AXES = ("submodel", "local", "update", "schedule")
 WIDEST = 10_000  # characters
-# Fields of a local solver that every run sets by its flags: they tell no method from another.
-OF_THE_RUN = ("lr", "batch_size", "epochs", "steps")
+PLAIN = Solver(momentum=0.0)  # what a local solver sets beyond this tells it from others
 
 
 def say(text: str) -> None:
@@ -99,7 +99,7 @@ def methods_table(*, as_json: bool) -> None:
     """Every method and its four choices, for people or for scripts."""
     if as_json:
         listed = [
-            {"name": name, "paper": method.paper}
+            {"name": name, "paper": method.paper, "note": method.note}
             | {axis: {"kind": type(choice).__name__, **_fields(choice)} for axis, choice in _choices(method)}
             for name, method in METHODS.items()
         ]
@@ -107,16 +107,22 @@ def methods_table(*, as_json: bool) -> None:
         return
     table = Table("method", *AXES, "paper", box=box.SIMPLE_HEAD)
     for name, method in METHODS.items():
-        table.add_row(name, *(words(choice) for _, choice in _choices(method)), method.paper)
+        table.add_row(name, *(words(choice) for _, choice in _choices(method)), _source(method))
     show(table)
 
 
 def words(choice: object) -> str:
-    """A choice on one line: its kind and the values that it sets."""
-    assert is_dataclass(choice)  # as every choice of a method is
-    given = ((item.name, getattr(choice, item.name)) for item in fields(choice) if item.name not in OF_THE_RUN)
-    values = ", ".join(f"{name} {_value(value)}" for name, value in given if value)
-    return type(choice).__name__ + (f": {values}" if values else "")
+    """A choice on one line: its kind, what it sets, and the parts of it that are not as usual."""
+    assert is_dataclass(choice)
+    texts = []
+    for item in fields(choice):
+        value = getattr(choice, item.name)
+        if is_dataclass(value):
+            usual = item.default if item.default_factory is MISSING else item.default_factory()
+            texts += [] if value == usual else [f"({words(value)})"]
+        elif value and not (isinstance(choice, Solver) and value == getattr(PLAIN, item.name)):
+            texts.append(item.name if value is True else f"{item.name} {_listed(value)}")
+    return type(choice).__name__ + (f": {', '.join(texts)}" if texts else "")
 
 
 def quantity(value: object, unit: str) -> str:
@@ -129,7 +135,15 @@ def quantity(value: object, unit: str) -> str:
     return f"{number:.4g} P{unit}"
 
 
-def _choices(method: object) -> list[tuple[str, object]]:
+def _listed(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _source(method: Method) -> str:
+    return f"{method.paper}; {method.note}" if method.note else method.paper
+
+
+def _choices(method: Method) -> list[tuple[str, object]]:
     return [(axis, getattr(method, axis)) for axis in AXES]
 
 
@@ -137,9 +151,3 @@ def _fields(choice: object) -> dict[str, object]:
     assert is_dataclass(choice)
     assert not isinstance(choice, type)
     return asdict(choice)
-
-
-def _value(value: object) -> str:
-    if isinstance(value, tuple):
-        return " ".join(map(str, value))
-    return words(value) if is_dataclass(value) else str(value)

@@ -1,7 +1,7 @@
 """What a run will take, before it is run: costs, delay bound, feasible sets, memory, time to expect."""
 
-import heapq
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -11,90 +11,112 @@ from rich.table import Table
 from fedraa.assembly import Assembly, assemble
 from fedraa.display import quantity, say, show
 from fedraa.experiment import Experiment
-from fedraa.fleet import Fleet, Floats, jitter_factor
-from fedraa.streams import generator
+from fedraa.fleet import Fleet, Floats
+from fedraa.forecast import dry_run, first_round
+from fedraa.messages import Task
+from fedraa.methods import Asynchronous, Rounds
+from fedraa.server.asynchronous import Buffer
 from fedraa.submodels.indices import owners
 from schedulers import SCHEDULERS, Scheduler, delay_bound
 
 Ints = npt.NDArray[np.int64]
 
-MOST_CLASSES = 12  # of devices, that are shown one by one
-GROUPS = 10  # that more of them are put into, from fast to slow
+MOST_CLASSES = 12  # of devices, or shapes of submodels, that are shown one by one
+GROUPS = 10  # that more classes of devices are put into, from fast to slow
+MOST_WIDTHS = 6  # of one submodel
 DRY_STEPS = 20_000  # updates of a dry run; what is beyond follows from the rate
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """A run of the schedule without training: `time` on the run's clock after `steps` updates.
-
-    `counts` are the updates per fragment; staleness is on the fragments' own versions.
-    """
-
-    time: float
-    steps: int
-    counts: tuple[int, ...]
-    staleness_mean: float
-    staleness_max: int
 
 
 def plan(experiment: Experiment) -> None:
     """Print what the experiment will take; ValueError, as `run` would raise it, if it cannot be run."""
     assembly = assemble(experiment)
-    costs = assembly.costs().table([part.widths for part in assembly.parts])
     schedule = assembly.method.schedule
-    bound = delay_bound(costs) if schedule.delay_bound is None else schedule.delay_bound
-    scheduler = SCHEDULERS[schedule.scheduler](costs, bound)
-    show(parts_table(assembly))
-    show(devices_table(assembly.fleet, costs, scheduler))
-    origin = "K*, from the costs" if schedule.delay_bound is None else "as given"
-    say(f"delay bound    {bound:.4g} ({origin})")
-    say(f"server memory  {quantity(server_bytes(assembly), 'B')} at most, all clients in flight")
-    say(f"expected       {outlook(assembly, costs, scheduler)}")
+    if isinstance(schedule, Rounds):
+        tasks = first_round(assembly)
+        show(shapes_table(assembly, tasks))
+        show(devices_table(assembly.fleet, {"task": round_costs(assembly, tasks)}))
+        outlook = rounds_outlook(assembly, tasks)
+    else:
+        costs = assembly.costs().table([part.widths for part in assembly.parts])
+        bound = delay_bound(costs) if schedule.delay_bound is None else schedule.delay_bound
+        scheduler = SCHEDULERS[schedule.scheduler](costs, bound)
+        show(fragments_table(assembly))
+        show(devices_table(assembly.fleet, {str(j): column for j, column in enumerate(costs.T)}, scheduler))
+        say(f"delay bound    {bound:.4g} ({'K*, from the costs' if schedule.delay_bound is None else 'as given'})")
+        if isinstance(schedule, Asynchronous):
+            outlook = async_outlook(assembly, costs, scheduler)
+        else:
+            outlook = rounds_outlook(assembly, first_round(assembly))
+    say(f"server memory  about {quantity(server_bytes(assembly), 'B')}")
+    say(f"expected       {outlook}")
 
 
-def parts_table(assembly: Assembly) -> Table:
+def fragments_table(assembly: Assembly) -> Table:
     """The fragments, or the full model: widths, parameters and what training one takes."""
     owned = owners(assembly.traced, assembly.index_sets)
     never = int((owned == 0).sum())
     title = f"{assembly.experiment.model}: {assembly.traced.size} parameters, {never} of them never trained"
-    table = Table(title=title, box=box.SIMPLE_HEAD)
-    for name in ("fragment", "widths", "parameters", "owned", "shared", "one way", "per sample", "to train it"):
-        table.add_column(name, justify="right")
+    table = _shapes(title, "fragment", "owned", "shared")
     for number, part in enumerate(assembly.parts):
-        cost = assembly.shapes[part.widths]
         holders = owned if part.index is None else owned[part.index]
-        table.add_row(
-            str(number),
-            " ".join(map(str, part.widths)) or "–",
-            str(cost.params),
-            str(int((holders == 1).sum())),
-            str(int((holders > 1).sum())),
-            quantity(cost.bytes, "B"),
-            quantity(cost.flops, "FLOP"),
-            quantity(cost.memory, "B"),
-        )
+        once, more = int((holders == 1).sum()), int((holders > 1).sum())
+        table.add_row(str(number), *_shape(assembly, part.widths), str(once), str(more))
     return table
 
 
-def devices_table(fleet: Fleet, costs: Floats, scheduler: Scheduler) -> Table:
-    """What a task costs each class of devices, and which fragments are within the delay bound.
+def shapes_table(assembly: Assembly, tasks: Sequence[Task]) -> Table:
+    """The shapes of the submodels of a first round, the commonest first, and what training one takes."""
+    shapes = Counter(task.widths for task in tasks)
+    trained = {task.widths: 1.0 if task.mask is None else float(task.mask.mean()) for task in tasks}
+    shown = shapes.most_common(MOST_CLASSES)
+    title = f"{assembly.experiment.model}: {assembly.traced.size} parameters; submodels of the first round"
+    if len(shown) < len(shapes):
+        title += f", {len(shown)} of {len(shapes)} shapes"
+    table = _shapes(title, "clients", "unmasked")
+    for widths, clients in shown:
+        table.add_row(str(clients), *_shape(assembly, widths), f"{trained[widths]:.0%}")
+    return table
+
+
+def _shapes(title: str, first: str, *last: str) -> Table:
+    table = Table(title=title, box=box.SIMPLE_HEAD)
+    for name in (first, "widths", "parameters", "one way", "per sample", "to train it", *last):
+        table.add_column(name, justify="right")
+    return table
+
+
+def _shape(assembly: Assembly, widths: Sequence[int]) -> list[str]:
+    cost = assembly.measure(tuple(widths))
+    listed = " ".join(map(str, widths[:MOST_WIDTHS])) + (" …" if len(widths) > MOST_WIDTHS else "")
+    return [
+        listed or "–",
+        str(cost.params),
+        quantity(cost.bytes, "B"),
+        quantity(cost.flops, "FLOP"),
+        quantity(cost.memory, "B"),
+    ]
+
+
+def devices_table(fleet: Fleet, costs: dict[str, Floats], scheduler: Scheduler | None = None) -> Table:
+    """What a task costs each class of devices; `costs` [N] by fragment. Where a scheduler picks: what is feasible.
 
     A range covers unequal data or devices of one class; a fragment in brackets is feasible for some of them.
     """
-    table = Table(title="cost of a task by device and fragment", box=box.SIMPLE_HEAD)
-    for name in ("clients", "compute", *map(str, range(costs.shape[1])), "feasible", "|S|"):
+    table = Table(title="cost of a task by device", box=box.SIMPLE_HEAD)
+    for name in ("clients", "compute", *costs, *(["feasible", "|S|"] if scheduler else [])):
         table.add_column(name, justify="right")
-    for clients in device_classes(fleet, costs):
-        sets = [scheduler.feasible(client).tolist() for client in clients.tolist()]
-        every = set.intersection(*map(set, sets))
-        some = sorted(set.union(*map(set, sets)))
-        table.add_row(
+    for clients in device_classes(fleet, np.stack(list(costs.values()), axis=1)):
+        row = [
             str(len(clients)),
             _range(fleet.compute[clients]),
-            *(_range(costs[clients, fragment]) for fragment in range(costs.shape[1])),
-            " ".join(str(j) if j in every else f"({j})" for j in some),
-            _range(np.array([len(feasible) for feasible in sets], np.float64)),
-        )
+            *(_range(column[clients]) for column in costs.values()),
+        ]
+        if scheduler:
+            sets = [set(scheduler.feasible(client).tolist()) for client in clients.tolist()]
+            every = set.intersection(*sets)
+            row.append(" ".join(str(j) if j in every else f"({j})" for j in sorted(set.union(*sets))))
+            row.append(_range(np.array([len(feasible) for feasible in sets], np.float64)))
+        table.add_row(*row)
     return table
 
 
@@ -104,66 +126,66 @@ def device_classes(fleet: Fleet, costs: Floats) -> list[Ints]:
     kinds, kind = np.unique(rows, axis=0, return_inverse=True)
     if len(kinds) <= MOST_CLASSES:
         return [np.flatnonzero(kind.ravel() == number) for number in range(len(kinds))]
-    return np.array_split(np.argsort(costs.sum(axis=1), kind="stable"), GROUPS)
+    return np.array_split(np.argsort(np.nansum(costs, axis=1), kind="stable"), GROUPS)
+
+
+def round_costs(assembly: Assembly, tasks: Sequence[Task]) -> Floats:
+    """The cost of each client's task [N]; NaN for who does not take part."""
+    costs = np.full(len(assembly.fleet), np.nan)
+    for task in tasks:
+        costs[task.client] = task.cost
+    return costs
 
 
 def server_bytes(assembly: Assembly) -> int:
     """The model, and for every client a buffer sent and a buffer returned, each of the largest part."""
-    largest = max(assembly.shapes[part.widths].bytes for part in assembly.parts)
+    largest = max(assembly.measure(part.widths).bytes for part in assembly.parts)
     return assembly.params.nbytes + 2 * len(assembly.fleet) * largest
 
 
-def outlook(assembly: Assembly, costs: Floats, scheduler: Scheduler) -> str:
-    """What the budget will come to, in words."""
-    limits, experiment = assembly.limits, assembly.experiment
-    unless = "" if limits.accuracy is None else f", unless accuracy {limits.accuracy:g} is reached before"
-    if not assembly.method.asynchronous:
-        longest = max(costs[client, scheduler.feasible(client)].max() for client in range(len(costs)))
-        longest *= 1 + experiment.jitter
-        if limits.steps is None:
-            return f"at least {int((limits.time or 0) / longest)} rounds in time {limits.time:g}{unless}"
-        return f"{limits.steps} rounds in time {limits.steps * longest:.4g} at most{unless}"
-    steps = min(limits.steps or DRY_STEPS, DRY_STEPS)
-    dry = dry_run(costs, scheduler, experiment.jitter, experiment.seed, steps, limits.time)
-    rate = dry.steps / dry.time
-    updates = min(limits.steps or np.inf, np.inf if limits.time is None else rate * limits.time)
-    shares = " ".join(f"{count / dry.steps:.0%}" for count in dry.counts)
+def async_outlook(assembly: Assembly, costs: Floats, scheduler: Scheduler) -> str:
+    """What the budget of an asynchronous run will come to, by a dry run."""
+    limits, experiment, update = assembly.limits, assembly.experiment, assembly.method.update
+    dry = dry_run(
+        costs,
+        scheduler,
+        jitter=experiment.jitter,
+        seed=experiment.seed,
+        steps=min(limits.steps or DRY_STEPS, DRY_STEPS),
+        time=limits.time,
+        tasks_per_step=update.size if isinstance(update, Buffer) else 1,
+    )
+    steps, time = float(dry.steps), dry.time
+    if dry.steps == DRY_STEPS:
+        rate = dry.steps / dry.time
+        steps = min(limits.steps or np.inf, np.inf if limits.time is None else rate * limits.time)
+        time = steps / rate
+    shares = " ".join(f"{count / max(1, sum(dry.tasks)):.0%}" for count in dry.tasks)
+    by_fragment = f" ({shares} by fragment)" if len(dry.tasks) > 1 else ""
     return (
-        f"{updates:.0f} updates in time {updates / rate:.4g} ({shares} by fragment), "
-        f"staleness {dry.staleness_mean:.2f}, at most {dry.staleness_max}{unless}"
+        f"{steps:.0f} updates in time {time:.4g}{by_fragment}, staleness {dry.staleness_mean:.2f}, "
+        f"at most {dry.staleness_max}{_unless(assembly)}"
     )
 
 
-def dry_run(
-    costs: Floats, scheduler: Scheduler, jitter: float, seed: int, steps: int, time: float | None = None
-) -> Forecast:
-    """An asynchronous run by its costs alone, with the very draws that the real one on the virtual clock makes."""
-    clients, fragments = costs.shape
-    counts = np.zeros(fragments, np.int64)
-    turns = np.zeros(clients, np.int64)
-    due: list[tuple[float, int, int, int, int]] = []
-    staleness: list[int] = []
-    now = 0.0
+def rounds_outlook(assembly: Assembly, tasks: Sequence[Task]) -> str:
+    """What the budget of a run in rounds will come to, if they are like the first."""
+    limits = assembly.limits
+    longest = max(task.cost for task in tasks)
+    steps = np.inf if limits.steps is None else limits.steps
+    if limits.time is not None:
+        steps = min(steps, limits.time // longest)
+    time = steps * longest
+    return f"{steps:.0f} rounds of {longest:.4g} in time {time:.4g}, if they are like the first{_unless(assembly)}"
 
-    def dispatch(client: int) -> None:
-        turn = int(turns[client])
-        j = scheduler.choose(client, turn, counts, generator(seed, "schedule", client, turn))
-        end = now + costs[client, j] * jitter_factor(seed, jitter, client, turn)
-        heapq.heappush(due, (end, int(turns.sum()), client, j, int(counts[j])))
-        turns[client] += 1
 
-    for client in range(clients):
-        dispatch(client)
-    while len(staleness) < steps and (time is None or not staleness or due[0][0] <= time):
-        now, _, client, j, version = heapq.heappop(due)
-        staleness.append(int(counts[j]) - version)
-        counts[j] += 1
-        dispatch(client)
-    return Forecast(now, len(staleness), tuple(counts.tolist()), float(np.mean(staleness)), max(staleness))
+def _unless(assembly: Assembly) -> str:
+    target = assembly.limits.accuracy
+    return "" if target is None else f", unless accuracy {target:g} is reached before"
 
 
 def _range(values: Floats) -> str:
-    """`0.2`, or `0.1–0.2` where they differ; `–` for what no device can hold."""
+    """`0.2`, or `0.1–0.2` where they differ; `–` for what is nobody's or no device can hold."""
     finite = values[np.isfinite(values)]
     if not finite.size:
         return "–"

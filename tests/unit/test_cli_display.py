@@ -8,7 +8,7 @@ from fedraa import Experiment
 from fedraa.cli import main
 from fedraa.display import figures, progress, quantity, share, words
 from fedraa.loop import Limits, Progress
-from fedraa.methods import METHODS, StalenessMix
+from fedraa.methods import METHODS
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,20 @@ def test_quantities(value: float, text: str) -> None:
     assert quantity(value, "B") == text
 
 
-def test_words_of_a_choice() -> None:
-    assert words(StalenessMix(0.4, "hinge")) == "StalenessMix: mixing 0.4, staleness hinge"
+@pytest.mark.parametrize(
+    ("method", "axis", "text"),
+    [
+        ("fed-raa", "submodel", "Fragments: ratios 0.1 0.2 0.3 0.4"),
+        ("fed-raa", "update", "StalenessMix: mixing 0.6, staleness constant"),
+        ("fedavg", "submodel", "Full"),
+        ("fedavg", "update", "Mean: weights samples"),
+        ("ram-fed", "update", "Mean: weights uniform, (Memorised)"),
+        ("scaffold", "local", "Solver: control"),
+        ("fedprox", "local", "Solver: momentum 0.5, proximal 0.1"),
+    ],
+)
+def test_words_of_a_choice(method: str, axis: str, text: str) -> None:
+    assert words(getattr(METHODS[method], axis)) == text
 
 
 def test_methods_are_listed_for_people_and_for_scripts(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,7 +71,7 @@ def test_methods_are_listed_for_people_and_for_scripts(capsys: pytest.CaptureFix
     listed = json.loads(capsys.readouterr().out)
     assert [method["name"] for method in listed] == list(METHODS)
     assert all(name in shown for name in METHODS)
-    assert set(listed[0]) == {"name", "paper", "submodel", "local", "update", "schedule"}
+    assert set(listed[0]) == {"name", "paper", "note", "submodel", "local", "update", "schedule"}
     fed_raa = next(method for method in listed if method["name"] == "fed-raa")
     assert fed_raa["schedule"]["scheduler"] == "gre-raa"
     assert fed_raa["submodel"] == {"kind": "Fragments", "ratios": [0.1, 0.2, 0.3, 0.4]}
