@@ -16,7 +16,8 @@ def replay(directory: Path) -> str:
 
     The rules come from config.json, the books (counts, versions, staleness, clients at work, the clock) from
     the log itself; neither the data set nor the code that ran is needed. What was measured is believed: the
-    time `wall`, losses, accuracies, and arrivals on the wall clock.
+    time `wall`, losses, accuracies, drift, and arrivals on the wall clock. So is, of a method whose policy draws
+    submodels from the model itself, which one a client got and what it cost.
 
     Raises Inconsistent at the first line that does not follow from those before it, ValueError if the
     directory is no run.
@@ -38,8 +39,8 @@ def replay(directory: Path) -> str:
         return f"{directory}: consistent so far, but the run has not ended ({counts})."
     check_summary(directory, evaluations.reached)
     check_model(directory, rules.resolved.tensors, str(end["model_sha256"]))
+    checked = "choice, version, staleness, mix, cost and time" if rules.known else "client, version, mix and time"
     return (
-        f"{directory}: consistent ({counts}). Every choice, version, staleness, mix, cost and time follows from "
-        f"config.json; evals.csv, summary.json and model.pt agree with the log, which ended by {end['reason']} "
-        f"at step {end['step']}."
+        f"{directory}: consistent ({counts}). Every {checked} follows from config.json; evals.csv, summary.json "
+        f"and model.pt agree with the log, which ended by {end['reason']} at step {end['step']}."
     )

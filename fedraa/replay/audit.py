@@ -15,9 +15,10 @@ class Audit:
         self.end: Line | None = None
         self.evaluations = Evaluations(rules)
         self._rules = rules
-        self._tasks = Tasks(rules)
         asynchronous = rules.method["schedule"]["kind"] == "Asynchronous"
+        self._tasks = Tasks(rules, range(rules.clients) if asynchronous else rules.cohort(0))
         self._book: Book = AsyncBook(rules, self._tasks) if asynchronous else RoundBook(rules, self._tasks)
+        self._saved = -1
 
     def check(self, line: Line) -> None:
         if self.end is not None:
@@ -31,64 +32,79 @@ class Audit:
         self.evaluations.before(line)
         if self._book.due not in (None, line.kind):
             raise line.wrong(f"the rules give a {self._book.due} here")
+        step = self._book.step
         match line.kind:
             case "dispatch":
                 self._not_over(line)
                 self._book.dispatch(line)
             case "commit":
                 self._not_over(line)
-                self._all_busy(line)
+                self._settled(line)
                 self._book.commit(line)
             case "round":
                 self._book.round(line)
             case "fault":
-                self._all_busy(line)
+                self._settled(line)
                 self._tasks.fault(line)
             case "checkpoint":
-                self._tasks.advance(line)
+                self._checkpoint(line)
             case "end":
                 self._end(line)
-        if line.kind == self._book.counts:
+        if self._book.step > step:
             self.evaluations.after(self._book.step, self._tasks.now)
 
-    def _all_busy(self, line: Line) -> None:
+    @property
+    def _checkpoint_due(self) -> bool:
+        """Checkpoints that real time brings about are not in the log."""
+        step, every = self._book.step, self._rules.experiment.checkpoint_every
+        return every is not None and step % every == 0 and step > self._saved and not self._tasks.waiting
+
+    def _checkpoint(self, line: Line) -> None:
+        if not self._checkpoint_due:
+            raise line.wrong("the rules give no checkpoint here")
+        line.expect("t", self._tasks.now)
+        line.expect("step", self._book.step)
+        self._saved = self._book.step
+
+    def _settled(self, line: Line) -> None:
+        """Every client is at work and what is due is saved before the next update is waited for."""
         if self._tasks.waiting:
             raise line.wrong(f"the rules give client {self._tasks.waiting[0]}, which waits, a task first")
+        if self._checkpoint_due:
+            raise line.wrong(f"the rules give the checkpoint of step {self._book.step} before it")
 
     def _not_over(self, line: Line) -> None:
         limits = self._rules.resolved.limits
         if limits.steps is not None and self._book.step >= limits.steps:
             raise line.wrong(f"the rules give the end after step {limits.steps}")
-        if self.evaluations.hit and (line.kind == "commit" or self._book.step):
+        if self.evaluations.reached is not None:
             raise line.wrong(f"the rules give the end once the accuracy is {limits.accuracy}")
         if limits.time is not None and not self._rules.wall and line.t > limits.time:
             raise line.wrong(f"t is {line.t!r}; the rules give the end at {limits.time!r}")
 
     def _end(self, line: Line) -> None:
+        reason, t = self._why(line)
+        line.expect("reason", reason)
         line.expect("step", self._book.step)
-        if line["reason"] == "interrupt":
-            self._tasks.advance(line)
-        else:
-            reason, t = self._why(line)
-            line.expect("reason", reason)
-            line.expect("t", t)
-        if self.evaluations.final is not None:
-            line.expect("t", self.evaluations.final)
-        elif not self.evaluations.complete(self._book.step):
+        line.expect("t", t if self.evaluations.final is None else self.evaluations.final)
+        line.expect("t", t)
+        if not self.evaluations.complete(self._book.step):
             raise line.wrong(f"the rules give the evaluation of step {self._book.step} before it")
         self.end = line
 
     def _why(self, line: Line) -> tuple[str, float]:
-        """The limit that ended the run by the books, and when."""
+        """The limit that ended the run by the books, and when; on the wall clock not before the last event."""
         limits, tasks = self._rules.resolved.limits, self._tasks
-        if self.evaluations.hit:
-            return "accuracy", tasks.now
+        if self._rules.wall:
+            t = line.at_least("t", tasks.now)
+            late = limits.time is not None and t >= limits.time
+        else:
+            late = limits.time is not None and not tasks.waiting and tasks.first_due().due > limits.time
+            t = limits.time if late and limits.time is not None else tasks.now
+        if self.evaluations.reached is not None:
+            return "accuracy", t
         if limits.steps is not None and self._book.step >= limits.steps:
-            return "steps", tasks.now
-        if limits.time is not None:
-            self._all_busy(line)
-            if self._rules.wall and line.t >= limits.time:
-                return "time", line.t
-            if not self._rules.wall and tasks.first_due().due > limits.time:
-                return "time", limits.time
-        raise line.wrong(f"reason is {line['reason']!r}; the rules give no end yet, with {limits!r}")
+            return "steps", t
+        if late:
+            return "time", t
+        raise line.wrong(f"reason is {line['reason']!r}; the rules give no end yet, for {limits!r}")

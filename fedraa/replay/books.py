@@ -2,17 +2,20 @@
 
 from typing import Protocol
 
+import numpy as np
+
+from fedraa.replay.coverage import Coverage
 from fedraa.replay.line import Line
 from fedraa.replay.rules import Rules
 from fedraa.replay.tasks import Flight, Tasks
 from fedraa.server.staleness import STALENESS
+from fedraa.streams import generator
+from schedulers import Scheduler
 
 
 class Book(Protocol):
     """Checks the decisions and weights of one kind of server."""
 
-    counts: str
-    """The kind of line that is one server update."""
     step: int
     """Server updates so far."""
     due: str | None
@@ -26,62 +29,87 @@ class Book(Protocol):
 
 
 class AsyncBook:
-    """Every commit of fragment j is update q(j) + 1 of it and one server update; its client waits again."""
+    """A commit is one update of its fragment, or goes to a buffer that is one when full; its client waits again."""
 
     def __init__(self, rules: Rules, tasks: Tasks) -> None:
         update = rules.method["update"]
-        self.counts = "commit"
         self.step = 0
         self.due: str | None = None
         self._rules, self._tasks = rules, tasks
-        self._mixing, self._staleness = update["mixing"], STALENESS[update["staleness"]]
+        self._staleness = STALENESS[update["staleness"]]
+        self._buffer = update["size"] if update["kind"] == "Buffer" else 1
+        self._update = update
+        self._buffered = 0
         self._counts = [0] * len(rules.resolved.fragments)
         self._scheduler = rules.scheduler()
 
     def dispatch(self, line: Line) -> None:
-        self._tasks.depart(line, self._scheduler, self._counts, version=None, step=self.step)
+        client = self._tasks.next_client(line)
+        j = scheduled(line, self._rules, client, self._tasks.turns[client], self._scheduler, self._counts)
+        bill = self._rules.bill(self._rules.resolved.fragments[j], client)
+        self._tasks.depart(line, fragment=j, version=self._counts[j], step=self.step, bill=bill)
 
     def commit(self, line: Line) -> None:
         flight = self._tasks.arrive(line)
-        staleness = self._counts[flight.fragment] - flight.version
+        j = flight.fragment
+        staleness = self._counts[j] - flight.version
         global_staleness = self.step - flight.step
-        self._counts[flight.fragment] += 1
-        self.step += 1
-        line.expect("version", self._counts[flight.fragment])
+        self._buffered = (self._buffered + 1) % self._buffer
+        if self._buffered == 0:
+            self._counts[j] += 1
+            self.step += 1
+        line.expect("version", self._counts[j])
         line.expect("staleness", staleness)
         line.expect("global_staleness", global_staleness)
-        line.expect("mix", self._mixing * self._staleness(staleness))
+        line.expect("mix", self._mix(staleness))
         self._tasks.waiting.append(flight.client)
         if self._rules.wall:
-            self._rules.costs.observe(flight.widths, flight.client, self._tasks.now - flight.left)
+            widths = self._rules.resolved.fragments[j]
+            self._rules.costs.observe(widths, flight.client, self._tasks.now - flight.left)
             self._scheduler = self._rules.scheduler()
 
     def round(self, line: Line) -> None:
         raise line.wrong("a round is closed; the rules give none, for the server is asynchronous")
 
+    def _mix(self, staleness: int) -> float:
+        s = self._staleness(staleness)
+        if self._update["kind"] == "Buffer":
+            return float(s * self._update["server_lr"] / self._buffer)
+        return float(self._update["mixing"] * s)
+
 
 class RoundBook:
-    """Every client of a round is given work once and answers once; then the round is one server update.
+    """Every client of a round's cohort is given work once and answers once; then the round is one server update.
 
-    `counts` rise as a round is assigned: by the next one they are the updates per fragment.
+    Where a scheduler gives out fragments, `counts` rise as a round is assigned: by the next one they are the
+    updates per fragment. Where a policy draws submodels with the help of the model, its label and its costs are
+    taken from the log.
     """
 
     def __init__(self, rules: Rules, tasks: Tasks) -> None:
         update = rules.method["update"]
-        self.counts = "round"
         self.step = 0
         self.due: str | None = None
         self._rules, self._tasks = rules, tasks
-        self._server_lr = update["server_lr"] if update["kind"] == "Mean" else update["mixing"]
+        self._server_lr = update["optimiser"]["server_lr"] if update["kind"] == "Mean" else update["mixing"]
         self._by_samples = update.get("weights") == "samples"
         self._counts = [0] * len(rules.resolved.fragments)
-        self._scheduler = rules.scheduler()
+        self._scheduler = rules.scheduler() if rules.scheduled else None
+        self._coverage = Coverage(rules)
         self._round: list[Flight] = []
 
     def dispatch(self, line: Line) -> None:
-        flight = self._tasks.depart(line, self._scheduler, self._counts, version=self.step, step=self.step)
-        self._counts[flight.fragment] += 1
-        self._round.append(flight)
+        rules = self._rules
+        client = self._tasks.next_client(line)
+        if self._scheduler is not None:
+            j = scheduled(line, rules, client, self._tasks.turns[client], self._scheduler, self._counts)
+            self._counts[j] += 1
+        else:
+            line.expect("feasible", [])
+            line.expect("counts", [])
+            j = 0 if rules.whole else int(line.at_least("fragment", 0))
+        bill = rules.bill(rules.resolved.fragments[j], client) if rules.known else None
+        self._round.append(self._tasks.depart(line, fragment=j, version=self.step, step=self.step, bill=bill))
 
     def commit(self, line: Line) -> None:
         flight = self._tasks.arrive(line)
@@ -95,34 +123,22 @@ class RoundBook:
     def round(self, line: Line) -> None:
         if self.due is None:
             raise line.wrong(f"the round is closed; the rules wait for {len(self._tasks.flights)} more updates")
-        coverage = self._coverage()
         line.expect("t", self._tasks.now)
         line.expect("round", self.step)
         line.expect("clients", len(self._round))
-        line.expect("coverage_min", min(coverage))
-        line.expect("coverage_max", max(coverage))
-        line.expect("uncovered", coverage.get(0, 0))
-        self._tasks.waiting.extend(flight.client for flight in self._round)
+        self._coverage.check(line, self.step, [flight.fragment for flight in self._round])
         self._round = []
         self.due = None
         self.step += 1
-
-    def _coverage(self) -> dict[int, int]:
-        """How many coordinates were trained by how many clients of the round.
-
-        A coordinate is shared by all fragments, part of one of them alone, or of none (the blocks between
-        different fragments of two adjacent groups).
-        """
-        resolved = self._rules.resolved
-        coordinates = {len(self._round): resolved.shared}
-        held = resolved.shared
-        for j, widths in enumerate(resolved.fragments):
-            own = self._rules.shapes[widths].params - resolved.shared
-            times = sum(flight.fragment == j for flight in self._round)
-            coordinates[times] = coordinates.get(times, 0) + own
-            held += own
-        coordinates[0] = coordinates.get(0, 0) + resolved.parameters - held
-        return {times: count for times, count in coordinates.items() if count}
+        self._tasks.waiting.extend(self._rules.cohort(self.step))
 
     def _weight(self, client: int) -> float:
         return float(self._rules.resolved.samples[client]) if self._by_samples else 1.0
+
+
+def scheduled(line: Line, rules: Rules, client: int, turn: int, scheduler: Scheduler, counts: list[int]) -> int:
+    """The scheduler's choice for the client's `turn`-th task; checks what the log says it was made from."""
+    line.expect("counts", counts)
+    line.expect("feasible", scheduler.feasible(client).tolist())
+    rng = generator(rules.experiment.seed, "schedule", client, turn)
+    return scheduler.choose(client, turn, np.array(counts), rng)

@@ -20,8 +20,6 @@ class Evaluations:
     def __init__(self, rules: Rules) -> None:
         self.reached: float | None = None
         """When the accuracy came to its target."""
-        self.hit = False
-        """Whether that ends the run: the evaluation at the end ends nothing."""
         self.final: float | None = None
         """The time of an evaluation made only because the run ended."""
         self.ending = False
@@ -62,7 +60,6 @@ class Evaluations:
         self.ending = early or self.final is not None
         if self._target is not None and line.number_of("accuracy") >= self._target:
             self.reached = line.t
-            self.hit = self.hit or self.final is None
         self._lines.append(line)
 
     def complete(self, step: int) -> bool:

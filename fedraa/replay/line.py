@@ -39,6 +39,18 @@ class Line:
             raise self.wrong(f"{field} is {value!r}; the rules give a number")
         return value
 
+    def at_least(self, field: str, bound: float) -> float:
+        value = self.number_of(field)
+        if value < bound:
+            raise self.wrong(f"{field} is {value!r}; the rules give at least {bound!r}")
+        return value
+
+    def between(self, field: str, low: float, high: float) -> float:
+        value = self.number_of(field)
+        if not low <= value <= high:
+            raise self.wrong(f"{field} is {value!r}; the rules give {low} to {high}")
+        return value
+
     def expect(self, field: str, value: object) -> None:
         """The field says exactly this: floats to the last bit, and no 1 for True or 1.0."""
         said = self[field]
@@ -61,8 +73,7 @@ def read(directory: Path) -> Iterator[Line]:
                 raise Inconsistent(f"{EVENTS} line {number}: is no JSON object: {text[:60]!r}")
             line = Line(number, fields)
             line.expect("seq", number - 1)
-            if line.number_of("wall") < 0:
-                raise line.wrong(f"wall is {line['wall']!r}; the rules give at least 0")
+            line.at_least("wall", 0)
             yield line
 
 

@@ -1,5 +1,6 @@
 """The rules of a run, rebuilt from its config.json alone: no data set, no model."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,15 +14,17 @@ from fedraa.experiment import Experiment
 from fedraa.fleet import COLUMNS, Fleet
 from fedraa.history import CONFIG
 from fedraa.local import Solver
+from fedraa.local.split import Stem
+from fedraa.server.participation import Participation
 from fedraa.submodels.cost import Cost
 from schedulers import SCHEDULERS, Scheduler, delay_bound
 
 Widths = tuple[int, ...]
+# Buffers of the submodel's size that go down and come up besides it, by what rides along (ALGORITHMS 1.2).
+FURTHER = {"control": (1, 1), "momentum": (1, 0), "frozen-momentum": (1, 1)}
 
 
-class Shape(BaseModel):
-    """The cost of training one submodel shape."""
-
+class _Shape(BaseModel):
     widths: Widths
     params: int
     bytes: int
@@ -29,9 +32,12 @@ class Shape(BaseModel):
     memory: int
 
 
-class Limits(BaseModel):
-    """When the run ends, whichever comes first."""
+class _Stem(BaseModel):
+    cost: Cost
+    activations: int
 
+
+class _Limits(BaseModel):
     steps: int | None
     time: float | None
     accuracy: float | None
@@ -51,17 +57,26 @@ class Resolved(BaseModel):
     shared: int
     groups: dict[str, int]
     fragments: list[Widths]
-    shapes: list[Shape]
+    shapes: list[_Shape]
+    stem: _Stem | None
     eval_every: int
-    limits: Limits
+    limits: _Limits
 
 
-class Described(BaseModel):
-    """The part of config.json that rules a run."""
-
+class _Described(BaseModel):
     experiment: dict[str, Any]
     method: dict[str, dict[str, Any]]
     resolved: Resolved
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What a task costs: duration before jitter, bytes down and up, FLOPs."""
+
+    cost: float
+    down: int
+    up: int
+    flops: float
 
 
 @dataclass(frozen=True)
@@ -77,7 +92,7 @@ class Rules:
         """Raises ValueError if the configuration is not that of a run."""
         path = directory / CONFIG
         try:
-            described = Described.model_validate_json(path.read_text(encoding="utf-8"))
+            described = _Described.model_validate_json(path.read_text(encoding="utf-8"))
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             where = ".".join(map(str, first["loc"])) or "it"
@@ -88,6 +103,25 @@ class Rules:
     def wall(self) -> bool:
         return self.experiment.clock == "wall"
 
+    @property
+    def clients(self) -> int:
+        return len(self.resolved.samples)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every client trains the whole model, as far as the log tells."""
+        return self.method["submodel"]["kind"] in ("Full", "LayerCut")
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether a scheduler gives out fragments."""
+        return "scheduler" in self.method["schedule"]
+
+    @property
+    def known(self) -> bool:
+        """Whether the rules alone tell what each client trains and what it costs."""
+        return self.scheduled or self.whole
+
     @cached_property
     def shapes(self) -> dict[Widths, Cost]:
         return {shape.widths: Cost(**shape.model_dump(exclude={"widths"})) for shape in self.resolved.shapes}
@@ -96,6 +130,7 @@ class Rules:
     def costs(self) -> CostModel:
         columns = {name: np.array([_unbounded(x) for x in getattr(self.resolved, name)]) for name in COLUMNS}
         local = {name: value for name, value in self.method["local"].items() if name != "kind"}
+        stem = self.resolved.stem
         return CostModel(
             Fleet(**columns, relative=self.experiment.units == "relative"),
             np.array(self.resolved.samples, np.int64),
@@ -103,7 +138,16 @@ class Rules:
             self.shapes.__getitem__,
             tuple(self.resolved.groups.values()),
             unit=self.experiment.time_scale if self.wall else 1.0,
+            stem=None if stem is None else Stem(stem.cost, stem.activations),
         )
+
+    def bill(self, widths: Widths, client: int) -> Bill:
+        """Of one task on a dense submodel of these widths, as costs are known now."""
+        sent, crossing = self.costs.sent(widths), self.costs.crossing(client)
+        down, up = FURTHER.get(self.method["update"].get("carry", {}).get("kind", ""), (0, 0))
+        down = sent + down * sent + crossing
+        up = self.costs.compressor.bytes(sent // 4) + up * sent + crossing
+        return Bill(self.costs.cost(widths, client, down, up), down, up, self.costs.flops(widths, client))
 
     def scheduler(self) -> Scheduler:
         """The scheduler over the costs as they are known now."""
@@ -111,6 +155,11 @@ class Rules:
         table = self.costs.table(self.resolved.fragments)
         bound = schedule["delay_bound"]
         return SCHEDULERS[schedule["scheduler"]](table, delay_bound(table) if bound is None else bound)
+
+    def cohort(self, round: int) -> Sequence[int]:
+        """The clients of a round, in the order in which they are given work."""
+        who = Participation.parse(self.method["schedule"].get("participation", "all"), self.clients)
+        return who.cohort(self.clients, round, self.experiment.seed)
 
 
 def _unbounded(value: float | None) -> float:

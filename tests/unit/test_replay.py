@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,18 +16,23 @@ from hypothesis import strategies as st
 from fedraa import Experiment, run
 from fedraa.assembly import assemble
 from fedraa.cli import main
+from fedraa.front import resume
+from fedraa.loop import Progress
 from fedraa.messages import Fault, Update
+from fedraa.methods import METHODS
 from fedraa.pool import LocalPool
 from fedraa.replay import Inconsistent, replay
 from fedraa.runner import Runner
 
-ASYNCHRONOUS = ("fed-raa", "fed-raa-random", "fed-raa-mp", "fed-raa-offline", "fedasync")
-SYNCHRONOUS = ("fed-raa-sync", "fedavg", "fedprox")
+ASYNCHRONOUS = [name for name, method in METHODS.items() if method.asynchronous]
+SYNCHRONOUS = [name for name, method in METHODS.items() if not method.asynchronous]
 SMALL = {"engine": "local", "hidden": (20,), "clients": 5, "local_epochs": 1, "quiet": True}
 Log = list[dict[str, Any]]
 
 
 def small(method: str, out: Path, **flags: Any) -> Experiment:
+    if method == "fedbuff":
+        flags = {"buffer_size": 2, "updates": 20} | flags
     length = {} if "time" in flags else {"updates": 40} if method in ASYNCHRONOUS else {"rounds": 6}
     return Experiment(**(SMALL | length | {"method": method, "out": out} | flags))
 
@@ -68,6 +74,19 @@ def test_genuine_run_is_consistent(method: str, genuine: Callable[[str], Path]) 
     assert f"{commits} commit" in replay(genuine(method))
 
 
+@pytest.mark.parametrize("participation", ["sample:2", "bernoulli:0.4"])
+@pytest.mark.parametrize("method", ["fedavg", "heterofl"])
+def test_cohorts_are_those_of_the_seed(method: str, participation: str, tmp_path: Path) -> None:
+    directory = run(small(method, tmp_path / "run", participation=participation, checkpoint_every=2)).directory
+    assert "3 checkpoint" in replay(directory)
+    log = read(directory)
+    line = [line for line in log if line["kind"] == "dispatch"][-1]
+    line["client"] = (line["client"] + 1) % 5
+    write(directory, log)
+    with pytest.raises(Inconsistent, match=rf"line {line['seq'] + 1} \(dispatch\): client is"):
+        replay(directory)
+
+
 @pytest.mark.parametrize("method", ["fed-raa", "fed-raa-random", "fedasync", "fed-raa-sync", "fedavg"])
 def test_wall_clock_run_is_consistent(method: str, tmp_path: Path) -> None:
     assert "consistent" in replay(run(small(method, tmp_path / "run", clock="wall", time_scale=0.02)).directory)
@@ -90,11 +109,17 @@ def test_every_ending_is_consistent(reason: str, flags: dict[str, Any], tmp_path
     assert f"ended by {reason}" in replay(run(small("fed-raa", tmp_path / "run", **flags)).directory)
 
 
-def test_interrupted_run_is_consistent(tmp_path: Path) -> None:
+def test_interrupted_and_resumed_run_is_consistent(tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    def watch(seen: Progress) -> None:
+        if seen.step == 7:
+            stop.set()
+
     assembly = assemble(small("fed-raa", tmp_path))
-    runner = Runner(assembly, tmp_path, local_pool(assembly), lambda seen: runner.stop() if seen.step == 7 else None)
-    runner.execute()
-    assert "ended by interrupt at step 7" in replay(tmp_path)
+    assert not Runner(assembly, tmp_path, local_pool(assembly), stop, watch).execute()
+    assert "consistent so far, but the run has not ended" in replay(tmp_path)
+    assert "40 commit" in replay(resume(tmp_path).directory)
 
 
 def test_devices_in_physical_units_with_little_memory_are_consistent(tmp_path: Path) -> None:
@@ -122,11 +147,11 @@ class Flaky(LocalPool):
 
     lost = False
 
-    def wait(self, task: int) -> Update | Fault:
+    def wait(self, task: int, timeout: float) -> Update | Fault | None:
         if task == 3 and not self.lost:
             self.lost = True
             return Fault(task=3, worker=0, what="lost")
-        return super().wait(task)
+        return super().wait(task, timeout)
 
 
 def local_pool(assembly: Any, kind: type[LocalPool] = LocalPool) -> LocalPool:
@@ -135,7 +160,7 @@ def local_pool(assembly: Any, kind: type[LocalPool] = LocalPool) -> LocalPool:
 
 def test_retried_task_is_consistent(tmp_path: Path) -> None:
     assembly = assemble(small("fed-raa", tmp_path))
-    Runner(assembly, tmp_path, local_pool(assembly, Flaky)).execute()
+    Runner(assembly, tmp_path, local_pool(assembly, Flaky), threading.Event()).execute()
     assert "1 fault" in replay(tmp_path)
     log = read(tmp_path)
     fault = next(line for line in log if line["kind"] == "fault")
@@ -209,6 +234,8 @@ ROUND_CHANGES = {
     "coverage_min": ("round", "coverage_min", 1),
     "coverage_max": ("round", "coverage_max", -1),
     "uncovered": ("round", "uncovered", 1),
+    "coverage_min_trained": ("round", "coverage_min_trained", 1),
+    "longest_untrained": ("round", "longest_untrained", 1),
     "time": ("round", "t", 1e-9),
     "mix": ("commit", "mix", 1e-9),
     "version": ("commit", "version", -1),
@@ -216,7 +243,7 @@ ROUND_CHANGES = {
 }
 
 
-@pytest.mark.parametrize("method", SYNCHRONOUS)
+@pytest.mark.parametrize("method", ["fed-raa-sync", "fedavg", "fedprox", "scaffold"])
 @pytest.mark.parametrize("name", ROUND_CHANGES)
 def test_changed_round_is_named_with_its_line(name: str, method: str, copy: Callable[[str], Path]) -> None:
     kind, field, by = ROUND_CHANGES[name]
@@ -254,14 +281,15 @@ def test_line_out_of_place_is_caught_wherever_it_is(
 
 
 COMMON = ("seq", "t", "task", "client", "fragment", "version")
+COVERAGE = ("coverage_min", "coverage_max", "uncovered", "coverage_min_trained", "longest_untrained")
 NUMBERS = {
     "dispatch": (*COMMON, "step", "cost", "bytes_down"),
     "commit": (*COMMON, "base_version", "staleness", "global_staleness", "mix", "bytes_up", "samples", "flops"),
-    "round": ("seq", "t", "round", "clients", "coverage_min", "coverage_max", "uncovered"),
+    "round": ("seq", "t", "round", "clients", *COVERAGE),
 }
 
 
-@pytest.fixture(scope="module", params=["fed-raa", "fed-raa-random", "fed-raa-sync", "fedavg"])
+@pytest.fixture(scope="module", params=["fed-raa", "fed-raa-random", "fedbuff", "fed-raa-sync", "fedavg", "splitfed"])
 def scratch(
     request: pytest.FixtureRequest, genuine: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, str]:
@@ -270,14 +298,14 @@ def scratch(
     return directory, (directory / "events.jsonl").read_text()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_changed_number_is_caught(data: st.DataObject, scratch: tuple[Path, str]) -> None:
     """Of dispatch, commit and round lines; the measured `wall` and `train_loss` are believed."""
     directory, text = scratch
     log = [json.loads(line) for line in text.splitlines()]
     line = data.draw(st.sampled_from([line for line in log if line["kind"] in NUMBERS]), "line")
-    lists = [field for field in ("counts", "feasible") if field in line]
+    lists = [field for field in ("counts", "feasible") if line.get(field)]
     field = data.draw(st.sampled_from([*NUMBERS[line["kind"]], *lists]), "field")
     number = line["seq"] + 1
     holder, key = line, field
