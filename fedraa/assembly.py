@@ -132,7 +132,7 @@ class Assembly:
         mean = update if isinstance(update, Mean) else Mean()
         stepper = Sgd(update.mixing).bind(size) if isinstance(update, SyncMix) else mean.optimiser.bind(size)
         companions = [mean.carry.bind(size, clients, inputs=self.example[0].numel(), fresh=self.method.local.fresh)]
-        scene = Scene(self.traced, clients, seed)
+        scene, params = Scene(self.traced, clients, seed), self.params.copy()
         drawer: Drawer
         if isinstance(schedule, ScheduledRounds):
             table = ledger.costs.table([part.widths for part in self.parts])
@@ -140,14 +140,14 @@ class Assembly:
             drawer = ScheduledDrawer(self.parts, SCHEDULERS[schedule.scheduler](table, bound), seed)
             companions.append(drawer)
         elif isinstance(policy, AdaptivePruning):
-            drawer = policy.start(scene, self.params)
+            drawer = policy.start(scene, params)
             companions.append(drawer)
         else:
             assert not isinstance(policy, Fragments)
             drawer = policy.bind(scene)
         who = schedule.participation if isinstance(schedule, Rounds) else "all"
         return RoundServer(
-            self.params.copy(),
+            params,
             drawer,
             mean.aggregate.bind(size, clients),
             stepper,
@@ -213,7 +213,8 @@ def assemble(experiment: Experiment, model: nn.Module | None = None, dataset: Da
         experiment, method, data, traced, fleet, params, sets, example, labels_held(data, dataset.classes)
     )
     _check_feasible(assembly)
-    assembly.server(_nowhere)  # what it refuses is refused here
+    server = assembly.server(_nowhere)
+    server.assign(next(iter(server.begin())), 0.0)  # what they refuse is refused here
     return assembly
 
 

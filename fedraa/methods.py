@@ -16,16 +16,14 @@ from fedraa.server.asynchronous import Buffer, StalenessMix
 from fedraa.server.companions import Carry
 from fedraa.server.optimisers import Adaptive, Sgd
 from fedraa.server.pruning import AdaptivePruning
+from fedraa.submodels.masked import Arbitrary, FourWay, Pruned
 from fedraa.submodels.policies import (
-    Arbitrary,
     Bernoulli,
     DisjointGroups,
-    FourWay,
     Fragments,
     Full,
     LayerCut,
     Prefix,
-    Pruned,
     Rolling,
     ShuffledBlocks,
 )
@@ -178,7 +176,7 @@ METHODS: dict[str, Method] = {
     "ist": Method("Yuan et al. 2022", DisjointGroups()),
     "oap": Method("Zhou et al. 2024", Pruned(), note="true magnitude ranks; uncovered weights keep their value"),
     "heterofl": Method("Diao et al. 2021", Prefix(), _SLICED, Mean(owned_head=True)),
-    "fedrolex": Method("Alam et al. 2022", Rolling(), _SLICED, Mean(owned_head=True)),
+    "fedrolex": Method("Alam et al. 2022", Rolling(), replace(_SLICED, weight_decay=1e-3), Mean(owned_head=True)),
     "ra-fed": _RA_FED,
     "ram-fed": replace(_RA_FED, paper="RAM-Fed, Algorithm 2", update=Mean(aggregate=Memorised())),
     "ram-fed-mifa": replace(

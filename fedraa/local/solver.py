@@ -8,7 +8,8 @@ class Solver:
     """Momentum SGD on minibatches of the client's shard, and the terms that bend its gradient.
 
     Where the submodel is masked, so is every term. Order within a step: gradient (with `sam`, at the perturbed
-    weights), mask, weight decay, proximal term, control variate, `fresh` blend, clipping, momentum.
+    weights), mask, proximal term, control variate, `fresh` blend, clipping, weight decay, momentum. Decay is part
+    of the fresh gradient but is not clipped, as in HeteroFL's code.
 
     - `epochs` passes over the shard or, where `steps` is given, that many minibatches.
     - `proximal`: weight rho of (rho/2)||w - w_received||^2, in the gradient so that momentum sees it (FedProx,

@@ -196,8 +196,6 @@ class Descent:
             self.adversary.ascend(self.loss(self.adversary.perturb(inputs), labels))
             inputs = self.adversary.perturb(inputs).detach()
         loss = self._loss_gradient(inputs, labels)
-        if solver.weight_decay:
-            g.add_(w, alpha=solver.weight_decay)
         if solver.proximal:
             g.add_(w, alpha=solver.proximal).sub_(self._anchor, alpha=solver.proximal)
         if self._control is not None:
@@ -206,6 +204,8 @@ class Descent:
             self._masked(g.mul_(solver.fresh).add_(self._drift, alpha=1 - solver.fresh))
         if solver.clip:
             g.mul_(torch.clamp(solver.clip / (torch.linalg.vector_norm(g) + EPSILON), max=1.0))
+        if solver.weight_decay:
+            g.add_(w, alpha=solver.fresh * solver.weight_decay)
         if self._velocity is None:
             w.sub_(g, alpha=self._lr)
         else:

@@ -7,6 +7,7 @@ import numpy as np
 from fedraa.checkpoint import State
 from fedraa.messages import Update, Vector
 from fedraa.server.companions import Companion
+from fedraa.server.ledger import Further
 from fedraa.submodels.blocks import maskable
 from fedraa.submodels.policies import Choice, Mask, Scene, Turn
 
@@ -20,15 +21,16 @@ class SharedMask(Companion):
     Every `every` rounds the smallest present weights of each tensor become removable; they and the absent
     weights compete by importance, the sum of squared gradients, for the places that the density leaves.
     Importance is per unit of time in the paper, with layer times of a Raspberry Pi; a weight costs the same
-    FLOPs in every tensor of a linear chain, so times are equal here. Values of absent weights are kept and
-    come back when a weight regrows, as in the released code.
+    FLOPs in every tensor of a linear chain, so times are equal here. The model is theta * m: absent weights are
+    0. As in the released code, a weight that regrows has the value that it had when it was pruned.
     """
 
     def __init__(self, scene: Scene, params: Vector, density: float, every: int) -> None:
+        names = maskable(scene.traced)
         self._spans = [
             (offset, offset + int(np.prod(shape)))
             for name, shape, offset in zip(scene.traced.names, scene.traced.shapes, scene.traced.offsets, strict=True)
-            if name in maskable(scene.traced)
+            if name in names
         ]
         self._whole, self._density, self._every = scene.whole(), density, every
         self._squares = np.zeros(scene.traced.size, np.float32)
@@ -39,6 +41,13 @@ class SharedMask(Companion):
             keep = np.argsort(-np.abs(params[start:end]), kind="stable")[: max(1, round(density * size))]
             self.mask[start:end] = False
             self.mask[start + keep] = True
+        self._pruned = params.copy()
+        params[~self.mask] = 0.0
+
+    @property
+    def further(self) -> Further:
+        """Before the mask is chosen anew, the squared gradients of all coordinates."""
+        return Further(up_whole=int((self._rounds + 1) % self._every == 0))
 
     def draw(self, turn: Turn) -> Choice:
         return Choice(0, self._whole, self.mask)
@@ -49,7 +58,11 @@ class SharedMask(Companion):
     def close(self, params: Vector, gain: Vector, moved: Mask, scale: float) -> None:
         self._rounds += 1
         if self._rounds % self._every == 0:
-            self.mask = self._choose(params)
+            mask = self._choose(params)
+            pruned, regrown = self.mask & ~mask, mask & ~self.mask
+            self._pruned[pruned] = params[pruned]
+            params[pruned], params[regrown] = 0.0, self._pruned[regrown]
+            self.mask = mask
             self._squares.fill(0)
 
     def _choose(self, params: Vector) -> Mask:
@@ -70,11 +83,11 @@ class SharedMask(Companion):
         return mask
 
     def state(self) -> State:
-        return {"mask": self.mask, "squares": self._squares, "rounds": self._rounds}
+        return {"mask": self.mask, "pruned": self._pruned, "squares": self._squares, "rounds": self._rounds}
 
     def restore(self, state: State) -> None:
         self.mask, self._rounds = state["mask"], state["rounds"]
-        self._squares[:] = state["squares"]
+        self._squares[:], self._pruned[:] = state["squares"], state["pruned"]
 
 
 @dataclass(frozen=True)
@@ -85,4 +98,5 @@ class AdaptivePruning:
     every: int = 50
 
     def start(self, scene: Scene, params: Vector) -> SharedMask:
+        """The mask that keeps the largest of these params [d]; the others become 0."""
         return SharedMask(scene, params, self.density, self.every)

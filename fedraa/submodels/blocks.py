@@ -9,12 +9,15 @@ def maskable(traced: Traced) -> tuple[str, ...]:
     """The parameters inside repeated blocks or, in a model without such blocks, those that width groups cut.
 
     SubDisMO's Table 7 tells that exactly the encoder blocks are masked (133,120 parameters of its ViT), never
-    the patch embedding, position, class token or head.
+    the patch embedding, position, class token or head. Raises ValueError for a model with neither.
     """
     blocks = tuple(f"{name}." for name in _block_names(traced.module))
     if blocks:
         return tuple(name for name in traced.names if name.startswith(blocks))
     cut = {entry.tensor for group in traced.groups for entry in group.entries}
+    if not cut:
+        reasons = "; ".join(traced.uncut.values()) or "it has no hidden units"
+        raise ValueError(f"model: nothing of {type(traced.module).__name__} can be masked: {reasons}")
     return tuple(name for name in traced.names if name in cut)
 
 

@@ -1,12 +1,13 @@
 """Submodel policies of synchronous methods: which part of the model a client trains in a round.
 
 A policy is a value; `bind` makes its drawer for one run. All that is random is a function of (seed, round,
-client), so that drawers need no state of their own (PruneFL's shared mask is the exception).
+client), so that drawers need no state of their own (PruneFL's shared mask is the exception). Masks that follow
+blocks of the model or its current weights are in `masked.py`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +15,8 @@ import numpy.typing as npt
 from fedraa.messages import Index, Vector
 from fedraa.streams import generator
 from fedraa.submodels import indices, masks
-from fedraa.submodels.blocks import maskable
 from fedraa.submodels.traced import IndexSet, Traced
 
-T = TypeVar("T")
 Mask = npt.NDArray[np.bool_]
 BITS = 8  # coordinates per byte of a bitmap
 
@@ -112,13 +111,22 @@ class Scene:
     def whole(self) -> Part:
         return Part.of(self.traced, self.traced.full())
 
+    def check_units(self, parts: int = 1, why: str = "") -> None:
+        """ValueError, a sentence that `why` begins, unless every width group can be cut into so many parts."""
+        if not self.traced.groups:
+            reasons = "; ".join(self.traced.uncut.values()) or "it has no hidden units"
+            raise ValueError(f"model: nothing of {type(self.traced.module).__name__} can be cut: {reasons}")
+        smallest = min(self.traced.groups, key=lambda group: group.size)
+        if parts > smallest.size:
+            raise ValueError(f"{why}; group {smallest.name!r} has {smallest.size} units, one each at most")
+
 
 class Drawer(Protocol):
     def draw(self, turn: Turn) -> Choice: ...
 
 
 @dataclass(frozen=True)
-class _Pure:
+class Pure:
     """A drawer that is one pure function of the turn."""
 
     draw: Callable[[Turn], Choice]
@@ -130,6 +138,10 @@ class Capacities:
 
     levels: tuple[float, ...] = (1.0, 0.5, 0.25, 0.125, 0.0625)
     redraw: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.levels:
+            raise ValueError("capacities: none given, expected shares of the model over 0 and at most 1")
 
     def of(self, client: int, round: int, seed: int) -> float:
         if self.redraw:
@@ -143,7 +155,7 @@ class Full:
 
     def bind(self, scene: Scene) -> Drawer:
         choice = Choice(0, scene.whole())
-        return _Pure(lambda turn: choice)
+        return Pure(lambda turn: choice)
 
 
 @dataclass(frozen=True)
@@ -160,6 +172,7 @@ class Prefix:
     capacities: Capacities = field(default_factory=Capacities)
 
     def bind(self, scene: Scene) -> Drawer:
+        scene.check_units()
         parts: dict[float, Part] = {}
 
         def draw(turn: Turn) -> Choice:
@@ -168,7 +181,7 @@ class Prefix:
                 parts[ratio] = Part.of(scene.traced, indices.prefix(scene.traced, ratio))
             return Choice(0, parts[ratio])
 
-        return _Pure(draw)
+        return Pure(draw)
 
 
 @dataclass(frozen=True)
@@ -179,12 +192,14 @@ class Rolling:
     stride: int = 1
 
     def bind(self, scene: Scene) -> Drawer:
+        scene.check_units()
+
         def draw(turn: Turn) -> Choice:
             ratio = self.capacities.of(turn.client, turn.round, scene.seed)
             start = turn.round * self.stride
             return Choice(start, Part.of(scene.traced, indices.window(scene.traced, ratio, start)))
 
-        return _Pure(draw)
+        return Pure(draw)
 
 
 @dataclass(frozen=True)
@@ -193,11 +208,12 @@ class DisjointGroups:
 
     def bind(self, scene: Scene) -> Drawer:
         def draw(turn: Turn) -> Choice:
+            scene.check_units(turn.cohort, f"clients: {turn.cohort} in one round cannot share out the units")
             rng = generator(scene.seed, "groups", turn.round)
             groups = indices.disjoint(scene.traced, turn.cohort, rng)
             return Choice(turn.position, Part.of(scene.traced, groups[turn.position]))
 
-        return _Pure(draw)
+        return Pure(draw)
 
 
 @dataclass(frozen=True)
@@ -212,6 +228,8 @@ class Bernoulli:
 
     def bind(self, scene: Scene) -> Drawer:
         whole = scene.whole()
+        if self.kernels:
+            scene.check_units()
 
         def draw(turn: Turn) -> Choice:
             p = self.capacities.of(turn.client, turn.round, scene.seed)
@@ -220,7 +238,7 @@ class Bernoulli:
                 return Choice(0, Part.of(scene.traced, indices.random_units(scene.traced, p, rng)))
             return Choice(0, whole, masks.bernoulli(scene.traced, p, rng))
 
-        return _Pure(draw)
+        return Pure(draw)
 
 
 @dataclass(frozen=True)
@@ -228,7 +246,9 @@ class ShuffledBlocks:
     """Shuffled submodels, Algorithm 2: a fixed partition into B = ceil(1/r) blocks, each once per cycle.
 
     One permutation per cycle and capacity class, so that clients of equal capacity train the same block;
-    `shuffled` False keeps the order (plain rolling). `kernels` partitions units, else elements.
+    `shuffled` False keeps the order (plain rolling). Elements are partitioned, or with `kernels` the units of
+    every group: then each group has an order of its own, or the weights between different blocks of adjacent
+    layers would never be trained.
     """
 
     capacities: Capacities = field(default_factory=lambda: Capacities((0.5,)))
@@ -236,112 +256,39 @@ class ShuffledBlocks:
     shuffled: bool = True
 
     def bind(self, scene: Scene) -> Drawer:
-        whole = scene.whole()
-        cut: dict[int, Sequence[Choice]] = {}
+        traced, whole = scene.traced, scene.whole()
+        for level in self.capacities.levels:
+            count = block_count(level)
+            why = f"capacities: {level:g} is one of {count} blocks"
+            if self.kernels:
+                scene.check_units(count, why)
+            elif count > traced.size:
+                raise ValueError(f"{why}; the model has {traced.size} parameters")
+        masks_of: dict[int, Sequence[Choice]] = {}
 
         def draw(turn: Turn) -> Choice:
-            ratio = self.capacities.of(turn.client, turn.round, scene.seed)
-            count = int(np.ceil(round(1 / ratio, 9)))
-            if count not in cut:
-                cut[count] = self._blocks(scene, whole, count)
-            cycle, position = divmod(turn.round, count)
-            order = np.arange(count)
-            if self.shuffled:
-                order = generator(scene.seed, "cycle", count, cycle).permutation(count)
-            return cut[count][int(order[position])]
-
-        return _Pure(draw)
-
-    def _blocks(self, scene: Scene, whole: Part, count: int) -> Sequence[Choice]:
-        if count == 1:
-            return [Choice(0, whole)]
-        if self.kernels:
-            kept = indices.blocks(scene.traced, count)
-            return [Choice(b, Part.of(scene.traced, block)) for b, block in enumerate(kept)]
-        size = scene.traced.size
-        block_of = generator(scene.seed, "blocks", count).permutation(size) * count // size
-        return [Choice(b, whole, block_of == b) for b in range(count)]
-
-
-@dataclass(frozen=True)
-class FourWay:
-    """SubDisMO: each round one random disjoint split of the block parameters into parts, shared by all.
-
-    The low half of the clients trains one part, the rest two; parameters outside the blocks always train.
-    """
-
-    parts: int = 4
-
-    def bind(self, scene: Scene) -> Drawer:
-        whole, names = scene.whole(), maskable(scene.traced)
-        split = _Last(
-            lambda turn: masks.random_parts(scene.traced, self.parts, names, generator(scene.seed, "split", turn.round))
-        )
-
-        def draw(turn: Turn) -> Choice:
-            count = 1 if turn.client < scene.clients // 2 else 2
-            rng = generator(scene.seed, "parts", turn.round, turn.client)
-            chosen = rng.choice(self.parts, count, replace=False)
-            mask = np.logical_or.reduce([split(turn)[part] for part in chosen])
-            return Choice(int((1 << chosen).sum()), whole, mask, sends_mask=False)
-
-        return _Pure(draw)
-
-
-@dataclass(frozen=True)
-class Arbitrary:
-    """RA-Fed, RAM-Fed: regions of the current global model, masked by the client.
-
-    The regions are the quarters of every maskable tensor by the rank of |theta|. Level L trains 2 of 4
-    regions, S one, MIX half the clients each. Round 0 trains everything; every `uncovered_every`-th round
-    all clients train the same largest regions, so that the others are covered by nobody (0: never).
-    """
-
-    level: str = "L"
-    parts: int = 4
-    uncovered_every: int = 10
-
-    def bind(self, scene: Scene) -> Drawer:
-        whole, names = scene.whole(), maskable(scene.traced)
-        quarters = _Last(lambda turn: rank_parts(scene.traced, turn.params, names, self.parts))
-
-        def draw(turn: Turn) -> Choice:
-            if turn.round == 0:
+            count = block_count(self.capacities.of(turn.client, turn.round, scene.seed))
+            if count == 1:
                 return Choice(0, whole)
-            large = self.level == "L" or (self.level == "MIX" and turn.client < scene.clients // 2)
-            count = max(1, self.parts // 2) if large else 1
-            if self.uncovered_every and turn.round % self.uncovered_every == 0:
-                chosen = np.arange(self.parts - count, self.parts)
-            else:
-                rng = generator(scene.seed, "regions", turn.round, turn.client)
-                chosen = rng.choice(self.parts, count, replace=False)
-            part = quarters(turn)
-            mask = (part < 0) | np.isin(part, chosen)
-            return Choice(int((1 << chosen).sum()), whole, mask, sends_mask=False)
+            cycle, position = divmod(turn.round, count)
+            if self.kernels:
+                blocks = indices.blocks(traced, count)
+                order = self._orders(scene.seed, count, cycle, len(traced.groups))[:, position]
+                kept = tuple(blocks[b][g] for g, b in enumerate(order))
+                return Choice(int(order[0]), Part.of(traced, kept))
+            if count not in masks_of:
+                block_of = generator(scene.seed, "blocks", count).permutation(traced.size) * count // traced.size
+                masks_of[count] = [Choice(b, whole, block_of == b) for b in range(count)]
+            return masks_of[count][int(self._orders(scene.seed, count, cycle, 1)[0, position])]
 
-        return _Pure(draw)
+        return Pure(draw)
 
-
-@dataclass(frozen=True)
-class Pruned:
-    """OAP: each client prunes the current global model to its share of largest weights, tensor by tensor."""
-
-    capacities: Capacities = field(default_factory=lambda: Capacities((1.0, 0.75, 0.5)))
-    parts: int = 4
-
-    def bind(self, scene: Scene) -> Drawer:
-        whole, names = scene.whole(), maskable(scene.traced)
-        ranks = _Last(lambda turn: rank_parts(scene.traced, turn.params, names, self.parts))
-
-        def draw(turn: Turn) -> Choice:
-            ratio = self.capacities.of(turn.client, turn.round, scene.seed)
-            kept = round(ratio * self.parts)
-            if kept == self.parts:
-                return Choice(self.parts, whole)
-            part = ranks(turn)
-            return Choice(kept, whole, (part < 0) | (part >= self.parts - kept))
-
-        return _Pure(draw)
+    def _orders(self, seed: int, count: int, cycle: int, groups: int) -> npt.NDArray[np.int64]:
+        """The order of a cycle's blocks in each group [groups, count]."""
+        if not self.shuffled:
+            return (np.arange(count) + cycle * np.arange(groups)[:, None]) % count
+        rng = generator(seed, "cycle", count, cycle)
+        return np.stack([rng.permutation(count) for _ in range(groups)])
 
 
 @dataclass(frozen=True)
@@ -354,29 +301,6 @@ class LayerCut:
         return Full().bind(scene)
 
 
-@dataclass
-class _Last(Generic[T]):
-    """Remembers the value of one round: all clients of a round ask for the same."""
-
-    make: Callable[[Turn], T]
-    round: int = -1
-    value: T | None = None
-
-    def __call__(self, turn: Turn) -> T:
-        if self.value is None or self.round != turn.round:
-            self.round, self.value = turn.round, self.make(turn)
-        return self.value
-
-
-def rank_parts(traced: Traced, params: Vector, names: Sequence[str], parts: int) -> npt.NDArray[np.int8]:
-    """Which of `parts` equal parts by rank of |value| within its tensor each coordinate is in: int8 [d].
-
-    Part 0 holds the smallest values; -1 are coordinates of tensors not named.
-    """
-    part = np.full(traced.size, -1, np.int8)
-    for name, shape, offset in zip(traced.names, traced.shapes, traced.offsets, strict=True):
-        if name in names:
-            size = int(np.prod(shape))
-            order = np.argsort(np.abs(params[offset : offset + size]), kind="stable")
-            part[offset + order] = np.arange(size) * parts // size
-    return part
+def block_count(ratio: float) -> int:
+    """B = ceil(1/r)."""
+    return int(np.ceil(round(1 / ratio, 9)))
