@@ -84,10 +84,10 @@ class CostModel:
         return self._trained(widths).bytes
 
     def crossing(self, client: int) -> int:
-        """Bytes of activations, and as many of their gradients, that cross a split model in one task."""
+        """Bytes of activations, and as many of their gradients, that cross a split model in one task, in all passes."""
         if self._stem is None:
             return 0
-        return BYTES * self._stem.activations * self._solver.samples(int(self._sizes[client]))
+        return BYTES * self._stem.activations * self._solver.passed_samples(int(self._sizes[client]))
 
     def table(self, shapes: Sequence[Widths]) -> Floats:
         """c[n, j] [N, M] of one task on each of the shapes; infinite where the device cannot hold it."""

@@ -1,7 +1,7 @@
 """FedRobust's affine input adversary (Reisizadeh et al. 2020), diagonal: x' = L * x + d, one weight per input.
 
 The paper's L is a full matrix, (3072)^2 numbers per client on CIFAR; the diagonal keeps its meaning at the
-size of one sample. Numbers are those of the released code.
+size of one sample. Numbers are those of the released code, where penalties stand against a batch's summed loss.
 """
 
 import torch
@@ -25,7 +25,7 @@ class Adversary:
         return perturbed
 
     def ascend(self, loss: Tensor) -> None:
-        """One step up f - l1 ||L - 1||^2 - l2 ||d||^2 of the batch's mean loss f, at the current weights."""
+        """One step up f - l1 ||L - 1||^2 - l2 ||d||^2 of the batch's summed loss f, at the current weights."""
         (gradient,) = torch.autograd.grad(loss, self.state)
         with torch.no_grad():
             scale, shift = self.state.view(2, -1)

@@ -33,7 +33,7 @@ class Compressor:
 
     def kept(self, coordinates: int) -> int:
         """How many entries topk keeps of so many."""
-        return max(1, round(self.value * coordinates))
+        return min(coordinates, max(1, round(self.value * coordinates)))
 
     def bytes(self, coordinates: int) -> int:
         """On the wire: 4 a number; topk sends number and position, 8bit one byte and two extremes."""
@@ -50,7 +50,7 @@ class Compressor:
             case "topk":
                 kept = torch.topk(gain.abs(), self.kept(gain.numel()), sorted=False).indices
                 return torch.zeros_like(gain).index_copy_(0, kept, gain[kept])
-            case "8bit":
+            case "8bit" if gain.numel():
                 low, high = gain.min(), gain.max()
                 step = (high - low) / LEVELS
                 return low + torch.round((gain - low) / step.clamp(min=torch.finfo(gain.dtype).tiny)) * step

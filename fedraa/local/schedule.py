@@ -8,7 +8,8 @@ def lr_schedule(spec: str) -> Callable[[int], float]:
     """The factor at each server step.
 
     `constant`; `exponential:D`, D^step (FedCM's .998); `steps:A,B,...:F`, times F at each of the steps
-    (HeteroFL's 150,250:0.1); `cosine:T`, from 1 to 0 over T steps. Raises ValueError for anything else.
+    (HeteroFL's 150,250:0.1); `cosine:T`, from 1 towards 0 over T steps, and on at the last of them: methods
+    divide by the rate. Raises ValueError for anything else.
     """
     name, *arguments = spec.split(":")
     try:
@@ -21,7 +22,7 @@ def lr_schedule(spec: str) -> Callable[[int], float]:
                 at = [int(mark) for mark in marks.split(",")]
                 return lambda step: float(factor) ** sum(step >= mark for mark in at)
             case "cosine", [total] if int(total) > 0:
-                return lambda step: 0.5 * (1 + math.cos(math.pi * min(step / int(total), 1.0)))
+                return lambda step: 0.5 * (1 + math.cos(math.pi * min(step, int(total) - 1) / int(total)))
     except ValueError:
         pass
     raise ValueError(f"lr_schedule: {spec!r} is none of constant, exponential:0.998, steps:150,250:0.1 or cosine:100")

@@ -1,7 +1,7 @@
 """State that rides along with rounds: what tasks carry besides the model, and what their returns change.
 
 All of it lives at the server, keyed by the client's id, so that it survives any placement of work. Buffers
-that the protocol would move between client and server are billed (`down`, `up`, in submodels).
+that the protocol would move between client and server are billed (`further`).
 """
 
 from collections.abc import Mapping
@@ -12,14 +12,16 @@ import numpy as np
 from fedraa.checkpoint import State
 from fedraa.messages import Update, Vector
 from fedraa.server.aggregate import CoverageMean
+from fedraa.server.ledger import Further
 from fedraa.submodels.policies import Choice, Mask
 
 
 class Companion:
     """Carries nothing."""
 
-    down = 0
-    up = 0
+    @property
+    def further(self) -> Further:
+        return Further()
 
     def send(self, client: int, choice: Choice) -> Mapping[str, Vector]:
         """Further buffers for the client's task."""
@@ -45,8 +47,7 @@ class ControlVariates(Companion):
     c += (1/N) sum (c_i+ - c_i). All start at 0.
     """
 
-    down = 1
-    up = 1
+    further = Further(down=1, up=1)
 
     def __init__(self, size: int, clients: int) -> None:
         self._server = np.zeros(size, np.float32)
@@ -77,7 +78,7 @@ class ControlVariates(Companion):
 class GlobalMomentum(Companion):
     """FedCM, MoFedSAM: Delta <- -mean gain / (lr T), mixed into every local gradient of the next round."""
 
-    down = 1
+    further = Further(down=1)
 
     def __init__(self, size: int, clients: int) -> None:
         self._momentum = np.zeros(size, np.float32)
@@ -98,7 +99,7 @@ class GlobalMomentum(Companion):
 class FrozenMomentum(GlobalMomentum):
     """MimeLite: m <- (1 - beta) mean full-batch gradient at theta + beta m, frozen while clients train."""
 
-    up = 1
+    further = Further(down=1, up=1)
 
     def __init__(self, size: int, clients: int, *, beta: float) -> None:
         super().__init__(size, clients)

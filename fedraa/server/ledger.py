@@ -1,13 +1,13 @@
 """The book of tasks: what was sent to whom, what is still out. Both servers keep one."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from fedraa.checkpoint import State
-from fedraa.costs import CostModel
+from fedraa.costs import BYTES, CostModel
 from fedraa.messages import Task, Update, Vector
 from fedraa.submodels.policies import Choice
 
@@ -16,6 +16,14 @@ class Record(Protocol):
     """Where events go: `record(kind, t, **fields)`."""
 
     def __call__(self, kind: str, t: float, /, **fields: object) -> None: ...
+
+
+class Further(NamedTuple):
+    """Buffers that a protocol moves besides the submodel: of what is trained, and `up_whole` of the whole part."""
+
+    down: int = 0
+    up: int = 0
+    up_whole: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,11 +60,11 @@ class Ledger:
         feasible: list[int],
         counts: list[int],
         extras: Mapping[str, Vector] | None = None,
-        further: tuple[int, int] = (0, 0),
+        further: Sequence[Further] = (),
     ) -> Task:
         """The client's next task: `params` [k], the part as it stands, and the decision's audit trail.
 
-        `further`: buffers of the submodel's size that are billed down and up besides the submodel.
+        `further` is billed besides the submodel.
         """
         down, up = self._bytes(choice, client, further)
         task = Task(
@@ -114,10 +122,15 @@ class Ledger:
             train_loss=update.loss,
         )
 
-    def _bytes(self, choice: Choice, client: int, further: tuple[int, int]) -> tuple[int, int]:
+    def _bytes(self, choice: Choice, client: int, further: Sequence[Further]) -> tuple[int, int]:
         sent, crossing = self.costs.sent(choice.part.widths), self.costs.crossing(client)
-        down, up = choice.bytes(sent // 4, self.costs.compressor.bytes)
-        return down + further[0] * sent + crossing, up + further[1] * sent + crossing
+        down, up = choice.bytes(sent // BYTES, self.costs.compressor.bytes)
+        trained = sent if choice.mask is None else BYTES * int(choice.mask.sum())
+        received = trained if choice.sends_mask else sent
+        for more in further:
+            down += more.down * received
+            up += more.up * trained + more.up_whole * sent
+        return down + crossing, up + crossing
 
     def state(self) -> State:
         return {

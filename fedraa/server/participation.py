@@ -22,11 +22,11 @@ class Participation:
         """From `all`, `sample:K` or `bernoulli:P`; ValueError for anything else."""
         kind, _, number = spec.partition(":")
         try:
-            value = float(number or 1)
+            value = 1.0 if spec == "all" else float(number)
         except ValueError:
             value = -1.0
         good = {
-            "all": not number,
+            "all": spec == "all",
             "sample": 1 <= value <= clients and value == int(value),
             "bernoulli": 0 < value <= 1,
         }

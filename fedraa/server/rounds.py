@@ -101,7 +101,7 @@ class RoundServer:
             feasible=feasible,
             counts=counts,
             extras=extras,
-            further=(sum(c.down for c in self._companions), sum(c.up for c in self._companions)),
+            further=[companion.further for companion in self._companions],
         )
 
     def commit(self, update: Update, now: float) -> Iterable[int]:

@@ -92,20 +92,13 @@ def forward(theta: Array, x: npt.NDArray[np.floating], widths: Sequence[int]) ->
     return read
 
 
-def loss_gradient(
-    theta: Array,
-    x: npt.NDArray[np.floating],
-    y: npt.NDArray[np.int64],
-    widths: Sequence[int],
-    mask: npt.NDArray[np.bool_] | None = None,
-) -> tuple[float, Array]:
-    """The mean cross-entropy f of softmax(logits) and its gradient [d]; with a mask [d], f(m theta) and m grad f.
+def gradients(
+    theta: Array, x: npt.NDArray[np.floating], y: npt.NDArray[np.int64], widths: Sequence[int]
+) -> tuple[float, Array, Array]:
+    """The mean cross-entropy of softmax(logits), and its gradients by theta [d] and by x [n, features].
 
-    d f / d logits = (p - onehot(y)) / n, then the chain rule, layer by layer.
+    d loss / d logits = (p - onehot(y)) / n, then the chain rule, layer by layer.
     """
-    if mask is not None:
-        loss, g = loss_gradient(theta * mask, x, y, widths)
-        return loss, g * mask
     *read, logits = forward(theta, x, widths)
     p = np.exp(logits - logits.max(axis=1, keepdims=True))
     p /= p.sum(axis=1, keepdims=True)
@@ -113,10 +106,26 @@ def loss_gradient(
     loss = -float(np.log(p[rows, y]).mean())
     p[rows, y] -= 1
     error, parts = p / len(y), []
-    for (weight, _), inputs in zip(reversed(layers(theta, widths)), reversed(read), strict=True):
-        parts += [error.sum(axis=0), (error.T @ inputs).ravel()]
-        error = (error @ weight) * (inputs > 0)
-    return loss, np.concatenate(parts[::-1])
+    for number, (weight, _) in reversed([*enumerate(layers(theta, widths))]):
+        parts += [error.sum(axis=0), (error.T @ read[number]).ravel()]
+        error = error @ weight
+        if number:
+            error = error * (read[number] > 0)
+    return loss, np.concatenate(parts[::-1]), error
+
+
+def loss_gradient(
+    theta: Array,
+    x: npt.NDArray[np.floating],
+    y: npt.NDArray[np.int64],
+    widths: Sequence[int],
+    mask: npt.NDArray[np.bool_] | None = None,
+) -> tuple[float, Array]:
+    """The loss f and its gradient [d]; with a mask [d], f(m theta) and m grad f(m theta)."""
+    if mask is None:
+        return gradients(theta, x, y, widths)[:2]
+    loss, g, _ = gradients(theta * mask, x, y, widths)
+    return loss, g * mask
 
 
 def sgd(

@@ -83,7 +83,7 @@ def test_counts_of_steps_and_samples() -> None:
     model = traced()
     for solver, steps, samples in [
         (Solver(batch_size=8, epochs=2), 6, 46),
-        (Solver(batch_size=8, epochs=9, steps=7), 7, 56),
+        (Solver(batch_size=8, epochs=9, steps=7), 7, 2 * (8 + 8 + 7) + 8),
         (Solver(batch_size=100, epochs=9, steps=7), 7, 7 * 23),
         (Solver(batch_size=100, epochs=2, sam=0.1), 2, 46),
     ]:

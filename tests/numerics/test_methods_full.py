@@ -1,0 +1,289 @@
+"""Every method of full models against its paper's formulas, worked out in NumPy on 44 parameters.
+
+Clients hold shards of different sizes, so that weights n_i / n and step counts T_i tell.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy_mlp import Array, gradients, layers, loss_gradient, sgd
+from tiny import (
+    BATCH,
+    CLASSES,
+    CLIENTS,
+    EPOCHS,
+    FEATURES,
+    HIDDEN,
+    LR,
+    WIDTHS,
+    Stepped,
+    assembly,
+    close,
+    minibatches,
+    start,
+    steps,
+)
+
+from fedraa.assembly import Assembly
+
+
+def trained(run: Assembly, theta: Array, turn: int, **terms: Any) -> list[Array]:
+    """w_i of every client."""
+    return [sgd(theta, minibatches(run, n, turn), WIDTHS, lr=LR, **terms) for n in range(CLIENTS)]
+
+
+def shares(run: Assembly) -> Array:
+    sizes = run.data.sizes
+    assert len(set(sizes.tolist())) == CLIENTS
+    assert len({steps(run, n) for n in range(CLIENTS)}) > 1
+    return np.asarray(sizes / sizes.sum())
+
+
+@pytest.mark.parametrize(
+    ("method", "flags", "terms"),
+    [
+        ("fedavg", {}, {"momentum": 0.5}),
+        ("fedavg", {"momentum": 0.0}, {}),
+        ("fedprox", {"proximal": 0.7, "momentum": 0.9}, {"proximal": 0.7, "momentum": 0.9}),
+    ],
+)
+def test_fedavg_and_fedprox(method: str, flags: dict[str, Any], terms: dict[str, float]) -> None:
+    """theta <- sum_i n_i / n w_i; FedProx descends f + (mu / 2) |w - theta|^2."""
+    run = assembly(method, **flags)
+    theta = start(run)
+
+    def expected(turn: int) -> Array:
+        nonlocal theta
+        theta = np.average(trained(run, theta, turn, **terms), axis=0, weights=shares(run))
+        return theta
+
+    Stepped(run).rounds(3, expected)
+
+
+@pytest.mark.parametrize("server_lr", [1.0, 0.5])
+def test_fedsam(server_lr: float) -> None:
+    """FedSAM Algorithm 1: w~ = w + rho g / |g|, w <- w - eta_l grad f(w~); theta += eta_g mean Delta_i."""
+    run = assembly("fedsam", sam=0.3, server_lr=server_lr)
+    theta = start(run)
+
+    def expected(turn: int) -> Array:
+        nonlocal theta
+        theta = theta + server_lr * np.mean([w - theta for w in trained(run, theta, turn, sam=0.3)], axis=0)
+        return theta
+
+    Stepped(run).rounds(2, expected)
+
+
+@pytest.mark.parametrize("participation", ["all", "sample:2"])
+def test_scaffold(participation: str) -> None:
+    """Option II: y <- y - eta_l (g - c_i + c); c_i+ = c_i - c + (theta - y) / (T_i eta_l) with the client's T_i;
+    theta += mean Delta y; c += (1 / N) sum over the cohort of c_i+ - c_i, N all clients."""
+    run = assembly("scaffold", participation=participation)
+    shares(run)
+    stepped, theta = Stepped(run), start(run)
+    c, own = np.zeros(len(theta)), np.zeros((CLIENTS, len(theta)))
+    turns = [0] * CLIENTS
+    for _ in range(3):
+        cohort = [task.client for task in stepped.round()]
+        gains, changes = [], []
+        for n in cohort:
+            correction = c - own[n]
+            y = sgd(theta, minibatches(run, n, turns[n]), WIDTHS, lr=LR, bend=lambda g, d=correction: g + d)
+            new = own[n] - c + (theta - y) / (steps(run, n) * LR)
+            gains.append(y - theta)
+            changes.append(new - own[n])
+            own[n] = new
+            turns[n] += 1
+        theta = theta + np.mean(gains, axis=0)
+        c = c + np.sum(changes, axis=0) / CLIENTS
+        close(stepped.server.params, theta)
+    assert len(set(turns)) > 1 or participation == "all"
+    assert np.abs(c).max() > 0.01
+
+
+def adam(v: Array, square: Array) -> Array:
+    return 0.99 * v + 0.01 * square
+
+
+def yogi(v: Array, square: Array) -> Array:
+    return v - 0.01 * square * np.sign(v - square)
+
+
+def adagrad(v: Array, square: Array) -> Array:
+    return v + square
+
+
+@pytest.mark.parametrize("rule", [adam, yogi, adagrad])
+def test_server_optimisers(rule: Callable[[Array, Array], Array]) -> None:
+    """Reddi et al. 2021, Algorithm 2: m <- .9 m + .1 Delta; theta += eta m / (sqrt(v) + tau); v starts at tau^2."""
+    run = assembly(f"fed{rule.__name__}", momentum=0.0, server_lr=0.05)
+    theta, tau = start(run), 1e-3
+    m, v = np.zeros(len(theta)), np.full(len(theta), tau**2)
+
+    def expected(turn: int) -> Array:
+        nonlocal theta, m, v
+        delta = np.mean(trained(run, theta, turn), axis=0) - theta
+        m = 0.9 * m + 0.1 * delta
+        v = rule(v, delta**2)
+        theta = theta + 0.05 * m / (np.sqrt(v) + tau)
+        return theta
+
+    Stepped(run).rounds(3, expected)
+
+
+@pytest.mark.parametrize(("method", "flags", "terms"), [("fedcm", {}, {}), ("mofedsam", {"sam": 0.3}, {"sam": 0.3})])
+def test_client_momentum(method: str, flags: dict[str, float], terms: dict[str, float]) -> None:
+    """v = .1 g + .9 Delta, w <- w - eta_l v, theta += mean Delta_i (the paper's eta_g = eta_l T) and
+    Delta <- -mean Delta_i / (eta_l T), T the cohort's mean; MoFedSAM has SAM's g, of the raw gradient alone."""
+    run = assembly(method, **flags)
+    shares(run)
+    theta = start(run)
+    delta = np.zeros(len(theta))
+    mean_steps = np.mean([steps(run, n) for n in range(CLIENTS)])
+
+    def expected(turn: int) -> Array:
+        nonlocal theta, delta
+        w = trained(run, theta, turn, bend=lambda g, d=delta: 0.1 * g + 0.9 * d, **terms)
+        gain = np.mean(w, axis=0) - theta
+        theta = theta + gain
+        delta = -gain / (LR * mean_steps)
+        return theta
+
+    Stepped(run).rounds(4, expected)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.05])
+def test_mimelite(decay: float) -> None:
+    """w <- w - eta_l ((1 - beta) g + beta m), beta = .9; m <- (1 - beta) sum p_i grad f_i(theta) + beta m over the
+    full batches at the round's start; weight decay is part of f."""
+    run = assembly("mimelite", weight_decay=decay)
+    p, theta = shares(run), start(run)
+    m = np.zeros(len(theta))
+
+    def expected(turn: int) -> Array:
+        nonlocal theta, m
+        full = [loss_gradient(theta, *run.data.client(n), WIDTHS)[1] + decay * theta for n in range(CLIENTS)]
+        w = [decayed(theta, minibatches(run, n, turn), decay, lambda g, m=m: 0.1 * g + 0.9 * m) for n in range(CLIENTS)]
+        theta = np.average(w, axis=0, weights=p)
+        m = 0.1 * np.average(full, axis=0, weights=p) + 0.9 * m
+        return theta
+
+    Stepped(run).rounds(3, expected)
+
+
+def decayed(theta: Array, batches: Any, decay: float, bend: Callable[[Array], Array]) -> Array:
+    w = theta
+    for x, y in batches:
+        w = w - LR * bend(loss_gradient(w, x, y, WIDTHS)[1] + decay * w)
+    return w
+
+
+def test_fedrobust() -> None:
+    """min over w, max over (L_i, d_i) of the batch's summed loss f(w; L x + d) - 100 |L - 1|^2 - 4 |d|^2.
+
+    One ascent of (L, d) by .001 and .025 before each descent of w on the mean loss of what they make of the same
+    batch; they stay with the client, w is averaged. L is diagonal.
+    """
+    run = assembly("fedrobust")
+    shares(run)
+    theta = start(run)
+    scale, shift = np.ones((CLIENTS, FEATURES)), np.zeros((CLIENTS, FEATURES))
+
+    def expected(turn: int) -> Array:
+        nonlocal theta
+        new = []
+        for n in range(CLIENTS):
+            w = theta
+            for x, y in minibatches(run, n, turn):
+                back = gradients(w, x * scale[n] + shift[n], y, WIDTHS)[2] * len(y)  # of the sum, by the input
+                scale[n] += 0.001 * ((back * x).sum(axis=0) - 2 * 100 * (scale[n] - 1))
+                shift[n] += 0.025 * (back.sum(axis=0) - 2 * 4 * shift[n])
+                w = w - LR * gradients(w, x * scale[n] + shift[n], y, WIDTHS)[1]
+            new.append(w)
+        theta = np.mean(new, axis=0)
+        return theta
+
+    Stepped(run).rounds(2, expected)
+    assert np.abs(scale - 1).max() > 1e-3
+    assert np.abs(shift).max() > 0.01
+
+
+def test_fedasync() -> None:
+    """theta <- (1 - a) theta + a w, a = alpha (k + 1)^-.5, k the updates since the client was sent theta; the
+    client descends f + (rho / 2) |w - theta_sent|^2."""
+    run = assembly("fedasync", mixing=0.7, staleness="polynomial", proximal=0.4, momentum=0.0)
+    stepped, theta = Stepped(run), start(run)
+    sent = {client: (stepped.server.assign(client, 0.0), theta, 0) for client in range(CLIENTS)}
+    turns, stale = [0] * CLIENTS, []
+    for t, client in enumerate((2, 0, 2, 1, 1)):
+        task, received, version = sent[client]
+        stepped.server.commit(stepped.train(task), 1.0)
+        w = sgd(received, minibatches(run, client, turns[client]), WIDTHS, lr=LR, proximal=0.4)
+        stale.append(t - version)
+        a = 0.7 / np.sqrt(stale[-1] + 1)
+        theta = (1 - a) * theta + a * w
+        close(stepped.server.params, theta)
+        turns[client] += 1
+        sent[client] = (stepped.server.assign(client, 1.0), theta, t + 1)
+    assert stale == [0, 1, 1, 3, 0]
+
+
+def test_fedbuff() -> None:
+    """After K = 2 arrivals theta -= eta_g (1 / K) sum s(k) (theta_sent - w), s(k) = 1 / sqrt(1 + k), where k and the
+    version count flushes; a client goes on from the current theta, flush or not."""
+    run = assembly("fedbuff", buffer_size=2, server_lr=0.8, momentum=0.0)
+    stepped, theta = Stepped(run), start(run)
+    sent = {client: (stepped.server.assign(client, 0.0), theta, 0) for client in range(CLIENTS)}
+    turns, buffer, version, stale = [0] * CLIENTS, [], 0, []
+    for client in (2, 0, 2, 1, 1, 0, 0, 2):
+        task, received, base = sent[client]
+        stepped.server.commit(stepped.train(task), 1.0)
+        w = sgd(received, minibatches(run, client, turns[client]), WIDTHS, lr=LR)
+        stale.append(version - base)
+        buffer.append((received - w) / np.sqrt(1 + stale[-1]))
+        if len(buffer) == 2:
+            theta = theta - 0.8 / 2 * np.sum(buffer, axis=0)
+            buffer, version = [], version + 1
+        close(stepped.server.params, theta)
+        assert stepped.server.step == version
+        turns[client] += 1
+        sent[client] = (stepped.server.assign(client, 1.0), theta, version)
+    assert stale == [0, 0, 1, 1, 0, 1, 0, 2]
+    assert [line["staleness"] for line in stepped.records.of("commit")] == stale
+
+
+def test_splitfed() -> None:
+    """V1: the client sends h = stem(x), the server's copy of the trunk for this client sends back d loss / d h and
+    steps, the stem steps on what comes back; stems and trunks are averaged, uniformly, each round."""
+    run = assembly("splitfed", momentum=0.0)
+    cut = HIDDEN * FEATURES + HIDDEN
+    theta = start(run)
+
+    def expected(turn: int) -> Array:
+        nonlocal theta
+        stems, trunks = [], []
+        for n in range(CLIENTS):
+            stem, trunk = theta[:cut].copy(), theta[cut:].copy()
+            for x, y in minibatches(run, n, turn):
+                [(w, b)] = layers(stem, (FEATURES, HIDDEN))
+                h = x @ w.T + b
+                _, g, back = gradients(trunk, np.maximum(h, 0), y, (HIDDEN, CLASSES))
+                back = back * (h > 0)  # the ReLU is the trunk's first layer
+                trunk = trunk - LR * g
+                stem = stem - LR * np.concatenate([(back.T @ x).ravel(), back.sum(axis=0)])
+            stems.append(stem)
+            trunks.append(trunk)
+        theta = np.concatenate([np.mean(stems, axis=0), np.mean(trunks, axis=0)])
+        return theta
+
+    stepped = Stepped(run)
+    stepped.rounds(2, expected)
+    # h and its gradient cross for every sample of every epoch; the stem goes each way once; float32 is 4 bytes
+    for line in stepped.records.of("dispatch") + stepped.records.of("commit"):
+        billed = line.get("bytes_down", line.get("bytes_up"))
+        assert billed == 4 * cut + 4 * HIDDEN * EPOCHS * run.data.sizes[line["client"]]
+    wire = stepped.trainer._body((HIDDEN,)).module.wire
+    assert wire.up == wire.down == 2 * 4 * HIDDEN * EPOCHS * run.data.sizes.sum()
+    assert run.data.sizes.max() > BATCH

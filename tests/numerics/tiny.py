@@ -1,0 +1,101 @@
+"""A federated run of a few dozen parameters, stepped by hand beside a derivation in NumPy."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy_mlp import Array, Batch
+
+from fedraa import Dataset, Experiment
+from fedraa.assembly import Assembly, assemble
+from fedraa.local import Trainer
+from fedraa.messages import Task, Update
+from fedraa.server import Server
+from fedraa.streams import generator
+
+FEATURES, HIDDEN, CLASSES = 3, 5, 4
+WIDTHS = (FEATURES, HIDDEN, CLASSES)  # 15 + 5 + 20 + 4 = 44 parameters
+CLIENTS, SAMPLES, LR, BATCH, EPOCHS, SEED = 3, 60, 0.2, 6, 2, 7
+
+
+def assembly(method: str, **flags: Any) -> Assembly:
+    """Three clients with shards of different sizes, two epochs of minibatches of six."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(SAMPLES + 20, FEATURES)).astype(np.float32)
+    y = (x @ rng.normal(size=(FEATURES, CLASSES))).argmax(axis=1)
+    common: dict[str, Any] = {
+        "clients": CLIENTS,
+        "partition": "dirichlet",
+        "dirichlet": 1.0,
+        "hidden": (HIDDEN,),
+        "lr": LR,
+        "batch_size": BATCH,
+        "local_epochs": EPOCHS,
+        "seed": SEED,
+        "engine": "local",
+    }
+    dataset = Dataset("tiny", x[:SAMPLES], y[:SAMPLES], x[SAMPLES:], y[SAMPLES:], CLASSES)
+    return assemble(Experiment(method=method, **(common | flags)), dataset=dataset)
+
+
+def minibatches(run: Assembly, client: int, turn: int) -> Iterator[Batch]:
+    """What the client trains on in its `turn`-th task; only the order is taken from the package's streams."""
+    x, y = run.data.client(client)
+    rng = generator(SEED, "batches", client, turn)
+    for _ in range(EPOCHS):
+        order = rng.permutation(len(y))
+        for start in range(0, len(y), BATCH):
+            yield x[order[start : start + BATCH]], y[order[start : start + BATCH]]
+
+
+def steps(run: Assembly, client: int) -> int:
+    """T_i: the client's local steps in one task."""
+    return EPOCHS * int(np.ceil(run.data.sizes[client] / BATCH))
+
+
+def start(run: Assembly) -> Array:
+    return run.params.astype(np.float64)
+
+
+def close(got: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-6)
+
+
+class Records:
+    """Keeps what the server records."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+
+    def __call__(self, kind: str, t: float, /, **fields: object) -> None:
+        self.lines.append({"kind": kind, "t": t, **fields})
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [line for line in self.lines if line["kind"] == kind]
+
+
+class Stepped:
+    """The server and the trainer of a run, without loop, pool or clock."""
+
+    def __init__(self, run: Assembly) -> None:
+        self.run, self.records = run, Records()
+        self.server: Server = run.server(self.records)
+        self.trainer: Trainer = run.recipe.trainer("cpu")
+
+    def train(self, task: Task) -> Update:
+        return self.trainer.train(task, *self.run.data.client(task.client))
+
+    def round(self) -> list[Task]:
+        """One round; the cohort's updates come back in reverse."""
+        tasks = [self.server.assign(client, 0.0) for client in self.server.begin()]
+        for task in reversed(tasks):
+            self.server.commit(self.train(task), 1.0)
+        return tasks
+
+    def rounds(self, count: int, expected: Callable[[int], Array]) -> None:
+        """So many rounds; `expected` gives the model after each."""
+        before = self.server.params.copy()
+        for turn in range(count):
+            self.round()
+            close(self.server.params, expected(turn))
+        assert np.abs(self.server.params - before).max() > 0.01
