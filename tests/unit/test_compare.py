@@ -1,0 +1,129 @@
+"""Methods compared: who gets which flags and which budget, and the numbers that are told of them."""
+
+import re
+from pathlib import Path
+
+import matplotlib.image
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from fedraa import Experiment
+from fedraa.cli import main
+from fedraa.compare import cells, mean_std, mean_time, summary_table
+from fedraa.curves import spread
+
+
+def test_every_cell_has_the_flags_that_its_method_knows() -> None:
+    runs = cells(("fed-raa", "fedavg"), (3, 4), Experiment(mixing=0.3, fragments=3, momentum=0.2, time=5.0))
+    assert [(each.method, each.seed) for each in runs] == [("fed-raa", 3), ("fed-raa", 4), ("fedavg", 3), ("fedavg", 4)]
+    assert [(each.mixing, each.fragments) for each in runs] == [(0.3, 3)] * 2 + [(None, None)] * 2
+    assert {(each.momentum, each.time) for each in runs} == {(0.2, 5.0)}
+
+
+def test_without_a_budget_everyone_gets_the_same_time() -> None:
+    assert {each.time for each in cells(("fed-raa", "fedavg"), (0,), Experiment())} == {20.0}
+    assert {each.time for each in cells(("fed-raa", "fedasync"), (0,), Experiment(updates=50))} == {None}
+
+
+@pytest.mark.parametrize(
+    ("methods", "seeds", "flags", "said"),
+    [
+        (("fed-raa", "fedmagic"), (0,), {}, "^method: there is no 'fedmagic'; choose one of"),
+        ((), (0,), {}, "^methods: got none"),
+        (("fedavg", "fedavg"), (0,), {}, "^methods: got fedavg fedavg; .* each once"),
+        (("fedavg",), (1, 1), {}, "^seeds: got 1 1"),
+        (("fedavg", "fedprox"), (0,), {"mixing": 0.5}, "^mixing: 0.5 means nothing to any of fedavg, fedprox"),
+        (("fed-raa", "fedavg"), (0,), {"updates": 50}, "^updates: fedavg counts .* --time"),
+        (("fedavg",), (0,), {"seed": 3}, "^seed: got 3; name the seeds"),
+        (("fedavg",), (0,), {"method": "fedprox"}, "^method: got 'fedprox'; name the methods"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    methods: tuple[str, ...], seeds: tuple[int, ...], flags: dict[str, object], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        cells(methods, seeds, Experiment(**flags))
+
+
+def test_updates_and_rounds_together_give_each_its_own() -> None:
+    runs = cells(("fed-raa", "fedavg"), (0,), Experiment(updates=50, rounds=5))
+    assert [(each.updates, each.rounds) for each in runs] == [(50, None), (None, 5)]
+
+
+def test_mean_and_sample_deviation() -> None:
+    assert mean_std(pd.Series([0.9, 0.92, 0.94]), ".3f") == "0.920 ± 0.02"
+    assert mean_std(pd.Series([0.9]), ".3f") == "0.900"
+    assert mean_std(pd.Series([4.0, 4.0]), ".3g") == "4"
+
+
+def test_a_target_that_some_seed_missed_has_no_mean() -> None:
+    assert mean_time(pd.DataFrame({"time_to_target": [2.0, 4.0]})) == 3
+    assert mean_time(pd.DataFrame({"time_to_target": [2.0, None]})) is None
+
+
+def text(frame: pd.DataFrame, experiment: Experiment) -> str:
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(summary_table(frame, experiment))
+    return captured.get()
+
+
+def test_the_table_gives_the_ratio_to_the_first_method() -> None:
+    shared = {"client_worst": 0.5, "time": 9.0, "steps": 7, "bytes_down": 10**6, "bytes_up": 5 * 10**5, "flops": 2e9}
+    shared |= {"staleness_mean": 1.5, "staleness_max": 4}
+    frame = pd.DataFrame(
+        [
+            {"method": method, "seed": seed, "accuracy": 0.9, "time_to_target": reached} | shared
+            for method, times in {"b": (2.0, 4.0), "a": (7.0, 8.0), "c": (5.0, None)}.items()
+            for seed, reached in enumerate(times)
+        ]
+    )
+    rows = {line.split()[0]: line for line in text(frame, Experiment(target_accuracy=0.8)).split("\n") if line.strip()}
+    assert re.search(r"3 ± 1.4 +1.00 ", rows["b"])
+    assert re.search(r"7.5 ± 0.71 +2.50 ", rows["a"])
+    assert re.search(r"reached in 1 of 2 +– ", rows["c"])
+    assert "n = 2" in rows["digits:"]
+    assert all("1.5 MB" in rows[name] and "2 GFLOP" in rows[name] and "1.50, max 4" in rows[name] for name in "abc")
+
+
+def test_labels_are_pushed_apart_and_stay_within() -> None:
+    wanted = np.array([0.9, 0.98, 0.99, 0.995])
+    placed = spread(wanted, 0.05)
+    assert placed.max() <= 1
+    assert np.diff(placed).min() >= 0.05 - 1e-12
+    assert np.allclose(spread(np.array([0.2, 0.6]), 0.05), [0.2, 0.6])
+    low = spread(np.array([0.0, 0.0, 0.01]), 0.05)
+    assert low.min() >= 0
+    assert np.diff(low).min() >= 0.05 - 1e-12
+
+
+def test_a_comparison_writes_runs_table_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "all"
+    flags = "--time 1.5 --clients 4 --hidden 20 --engine local --target-accuracy 0.99 --seeds 0 1"
+    assert main(["compare", "fed-raa", "fedavg", *flags.split(), "--out", str(out)]) == 0
+    frame = pd.read_csv(out / "compare.csv")
+    assert list(zip(frame["method"], frame["seed"], strict=True)) == [
+        ("fed-raa", 0),
+        ("fed-raa", 1),
+        ("fedavg", 0),
+        ("fedavg", 1),
+    ]
+    assert (frame["time"] == 1.5).all()
+    for directory, accuracy in zip(frame["directory"], frame["accuracy"], strict=True):
+        evals = pd.read_csv(out / directory / "evals.csv")
+        assert evals["accuracy"].iloc[-1] == accuracy
+    height, width, _ = matplotlib.image.imread(out / "compare.png").shape
+    assert width > height > 300
+    shown = capsys.readouterr().out
+    assert "reached in 0 of 2" in shown
+    assert "fedavg seed 1: accuracy" in shown
+
+
+def test_nothing_is_written_when_one_cell_cannot_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "all"
+    flags = ["--momentum", "0.5", "--time", "1", "--engine", "local", "--out", str(out)]
+    assert main(["compare", "fedavg", "scaffold", *flags]) == 2
+    assert "breaks scaffold" in capsys.readouterr().err
+    assert not out.exists()

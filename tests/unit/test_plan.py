@@ -1,0 +1,115 @@
+"""A plan foretells what a run then does, and its tables hold numbers that can be worked out by hand."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedraa import Experiment, run
+from fedraa.assembly import assemble
+from fedraa.cli import main
+from fedraa.fleet import Fleet
+from fedraa.forecast import dry_run, first_round
+from fedraa.plan import device_classes, server_bytes
+from schedulers import SCHEDULERS, delay_bound
+
+
+def forecast(experiment: Experiment, **limits: Any) -> Any:
+    assembly = assemble(experiment)
+    schedule = assembly.method.schedule
+    costs = assembly.costs().table([part.widths for part in assembly.parts])
+    scheduler = SCHEDULERS[schedule.scheduler](costs, delay_bound(costs))  # type: ignore[union-attr]  # asynchronous
+    return dry_run(costs, scheduler, jitter=experiment.jitter, seed=experiment.seed, **limits)
+
+
+@pytest.mark.parametrize("method", ["fed-raa", "fed-raa-random", "fed-raa-mp", "fed-raa-offline", "fedasync"])
+def test_a_dry_run_is_the_real_run_without_training(method: str, tmp_path: Path) -> None:
+    experiment = Experiment(method=method, updates=60, seed=5, engine="local", local_steps=1, out=tmp_path / "run")
+    dry, events = forecast(experiment, steps=60), run(experiment).events
+    commits = events[events["kind"] == "commit"]
+    assert dry.time == pytest.approx(commits["t"].iloc[-1], rel=1e-12)
+    assert (dry.steps, dry.staleness_max) == (60, commits["staleness"].max())
+    assert dry.staleness_mean == pytest.approx(commits["staleness"].mean())
+    fragments = commits["fragment"].astype(int).value_counts()
+    assert dry.tasks == tuple(fragments.get(j, 0) for j in range(len(dry.tasks)))
+
+
+def test_a_dry_run_ends_in_time_and_counts_what_a_buffer_flushes(tmp_path: Path) -> None:
+    experiment = Experiment(
+        method="fedbuff", buffer_size=4, time=1.5, seed=5, engine="local", local_steps=1, out=tmp_path / "run"
+    )
+    history = run(experiment)
+    dry = forecast(experiment, steps=10**6, time=1.5, tasks_per_step=4)
+    assert dry.steps == history.summary["steps"]
+    assert sum(dry.tasks) == history.summary["tasks"]
+    assert dry.staleness_mean == pytest.approx(history.summary["staleness_mean"])
+
+
+def test_a_first_round_costs_what_the_first_round_of_a_run_costs(tmp_path: Path) -> None:
+    experiment = Experiment(method="heterofl", rounds=1, clients=5, engine="local", local_steps=1, out=tmp_path / "run")
+    events = run(experiment).events
+    dispatched = events[events["kind"] == "dispatch"]
+    assert [task.cost for task in first_round(assemble(experiment))] == dispatched["cost"].tolist()
+
+
+def printed(capsys: pytest.CaptureFixture[str], flags: str) -> list[list[str]]:
+    assert main(["plan", *flags.split()]) == 0
+    return [line.split() for line in capsys.readouterr().out.split("\n") if line.strip()]
+
+
+def test_fragments_are_listed_with_what_they_own_and_share(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, "--hidden 200 --fragments 2 --updates 40")
+    # digits 64-200-10: 80 neurons own 80 * (64 + 1 + 10) parameters, the 10 of the output bias are everybody's
+    assert lines[0] == ["mlp:", "15010", "parameters,", "0", "of", "them", "never", "trained"]
+    assert lines[3][:3] == ["0", "80", "6010"]
+    assert lines[3][-2:] == ["6000", "10"]
+    assert lines[4][:3] == ["1", "120", "9010"]
+    assert lines[3][3:5] == ["24", "kB"]  # 4 bytes each
+
+
+def test_blocks_between_two_cut_layers_are_never_trained(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, "--hidden 40 40 --fragments 4")
+    # of the 40 x 40 weights only the blocks 4^2 + 8^2 + 12^2 + 16^2 = 480 are within a fragment
+    assert lines[0] == ["mlp:", "4650", "parameters,", "1120", "of", "them", "never", "trained"]
+
+
+def test_the_delay_bound_and_the_outlook_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, "--clients 9 --capabilities 1:1 --ratios 0.5 0.5 --jitter 0 --updates 90")
+    # 1437 digits, 9 clients: 159 or 160 samples each, and half the model's neurons
+    told = {words[0]: words for words in lines if words[0] in ("delay", "expected")}
+    assert float(told["delay"][2]) == pytest.approx(0.5 * 160 * 9 / 1437, abs=1e-3)
+    assert told["expected"][1:4] == ["90", "updates", "in"]
+    assert float(told["expected"][5]) == pytest.approx(10 * 0.5, rel=0.01)  # each client ten times
+
+
+def test_rounds_take_as_long_as_their_slowest_client(capsys: pytest.CaptureFixture[str]) -> None:
+    # 479 samples each; the slow one takes 1 / 0.5
+    lines = printed(capsys, "--method fedavg --clients 3 --capabilities 0.5:0.3333,2:0.6667 --rounds 4")
+    assert lines[-1][:6] == ["expected", "4", "rounds", "of", "2", "in"]
+    assert lines[-1][7] == "8,"
+
+
+def test_an_infeasible_bound_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--delay-bound", "0.05"]) == 2
+    assert "leaves client" in capsys.readouterr().err
+
+
+def fleet(compute: list[float]) -> Fleet:
+    many = len(compute)
+    infinite = np.full(many, np.inf)
+    return Fleet(np.array(compute), infinite, infinite, np.zeros(many), infinite)
+
+
+def test_equal_devices_are_one_class_and_many_classes_become_groups() -> None:
+    few = fleet([1, 3, 1, 3, 3])
+    assert [group.tolist() for group in device_classes(few, np.ones((5, 1)))] == [[0, 2], [1, 3, 4]]
+    many = fleet([float(n) for n in range(1, 1001)])
+    groups = device_classes(many, 1 / many.compute[:, None])
+    assert [len(group) for group in groups] == [100] * 10
+    assert set(groups[0].tolist()) == set(range(900, 1000))
+
+
+def test_server_memory_is_the_model_and_two_buffers_per_client() -> None:
+    assembly = assemble(Experiment(clients=6, fragments=2))
+    assert server_bytes(assembly) == 4 * 15010 + 2 * 6 * 4 * 9010
