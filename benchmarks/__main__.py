@@ -1,4 +1,4 @@
-"""`python -m benchmarks NAME`: studies that take minutes; each writes its table to benchmarks/results."""
+"""`python -m benchmarks`: studies of methods (`list`, `run STUDY`), and measurements of the system itself."""
 
 import sys
 from collections.abc import Callable
@@ -6,9 +6,12 @@ from collections.abc import Callable
 import tyro
 
 from benchmarks import cut_cost, cut_models, paper004
+from benchmarks.studies import list_studies, run_study
 from fedraa.cli import exit_code
 
-STUDIES: dict[str, Callable[..., object]] = {
+COMMANDS: dict[str, Callable[..., object]] = {
+    "list": list_studies,
+    "run": run_study,
     "paper004": paper004.main,
     "cut_cost": cut_cost.main,
     "cut_models": cut_models.main,
@@ -16,7 +19,7 @@ STUDIES: dict[str, Callable[..., object]] = {
 
 
 def main() -> None:
-    tyro.extras.subcommand_cli_from_dict(STUDIES, prog="python -m benchmarks", description=__doc__)
+    tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="python -m benchmarks", description=__doc__)
 
 
 if __name__ == "__main__":

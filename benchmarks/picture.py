@@ -1,0 +1,77 @@
+"""A study as one picture: accuracy as the runs went on, and the numbers of its table beside the paper's."""
+
+import math
+from collections.abc import Sequence
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from benchmarks.metrics import Metric, evaluations
+from benchmarks.study import Finished, Study
+from benchmarks.tables import Entry, caption
+from fedraa.curves import PALETTE, STYLES
+from fedraa.history import History
+
+ALONG = {"step": "server steps", "t": "time on the run's clock", "bytes": "bytes sent"}
+MOST = 4  # panels side by side
+POINTS = 200
+
+
+def draw(study: Study, runs: Sequence[Finished], found: Sequence[Entry], path: Path) -> None:
+    """Curves per column above, each metric's numbers below; the paper's are hollow."""
+    columns, metrics = study.columns[:MOST], study.metrics[:MOST]
+    across = max(len(columns), len(metrics))
+    tall = 0.26 * len(study.rows) * max(1.0, 0.5 * len(study.columns)) + 1.2
+    figure = Figure(figsize=(max(7.5, 3.4 * across), 3.4 + tall), layout="constrained")
+    above, below = figure.subfigures(2, 1, squeeze=False, height_ratios=[3.2, tall]).ravel()
+    looks = dict(
+        zip(study.rows, zip(cycle(PALETTE), np.repeat(STYLES, len(PALETTE)).tolist(), strict=False), strict=False)
+    )
+    panels = above.subplots(1, len(columns), sharey=True, squeeze=False)[0]
+    for axes, column in zip(panels, columns, strict=True):
+        _curves(axes, [each for each in runs if each.cell.column == column], looks, study.along)
+        axes.set_title(column, loc="left", fontsize=9)
+    panels[0].set_ylabel("test accuracy")
+    handles, names = panels[0].get_legend_handles_labels()
+    above.legend(handles, names, loc="outside right upper", fontsize=8, frameon=False)
+    for axes, metric in zip(below.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
+        _numbers(axes, study, [entry for entry in found if entry.metric == metric], metric)
+    figure.suptitle(study.title, x=0.01, ha="left", fontsize=10)
+    figure.supxlabel(caption(study, found), x=0.01, ha="left", fontsize=7, color="0.35")
+    figure.savefig(path, dpi=130)
+
+
+def _curves(axes: Axes, runs: Sequence[Finished], looks: dict[str, tuple[str, str]], along: str) -> None:
+    """Mean accuracy over the seeds of each row, and their range; as far as all of its runs came."""
+    for row in dict.fromkeys(each.cell.row for each in runs):
+        tables = [evaluations(History(each.directory)) for each in runs if each.cell.row == row and not each.failure]
+        if not tables:
+            continue
+        xs = np.linspace(0, min(table[along].iloc[-1] for table in tables), POINTS)
+        ys = np.stack([np.interp(xs, table[along], table["accuracy"]) for table in tables])
+        colour, style = looks[row]
+        axes.fill_between(xs, ys.min(0), ys.max(0), color=colour, alpha=0.15, linewidth=0)
+        axes.plot(xs, ys.mean(0), color=colour, linestyle=style, linewidth=1.6, label=row)
+    axes.set_xlabel(ALONG[along], fontsize=8)
+    axes.grid(axis="y", color="0.9")
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _numbers(axes: Axes, study: Study, found: Sequence[Entry], metric: Metric) -> None:
+    """One line per row and column: ours with its interval, and the paper's."""
+    labels, bands = [], len(study.columns) > 1
+    for place, entry in enumerate(found):
+        colour = PALETTE[study.columns.index(entry.column) % len(PALETTE)] if bands else PALETTE[0]
+        labels.append(f"{entry.row}, {entry.column}" if bands else entry.row)
+        if math.isfinite(entry.mean):
+            axes.errorbar(entry.mean, place, xerr=entry.half_width, fmt="o", color=colour, markersize=4, capsize=2)
+        if entry.paper is not None:
+            axes.plot(entry.paper, place, "o", markerfacecolor="none", markeredgecolor="0.3", markersize=6)
+    axes.set_yticks(range(len(labels)), labels, fontsize=7)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.set_xlabel(metric.name + (f", {metric.better} is better" if metric.better else ""), fontsize=8)
+    axes.grid(axis="x", color="0.9")
+    axes.spines[["top", "right"]].set_visible(False)

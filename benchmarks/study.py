@@ -1,0 +1,182 @@
+"""A study: a grid of experiments times seeds, run to its end however often it is interrupted.
+
+A cell of the grid and a seed make one run, in one run directory whose name holds a digest of the whole
+experiment. What has finished is not run again, what was cut short goes on from its checkpoint, and a cell that
+was changed is another directory.
+"""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import re
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+from pathlib import Path
+
+import pandas as pd
+
+from benchmarks.metrics import Metric
+from fedraa.experiment import Experiment
+from fedraa.front import resume, run
+from fedraa.history import CONFIG, SUMMARY, History
+from fedraa.loop import RunFailed
+from fedraa.methods import resolve
+
+SEEDS = (0, 1, 2)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One place in a study's table: a row under a heading, the experiment that fills it, what the paper has there.
+
+    `paper` maps names of the study's metrics to the paper's values.
+    """
+
+    row: str
+    experiment: Experiment
+    column: str = ""
+    paper: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`better` is to beat `worse` in a metric, as `source` says; for what no number of the paper's table says."""
+
+    better: str
+    worse: str
+    metric: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is run and how it is told.
+
+    `reference` is the row that the others are tested against. `notes` say what the paper leaves open and what
+    this size leaves out. `along` is the horizontal axis of the curves: step, t or bytes.
+    """
+
+    name: str
+    title: str
+    cells: Sequence[Cell]
+    metrics: Sequence[Metric]
+    reference: str
+    notes: Sequence[str] = ()
+    claims: Sequence[Claim] = ()
+    seeds: Sequence[int] = SEEDS
+    along: str = "step"
+
+    def __post_init__(self) -> None:
+        places = [(cell.row, cell.column) for cell in self.cells]
+        assert len(set(places)) == len(places), f"{self.name}: two cells in one place of the table"
+        rows, names = {cell.row for cell in self.cells}, {metric.name for metric in self.metrics}
+        assert {self.reference, *(row for claim in self.claims for row in (claim.better, claim.worse))} <= rows
+        assert {name for cell in self.cells for name in cell.paper} <= names
+
+    @property
+    def rows(self) -> list[str]:
+        return list(dict.fromkeys(cell.row for cell in self.cells))
+
+    @property
+    def columns(self) -> list[str]:
+        return list(dict.fromkeys(cell.column for cell in self.cells))
+
+
+@dataclass(frozen=True)
+class Finished:
+    """One run of a study; `failure` says why it has no end."""
+
+    cell: Cell
+    seed: int
+    directory: Path
+    failure: str | None
+
+
+def execute(study: Study, out: Path, jobs: int, watch: Callable[[Finished, int], None]) -> list[Finished]:
+    """Runs what is not there yet, `jobs` runs at a time, each in a process with one thread; in the study's order.
+
+    `watch` gets every run as it ends and the number of those still to come. Raises ValueError, before anything
+    is started, for an experiment whose flags do not go together.
+    """
+    for cell in study.cells:
+        resolve(cell.experiment)
+    runs = {seeded(cell, seed, out): (cell, seed) for seed in study.seeds for cell in study.cells}
+    done = {each: Finished(*runs[each], _directory(each), None) for each in runs if _ended(_directory(each))}
+    left = len(runs) - len(done)
+    for each, failure in _run_all([each for each in runs if each not in done], jobs):
+        done[each] = Finished(*runs[each], _directory(each), failure)
+        left -= 1
+        watch(done[each], left)
+    return [done[each] for each in runs]
+
+
+def seeded(cell: Cell, seed: int, out: Path) -> Experiment:
+    """The cell's experiment with this seed, on the local engine, in the directory of its name below `out`."""
+    experiment = cell.experiment.model_copy(update={"seed": seed, "engine": "local", "quiet": True, "out": None})
+    digest = hashlib.sha256(json.dumps(experiment.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()[:8]
+    words = re.sub(r"[^a-z0-9.]+", "-", f"{cell.row} {cell.column}".lower()).strip("-")
+    return experiment.model_copy(update={"out": out / f"{words}-{seed}-{digest}"})
+
+
+def values(study: Study, runs: Sequence[Finished]) -> pd.DataFrame:
+    """One line per run and metric: row, column, seed, metric, value; NaN where the run failed."""
+    lines = []
+    for each in runs:
+        history = None if each.failure else History(each.directory)
+        for metric in study.metrics:
+            value = metric.of(history) if history else float("nan")
+            lines.append((each.cell.row, each.cell.column, each.seed, metric.name, value))
+    return pd.DataFrame(lines, columns=["row", "column", "seed", "metric", "value"])
+
+
+def _directory(experiment: Experiment) -> Path:
+    assert experiment.out is not None
+    return experiment.out
+
+
+def _ended(directory: Path) -> bool:
+    return (directory / SUMMARY).is_file()
+
+
+def _run_all(experiments: Sequence[Experiment], jobs: int) -> Iterator[tuple[Experiment, str | None]]:
+    """Every experiment as it ends and why it failed, if it did."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_end_with_parent) as pool:
+        futures = {pool.submit(_run_one, each): each for each in experiments}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _run_one(experiment: Experiment) -> str | None:
+    """Begins or goes on with one run, to its end; returns why it failed, if it did."""
+    directory = _directory(experiment)
+    try:
+        if (directory / CONFIG).is_file():
+            resume(directory)
+        else:
+            shutil.rmtree(directory, ignore_errors=True)  # of a run that was killed before it began
+            run(experiment)
+    except RunFailed as error:
+        return str(error)
+    return None
+
+
+def _end_with_parent() -> None:
+    """A killed study leaves no process that goes on writing its runs."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

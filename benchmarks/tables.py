@@ -1,0 +1,236 @@
+"""What a study came to, as a table and in words: every sentence is computed from the runs and the paper's numbers."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+from rich import box
+from rich.table import Table
+from scipy import stats
+
+from benchmarks.metrics import Metric
+from benchmarks.study import Claim, Study
+
+LEVEL = 0.05
+MOST_NAMED = 8  # disagreements that are told one by one
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One number of a table: a metric of a cell over its seeds; `failed` more seeds have no value.
+
+    `p` is Welch's test against the reference row of the same column.
+    """
+
+    row: str
+    column: str
+    metric: Metric
+    values: tuple[float, ...]
+    failed: int
+    paper: float | None
+    p: float | None = None
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.values)) if self.values else math.nan
+
+    @property
+    def half_width(self) -> float | None:
+        """Of the 95 % confidence interval of the mean, by Student's t; None where there is none."""
+        n = len(self.values)
+        if n < 2 or not np.isfinite(self.values).all():
+            return None
+        return float(stats.t.ppf(1 - LEVEL / 2, n - 1) * np.std(self.values, ddof=1) / math.sqrt(n))
+
+    @property
+    def text(self) -> str:
+        if not self.values:
+            return "failed"
+        form, reached = self.metric.form, sum(map(math.isfinite, self.values))
+        some_failed = f" ({self.failed} failed)" if self.failed else ""
+        if reached < len(self.values):
+            return f"reached in {reached} of {len(self.values)}{some_failed}"
+        spread = "" if self.half_width is None else f" ± {self.half_width:{form}}"
+        mark = "*" if self.p is not None and self.p < LEVEL else ""
+        return f"{self.mean:{form}}{spread}{mark}{some_failed}"
+
+
+def entries(study: Study, values: pd.DataFrame) -> list[Entry]:
+    """All numbers of the table, row by row."""
+    taken = {key: group["value"].to_numpy() for key, group in values.groupby(["row", "column", "metric"], sort=False)}
+    found = []
+    for cell in study.cells:
+        for metric in study.metrics:
+            all_seeds = taken[cell.row, cell.column, metric.name]
+            here = tuple(all_seeds[~np.isnan(all_seeds)].tolist())
+            base = taken.get((study.reference, cell.column, metric.name), np.empty(0))
+            p = None if cell.row == study.reference else welch(here, tuple(base[~np.isnan(base)].tolist()))
+            failed = len(all_seeds) - len(here)
+            found.append(Entry(cell.row, cell.column, metric, here, failed, cell.paper.get(metric.name), p))
+    return found
+
+
+def welch(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """p of Welch's t-test, two-sided; None where it says nothing: too few values, or no spread at all."""
+    if min(len(a), len(b)) < 2 or not np.isfinite([*a, *b]).all() or np.ptp(a) == np.ptp(b) == 0:
+        return None
+    return float(stats.ttest_ind(a, b, equal_var=False).pvalue)
+
+
+def frame(found: Sequence[Entry]) -> pd.DataFrame:
+    """For the CSV: one line per number."""
+    return pd.DataFrame(
+        {
+            "column": entry.column,
+            "row": entry.row,
+            "metric": entry.metric.name,
+            "n": len(entry.values),
+            "failed": entry.failed,
+            "mean": entry.mean,
+            "ci95": entry.half_width,
+            "p_against_reference": entry.p,
+            "paper": entry.paper,
+            "ratio_to_paper": None if not entry.paper else entry.mean / entry.paper,
+        }
+        for entry in found
+    )
+
+
+def grid(study: Study, found: Sequence[Entry]) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows of the table as text; the paper's number is in brackets."""
+    places = [(column, metric.name) for column in study.columns for metric in study.metrics]
+    cells = {(entry.row, entry.column, entry.metric.name): entry for entry in found}
+    headings = ["", *(f"{column} {name}".strip() for column, name in places)]
+    rows = []
+    for row in study.rows:
+        here = (cells.get((row, *place)) for place in places)
+        rows.append([row, *("" if entry is None else entry.text + _paper(entry) for entry in here)])
+    return headings, rows
+
+
+def _paper(entry: Entry) -> str:
+    return "" if entry.paper is None else f" [{entry.paper:g}]"
+
+
+def caption(study: Study, found: Sequence[Entry]) -> str:
+    """How the table is to be read."""
+    seeds = len(study.seeds)
+    parts = [f"mean ± 95 % confidence interval over n = {seeds} seeds"]
+    if seeds == 1:
+        parts = [f"ONE seed ({study.seeds[0]}): no interval, and nothing is significant"]
+    if any(entry.p is not None and entry.p < LEVEL for entry in found):
+        parts.append(f"* differs from {study.reference}, Welch's t-test, p < {LEVEL:g}")
+    if any(entry.paper is not None for entry in found):
+        parts.append("[ ] the paper's")
+    return "; ".join(parts)
+
+
+def rich_table(study: Study, found: Sequence[Entry]) -> Table:
+    headings, rows = grid(study, found)
+    table = Table(title=study.title, caption=caption(study, found), box=box.SIMPLE_HEAD, caption_justify="left")
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*(text.replace("[", r"\[") for text in row))
+    return table
+
+
+def markdown(study: Study, found: Sequence[Entry]) -> str:
+    headings, rows = grid(study, found)
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join("| " + " | ".join(text.replace("|", r"\|") for text in line) + " |" for line in lines)
+
+
+def latex(study: Study, found: Sequence[Entry]) -> str:
+    """A tabular for booktabs."""
+    headings, rows = grid(study, found)
+    lines = [" & ".join(map(_tex, line)) + r" \\" for line in (headings, *rows)]
+    body = "\n".join([r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"])
+    note = _tex(f"{study.title}. {caption(study, found)}.")
+    return f"% {note}\n\\begin{{tabular}}{{l{'r' * (len(headings) - 1)}}}\n{body}\n\\end{{tabular}}\n"
+
+
+_TEX = str.maketrans({c: "\\" + c for c in "%&#_{}"} | {"±": r"$\pm$", "α": r"$\alpha$", "δ": r"$\delta$"})
+_TEX |= {ord(c): f"${name}$" for c, name in {"β": r"\beta", "μ": r"\mu", "ρ": r"\rho", "×": r"\times"}.items()}
+
+
+def _tex(text: str) -> str:
+    return text.translate(_TEX)
+
+
+def findings(study: Study, found: Sequence[Entry]) -> list[str]:
+    """In words: where the orders of the paper hold here, where they are reversed, and what was claimed besides."""
+    told = [sentence for group in _compared(study, found) for sentence in _orders(group)]
+    return told + [_judged(claim, column, found) for claim in study.claims for column in study.columns]
+
+
+def _compared(study: Study, found: Sequence[Entry]) -> Iterator[list[Entry]]:
+    """Numbers of one column and metric that the paper orders."""
+    for column in study.columns:
+        for metric in study.metrics:
+            here = [e for e in found if (e.column, e.metric.name) == (column, metric.name)]
+            here = [e for e in here if e.paper is not None and e.values and metric.better]
+            if len(here) > 1:
+                yield here
+
+
+def _orders(group: Sequence[Entry]) -> Iterator[str]:
+    """The paper's orders of all pairs, against ours."""
+    pairs = [_by_paper(a, b) for a, b in combinations(group, 2) if a.paper != b.paper]
+    agree = [pair for pair in pairs if _advantage(*pair) > 0]
+    clear = sum(_clear(*pair) for pair in agree)
+    where = f"{group[0].metric.name}{', ' if group[0].column else ''}{group[0].column}"
+    yield f"{where}: {len(agree)} of the paper's {len(pairs)} orders hold here, {clear} of them beyond the noise."
+    against = sorted((pair for pair in pairs if pair not in agree), key=lambda pair: not _clear(*pair))
+    for better, worse in against[:MOST_NAMED]:
+        yield f"{where}: in the paper {_says(better, worse, paper=True)}; here {_says(better, worse, paper=False)}."
+    if len(against) > MOST_NAMED:
+        yield f"{where}: and {len(against) - MOST_NAMED} more orders do not hold."
+
+
+def _judged(claim: Claim, column: str, found: Sequence[Entry]) -> str:
+    """Whether what was claimed of two rows is so here."""
+    named = {e.row: e for e in found if e.column == column and e.metric.name == claim.metric}
+    if not {claim.better, claim.worse} <= named.keys():
+        return f"{claim.source}: {claim.better} and {claim.worse} were not both run{_in(column)}."
+    better, worse = named[claim.better], named[claim.worse]
+    if not (better.values and worse.values):
+        return f"{claim.source}: a run of {claim.better} or {claim.worse} failed{_in(column)}."
+    holds = "holds" if _advantage(better, worse) > 0 else "DOES NOT HOLD"
+    return f"{claim.source}: {holds} here{_in(column)}: {_says(better, worse, paper=False)} ({claim.metric})."
+
+
+def _in(column: str) -> str:
+    return f" at {column}" if column else ""
+
+
+def _by_paper(a: Entry, b: Entry) -> tuple[Entry, Entry]:
+    """The pair, first the one that is better in the paper."""
+    assert a.paper is not None
+    assert b.paper is not None
+    return (a, b) if (a.paper > b.paper) == (a.metric.better == "more") else (b, a)
+
+
+def _advantage(better: Entry, worse: Entry) -> float:
+    """By how much the first is better here."""
+    if better.mean == worse.mean:
+        return 0.0
+    return better.mean - worse.mean if better.metric.better == "more" else worse.mean - better.mean
+
+
+def _clear(a: Entry, b: Entry) -> bool:
+    p = welch(a.values, b.values)
+    return p is not None and p < LEVEL
+
+
+def _says(a: Entry, b: Entry, *, paper: bool) -> str:
+    form = a.metric.form
+    if paper:
+        return f"{a.row} ({a.paper:g}) is ahead of {b.row} ({b.paper:g})"
+    p = welch(a.values, b.values)
+    noise = "no test" if p is None else f"p = {p:.2g}" + ("" if p < LEVEL else ", within the noise")
+    numbers = f"{a.row} {a.mean:{form}}, {b.row} {b.mean:{form}}"
+    return f"{numbers}, {noise}"
