@@ -1,0 +1,329 @@
+"""Every submodel method in rounds against its paper's formula, worked out in NumPy on 72 parameters.
+
+Only the draws are taken from the package's random streams; the masks, slices, local steps and means are not.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from numpy_mlp import Array, loss_gradient, sgd
+from tiny import LR, SEED, Stepped, assembly, close, minibatches, start
+from two_layers import MASKABLE, SIZE, WIDTHS, coordinates, quarters
+
+from fedraa.assembly import Assembly
+from fedraa.streams import generator
+
+Mask = np.ndarray
+
+
+class System(Stepped):
+    """Five clients, two hidden layers."""
+
+    def __init__(self, method: str, clients: int = 5, **flags: object) -> None:
+        super().__init__(assembly(method, clients=clients, hidden=WIDTHS[1:-1], **flags))
+
+
+def mean_over_covering(theta: Array, masks: Sequence[Mask], gains: Sequence[Array]) -> Array:
+    """theta + (1 / Gamma) sum of the gains of those that cover, where Gamma > 0 (rule A)."""
+    covered = np.sum(masks, axis=0)
+    total = np.sum([gain * mask for gain, mask in zip(gains, masks, strict=True)], axis=0)
+    return np.where(covered > 0, theta + total / np.maximum(covered, 1), theta)
+
+
+def mean_over_all(theta: Array, masks: Sequence[Mask], gains: Sequence[Array]) -> Array:
+    """The mean of m w + (1 - m) theta over all participants (rule B)."""
+    filled = [np.where(mask, theta + gain, theta) for gain, mask in zip(gains, masks, strict=True)]
+    return np.mean(filled, axis=0)
+
+
+def labels(run: Assembly, client: int) -> set[int]:
+    return set(run.data.client(client)[1].tolist())
+
+
+def masked_gain(system: System, theta: Array, mask: Mask, client: int, turn: int, **terms: float) -> Array:
+    """m w - m theta [d]."""
+    return sgd(theta, minibatches(system.run, client, turn), WIDTHS, lr=LR, mask=mask, **terms) - theta * mask
+
+
+def slice_gain(
+    system: System, theta: Array, kept: Sequence[Sequence[int]], client: int, turn: int
+) -> tuple[Mask, Array]:
+    """Which coordinates the network of the kept units has, and its gain on them, as vectors [d]."""
+    where, widths = coordinates(kept)
+    mask, gain = np.zeros(SIZE, bool), np.zeros(SIZE)
+    mask[where] = True
+    gain[where] = sgd(theta[where], minibatches(system.run, client, turn), widths, lr=LR) - theta[where]
+    return mask, gain
+
+
+def test_ist() -> None:
+    """Groups are shuffled on their own and dealt in turn; slices are written back, the output bias is a mean."""
+    system = System("ist", clients=2)
+    theta = start(system.run)
+    for turn in range(3):
+        rng = generator(SEED, "groups", turn)
+        first, second = rng.permutation(6), rng.permutation(4)
+        after, trained = theta.copy(), np.zeros(SIZE, bool)
+        biases = []
+        for client in range(2):
+            kept = np.sort(first[3 * client :][:3]), np.sort(second[2 * client :][:2])
+            where, widths = coordinates(kept)
+            new = sgd(theta[where], minibatches(system.run, client, turn), widths, lr=LR, momentum=0.5)
+            after[where], trained[where] = new, True
+            biases.append(new[-4:])
+        after[-4:] = np.mean(biases, axis=0)
+        before = system.server.params.copy()
+        system.round()
+        close(system.server.params, after)
+        # of the 4 x 6 weights between the hidden layers, half are between groups, and stay
+        assert (~trained).sum() == 12
+        np.testing.assert_array_equal(system.server.params[~trained], before[~trained])
+        theta = after
+
+
+def test_oap() -> None:
+    """Each prunes the smallest quarters of every tensor of the current model; w_i are averaged over who has them."""
+    system = System("oap", capacities=(0.75, 0.5, 1.0))
+    theta = start(system.run)
+    for turn in range(3):
+        part = quarters(theta)
+        masks = [part >= 4 - kept for kept in (3, 2, 4, 3, 2)]
+        gains = [masked_gain(system, theta, masks[n], n, turn, momentum=0.5) for n in range(5)]
+        system.round()
+        # theta + (w - m theta) is w where m is 1: the mean of the weights themselves
+        theta = mean_over_covering(theta, masks, gains)
+        close(system.server.params, theta)
+
+
+@pytest.mark.parametrize("method", ["heterofl", "fedrolex"])
+def test_heterofl_and_fedrolex(method: str) -> None:
+    """Dense slices; clipped, decayed momentum SGD with the logits of absent labels at 0; label-owned output rows.
+
+    A logit at 0 whatever the weights is an output row at 0 that gets no gradient. FedRolex draws capacities anew
+    each round; its window starts at the round's number times the stride.
+    """
+    shares = (1.0, 0.5, 0.25)
+    # stronger than the methods' own values, so that both show in a few rounds
+    flags = {"capacities": shares, "weight_decay": 0.05, "clip": 0.2, "partition": "labels", "labels_per_client": 2}
+    system = System(method, clients=4, **flags, **({"stride": 2} if method == "fedrolex" else {}))
+    assert {len(labels(system.run, client)) for client in range(4)} == {2}
+    theta = start(system.run)
+    clipped = False
+    for turn in range(3):
+        masks, gains = [], []
+        for client in range(4):
+            share, first = shares[client % 3], 0
+            if method == "fedrolex":
+                share, first = generator(SEED, "capacity", turn, client).choice(shares), 2 * turn
+            kept = [sorted((first + np.arange(np.ceil(share * size).astype(int))) % size) for size in (6, 4)]
+            where, widths = coordinates(kept)
+            held = np.ones(len(where), bool)
+            for label in {0, 1, 2, 3} - labels(system.run, client):
+                row = len(where) - 4 - 4 * widths[2] + label * widths[2]
+                held[row : row + widths[2]] = False
+                held[len(where) - 4 + label] = False
+            w, v = theta[where], np.zeros(len(where))
+            for x, y in minibatches(system.run, client, turn):
+                _, g = loss_gradient(w, x, y, widths, held)
+                clipped |= bool(np.linalg.norm(g) > 0.2)
+                g = g * min(1, 0.2 / np.linalg.norm(g)) + 0.05 * w
+                v = 0.9 * v + g
+                w = w - LR * v
+            mask, gain = np.zeros(SIZE, bool), np.zeros(SIZE)
+            mask[where] = held
+            gain[where] = w - theta[where]
+            masks.append(mask)
+            gains.append(gain)
+        system.round()
+        theta = mean_over_covering(theta, masks, gains)
+        close(system.server.params, theta)
+    assert clipped
+
+
+def regions(theta: Array, level: str, turn: int, every: int, clients: int) -> list[Mask]:
+    """RAM-Fed's masks: all in round 0; two of four regions (L), one (S), or the first half of the clients two (MIX).
+
+    In every `every`-th round all take the largest ones.
+    """
+    part, masks = quarters(theta), []
+    for client in range(clients):
+        count = 2 if level == "L" or (level == "MIX" and client < clients // 2) else 1
+        chosen = generator(SEED, "regions", turn, client).choice(4, count, replace=False)
+        if turn % every == 0:
+            chosen = np.arange(4 - count, 4)
+        masks.append(np.ones(SIZE, bool) if turn == 0 else np.isin(part, [*chosen, 9]))
+    return masks
+
+
+@pytest.mark.parametrize("level", ["L", "S", "MIX"])
+def test_ra_fed(level: str) -> None:
+    """Algorithm 1: Delta = (theta_0 - theta_T) / gamma; theta -= gamma / Gamma * sum Delta where Gamma > 0."""
+    system = System("ra-fed", mask_level=level, uncovered_every=2)
+    theta = start(system.run)
+    for turn in range(4):
+        masks = regions(theta, level, turn, 2, 5)
+        deltas = [masked_gain(system, theta, masks[n], n, turn, momentum=0.5) / -LR for n in range(5)]
+        assert turn != 2 or not np.all(np.any(masks, axis=0))
+        system.round()
+        theta = mean_over_covering(theta, masks, [-LR * delta for delta in deltas])
+        close(system.server.params, theta)
+
+
+@pytest.mark.parametrize("level", ["L", "S"])
+@pytest.mark.parametrize("method", ["ram-fed", "ram-fed-mifa"])
+def test_ram_fed(method: str, level: str) -> None:
+    """Algorithm 2: v = mean_n u_n + (1 / Gamma) sum_{covering n} (Delta_n - u_n), theta -= gamma v, u_n <- Delta_n.
+
+    Regions that nobody covers move by the mean memory. MIFA's form is v = mean_n u_n with the new u_n.
+    """
+    system = System(method, mask_level=level, uncovered_every=2)
+    theta, u = start(system.run), np.zeros((5, SIZE))
+    for turn in range(4):
+        masks = regions(theta, level, turn, 2, 5)
+        deltas = [masked_gain(system, theta, masks[n], n, turn, momentum=0.5) / -LR for n in range(5)]
+        remembered = u.mean(axis=0)
+        corrected = mean_over_covering(remembered, masks, [deltas[n] - u[n] for n in range(5)])
+        u = np.where(masks, deltas, u)
+        v = u.mean(axis=0) if method == "ram-fed-mifa" else corrected
+        before = theta
+        theta = theta - LR * v
+        system.round()
+        close(system.server.params, theta)
+        if turn == 2:
+            uncovered = ~np.any(masks, axis=0)
+            assert uncovered.any()
+            close(system.server.params[uncovered], (before - LR * remembered)[uncovered])
+            assert np.abs(LR * remembered[uncovered]).max() > 1e-2
+
+
+def test_subdismo() -> None:
+    """Algorithm 1: one random 4-way split a round; w~ = w + delta g / |g|, w -= eta grad f(w~) * m, g masked too."""
+    system = System("subdismo", sam=0.3, server_lr=0.7)
+    theta = start(system.run)
+    ends = MASKABLE[-1].stop
+    for turn in range(3):
+        split = np.array_split(generator(SEED, "split", turn).permutation(ends), 4)
+        masks = []
+        for client in range(5):
+            chosen = generator(SEED, "parts", turn, client).choice(4, 1 if client < 2 else 2, replace=False)
+            mask = np.arange(SIZE) >= ends
+            mask[np.concatenate([split[part] for part in chosen])] = True
+            masks.append(mask)
+        gains = [masked_gain(system, theta, masks[n], n, turn, sam=0.3) for n in range(5)]
+        system.round()
+        theta = mean_over_covering(theta, masks, [0.7 * gain for gain in gains])
+        close(system.server.params, theta)
+
+
+def test_bernoulli() -> None:
+    """Algorithm 1: m ~ Bernoulli(p_i) on every coordinate, theta <- (1 / N) sum (m w + (1 - m) theta)."""
+    system = System("bernoulli", capacities=(0.5, 0.2))
+    theta = start(system.run)
+    for turn in range(3):
+        masks = [generator(SEED, "bernoulli", turn, n).random(SIZE) < (0.5, 0.2)[n % 2] for n in range(5)]
+        gains = [masked_gain(system, theta, masks[n], n, turn) for n in range(5)]
+        system.round()
+        theta = mean_over_all(theta, masks, gains)
+        close(system.server.params, theta)
+
+
+def test_bernoulli_kernels() -> None:
+    """Algorithm 1 as in the experiments: random units of every layer, the output layer whole."""
+    system = System("bernoulli-kernels", capacities=(0.5, 0.3))
+    theta = start(system.run)
+    for turn in range(3):
+        masks, gains = [], []
+        for client in range(5):
+            rng = generator(SEED, "bernoulli", turn, client)
+            sizes = ((3, 2), (2, 2))[client % 2]  # ceil(p K) of 6 and of 4
+            kept = [sorted(rng.permutation(size)[:count]) for size, count in zip((6, 4), sizes, strict=True)]
+            mask, gain = slice_gain(system, theta, kept, client, turn)
+            masks.append(mask)
+            gains.append(gain)
+        system.round()
+        theta = mean_over_all(theta, masks, gains)
+        close(system.server.params, theta)
+
+
+def test_shuffled() -> None:
+    """Algorithm 2: fixed blocks, one permutation per cycle and capacity; filled with theta, averaged over all."""
+    system = System("shuffled", capacities=(0.5, 0.3))
+    theta = start(system.run)
+    for turn in range(5):
+        masks = []
+        for client in range(5):
+            count = (2, 4)[client % 2]  # ceil(1 / 0.3) = 4
+            block_of = generator(SEED, "blocks", count).permutation(SIZE) * count // SIZE
+            order = generator(SEED, "cycle", count, turn // count).permutation(count)
+            masks.append(block_of == order[turn % count])
+        gains = [masked_gain(system, theta, masks[n], n, turn) for n in range(5)]
+        system.round()
+        theta = mean_over_all(theta, masks, gains)
+        close(system.server.params, theta)
+
+
+@pytest.mark.parametrize("shuffled", [True, False])
+def test_shuffled_kernels(shuffled: bool) -> None:
+    """Algorithm 2 on units: 6 and 4 of them in two blocks each, every layer's in an order of its own."""
+    system = System("shuffled-kernels", capacities=(0.5,), shuffled=shuffled)
+    theta = start(system.run)
+    for turn in range(4):
+        cycle, position = divmod(turn, 2)
+        rng = generator(SEED, "cycle", 2, cycle)
+        # without shuffling, each layer starts its cycle one block further than the layer before
+        orders = [rng.permutation(2), rng.permutation(2)] if shuffled else [[0, 1], [[0, 1], [1, 0]][cycle]]
+        a, b = (order[position] for order in orders)
+        kept = range(3 * a, 3 * a + 3), range(2 * b, 2 * b + 2)
+        trained = [slice_gain(system, theta, kept, client, turn) for client in range(5)]
+        system.round()
+        theta = mean_over_all(theta, [mask for mask, _ in trained], [gain for _, gain in trained])
+        close(system.server.params, theta)
+
+
+def test_prunefl() -> None:
+    """One mask, here of half of every tensor, by magnitude; sample-weighted mean; re-chosen every second round.
+
+    Then the smallest 30 % of each tensor's weights are removable; they and the absent ones compete by the sum of
+    squared gradients, absent coordinates' too, since the mask was chosen. Absent weights are 0 in the model; one
+    that regrows has the value that it had.
+    """
+    system = System("prunefl", density=0.5, reprune_every=2)
+    sizes = system.run.data.sizes
+    assert len(set(sizes.tolist())) > 2
+    began = start(system.run)
+    mask = np.ones(SIZE, bool)
+    for where in MASKABLE:
+        smallest = np.argsort(np.abs(began[where]))[
+            : where.stop - where.start - round(0.5 * (where.stop - where.start))
+        ]
+        mask[where][smallest] = False
+    theta, pruned, squares = began * mask, began.copy(), np.zeros(SIZE)
+    close(system.server.params, theta)
+    regrown = 0
+    for turn in range(6):
+        new = []
+        for client in range(5):
+            w = theta.copy()
+            for x, y in minibatches(system.run, client, turn):
+                _, g = loss_gradient(w, x, y, WIDTHS)
+                squares += sizes[client] * g**2
+                w = w - LR * g * mask
+            new.append(w)
+        theta = np.average(new, axis=0, weights=sizes)
+        if turn % 2 == 1:
+            kept = mask.copy()
+            for where in MASKABLE:
+                present = where.start + np.flatnonzero(mask[where])
+                share = 0.3 * 0.5 ** ((turn + 1) / 10_000)
+                kept[present[np.argsort(np.abs(theta[present]))[: int(share * len(present))]]] = False
+            free = [c for c in range(MASKABLE[-1].stop) if not kept[c]]
+            places = int(mask.sum() - kept.sum())
+            kept[sorted(free, key=lambda c: -squares[c])[:places]] = True
+            regrown += int((kept & ~mask).sum())
+            pruned = np.where(mask & ~kept, theta, pruned)
+            theta = np.where(kept, np.where(mask, theta, pruned), 0)
+            mask, squares = kept, np.zeros(SIZE)
+        system.round()
+        close(system.server.params, theta)
+    assert regrown > 3
