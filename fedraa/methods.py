@@ -230,7 +230,7 @@ def find(name: str) -> Method:
 def _cross(name: str, base: Method, cross: Method) -> Method:
     """The submodels and the coverage of one method, the local solver and the server's step of another."""
     if not (isinstance(base.update, Mean) and isinstance(cross.update, Mean)):
-        raise ValueError(f"method: {name!r} crosses an asynchronous method; only methods in rounds can be crossed")
+        raise ValueError(f"method: {name!r} crosses a method without rounds and their mean; only those can be crossed")
     if cross.submodel != Full() or base.submodel == Full():
         raise ValueError(f"method: {name!r} must be a submodel method + a full-model one, like oap+scaffold")
     if isinstance(base.update.aggregate, Memorised) and cross.update.carry.kind == "control":
@@ -280,17 +280,21 @@ def without_foreign_flags(experiment: Experiment) -> Experiment:
 
 def _check(name: str, method: Method) -> None:
     """Refuses pairs that break each other's mathematics (ALGORITHMS section 6, trap 9)."""
-    local, update = method.local, method.update
-    if not isinstance(update, Mean):
-        return
-    rides = {"control": "the control variate", "momentum": "the server momentum"}.get(update.carry.kind)
-    if isinstance(update.aggregate, Memorised):
-        rides = "the memory"
-    if rides and update.carry.kind == "control" and (local.momentum or local.clip):
-        broken = f"momentum: {local.momentum:g}" if local.momentum else f"clip: {local.clip:g}"
-        raise ValueError(
-            f"{broken} breaks {name}: {rides} divides a gain by lr * steps, true of plain SGD alone; set it to 0"
-        )
+    local = method.local
+    carry = method.update.carry.kind if isinstance(method.update, Mean) else ""
+    control = "the control variate takes a gain over lr * steps for a mean gradient, as it is in plain SGD alone"
+    reasons = {
+        ("control", "momentum"): control,
+        ("control", "clip"): control,
+        ("control", "compress"): "the control variate would take every entry that topk drops for a gradient of 0",
+        ("momentum", "momentum"): "the server momentum, a gain over lr * steps, would feed on it and grow every round",
+        ("frozen-momentum", "momentum"): "clients step along the server's momentum, which a task leaves as it is",
+    }
+    given = {"momentum": local.momentum, "clip": local.clip, "compress": local.compress.startswith("topk")}
+    for (kind, flag), reason in reasons.items():
+        if kind == carry and given[flag]:
+            value, off = (local.compress, "none") if flag == "compress" else (f"{given[flag]:g}", "0")
+            raise ValueError(f"{flag}: {value} breaks {name}: {reason}; set it to {off}")
 
 
 def _given(experiment: Experiment) -> dict[str, Any]:

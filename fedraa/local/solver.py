@@ -53,7 +53,10 @@ class Solver:
 
     def samples(self, shard: int) -> int:
         """Training samples that one task processes in its steps on a shard of that size."""
-        return self.epochs * shard if self.steps is None else self.steps * min(self.batch_size, shard)
+        if self.steps is None:
+            return self.epochs * shard
+        epochs, rest = divmod(self.steps, -(-shard // self.batch_size))
+        return epochs * shard + rest * self.batch_size
 
     def passed_samples(self, shard: int) -> int:
         """Samples times passes, and the pass over the shard for the full-batch gradient."""

@@ -109,14 +109,14 @@ class Trainer:
         )
 
     def _full_gradient(self, descent: "Descent", x: npt.NDArray[np.generic], y: npt.NDArray[np.int64]) -> Tensor:
-        """The gradient of the mean loss over the whole shard at the received weights [k]."""
+        """The gradient of the mean loss over the whole shard, with weight decay, at the received weights [k]."""
         total = torch.zeros_like(descent.body.weights)
         for start in range(0, len(y), FULL_BATCH):
             rows = np.arange(start, min(start + FULL_BATCH, len(y)))
             inputs, labels = self._batch(x, y, rows)
             descent.body.backward(descent.loss(inputs, labels))
             total.add_(descent.body.gradient, alpha=len(rows) / len(y))
-        return total
+        return total.add_(descent.body.weights, alpha=self._solver.weight_decay)
 
     def _minibatches(
         self, task: Task, x: npt.NDArray[np.generic], y: npt.NDArray[np.int64]
@@ -193,7 +193,7 @@ class Descent:
         """One step on a minibatch; returns its loss at the weights before the step."""
         solver, w, g = self._solver, self.body.weights, self.body.gradient
         if self.adversary is not None:
-            self.adversary.ascend(self.loss(self.adversary.perturb(inputs), labels))
+            self.adversary.ascend(self.loss(self.adversary.perturb(inputs), labels) * len(labels))
             inputs = self.adversary.perturb(inputs).detach()
         loss = self._loss_gradient(inputs, labels)
         if solver.proximal:
