@@ -118,7 +118,7 @@ class Scene:
             raise ValueError(f"model: nothing of {type(self.traced.module).__name__} can be cut: {reasons}")
         smallest = min(self.traced.groups, key=lambda group: group.size)
         if parts > smallest.size:
-            raise ValueError(f"{why}; group {smallest.name!r} has {smallest.size} units, one each at most")
+            raise ValueError(f"{why}; group {smallest.name!r} has only {smallest.size}")
 
 
 class Drawer(Protocol):
@@ -208,7 +208,7 @@ class DisjointGroups:
 
     def bind(self, scene: Scene) -> Drawer:
         def draw(turn: Turn) -> Choice:
-            scene.check_units(turn.cohort, f"clients: {turn.cohort} in one round cannot share out the units")
+            scene.check_units(turn.cohort, f"clients: {turn.cohort} in one round each need units of their own")
             rng = generator(scene.seed, "groups", turn.round)
             groups = indices.disjoint(scene.traced, turn.cohort, rng)
             return Choice(turn.position, Part.of(scene.traced, groups[turn.position]))
@@ -259,11 +259,12 @@ class ShuffledBlocks:
         traced, whole = scene.traced, scene.whole()
         for level in self.capacities.levels:
             count = block_count(level)
-            why = f"capacities: {level:g} is one of {count} blocks"
             if self.kernels:
-                scene.check_units(count, why)
+                scene.check_units(count, f"capacities: {level:g} makes {count} blocks of units")
             elif count > traced.size:
-                raise ValueError(f"{why}; the model has {traced.size} parameters")
+                raise ValueError(
+                    f"capacities: {level:g} makes {count} blocks; the model has only {traced.size} parameters"
+                )
         masks_of: dict[int, Sequence[Choice]] = {}
 
         def draw(turn: Turn) -> Choice:

@@ -1,0 +1,312 @@
+"""What each policy lets a client train: sizes, coverage, fairness over rounds, bytes, and what it refuses."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import Stepped, assembly
+from torch import nn
+
+from fedraa import Experiment
+from fedraa.assembly import assemble
+from fedraa.models import build_model
+from fedraa.submodels import Traced, trace
+from fedraa.submodels.blocks import maskable
+from fedraa.submodels.masked import Arbitrary, FourWay, Pruned, rank_parts
+from fedraa.submodels.policies import (
+    Bernoulli,
+    Capacities,
+    Choice,
+    DisjointGroups,
+    Prefix,
+    Rolling,
+    Scene,
+    ShuffledBlocks,
+    Turn,
+)
+
+FIRST, SECOND, SIZE = 8, 4, 8 * 3 + 8 + 4 * 8 + 4 + 2 * 4 + 2  # two hidden layers between 3 features and 2 classes
+MASKED = SIZE - 2  # all but the output bias
+CLIENTS, SEED = 6, 5
+FULL = (FIRST, SECOND)
+Policy = Any  # whatever binds to a scene
+
+
+@pytest.fixture(scope="module")
+def net() -> Traced:
+    torch.manual_seed(0)
+    layers = nn.Linear(3, FIRST), nn.ReLU(), nn.Linear(FIRST, SECOND), nn.ReLU(), nn.Linear(SECOND, 2)
+    return trace(nn.Sequential(*layers), torch.zeros(2, 3))
+
+
+THETA = np.random.default_rng(2).normal(size=SIZE).astype(np.float32)
+
+
+def turn(client: int, round: int, cohort: int = CLIENTS) -> Turn:
+    return Turn(client, round, client, cohort, THETA)
+
+
+def draws(policy: Policy, net: Traced, rounds: int, clients: int = CLIENTS, seed: int = SEED) -> list[list[Choice]]:
+    """Choices by round and client, all of them in the cohort."""
+    drawer = policy.bind(Scene(net, clients, seed))
+    return [[drawer.draw(turn(n, r, clients)) for n in range(clients)] for r in range(rounds)]
+
+
+def trained(choice: Choice) -> np.ndarray:
+    """1 where a coordinate of the full vector is trained [d]."""
+    mask = np.zeros(SIZE, int)
+    mask[choice.where] = 1
+    return mask
+
+
+def units(choice: Choice) -> tuple[list[int], list[int]]:
+    """The hidden units of both layers whose bias is trained."""
+    mask = trained(choice)
+    return np.flatnonzero(mask[24:32]).tolist(), np.flatnonzero(mask[64:68]).tolist()
+
+
+@given(ratio=st.floats(0.01, 1), start=st.integers(0, 50))
+@settings(max_examples=25, deadline=None)
+def test_prefixes_and_windows_have_ceil_of_the_share(net: Traced, ratio: float, start: int) -> None:
+    sizes = [int(np.ceil(np.round(ratio * size, 9))) for size in FULL]
+    [[prefix]] = draws(Prefix(Capacities((ratio,))), net, 1, clients=1)
+    assert units(prefix) == tuple([*range(size)] for size in sizes)
+    window = Rolling(Capacities((ratio,))).bind(Scene(net, 1, SEED)).draw(turn(0, start))
+    expected = tuple(sorted((start + i) % whole for i in range(size)) for size, whole in zip(sizes, FULL, strict=True))
+    assert units(window) == expected
+
+
+def test_windows_roll_by_the_stride_and_cover_each_unit_equally_often(net: Traced) -> None:
+    """FedRolex: after K rounds a client of rate r has had each of K units r K times."""
+    rates = (1.0, 0.5, 0.25)
+    count = {rate: np.zeros(12, int) for rate in rates}
+    for choices in draws(Rolling(Capacities(rates)), net, FIRST, clients=3):
+        for rate, choice in zip(rates, choices, strict=True):
+            first, second = units(choice)
+            count[rate][first] += 1
+            count[rate][[8 + unit for unit in second]] += 1
+    for rate in rates:
+        assert count[rate].tolist() == [rate * FIRST] * 12  # the layer of 4 goes round twice
+    strided = draws(Rolling(Capacities((0.25,)), stride=3), net, 3, clients=1)
+    assert [units(choice) for [choice] in strided] == [([0, 1], [0]), ([3, 4], [3]), ([6, 7], [2])]
+
+
+def test_capacities_are_dealt_in_turn_or_drawn_anew() -> None:
+    levels = (1.0, 0.5, 0.25)
+    fixed, redrawn = Capacities(levels), Capacities(levels, redraw=True)
+    for round in (0, 7):
+        assert [fixed.of(n, round, SEED) for n in range(5)] == [1.0, 0.5, 0.25, 1.0, 0.5]
+    drawn = np.array([[redrawn.of(n, r, SEED) for n in range(10)] for r in range(60)])
+    assert not (drawn == drawn[0]).all(axis=1)[1:].any()
+    for level in levels:  # a third of 600, within four standard deviations
+        assert abs((drawn == level).sum() - 200) < 4 * np.sqrt(600 * 2 / 9)
+    assert redrawn.of(3, 4, SEED) == drawn[4, 3]
+
+
+@given(clients=st.integers(1, 4), seed=st.integers(0, 1000))
+@settings(max_examples=20, deadline=None)
+def test_disjoint_groups_share_out_every_unit(net: Traced, clients: int, seed: int) -> None:
+    for choices in draws(DisjointGroups(), net, 2, clients, seed):
+        for layer, size in enumerate(FULL):
+            groups = [units(choice)[layer] for choice in choices]
+            assert sorted(unit for group in groups for unit in group) == [*range(size)]
+            assert {len(group) for group in groups} <= {size // clients, -(-size // clients)}
+
+
+def test_disjoint_groups_are_drawn_anew(net: Traced) -> None:
+    rounds = [tuple(map(str, map(units, choices))) for choices in draws(DisjointGroups(), net, 6, clients=2)]
+    assert len(set(rounds)) > 4
+
+
+@pytest.mark.parametrize("kernels", [False, True])
+def test_bernoulli_draws_its_share_afresh(net: Traced, kernels: bool) -> None:
+    choices = draws(Bernoulli(Capacities((0.5, 0.25)), kernels), net, 20)
+    masks = np.array([[trained(choice) for choice in round] for round in choices])
+    assert len(np.unique(masks.reshape(-1, SIZE), axis=0)) > 60
+    for n in range(2):
+        p, mine = (0.5, 0.25)[n], masks[:, n::2]
+        if kernels:
+            assert {tuple(map(len, units(c))) for round in choices for c in round[n::2]} == {(8 * p, 4 * p)}
+            assert mine[..., -2:].all()  # the output bias is whole
+        else:
+            assert abs(mine.mean() - p) < 4 * np.sqrt(p * (1 - p) / mine.size)
+
+
+@given(r=st.sampled_from([1.0, 0.6, 0.5, 0.34, 0.25]), seed=st.integers(0, 1000), shuffled=st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_each_block_is_trained_once_per_cycle(net: Traced, r: float, seed: int, shuffled: bool) -> None:
+    """B = ceil(1/r) blocks share out the coordinates; clients of one capacity train the same one."""
+    count = int(np.ceil(1 / r))
+    policy = ShuffledBlocks(Capacities((r,)), shuffled=shuffled)
+    rounds = draws(policy, net, 3 * count, clients=2, seed=seed)
+    for cycle in range(3):
+        mine = rounds[cycle * count :][:count]
+        assert sorted(choices[0].label for choices in mine) == [*range(count)]
+        assert shuffled or [choices[0].label for choices in mine] == [*range(count)]
+        masks = [trained(choices[0]) for choices in mine]
+        assert (np.sum(masks, axis=0) == 1).all()
+        assert {int(mask.sum()) for mask in masks} <= {SIZE // count, -(-SIZE // count)}
+        for one, two in mine:
+            np.testing.assert_array_equal(trained(one), trained(two))
+
+
+@pytest.mark.parametrize("shuffled", [True, False])
+def test_kernel_blocks_cover_every_unit_each_cycle_and_every_weight_in_time(net: Traced, shuffled: bool) -> None:
+    """A weight between the hidden layers is trained when the blocks of both its ends meet."""
+    rounds = draws(ShuffledBlocks(Capacities((0.5,)), kernels=True, shuffled=shuffled), net, 16, clients=1)
+    for cycle in range(8):
+        for layer, size in enumerate(FULL):
+            mine = [unit for [choice] in rounds[2 * cycle :][:2] for unit in units(choice)[layer]]
+            assert sorted(mine) == [*range(size)]
+    assert np.sum([trained(choice) for [choice] in rounds], axis=0).min() > 0
+
+
+def test_capacity_classes_run_their_own_cycles(net: Traced) -> None:
+    """Of 1/2 and 1/4, with an order of their own per cycle: 24 orders of four blocks."""
+    rounds = draws(ShuffledBlocks(Capacities((0.5, 0.25))), net, 48, clients=4)
+    labels = np.array([[choice.label for choice in choices] for choices in rounds])
+    np.testing.assert_array_equal(labels[:, :2], labels[:, 2:])
+    assert len(np.unique(labels[:, 0].reshape(24, 2), axis=0)) == 2
+    assert len(np.unique(labels[:, 1].reshape(12, 4), axis=0)) > 6
+
+
+def test_subdismo_splits_the_blocks_in_four(net: Traced) -> None:
+    """One split a round for all; the low half of the clients trains a part, the rest two; the head always."""
+    for choices in draws(FourWay(), net, 3):
+        masks = np.array([trained(choice) for choice in choices])
+        assert masks[:, MASKED:].all()
+        # 76 coordinates in quarters of 19
+        assert masks[:, :MASKED].sum(axis=1).tolist() == [19] * 3 + [38] * 3
+        singles = {tuple(mask) for choice, mask in zip(choices, masks, strict=True) if choice.label in (1, 2, 4, 8)}
+        assert len(singles) == len({choice.label for choice in choices if choice.label in (1, 2, 4, 8)})
+    both = draws(FourWay(), net, 2, clients=40)
+    for choices in both:
+        quarters = {choice.label: trained(choice)[:MASKED] for choice in choices[:20]}
+        assert (np.sum([*quarters.values()], axis=0) == 1).all()
+        for choice in choices[20:]:
+            parts = [quarters[1 << bit] for bit in range(4) if choice.label >> bit & 1]
+            np.testing.assert_array_equal(trained(choice)[:MASKED], np.sum(parts, axis=0))
+    assert (trained(both[0][0]) != trained(both[1][0])).any()
+
+
+@pytest.mark.parametrize(("level", "regions"), [("L", [2] * 6), ("S", [1] * 6), ("MIX", [2, 2, 2, 1, 1, 1])])
+def test_arbitrary_masks_and_their_uncovered_rounds(net: Traced, level: str, regions: list[int]) -> None:
+    part = rank_parts(net, THETA, maskable(net), 4)
+    rounds = draws(Arbitrary(level), net, 22)
+    for number, choices in enumerate(rounds):
+        masks = np.array([trained(choice) for choice in choices])
+        if number == 0:
+            assert masks.all()
+            continue
+        trains = [{int(p) for p in part[mask == 1]} - {-1} for mask in masks]
+        assert [len(mine) for mine in trains] == regions
+        for mask, mine in zip(masks, trains, strict=True):
+            np.testing.assert_array_equal(mask == 1, (part < 0) | np.isin(part, [*mine]))
+        if number % 10 == 0:  # all the same, the largest; the rest is covered by nobody
+            assert trains == [{*range(4 - count, 4)} for count in regions]
+            assert (masks.sum(axis=0) == 0).sum() == (part < 4 - max(regions)).sum() - (part < 0).sum()
+    assert len({choice.label for choices in rounds for choice in choices}) > 4
+    assert [len(set(map(str, [c.label for c in rounds[r]]))) > 1 for r in (1, 2, 3)] == [True] * 3
+    never = draws(Arbitrary(level, uncovered_every=0), net, 11)[10]
+    assert len({choice.label for choice in never}) > 1
+
+
+@given(st.lists(st.floats(-5, 5, width=32), min_size=SIZE, max_size=SIZE, unique_by=abs), st.integers(1, 5))
+@settings(max_examples=20, deadline=None)
+def test_parts_go_by_true_rank(net: Traced, values: list[float], parts: int) -> None:
+    """Every value of part p is larger than every value of part p - 1 in its tensor, and parts are equal in size."""
+    params = np.array(values, np.float32)
+    part = rank_parts(net, params, maskable(net), parts)
+    assert (part[MASKED:] == -1).all()
+    for start, end in [(0, 24), (24, 32), (32, 64), (64, 68), (68, 76)]:
+        size, mine, ours = np.abs(params[start:end]), part[start:end], end - start
+        for p in range(parts):
+            assert (mine == p).sum() in (ours // parts, -(-ours // parts))
+            assert size[mine < p].max(initial=0) <= size[mine >= p].min(initial=9)
+
+
+def test_oap_keeps_the_largest_quarters_of_every_tensor(net: Traced) -> None:
+    [choices] = draws(Pruned(Capacities((1.0, 0.75, 0.5))), net, 1)
+    for choice, kept in zip(choices, [1, 0.75, 0.5] * 2, strict=True):
+        mask = trained(choice)
+        for start, end in [(0, 24), (24, 32), (32, 64), (64, 68), (68, 76)]:
+            order = np.argsort(-np.abs(THETA[start:end]))[: round(kept * (end - start))]
+            assert np.flatnonzero(mask[start:end]).tolist() == sorted(order)
+        assert mask[MASKED:].all()
+
+
+def test_masks_are_drawn_over_the_encoder_blocks_of_the_vit() -> None:
+    """SubDisMO's Table 7: 133,120 masked parameters."""
+    net = trace(build_model("vit-small", torch.zeros(2, 3, 32, 32), 10), torch.zeros(2, 3, 32, 32))
+    names = maskable(net)
+    sizes = dict(zip(net.names, (int(np.prod(shape)) for shape in net.shapes), strict=True))
+    assert sum(sizes[name] for name in names) == 133_120
+    assert {name.split(".")[0] for name in names} == {"blocks"}
+    assert len({name.split(".")[1] for name in names}) == 4
+
+
+@pytest.mark.parametrize(
+    ("method", "flags", "down", "up"),
+    [
+        # 44 parameters, 40 of them maskable; a bitmap of 44 bits is 6 bytes
+        ("fedavg", {}, 176, 176),
+        ("heterofl", {"capacities": (0.4,)}, 4 * (2 * 3 + 2 + 4 * 2 + 4), 4 * 20),
+        # of 15, 5 and 20 the ranks from 7.5, 2.5 and 10 on
+        ("oap", {"capacities": (0.5,)}, 4 * (7 + 2 + 10 + 4) + 6, 4 * (7 + 2 + 10 + 4) + 6),
+        ("subdismo", {}, 176, 4 * 14 + 6),  # the client masks; 40 / 4 and 4
+        ("shuffled", {"capacities": (0.5,)}, 4 * 22 + 6, 4 * 22 + 6),
+    ],
+)
+def test_bytes(method: str, flags: dict[str, Any], down: int, up: int) -> None:
+    system = Stepped(assembly(method, **flags))
+    system.round()
+    assert system.records.of("dispatch")[0]["bytes_down"] == down
+    first = next(line for line in system.records.of("commit") if line["client"] == 0)
+    assert first["bytes_up"] == up
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ({"method": "ist", "clients": 6}, "clients: 6 in one round each need units of their own; group '1' has only 5"),
+        (
+            {"method": "shuffled-kernels", "capacities": (1.0, 0.15)},
+            "capacities: 0.15 makes 7 blocks of units; group '1' has only 5",
+        ),
+        (
+            {"method": "shuffled", "capacities": (0.01,)},
+            "capacities: 0.01 makes 100 blocks; the model has only 44 parameters",
+        ),
+        (
+            {"method": "oap", "capacities": (1.0, 0.6)},
+            "capacities: 0.6 given, expected whole parts of 4, like 0.5 or 0.75",
+        ),
+        (
+            {"method": "heterofl", "capacities": ()},
+            "capacities: none given, expected shares of the model over 0 and at most 1",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_the_start(flags: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        assembly(**flags)
+
+
+def test_ist_goes_by_the_clients_of_a_round() -> None:
+    assembly("ist", clients=6, participation="sample:5")
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["ist", "heterofl", "fedrolex", "bernoulli-kernels", "shuffled-kernels", "ra-fed", "oap", "subdismo", "prunefl"],
+)
+def test_a_model_without_units_is_refused(method: str) -> None:
+    dataset = assembly("fedavg").data.dataset
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(3, 4))
+    verb = "cut" if method in ("ist", "heterofl", "fedrolex") or method.endswith("kernels") else "masked"
+    with pytest.raises(ValueError, match=f"^model: nothing of Sequential can be {verb}: [^\n]*$"):
+        assemble(Experiment(method=method, clients=3, engine="local"), model=linear, dataset=dataset)
