@@ -1,0 +1,268 @@
+"""The terms of the local solver, one by one and under masks, against NumPy on 44 parameters."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy_mlp import Array, forward, gradients, layers, loss_gradient, sgd
+from tiny import CLASSES, FEATURES, HIDDEN, LR, SEED, WIDTHS, Stepped, assembly, close, minibatches, start
+
+from fedraa.local import Solver, Trainer
+from fedraa.local.adversary import Adversary
+from fedraa.local.compress import Compressor
+from fedraa.local.schedule import lr_schedule
+from fedraa.messages import Task
+from fedraa.submodels import flatten
+
+RUN = assembly("fedavg", momentum=0.0)
+SIZE = len(RUN.params)
+X, Y = RUN.data.client(0)
+MASK = np.random.default_rng(0).random(SIZE) < 0.6
+CONTROL = np.random.default_rng(1).normal(size=SIZE).astype(np.float32)
+
+
+def result(terms: dict[str, Any], **fields: Any) -> np.ndarray:
+    """What the client with these solver terms makes of its first task."""
+    task = Task(
+        id=0,
+        client=0,
+        turn=0,
+        fragment=0,
+        version=0,
+        step=0,
+        widths=(HIDDEN,),
+        params=RUN.params,
+        lr=LR,
+        cost=1.0,
+        **fields,
+    )
+    return Trainer(RUN.traced, replace(RUN.method.local, **terms), seed=SEED).train(task, X, Y).params
+
+
+def descended(direction: Callable[[Array, Array, Array], Array], momentum: float = 0.0) -> Array:
+    """w <- w - lr v, v <- momentum v + direction(w, x, y), over the minibatches of the first task."""
+    w, v = start(RUN), np.zeros(SIZE)
+    for x, y in minibatches(RUN, 0, 0):
+        v = momentum * v + direction(w, x, y)
+        w = w - LR * v
+    return w
+
+
+def gradient(w: Array, x: Array, y: Array) -> Array:
+    return loss_gradient(w, x, y, WIDTHS)[1]
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_weight_decay_is_in_the_gradient(momentum: float) -> None:
+    expected = descended(lambda w, x, y: gradient(w, x, y) + 0.3 * w, momentum)
+    close(result({"weight_decay": 0.3, "momentum": momentum}), expected)
+
+
+def test_clipping_bounds_the_gradient_before_decay_and_momentum() -> None:
+    """torch's order in HeteroFL's code: clip_grad_norm_ on loss and proximal term, then SGD with weight decay."""
+    theta, norms = start(RUN), []
+
+    def direction(w: Array, x: Array, y: Array) -> Array:
+        g = gradient(w, x, y) + 0.5 * (w - theta)
+        norms.append(np.linalg.norm(g))
+        return g * min(1.0, 0.55 / norms[-1]) + 0.3 * w
+
+    expected = descended(direction, 0.5)
+    assert min(norms) < 0.55 < max(norms)
+    close(result({"clip": 0.55, "weight_decay": 0.3, "proximal": 0.5, "momentum": 0.5}), expected)
+
+
+def test_decay_and_clipping_come_after_sam() -> None:
+    """The ascent is along the loss alone; the step decays and is clipped at w, not at w~."""
+
+    def direction(w: Array, x: Array, y: Array) -> Array:
+        g = gradient(w, x, y)
+        g = gradient(w + 0.3 * g / np.linalg.norm(g), x, y)
+        return g * min(1.0, 0.4 / np.linalg.norm(g)) + 0.3 * w
+
+    close(result({"sam": 0.3, "clip": 0.4, "weight_decay": 0.3}), descended(direction))
+
+
+def test_label_masked_loss_puts_absent_logits_to_zero() -> None:
+    """HeteroFL: not to minus infinity, so an absent label keeps exp(0) in the softmax, and its row no gradient."""
+    absent = 2
+    x, y = X[absent != Y], Y[absent != Y]
+    trainer = Trainer(RUN.traced, replace(RUN.method.local, label_masked=True, batch_size=99, epochs=1), seed=SEED)
+    task = Task(0, 0, 0, 0, 0, 0, (HIDDEN,), RUN.params, LR, 1.0)
+    got = trainer.train(task, x, y)
+
+    theta = start(RUN)
+    _, hidden, logits = forward(theta, x, WIDTHS)
+    (_, _), (w2, _) = layers(theta, WIDTHS)
+    logits[:, absent] = 0
+    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    assert got.loss == pytest.approx(-np.log(p[np.arange(len(y)), y]).mean(), abs=1e-6)
+    error = (p - np.eye(CLASSES)[y]) / len(y)
+    error[:, absent] = 0
+    back = (error @ w2) * (hidden > 0)
+    g = np.concatenate([(back.T @ x).ravel(), back.sum(axis=0), (error.T @ hidden).ravel(), error.sum(axis=0)])
+    close(got.params, theta - LR * g)
+
+
+@pytest.mark.parametrize("terms", [{}, {"momentum": 0.9, "proximal": 0.5}, {"sam": 0.3}])
+def test_masked_terms(terms: dict[str, float]) -> None:
+    """Absent coordinates are 0 from the first forward pass to what is sent back."""
+    got = result(terms, mask=MASK)
+    close(got, sgd(RUN.params, minibatches(RUN, 0, 0), WIDTHS, lr=LR, mask=MASK, **terms))
+    assert not got[~MASK].any()
+
+
+def test_masked_decay_leaves_absent_coordinates_at_zero() -> None:
+    assert not result({"weight_decay": 0.3, "momentum": 0.9, "clip": 0.5}, mask=MASK)[~MASK].any()
+
+
+@pytest.mark.parametrize(
+    ("terms", "extras", "bend"),
+    [
+        ({"control": True}, "control", lambda g: g + CONTROL),
+        ({"fresh": 0.1}, "momentum", lambda g: 0.1 * g + 0.9 * CONTROL),
+    ],
+)
+def test_masked_corrections(terms: dict[str, Any], extras: str, bend: Callable[[Array], Array]) -> None:
+    """Control variate and server momentum are applied on covered coordinates alone."""
+    got = result(terms, mask=MASK, extras={extras: CONTROL})
+    close(got, sgd(RUN.params, minibatches(RUN, 0, 0), WIDTHS, lr=LR, mask=MASK, bend=bend))
+    assert not got[~MASK].any()
+
+
+def test_masked_sam_goes_a_distance_rho_over_covered_coordinates_and_nowhere_else() -> None:
+    trainer = Trainer(RUN.traced, replace(RUN.method.local, sam=0.3, steps=1), seed=SEED)
+    seen: list[np.ndarray] = []
+    trainer._body((HIDDEN,)).module.register_forward_pre_hook(lambda module, inputs: seen.append(flatten(module)))
+    trainer.train(Task(0, 0, 0, 0, 0, 0, (HIDDEN,), RUN.params, LR, 1.0, mask=MASK), X, Y)
+    away = seen[1] - seen[0]
+    assert np.linalg.norm(away) == pytest.approx(0.3, rel=1e-5)
+    assert not away[~MASK].any()
+    x, y = next(minibatches(RUN, 0, 0))
+    direction = loss_gradient(start(RUN), x, y, WIDTHS, MASK)[1]
+    close(away, 0.3 * direction / np.linalg.norm(direction))
+
+
+def test_full_gradient_is_at_the_received_weights_over_the_whole_shard() -> None:
+    task = Task(0, 0, 0, 0, 0, 0, (HIDDEN,), RUN.params, LR, 1.0)
+    solver = replace(RUN.method.local, full_gradient=True)
+    got = Trainer(RUN.traced, solver, seed=SEED).train(task, X, Y).extras["gradient"]
+    close(got, gradient(start(RUN), X, Y))
+
+
+def test_adversary_takes_one_step_up_against_its_penalties() -> None:
+    """Linear loss sum_b a . x'_b, of gradient sum_b a x_b by L and n a by d: known by heart."""
+    a = torch.tensor([1.0, -2.0, 0.5])
+    x = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    adversary = Adversary(torch.tensor([1.1, 1.0, 1.0, 0.0, 0.2, 0.0]), torch.Size([FEATURES]))
+    adversary.ascend((adversary.perturb(x) @ a).sum())
+    scale = [1.1 + 0.001 * (5 - 200 * 0.1), 1 + 0.001 * -14, 1 + 0.001 * 4.5]
+    shift = [0.025 * 2, 0.2 + 0.025 * (-4 - 8 * 0.2), 0.025 * 1]
+    close(adversary.state.detach().numpy(), np.array(scale + shift))
+    close(adversary.perturb(x).detach().numpy(), x.numpy() * scale + shift)
+
+
+def test_adversary_does_not_feel_the_size_of_its_penalty_through_the_batch_mean() -> None:
+    """The ascent is on the batch's summed loss: by NumPy's input gradient of the mean, times the batch."""
+    task = Task(0, 0, 0, 0, 0, 0, (HIDDEN,), RUN.params, LR, 1.0, extras={"adversary": np.float32([1, 1, 1, 0, 0, 0])})
+    solver = replace(RUN.method.local, adversary=True, steps=1)
+    got = Trainer(RUN.traced, solver, seed=SEED).train(task, X, Y).extras["adversary"]
+    x, y = next(minibatches(RUN, 0, 0))
+    back = gradients(start(RUN), x, y, WIDTHS)[2] * len(y)
+    close(got, np.concatenate([1 + 0.001 * (back * x).sum(axis=0), 0.025 * back.sum(axis=0)]))
+
+
+GAIN = torch.tensor([0.1, -3.0, 0.0, 2.0, -0.2])
+
+
+def test_topk_keeps_the_largest_entries() -> None:
+    compressor = Compressor.parse("topk:0.4")
+    assert compressor.apply(GAIN).tolist() == [0, -3, 0, 2, 0]
+    assert compressor.bytes(5) == 2 * (4 + 4)  # number and position
+    assert Compressor.parse("topk:0.001").bytes(5) == 8
+    assert Compressor.parse("topk:1").apply(GAIN).tolist() == GAIN.tolist()
+
+
+def test_8bit_is_within_half_a_level() -> None:
+    compressor = Compressor.parse("8bit")
+    gain = torch.from_numpy(np.random.default_rng(0).normal(size=1000).astype(np.float32))
+    arrived = compressor.apply(gain)
+    level = (gain.max() - gain.min()) / 255
+    assert 0 < (arrived - gain).abs().max() <= level / 2 * 1.001
+    assert len(arrived.unique()) <= 256
+    assert compressor.bytes(1000) == 1000 + 2 * 4  # a byte each, and the two extremes
+    constant = torch.full((3,), 0.7)
+    assert compressor.apply(constant).tolist() == constant.tolist()
+
+
+@pytest.mark.parametrize("spec", ["none", "topk:0.5", "8bit"])
+def test_nothing_compresses_to_nothing(spec: str) -> None:
+    """A mask may leave a client nothing to train."""
+    assert Compressor.parse(spec).apply(torch.zeros(0)).numel() == 0
+
+
+@pytest.mark.parametrize("spec", ["none:1", "topk", "topk:0", "topk:1.1", "topk:x", "8bit:2", "gzip", "topk:nan"])
+def test_bad_compressors_are_refused(spec: str) -> None:
+    with pytest.raises(ValueError, match=f"^compress: '{spec}' is none of none, 8bit or topk:SHARE"):
+        Compressor.parse(spec)
+
+
+@pytest.mark.parametrize("mask", [None, MASK])
+def test_the_gain_alone_is_compressed(mask: np.ndarray | None) -> None:
+    """What arrives is the received weights plus the kept entries of the gain, of the covered coordinates."""
+    plain = result({}, mask=mask)
+    arrived = result({"compress": "topk:0.25"}, mask=mask)
+    covered = np.ones(SIZE, bool) if mask is None else mask
+    received = RUN.params * covered
+    gain = np.abs(plain - received)
+    kept = np.argsort(-gain)[: round(0.25 * covered.sum())]
+    expected = received.copy()
+    expected[kept] = plain[kept]
+    close(arrived, expected)
+
+
+@pytest.mark.parametrize(
+    ("spec", "factors"),
+    [
+        ("constant", [1, 1, 1, 1, 1]),
+        ("exponential:0.5", [1, 0.5, 0.25, 0.125, 0.0625]),
+        ("steps:1,3:0.1", [1, 0.1, 0.1, 0.01, 0.01]),
+        ("cosine:3", [1, 0.75, 0.25, 0.25, 0.25]),  # (1 + cos(60 degrees)) / 2, then 120; never 0
+    ],
+)
+def test_schedules(spec: str, factors: list[float]) -> None:
+    assert [lr_schedule(spec)(step) for step in range(5)] == pytest.approx(factors, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["linear", "constant:1", "exponential", "exponential:0", "exponential:1.1", "steps:5", "steps:a:0.1", "cosine:0"],
+)
+def test_bad_schedules_are_refused(spec: str) -> None:
+    with pytest.raises(ValueError, match=f"^lr_schedule: '{spec}' is none of constant"):
+        lr_schedule(spec)
+
+
+def test_a_schedule_counts_rounds_and_the_server_momentum_divides_by_the_rounds_own_rate() -> None:
+    """FedCM: Delta <- -mean Delta_i / (eta_l T) with this round's eta_l, not the last one's."""
+    run = assembly("fedcm", lr_schedule="exponential:0.5", partition="iid")
+    theta, delta, turn_steps = start(run), np.zeros(SIZE), 2 * np.ceil(20 / 6)
+    stepped = Stepped(run)
+    for turn in range(3):
+        lr = LR * 0.5**turn
+        assert {task.lr for task in stepped.round()} == {lr}
+        w = [
+            sgd(theta, minibatches(run, n, turn), WIDTHS, lr=lr, bend=lambda g, d=delta: 0.1 * g + 0.9 * d)
+            for n in range(3)
+        ]
+        gain = np.mean(w, axis=0) - theta
+        theta, delta = theta + gain, -gain / (lr * turn_steps)
+        close(stepped.server.params, theta)
+
+
+def test_defaults_bend_nothing() -> None:
+    """The default solver with its momentum off is plain SGD."""
+    close(result(vars(Solver(lr=LR, momentum=0.0, batch_size=6, epochs=2))), descended(gradient))
