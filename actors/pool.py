@@ -196,7 +196,8 @@ class RayPool:
         except RayTaskError as error:
             wrong = f"{type(error.cause).__name__}: {_line(str(error.cause), 0)}"
         except RayError as error:
-            return self._bury(seat, f"worker did not start: {_line(str(error), -1)}" if call.kind == START else DIED)
+            started = seat.calls[0].kind != START
+            return self._bury(seat, DIED if started else f"worker did not start: {_line(str(error), -1)}")
         now = time.monotonic()
         if seat.calls[0] is call:
             if call.kind != START:

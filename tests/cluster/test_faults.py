@@ -1,0 +1,213 @@
+"""Workers that die, hang and err at chosen tasks: the run is the undisturbed one, and its log says what happened."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+from actors.blocks import put_blocks
+from actors.patience import Patience
+from actors.pool import RayPool
+from actors.worker import Worker
+from fedraa.assembly import assemble
+from fedraa.data import Federated
+from fedraa.experiment import Experiment
+from fedraa.front import run
+from fedraa.history import History
+from fedraa.loop import RunFailed
+from fedraa.messages import Evaluation, Task, Update, Vector
+from fedraa.runner import Runner
+
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
+
+EVALUATION = -1
+ANY = None
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def freeze() -> None:
+    """Stops the whole process, as a machine does that swaps itself to death."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def err() -> None:
+    raise ArithmeticError("seven is not eight")
+
+
+Plan = Mapping[tuple[int | None, int], Callable[[], None]]
+
+
+def faulty(plan: Plan, marks: Path | None = None) -> type[Worker]:
+    """A worker to which the plan happens, by (seat, task): once, with `marks` as the memory, or every time."""
+
+    class Faulty(Worker):
+        def train(self, header: Task, *rest: Any) -> Update:
+            self._happen(header.id)
+            return super().train(header, *rest)
+
+        def evaluate(self, params: Vector, data: Federated) -> Evaluation:
+            self._happen(EVALUATION)
+            return super().evaluate(params, data)
+
+        def _happen(self, task: int) -> None:
+            for seat in (self.seat, ANY):
+                if (seat, task) in plan and not (marks and (marks / f"{seat} {task}").exists()):
+                    if marks:
+                        (marks / f"{seat} {task}").touch()
+                    plan[seat, task]()
+
+    return Faulty
+
+
+def experiment(**changes: object) -> Experiment:
+    settings = {"hidden": (8,), "clients": 4, "local_steps": 2, "updates": 24, "checkpoint_every": 6}
+    return Experiment(**{**settings, **changes})
+
+
+def execute(
+    trial: Experiment,
+    directory: Path,
+    worker: type[Worker] = Worker,
+    *,
+    workers: int = 2,
+    patience: Patience | None = None,
+    resume: bool = False,
+) -> History:
+    directory.mkdir(exist_ok=True)
+    assembly = assemble(trial)
+    pool = RayPool(
+        recipe=ray.put(assembly.recipe),
+        blocks=put_blocks(assembly.data),
+        evaluation_data=ray.put(assembly.data),
+        workers=workers,
+        threads=1,
+        device="cpu",
+        gpus=0.0,
+        worker=worker,
+        patience=patience or Patience(),
+    )
+    try:
+        Runner(assembly, directory, pool, Event()).execute(resume=resume)
+    finally:
+        pool.close()
+    return History(directory)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> History:
+    return run(experiment(engine="local", out=tmp_path_factory.mktemp("undisturbed")))
+
+
+def faults(history: History) -> list[dict[str, object]]:
+    return [line for line in history.lines() if line["kind"] == "fault"]
+
+
+def same_but_for_faults(history: History, undisturbed: History) -> None:
+    """The same events in the same order at the same times, and the same final bits."""
+    ours, theirs = (
+        [{k: v for k, v in line.items() if k not in ("seq", "wall")} for line in h.lines() if line["kind"] != "fault"]
+        for h in (history, undisturbed)
+    )
+    assert ours == theirs
+    assert history.summary["model_sha256"] == undisturbed.summary["model_sha256"]
+
+
+@pytest.mark.parametrize(("happens", "what"), [(die, "worker died"), (err, "ArithmeticError: seven is not eight")])
+def test_what_befalls_a_task_does_not_change_the_run(
+    happens: Callable[[], None], what: str, undisturbed: History, tmp_path: Path
+) -> None:
+    plan = {(ANY, task): happens for task in (0, 9, 17)}
+    history = execute(experiment(), tmp_path / "run", faulty(plan, tmp_path))
+    same_but_for_faults(history, undisturbed)
+    assert [(line["task"], line["what"], line["action"]) for line in faults(history)] == [
+        (task, what, "retry") for task in (0, 9, 17)
+    ]
+    assert {line["worker"] for line in faults(history)} <= {0, 1}
+
+
+def test_a_worker_that_hangs_is_replaced(undisturbed: History, tmp_path: Path) -> None:
+    history = execute(
+        experiment(), tmp_path / "run", faulty({(ANY, 9): freeze}, tmp_path), patience=Patience(least=5.0, factor=0.0)
+    )
+    same_but_for_faults(history, undisturbed)
+    assert (9, "worker hung: no answer within 5 s", "retry") in [
+        (line["task"], line["what"], line["action"]) for line in faults(history)
+    ]
+
+
+def test_a_worker_that_dies_in_an_evaluation_is_replaced(undisturbed: History, tmp_path: Path) -> None:
+    history = execute(experiment(), tmp_path / "run", faulty({(ANY, EVALUATION): die}, tmp_path))
+    same_but_for_faults(history, undisturbed)
+    assert [(line["task"], line["what"]) for line in faults(history)] == [(None, "worker died")]
+
+
+def test_a_worker_that_keeps_dying_is_given_up_and_the_others_go_on(undisturbed: History, tmp_path: Path) -> None:
+    everything = {(0, task): die for task in range(EVALUATION, 100)}
+    history = execute(experiment(), tmp_path / "run", faulty(everything))
+    same_but_for_faults(history, undisturbed)
+    said = [str(line["what"]) for line in faults(history)]
+    assert len(said) == 3
+    assert said[-1] == "worker died; given up after 3 deaths in a row"
+    assert {line["worker"] for line in faults(history)} == {0}
+
+
+def test_with_no_worker_left_the_run_fails_and_can_be_gone_on_with(undisturbed: History, tmp_path: Path) -> None:
+    from_task_15 = {(ANY, task): die for task in range(15, 100)}
+    with pytest.raises(RunFailed, match=r"^(no worker is left|task \d+ of client \d failed 4 times: worker died)"):
+        execute(experiment(), tmp_path / "run", faulty(from_task_15))
+    assert faults(History(tmp_path / "run"))
+    history = execute(experiment(), tmp_path / "run", resume=True)
+    same_but_for_faults(history, undisturbed)
+
+
+def test_a_task_that_always_errs_ends_the_run_with_its_error(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match=r"^task 7 of client \d failed 4 times: ArithmeticError: seven is not eight$"):
+        execute(experiment(), tmp_path, faulty({(ANY, 7): err}))
+    assert [line["action"] for line in faults(History(tmp_path))] == ["retry"] * 3 + ["give up"]
+
+
+def test_a_worker_that_cannot_start_says_why(tmp_path: Path) -> None:
+    class Unable(Worker):
+        def __init__(self, *arguments: Any) -> None:
+            raise ValueError("device: there is none")
+
+    with pytest.raises(
+        RunFailed, match=r"^no worker is left, 2 died 3 times in a row; the last: worker did not start: .*device: there is none"
+    ):
+        execute(experiment(), tmp_path, Unable)
+
+
+def test_on_the_wall_clock_no_update_is_lost_or_applied_twice(tmp_path: Path) -> None:
+    plan = {(ANY, task): happens for task, happens in ((3, die), (8, err), (13, die), (21, die))}
+    trial = experiment(clock="wall", time_scale=0.05, updates=40)
+    history = execute(trial, tmp_path / "run", faulty(plan, tmp_path))
+    answered = [line["task"] for line in history.lines() if line["kind"] == "commit"]
+    assert len(answered) == len(set(answered)) == 40
+    assert sorted(line["task"] for line in faults(history)) == [3, 8, 13, 21]
+
+
+def test_poison_is_refused_and_the_task_given_again(undisturbed: History, tmp_path: Path) -> None:
+    class Poisonous(Worker):
+        def train(self, header: Task, *rest: Any) -> Update:
+            update = super().train(header, *rest)
+            if header.id in (4, 11) and not (tmp_path / str(header.id)).exists():
+                (tmp_path / str(header.id)).touch()
+                update.params[header.id] = np.nan
+            return update
+
+    history = execute(experiment(), tmp_path / "run", Poisonous)
+    same_but_for_faults(history, undisturbed)
+    assert [(line["task"], line["what"]) for line in faults(history)] == [
+        (task, "update refused: params hold 1 values that are not finite") for task in (4, 11)
+    ]
