@@ -1,0 +1,200 @@
+"""What must come to the same (ALGORITHMS section 5): methods at full masks, absent coordinates, masks and slices."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy_mlp import loss_gradient
+from tiny import LR, SEED, Stepped, assembly, minibatches
+from two_layers import SIZE, WIDTHS, coordinates
+
+from fedraa.assembly import Assembly
+from fedraa.local import Solver, Trainer
+from fedraa.messages import Task
+from fedraa.methods import Mean
+from fedraa.submodels import flatten
+from fedraa.submodels.masked import Arbitrary
+
+FULL = {"momentum": 0.0, "capacities": (1.0,)}
+BARE = FULL | {"weight_decay": 0.0, "clip": 0.0}
+
+
+def run_of(method: str, **flags: Any) -> Assembly:
+    return assembly(method, hidden=WIDTHS[1:-1], **flags)
+
+
+def trained(run: Assembly) -> np.ndarray:
+    """The model after three rounds."""
+    stepped = Stepped(run)
+    for _ in range(3):
+        stepped.round()
+    assert np.abs(stepped.server.params - run.params).max() > 0.1
+    return stepped.server.params
+
+
+@pytest.fixture(scope="module")
+def fedavg() -> np.ndarray:
+    """By uniform weights."""
+    run = run_of("fedavg", momentum=0.0)
+    return trained(replace(run, method=replace(run.method, update=Mean("uniform"))))
+
+
+@pytest.mark.parametrize(
+    ("method", "flags"),
+    [
+        ("oap", FULL),
+        ("heterofl", BARE),
+        ("fedrolex", BARE),
+        ("bernoulli", FULL),
+        ("bernoulli-kernels", FULL),
+        ("shuffled", FULL),
+        ("shuffled-kernels", FULL),
+    ],
+)
+def test_with_full_capacity_it_is_fedavg(fedavg: np.ndarray, method: str, flags: dict[str, Any]) -> None:
+    run = run_of(method, **flags)
+    local, update = run.method.local, run.method.update
+    assert isinstance(update, Mean)
+    # HeteroFL and FedRolex without masked labels, and with a head that all report
+    plain = replace(run.method, local=replace(local, label_masked=False), update=replace(update, owned_head=False))
+    np.testing.assert_allclose(trained(replace(run, method=plain)), fedavg, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["ra-fed", "ram-fed", "ram-fed-mifa", "subdismo"])
+def test_with_masks_of_all_it_is_fedavg(fedavg: np.ndarray, method: str) -> None:
+    """Of one region, each client trains all; then Gamma = N, and RAM-Fed's memory cancels."""
+    run = run_of(method, momentum=0.0, **({"sam": 0.0} if method == "subdismo" else {}))
+    whole = replace(run.method, submodel=Arbitrary("S", parts=1))
+    np.testing.assert_allclose(trained(replace(run, method=whole)), fedavg, rtol=0, atol=1e-6)
+
+
+def test_unpruned_it_is_fedavg_by_samples() -> None:
+    weighted = trained(run_of("fedavg", momentum=0.0))
+    np.testing.assert_allclose(trained(run_of("prunefl", density=1.0)), weighted, rtol=0, atol=1e-6)
+
+
+def test_ist_of_one_client_is_fedavg() -> None:
+    one, other = (trained(run_of(method, clients=1, momentum=0.0)) for method in ("ist", "fedavg"))
+    np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("method", "flags"),
+    [
+        ("ra-fed", {"mask_level": "S", "uncovered_every": 2}),
+        ("subdismo", {"clients": 2}),
+        ("oap", {"capacities": (0.75, 0.5)}),
+        ("oap+fedadam", {"capacities": (0.75, 0.5)}),
+        ("oap+scaffold", {"capacities": (0.75, 0.5)}),
+        ("heterofl", {"capacities": (0.5, 0.25)}),
+        ("fedrolex", {"capacities": (0.5, 0.25)}),
+        ("fedrolex+fedyogi", {"capacities": (0.5, 0.25)}),
+        ("ist", {}),
+        ("ist+fedadagrad", {}),
+        ("prunefl", {}),
+        ("bernoulli", {"capacities": (0.2,)}),
+        ("shuffled", {"capacities": (0.5,)}),
+    ],
+)
+def test_what_nobody_covers_keeps_its_bits(method: str, flags: dict[str, Any]) -> None:
+    system = Stepped(run_of(method, partition="iid", **flags))  # where every client holds every label
+    server, uncovered = system.server, []
+    for _ in range(4):
+        before, nobody = server.params.copy(), np.ones(SIZE, bool)
+        tasks = [server.assign(client, 0.0) for client in server.begin()]
+        for task in tasks:
+            nobody[server.ledger.in_flight[task.id].choice.where] = False
+        for task in tasks:
+            server.commit(system.train(task), 1.0)
+        np.testing.assert_array_equal(server.params[nobody].view(np.int32), before[nobody].view(np.int32))
+        assert (server.params[~nobody] != before[~nobody]).any()
+        uncovered.append(nobody.sum())
+    assert max(uncovered) > 2
+    assert [line["uncovered"] for line in system.records.of("round")] == uncovered
+
+
+def test_output_rows_that_nobody_owns_keep_their_bits() -> None:
+    """One client of two labels takes part: two of four rows have no owner."""
+    run = run_of(
+        "heterofl", clients=2, partition="labels", labels_per_client=2, capacities=(1.0,), participation="sample:1"
+    )
+    system = Stepped(run)
+    [task] = system.round()
+    owned = {int(label) for label in run.data.client(task.client)[1]}
+    assert len(owned) == 2
+    after = system.server.params
+    for label in range(4):
+        row = [*range(52 + 4 * label, 56 + 4 * label), 68 + label]
+        same = after[row] == run.params[row]
+        assert not same.all() if label in owned else same.all()
+
+
+def test_prunefl_sees_the_gradients_of_absent_weights() -> None:
+    """They are the sums of squares of the unmasked gradient at the masked weights; only present weights move."""
+    system = Stepped(run_of("prunefl", density=0.6))
+    [task, *_] = [system.server.assign(client, 0.0) for client in system.server.begin()]
+    update, mask = system.train(task), task.mask
+    assert mask is not None
+    w, squares = task.params.astype(np.float64), np.zeros(SIZE)
+    for x, y in minibatches(system.run, task.client, 0):
+        _, g = loss_gradient(w, x, y, WIDTHS)
+        squares += g**2
+        w = w - LR * g * mask
+    np.testing.assert_allclose(update.extras["squares"], squares, rtol=1e-4, atol=1e-7)
+    assert (squares[~mask] > 1e-6).sum() > 10
+    assert not update.params[~mask].any()
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        {},
+        {"momentum": 0.9, "weight_decay": 0.1},
+        {"proximal": 0.5, "momentum": 0.5},
+        {"sam": 0.3},
+        {"clip": 0.1, "weight_decay": 0.1},
+    ],
+)
+def test_a_dense_slice_and_a_mask_of_its_coordinates_train_alike(terms: dict[str, float]) -> None:
+    """On a ReLU network, where absent neurons give 0; all edges and biases of an absent neuron are masked."""
+    run = run_of("fedavg")
+    where, widths = coordinates([[0, 2, 5], [1, 2]])
+    mask = np.zeros(SIZE, bool)
+    mask[where] = True
+    trainer = Trainer(run.traced, Solver(**({"momentum": 0.0} | terms), lr=LR, batch_size=6, epochs=2), seed=SEED)
+    params = flatten(run.traced.module)
+    sliced = trainer.train(task_of(params[where], tuple(widths[1:-1])), *run.data.client(0)).params
+    masked = trainer.train(task_of(params, WIDTHS[1:-1], mask), *run.data.client(0)).params
+    np.testing.assert_allclose(masked[where], sliced, rtol=0, atol=1e-6)
+    assert not masked[~mask].any()
+    assert np.abs(sliced - params[where]).max() > 0.05
+
+
+def test_masked_sam_perturbs_by_rho_on_covered_coordinates_alone() -> None:
+    run = run_of("fedavg")
+    mask = np.random.default_rng(0).random(SIZE) < 0.5
+    trainer = Trainer(run.traced, Solver(momentum=0.0, sam=0.3, batch_size=6, steps=1), seed=SEED)
+    seen: list[np.ndarray] = []
+    trainer._body(WIDTHS[1:-1]).module.register_forward_pre_hook(lambda m, inputs: seen.append(flatten(m)))
+    trainer.train(task_of(run.params, WIDTHS[1:-1], mask), *run.data.client(0))
+    w, perturbed = seen
+    np.testing.assert_array_equal(w, run.params * mask)
+    assert np.linalg.norm(perturbed - w) == pytest.approx(0.3, rel=1e-5)
+    assert not perturbed[~mask].any()
+
+
+def task_of(params: np.ndarray, widths: tuple[int, ...], mask: np.ndarray | None = None) -> Task:
+    return Task(
+        id=0,
+        client=0,
+        turn=0,
+        fragment=0,
+        version=0,
+        step=0,
+        widths=widths,
+        params=params,
+        lr=LR,
+        cost=1.0,
+        mask=mask,
+    )
