@@ -40,7 +40,7 @@ def draw(study: Study, runs: Sequence[Finished], found: Sequence[Entry], path: P
     for axes, metric in zip(below.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
         _numbers(axes, study, [entry for entry in found if entry.metric == metric], metric)
     figure.suptitle(study.title, x=0.01, ha="left", fontsize=10)
-    figure.supxlabel(caption(study, found), x=0.01, ha="left", fontsize=7, color="0.35")
+    figure.supxlabel(caption(study, found).replace("[ ]", "hollow:"), x=0.01, ha="left", fontsize=7, color="0.35")
     figure.savefig(path, dpi=130)
 
 
@@ -56,6 +56,7 @@ def _curves(axes: Axes, runs: Sequence[Finished], looks: dict[str, tuple[str, st
         axes.fill_between(xs, ys.min(0), ys.max(0), color=colour, alpha=0.15, linewidth=0)
         axes.plot(xs, ys.mean(0), color=colour, linestyle=style, linewidth=1.6, label=row)
     axes.set_xlabel(ALONG[along], fontsize=8)
+    axes.tick_params(labelsize=8)
     axes.grid(axis="y", color="0.9")
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -68,9 +69,12 @@ def _numbers(axes: Axes, study: Study, found: Sequence[Entry], metric: Metric) -
         labels.append(f"{entry.row}, {entry.column}" if bands else entry.row)
         if math.isfinite(entry.mean):
             axes.errorbar(entry.mean, place, xerr=entry.half_width, fmt="o", color=colour, markersize=4, capsize=2)
+        else:
+            axes.text(0.02, place, entry.text, transform=axes.get_yaxis_transform(), fontsize=7, va="center")
         if entry.paper is not None:
             axes.plot(entry.paper, place, "o", markerfacecolor="none", markeredgecolor="0.3", markersize=6)
-    axes.set_yticks(range(len(labels)), labels, fontsize=7)
+    axes.set_yticks(range(len(labels)), labels)
+    axes.tick_params(labelsize=7)
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.set_xlabel(metric.name + (f", {metric.better} is better" if metric.better else ""), fontsize=8)
     axes.grid(axis="x", color="0.9")

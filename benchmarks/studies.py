@@ -75,7 +75,7 @@ def report(study: Study, runs: Sequence[Finished], directory: Path) -> None:
     commits = sorted({str(History(run.directory).config["commit"]) for run in runs if not run.failure})
     made = f"{origin}, commit {' and '.join(commits)}"
     base = directory / study.name
-    write_text(base.with_suffix(".csv"), f"# {made}\n{frame(found).to_csv(index=False, float_format='%.6g')}")
+    write_text(base.with_suffix(".csv"), f"# {made}\n{frame(study, found).to_csv(index=False, float_format='%.6g')}")
     write_text(base.with_suffix(".tex"), latex(study, found))
     write_text(base.with_suffix(".md"), page(study, found, made))
     draw(study, runs, found, base.with_suffix(".png"))

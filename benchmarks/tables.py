@@ -80,23 +80,39 @@ def welch(a: Sequence[float], b: Sequence[float]) -> float | None:
     return float(stats.ttest_ind(a, b, equal_var=False).pvalue)
 
 
-def frame(found: Sequence[Entry]) -> pd.DataFrame:
-    """For the CSV: one line per number."""
-    return pd.DataFrame(
-        {
-            "column": entry.column,
-            "row": entry.row,
-            "metric": entry.metric.name,
-            "n": len(entry.values),
-            "failed": entry.failed,
-            "mean": entry.mean,
-            "ci95": entry.half_width,
-            "p_against_reference": entry.p,
-            "paper": entry.paper,
-            "ratio_to_paper": None if not entry.paper else entry.mean / entry.paper,
-        }
-        for entry in found
-    )
+def frame(study: Study, found: Sequence[Entry]) -> pd.DataFrame:
+    """For the CSV: one line per number.
+
+    What the paper measures in other units or at another size can still be compared as multiples of the reference
+    row, ours and the paper's.
+    """
+    base = {(entry.column, entry.metric.name): entry for entry in found if entry.row == study.reference}
+    lines = []
+    for entry in found:
+        to = base.get((entry.column, entry.metric.name))
+        lines.append(
+            {
+                "column": entry.column,
+                "row": entry.row,
+                "metric": entry.metric.name,
+                "n": len(entry.values),
+                "failed": entry.failed,
+                "mean": entry.mean,
+                "ci95": entry.half_width,
+                "p_against_reference": entry.p,
+                "of_reference": None if to is None else _ratio(entry.mean, to.mean),
+                "paper": entry.paper,
+                "paper_of_reference": None if to is None else _ratio(entry.paper, to.paper),
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def _ratio(a: float | None, b: float | None) -> float | None:
+    """None where it has no meaning: something is missing, failed, not reached or 0."""
+    if not a or not b or not math.isfinite(a) or not math.isfinite(b):
+        return None
+    return a / b
 
 
 def grid(study: Study, found: Sequence[Entry]) -> tuple[list[str], list[list[str]]]:

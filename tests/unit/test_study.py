@@ -1,0 +1,179 @@
+"""Studies: what they come to, in numbers and in words, and that they survive being killed."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from benchmarks.metrics import ACCURACY, Metric, evaluations, to_target
+from benchmarks.recipes import RECIPES
+from benchmarks.recipes.scale import Scale
+from benchmarks.studies import run_study
+from benchmarks.study import Cell, Claim, Finished, Study, execute, seeded
+from benchmarks.tables import caption, entries, findings, frame, grid, latex, welch
+from fedraa.experiment import Experiment
+from fedraa.history import CONFIG, EVALS, EVENTS, SUMMARY, History
+from fedraa.methods import resolve
+
+SPEED = Metric("steps", lambda history: 0.0, "less", ".1f")
+
+
+def study(rows: dict[str, dict[str, float]], *, metric: Metric = ACCURACY, seeds=(0, 1, 2), claims=()) -> Study:
+    """One column, the first row the reference; `rows` holds the paper's numbers."""
+    cells = [Cell(row, Experiment(method="fedavg"), paper=paper) for row, paper in rows.items()]
+    return Study("s", "A study", cells, (metric,), next(iter(rows)), claims=claims, seeds=seeds)
+
+
+def measured(values: dict[str, tuple[float, ...]], metric: Metric = ACCURACY) -> pd.DataFrame:
+    lines = [(row, "", seed, metric.name, v) for row, several in values.items() for seed, v in enumerate(several)]
+    return pd.DataFrame(lines, columns=["row", "column", "seed", "metric", "value"])
+
+
+def test_a_mean_has_students_interval_and_welchs_test_marks_what_differs():
+    # n = 3, s = 1: t(0.975, 2) = 4.30265, so 4.30265 / sqrt(3) = 2.4841. Against (4, 5, 6): t = 3 / sqrt(2/3) =
+    # 3.6742 with 4 degrees of freedom, p = 0.02131 (tables of Student's distribution).
+    of = study({"a": {}, "b": {}, "c": {}})
+    found = entries(of, measured({"a": (1, 2, 3), "b": (4, 5, 6), "c": (1, 2, 4)}))
+    assert found[0].half_width == pytest.approx(2.4841, abs=1e-4)
+    assert welch((1, 2, 3), (4, 5, 6)) == pytest.approx(0.02131, abs=1e-5)
+    assert [row[1] for row in grid(of, found)[1]] == ["2.00 ± 2.48", "5.00 ± 2.48*", "2.33 ± 3.79"]
+    assert "n = 3 seeds" in caption(of, found)
+    assert "differs from a" in caption(of, found)
+
+
+def test_a_single_seed_is_said_to_be_one():
+    of = study({"a": {}, "b": {}}, seeds=(7,))
+    found = entries(of, measured({"a": (1,), "b": (9,)}))
+    assert "ONE seed (7)" in caption(of, found)
+    assert grid(of, found)[1] == [["a", "1.00"], ["b", "9.00"]]
+
+
+def test_words_tell_which_orders_of_the_paper_hold():
+    of = study({"a": {"accuracy %": 90.0}, "b": {"accuracy %": 80.0}, "c": {"accuracy %": 70.0}})
+    found = entries(of, measured({"a": (5, 5.1, 5.2), "b": (9, 9.1, 9.2), "c": (1, 5, 8)}))
+    # a > c (5.1, 4.67) and b > c (9.1, 4.67) hold within the noise; a > b is reversed beyond it.
+    first, second = findings(of, found)
+    assert first == "accuracy %: 2 of the paper's 3 orders hold here, 0 of them beyond the noise."
+    assert "in the paper a (90) is ahead of b (80); here a 5.10, b 9.10" in second
+    assert "within the noise" not in second
+
+
+def test_less_is_better_turns_the_orders_round_and_never_reached_is_worst():
+    rows = {"a": {"steps": 10.0}, "b": {"steps": 20.0}}
+    of = study(rows, metric=SPEED, claims=(Claim("b", "a", "steps", "b is faster"),))
+    found = entries(of, measured({"a": (3, 4, 5), "b": (3, 4, float("inf"))}, SPEED))
+    holds, claimed = findings(of, found)
+    assert holds == "steps: 1 of the paper's 1 orders hold here, 0 of them beyond the noise."
+    assert claimed.startswith("b is faster: DOES NOT HOLD here")
+    assert grid(of, found)[1][1] == ["b", "reached in 2 of 3 [20]"]
+
+
+def test_failed_runs_are_counted_and_left_out():
+    of = study({"a": {}, "b": {}})
+    found = entries(of, measured({"a": (1, 3, float("nan")), "b": (float("nan"),) * 3}))
+    assert [entry.text.split(" ")[0] for entry in found] == ["2.00", "failed"]
+    assert found[0].text.endswith("(1 failed)")
+
+
+def test_the_csv_compares_as_multiples_of_the_reference():
+    of = study({"a": {"accuracy %": 80.0}, "b": {"accuracy %": 40.0}})
+    lines = frame(of, entries(of, measured({"a": (8, 8, 8), "b": (2, 2, 2)})))
+    assert lines["of_reference"].tolist() == [1, 0.25]
+    assert lines["paper_of_reference"].tolist() == [1, 0.5]
+
+
+def test_latex_escapes_what_tex_would_take_for_its_own():
+    of = study({"a_1 (50 %)": {}})
+    text = latex(of, entries(of, measured({"a_1 (50 %)": (1, 2, 3)})))
+    assert r"a\_1 (50 \%) & 2.00 $\pm$ 2.48 \\" in text
+
+
+def test_what_is_spent_is_counted_until_the_evaluation_that_reaches_the_target(tmp_path: Path):
+    lines = [
+        {"kind": "eval", "step": 0, "t": 0.0, "accuracy": 0.1},
+        {"kind": "dispatch", "bytes_down": 1_000_000},
+        {"kind": "dispatch", "bytes_down": 2_000_000},
+        {"kind": "commit", "bytes_up": 500_000, "flops": 3e9},
+        {"kind": "eval", "step": 1, "t": 1.5, "accuracy": 0.6},
+        {"kind": "commit", "bytes_up": 500_000, "flops": 4e9},
+        {"kind": "eval", "step": 2, "t": 2.5, "accuracy": 0.5},
+    ]
+    text = "\n".join(json.dumps({"seq": n, "t": 0.0, "wall": 0.0, **line}) for n, line in enumerate(lines))
+    (tmp_path / EVENTS).write_text(text + "\n")
+    (tmp_path / CONFIG).touch()
+    (tmp_path / EVALS).touch()
+    history = History(tmp_path)
+    assert evaluations(history)["bytes"].tolist() == [0, 3.5e6, 4e6]
+    assert to_target(0.55, "bytes").of(history) == 3.5
+    assert to_target(0.55, "flops").of(history) == 3
+    assert to_target(0.55, "t").of(history) == 1.5
+    assert to_target(0.7, "step").of(history) == float("inf")
+
+
+@pytest.mark.parametrize("paper", [False, True], ids=["quick", "paper"])
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_asks_for_what_its_methods_know(name: str, paper: bool):
+    made = RECIPES[name](Scale(paper, Path("data")))
+    assert made.name == name
+    for cell in made.cells:
+        resolve(cell.experiment)
+
+
+def test_mistakes_are_told_before_anything_runs(tmp_path: Path):
+    with pytest.raises(ValueError, match="study: there is no 'nothing'"):
+        run_study("nothing", quick=True, out=tmp_path)
+    with pytest.raises(ValueError, match="quick: give one of"):
+        run_study("ramfed_mnist", out=tmp_path)
+    with pytest.raises(ValueError, match="data_dir: this study needs mnist"):
+        run_study("ramfed_mnist", quick=True, out=tmp_path)
+    with pytest.raises(ValueError, match="seeds: got 1 1"):
+        run_study("ramfed_mnist", quick=True, data_dir=tmp_path, seeds=(1, 1), out=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_changed_cell_is_another_directory(tmp_path: Path):
+    cell, changed = (Cell("a", Experiment(method="fedavg", lr=lr)) for lr in (0.1, 0.2))
+    assert seeded(cell, 0, tmp_path).out == seeded(cell, 0, tmp_path).out
+    assert len({seeded(cell, 0, tmp_path).out, seeded(changed, 0, tmp_path).out, seeded(cell, 1, tmp_path).out}) == 3
+
+
+# Three runs; the middle one is long enough to be killed in its midst.
+GRID = [Cell(row, Experiment(method="fedavg", hidden=(8,), rounds=n)) for row, n in (("a", 1), ("b", 60), ("c", 1))]
+SMALL = Study("small", "Small", GRID, (ACCURACY,), "a", seeds=(0,))
+KILLED = """
+from pathlib import Path
+from tests.unit.test_study import SMALL
+from benchmarks.study import execute
+execute(SMALL, Path({out!r}), 1, lambda run, left: None)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_study_goes_on_without_repeating_what_has_finished(tmp_path: Path):
+    first, second, third = (seeded(cell, 0, tmp_path).out for cell in GRID)
+    root = Path(__file__).parents[2]
+    process = subprocess.Popen([sys.executable, "-c", KILLED.format(out=str(tmp_path))], cwd=root)
+    deadline = time.monotonic() + 120
+    while not (second / EVALS).exists() or len((second / EVALS).read_text().splitlines()) < 5:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert (first / SUMMARY).exists()
+    assert not (second / SUMMARY).exists()
+    assert not third.exists()
+    before = (first / EVENTS).stat().st_mtime_ns
+
+    seen: list[Finished] = []
+    runs = execute(SMALL, tmp_path, 1, lambda run, left: seen.append(run))
+    assert [run.cell.row for run in seen] == ["b", "c"]
+    assert (first / EVENTS).stat().st_mtime_ns == before
+    assert [run.failure for run in runs] == [None, None, None]
+    assert [History(run.directory).summary["steps"] for run in runs] == [1, 60, 1]
+    assert execute(SMALL, tmp_path, 1, lambda run, left: pytest.fail("it ran again")) == runs
