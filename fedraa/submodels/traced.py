@@ -70,8 +70,8 @@ class Traced:
     size: int
     units: Mapping[str, Mapping[int, np.ndarray]]
     grouped: frozenset[str]
-    costs: dict[tuple[tuple[int, ...], tuple[int, ...]], Cost] = field(default_factory=dict, repr=False)
-    _flat: OrderedDict[tuple[bytes, ...], np.ndarray] = field(default_factory=OrderedDict, repr=False)
+    costs: dict[tuple[tuple[int, ...], tuple[int, ...]], Cost] = field(default_factory=dict, init=False, repr=False)
+    _flat: OrderedDict[tuple[bytes, ...], np.ndarray] = field(default_factory=OrderedDict, init=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_flat": OrderedDict()}

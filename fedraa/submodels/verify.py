@@ -21,27 +21,23 @@ class Trial:
     """One module, in float64 if it can be, with random parameters, so that none is zero and every difference shows."""
 
     def __init__(self, traced: Traced, example: Tensor) -> None:
-        self._random = torch.Generator().manual_seed(0)
-        module = copy.deepcopy(traced.module).double()
-        with torch.no_grad():
-            for p in module.parameters():
-                scale = 0.1 if p.dim() < 2 else 0.5 / (p.numel() / len(p)) ** 0.5
-                p.add_(scale * torch.randn(p.shape, generator=self._random, dtype=p.dtype))
-        self._module = module
+        self._template = traced.module
+        self._module = copy.deepcopy(traced.module).double()
         self._input = example[:2]
         if self._input.is_floating_point():
-            noise = torch.randn(self._input.shape, generator=self._random, dtype=torch.float64)
+            noise = torch.randn(self._input.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
             self._input = self._input.double() + noise
         self._tolerance = 1e-6  # relative: deep batch norms of two samples amplify rounding
         try:
-            self._run(module, training=False)
+            self._run(self._module, training=False)
         except RuntimeError:  # its code asks for float32
             self._tolerance = 1e-3
-            module.float()
+            self._module.float()
             self._input = self._input.to(example.dtype)
 
     def fails(self, traced: Traced, groups: Collection[int]) -> str | None:
         """Cut these groups to about half, all others left whole. Returns what went wrong, if anything."""
+        self._randomise()
         full = dataclasses.replace(traced, module=self._module)
         rng = np.random.default_rng(0)
         indices = tuple(
@@ -54,12 +50,19 @@ class Trial:
             got = [x for training in modes for x in self._run(small, training)]
         except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
             return f"the code of the module fixes its width ({str(error).splitlines()[0]})"
-        silent = silence(full, full.flat_index(indices))
-        expected = [x for training in modes for x in self._run(silent, training)]
+        _silence(full, full.flat_index(indices))
+        expected = [x for training in modes for x in self._run(self._module, training)]
         for a, b in zip(got, expected, strict=True):
             if a.shape != b.shape or not (a - b).abs().max() <= self._tolerance * (1 + b.abs().max()):
                 return "its cut gives another output than the full module with absent units silenced"
         return None
+
+    def _randomise(self) -> None:
+        random = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for p, original in zip(self._module.parameters(), self._template.parameters(), strict=True):
+                scale = 0.1 if p.dim() < 2 else 0.5 / (p.numel() / len(p)) ** 0.5
+                p.copy_(original).add_(scale * torch.randn(p.shape, generator=random, dtype=p.dtype))
 
     def _run(self, module: nn.Module, training: bool) -> list[Tensor]:
         with torch.no_grad(), torch.random.fork_rng(), WithoutDropout():
@@ -84,15 +87,13 @@ class WithoutDropout(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def silence(traced: Traced, kept: np.ndarray) -> nn.Module:
-    """The full module with every trainable parameter outside `kept` (a flat index) set to zero."""
-    module = copy.deepcopy(traced.module)
+def _silence(traced: Traced, kept: np.ndarray) -> None:
+    """Set every trainable parameter of the module outside `kept` (a flat index) to zero."""
     mask = torch.zeros(traced.size, dtype=torch.bool)
     mask[torch.from_numpy(kept.copy())] = True
     with torch.no_grad():
-        for p, offset in zip(trainable(module), traced.offsets, strict=True):
+        for p, offset in zip(trainable(traced.module), traced.offsets, strict=True):
             p.mul_(mask[offset : offset + p.numel()].view(p.shape))
-    return module
 
 
 def _some(size: int, rng: np.random.Generator) -> int:

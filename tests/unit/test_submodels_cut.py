@@ -174,3 +174,14 @@ class Branching(nn.Module):
 def test_refuses_control_flow_that_depends_on_data(branches: Callable[[torch.Tensor], object]) -> None:
     with pytest.raises(ValueError, match="module: Branching cannot be traced, its forward branches on data"):
         trace(Branching(branches), torch.randn(2, 4))
+
+
+def test_only_the_last_few_flat_indices_are_remembered() -> None:
+    traced = trace(nn.Sequential(nn.Linear(4, 20), nn.ReLU(), nn.Linear(20, 2)), torch.randn(2, 4))
+    assert not traced._flat
+    first = traced.flat_index((np.arange(1),))
+    assert traced.flat_index((np.arange(1),)) is first
+    for width in range(2, 20):
+        traced.flat_index((np.arange(width),))
+    assert len(traced._flat) == 8
+    np.testing.assert_array_equal(traced.flat_index((np.arange(1),)), first)
