@@ -99,7 +99,7 @@ class Audit:
             t = line.at_least("t", tasks.now)
             late = limits.time is not None and t >= limits.time
         else:
-            late = limits.time is not None and not tasks.waiting and tasks.first_due().due > limits.time
+            late = limits.time is not None and not tasks.waiting and tasks.first_due() > limits.time
             t = limits.time if late and limits.time is not None else tasks.now
         if self.evaluations.reached is not None:
             return "accuracy", t

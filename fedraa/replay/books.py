@@ -97,6 +97,7 @@ class RoundBook:
         self._scheduler = rules.scheduler() if rules.scheduled else None
         self._coverage = Coverage(rules)
         self._round: list[Flight] = []
+        self._weight_sum = 0.0
 
     def dispatch(self, line: Line) -> None:
         rules = self._rules
@@ -110,14 +111,14 @@ class RoundBook:
             j = 0 if rules.whole else int(line.at_least("fragment", 0))
         bill = rules.bill(rules.resolved.fragments[j], client) if rules.known else None
         self._round.append(self._tasks.depart(line, fragment=j, version=self.step, step=self.step, bill=bill))
+        self._weight_sum += self._weight(client)
 
     def commit(self, line: Line) -> None:
         flight = self._tasks.arrive(line)
-        weight_sum = sum(self._weight(member.client) for member in self._round)
         line.expect("version", self.step + 1)
         line.expect("staleness", 0)
         line.expect("global_staleness", 0)
-        line.expect("mix", self._server_lr * self._weight(flight.client) / weight_sum)
+        line.expect("mix", self._server_lr * self._weight(flight.client) / self._weight_sum)
         self.due = None if self._tasks.flights else "round"
 
     def round(self, line: Line) -> None:
@@ -127,7 +128,7 @@ class RoundBook:
         line.expect("round", self.step)
         line.expect("clients", len(self._round))
         self._coverage.check(line, self.step, [flight.fragment for flight in self._round])
-        self._round = []
+        self._round, self._weight_sum = [], 0.0
         self.due = None
         self.step += 1
         self._tasks.waiting.extend(self._rules.cohort(self.step))
