@@ -287,7 +287,7 @@ def _check(name: str, method: Method) -> None:
         ("control", "momentum"): control,
         ("control", "clip"): control,
         ("control", "compress"): "the control variate would take every entry that topk drops for a gradient of 0",
-        ("momentum", "momentum"): "the server momentum, a gain over lr * steps, would feed on it and grow every round",
+        ("momentum", "momentum"): "the server momentum is a gain over lr * steps, which it inflates anew every round",
         ("frozen-momentum", "momentum"): "clients step along the server's momentum, which a task leaves as it is",
     }
     given = {"momentum": local.momentum, "clip": local.clip, "compress": local.compress.startswith("topk")}

@@ -32,8 +32,3 @@ class Adversary:
             rise, lift = gradient.view(2, -1)
             scale += SCALE_STEP * (rise - 2 * SCALE_PENALTY * (scale - 1))
             shift += SHIFT_STEP * (lift - 2 * SHIFT_PENALTY * shift)
-
-
-def identity(inputs: int) -> Tensor:
-    """The adversary that changes nothing: L = 1, d = 0."""
-    return torch.cat([torch.ones(inputs), torch.zeros(inputs)])

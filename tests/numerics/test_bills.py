@@ -1,0 +1,149 @@
+"""What every method costs in time, FLOPs and bytes: the multiples of ALGORITHMS section 1.2, on 44 parameters."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny import CLASSES, CLIENTS, EPOCHS, FEATURES, HIDDEN, SAMPLES, Stepped, assembly
+
+D = 4 * 44  # bytes of the model
+BITMAP = 6  # of 44 coordinates
+STEM = 4 * HIDDEN * (FEATURES + 1)
+REFERENCE = 5  # epochs over an average shard of the full model: one unit of work
+COMPUTE, DOWNLINK, UPLINK, LATENCY = 2.0, 4.0, 0.5, 0.25
+# Forward and both gradients of two layers, but none by the input: 2 FLOPs for every weight and pass
+FLOPS = 2 * HIDDEN * (3 * CLASSES + 2 * FEATURES)
+
+# work as a multiple of one pass over the full model's epochs, bytes down, bytes up; of a shard of n samples and
+# `trained` covered coordinates
+Bill = Callable[[int, int], tuple[float, float, float]]
+
+BILLS: dict[str, tuple[str, dict[str, Any], Bill]] = {
+    "fedavg": ("fedavg", {}, lambda n, trained: (1, D, D)),
+    "fedprox": ("fedprox", {}, lambda n, trained: (1, D, D)),
+    "fedadam": ("fedadam", {}, lambda n, trained: (1, D, D)),
+    "fedasync": ("fedasync", {}, lambda n, trained: (1, D, D)),
+    "fedbuff": ("fedbuff", {}, lambda n, trained: (1, D, D)),
+    "fedsam": ("fedsam", {}, lambda n, trained: (2, D, D)),
+    "mofedsam": ("mofedsam", {}, lambda n, trained: (2, 2 * D, D)),
+    "fedcm": ("fedcm", {}, lambda n, trained: (1, 2 * D, D)),
+    "scaffold": ("scaffold", {}, lambda n, trained: (1, 2 * D, 2 * D)),
+    "mimelite": ("mimelite", {}, lambda n, trained: (1 + 1 / EPOCHS, 2 * D, 2 * D)),
+    "fedrobust": ("fedrobust", {}, lambda n, trained: (2, D, D)),
+    # h and its gradient cross for every sample that passes; SAM's pass twice
+    "splitfed": (
+        "splitfed",
+        {},
+        lambda n, trained: (STEM / D, STEM + 4 * HIDDEN * EPOCHS * n, STEM + 4 * HIDDEN * EPOCHS * n),
+    ),
+    "splitfed sam": (
+        "splitfed",
+        {"sam": 0.1},
+        lambda n, trained: (2 * STEM / D, STEM + 8 * HIDDEN * EPOCHS * n, STEM + 8 * HIDDEN * EPOCHS * n),
+    ),
+    # two of five hidden neurons: (3 + 1 + 4) * 2 + 4 = 20 parameters
+    "heterofl": ("heterofl", {"capacities": (0.4,)}, lambda n, trained: (20 / 44, 80, 80)),
+    "fedrolex": ("fedrolex", {"capacities": (0.4,)}, lambda n, trained: (20 / 44, 80, 80)),
+    # masks pay the full compute; the client masks in 002 and 000, elsewhere the server does
+    "ra-fed": ("ra-fed", {}, lambda n, trained: (1, D, 4 * trained + BITMAP)),
+    "subdismo": ("subdismo", {}, lambda n, trained: (2, D, 4 * trained + BITMAP)),
+    "oap": ("oap", {"capacities": (0.5,)}, lambda n, trained: (1, 4 * trained + BITMAP, 4 * trained + BITMAP)),
+    "bernoulli": ("bernoulli", {}, lambda n, trained: (1, 4 * trained + BITMAP, 4 * trained + BITMAP)),
+    "prunefl": ("prunefl", {}, lambda n, trained: (1, 4 * trained + BITMAP, 4 * trained + BITMAP)),
+    # the second round is one of adjustment: the squared gradients of all coordinates go up
+    "prunefl adjusts": (
+        "prunefl",
+        {"reprune_every": 2},
+        lambda n, trained: (1, 4 * trained + BITMAP, 4 * trained + BITMAP + D),
+    ),
+    # control variates of the covered coordinates alone
+    "oap+scaffold": (
+        "oap+scaffold",
+        {"capacities": (0.5,)},
+        lambda n, trained: (1, 8 * trained + BITMAP, 8 * trained + BITMAP),
+    ),
+    "ra-fed+scaffold": ("ra-fed+scaffold", {}, lambda n, trained: (1, 2 * D, 8 * trained + BITMAP)),
+    "heterofl+fedcm": ("heterofl+fedcm", {"capacities": (0.4,)}, lambda n, trained: (20 / 44, 160, 80)),
+    "topk": ("fedavg", {"compress": "topk:0.25"}, lambda n, trained: (1, D, 8 * 11)),
+    "8bit": ("fedavg", {"compress": "8bit"}, lambda n, trained: (1, D, 44 + 8)),
+    "8bit of a mask": (
+        "oap",
+        {"compress": "8bit", "capacities": (0.5,)},
+        lambda n, trained: (1, 4 * trained + BITMAP, trained + 8 + BITMAP),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three equal devices, with a bandwidth each way and a latency."""
+    path = tmp_path_factory.mktemp("fleet") / "fleet.csv"
+    row = f"{COMPUTE},{DOWNLINK},{UPLINK},{LATENCY}\n"
+    path.write_text("compute,downlink,uplink,latency\n" + row * CLIENTS)
+    return path
+
+
+@pytest.mark.parametrize("name", BILLS)
+def test_bill(name: str, fleet: Path) -> None:
+    """Of the second round, or of the first tasks where there are no rounds; the average shard is 60 / 3."""
+    method, flags, bill = BILLS[name]
+    run = assembly(method, capabilities=str(fleet), **flags)
+    stepped = Stepped(run)
+    if not run.method.asynchronous:
+        stepped.round()
+    stepped.records.lines.clear()
+    tasks = stepped.round()
+    dispatched = {line["task"]: line for line in stepped.records.of("dispatch")}
+    committed = {line["task"]: line for line in stepped.records.of("commit")}
+    for task in tasks:
+        n = int(run.data.sizes[task.client])
+        covered = len(task.params) if task.mask is None else int(task.mask.sum())
+        assert task.mask is None or 0 < covered < 44
+        work, down, up = bill(n, covered)
+        assert dispatched[task.id]["bytes_down"] == down
+        assert committed[task.id]["bytes_up"] == task.bytes_up == up
+        unit = EPOCHS * n / (REFERENCE * SAMPLES / CLIENTS)
+        time = LATENCY + down / D / DOWNLINK + work * unit / COMPUTE + up / D / UPLINK
+        assert dispatched[task.id]["cost"] == task.cost == pytest.approx(time, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("method", "flags", "multiple"),
+    [
+        ("fedavg", {}, 1),
+        ("fedsam", {}, 2),
+        ("mimelite", {}, 1 + 1 / EPOCHS),
+        ("fedrobust", {}, 2),
+        ("oap", {"capacities": (0.5,)}, 1),
+        ("heterofl", {"capacities": (0.4,)}, 0.4),  # of one hidden layer: both its matrices shrink once
+        ("splitfed", {}, 4 * FEATURES / (2 * (3 * CLASSES + 2 * FEATURES))),  # forward, gradient by the weights
+    ],
+)
+def test_flops(method: str, flags: dict[str, Any], multiple: float) -> None:
+    stepped = Stepped(assembly(method, **flags))
+    stepped.round()
+    for line in stepped.records.of("commit"):
+        assert line["flops"] == pytest.approx(multiple * FLOPS * EPOCHS * line["samples"])
+
+
+def test_steps_are_billed_sample_by_sample() -> None:
+    """Seven steps of six over 20 samples: 6, 6, 6, 2, then 6, 6, 6. What crosses the wire is what is billed."""
+    run = assembly("splitfed", partition="iid", local_steps=7, sam=0.1)
+    assert run.data.sizes.tolist() == [20, 20, 20]
+    stepped = Stepped(run)
+    tasks = stepped.round()
+    wire = stepped.trainer._body((HIDDEN,)).module.wire
+    assert wire.up == wire.down == CLIENTS * 2 * 4 * HIDDEN * 38
+    assert sum(task.bytes_up - STEM for task in tasks) == wire.up
+    assert sum(line["bytes_down"] - STEM for line in stepped.records.of("dispatch")) == wire.down
+
+
+def test_full_batch_gradients_cross_the_wire_too() -> None:
+    stepped = Stepped(assembly("splitfed+mimelite"))
+    tasks = stepped.round()
+    wire = stepped.trainer._body((HIDDEN,)).module.wire
+    assert wire.up == 4 * HIDDEN * (EPOCHS + 1) * SAMPLES
+    assert sum(task.bytes_up - 2 * STEM for task in tasks) == wire.up
+    assert np.isfinite(stepped.server.params).all()

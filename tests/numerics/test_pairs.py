@@ -1,0 +1,210 @@
+"""What goes with what: crossings of two methods, pairs that are refused, and who takes part in a round."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy_mlp import sgd
+from tiny import CLIENTS, LR, WIDTHS, Stepped, assembly, close, minibatches, start, steps
+
+from fedraa import Experiment
+from fedraa.methods import METHODS, Mean, find, resolve
+from fedraa.server.participation import Participation
+from fedraa.submodels.policies import Full
+
+
+@pytest.mark.parametrize("server", ["fedavg", "fedprox", "scaffold", "fedadam"])
+@pytest.mark.parametrize("submodel", ["ist", "oap", "prunefl", "fedrolex"])
+def test_crossings_of_subdismos_table_1_compose_and_run(submodel: str, server: str) -> None:
+    """The submodel and its coverage of the first, the local solver and the server's step of the second."""
+    crossed, base, other = find(f"{submodel}+{server}"), METHODS[submodel], METHODS[server]
+    assert isinstance(crossed.update, Mean)
+    assert isinstance(base.update, Mean)
+    assert isinstance(other.update, Mean)
+    assert (crossed.submodel, crossed.schedule) == (base.submodel, base.schedule)
+    assert (crossed.update.aggregate, crossed.update.owned_head) == (base.update.aggregate, base.update.owned_head)
+    assert (crossed.update.optimiser, crossed.update.carry) == (other.update.optimiser, other.update.carry)
+    assert (crossed.local.proximal, crossed.local.control) == (other.local.proximal, other.local.control)
+    assert (crossed.local.squares, crossed.local.label_masked) == (base.local.squares, base.local.label_masked)
+    stepped = Stepped(assembly(f"{submodel}+{server}"))
+    before = stepped.server.params.copy()
+    for _ in range(2):
+        stepped.round()
+    assert np.isfinite(stepped.server.params).all()
+    assert (stepped.server.params != before).any()
+
+
+OAP = {"capacities": (0.25, 0.5)}  # two clients of a quarter, one of a half: the rest is covered by nobody
+
+
+def test_scaffold_on_masks() -> None:
+    """c and c_i live in full coordinates, are applied and updated on covered ones; theta moves by the mean over
+    those who cover a coordinate, c by the sum over them divided by all N."""
+    run = assembly("oap+scaffold", **OAP)
+    stepped, theta = Stepped(run), start(run)
+    c, own = np.zeros(len(theta)), np.zeros((CLIENTS, len(theta)))
+    uncovered = 0
+    for turn in range(3):
+        masks = {task.client: task.mask for task in stepped.round()}
+        gain, change, cover = np.zeros(len(theta)), np.zeros(len(theta)), np.zeros(len(theta))
+        for n, mask in masks.items():
+            assert mask is not None
+            y = sgd(theta, minibatches(run, n, turn), WIDTHS, lr=LR, mask=mask, bend=lambda g, d=c - own[n]: g + d)
+            new = np.where(mask, own[n] - c + (theta - y) / (steps(run, n) * LR), own[n])
+            gain += mask * (y - theta)
+            cover += mask
+            change += new - own[n]
+            own[n] = new
+        theta = theta + gain / np.maximum(cover, 1)
+        c = c + change / CLIENTS
+        uncovered += int((cover == 0).sum())
+        close(stepped.server.params, theta)
+    assert uncovered
+    assert np.abs(c).max() > 0.01
+
+
+def test_adam_skips_what_nobody_covers() -> None:
+    """Moments and step too: a momentum would move weights that were not trained."""
+    run = assembly("oap+fedadam", momentum=0.0, server_lr=0.05, **OAP)
+    stepped, theta = Stepped(run), start(run)
+    m, v = np.zeros(len(theta)), np.full(len(theta), 1e-6)
+    skipped_after_a_step = 0
+    for turn in range(3):
+        masks = [task.mask for task in stepped.round()]
+        new = [sgd(theta, minibatches(run, n, turn), WIDTHS, lr=LR, mask=mask) for n, mask in enumerate(masks)]
+        cover = np.sum(masks, axis=0)
+        delta = np.sum([mask * (w - theta) for mask, w in zip(masks, new, strict=True)], axis=0) / np.maximum(cover, 1)
+        skipped_after_a_step += int(((cover == 0) & (m != 0)).sum())
+        m = np.where(cover, 0.9 * m + 0.1 * delta, m)
+        v = np.where(cover, 0.99 * v + 0.01 * delta**2, v)
+        theta = np.where(cover, theta + 0.05 * m / (np.sqrt(v) + 1e-3), theta)
+        close(stepped.server.params, theta)
+    assert skipped_after_a_step or (cover == 0).any()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("fedprox+scaffold", "must be a submodel method \\+ a full-model one"),
+        ("oap+heterofl", "must be a submodel method \\+ a full-model one"),
+        ("oap+fedasync", "crosses a method without rounds"),
+        ("fed-raa+scaffold", "crosses a method without rounds"),
+        ("fed-raa-sync+scaffold", "crosses a method without rounds"),
+        ("ram-fed+scaffold", "correct every gain twice"),
+        ("oap+", "there is no ''"),
+        ("+scaffold", "there is no ''"),
+        ("oap+scaffold+fedadam", "there is no 'scaffold\\+fedadam'"),
+        ("oap+adam", "there is no 'adam'"),
+    ],
+)
+def test_crossings_that_make_no_sense_are_refused(name: str, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^method: .*{said}"):
+        resolve(Experiment(method=name))
+
+
+@pytest.mark.parametrize("method", ["scaffold", "oap+scaffold"])
+@pytest.mark.parametrize(
+    ("flags", "field"),
+    [
+        ({"momentum": 0.5}, "momentum: 0.5"),
+        ({"clip": 1.0}, "clip: 1"),
+        ({"compress": "topk:0.1"}, "compress: topk:0.1"),
+    ],
+)
+def test_what_breaks_the_control_variate_is_refused(method: str, flags: dict[str, Any], field: str) -> None:
+    """(theta - y) / (T eta_l) is the mean gradient of plain SGD alone (trap 9)."""
+    with pytest.raises(ValueError, match=f"^{field} breaks .*: the control variate .*; set it to (0|none)$"):
+        resolve(Experiment(method=method, **flags))
+    resolve(Experiment(method=method, **dict.fromkeys(flags, 0.0) if "compress" not in flags else {"compress": "8bit"}))
+
+
+def test_local_momentum_inflates_option_ii() -> None:
+    """Why: on a constant gradient g, SGD with momentum .5 goes nearly twice as far, and c_i with it."""
+    w, v, t = 0.0, 0.0, 50
+    for _ in range(t):
+        v = 0.5 * v + 1.0
+        w -= 0.1 * v
+    assert -w / (t * 0.1) == pytest.approx(2, rel=0.03)
+
+
+@pytest.mark.parametrize("method", ["fedcm", "mofedsam", "mimelite", "heterofl+fedcm"])
+def test_a_second_momentum_is_refused(method: str) -> None:
+    """FedCM: with local momentum .5, Delta <- (.1 g + .9 Delta) / (1 - .5) grows by 1.8 a round."""
+    with pytest.raises(ValueError, match=r"^momentum: 0\.5 breaks .*server(?:'s)? momentum.*; set it to 0$"):
+        resolve(Experiment(method=method, momentum=0.5))
+    resolve(Experiment(method=method, momentum=0.0, clip=1.0, compress="topk:0.1"))
+
+
+@pytest.mark.parametrize("method", ["ra-fed", "ram-fed", "fedsam", "fedadam", "fedrobust", "fedavg", "fedasync"])
+def test_what_harms_nothing_goes_together(method: str) -> None:
+    """RAM-Fed's own experiments have momentum .5: its memory divides by the rate that it multiplies with."""
+    resolve(Experiment(method=method, momentum=0.5, clip=1.0, compress="topk:0.1", lr_schedule="cosine:10"))
+
+
+def test_every_full_model_mean_can_be_crossed() -> None:
+    crossable = [
+        name for name, method in METHODS.items() if method.submodel == Full() and isinstance(method.update, Mean)
+    ]
+    assert len(crossable) == 11
+    for name in crossable:
+        assert find(f"oap+{name}").submodel == METHODS["oap"].submodel
+
+
+def test_participation_draws_whom_it_says() -> None:
+    assert list(Participation.parse("all", 5).cohort(5, 3, 0)) == [0, 1, 2, 3, 4]
+    sample = Participation.parse("sample:2", 5)
+    drawn = [tuple(sample.cohort(5, round, 0)) for round in range(200)]
+    assert {len(cohort) for cohort in drawn} == {2}
+    assert all(a < b for a, b in drawn)
+    assert len(set(drawn)) == 10  # every pair of five
+    assert drawn == [tuple(sample.cohort(5, round, 0)) for round in range(200)]
+    assert drawn != [tuple(sample.cohort(5, round, 1)) for round in range(200)]
+
+
+def test_bernoulli_draws_each_on_its_own_and_never_nobody() -> None:
+    """P = .1 and 5 clients: nobody in .9^5 = 59 % of draws, which are drawn again; then E = .5 / .41 = 1.22."""
+    cohorts = [Participation.parse("bernoulli:0.1", 5).cohort(5, round, 0) for round in range(2000)]
+    sizes = [len(cohort) for cohort in cohorts]
+    assert min(sizes) == 1
+    assert np.mean(sizes) == pytest.approx(0.5 / (1 - 0.9**5), abs=0.05)
+    assert len(Participation.parse("bernoulli:1", 5).cohort(5, 0, 0)) == 5
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "",
+        "all:",
+        "all:2",
+        "sample",
+        "sample:",
+        "sample:0",
+        "sample:6",
+        "sample:1.5",
+        "bernoulli",
+        "bernoulli:0",
+        "bernoulli:1.1",
+        "bernoulli:nan",
+        "bernoulli:x",
+        "half",
+    ],
+)
+def test_bad_participation_is_refused(spec: str) -> None:
+    with pytest.raises(ValueError, match=f"^participation: '{spec}' is none of all, sample:K with K from 1 to 5"):
+        Participation.parse(spec, 5)
+
+
+def test_the_mean_is_over_the_cohort_alone() -> None:
+    """theta <- sum n_i w_i / sum n_i over those who took part; a client's turn counts its own tasks."""
+    run = assembly("fedavg", momentum=0.0, participation="bernoulli:0.4")
+    stepped, theta, turns, sizes = Stepped(run), start(run), [0] * CLIENTS, run.data.sizes
+    cohorts = set()
+    for _ in range(6):
+        cohort = [task.client for task in stepped.round()]
+        cohorts.add(tuple(cohort))
+        w = [sgd(theta, minibatches(run, n, turns[n]), WIDTHS, lr=LR) for n in cohort]
+        theta = np.average(w, axis=0, weights=sizes[cohort])
+        for n in cohort:
+            turns[n] += 1
+        close(stepped.server.params, theta)
+    assert len(cohorts) > 1
