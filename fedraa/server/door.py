@@ -47,6 +47,7 @@ def _wrong_buffer(buffer: object, shape: tuple[int, ...] | None) -> str | None:
 
 def _not_finite(buffer: npt.NDArray[np.float32]) -> int:
     """How many; one pass without temporaries of the buffer's size where all is well."""
-    if np.isfinite(np.sum(buffer, dtype=np.float64)):
-        return 0
+    with np.errstate(invalid="ignore"):
+        if np.isfinite(np.sum(buffer, dtype=np.float64)):
+            return 0
     return int(np.count_nonzero(~np.isfinite(buffer)))

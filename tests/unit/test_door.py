@@ -1,0 +1,193 @@
+"""Bad updates stop at the door: refused with a reason, recorded, and the model keeps every bit."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedraa.assembly import Assembly, assemble
+from fedraa.experiment import Experiment
+from fedraa.history import EVENTS, EventLog
+from fedraa.loop import Limits, Loop, RunFailed
+from fedraa.messages import Evaluation, Fault, Task, Update
+from fedraa.pool import Evaluated
+from fedraa.server.door import refuse
+
+SIZE = 12
+TASK = Task(
+    id=7,
+    client=2,
+    turn=3,
+    fragment=1,
+    version=5,
+    step=9,
+    widths=(3,),
+    params=np.zeros(SIZE, np.float32),
+    lr=0.1,
+    cost=1.0,
+)
+GOOD = Update(
+    task=7, client=2, fragment=1, version=5, params=np.full(SIZE, 0.5, np.float32), steps=4, loss=0.3, seconds=0.01
+)
+
+
+def test_a_good_update_may_pass() -> None:
+    assert refuse(GOOD, TASK) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"task": 8}, "task is 8 where 7 was asked"),
+        ({"client": 0}, "client is 0 where 2 was asked"),
+        ({"fragment": 0}, "fragment is 0 where 1 was asked"),
+        ({"version": 6}, "version is 6 where 5 was asked"),
+        ({"params": np.zeros(SIZE)}, "params are float64, not float32"),
+        ({"params": [0.0] * SIZE}, "params are list, not float32"),
+        ({"params": np.zeros(SIZE - 1, np.float32)}, "params have the shape (11,), not (12,)"),
+        ({"params": np.zeros((SIZE, 1), np.float32)}, "params have the shape (12, 1), not (12,)"),
+        ({"params": np.array([np.inf, -np.inf] * 6, np.float32)}, "params hold 12 values that are not finite"),
+        ({"extras": {"control": np.array([np.nan], np.float32)}}, "control hold 1 values that are not finite"),
+        ({"loss": float("nan")}, "the training loss is nan"),
+    ],
+)
+def test_each_thing_wrong_is_named(change: dict[str, Any], why: str) -> None:
+    assert refuse(replace(GOOD, **change), TASK) == why
+
+
+def test_what_was_not_asked_for_is_refused() -> None:
+    assert refuse(GOOD, None) == "task 7 is not out"
+
+
+def test_the_bound_is_on_the_distance_from_what_was_sent() -> None:
+    # ||0.5 * ones(12)|| = sqrt(3) = 1.732...; from a task sent at 0.5 it is 0.
+    assert refuse(GOOD, TASK, max_norm=1.74) is None
+    assert refuse(GOOD, TASK, max_norm=1.73) == "the update's norm 1.732 is over the bound 1.73"
+    assert refuse(GOOD, replace(TASK, params=GOOD.params), max_norm=1e-9) is None
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=SIZE, max_size=SIZE))
+def test_any_finite_numbers_pass(values: list[float]) -> None:
+    assert refuse(replace(GOOD, params=np.array(values, np.float32)), TASK) is None
+
+
+def poison(good: Update, draw: Callable[[st.SearchStrategy[Any]], Any]) -> Update:
+    """One of all the ways to be wrong, with the rest right."""
+    kind = draw(st.sampled_from(["task", "client", "fragment", "version", "number", "size", "dtype", "loss", "norm"]))
+    match kind:
+        case "task" | "client" | "fragment" | "version":
+            right = getattr(good, kind)
+            return replace(good, **{kind: draw(st.integers(-(2**40), 2**40).filter(lambda value: value != right))})
+        case "number":
+            params = good.params.copy()
+            place = draw(st.integers(0, len(params) - 1))
+            params[place] = draw(st.sampled_from([np.nan, np.inf, -np.inf]))
+            return replace(good, params=params)
+        case "size":
+            wrong = draw(st.integers(0, 2 * len(good.params)).filter(lambda size: size != len(good.params)))
+            return replace(good, params=np.zeros(wrong, np.float32))
+        case "dtype":
+            dtype = draw(st.sampled_from(["f8", "f2", "i4", "?", "c8"]))
+            return replace(good, params=good.params.astype(dtype))
+        case "loss":
+            return replace(good, loss=draw(st.sampled_from([float("nan"), float("inf")])))
+        case _:
+            scale = np.float32(draw(st.floats(1e4, 1e30)))
+            return replace(good, params=good.params + scale)
+
+
+class Scripted:
+    """A pool in which the test says what comes back: each task is answered with `answer(task)`."""
+
+    def __init__(self, answer: Callable[[Task], Update | Fault]) -> None:
+        self.answer = answer
+        self.tasks: dict[int, Task] = {}
+
+    def submit(self, task: Task, due: float) -> None:
+        self.tasks[task.id] = task
+
+    def wait(self, task: int, timeout: float) -> Update | Fault | None:
+        return self.answer(self.tasks[task])
+
+    def ready(self, timeout: float) -> list[Update | Fault]:
+        return [self.answer(task) for task in list(self.tasks.values())]
+
+    def evaluate(self, params: object) -> Evaluated:
+        return Evaluated(Evaluation(0.1, 2.3, 0.1, 0.0, 0.1))
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def assembly() -> Assembly:
+    return assemble(Experiment(clients=3, hidden=(8,), engine="local"))
+
+
+def make_loop(assembly: Assembly, pool: Scripted, directory: Path, updates: int) -> Loop:
+    directory.mkdir()
+    log = EventLog(directory)
+    log.begin()
+    loop = Loop(
+        assembly.server(log.record),
+        pool,
+        log,
+        limits=Limits(updates, None, None),
+        eval_every=1000,
+        checkpoint_every=1000,
+        jitter=0.1,
+        seed=0,
+        wall=False,
+        max_update_norm=1e3,
+        save=lambda: None,
+        stop=Event(),
+    )
+    loop.begin()
+    return loop
+
+
+def honest(task: Task) -> Update:
+    return Update(task.id, task.client, task.fragment, task.version, task.params + np.float32(0.01), 3, 1.0, 0.01)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_no_poison_reaches_the_model(
+    data: st.DataObject, assembly: Assembly, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    directory = tmp_path_factory.mktemp("poison")
+    seen: list[bytes] = []
+
+    def answer(task: Task) -> Update:
+        """Poison until the third time of asking; the model must be the same at each."""
+        seen.append(loop.server.params.tobytes())
+        return poison(honest(task), data.draw) if len(seen) < 3 else honest(task)
+
+    loop = make_loop(assembly, Scripted(answer), directory / "run", updates=1)
+    assert loop.run() == "steps"
+    loop.log.close()
+    assert seen[0] == seen[1] == seen[2] != loop.server.params.tobytes()
+    lines = [json.loads(line) for line in (directory / "run" / EVENTS).read_text().splitlines()]
+    refused = [line for line in lines if line["kind"] == "fault"]
+    assert [line["action"] for line in refused] == ["retry", "retry"]
+    assert all(str(line["what"]).startswith("update refused: ") for line in refused)
+    assert sum(line["kind"] == "commit" for line in lines) == 1
+
+
+def test_a_client_that_only_ever_sends_poison_ends_the_run(assembly: Assembly, tmp_path: Path) -> None:
+    def answer(task: Task) -> Update:
+        return replace(honest(task), params=task.params * np.float32(np.nan)) if task.client == 1 else honest(task)
+
+    loop = make_loop(assembly, Scripted(answer), tmp_path / "run", updates=50)
+    with pytest.raises(
+        RunFailed, match=r"^task \d+ of client 1 failed 4 times: update refused: params hold \d+ values"
+    ):
+        loop.run()
+    loop.log.close()
+    assert np.isfinite(loop.server.params).all()
