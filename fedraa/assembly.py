@@ -31,7 +31,7 @@ from fedraa.submodels import IndexSet, Traced, flatten, trace
 from fedraa.submodels.cost import Cost, measure
 from fedraa.submodels.indices import fragments, owners
 from fedraa.submodels.policies import Drawer, Fragments, Part, Scene
-from schedulers import SCHEDULERS, delay_bound
+from schedulers import SCHEDULERS, TOLERANCE, delay_bound
 
 DEFAULT_ROUNDS = 20
 
@@ -244,7 +244,7 @@ def _check_feasible(assembly: Assembly) -> None:
     if not np.isfinite(costs[worst]):
         raise ValueError(f"capabilities: {where} lacks the memory to train it; give it more or cut smaller fragments")
     bound = schedule.delay_bound
-    if schedule.scheduler == "gre-raa" and bound is not None and costs[worst] > bound * (1 + 1e-9):
+    if schedule.scheduler == "gre-raa" and bound is not None and costs[worst] > bound * (1 + TOLERANCE):
         raise ValueError(
             f"delay_bound: {bound:g} leaves {where} nothing to train, which costs {costs[worst]:.4g}; "
             f"give at least {costs[worst]:.4g}, or leave it out for K* = {delay_bound(table):.4g}"
