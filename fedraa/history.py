@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import math
 import os
 import time
 from io import FileIO
@@ -68,7 +69,7 @@ class EventLog:
         self._seq += 1
 
     def evaluated(self, step: int, t: float, result: Evaluation) -> None:
-        """An `eval` event and its row in evals.csv."""
+        """An `eval` event and its row in evals.csv; a loss that is not finite is null in the one, inf in the other."""
         figures = {
             "accuracy": result.accuracy,
             "loss": result.loss,
@@ -76,7 +77,8 @@ class EventLog:
             "client_std": result.client_std,
             "client_worst": result.client_worst,
         }
-        self.record("eval", t, step=step, **figures)
+        finite = {name: value if math.isfinite(value) else None for name, value in figures.items()}
+        self.record("eval", t, step=step, **finite)
         row = [step, t, round(self.wall, 6), *figures.values()]
         self._evals.write((",".join(map(repr, row)) + "\n").encode())
 
