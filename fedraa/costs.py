@@ -72,8 +72,13 @@ class CostModel:
         )
 
     def cost(self, widths: Widths, client: int, down: float, up: float) -> float:
-        """The modelled duration of one task that moves so many bytes, before jitter, on the run's clock."""
-        return self._modelled(widths, client, down, up) * self._speed(client)
+        """The modelled duration of one task that moves so many bytes, before jitter, on the run's clock.
+
+        What was observed is not in it: it is how long the wall clock holds an update back, and a delay once seen
+        would otherwise be simulated, and so seen, ever after.
+        """
+        passed = self._solver.passed_samples(int(self._sizes[client]))
+        return float(self.fleet.cost(self.load(widths, passed, down, up), client)) * self._unit
 
     def flops(self, widths: Widths, client: int) -> float:
         """FLOPs of one task on the client."""
@@ -90,7 +95,7 @@ class CostModel:
         return BYTES * self._stem.activations * self._solver.passed_samples(int(self._sizes[client]))
 
     def table(self, shapes: Sequence[Widths]) -> Floats:
-        """c[n, j] [N, M] of one task on each of the shapes; infinite where the device cannot hold it."""
+        """c[n, j] [N, M] of one task on each of the shapes, as far as is known; infinite where it cannot be held."""
         sizes, shard = np.unique(self._sizes, return_inverse=True)
         passed = np.array([self._solver.passed_samples(int(size)) for size in sizes], np.float64)[shard]
         columns = []
@@ -103,9 +108,9 @@ class CostModel:
         return table
 
     def observe(self, widths: Widths, client: int, real: float) -> None:
-        """Learn from a real duration: later costs of the client are scaled by the median of its last ratios."""
+        """Learn from a real duration: the client's row of later tables is scaled by the median of its last ratios."""
         ratios = self._ratios.setdefault(client, [])
-        ratios.append(real / self._modelled(widths, client, *self._moved(widths)))
+        ratios.append(real / self.cost(widths, client, *self._moved(widths)))
         del ratios[:-REMEMBERED]
 
     def state(self) -> State:
@@ -121,10 +126,6 @@ class CostModel:
         """Bytes down and up of a dense submodel."""
         sent = self.sent(widths)
         return sent, self.compressor.bytes(sent // BYTES)
-
-    def _modelled(self, widths: Widths, client: int, down: float, up: float) -> float:
-        passed = self._solver.passed_samples(int(self._sizes[client]))
-        return float(self.fleet.cost(self.load(widths, passed, down, up), client)) * self._unit
 
     def _speed(self, client: int) -> float:
         ratios = self._ratios.get(client)

@@ -126,9 +126,10 @@ def test_relative_cost_follows_data_epochs_and_passes() -> None:
 
 
 def test_local_steps_cost_by_their_samples() -> None:
-    # 20 steps of 32 samples over 5 reference epochs of 359.25
+    # 359 samples are 11 batches of 32 and one of 7: 20 steps are a whole epoch and 8 batches; 5 epochs of 359.25 cost 1
     assembly = assemble(Experiment(method="fedavg", clients=4, capabilities="1:1", local_steps=20, batch_size=32))
-    assert assembly.costs().table([assembly.parts[0].widths])[:, 0] == pytest.approx(20 * 32 / (5 * 359.25))
+    costs = assembly.costs().table([assembly.parts[0].widths])[:, 0]
+    assert costs[assembly.data.sizes == 359] == pytest.approx((359 + 8 * 32) / (5 * 359.25))
 
 
 def test_physical_cost_is_flops_and_bytes_of_the_submodel(tmp_path: Path) -> None:
@@ -140,3 +141,15 @@ def test_physical_cost_is_flops_and_bytes_of_the_submodel(tmp_path: Path) -> Non
     size = 4 * (64 * 10 + 10 + 10 * 10 + 10)
     seconds = 0.5 + size / 1e5 + flops / 1e6 + size / 2e5
     assert assembly.costs().table([assembly.parts[0].widths])[:, 0] == pytest.approx(seconds)
+
+
+def test_what_is_observed_changes_what_is_planned_but_not_what_is_simulated() -> None:
+    assembly = assemble(Experiment(clients=3, fragments=2))
+    costs, shapes = assembly.costs(), [part.widths for part in assembly.parts]
+    before, sent = costs.table(shapes), costs.sent(shapes[0])
+    modelled = costs.cost(shapes[0], 1, sent, sent)
+    for times in (50, 2, 2, 4, 2):  # a slow start is forgiven: the median counts
+        costs.observe(shapes[0], 1, times * modelled)
+    assert costs.cost(shapes[0], 1, sent, sent) == modelled
+    assert costs.table(shapes)[1] == pytest.approx(2 * before[1])
+    assert costs.table(shapes)[[0, 2]].tolist() == before[[0, 2]].tolist()
