@@ -14,7 +14,7 @@ from fedraa.local.solver import Solver
 from fedraa.server.aggregate import Covered, Filled, Memorised
 from fedraa.server.asynchronous import Buffer, StalenessMix
 from fedraa.server.companions import Carry
-from fedraa.server.optimisers import Adaptive, Sgd
+from fedraa.server.optimisers import Adaptive, Momentum, Sgd
 from fedraa.server.pruning import AdaptivePruning
 from fedraa.submodels.masked import Arbitrary, FourWay, Pruned
 from fedraa.submodels.policies import (
@@ -55,7 +55,7 @@ class Mean:
 
     weights: str = "uniform"
     aggregate: Covered | Filled | Memorised = field(default_factory=Covered)
-    optimiser: Sgd | Adaptive = field(default_factory=Sgd)
+    optimiser: Sgd | Momentum | Adaptive = field(default_factory=Sgd)
     carry: Carry = field(default_factory=Carry)
     owned_head: bool = False
 
@@ -146,6 +146,7 @@ METHODS: dict[str, Method] = {
     "scaffold": Method(
         "Karimireddy et al. 2020, option II", local=replace(_PLAIN, control=True), update=Mean(carry=Carry("control"))
     ),
+    "fedavgm": Method("Hsu, Qi, Brown 2019", update=Mean("samples", optimiser=Momentum())),
     "fedadam": Method("Reddi et al. 2021", update=Mean(optimiser=Adaptive("adam"))),
     "fedyogi": Method("Reddi et al. 2021", update=Mean(optimiser=Adaptive("yogi"))),
     "fedadagrad": Method("Reddi et al. 2021", update=Mean(optimiser=Adaptive("adagrad"))),

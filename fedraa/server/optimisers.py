@@ -63,6 +63,25 @@ class AdaptiveStepper(Stepper):
         self._m[:], self._v[:] = state["m"], state["v"]
 
 
+class MomentumStepper(Stepper):
+    """m <- beta m + gain; theta += server_lr * m."""
+
+    def __init__(self, server_lr: float, size: int, *, beta: float) -> None:
+        super().__init__(server_lr)
+        self._beta = np.float32(beta)
+        self._m = np.zeros(size, np.float32)
+
+    def step(self, params: Vector, gain: Vector, moved: Mask) -> None:
+        np.copyto(self._m, self._beta * self._m + gain, where=moved)
+        super().step(params, self._m, moved)
+
+    def state(self) -> dict[str, Vector]:
+        return {"m": self._m}
+
+    def restore(self, state: dict[str, Vector]) -> None:
+        self._m[:] = state["m"]
+
+
 @dataclass(frozen=True)
 class Sgd:
     """theta += server_lr * mean gain."""
@@ -71,6 +90,17 @@ class Sgd:
 
     def bind(self, size: int) -> Stepper:
         return Stepper(self.server_lr)
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """FedAvgM (Hsu, Qi, Brown 2019): v <- beta v + mean gain, theta += server_lr * v."""
+
+    server_lr: float = 1.0
+    beta: float = 0.9
+
+    def bind(self, size: int) -> Stepper:
+        return MomentumStepper(self.server_lr, size, beta=self.beta)
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,21 @@ def test_server_optimisers(rule: Callable[[Array, Array], Array]) -> None:
     Stepped(run).rounds(3, expected)
 
 
+def test_fedavgm() -> None:
+    """Hsu et al. 2019: v <- .9 v + sum_i n_i / n Delta_i; theta += eta v."""
+    run = assembly("fedavgm", momentum=0.0, server_lr=0.5)
+    theta = start(run)
+    v = np.zeros(len(theta))
+
+    def expected(turn: int) -> Array:
+        nonlocal theta, v
+        v = 0.9 * v + np.average(trained(run, theta, turn), axis=0, weights=shares(run)) - theta
+        theta = theta + 0.5 * v
+        return theta
+
+    Stepped(run).rounds(3, expected)
+
+
 @pytest.mark.parametrize(("method", "flags", "terms"), [("fedcm", {}, {}), ("mofedsam", {"sam": 0.3}, {"sam": 0.3})])
 def test_client_momentum(method: str, flags: dict[str, float], terms: dict[str, float]) -> None:
     """v = .1 g + .9 Delta, w <- w - eta_l v, theta += mean Delta_i (the paper's eta_g = eta_l T) and

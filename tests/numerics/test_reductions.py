@@ -86,6 +86,7 @@ def test_ist_of_one_client_is_fedavg() -> None:
         ("subdismo", {"clients": 2}),
         ("oap", {"capacities": (0.75, 0.5)}),
         ("oap+fedadam", {"capacities": (0.75, 0.5)}),
+        ("oap+fedavgm", {"capacities": (0.75, 0.5)}),
         ("oap+scaffold", {"capacities": (0.75, 0.5)}),
         ("heterofl", {"capacities": (0.5, 0.25)}),
         ("fedrolex", {"capacities": (0.5, 0.25)}),
