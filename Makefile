@@ -3,7 +3,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 PYTHON := $(shell command -v python3.11 || command -v python3)
 
-.PHONY: demo test format clean
+.PHONY: demo test format clean chaos
 
 demo: .venv/ready
 	$(BIN)/fedraa run --method fed-raa --dataset digits --clients 10 --fragments 4 \
@@ -14,6 +14,9 @@ test: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest
+
+chaos: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.chaos
 
 format: .venv/ready
 	$(BIN)/ruff check --fix .

@@ -1,0 +1,42 @@
+"""The processes below one, as Linux tells of them."""
+
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+def descendants(root: int) -> list[int]:
+    """The ids of all living processes that come from this one."""
+    parents: dict[int, int] = {}
+    for entry in PROC.iterdir():
+        if entry.name.isdigit() and (fields := _status(int(entry.name))) is not None and fields[0] != "Z":
+            parents[int(entry.name)] = int(fields[1])
+    found = [root]
+    for process in found:
+        found += [child for child, parent in parents.items() if parent == process]
+    return found[1:]
+
+
+def title(process: int) -> str:
+    """What it calls itself; empty if it has gone."""
+    try:
+        return (PROC / str(process) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def resident_bytes(process: int) -> int:
+    """Its own memory, without what it shares; 0 if it has gone."""
+    try:
+        text = (PROC / str(process) / "status").read_text()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("RssAnon:"))
+
+
+def _status(process: int) -> list[str] | None:
+    """State and parent: the fields after the name in parentheses."""
+    try:
+        return (PROC / str(process) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
