@@ -52,7 +52,7 @@ def plot_curves(
     axes.set_title(title, loc="left", fontsize=10)
     axes.grid(axis="y", color="0.9")
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=130)
+    figure.savefig(path, dpi=110)
 
 
 def _label(axes: Axes, ends: Mapping[str, tuple[float, float, str]]) -> None:
@@ -65,13 +65,21 @@ def _label(axes: Axes, ends: Mapping[str, tuple[float, float, str]]) -> None:
         axes.annotate(
             name,
             (last, accuracy),
-            (1.02, float(height)),
+            (1.035, float(height)),
             textcoords="axes fraction",
             color=colour,
             fontsize=9,
             va="center",
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.6, "shrinkA": 0, "shrinkB": 3},
+            arrowprops={
+                "arrowstyle": "-",
+                "color": colour,
+                "linewidth": 0.6,
+                "alpha": 0.6,
+                "shrinkA": 1,
+                "shrinkB": 3,
+                "relpos": (0, 0.5),
+            },
         )
 
 

@@ -14,9 +14,9 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:
-    """A cluster of four slots, however many cores there are; mark the tests that use it `cluster`."""
+    """A cluster of twelve slots, however many cores there are, joined by every run; mark its tests `cluster`."""
     import ray
 
-    ray.init(num_cpus=4, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+    ray.init("local", num_cpus=12, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
     yield
     ray.shutdown()

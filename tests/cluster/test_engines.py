@@ -1,0 +1,91 @@
+"""The same seed gives the same run on every engine; on the wall clock devices are as slow as they are modelled."""
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+import torch
+
+from fedraa import Experiment, run
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
+
+FIRST_RUN: dict[str, Any] = {
+    "method": "fed-raa",
+    "dataset": "digits",
+    "clients": 10,
+    "fragments": 4,
+    "capabilities": "1:0.5,3:0.5",
+    "updates": 200,
+    "seed": 0,
+}
+WORK = (0.1, 0.2, 0.3, 0.4)  # share of the model in each fragment
+ENGINES: dict[str, dict[str, Any]] = {
+    "local": {"engine": "local"},
+    "ray 1": {"engine": "ray", "workers": 1},
+    "ray 2": {"engine": "ray", "workers": 2},
+}
+
+
+def events(directory: Path) -> list[dict[str, Any]]:
+    """The log without the real times in it."""
+    lines = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "wall"} for line in lines]
+
+
+def test_engines_and_numbers_of_workers_give_the_same_run(tmp_path: Path) -> None:
+    histories = {name: run(Experiment(**FIRST_RUN, **engine, out=tmp_path / name)) for name, engine in ENGINES.items()}
+    first = histories["local"]
+    assert first.summary["steps"] == 200
+    assert first.evals["accuracy"].iloc[-1] >= 0.9
+    for history in histories.values():
+        assert history.summary["model_sha256"] == first.summary["model_sha256"]
+        assert events(history.directory) == events(first.directory)
+        ours, theirs = (torch.load(h.directory / "model.pt", weights_only=True) for h in (history, first))
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_rounds_are_the_same_on_ray(tmp_path: Path) -> None:
+    flags: dict[str, Any] = {"method": "fed-raa-sync", "rounds": 4, "partition": "dirichlet"}
+    here, there = (run(Experiment(**flags, **ENGINES[name], out=tmp_path / name)) for name in ("local", "ray 2"))
+    assert here.summary["model_sha256"] == there.summary["model_sha256"]
+    assert events(here.directory) == events(there.directory)
+
+
+@pytest.mark.parametrize("clients", [4, pytest.param(10, marks=pytest.mark.slow)])
+def test_on_the_wall_clock_nobody_waits_and_slow_devices_are_slow(clients: int, tmp_path: Path) -> None:
+    # The shortest task, 0.1 of the model on 160 samples of the 1437 / clients x 5 that cost 1, stands for 0.3 s on a
+    # fast device. A worker on a crowded machine trains it well within that time.
+    history = run(
+        Experiment(
+            **FIRST_RUN | {"clients": clients, "updates": 12 * clients},
+            engine="ray",
+            workers=clients,
+            clock="wall",
+            time_scale=0.3 * 3 / 0.1 * 1437 / clients * 5 / 160,
+            jitter=0,
+            local_steps=5,
+            eval_every=12 * clients,
+            out=tmp_path / "run",
+        )
+    )
+    lines = events(history.directory)
+    sent = {line["task"]: line for line in lines if line["kind"] == "dispatch"}
+    done = {line["task"]: line["t"] for line in lines if line["kind"] == "commit"}
+    # A client's first task may wait for its worker's process to start.
+    started = max(min(t for task, t in done.items() if sent[task]["client"] == client) for client in range(clients))
+    per_unit: dict[bool, list[float]] = defaultdict(list)
+    waits = []
+    for task, t in done.items():
+        client, fragment = sent[task]["client"], sent[task]["fragment"]
+        following = [line["t"] for line in sent.values() if line["client"] == client and line["t"] >= t]
+        waits += [min(following) - t] if following else []
+        if sent[task]["t"] >= started:
+            per_unit[client < clients // 2].append((t - sent[task]["t"]) / WORK[fragment])
+    assert median(per_unit[True]) / median(per_unit[False]) == pytest.approx(3, rel=0.1)
+    assert len(waits) > 8 * clients
+    assert max(waits) < 0.05  # seconds from a client's commit to its next task, whoever else is at work
