@@ -1,8 +1,9 @@
 """What a run came to: one number each, read from its directory."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -41,17 +42,18 @@ def total(name: str, column: str, factor: float = 1.0) -> Metric:
     return Metric(name, lambda history: factor * float(str(history.summary[column])), "less", ".4g")
 
 
-def to_target(target: float, quantity: Literal["step", "t", "bytes", "flops"]) -> Metric:
-    """How much of a quantity was spent until an evaluation first came to the target accuracy."""
+def to_target(target: float | Mapping[str, float], quantity: Literal["step", "t", "bytes", "flops"]) -> Metric:
+    """How much of a quantity was spent until an evaluation first came to the target accuracy, of each data set."""
     name = {"step": "steps", "t": "time", "bytes": "MB", "flops": "GFLOP"}[quantity]
     unit = {"step": 1.0, "t": 1.0, "bytes": 1e-6, "flops": 1e-9}[quantity]
 
     def of(history: History) -> float:
         spent = evaluations(history)
-        reached = spent.loc[spent["accuracy"] >= target, quantity]
+        wanted = target[Path(history.experiment.dataset).stem] if isinstance(target, Mapping) else target
+        reached = spent.loc[spent["accuracy"] >= wanted, quantity]
         return unit * float(reached.iloc[0]) if len(reached) else math.inf
 
-    return Metric(f"{name} to {100 * target:g} %", of, "less", ".4g")
+    return Metric(f"{name} to {'target' if isinstance(target, Mapping) else f'{100 * target:g} %'}", of, "less", ".4g")
 
 
 def evaluations(history: History) -> pd.DataFrame:
@@ -110,6 +112,16 @@ def _fairness(history: History) -> float:
 FAIRNESS = Metric("fairness of updates", _fairness, "more", ".3f")
 
 
+def _peak_memory(history: History) -> float:
+    """Megabytes to train the largest part that a device may be given, on the example batch of two."""
+    resolved = history.config["resolved"]
+    parts = resolved["fragments"]
+    return 1e-6 * max(float(shape["memory"]) for shape in resolved["shapes"] if shape["widths"] in parts)
+
+
+PEAK_MEMORY = Metric("device MB", _peak_memory, "less", ".3g")
+
+
 def _rounds(column: str, of: Callable[[Sequence[float]], float]) -> Callable[[History], float]:
     return lambda history: of([_number(line[column]) for line in _kind(history, "round")])
 
@@ -124,3 +136,26 @@ LEAST_COVERAGE = Metric("least coverage", _rounds("coverage_min_trained", min), 
 LEAST_TRAINED = Metric("least trained %", _least_trained, None, ".1f")  # S*
 LONGEST_UNTRAINED = Metric("longest untrained", _rounds("longest_untrained", max), None, ".1f")  # max of tau_q
 DRIFT = Metric("drift", _rounds("drift", lambda drifts: drifts[-1]), "less", ".3g")
+
+
+def sent_back(which: Literal["least", "most"]) -> Metric:
+    """Thousands of float32 parameters' worth of bytes that the client that sends least, or most, sends back."""
+    pick = min if which == "least" else max
+    return Metric(
+        f"thousand parameters, {which}",
+        lambda history: pick(_number(line["bytes_up"]) for line in _kind(history, "commit")) / 4e3,
+        "less",
+        ".1f",
+    )
+
+
+def trained_flops() -> Metric:
+    """Operations of training on one sample, over all clients."""
+
+    def of(history: History) -> float:
+        commits = _kind(history, "commit")
+        return (
+            1e-6 * sum(_number(line["flops"]) for line in commits) / sum(_number(line["samples"]) for line in commits)
+        )
+
+    return Metric("MFLOP a sample", of, "less", ".1f")

@@ -58,7 +58,8 @@ class Study:
     """What is run and how it is told.
 
     `reference` is the row that the others are tested against. `notes` say what the paper leaves open and what
-    this size leaves out. `along` is the horizontal axis of the curves: step, t or bytes.
+    this size leaves out. `along` is the horizontal axis of the curves: step, t or bytes. Where the columns are
+    values of one setting, of which each row may choose its best, `fixed` is the column that they share.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Study:
     claims: Sequence[Claim] = ()
     seeds: Sequence[int] = SEEDS
     along: str = "step"
+    fixed: str | None = None
 
     def __post_init__(self) -> None:
         places = [(cell.row, cell.column) for cell in self.cells]

@@ -180,7 +180,27 @@ def _tex(text: str) -> str:
 def findings(study: Study, found: Sequence[Entry]) -> list[str]:
     """In words: where the orders of the paper hold here, where they are reversed, and what was claimed besides."""
     told = [sentence for group in _compared(study, found) for sentence in _orders(group)]
-    return told + [_judged(claim, column, found) for claim in study.claims for column in study.columns]
+    told += [_judged(claim, column, found) for claim in study.claims for column in study.columns]
+    return told if study.fixed is None else [*told, *_bests(study, study.fixed, found)]
+
+
+def _bests(study: Study, fixed: str, found: Sequence[Entry]) -> Iterator[str]:
+    """Every row at its own best column beside the one that all share, and the order of the rows in both."""
+    metric = study.metrics[0]
+    best: dict[str, Entry] = {}
+    shared: dict[str, Entry] = {}
+    for entry in found:
+        if entry.metric == metric and entry.values:
+            if entry.column == fixed:
+                shared[entry.row] = entry
+            if entry.row not in best or _advantage(entry, best[entry.row]) > 0:
+                best[entry.row] = entry
+    for row, entry in best.items():
+        beside = f" ({shared[row].text} at {fixed})" if row in shared else ""
+        yield f"{row}: best at {entry.column}, {metric.name} {entry.text}{beside}."
+    for told, entries_of in ((f"at {fixed}", shared), ("each at its best", best)):
+        order = sorted(entries_of.values(), key=lambda entry: entry.mean, reverse=metric.better == "more")
+        yield f"Order {told}: {', '.join(entry.row for entry in order)}."
 
 
 def _compared(study: Study, found: Sequence[Entry]) -> Iterator[list[Entry]]:

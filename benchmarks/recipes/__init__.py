@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from benchmarks.recipes import ramfed, subdismo
+from benchmarks.recipes import fedsam, fleets, raa, ramfed, shuffled, subdismo
 from benchmarks.recipes.scale import Scale
 from benchmarks.study import Study
 
@@ -13,5 +13,32 @@ RECIPES: dict[str, Recipe] = {
     for recipe in (
         ramfed.ramfed_mnist,
         subdismo.subdismo_delta,
+        raa.raa_baselines,
+        raa.raa_schedules,
+        raa.raa_beta,
+        raa.raa_fragments,
+        ramfed.ramfed_table2_mnist,
+        ramfed.ramfed_table2_cifar10,
+        ramfed.ramfed_table3_agnews,
+        ramfed.ramfed_coverage,
+        subdismo.subdismo_table1,
+        subdismo.subdismo_radius,
+        subdismo.subdismo_architectures,
+        subdismo.subdismo_masks,
+        subdismo.subdismo_cost,
+        subdismo.subdismo_clients,
+        subdismo.subdismo_coverage,
+        shuffled.shuffled_policies,
+        shuffled.shuffled_generalisation,
+        fedsam.fedsam_emnist,
+        fedsam.fedsam_cifar10,
+        fedsam.fedsam_cifar100,
+        fedsam.fedsam_parameters,
+        fleets.equal_budget,
+        fleets.stragglers,
+        fleets.staleness,
+        fleets.networks,
+        fleets.schedulers,
+        fleets.best_lr,
     )
 }
