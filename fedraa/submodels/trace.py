@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import re
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -37,8 +39,7 @@ def trace(module: nn.Module, example: Tensor) -> Traced:
     traced = assemble(module, recorder)
     trial = Trial(traced, example)
     while traced.groups and (failure := trial.fails(traced, range(len(traced.groups)))):
-        suspects = [g for g in range(len(traced.groups)) if trial.fails(traced, [g])]
-        for g in suspects or range(len(traced.groups)):
+        for g in _suspects(trial, traced):
             _pin(recorder, traced, g, failure)
         traced = assemble(module, recorder)
     return traced
@@ -69,6 +70,18 @@ def _record(module: nn.Module, example: Tensor) -> Recorder:
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
     return recorder
+
+
+def _suspects(trial: Trial, traced: Traced) -> Sequence[int]:
+    """The groups that fail on their own; if none does, all of them."""
+    alike: dict[tuple[tuple[str, int], ...], list[int]] = {}
+    for g, group in enumerate(traced.groups):
+        # the layers of repeated blocks differ in a number, and their code is the same
+        kind = tuple((re.sub(r"\d+", "#", entry.tensor), entry.dim) for entry in group.entries)
+        alike.setdefault(kind, []).append(g)
+    failing = [g for groups in alike.values() if trial.fails(traced, groups[:1]) for g in groups]
+    everything = range(len(traced.groups))
+    return failing or [g for g in everything if trial.fails(traced, [g])] or everything
 
 
 def _pin(recorder: Recorder, traced: Traced, g: int, reason: str) -> None:
