@@ -30,9 +30,7 @@ def imported(source: str) -> set[str]:
     return {name.split(".")[0] for name in names}
 
 
-MODULES = [
-    path.relative_to(ROOT).as_posix() for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))
-]
+MODULES = [path.relative_to(ROOT).as_posix() for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 
 
 @pytest.mark.parametrize("module", MODULES)
