@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import tyro
 from tyro import _errors
@@ -103,6 +104,25 @@ class Replay:
         say(replay(self.run))
 
 
+@dataclass(frozen=True)
+class Report:
+    """One page of tables and figures about runs, with CSV, LaTeX and PDF beside it."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Run directories, or folders of them."""
+    out: Path = Path("report.html")
+    """The page to write; the files go into NAME_files beside it."""
+    theme: Literal["auto", "light", "dark"] = "auto"
+    """auto is light or dark as the reader's screen is."""
+
+    def __call__(self) -> None:
+        from fedraa.display import say
+        from fedraa.report import report
+
+        folder = report(self.runs, self.out, theme=self.theme)
+        say(f"{self.out}; tables and figures for papers are in {folder}")
+
+
 COMMANDS: dict[str, Callable[..., Callable[[], None]]] = {
     "run": Run,
     "resume": Resume,
@@ -110,6 +130,7 @@ COMMANDS: dict[str, Callable[..., Callable[[], None]]] = {
     "methods": Methods,
     "plan": Plan,
     "replay": Replay,
+    "report": Report,
 }
 
 

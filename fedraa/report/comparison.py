@@ -1,0 +1,74 @@
+"""Figures that compare groups of runs: accuracy over time, over steps, over bytes; fairness over time."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+
+from fedraa.report.runs import Group
+from fedraa.report.theme import Picture, blank, legend, look
+from fedraa.statistics import ci95
+
+Floats = npt.NDArray[np.float64]
+POINTS = 300
+# A line this many times shorter than the longest would be a sliver at the left edge of a linear axis.
+LOG_FROM = 10
+
+
+def pictures(groups: Sequence[Group]) -> list[Picture]:
+    """The comparison of these groups, one line each."""
+    several = any(len(group.runs) > 1 for group in groups)
+    band = "Lines are means over seeds, bands their 95 % confidence intervals." if several else "A single seed each."
+    clock = groups[0].first.flags["clock"]
+    of_tasks = "Bytes down and up of all tasks committed by then, so that each method is at what it has paid."
+    of_steps = "A step is one server update of an asynchronous method, and one round of a synchronous one."
+    of_worst = "The client with the lowest accuracy on its own share of the test data."
+    return [
+        Picture(name, title, f"{about} {band}".strip(), partial(_lines, groups, x, y, xlabel, ylabel))
+        for name, title, about, x, y, xlabel, ylabel in (
+            ("accuracy-time", "Accuracy over time", "", "t", "accuracy", f"{clock} time", "test accuracy"),
+            ("accuracy-bytes", "Accuracy over bytes", of_tasks, "bytes", "accuracy", "sent", "test accuracy"),
+            ("accuracy-steps", "Accuracy over steps", of_steps, "step", "accuracy", "server steps", "test accuracy"),
+            ("worst-time", "Worst client", of_worst, "t", "client_worst", f"{clock} time", "worst accuracy"),
+        )
+    ]
+
+
+def _lines(groups: Sequence[Group], x: str, y: str, xlabel: str, ylabel: str) -> Figure:
+    figure, axes = blank(3.4)
+    ends = [min(float(run.evals[x].iloc[-1]) for run in group.runs) for group in groups]
+    log = max(ends) > LOG_FROM * min(ends) > 0
+    for i, group in enumerate(groups):
+        at, mean, half = curve(group, x, y, log=log)
+        axes.plot(at, mean, label=group.label, **look(i))
+        axes.fill_between(at, mean - half, mean + half, color=look(i)["color"], alpha=0.18, linewidth=0)
+    axes.set_ylim(0, 1)
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+    if log:
+        axes.set_xscale("log")
+    else:
+        axes.set_xlim(left=0)
+    if x == "bytes":
+        axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
+    legend(axes)
+    return figure
+
+
+def curve(group: Group, x: str, y: str, *, log: bool = False) -> tuple[Floats, Floats, Floats]:
+    """Where, the mean over seeds, and half the 95 % interval (0 for a single seed).
+
+    It ends where the first seed does: beyond, a mean would be over ever fewer of them. For a `log` axis it begins
+    with the first evaluation after the start.
+    """
+    frames = [run.evals[run.evals[x] > 0] if log else run.evals for run in group.runs]
+    first = max(float(frame[x].iloc[0]) for frame in frames)
+    last = min(float(frame[x].iloc[-1]) for frame in frames)
+    space = np.geomspace if log else np.linspace
+    at = space(first, last, POINTS) if len(frames) > 1 else frames[0][x].to_numpy(float)
+    values = np.stack([np.interp(at, frame[x], frame[y]) for frame in frames])
+    half = np.array([ci95(column) or 0.0 for column in values.T])
+    return at, values.mean(axis=0), half

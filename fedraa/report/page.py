@@ -1,0 +1,114 @@
+"""One HTML page that needs nothing but itself: figures, tables, style and script are all in it."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib.resources import files
+
+from fedraa.report.tables import Cell, Table
+from fedraa.report.theme import Picture, Theme
+
+Images = Mapping[str, Mapping[Theme, bytes]]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, a sentence, and what stands below it; `folded` tables are shown on a click."""
+
+    title: str
+    text: str = ""
+    tables: Sequence[Table] = ()
+    pictures: Sequence[Picture] = ()
+    commands: Sequence[str] = ()
+    folded: Sequence[Table] = ()
+
+
+def page(title: str, text: str, sections: Sequence[Section], images: Images, themes: Sequence[Theme]) -> str:
+    """The page; `images` holds every picture as SVG by name and theme, the last theme being for dark screens."""
+    links = "".join(f'<a href="#{_anchor(i)}">{escape(each.title)}</a>' for i, each in enumerate(sections))
+    body = "".join(_section(i, each, images) for i, each in enumerate(sections))
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<meta name="color-scheme" content="{" ".join(theme.name for theme in themes)}">\n'
+        f"<style>\n{_colours(themes)}{_asset('page.css')}</style>\n</head>\n<body>\n"
+        f'<header><h1>{escape(title)}</h1><p class="quiet">{escape(text)}</p><nav>{links}</nav></header>\n'
+        f"<main>\n{body}</main>\n<script>\n{_asset('page.js')}</script>\n</body>\n</html>\n"
+    )
+
+
+def _asset(name: str) -> str:
+    return files("fedraa.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _colours(themes: Sequence[Theme]) -> str:
+    """Of the first theme, and of the second where the reader's screen is dark."""
+    sets = [
+        f":root {{ --ink: {theme.ink}; --faint: {theme.faint}; --grid: {theme.grid}; --paper: {theme.paper}; "
+        f"--link: {theme.palette[0]}; }}"
+        for theme in themes
+    ]
+    return sets[0] + "\n" + "".join(f"@media (prefers-color-scheme: dark) {{ {each} }}\n" for each in sets[1:])
+
+
+def _anchor(i: int) -> str:
+    return f"section-{i}"
+
+
+def _section(i: int, section: Section, images: Images) -> str:
+    figures = "".join(_figure(picture, images[picture.name]) for picture in section.pictures)
+    folded = "".join(f"<details><summary>{escape(t.title)}</summary>{_table(t, '')}</details>" for t in section.folded)
+    return (
+        f'<section id="{_anchor(i)}"><h2>{escape(section.title)}</h2>\n'
+        + (f'<p class="quiet">{escape(section.text)}</p>\n' if section.text else "")
+        + "".join(_table(table, f"<h3>{escape(table.title)}</h3>") for table in section.tables)
+        + (f'<div class="figures">{figures}</div>\n' if figures else "")
+        + "".join(f"<pre>{escape(command)}</pre>\n" for command in section.commands)
+        + folded
+        + "</section>\n"
+    )
+
+
+def _figure(picture: Picture, images: Mapping[Theme, bytes]) -> str:
+    first, *others = [_data("image/svg+xml", image) for image in images.values()]
+    sources = "".join(f'<source media="(prefers-color-scheme: dark)" srcset="{other}">' for other in others)
+    return (
+        f'<figure><picture>{sources}<img alt="{escape(picture.title)}" src="{first}"></picture>'
+        f"<figcaption><b>{escape(picture.title)}.</b> {escape(picture.caption)}</figcaption></figure>\n"
+    )
+
+
+def _table(table: Table, heading: str) -> str:
+    numeric = [all(not isinstance(row[i].value, str) for row in table.rows) for i in range(len(table.columns))]
+    kinds = [' class="number"' if number else "" for number in numeric]
+    head = "".join(
+        f'<th scope="col"{kind}><button type="button">{escape(column)}</button></th>'
+        for kind, column in zip(kinds, table.columns, strict=True)
+    )
+    rows = "".join(
+        "<tr>" + "".join(_cell(cell, kind) for cell, kind in zip(row, kinds, strict=True)) + "</tr>\n"
+        for row in table.rows
+    )
+    links = " · ".join(
+        f'<a download="{table.name}.{ending}" href="{_data(kind, text.encode())}">{label}</a>'
+        for ending, kind, label, text in (
+            ("csv", "text/csv", "CSV", table.csv),
+            ("tex", "application/x-tex", "LaTeX", table.latex),
+        )
+    )
+    kind = "numbers" if any(numeric) else "settings"
+    return (
+        f'{heading}<p class="quiet">{escape(table.note)} <span class="files">{links}</span></p>\n'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.title)}"><table class="{kind}">'
+        f"<thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table></div>\n"
+    )
+
+
+def _cell(cell: Cell, kind: str) -> str:
+    value = "" if cell.value is None else str(cell.value)
+    return f'<td{kind} data-value="{escape(value)}">{escape(cell.text)}</td>'
+
+
+def _data(kind: str, content: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"

@@ -1,0 +1,74 @@
+"""The report of some runs: what is in it, and the files that it comes as."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from fedraa.files import replacing, write_text
+from fedraa.report import comparison, single, tables
+from fedraa.report.command import command
+from fedraa.report.page import Section, page
+from fedraa.report.runs import Group, load
+from fedraa.report.theme import DARK, LIGHT, Picture, render
+
+THEMES = {"auto": (LIGHT, DARK), "light": (LIGHT,), "dark": (DARK,)}
+FILES = "_files"
+
+
+def report(
+    runs: Sequence[Path], out: Path, *, theme: Literal["auto", "light", "dark"] = "auto", landscape: bool = False
+) -> Path:
+    """Writes the page `out` about these runs, or folders of runs; returns the folder beside it.
+
+    That folder, `NAME_files`, holds every table as CSV and LaTeX, and every figure as PDF for print. The `auto`
+    page is light or dark as the reader's screen is. Raises ValueError for what is no run, or has not ended.
+    """
+    groups = load(runs)
+    sections = _sections(groups)
+    themes = THEMES[theme]
+    pictures = [picture for section in sections for picture in section.pictures]
+    images = {picture.name: {each: render(picture, each) for each in themes} for picture in pictures}
+    folder = out.with_name(out.stem + FILES)
+    folder.mkdir(parents=True, exist_ok=True)
+    for section in sections:
+        for table in (*section.tables, *section.folded):
+            write_text(folder / f"{table.name}.csv", table.csv)
+            write_text(folder / f"{table.name}.tex", table.latex)
+    for picture in pictures:
+        with replacing(folder / f"{picture.name}.pdf") as stream:
+            stream.write(render(picture, LIGHT, "pdf"))
+    write_text(out, page(*_title(groups), sections, images, themes))
+    return folder
+
+
+def _title(groups: Sequence[Group]) -> tuple[str, str]:
+    runs = sum(len(group.runs) for group in groups)
+    datasets = sorted({group.first.flags["dataset"] for group in groups})
+    commits = sorted({str(run.config["commit"])[:10] for group in groups for run in group.runs})
+    text = f"{runs} runs, {len(groups)} methods, {', '.join(datasets)}. Made at commit {', '.join(commits)}."
+    return " · ".join(group.label for group in groups) if len(groups) < 4 else f"{len(groups)} methods compared", text
+
+
+def _sections(groups: Sequence[Group]) -> list[Section]:
+    columns = tables.metrics(groups, {}, None)
+    differences, settings = tables.configuration(groups)
+    commands = [command(run.history.experiment) for group in groups for run in group.runs]
+    return [
+        Section("Results", "", [tables.by_method(groups, columns)], comparison.pictures(groups)),
+        *(_of_group(group) for group in groups),
+        Section("Every run", "", [tables.by_run(groups, columns)]),
+        Section("Configuration", "", [differences] if len(groups) > 1 else [], folded=[settings]),
+        Section("Commands", "Each of these lines reproduces one run.", commands=commands),
+    ]
+
+
+def _of_group(group: Group) -> Section:
+    run = group.first
+    others = "" if len(group.runs) == 1 else f" The figures show seed {run.seed} of {len(group.runs)}."
+    text = f"{run.clients} clients, {run.summary['tasks']} tasks in {run.end:.4g} time units.{others}"
+    return Section(group.label, text, pictures=_pictures(group))
+
+
+def _pictures(group: Group) -> list[Picture]:
+    return single.pictures(group.first, re.sub(r"[^a-z0-9.]+", "-", group.label.lower()))

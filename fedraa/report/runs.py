@@ -1,0 +1,156 @@
+"""The runs of a report, read once, and grouped: same experiment, different seeds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedraa.history import CONFIG, History
+
+# What two runs of one group may differ in.
+PER_RUN = {"seed", "out", "quiet", "address"}
+
+
+class Run:
+    """One run that has ended."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.history = History(directory)
+        self.config = self.history.config
+        self.summary: dict[str, Any] = self.history.summary
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """The experiment, as JSON holds it."""
+        return dict(self.config["experiment"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.flags["seed"])
+
+    @property
+    def clients(self) -> int:
+        return int(self.flags["clients"])
+
+    @property
+    def end(self) -> float:
+        """When the run ended, on its own clock."""
+        return float(self.summary["time"])
+
+    @cached_property
+    def events(self) -> pd.DataFrame:
+        return self.history.events
+
+    @cached_property
+    def tasks(self) -> pd.DataFrame:
+        """One row per task: client, fragment, start, end, bytes, staleness; in the order of the commits.
+
+        A task in flight at the end of the run ends there, with `done` False, and comes last.
+        """
+        events = self.events
+        sent = events[events["kind"] == "dispatch"][["task", "client", "fragment", "t", "bytes_down"]]
+        back = events[events["kind"] == "commit"]
+        back = back[["task", "t", "bytes_up", "staleness"]].reset_index(drop=True)
+        back["order"] = back.index
+        tasks = sent.rename(columns={"t": "start"}).merge(back.rename(columns={"t": "end"}), on="task", how="left")
+        tasks["done"] = tasks["order"].notna()
+        tasks["end"] = tasks["end"].fillna(self.end)
+        tasks = tasks.sort_values("order", na_position="last", ignore_index=True)
+        return tasks.astype({"client": int, "fragment": int})
+
+    @cached_property
+    def rounds(self) -> pd.DataFrame:
+        """One row per round; none for an asynchronous run."""
+        return self.events[self.events["kind"] == "round"]
+
+    @cached_property
+    def evals(self) -> pd.DataFrame:
+        """evals.csv, and `bytes`: those of all tasks committed by then, down and up."""
+        evals = self.history.evals
+        done = self.tasks[self.tasks["done"]]
+        sums = np.concatenate(([0.0], (done["bytes_down"] + done["bytes_up"]).cumsum().to_numpy(float)))
+        return evals.assign(bytes=sums[np.searchsorted(done["end"].to_numpy(float), evals["t"], side="right")])
+
+    @property
+    def idle_share(self) -> float:
+        """Share of all clients' time, from start to end, in which they had no task."""
+        return 1 - float((self.tasks["end"] - self.tasks["start"]).sum()) / (self.clients * self.end)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in nothing but their seed."""
+
+    label: str
+    runs: tuple[Run, ...]
+
+    def summaries(self, name: str) -> list[float]:
+        """One figure of every run's summary; NaN where a run has none."""
+        return [float("nan") if run.summary[name] is None else float(run.summary[name]) for run in self.runs]
+
+    @property
+    def first(self) -> Run:
+        return self.runs[0]
+
+    @property
+    def seeds(self) -> str:
+        seeds = [run.seed for run in self.runs]
+        return f"seed {seeds[0]} alone" if len(seeds) == 1 else f"{len(seeds)} seeds"
+
+
+def load(directories: Sequence[Path]) -> list[Group]:
+    """The runs in these directories, or in the folders of runs that they are, in groups.
+
+    Raises ValueError for what is no run, has not ended, or is there twice.
+    """
+    runs = [Run(directory) for given in directories for directory in _expand(given)]
+    if not runs:
+        raise ValueError("runs: got none; give one or more run directories")
+    groups: dict[tuple[tuple[str, str], ...], dict[int, Run]] = {}
+    for run in runs:
+        key = tuple((name, repr(value)) for name, value in run.flags.items() if name not in PER_RUN)
+        seeds = groups.setdefault(key, {})
+        if run.seed in seeds:
+            raise ValueError(
+                f"runs: {run.directory} and {seeds[run.seed].directory} are the same experiment with the same "
+                f"seed {run.seed}; give it once"
+            )
+        seeds[run.seed] = run
+    several = [tuple(seeds[seed] for seed in sorted(seeds)) for seeds in groups.values()]
+    return [Group(label, each) for label, each in zip(_labels([each[0] for each in several]), several, strict=True)]
+
+
+def differing(runs: Sequence[Run]) -> list[str]:
+    """The flags, besides method and seed, in which these runs differ."""
+    names = [name for name in runs[0].flags if name not in PER_RUN | {"method"}]
+    return [name for name in names if len({repr(run.flags.get(name)) for run in runs}) > 1]
+
+
+def _labels(runs: Sequence[Run]) -> list[str]:
+    """The method, and the flags that tell a run from the others of its method."""
+    labels = []
+    for run in runs:
+        method = run.flags["method"]
+        telling = differing([other for other in runs if other.flags["method"] == method])
+        labels.append(", ".join([method, *(f"{name} {words(run.flags[name])}" for name in telling)]))
+    return labels
+
+
+def words(value: object) -> str:
+    """A value from JSON on one line, as a flag takes it."""
+    if isinstance(value, list):
+        return " ".join(map(words, value))
+    return "–" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _expand(given: Path) -> list[Path]:
+    """The directory itself, or the run directories in it."""
+    if given.is_dir() and not (given / CONFIG).is_file():
+        inside = sorted(path.parent for path in given.glob(f"*/{CONFIG}"))
+        return inside or [given]
+    return [given]

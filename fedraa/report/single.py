@@ -1,0 +1,123 @@
+"""Figures of one run: how stale, how often, how evenly; which of them have something to show."""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from fedraa.report.runs import Run
+from fedraa.report.theme import SEQUENTIAL, Picture, blank, legend
+from fedraa.report.timeline import lanes, sampled, time_use, time_use_caption, timeline, timeline_caption
+
+STALENESS = "Commits by how many updates of their fragment came between dispatch and commit; the line is the mean."
+UPDATES = "Committed tasks by the fragment that they trained."
+HEAT = "How often each client trained each fragment."
+CLIENTS = (
+    "Accuracy of the full model on each client's share of the test data: mean, one standard deviation around it, "
+    "and the worst client."
+)
+COVERAGE = (
+    "How many clients of a round trained a parameter: from the least to the best covered; "
+    "below, the share of parameters that nobody trained."
+)
+
+
+def pictures(run: Run, name: str) -> list[Picture]:
+    """The figures that have something to show for this run; the names of their files begin with `name`."""
+    fragments = run.tasks["fragment"].nunique()
+    rounds = len(run.rounds)
+    shown: list[tuple[bool, str, str, str, Callable[[Run], Figure]]] = [
+        (True, "timeline", "Who trained what when", timeline_caption(run), timeline),
+        (True, "time-use", "Time breakdown", time_use_caption(run), time_use),
+        (True, "clients", "Client accuracy", CLIENTS, client_accuracy),
+        (not rounds, "staleness", "Staleness", STALENESS, staleness),
+        (fragments > 1, "updates", "Updates per fragment", UPDATES, updates),
+        (fragments > 1, "heat", "Clients by fragments", HEAT + sampled(run), clients_by_fragments),
+        (rounds > 0, "coverage", "Coverage by round", COVERAGE, coverage),
+    ]
+    return [
+        Picture(f"{name}-{part}", title, caption, partial(draw, run))
+        for wanted, part, title, caption, draw in shown
+        if wanted
+    ]
+
+
+def staleness(run: Run) -> Figure:
+    figure, axes = blank(2.8)
+    values = run.tasks.loc[run.tasks["done"], "staleness"].to_numpy(int)
+    counts = np.bincount(values, minlength=1)
+    axes.bar(range(len(counts)), counts, color="C0", width=0.8)
+    axes.axvline(values.mean(), color="C1", linestyle="--", label=f"mean {values.mean():.2f}")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("staleness")
+    axes.set_ylabel("commits")
+    axes.grid(axis="x", visible=False)
+    legend(axes)
+    return figure
+
+
+def updates(run: Run) -> Figure:
+    figure, axes = blank(2.8)
+    counts = run.tasks.loc[run.tasks["done"], "fragment"].value_counts().sort_index()
+    bars = axes.bar(counts.index.astype(str), counts, color="C0", width=0.7)
+    if len(counts) <= 12:
+        axes.bar_label(bars, padding=2, fontsize=9)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(12, integer=True))
+    axes.set_xlabel("fragment")
+    axes.set_ylabel("commits")
+    axes.grid(axis="x", visible=False)
+    return figure
+
+
+def clients_by_fragments(run: Run) -> Figure:
+    shown = lanes(run.clients)
+    done = run.tasks[run.tasks["done"]]
+    counts = done.groupby(["client", "fragment"]).size().unstack(fill_value=0).reindex(shown, fill_value=0)
+    figure, axes = blank(1.7 + 0.11 * max(len(shown), 15))
+    image = axes.imshow(counts, aspect="auto", cmap=SEQUENTIAL, interpolation="nearest", vmin=0)
+    figure.colorbar(image, ax=axes, label="commits", pad=0.02)
+    across, down = -(-counts.shape[1] // 12), -(-len(shown) // 10)
+    axes.set_xticks(range(0, counts.shape[1], across), [str(name) for name in counts.columns[::across]])
+    axes.set_yticks(range(0, len(shown), down), [str(client) for client in shown[::down]])
+    axes.set_xlabel("fragment")
+    axes.set_ylabel("client")
+    axes.grid(visible=False)
+    return figure
+
+
+def coverage(run: Run) -> Figure:
+    figure, (above, below) = blank(3.6, rows=2, sharex=True, height_ratios=(2, 1))
+    rounds = run.rounds["round"].to_numpy(int)
+    least, most = run.rounds["coverage_min"].to_numpy(int), run.rounds["coverage_max"].to_numpy(int)
+    above.fill_between(rounds, least, most, step="mid", color="C0", alpha=0.25, linewidth=0)
+    above.step(rounds, most, where="mid", color="C0", label="best covered")
+    above.step(rounds, least, where="mid", color="C1", linestyle="--", label="least covered")
+    above.set_ylim(bottom=0)
+    above.set_ylabel("clients")
+    share = run.rounds["uncovered"].to_numpy(float) / run.config["resolved"]["parameters"]
+    below.bar(rounds, share, color="C4", width=1.0)
+    below.set_ylim(0, max(0.05, float(share.max()) * 1.15))
+    below.yaxis.set_major_formatter(PercentFormatter(1))
+    below.set_ylabel("uncovered")
+    below.set_xlabel("round")
+    below.xaxis.set_major_locator(MaxNLocator(integer=True))
+    legend(above)
+    return figure
+
+
+def client_accuracy(run: Run) -> Figure:
+    figure, axes = blank(2.8)
+    evals = run.evals
+    mean, std = evals["client_mean"], evals["client_std"]
+    axes.fill_between(evals["t"], (mean - std).clip(0), (mean + std).clip(upper=1), color="C0", alpha=0.2, linewidth=0)
+    axes.plot(evals["t"], mean, color="C0", label="mean ± std")
+    axes.plot(evals["t"], evals["client_worst"], color="C1", linestyle="--", label="worst")
+    axes.set_ylim(0, 1)
+    axes.set_xlim(0, run.end)
+    axes.set_xlabel(f"{run.flags['clock']} time")
+    axes.set_ylabel("accuracy")
+    legend(axes)
+    return figure

@@ -1,0 +1,130 @@
+"""How figures look: two themes over one palette, the same names for its colours in both."""
+
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib as mpl
+from cycler import cycler
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+WIDTH = 5.2  # inches: half a page at 1200 pixels, a whole one at 400, a column on paper
+SEQUENTIAL = "cividis"
+STYLES = ("-", "--", ":", "-.")
+CHARACTERS, KEY = 52, 6  # that a line of a legend holds, and that the key and the gap of one entry take
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colours of one background. `palette` is Okabe and Ito's, which colour-blind readers tell apart, less its
+    yellow, too faint on white; on a dark background its darkest are lightened."""
+
+    name: str
+    ink: str
+    faint: str
+    grid: str
+    paper: str
+    palette: tuple[str, ...]
+
+    @property
+    def settings(self) -> dict[Any, Any]:
+        """As matplotlib's rcParams: `C0`, `C1`, ... are the palette's."""
+        return {
+            "axes.prop_cycle": cycler(color=self.palette),
+            "axes.edgecolor": self.faint,
+            "axes.facecolor": self.paper,
+            "axes.grid": True,
+            "axes.axisbelow": True,
+            "axes.labelcolor": self.ink,
+            "axes.labelsize": 10,
+            "axes.spines.right": False,
+            "axes.spines.top": False,
+            "axes3d.xaxis.panecolor": self.paper,
+            "axes3d.yaxis.panecolor": self.paper,
+            "axes3d.zaxis.panecolor": self.paper,
+            "figure.facecolor": self.paper,
+            "font.size": 10,
+            "grid.color": self.grid,
+            "grid.linewidth": 0.8,
+            "legend.frameon": False,
+            "legend.fontsize": 10,
+            "legend.labelcolor": self.ink,
+            "lines.linewidth": 1.8,
+            "pdf.fonttype": 42,
+            "savefig.facecolor": self.paper,
+            "svg.hashsalt": "fedraa",
+            "text.color": self.ink,
+            "xtick.color": self.faint,
+            "xtick.labelcolor": self.ink,
+            "ytick.color": self.faint,
+            "ytick.labelcolor": self.ink,
+        }
+
+
+LIGHT = Theme(
+    "light",
+    ink="#1b1f24",
+    faint="#6b727b",
+    grid="#e4e7ea",
+    paper="#ffffff",
+    palette=("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"),
+)
+DARK = Theme(
+    "dark",
+    ink="#e6e8eb",
+    faint="#98a1ab",
+    grid="#2d333b",
+    paper="#16191d",
+    palette=("#3D9BD9", "#F07F2E", "#1FC296", "#DE95BC", "#E69F00", "#8CD0F5", "#FFFFFF"),
+)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure yet to be drawn; `draw` uses the theme's colours by name. `name` is that of its files."""
+
+    name: str
+    title: str
+    caption: str
+    draw: Callable[[], Figure]
+
+
+def render(picture: Picture, theme: Theme, form: str = "svg") -> bytes:
+    """The picture as SVG or PDF, the same bytes every time."""
+    stream = io.BytesIO()
+    date = {"svg": "Date", "pdf": "CreationDate"}[form]
+    with mpl.rc_context(theme.settings):
+        picture.draw().savefig(stream, format=form, dpi=160, metadata={date: None})
+    return stream.getvalue()
+
+
+def look(i: int) -> dict[str, str]:
+    """Colour and dash of the i-th of several lines; the dashes tell them apart without colour."""
+    return {"color": f"C{i % len(LIGHT.palette)}", "linestyle": STYLES[i % len(STYLES)]}
+
+
+def blank(height: float, rows: int = 1, **options: Any) -> tuple[Figure, Any]:
+    """An empty figure of the usual width, and its axes one above the other."""
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    return figure, figure.subplots(rows, 1, **options)
+
+
+def legend(axes: Axes, title: str | None = None, keys: Sequence[Artist] | None = None) -> None:
+    """Above the axes, where it hides nothing, in as many rows as it needs."""
+    handles = axes.get_legend_handles_labels()[0] if keys is None else list(keys)
+    longest = max(len(str(handle.get_label())) for handle in handles)
+    columns = max(1, min(len(handles), CHARACTERS // (longest + KEY)))
+    axes.legend(
+        handles=handles,
+        title=title,
+        alignment="left",
+        loc="lower left",
+        bbox_to_anchor=(0, 1.0),
+        ncols=columns,
+        borderaxespad=0.2,
+        handlelength=2.2,
+        columnspacing=1.4,
+    )

@@ -1,0 +1,110 @@
+"""Who trained which fragment when, and how much of the time each client had work."""
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import PercentFormatter
+
+from fedraa.report.runs import Run
+from fedraa.report.theme import SEQUENTIAL, blank, legend
+
+Floats = npt.NDArray[np.float64]
+
+LANES = 40  # most clients that a figure shows one by one
+TASKS_PER_LANE = 25  # more would run into one another
+FEW = 7  # fragments that the palette's colours tell apart
+
+
+def lanes(clients: int) -> npt.NDArray[np.int64]:
+    """All clients, or `LANES` of them at even distances."""
+    return np.linspace(0, clients - 1, min(clients, LANES)).round().astype(np.int64)
+
+
+def sampled(run: Run) -> str:
+    return f" {LANES} of {run.clients} clients, at even distances." if run.clients > LANES else ""
+
+
+def window(run: Run) -> float:
+    """How much of a run a timeline shows: until half its lanes have had as many tasks as fit."""
+    tasks = run.tasks.sort_values("start")
+    full = tasks[tasks.groupby("client").cumcount() == TASKS_PER_LANE].set_index("client")["start"]
+    return float(full.reindex(lanes(run.clients)).fillna(run.end).median())
+
+
+def timeline_caption(run: Run) -> str:
+    shown = window(run)
+    part = "" if shown >= run.end else f" The first {shown:.3g} of {run.end:.4g} time units."
+    return f"One lane per client: a bar is a task from dispatch to commit, a gap is idle time.{part}{sampled(run)}"
+
+
+def timeline(run: Run) -> Figure:
+    until, shown = window(run), lanes(run.clients)
+    figure, axes = _lanes(run, shown)
+    tasks = run.tasks[run.tasks["client"].isin(shown) & (run.tasks["start"] < until)]
+    bars = _bars(
+        tasks["start"].to_numpy(float),
+        np.minimum(tasks["end"].to_numpy(float), until),
+        np.searchsorted(shown, tasks["client"].to_numpy()).astype(float),
+    )
+    names = sorted(run.tasks["fragment"].unique())
+    which = np.searchsorted(names, tasks["fragment"].to_numpy())
+    if len(names) <= FEW:
+        colours = [f"C{i}" for i in which]
+        edge = axes.get_facecolor()
+        axes.add_collection(PolyCollection(bars, facecolors=colours, edgecolors=[edge], linewidths=0.5))
+        if len(names) > 1:
+            legend(axes, "fragment", [Patch(color=f"C{i}", label=str(name)) for i, name in enumerate(names)])
+    else:
+        bands = PolyCollection(bars, array=which, cmap=SEQUENTIAL, edgecolors="face", linewidths=0.3)
+        bands.set_clim(0, len(names) - 1)
+        axes.add_collection(bands)
+        ticks = np.linspace(0, len(names) - 1, min(len(names), 10)).round().astype(int)
+        bar = figure.colorbar(bands, ax=axes, label="fragment", pad=0.02, ticks=ticks)
+        bar.ax.set_yticklabels([str(names[i]) for i in ticks])
+    axes.set_xlim(0, until)
+    axes.set_xlabel(f"{run.flags['clock']} time")
+    return figure
+
+
+def time_use_caption(run: Run) -> str:
+    return (
+        "Share of the run in which each client worked on a task (training and transfer) or had none. "
+        f"Over all clients: {run.idle_share:.0%} idle.{sampled(run)}"
+    )
+
+
+def time_use(run: Run) -> Figure:
+    shown = lanes(run.clients)
+    figure, axes = _lanes(run, shown)
+    busy = (run.tasks["end"] - run.tasks["start"]).groupby(run.tasks["client"]).sum() / run.end
+    share = busy.reindex(shown).fillna(0).to_numpy(float)
+    rows = np.arange(len(shown))
+    axes.barh(rows, share, color="C0", height=0.76, label="working")
+    axes.barh(rows, 1 - share, left=share, color="C4", height=0.76, label="idle", hatch="//", alpha=0.55)
+    axes.set_xlim(0, 1)
+    axes.xaxis.set_major_formatter(PercentFormatter(1))
+    axes.set_xlabel(f"share of {run.end:.4g} time units")
+    legend(axes)
+    return figure
+
+
+def _lanes(run: Run, shown: npt.NDArray[np.int64]) -> tuple[Figure, Axes]:
+    """One row per client, the first on top."""
+    figure, axes = blank(1.7 + 0.11 * max(len(shown), 15))
+    axes.set_ylim(len(shown) - 0.4, -0.6)
+    every = -(-len(shown) // 10)
+    axes.set_yticks(range(0, len(shown), every), [str(client) for client in shown[::every]])
+    axes.set_ylabel("client")
+    axes.grid(axis="y", visible=False)
+    return figure, axes
+
+
+def _bars(left: Floats, right: Floats, lane: Floats) -> list[Floats]:
+    """Corners [4, 2] of a rectangle per task."""
+    low, high = lane - 0.38, lane + 0.38
+    return list(
+        np.stack([np.stack(corner, -1) for corner in ((left, low), (right, low), (right, high), (left, high))], 1)
+    )
