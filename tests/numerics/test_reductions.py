@@ -13,6 +13,7 @@ from fedraa.assembly import Assembly
 from fedraa.local import Solver, Trainer
 from fedraa.messages import Task
 from fedraa.methods import Mean
+from fedraa.server.optimisers import Momentum
 from fedraa.submodels import flatten
 from fedraa.submodels.masked import Arbitrary
 
@@ -113,6 +114,18 @@ def test_what_nobody_covers_keeps_its_bits(method: str, flags: dict[str, Any]) -
         uncovered.append(nobody.sum())
     assert max(uncovered) > 2
     assert [line["uncovered"] for line in system.records.of("round")] == uncovered
+
+
+def test_momentum_rests_where_nobody_covers() -> None:
+    """FedAvgM with beta = 1/2: the second coordinate sits out the second of three rounds, its momentum too."""
+    stepper, params = Momentum(beta=0.5).bind(2), np.zeros(2, np.float32)
+    for gain, moved, expected in [
+        ([1, 1], [True, True], [1, 1]),
+        ([0, 0], [True, False], [1.5, 1]),
+        ([0, 0], [True, True], [1.75, 1.5]),
+    ]:
+        stepper.step(params, np.array(gain, np.float32), np.array(moved))
+        assert params.tolist() == expected
 
 
 def test_output_rows_that_nobody_owns_keep_their_bits() -> None:
