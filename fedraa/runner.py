@@ -61,9 +61,12 @@ class Runner:
     def execute(self, *, resume: bool = False) -> bool:
         """Runs to the end and writes the model and the summary; False if it was stopped before, all being saved.
 
-        With `resume` it goes on from the last usable checkpoint; ValueError says why it cannot.
+        With `resume` it goes on from the last usable checkpoint, if it has not ended meanwhile; ValueError says why it
+        cannot.
         """
         try:
+            if resume and (self._directory / SUMMARY).exists():
+                return True
             self._begin(resume)
             reason = self._loop.run()
             if reason is None:

@@ -1,0 +1,137 @@
+"""Ctrl-C and kill -9 on whole runs of the command line: what ends, what stays, and how it goes on."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from benchmarks.chaos import essence
+from benchmarks.processes import descendants, title
+from fedraa.checkpoint import newest_first
+from fedraa.experiment import Experiment
+from fedraa.front import run
+from fedraa.history import CHECKPOINTS, EVENTS, History
+
+pytestmark = pytest.mark.cluster
+
+FLAGS = {"hidden": (8,), "clients": 4, "local_epochs": 1, "updates": 1500, "checkpoint_every": 50}
+PATIENCE = 120  # seconds
+
+
+def command(out: Path, engine: str) -> list[str]:
+    flags = ["--hidden", "8", "--clients", "4", "--local-epochs", "1", "--updates", "1500", "--checkpoint-every", "50"]
+    return [sys.executable, "-m", "fedraa", "run", *flags, "--engine", engine, "--workers", "1", "--out", str(out)]
+
+
+@contextmanager
+def started(out: Path, engine: str, commits: int = 60) -> Iterator[subprocess.Popen[str]]:
+    """A run in a process group of its own, as a terminal starts it, some way into its log."""
+    process = subprocess.Popen(command(out, engine), stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        until(lambda: (out / EVENTS).exists() and (out / EVENTS).read_text().count('"commit"') >= commits)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def until(happened: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + PATIENCE
+    while not happened():
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+
+
+def interrupt(process: subprocess.Popen[str]) -> None:
+    """Ctrl-C: to every process of the terminal's foreground group."""
+    os.killpg(process.pid, signal.SIGINT)
+
+
+def gone(processes: list[int]) -> bool:
+    """But for what Ray's own reaper is about to end."""
+    return not any(title(process) for process in processes)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> History:
+    return run(Experiment(**FLAGS, engine="local", out=tmp_path_factory.mktemp("undisturbed")))
+
+
+def same(directory: Path, undisturbed: History) -> None:
+    assert essence(History(directory).lines()) == essence(undisturbed.lines())
+    assert History(directory).summary["model_sha256"] == undisturbed.summary["model_sha256"]
+
+
+def resumed(directory: Path) -> None:
+    subprocess.run([sys.executable, "-m", "fedraa", "resume", str(directory), "--quiet"], check=True)
+
+
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_ctrl_c_leaves_a_checkpoint_and_nothing_else(engine: str, undisturbed: History, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    memory = set(Path("/dev/shm").iterdir())
+    with started(out, engine) as process:
+        below = descendants(process.pid)
+        interrupt(process)
+        _, said = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 130
+        assert said.strip().endswith(f"fedraa: stopped, with a checkpoint; go on with: fedraa resume {out}")
+        until(lambda: gone(below))
+    assert set(Path("/dev/shm").iterdir()) <= memory
+    assert sorted(path.name for path in out.iterdir()) == ["checkpoints", "config.json", "evals.csv", "events.jsonl"]
+    assert not list(out.rglob("*.partial"))
+    resumed(out)
+    same(out, undisturbed)
+
+
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_the_second_ctrl_c_ends_at_once(engine: str, undisturbed: History, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with started(out, engine) as process:
+        below = descendants(process.pid)
+        interrupt(process)
+        interrupt(process)
+        assert process.wait(timeout=PATIENCE) == 130
+        until(lambda: gone(below))
+    assert not list(out.rglob("*.partial"))
+    resumed(out)
+    same(out, undisturbed)
+
+
+def test_a_killed_driver_takes_its_cluster_with_it_and_the_run_goes_on(undisturbed: History, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with started(out, "ray") as process:
+        below = descendants(process.pid)
+        process.kill()
+        process.wait()
+        resumed(out)
+        until(lambda: gone(below))
+    same(out, undisturbed)
+
+
+def test_a_killed_server_starts_again_by_itself(undisturbed: History, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with started(out, "ray") as process:
+        (server,) = [child for child in descendants(process.pid) if title(child).startswith("ray::ParameterServer")]
+        os.kill(server, signal.SIGKILL)
+        _, said = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, said
+    assert len(newest_first(out / CHECKPOINTS)) == 2
+    same(out, undisturbed)
+
+
+def test_one_run_directory_has_one_writer(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with started(out, "local") as first:
+        os.kill(first.pid, signal.SIGSTOP)
+        second = subprocess.run(
+            [sys.executable, "-m", "fedraa", "resume", str(out)], capture_output=True, text=True, check=False
+        )
+    assert second.returncode == 2
+    assert "another process is writing" in second.stderr
