@@ -9,12 +9,11 @@ import numpy as np
 import pandas as pd
 from rich import box
 from rich.table import Table
-from scipy import stats
 
 from benchmarks.metrics import Metric
 from benchmarks.study import Claim, Study
+from fedraa.statistics import LEVEL, ci95, mean, significant, welch
 
-LEVEL = 0.05
 MOST_NAMED = 8  # disagreements that are told one by one
 
 
@@ -35,15 +34,12 @@ class Entry:
 
     @property
     def mean(self) -> float:
-        return float(np.mean(self.values)) if self.values else math.nan
+        return mean(self.values)
 
     @property
     def half_width(self) -> float | None:
-        """Of the 95 % confidence interval of the mean, by Student's t; None where there is none."""
-        n = len(self.values)
-        if n < 2 or not np.isfinite(self.values).all():
-            return None
-        return float(stats.t.ppf(1 - LEVEL / 2, n - 1) * np.std(self.values, ddof=1) / math.sqrt(n))
+        """Of the 95 % confidence interval of the mean; None where there is none."""
+        return ci95(self.values)
 
     @property
     def text(self) -> str:
@@ -54,7 +50,7 @@ class Entry:
         if reached < len(self.values):
             return f"reached in {reached} of {len(self.values)}{some_failed}"
         spread = "" if self.half_width is None else f" ± {self.half_width:{form}}"
-        mark = "*" if self.p is not None and self.p < LEVEL else ""
+        mark = "*" if significant(self.p) else ""
         return f"{self.mean:{form}}{spread}{mark}{some_failed}"
 
 
@@ -71,13 +67,6 @@ def entries(study: Study, values: pd.DataFrame) -> list[Entry]:
             failed = len(all_seeds) - len(here)
             found.append(Entry(cell.row, cell.column, metric, here, failed, cell.paper.get(metric.name), p))
     return found
-
-
-def welch(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """p of Welch's t-test, two-sided; None where it says nothing: too few values, or no spread at all."""
-    if min(len(a), len(b)) < 2 or not np.isfinite([*a, *b]).all() or np.ptp(a) == np.ptp(b) == 0:
-        return None
-    return float(stats.ttest_ind(a, b, equal_var=False).pvalue)
 
 
 def frame(study: Study, found: Sequence[Entry]) -> pd.DataFrame:
@@ -137,7 +126,7 @@ def caption(study: Study, found: Sequence[Entry]) -> str:
     parts = [f"mean ± 95 % confidence interval over n = {seeds} seeds"]
     if seeds == 1:
         parts = [f"ONE seed ({study.seeds[0]}): no interval, and nothing is significant"]
-    if any(entry.p is not None and entry.p < LEVEL for entry in found):
+    if any(significant(entry.p) for entry in found):
         parts.append(f"* differs from {study.reference}, Welch's t-test, p < {LEVEL:g}")
     if any(entry.paper is not None for entry in found):
         parts.append("[ ] the paper's")
@@ -258,8 +247,7 @@ def _advantage(better: Entry, worse: Entry) -> float:
 
 
 def _clear(a: Entry, b: Entry) -> bool:
-    p = welch(a.values, b.values)
-    return p is not None and p < LEVEL
+    return significant(welch(a.values, b.values))
 
 
 def _says(a: Entry, b: Entry, *, paper: bool) -> str:
@@ -267,6 +255,6 @@ def _says(a: Entry, b: Entry, *, paper: bool) -> str:
     if paper:
         return f"{a.row} ({a.paper:g}) is ahead of {b.row} ({b.paper:g})"
     p = welch(a.values, b.values)
-    noise = "no test" if p is None else f"p = {p:.2g}" + ("" if p < LEVEL else ", within the noise")
+    noise = "no test" if p is None else f"p = {p:.2g}" + ("" if significant(p) else ", within the noise")
     numbers = f"{a.row} {a.mean:{form}}, {b.row} {b.mean:{form}}"
     return f"{numbers}, {noise}"
