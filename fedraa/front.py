@@ -80,7 +80,7 @@ def _execute(assembly: Assembly, directory: Path, watch: Watch, *, resume: bool)
     if assembly.experiment.engine == "ray":
         from actors.engine import run_on_ray as execute  # Ray takes seconds to import
     else:
-        execute = _run_here
+        execute = run_here
     if not execute(assembly, directory, watch, resume):
         raise Interrupted(f"stopped, with a checkpoint; go on with: fedraa resume {directory}")
     return History(directory)
@@ -95,7 +95,7 @@ def session(experiment: Experiment) -> AbstractContextManager[None]:
     return cluster(experiment)
 
 
-def _run_here(assembly: Assembly, directory: Path, watch: Watch, resume: bool) -> bool:
+def run_here(assembly: Assembly, directory: Path, watch: Watch, resume: bool) -> bool:
     """Runs in this process; whether to the end."""
     experiment = assembly.experiment
     threads = torch.get_num_threads()

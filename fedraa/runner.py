@@ -82,7 +82,7 @@ class Runner:
         if state is not None:
             self._loop.restore(state)
             return
-        if not resume:
+        if not (self._directory / CONFIG).exists():  # so early may a server have died
             write_text(self._directory / CONFIG, json.dumps(describe(self._assembly), indent=2) + "\n")
         self._log.begin()
         self._loop.begin()

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedraa.assembly import assemble
 from fedraa.checkpoint import newest_first
 from fedraa.experiment import Experiment
-from fedraa.front import resume, run
+from fedraa.front import ignore, resume, run, run_here
 from fedraa.history import CHECKPOINTS, EVALS, EVENTS, History
 from fedraa.loop import Progress
 from fedraa.methods import METHODS, without_foreign_flags
@@ -126,6 +127,14 @@ def test_without_a_usable_checkpoint_one_sentence_says_so_and_nothing_is_touched
     with pytest.raises(ValueError, match=r"^run: no checkpoint in .* can be used: .*ckpt is not a checkpoint; .*"):
         resume(tmp_path)
     assert (tmp_path / EVENTS).read_bytes() == before
+
+
+def test_a_server_killed_before_it_wrote_anything_begins_again(tmp_path: Path) -> None:
+    trial = experiment("fed-raa", tmp_path)
+    for name in (EVENTS, EVALS):
+        (tmp_path / name).touch()
+    run_here(assemble(trial), tmp_path, ignore, resume=True)
+    assert History(tmp_path).summary["reason"] == "steps"
 
 
 def test_killed_before_its_first_checkpoint_it_begins_again(tmp_path: Path) -> None:
