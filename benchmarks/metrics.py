@@ -16,13 +16,14 @@ from fedraa.history import History
 class Metric:
     """A column of a table: its name with its unit, how it is read and shown, and which way is better, if any.
 
-    What a run never reached is infinite.
+    What a run never reached is infinite. `own_units`: ours are not the paper's, only multiples can be compared.
     """
 
     name: str
     of: Callable[[History], float]
     better: Literal["more", "less"] | None = "more"
     form: str = ".2f"
+    own_units: bool = False
 
 
 def _last(column: str, factor: float = 1.0) -> Callable[[History], float]:
@@ -53,7 +54,8 @@ def to_target(target: float | Mapping[str, float], quantity: Literal["step", "t"
         reached = spent.loc[spent["accuracy"] >= wanted, quantity]
         return unit * float(reached.iloc[0]) if len(reached) else math.inf
 
-    return Metric(f"{name} to {'target' if isinstance(target, Mapping) else f'{100 * target:g} %'}", of, "less", ".4g")
+    to = "target" if isinstance(target, Mapping) else f"{100 * target:g} %"
+    return Metric(f"{name} to {to}", of, "less", ".4g", own_units=quantity == "t")
 
 
 def evaluations(history: History) -> pd.DataFrame:

@@ -40,7 +40,7 @@ def draw(study: Study, runs: Sequence[Finished], found: Sequence[Entry], path: P
     for axes, metric in zip(below.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
         _numbers(axes, study, [entry for entry in found if entry.metric == metric], metric)
     figure.suptitle(study.title, x=0.01, ha="left", fontsize=10)
-    figure.supxlabel(caption(study, found).replace("[ ]", "hollow:"), x=0.01, ha="left", fontsize=7, color="0.35")
+    figure.supxlabel(_caption(study, found), x=0.01, ha="left", fontsize=7, color="0.35")
     figure.savefig(path, dpi=130)
 
 
@@ -71,11 +71,28 @@ def _numbers(axes: Axes, study: Study, found: Sequence[Entry], metric: Metric) -
             axes.errorbar(entry.mean, place, xerr=entry.half_width, fmt="o", color=colour, markersize=4, capsize=2)
         else:
             axes.text(0.02, place, entry.text, transform=axes.get_yaxis_transform(), fontsize=7, va="center")
-        if entry.paper is not None:
-            axes.plot(entry.paper, place, "o", markerfacecolor="none", markeredgecolor="0.3", markersize=6)
+        paper = _paper(study, entry, found)
+        if paper is not None:
+            axes.plot(paper, place, "o", markerfacecolor="none", markeredgecolor="0.3", markersize=6)
     axes.set_yticks(range(len(labels)), labels)
     axes.tick_params(labelsize=7)
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.set_xlabel(metric.name + (f", {metric.better} is better" if metric.better else ""), fontsize=8)
     axes.grid(axis="x", color="0.9")
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _paper(study: Study, entry: Entry, found: Sequence[Entry]) -> float | None:
+    """Where the paper's number is to be drawn: where its units are not ours, the reference rows are laid together."""
+    if entry.paper is None or not entry.metric.own_units:
+        return entry.paper
+    base = next((e for e in found if (e.row, e.column) == (study.reference, entry.column)), None)
+    if base is None or not base.paper or not math.isfinite(base.mean):
+        return None
+    return entry.paper / base.paper * base.mean
+
+
+def _caption(study: Study, found: Sequence[Entry]) -> str:
+    text = caption(study, found).replace("[ ]", "hollow:")
+    scaled = [e.metric.name for e in found if e.metric.own_units and e.paper is not None]
+    return f"{text} ({scaled[0]}: as multiples of {study.reference})" if scaled else text
