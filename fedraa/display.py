@@ -7,6 +7,7 @@ from dataclasses import MISSING, asdict, fields, is_dataclass
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
@@ -99,15 +100,15 @@ def methods_table(*, as_json: bool) -> None:
     """Every method and its four choices, for people or for scripts."""
     if as_json:
         listed = [
-            {"name": name, "paper": method.paper, "note": method.note}
+            {"name": name, "paper": method.paper, "note": method.note, "state": method.keeps}
             | {axis: {"kind": type(choice).__name__, **_fields(choice)} for axis, choice in _choices(method)}
             for name, method in METHODS.items()
         ]
         say(json.dumps(listed, indent=2))
         return
-    table = Table("method", *AXES, "paper", box=box.SIMPLE_HEAD)
+    table = Table("method", *AXES, "state", "paper", box=box.SIMPLE_HEAD)
     for name, method in METHODS.items():
-        table.add_row(name, *(words(choice) for _, choice in _choices(method)), _source(method))
+        table.add_row(name, *(words(choice) for _, choice in _choices(method)), escape(method.keeps), _source(method))
     show(table)
 
 

@@ -6,7 +6,7 @@ the method knows is refused. `a+b` is the submodels of a with the local solver a
 (SubDisMO, Table 1).
 """
 
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 from fedraa.experiment import Experiment
@@ -112,6 +112,13 @@ class Method:
     update: StalenessMix | Buffer | Mean | SyncMix = Mean()
     schedule: Asynchronous | Rounds | ScheduledRounds = Rounds()
     note: str = ""
+
+    @property
+    def keeps(self) -> str:
+        """The state that the method keeps at the server besides the model: d parameters, N clients, M fragments."""
+        update = self.update
+        choices = (self.submodel, update, *((getattr(update, f.name) for f in fields(update))))
+        return ", ".join(kept for choice in choices if (kept := getattr(choice, "keeps", "")))
 
     @property
     def asynchronous(self) -> bool:

@@ -4,7 +4,7 @@ A gain is w_i - theta as sent, on the coordinates that the client trained.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -143,6 +143,8 @@ class Memorised:
     """Mean corrected by every client's remembered update (RAM-Fed)."""
 
     mifa: bool = False
+
+    keeps: ClassVar[str] = "u_n [N, d]"
 
     def bind(self, size: int, clients: int) -> Aggregate:
         return MemorisedMean(size, clients, mifa=self.mifa)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -58,6 +58,8 @@ class Buffer:
     size: int = 10
     staleness: str = "polynomial"
     server_lr: float = 1.0
+
+    keeps: ClassVar[str] = "buffer [d]"
 
     def bind(self, size: int) -> Rule:
         return _Buffered(self, np.zeros(size, np.float32))

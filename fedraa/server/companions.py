@@ -149,6 +149,16 @@ class Carry:
 
     kind: str = "none"
 
+    @property
+    def keeps(self) -> str:
+        kept = {
+            "control": "c [d], c_n [N, d]",
+            "momentum": "Delta [d]",
+            "frozen-momentum": "m [d]",
+            "adversary": "Lambda_n, delta_n [N, 2 inputs]",
+        }
+        return kept.get(self.kind, "")
+
     def bind(self, size: int, clients: int, *, inputs: int, fresh: float) -> Companion:
         match self.kind:
             case "control":

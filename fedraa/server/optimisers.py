@@ -5,7 +5,7 @@ or momentum would move weights that were not trained.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -99,6 +99,8 @@ class Momentum:
     server_lr: float = 1.0
     beta: float = 0.9
 
+    keeps: ClassVar[str] = "v [d]"
+
     def bind(self, size: int) -> Stepper:
         return MomentumStepper(self.server_lr, size, beta=self.beta)
 
@@ -112,6 +114,8 @@ class Adaptive:
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 1e-3
+
+    keeps: ClassVar[str] = "m, v [d]"
 
     def bind(self, size: int) -> Stepper:
         return AdaptiveStepper(self.rule, self.server_lr, size, beta1=self.beta1, beta2=self.beta2, tau=self.tau)

@@ -1,6 +1,7 @@
 """PruneFL (Jiang et al. 2022) at a fixed density: one shared mask, re-chosen as training goes."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -96,6 +97,8 @@ class AdaptivePruning:
 
     density: float = 0.5
     every: int = 50
+
+    keeps: ClassVar[str] = "mask, sum g^2 [d]"
 
     def start(self, scene: Scene, params: Vector) -> SharedMask:
         """The mask that keeps the largest of these params [d]; the others become 0."""

@@ -7,7 +7,7 @@ blocks of the model or its current weights are in `masked.py`.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -163,6 +163,8 @@ class Fragments:
     """Fixed disjoint fragments of the width groups, given out by a scheduler (Fed-RAA)."""
 
     ratios: tuple[float, ...]
+
+    keeps: ClassVar[str] = "q(j) [M]"
 
 
 @dataclass(frozen=True)
