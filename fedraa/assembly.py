@@ -8,6 +8,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from fedraa import resources
 from fedraa.costs import CostModel
 from fedraa.data import Dataset, Federated, federate, load_dataset, partition
 from fedraa.experiment import Experiment
@@ -31,6 +32,7 @@ from fedraa.submodels import IndexSet, Traced, flatten, trace
 from fedraa.submodels.cost import Cost, measure
 from fedraa.submodels.indices import fragments, owners
 from fedraa.submodels.policies import Drawer, Fragments, Part, Scene
+from fedraa.timing import Timing, read_availability
 from schedulers import SCHEDULERS, TOLERANCE, delay_bound
 
 DEFAULT_ROUNDS = 20
@@ -49,6 +51,7 @@ class Assembly:
     index_sets: tuple[IndexSet, ...]
     example: torch.Tensor
     labels_held: npt.NDArray[np.bool_]
+    timing: Timing
 
     @cached_property
     def parts(self) -> list[Part]:
@@ -183,6 +186,7 @@ def assemble(experiment: Experiment, model: nn.Module | None = None, dataset: Da
     """
     method = resolve(experiment)
     fleet = make_fleet(experiment.capabilities, experiment.clients, units=experiment.units, seed=experiment.seed)
+    timing = _timing(experiment)
     if dataset is None:
         dataset = load_dataset(experiment.dataset, experiment.data_dir)
     shards = partition(
@@ -210,9 +214,19 @@ def assemble(experiment: Experiment, model: nn.Module | None = None, dataset: Da
     params[owners(traced, sets) == 0] = 0.0
     data = federate(dataset, shards)
     assembly = Assembly(
-        experiment, method, data, traced, fleet, params, sets, example, labels_held(data, dataset.classes)
+        experiment,
+        method,
+        data,
+        traced,
+        fleet,
+        params,
+        sets,
+        example,
+        labels_held(data, dataset.classes),
+        timing,
     )
     _check_feasible(assembly)
+    resources.check(assembly)
     server = assembly.server(_nowhere)
     server.assign(next(iter(server.begin())), 0.0)  # what they refuse is refused here
     return assembly
@@ -220,6 +234,14 @@ def assemble(experiment: Experiment, model: nn.Module | None = None, dataset: Da
 
 def _nowhere(kind: str, t: float, /, **fields: object) -> None:
     """Records nothing."""
+
+
+def _timing(experiment: Experiment) -> Timing:
+    path, period = experiment.availability, experiment.availability_period
+    if path is None and period is not None:
+        raise ValueError(f"availability_period: {period:g} needs the spans that it repeats; give --availability, too")
+    there = None if path is None else read_availability(path, experiment.clients, period)
+    return Timing(experiment.seed, experiment.jitter, there)
 
 
 def _index_sets(method: Method, traced: Traced) -> tuple[IndexSet, ...]:

@@ -43,6 +43,10 @@ class Experiment(BaseModel):
     """Tiers (capability:share,...), lognormal:S, uniform:LOW:HIGH, zipf:A, or a .csv file of devices."""
     units: Literal["relative", "physical"] = "relative"
     """Units of the devices: relative to the full model, or FLOP/s, bytes/s, seconds and bytes."""
+    availability: Path | None = None
+    """A .csv file of when devices are there: a row with client, start and end for every span."""
+    availability_period: Positive | None = None
+    """The spans repeat with this period, on the run's clock."""
     jitter: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """A task's duration varies uniformly by this share of its cost."""
 

@@ -68,13 +68,6 @@ class Fleet:
         return np.asarray(load.memory <= self.memory[clients] * (1 + 1e-9))
 
 
-def jitter_factor(seed: int, jitter: float, client: int, turn: int) -> float:
-    """Uniform in [1 - jitter, 1 + jitter]: how the client's `turn`-th task differs from its modelled cost."""
-    if jitter == 0:
-        return 1.0
-    return float(generator(seed, "jitter", client, turn).uniform(1 - jitter, 1 + jitter))
-
-
 def make_fleet(capabilities: str, clients: int, *, units: str, seed: int) -> Fleet:
     """The fleet that `--capabilities` describes.
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedraa.assembly import Assembly
-from fedraa.fleet import Floats, jitter_factor
+from fedraa.fleet import Floats
 from fedraa.messages import Task
 from fedraa.streams import generator
+from fedraa.timing import Timing
 from schedulers import Scheduler
 
 
@@ -30,7 +31,7 @@ def dry_run(
     costs: Floats,
     scheduler: Scheduler,
     *,
-    jitter: float,
+    timing: Timing,
     seed: int,
     steps: int,
     time: float | None = None,
@@ -50,7 +51,7 @@ def dry_run(
     def dispatch(client: int) -> None:
         turn = int(turns[client])
         j = scheduler.choose(client, turn, versions, generator(seed, "schedule", client, turn))
-        end = now + float(costs[client, j]) * jitter_factor(seed, jitter, client, turn)
+        end = timing.due(client, turn, now, float(costs[client, j]))
         heapq.heappush(due, (end, int(turns.sum()), client, j, int(versions[j])))
         turns[client] += 1
 

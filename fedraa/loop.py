@@ -11,15 +11,16 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from math import inf
 from threading import Event
 
 from fedraa.checkpoint import State
-from fedraa.fleet import jitter_factor
 from fedraa.history import EventLog
 from fedraa.messages import Fault, Task, Update, Vector
 from fedraa.pool import PendingEvaluation, Pool
 from fedraa.server import Server
 from fedraa.server.door import refuse
+from fedraa.timing import Timing
 
 ATTEMPTS = 4  # of one task, before the run gives up
 SAVE_SECONDS = 10.0  # between checkpoints, if the steps do not say when; what a death costs at most
@@ -77,8 +78,7 @@ class Loop:
         limits: Limits,
         eval_every: int,
         checkpoint_every: int | None,
-        jitter: float,
-        seed: int,
+        timing: Timing,
         wall: bool,
         max_update_norm: float | None,
         save: Callable[[], None],
@@ -87,7 +87,7 @@ class Loop:
     ) -> None:
         self.server, self.pool, self.log = server, pool, log
         self._limits, self._eval_every, self._every = limits, eval_every, checkpoint_every
-        self._jitter, self._seed, self._wall = jitter, seed, wall
+        self._timing, self._wall = timing, wall
         self._max_update_norm = max_update_norm
         self._save, self._stop, self._watch = save, stop, watch
         self._now = 0.0
@@ -189,7 +189,7 @@ class Loop:
     def _offer(self) -> None:
         task = self.server.assign(self._waiting[0], self._now)
         del self._waiting[0]
-        self._send(task, self._now + task.cost * jitter_factor(self._seed, self._jitter, task.client, task.turn))
+        self._send(task, self._timing.due(task.client, task.turn, self._now, task.cost))
 
     def _send(self, task: Task, due: float) -> None:
         self._tasks[task.id] = (task, due)
@@ -199,6 +199,10 @@ class Loop:
 
     def _next_virtual(self) -> Update | None:
         due, number = self._due[0]
+        if due == inf:
+            raise RunFailed(
+                f"no device at work ({len(self._tasks)} are) will ever be there to finish; end the run earlier"
+            )
         outcome = self.pool.wait(number, POLL)
         update = None if outcome is None else self._admit(outcome, number)
         if update is not None:

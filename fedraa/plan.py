@@ -149,7 +149,7 @@ def async_outlook(assembly: Assembly, costs: Floats, scheduler: Scheduler) -> st
     dry = dry_run(
         costs,
         scheduler,
-        jitter=experiment.jitter,
+        timing=assembly.timing,
         seed=experiment.seed,
         steps=min(limits.steps or DRY_STEPS, DRY_STEPS),
         time=limits.time,

@@ -17,6 +17,7 @@ from fedraa.local import Solver
 from fedraa.local.split import Stem
 from fedraa.server.participation import Participation
 from fedraa.submodels.cost import Cost
+from fedraa.timing import Availability, Timing
 from schedulers import SCHEDULERS, Scheduler, delay_bound
 
 Widths = tuple[int, ...]
@@ -61,6 +62,7 @@ class Resolved(BaseModel):
     stem: _Stem | None
     eval_every: int
     limits: _Limits
+    availability: dict[str, Any] | None
 
 
 class _Described(BaseModel):
@@ -121,6 +123,12 @@ class Rules:
     def known(self) -> bool:
         """Whether the rules alone tell what each client trains and what it costs."""
         return self.scheduled or self.whole
+
+    @cached_property
+    def timing(self) -> Timing:
+        there = self.resolved.availability
+        availability = None if there is None else Availability.from_described(there)
+        return Timing(self.experiment.seed, self.experiment.jitter, availability)
 
     @cached_property
     def shapes(self) -> dict[Widths, Cost]:

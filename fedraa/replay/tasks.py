@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fedraa.fleet import jitter_factor
 from fedraa.replay.line import Line
 from fedraa.replay.rules import Bill, Rules
 
@@ -57,8 +56,7 @@ class Tasks:
             line.expect("bytes_down", bill.down)
         cost = line.at_least("cost", 0)
         line.at_least("bytes_down", 1)
-        experiment = self._rules.experiment
-        due = self.now + cost * jitter_factor(experiment.seed, experiment.jitter, client, self.turns[client])
+        due = self._rules.timing.due(client, self.turns[client], self.now, cost)
         flight = Flight(self._dispatched, client, fragment, version, step, self.now, due, bill)
         self.flights[flight.task] = flight
         if not self._rules.wall:

@@ -19,6 +19,7 @@ from fedraa.loop import Limits, Loop, RunFailed
 from fedraa.messages import Evaluation, Fault, Task, Update
 from fedraa.pool import Evaluated
 from fedraa.server.door import refuse
+from fedraa.timing import Timing
 
 SIZE = 12
 TASK = Task(
@@ -141,8 +142,7 @@ def make_loop(assembly: Assembly, pool: Scripted, directory: Path, updates: int)
         limits=Limits(updates, None, None),
         eval_every=1000,
         checkpoint_every=1000,
-        jitter=0.1,
-        seed=0,
+        timing=Timing(0, 0.1),
         wall=False,
         max_update_norm=1e3,
         save=lambda: None,

@@ -7,7 +7,7 @@ import pytest
 
 from fedraa import Experiment
 from fedraa.assembly import assemble
-from fedraa.fleet import Fleet, Load, jitter_factor, make_fleet
+from fedraa.fleet import Fleet, Load, make_fleet
 
 
 def fleet(spec: str, clients: int = 10, seed: int = 0) -> Fleet:
@@ -92,16 +92,6 @@ def test_bad_csv(tmp_path: Path, text: str, said: str) -> None:
     path.write_text(text)
     with pytest.raises(ValueError, match=f"^capabilities: .*{said}"):
         fleet(str(path), 2)
-
-
-def test_jitter_is_uniform_around_one_and_a_pure_function() -> None:
-    draws = np.array([jitter_factor(0, 0.1, client, turn) for client in range(20) for turn in range(100)])
-    assert draws.min() >= 0.9
-    assert draws.max() <= 1.1
-    assert abs(draws.mean() - 1) < 0.006  # standard error 0.2/sqrt(12)/sqrt(2000) = 0.0013
-    assert abs(draws.std() - 0.2 / np.sqrt(12)) < 0.003
-    assert jitter_factor(0, 0.1, 3, 4) == draws[304]
-    assert jitter_factor(0, 0.0, 3, 4) == 1
 
 
 def test_relative_costs_are_share_of_the_model_over_capability() -> None:

@@ -12,6 +12,7 @@ from fedraa.cli import main
 from fedraa.fleet import Fleet
 from fedraa.forecast import dry_run, first_round
 from fedraa.plan import device_classes, server_bytes
+from fedraa.timing import Timing
 from schedulers import SCHEDULERS, delay_bound
 
 
@@ -20,7 +21,7 @@ def forecast(experiment: Experiment, **limits: Any) -> Any:
     schedule = assembly.method.schedule
     costs = assembly.costs().table([part.widths for part in assembly.parts])
     scheduler = SCHEDULERS[schedule.scheduler](costs, delay_bound(costs))  # type: ignore[union-attr]  # asynchronous
-    return dry_run(costs, scheduler, jitter=experiment.jitter, seed=experiment.seed, **limits)
+    return dry_run(costs, scheduler, timing=Timing(experiment.seed, experiment.jitter), seed=experiment.seed, **limits)
 
 
 @pytest.mark.parametrize("method", ["fed-raa", "fed-raa-random", "fed-raa-mp", "fed-raa-offline", "fedasync"])

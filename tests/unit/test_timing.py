@@ -1,0 +1,100 @@
+"""When tasks are due: jitter, and devices that come and go."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedraa import Experiment, run
+from fedraa.replay import replay
+from fedraa.timing import Availability, Timing, read_availability
+
+
+def test_jitter_is_uniform_around_one_and_a_pure_function() -> None:
+    timing = Timing(0, 0.1)
+    draws = np.array([timing.due(client, turn, 0.0, 1.0) for client in range(20) for turn in range(100)])
+    assert draws.min() >= 0.9
+    assert draws.max() <= 1.1
+    assert abs(draws.mean() - 1) < 0.006  # standard error 0.2/sqrt(12)/sqrt(2000) = 0.0013
+    assert abs(draws.std() - 0.2 / np.sqrt(12)) < 0.003
+    assert timing.due(3, 4, 0.0, 1.0) == draws[304]
+    assert Timing(0, 0.0).due(3, 4, 2.0, 1.5) == 3.5
+
+
+def test_work_goes_on_when_the_device_is_back() -> None:
+    there = Availability({0: [(1.0, 2.0), (4.0, 10.0)]})
+    assert there.finish(0, 0.0, 1.0) == 2.0  # waits for 1, is just done when it goes
+    assert there.finish(0, 1.5, 1.0) == 4.5  # half of it before the gap, half after
+    assert there.finish(0, 2.5, 3.0) == 7.0
+    assert there.finish(0, 9.5, 1.0) == np.inf  # never comes back
+    assert there.finish(1, 9.5, 1.0) == 10.5  # not listed: always there
+
+
+@given(
+    cuts=st.lists(st.integers(0, 19), min_size=2, max_size=6, unique=True),
+    start=st.integers(0, 70),
+    work=st.integers(1, 90),
+)
+def test_periods_equal_counting_unit_by_unit(cuts: list[int], start: int, work: int) -> None:
+    edges = sorted(cuts)[: len(cuts) // 2 * 2]
+    spans = [(float(a), float(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+    inside = [any(a <= unit < b for a, b in spans) for unit in range(20)]
+    left, unit = work, start
+    while left:
+        left -= inside[unit % 20]
+        unit += 1
+    assert Availability({0: spans}, period=20.0).finish(0, float(start), float(work)) == pytest.approx(unit)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("client,start\n0,1\n", "needs client, start, end"),
+        ("client,start,end\n0,2,1\n", "row 1"),
+        ("client,start,end\n0,0,2\n0,1,3\n", "row 2"),
+        ("client,start,end\n5,0,2\n", "clients go from 0 to 4"),
+        ("client,start,end\n0,0,x\n", "row 1"),
+        ("client,start,end\n0,0,30\n", "to the period 24"),
+    ],
+)
+def test_bad_spans_are_refused(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "there.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=f"^availability: .*{said}"):
+        read_availability(path, 5, 24.0)
+
+
+def test_a_run_over_days_waits_for_its_devices_and_replays(tmp_path: Path) -> None:
+    """Client 0 is there in the first half of a day of length 1, client 1 in the second; 2 always."""
+    spans = tmp_path / "days.csv"
+    spans.write_text("client,start,end\n0,0,0.5\n1,0.5,1\n")
+    experiment = Experiment(
+        method="fedavg",
+        clients=3,
+        hidden=(8,),
+        local_epochs=1,
+        capabilities="1:1",
+        jitter=0,
+        rounds=3,
+        availability=spans,
+        availability_period=1.0,
+        engine="local",
+        out=tmp_path / "run",
+    )
+    history = run(experiment)
+    rounds = history.events.query("kind == 'round'")["t"].tolist()
+    # a round takes 0.2 of a device that is there; client 1 is not until 0.5, then both must be there in turn:
+    # 0.7 (client 1), then client 0 at 1.2, then client 1 at 1.7 (equal shards up to one sample in 479)
+    assert rounds == pytest.approx([0.7, 1.2, 1.7], abs=2e-3)
+    replay(history.directory)
+
+
+def test_a_round_that_can_never_end_says_so(tmp_path: Path) -> None:
+    spans = tmp_path / "gone.csv"
+    spans.write_text("client,start,end\n0,0,0.3\n")
+    arguments = ["run", "--method", "fedavg", "--clients", "2", "--hidden", "8", "--rounds", "9", "--engine", "local"]
+    from fedraa.cli import main
+
+    assert main([*arguments, "--availability", str(spans), "--out", str(tmp_path / "run"), "--quiet"]) == 1
