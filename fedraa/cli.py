@@ -114,12 +114,22 @@ class Report:
     """The page to write; the files go into NAME_files beside it."""
     theme: Literal["auto", "light", "dark"] = "auto"
     """auto is light or dark as the reader's screen is."""
+    landscape: bool = False
+    """Also the loss around every final model, and its sharpness; needs the dataset."""
+    tensorboard: Path | None = None
+    """Also write the evaluations here for TensorBoard."""
+    wandb: str | None = None
+    """Also send the evaluations to this project of Weights & Biases."""
 
     def __call__(self) -> None:
         from fedraa.display import say
-        from fedraa.report import report
+        from fedraa.report import report, to_tensorboard, to_wandb
 
-        folder = report(self.runs, self.out, theme=self.theme)
+        if self.tensorboard is not None:
+            to_tensorboard(self.runs, self.tensorboard)
+        if self.wandb is not None:
+            to_wandb(self.runs, self.wandb)
+        folder = report(self.runs, self.out, theme=self.theme, landscape=self.landscape)
         say(f"{self.out}; tables and figures for papers are in {folder}")
 
 

@@ -86,10 +86,7 @@ def _table(table: Table, heading: str) -> str:
         f'<th scope="col"{kind}><button type="button">{escape(column)}</button></th>'
         for kind, column in zip(kinds, table.columns, strict=True)
     )
-    rows = "".join(
-        "<tr>" + "".join(_cell(cell, kind) for cell, kind in zip(row, kinds, strict=True)) + "</tr>\n"
-        for row in table.rows
-    )
+    rows = "".join("<tr>" + "".join(map(_cell, row, kinds, table.columns)) + "</tr>\n" for row in table.rows)
     links = " · ".join(
         f'<a download="{table.name}.{ending}" href="{_data(kind, text.encode())}">{label}</a>'
         for ending, kind, label, text in (
@@ -105,9 +102,12 @@ def _table(table: Table, heading: str) -> str:
     )
 
 
-def _cell(cell: Cell, kind: str) -> str:
+def _cell(cell: Cell, kind: str, column: str) -> str:
     value = "" if cell.value is None else str(cell.value)
-    return f'<td{kind} data-value="{escape(value)}">{escape(cell.text)}</td>'
+    text = escape(cell.text)
+    if isinstance(cell.value, str):  # a long name may break after these
+        text = text.replace(".", ".<wbr>").replace("_", "_<wbr>")
+    return f'<td{kind} data-column="{escape(column)}" data-value="{escape(value)}">{text}</td>'
 
 
 def _data(kind: str, content: bytes) -> str:

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Literal
 
 from fedraa.files import replacing, write_text
-from fedraa.report import comparison, single, tables
+from fedraa.landscape import sharpness, surface, trained
+from fedraa.report import comparison, single, tables, terrain
 from fedraa.report.command import command
 from fedraa.report.page import Section, page
 from fedraa.report.runs import Group, load
-from fedraa.report.theme import DARK, LIGHT, Picture, render
+from fedraa.report.theme import DARK, LIGHT, render
 
 THEMES = {"auto": (LIGHT, DARK), "light": (LIGHT,), "dark": (DARK,)}
 FILES = "_files"
@@ -22,10 +23,11 @@ def report(
     """Writes the page `out` about these runs, or folders of runs; returns the folder beside it.
 
     That folder, `NAME_files`, holds every table as CSV and LaTeX, and every figure as PDF for print. The `auto`
-    page is light or dark as the reader's screen is. Raises ValueError for what is no run, or has not ended.
+    page is light or dark as the reader's screen is. With `landscape` every run's model is loaded, and its data.
+    Raises ValueError for what is no run, or has not ended.
     """
     groups = load(runs)
-    sections = _sections(groups)
+    sections = _sections(groups, landscape=landscape)
     themes = THEMES[theme]
     pictures = [picture for section in sections for picture in section.pictures]
     images = {picture.name: {each: render(picture, each) for each in themes} for picture in pictures}
@@ -50,25 +52,27 @@ def _title(groups: Sequence[Group]) -> tuple[str, str]:
     return " · ".join(group.label for group in groups) if len(groups) < 4 else f"{len(groups)} methods compared", text
 
 
-def _sections(groups: Sequence[Group]) -> list[Section]:
-    columns = tables.metrics(groups, {}, None)
+def _sections(groups: Sequence[Group], *, landscape: bool) -> list[Section]:
+    sharp = {run: sharpness(*trained(run.history)) for group in groups for run in group.runs} if landscape else {}
+    columns = tables.metrics(groups, sharp)
     differences, settings = tables.configuration(groups)
     commands = [command(run.history.experiment) for group in groups for run in group.runs]
     return [
         Section("Results", "", [tables.by_method(groups, columns)], comparison.pictures(groups)),
-        *(_of_group(group) for group in groups),
+        *(_of_group(group, sharp.get(group.first)) for group in groups),
         Section("Every run", "", [tables.by_run(groups, columns)]),
         Section("Configuration", "", [differences] if len(groups) > 1 else [], folded=[settings]),
         Section("Commands", "Each of these lines reproduces one run.", commands=commands),
     ]
 
 
-def _of_group(group: Group) -> Section:
+def _of_group(group: Group, sharp: float | None) -> Section:
     run = group.first
     others = "" if len(group.runs) == 1 else f" The figures show seed {run.seed} of {len(group.runs)}."
     text = f"{run.clients} clients, {run.summary['tasks']} tasks in {run.end:.4g} time units.{others}"
-    return Section(group.label, text, pictures=_pictures(group))
-
-
-def _pictures(group: Group) -> list[Picture]:
-    return single.pictures(group.first, re.sub(r"[^a-z0-9.]+", "-", group.label.lower()))
+    name = re.sub(r"[^a-z0-9.]+", "-", group.label.lower())
+    pictures = single.pictures(run, name)
+    if sharp is not None:
+        module, x, y = trained(run.history)
+        pictures += terrain.pictures(surface(module, x, y), sharp, name, len(y))
+    return Section(group.label, text, pictures=pictures)

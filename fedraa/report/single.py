@@ -66,6 +66,7 @@ def updates(run: Run) -> Figure:
         axes.bar_label(bars, padding=2, fontsize=9)
     else:
         axes.xaxis.set_major_locator(MaxNLocator(12, integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("fragment")
     axes.set_ylabel("commits")
     axes.grid(axis="x", visible=False)
@@ -78,7 +79,7 @@ def clients_by_fragments(run: Run) -> Figure:
     counts = done.groupby(["client", "fragment"]).size().unstack(fill_value=0).reindex(shown, fill_value=0)
     figure, axes = blank(1.7 + 0.11 * max(len(shown), 15))
     image = axes.imshow(counts, aspect="auto", cmap=SEQUENTIAL, interpolation="nearest", vmin=0)
-    figure.colorbar(image, ax=axes, label="commits", pad=0.02)
+    figure.colorbar(image, ax=axes, label="commits", pad=0.02, ticks=MaxNLocator(integer=True))
     across, down = -(-counts.shape[1] // 12), -(-len(shown) // 10)
     axes.set_xticks(range(0, counts.shape[1], across), [str(name) for name in counts.columns[::across]])
     axes.set_yticks(range(0, len(shown), down), [str(client) for client in shown[::down]])

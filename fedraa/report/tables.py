@@ -7,6 +7,7 @@ from functools import partial
 import pandas as pd
 
 from fedraa.display import quantity
+from fedraa.landscape import RHO
 from fedraa.report.command import command
 from fedraa.report.runs import Group, Run, words
 from fedraa.statistics import LEVEL, ci95, mean, significant, welch
@@ -94,7 +95,7 @@ def _unit(unit: str) -> Callable[[float], str]:
     return partial(quantity, unit=unit)
 
 
-def metrics(groups: Sequence[Group], sharpness: Mapping[Run, float], rho: float | None) -> list[Metric]:
+def metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> list[Metric]:
     """The columns of the tables; those of targets and sharpness only where there are any."""
 
     def summary(name: str) -> Callable[[Run], float | None]:
@@ -120,7 +121,7 @@ def metrics(groups: Sequence[Group], sharpness: Mapping[Run, float], rho: float 
         Metric("wall", "real seconds", summary("wall"), _form(".3g"), shown=False),
     ]
     if sharpness:
-        found.append(Metric("sharpness", f"sharpness (ρ = {rho:g})", sharpness.get, _form(".4f"), interval=True))
+        found.append(Metric("sharpness", f"sharpness (ρ = {RHO:g})", sharpness.get, _form(".4f"), interval=True))
     if all(run.summary["time_to_target"] is None for group in groups for run in group.runs):
         found = [metric for metric in found if metric.name != "time_to_target"]
     return found

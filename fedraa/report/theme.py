@@ -11,10 +11,10 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-WIDTH = 5.2  # inches: half a page at 1200 pixels, a whole one at 400, a column on paper
+WIDTH = 4.7  # inches: half a page at 1200 pixels, a whole one at 400, a column on paper
 SEQUENTIAL = "cividis"
 STYLES = ("-", "--", ":", "-.")
-CHARACTERS, KEY = 52, 6  # that a line of a legend holds, and that the key and the gap of one entry take
+CHARACTERS, KEY = 56, 6  # that a line of a legend holds, and that the key and the gap of one entry take
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ class Theme:
             "grid.color": self.grid,
             "grid.linewidth": 0.8,
             "legend.frameon": False,
-            "legend.fontsize": 10,
+            "legend.fontsize": 9,
+            "legend.title_fontsize": 9,
             "legend.labelcolor": self.ink,
             "lines.linewidth": 1.8,
             "pdf.fonttype": 42,
@@ -118,13 +119,13 @@ def legend(axes: Axes, title: str | None = None, keys: Sequence[Artist] | None =
     longest = max(len(str(handle.get_label())) for handle in handles)
     columns = max(1, min(len(handles), CHARACTERS // (longest + KEY)))
     axes.legend(
-        handles=handles,
+        handles=[handle for column in range(columns) for handle in handles[column::columns]],  # in rows
         title=title,
         alignment="left",
         loc="lower left",
         bbox_to_anchor=(0, 1.0),
         ncols=columns,
         borderaxespad=0.2,
-        handlelength=2.2,
-        columnspacing=1.4,
+        handlelength=1.9,
+        columnspacing=1.2,
     )

@@ -1,0 +1,54 @@
+"""The loss landscape as a map and as a relief."""
+
+from functools import partial
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from mpl_toolkits.mplot3d import Axes3D
+
+from fedraa.landscape import RHO, Surface
+from fedraa.report.theme import SEQUENTIAL, WIDTH, Picture, blank
+
+AROUND = (
+    "Mean cross-entropy on {} test samples around the final model, in two random directions; 1 is as long as the "
+    "model's own filters (Li et al. 2018)."
+)
+
+
+def pictures(surface: Surface, sharpness: float, name: str, samples: int) -> list[Picture]:
+    """Contour and surface of one model's loss; the names of their files begin with `name`."""
+    about = AROUND.format(samples)
+    sharp = f" Sharpness: the loss rises by {sharpness:.4f} at worst within a Euclidean distance of {RHO:g}."
+    return [
+        Picture(f"{name}-contour", "Loss landscape, contour", about + sharp, partial(_contour, surface)),
+        Picture(f"{name}-surface", "Loss landscape, surface", about, partial(_relief, surface)),
+    ]
+
+
+def _contour(surface: Surface) -> Figure:
+    figure, axes = blank(3.6)
+    filled = axes.contourf(surface.x, surface.y, surface.loss, levels=20, cmap=SEQUENTIAL)
+    lines = axes.contour(surface.x, surface.y, surface.loss, levels=8, colors="white", linewidths=0.7)
+    axes.clabel(lines, fontsize=8, fmt="%.2g")
+    axes.plot(0, 0, marker="*", markersize=12, color="white", markeredgecolor="black")
+    figure.colorbar(filled, ax=axes, label="loss", pad=0.02, ticks=MaxNLocator(6))
+    axes.set_xlabel("first direction")
+    axes.set_ylabel("second direction")
+    axes.set_aspect("equal")
+    axes.locator_params(nbins=5)
+    axes.grid(visible=False)
+    return figure
+
+
+def _relief(surface: Surface) -> Figure:
+    figure = Figure(figsize=(WIDTH, 3.6))
+    axes = figure.add_axes((0.0, 0.06, 0.92, 0.94), projection="3d")
+    across, along = np.meshgrid(surface.x, surface.y)
+    assert isinstance(axes, Axes3D)
+    axes.plot_surface(across, along, surface.loss, cmap=SEQUENTIAL, rcount=60, ccount=60, linewidth=0)
+    axes.set_xlabel("first direction")
+    axes.set_ylabel("second direction")
+    axes.set_zlabel("loss")
+    axes.locator_params(nbins=5)
+    return figure

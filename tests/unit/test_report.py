@@ -1,0 +1,196 @@
+"""The report: statistics, curves, tables, commands; the landscape against losses known in closed form."""
+
+import csv
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from fedraa.cli import Run as RunCommand
+from fedraa.cli import _parse
+from fedraa.experiment import Experiment
+from fedraa.front import run
+from fedraa.landscape import sharpness, surface
+from fedraa.report import report, to_tensorboard, to_wandb
+from fedraa.report.command import command
+from fedraa.report.comparison import curve
+from fedraa.report.runs import Run, load
+from fedraa.report.tables import Cell, Table, by_method, metrics
+from fedraa.report.timeline import lanes, window
+from fedraa.statistics import ci95, mean, welch
+
+FLAGS = {"engine": "local", "clients": 4, "hidden": (8,), "local_steps": 1, "quiet": True}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two seeds of an asynchronous method, one of a synchronous one."""
+    folder = tmp_path_factory.mktemp("runs")
+    for method, seed, limit in (("fed-raa", 0, {"updates": 12}), ("fed-raa", 1, {"updates": 12}), ("ist", 0, {})):
+        flags = FLAGS | (limit or {"rounds": 3})
+        run(Experiment(method=method, seed=seed, out=folder / f"{method}-{seed}", **flags))
+    return folder
+
+
+def test_an_interval_is_the_textbook_one() -> None:
+    # 1, 2, 3: standard deviation 1, and Student's 97.5 % quantile for 2 degrees of freedom is 4.303.
+    assert ci95([1.0, 2.0, 3.0]) == pytest.approx(4.303 / math.sqrt(3), rel=1e-3)
+    assert mean([1.0, 2.0, 3.0]) == 2
+    assert ci95([1.0]) is None
+    assert ci95([1.0, math.inf]) is None
+
+
+def test_welch_is_the_closed_form_at_two_degrees_of_freedom() -> None:
+    # Two pairs of equal spread: t = 4 / sqrt(0.5 / 2 + 0.5 / 2), 2 degrees of freedom, and there the tail is
+    # p = 1 - t / sqrt(t² + 2).
+    assert welch([1.0, 2.0], [5.0, 6.0]) == pytest.approx(1 - math.sqrt(32 / 34))
+    assert welch([1.0], [5.0, 6.0]) is None
+    assert welch([1.0, 1.0], [2.0, 2.0]) is None
+
+
+def test_runs_are_grouped_over_seeds(runs: Path) -> None:
+    groups = load([runs])
+    assert [(group.label, [each.seed for each in group.runs]) for group in groups] == [
+        ("fed-raa", [0, 1]),
+        ("ist", [0]),
+    ]
+
+
+def test_a_run_given_twice_is_no_second_seed(runs: Path) -> None:
+    with pytest.raises(ValueError, match="the same seed 0; give it once"):
+        load([runs / "ist-0", runs / "ist-0"])
+    with pytest.raises(ValueError, match="is not a run directory"):
+        load([runs / "none"])
+
+
+def test_tasks_and_bytes_are_those_of_the_log(runs: Path) -> None:
+    found = Run(runs / "fed-raa-0")
+    assert found.tasks["done"].sum() == 12
+    assert len(found.tasks) == 12 + 3, "every client but the last to answer is at work when the run ends"
+    lines = found.history.lines()
+    down = {line["task"]: line["bytes_down"] for line in lines if line["kind"] == "dispatch"}
+    paid = sum(down[line["task"]] + line["bytes_up"] for line in lines if line["kind"] == "commit")
+    assert found.evals["bytes"].iloc[0] == 0
+    assert found.evals["bytes"].iloc[-1] == paid
+    assert found.idle_share == pytest.approx(0, abs=1e-9), "asynchronous clients never wait"
+    assert Run(runs / "ist-0").idle_share > 0.1, "capabilities of 1 and 3 wait for one another in a round"
+
+
+def test_a_curve_is_the_mean_over_seeds_as_far_as_both_went(runs: Path) -> None:
+    (group,) = load([runs / "fed-raa-0", runs / "fed-raa-1"])
+    a, b = (each.evals for each in group.runs)
+    at, middle, half = curve(group, "t", "accuracy")
+    assert at[-1] == min(a["t"].iloc[-1], b["t"].iloc[-1])
+    first, second = a["accuracy"].iloc[0], b["accuracy"].iloc[0]
+    assert middle[0] == pytest.approx((first + second) / 2)
+    assert half[0] == pytest.approx(12.706 * abs(first - second) / 2, rel=1e-3)  # t for 1 degree of freedom
+
+
+def test_a_thousand_clients_are_sampled_evenly() -> None:
+    shown = lanes(1000)
+    assert (len(shown), shown[0], shown[-1]) == (40, 0, 999)
+    assert set(np.diff(shown)) <= {25, 26}
+    assert lanes(3).tolist() == [0, 1, 2]
+
+
+def test_a_short_run_is_shown_whole(runs: Path) -> None:
+    found = Run(runs / "fed-raa-0")
+    assert window(found) == found.end
+
+
+def test_tables_say_what_a_single_seed_is(runs: Path) -> None:
+    groups = load([runs])
+    table = by_method(groups, metrics(groups, {}))
+    cells = [dict(zip(table.columns, (cell.text for cell in row), strict=True)) for row in table.rows]
+    both = [each.summary["accuracy"] for each in groups[0].runs]
+    assert cells[0]["accuracy"].startswith(f"{sum(both) / 2:.4f} ± ")
+    assert cells[1]["accuracy"] == f"{groups[1].runs[0].summary['accuracy']:.4f}"
+    assert [each["p"] for each in cells] == ["–", "–"]
+    assert "one seed has neither" in table.note
+    alone = by_method(groups[1:], metrics(groups[1:], {}))
+    assert alone.note.startswith("One seed per method")
+
+
+def test_every_run_has_a_command_that_makes_it_again(runs: Path) -> None:
+    groups = load([runs])
+    for group in groups:
+        for each in group.runs:
+            made = each.history.experiment
+            again = _parse(command(made).split()[1:])
+            assert isinstance(again, RunCommand)
+            assert again.experiment == made.model_copy(update={"out": None, "quiet": False})
+
+
+def test_a_command_takes_flags_of_every_kind() -> None:
+    made = Experiment(method="heterofl", capacities=(1.0, 0.5), redraw=False, fragment_scale=True, time=2.0)
+    again = _parse(command(made).split()[1:])
+    assert isinstance(again, RunCommand)
+    assert again.experiment == made
+
+
+def test_latex_is_escaped_and_aligned() -> None:
+    row = (Cell("a_b & 5 %", "a"), Cell("0.5 ± 0.1*", 0.5))
+    table = Table("t", "Title", "Note.", ("name", "value"), (row,), pd.DataFrame())
+    assert r"\begin{tabular}{lr}" in table.latex
+    assert r"a\_b \& 5 \% & 0.5 $\pm$ 0.1$^{*}$ \\" in table.latex
+
+
+def test_a_report_writes_the_page_and_its_files(runs: Path, tmp_path: Path) -> None:
+    folder = report([runs / "ist-0"], tmp_path / "page.html", theme="light", landscape=True)
+    text = (tmp_path / "page.html").read_text()
+    assert "http://" not in text.replace("http://www.w3.org", "")
+    assert "https://" not in text
+    with (folder / "methods.csv").open() as stream:
+        (line,) = csv.DictReader(stream)
+    assert float(line["accuracy"]) == Run(runs / "ist-0").summary["accuracy"]
+    assert line["accuracy_ci95"] == ""
+    assert float(line["sharpness"]) > 0
+    assert {path.suffix for path in folder.iterdir()} == {".csv", ".tex", ".pdf"}
+
+
+@pytest.mark.parametrize("package", ["tensorboard", "wandb"])
+def test_a_missing_package_is_one_sentence(
+    package: str, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, write = {
+        "tensorboard": ("torch.utils.tensorboard", lambda: to_tensorboard([runs], tmp_path)),
+        "wandb": ("wandb", lambda: to_wandb([runs], "project")),
+    }[package]
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ValueError, match=f"{package}: .* pip install {package} first"):
+        write()
+
+
+def softmax_regression() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """One sample, two classes: the loss is softplus(-m) for the margin m = (w0 - w1) x + b0 - b1."""
+    module = nn.Linear(3, 2)
+    with torch.no_grad():
+        module.weight.copy_(torch.tensor([[0.5, -1.0, 2.0], [0.1, 0.3, -0.2]]))
+        module.bias.copy_(torch.tensor([0.2, -0.1]))
+    return module, torch.tensor([[1.0, 2.0, -1.0]]), torch.tensor([0])
+
+
+def test_sharpness_is_that_of_softmax_regression() -> None:
+    # e lowers the margin most by moving (w0, b0) against (x, 1) and (w1, b1) along it, rho / sqrt 2 each:
+    # by sqrt 2 rho |(x, 1)| = sqrt 2 * 0.3 * sqrt 7. The margin is 0.4 - 2.6 - 2.2 + 0.3 = -4.1.
+    rise = 4.1 + math.sqrt(2) * 0.3 * math.sqrt(7)
+    expected = math.log1p(math.exp(rise)) - math.log1p(math.exp(4.1))
+    assert sharpness(*softmax_regression(), rho=0.3) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_landscape_is_of_filters_as_long_as_the_models() -> None:
+    module, x, y = softmax_regression()
+    found = surface(module, x, y, radius=1.0, points=3)
+    assert found.loss[1, 1] == pytest.approx(math.log1p(math.exp(4.1)), rel=1e-5)
+    # Rows move by at most twice their own norm, and biases do not: the margin moves by that times |x|, at most.
+    most = 2 * sum(module.weight.norm(dim=1).tolist()) * math.sqrt(6)
+    assert np.abs(found.loss - found.loss[1, 1]).max() <= most
+    # A model of zeros has nowhere to go.
+    with torch.no_grad():
+        module.weight.zero_()
+    assert np.ptp(surface(module, x, y, points=3).loss) == 0
