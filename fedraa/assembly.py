@@ -198,7 +198,8 @@ def assemble(experiment: Experiment, model: nn.Module | None = None, dataset: Da
         labels_per_client=experiment.labels_per_client,
         seed=experiment.seed,
     )
-    example = torch.from_numpy(dataset.x_train[:2])
+    # a real minibatch, for memory is measured on it; two samples at least, as the tracer wants
+    example = torch.from_numpy(dataset.x_train[: max(2, experiment.batch_size)])
     if model is None:
         model = build_model(
             experiment.model,
@@ -208,7 +209,7 @@ def assemble(experiment: Experiment, model: nn.Module | None = None, dataset: Da
             dropout=experiment.dropout,
             seed=experiment.seed,
         )
-    traced = trace(model, example)
+    traced = trace(model, example[:2])
     sets = _index_sets(method, traced)
     params = flatten(traced.module)
     params[owners(traced, sets) == 0] = 0.0
