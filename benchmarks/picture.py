@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
+from textwrap import fill
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,6 +19,7 @@ from fedraa.history import History
 ALONG = {"step": "server steps", "t": "time on the run's clock", "bytes": "bytes sent"}
 MOST = 4  # panels side by side
 POINTS = 200
+LETTERS = 16  # of the caption per inch
 
 
 def draw(study: Study, runs: Sequence[Finished], found: Sequence[Entry], path: Path) -> None:
@@ -40,7 +42,9 @@ def draw(study: Study, runs: Sequence[Finished], found: Sequence[Entry], path: P
     for axes, metric in zip(below.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
         _numbers(axes, study, [entry for entry in found if entry.metric == metric], metric)
     figure.suptitle(study.title, x=0.01, ha="left", fontsize=10)
-    figure.supxlabel(_caption(study, found), x=0.01, ha="left", fontsize=7, color="0.35")
+    figure.supxlabel(
+        fill(_caption(study, found), int(LETTERS * figure.get_figwidth())), x=0.01, ha="left", fontsize=7, color="0.35"
+    )
     figure.savefig(path, dpi=130)
 
 

@@ -1,8 +1,6 @@
 """The commands of the studies: list them, run one to its table, its words and its picture."""
 
 import os
-import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -57,9 +55,12 @@ def run_study(
         if not seeds or len(set(seeds)) < len(seeds):
             raise ValueError(f"seeds: got {' '.join(map(str, seeds)) or 'none'}; give one or more, each once")
         planned = Study(**vars(planned) | {"seeds": seeds})
-    directory = out / f"{study}-{'paper' if paper else 'quick'}"
+    size = "paper" if paper else "quick"
+    directory = out / f"{study}-{size}"
     runs = execute(planned, directory, jobs or len(os.sched_getaffinity(0)), watch)
-    report(planned, runs, directory)
+    chosen = f" --seeds {' '.join(map(str, seeds))}" if seeds else ""
+    data = " --data-dir DATA" if data_dir else ""
+    report(planned, runs, directory, f"python -m benchmarks run {study} --{size}{chosen}{data}")
 
 
 def watch(run: Finished, left: int) -> None:
@@ -68,12 +69,11 @@ def watch(run: Finished, left: int) -> None:
     say(f"{where} seed {run.seed}: {came}, {left} to go")
 
 
-def report(study: Study, runs: Sequence[Finished], directory: Path) -> None:
+def report(study: Study, runs: Sequence[Finished], directory: Path, command: str) -> None:
     """Writes the table as CSV, LaTeX and Markdown with the words, and the picture; shows table and words."""
     found = entries(study, values(study, runs))
-    origin = f"python -m benchmarks {shlex.join(sys.argv[1:])}"
     commits = sorted({str(History(run.directory).config["commit"]) for run in runs if not run.failure})
-    made = f"{origin}, commit {' and '.join(commits)}"
+    made = f"{command}, commit {' and '.join(commits)}"
     base = directory / study.name
     write_text(base.with_suffix(".csv"), f"# {made}\n{frame(study, found).to_csv(index=False, float_format='%.6g')}")
     write_text(base.with_suffix(".tex"), latex(study, found))

@@ -5,6 +5,7 @@ experiment. What has finished is not run again, what was cut short goes on from 
 was changed is another directory.
 """
 
+import gc
 import hashlib
 import json
 import multiprocessing
@@ -169,6 +170,8 @@ def _run_one(experiment: Experiment) -> str | None:
             run(experiment)
     except RunFailed as error:
         return str(error)
+    finally:
+        gc.collect()  # a run's data are in reference cycles, which would wait for many runs
     return None
 
 
