@@ -151,13 +151,13 @@ def sent_back(which: Literal["least", "most"]) -> Metric:
     )
 
 
-def trained_flops() -> Metric:
-    """Operations of training on one sample, over all clients."""
+def _flops_per_sample(history: History) -> float:
+    solver = history.experiment
+    assert solver.local_steps is not None
+    commits = _kind(history, "commit")
+    return (
+        1e-6 * sum(_number(line["flops"]) for line in commits) / (len(commits) * solver.local_steps * solver.batch_size)
+    )
 
-    def of(history: History) -> float:
-        commits = _kind(history, "commit")
-        return (
-            1e-6 * sum(_number(line["flops"]) for line in commits) / sum(_number(line["samples"]) for line in commits)
-        )
 
-    return Metric("MFLOP a sample", of, "less", ".1f")
+FLOPS_PER_SAMPLE = Metric("MFLOP a sample", _flops_per_sample, "less", ".1f")  # of tasks that are counted in steps
