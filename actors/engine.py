@@ -21,6 +21,7 @@ from fedraa.experiment import Experiment
 from fedraa.history import CHECKPOINTS
 from fedraa.interrupt import interruptible, uninterrupted
 from fedraa.loop import Progress, RunFailed
+from fedraa.resources import workers
 
 WATCH_SECONDS = 0.2
 DEATHS = 3  # of the server, without a checkpoint in between, before the run is given up
@@ -41,7 +42,7 @@ def run_on_ray(assembly: Assembly, directory: Path, watch: Callable[[Progress], 
         actor = ray.remote(ParameterServer).options(num_cpus=0, max_concurrency=2, scheduling_strategy=here)
         deaths, last = 0, None
         while True:
-            server: Any = actor.remote(hosted, directory.resolve(), blocks, worker_count(experiment), gpus=0.0)
+            server: Any = actor.remote(hosted, directory.resolve(), blocks, workers(experiment), gpus=0.0)
             try:
                 return _follow(server, server.execute.remote(resume), watch, stop)
             except RayActorError:
@@ -72,11 +73,6 @@ def _follow(server: Any, end: ray.ObjectRef[Any], watch: Callable[[Progress], No
         raise
 
 
-def worker_count(experiment: Experiment) -> int:
-    """The worker actors that an experiment asks for."""
-    return experiment.workers or min(experiment.clients, os.cpu_count() or 1)
-
-
 @contextmanager
 def cluster(experiment: Experiment) -> Iterator[None]:
     """Ray for one or more runs: the one already joined, the one at `address`, or one of our own.
@@ -89,7 +85,7 @@ def cluster(experiment: Experiment) -> Iterator[None]:
     with TemporaryDirectory(prefix="fedraa-", ignore_cleanup_errors=True) as directory:
         own: dict[str, Any] = {}
         if experiment.address is None:
-            cpus = max(os.cpu_count() or 1, worker_count(experiment) * experiment.threads_per_worker)
+            cpus = max(os.cpu_count() or 1, workers(experiment) * experiment.threads_per_worker)
             own = {"num_cpus": cpus, "include_dashboard": False, "_temp_dir": directory}
         ray.init(address=experiment.address, logging_level=logging.ERROR, log_to_driver=False, **own)
         try:
