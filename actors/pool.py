@@ -1,41 +1,44 @@
-"""Worker actors behind the pool's interface: queues of two, earliest due first; the dead are replaced."""
+"""Worker actors behind the pool's interface: queues of two calls, earliest due first; the dead are replaced."""
 
 import heapq
 import logging
+import math
 import time
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import ray
 from ray.exceptions import RayError, RayTaskError
 
 from actors.blocks import Blocks
+from actors.jobs import Packer
 from actors.patience import Patience
 from actors.worker import Worker
 from fedraa.loop import ATTEMPTS, RunFailed
 from fedraa.messages import Evaluation, Fault, Task, Update, Vector
 
-DEPTH = 2  # tasks queued on a worker: one in training, one already there when it ends
+DEPTH = 2  # calls queued on a worker: one in training, one already there when it ends
+GROUP_SECONDS = 0.1  # of training in one call, of more than one task: a call costs milliseconds
+GROUP_BYTES = 32 * 2**20  # of answers to one call
 DEATHS = 3  # of a worker, one after another with nothing done in between, before it is given up
 GLANCE = 1.0  # seconds between two looks at who has hung
 DIED = "worker died"
 START, TRAIN, EVALUATE = "start", "train", "evaluate"
-NOTHING: Vector = np.empty(0, np.float32)
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
 class _Call:
-    """A call to a worker; `what` is the task's number or the evaluation that it is for."""
+    """A call to a worker: to start, to train `tasks`, or for an evaluation."""
 
     kind: str
     seat: "_Seat"
     ref: ray.ObjectRef[Any]
     work: float = 1.0
-    what: "int | PendingEvaluation | None" = None
+    tasks: list[Task] = field(default_factory=list)
+    evaluation: "PendingEvaluation | None" = None
 
 
 @dataclass(eq=False)
@@ -47,15 +50,6 @@ class _Seat:
     deaths: int
     since: float = field(default_factory=time.monotonic)
     calls: deque[_Call] = field(default_factory=deque)
-
-
-@dataclass
-class _Shared:
-    """A buffer in the object store and how many tasks still need it."""
-
-    buffer: Vector
-    ref: ray.ObjectRef[Any]
-    uses: int = 0
 
 
 @dataclass
@@ -78,9 +72,10 @@ class PendingEvaluation:
 class RayPool:
     """Trains tasks on worker actors; equal outcomes whichever worker trains which task.
 
-    One buffer is put into the object store once, however many tasks carry it. A worker that dies or hangs is
-    replaced: the task that it was at comes back as a fault, those that waited behind it go to other workers. One
-    that dies `DEATHS` times in a row is given up; without any left, RunFailed.
+    Short tasks travel in groups, by the pace seen last, where many wait. A worker that dies or hangs is replaced:
+    the task that it was at comes back as a fault, those that waited behind it go to other workers. If it was at a
+    group, or one of a group erred, nobody knows yet which task is to blame: each goes again, alone. A worker that
+    dies `DEATHS` times in a row is given up; without any left, RunFailed.
     """
 
     recipe: ray.ObjectRef[Any]
@@ -98,19 +93,18 @@ class RayPool:
     _calls: dict[ray.ObjectRef[Any], _Call] = field(default_factory=dict)
     _outcomes: dict[int, Update | Fault] = field(default_factory=dict)
     _faults: deque[Fault] = field(default_factory=deque)
-    _shared: dict[int, _Shared] = field(default_factory=dict)
+    _alone: set[int] = field(default_factory=set)
+    _pace: float = math.inf
     _last: str = ""
 
     def __post_init__(self) -> None:
+        self._packer = Packer(self.blocks)
         for number in range(self.workers):
             self._spawn(number, deaths=0)
 
     def submit(self, task: Task, due: float) -> None:
         self._tasks[task.id] = (task, due)
-        shared = self._shared.get(id(task.params))
-        if shared is None:
-            shared = self._shared[id(task.params)] = _Shared(task.params, ray.put(task.params))
-        shared.uses += 1
+        self._packer.expect(task)
         heapq.heappush(self._waiting, (due, task.id))
         self._send()
 
@@ -176,17 +170,38 @@ class RayPool:
     def _send(self) -> None:
         """Fills the queues of the workers, the emptiest first, with the tasks that are due first."""
         while self._waiting and (seat := self._emptiest()) is not None and len(seat.calls) < DEPTH:
-            _, number = heapq.heappop(self._waiting)
+            tasks = self._group()
+            jobs, beside = self._packer.pack(tasks)
+            ref = seat.actor.train_all.remote(jobs, *beside)
+            self._call(_Call(TRAIN, seat, ref, work=sum(map(self._work, tasks)), tasks=tasks))
+
+    def _group(self) -> list[Task]:
+        """The task that is due first and, if they are short, some of the next; they wait no more."""
+        share = len(self._waiting) // (DEPTH * len(self._seats))
+        tasks: list[Task] = []
+        seconds = size = 0.0
+        while self._waiting:
+            number = self._waiting[0][1]
             task, _ = self._tasks[number]
-            x, y, rows = self.blocks.find(task.client)
-            header = replace(task, params=NOTHING)
-            ref = seat.actor.train.remote(header, self._shared[id(task.params)].ref, x, y, rows)
-            self._call(_Call(TRAIN, seat, ref, work=float((rows[1] - rows[0]) * task.params.size), what=number))
+            seconds += self._pace * self._work(task)
+            size += task.params.nbytes
+            full = len(tasks) >= share or seconds > GROUP_SECONDS or size > GROUP_BYTES
+            if tasks and (full or number in self._alone):
+                break
+            heapq.heappop(self._waiting)
+            tasks.append(task)
+            if number in self._alone:
+                break
+        return tasks
+
+    def _work(self, task: Task) -> float:
+        """About proportional to how long it takes."""
+        return float(self._packer.samples(task) * task.params.size)
 
     def _start(self, pending: PendingEvaluation) -> None:
         if (seat := self._emptiest()) is not None:
             ref = seat.actor.evaluate.remote(pending.params, self.evaluation_data)
-            self._call(_Call(EVALUATE, seat, ref, what=pending))
+            self._call(_Call(EVALUATE, seat, ref, evaluation=pending))
 
     def _end(self, call: _Call) -> None:
         """A call has ended: with a result, an error in what it ran, or the worker's death."""
@@ -218,23 +233,36 @@ class RayPool:
 
     def _deliver(self, call: _Call, result: Any, wrong: str | None) -> None:
         """The outcome of a call to whom it is for: its result, or what went wrong."""
-        seat = call.seat.number
-        if call.kind == TRAIN:
-            assert isinstance(call.what, int)
-            self._outcomes[call.what] = result if wrong is None else Fault(call.what, seat, wrong)
-            task, _ = self._tasks.pop(call.what)
-            shared = self._shared[id(task.params)]
-            shared.uses -= 1
-            if not shared.uses:
-                del self._shared[id(task.params)]
-            return
-        if wrong is not None:
-            self._faults.append(Fault(None, seat, wrong))
-        if isinstance(call.what, PendingEvaluation):
-            if wrong is None:
-                call.what.evaluation = result
-            else:
-                self._evaluate_again(call.what, wrong)
+        seat, tasks = call.seat.number, call.tasks
+        if wrong is None:
+            self._take_in(call, result)
+        elif len(tasks) == 1:
+            self._alone.add(tasks[0].id)
+            self._settle(tasks[0], Fault(tasks[0].id, seat, wrong))
+        else:
+            self._faults.append(Fault(None, seat, wrong + (f"; {len(tasks)} tasks go again, alone" if tasks else "")))
+            self._alone.update(task.id for task in tasks)
+            self._queue(tasks)
+            if call.evaluation is not None:
+                self._evaluate_again(call.evaluation, wrong)
+
+    def _take_in(self, call: _Call, result: Any) -> None:
+        if call.evaluation is not None:
+            call.evaluation.evaluation = result
+        elif call.tasks:
+            for task, update in zip(call.tasks, result, strict=True):
+                self._alone.discard(task.id)
+                self._settle(task, update)
+            self._pace = sum(update.seconds for update in result) / call.work
+
+    def _settle(self, task: Task, outcome: Update | Fault) -> None:
+        del self._tasks[task.id]
+        self._packer.release(task)
+        self._outcomes[task.id] = outcome
+
+    def _queue(self, tasks: list[Task]) -> None:
+        for task in tasks:
+            heapq.heappush(self._waiting, (self._tasks[task.id][1], task.id))
 
     def _evaluate_again(self, pending: PendingEvaluation, wrong: str) -> None:
         pending.failures += 1
@@ -258,10 +286,9 @@ class RayPool:
         culprit, *innocent = seat.calls
         self._deliver(culprit, None, what)
         for call in innocent:
-            if isinstance(call.what, PendingEvaluation):
-                self._start(call.what)
-            elif call.what is not None:
-                heapq.heappush(self._waiting, (self._tasks[call.what][1], call.what))
+            self._queue(call.tasks)
+            if call.evaluation is not None:
+                self._start(call.evaluation)
 
 
 def _line(text: str, number: int) -> str:

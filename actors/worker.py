@@ -1,11 +1,12 @@
 """The worker actor: a Trainer in a process of its own."""
 
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from actors.jobs import Job
 from fedraa.data import Federated
 from fedraa.local import Evaluator, Recipe, choose_device
 from fedraa.messages import Evaluation, Task, Update, Vector
@@ -28,17 +29,17 @@ class Worker:
     def started(self) -> None:
         """Answers as soon as the worker is there."""
 
-    def train(
-        self,
-        header: Task,
-        params: Vector,
-        x: npt.NDArray[np.generic],
-        y: npt.NDArray[np.int64],
-        rows: tuple[int, int],
-    ) -> Update:
-        """Trains the task (its `params` travel beside it) on rows [start, end) of a block of data."""
-        start, end = rows
-        return self._trainer.train(replace(header, params=params), x[start:end], y[start:end])
+    def train_all(self, jobs: list[Job], *beside: npt.NDArray[Any]) -> list[Update]:
+        """Trains one task after another; what they share travels `beside` them."""
+        updates = []
+        for job in jobs:
+            start, end = job.rows
+            updates.append(self.train(job.task(beside), beside[job.x][start:end], beside[job.y][start:end]))
+        return updates
+
+    def train(self, task: Task, x: npt.NDArray[np.generic], y: npt.NDArray[np.int64]) -> Update:
+        """Trains one task on its client's shard."""
+        return self._trainer.train(task, x, y)
 
     def evaluate(self, params: Vector, data: Federated) -> Evaluation:
         if self._evaluator is None:

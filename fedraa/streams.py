@@ -1,6 +1,7 @@
 """Every random stream is a pure function of (seed, name, index): nothing to save, nothing to restore."""
 
 import hashlib
+from functools import cache
 
 import numpy as np
 
@@ -20,5 +21,6 @@ def torch_seed(seed: int, stream: str, *index: int) -> int:
     return (int(words[0]) << 31) ^ int(words[1])
 
 
+@cache
 def _key(stream: str) -> int:
     return int.from_bytes(hashlib.blake2b(stream.encode(), digest_size=8).digest(), "little")

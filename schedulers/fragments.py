@@ -6,11 +6,8 @@ from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from schedulers.bound import Costs, offline_sets
-
-Ints = npt.NDArray[np.int64]
+from schedulers.bound import Costs, Ints, offline_sets
 
 # Costs are models: a shard with one sample more than another must not change which fragments a device may take,
 # and the bound K*, itself one of the costs, must not be missed by an ulp.

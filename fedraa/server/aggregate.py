@@ -35,7 +35,8 @@ class CoverageMean:
 
     A coordinate that no client covers is not moved (RA-Fed, SubDisMO, HeteroFL, FedRolex; FedAvg with full
     models). With `fill`, rule B: the mean is over all participants, those that do not cover a coordinate
-    count with the old value, so a step shrinks with its coverage (shuffled submodels, Algorithm 1).
+    count with the old value, so a step shrinks with its coverage (shuffled submodels, Algorithm 1). Clients that
+    train everything are counted and weighed once, not at every coordinate.
     """
 
     def __init__(self, size: int, *, fill: bool = False) -> None:
@@ -44,21 +45,28 @@ class CoverageMean:
         self._weight = np.zeros(size, np.float32)
         self._count = np.zeros(size, np.int32)
         self._participants = 0.0
+        self._whole_weight, self._whole_count = np.float32(0), 0
 
     def add(self, client: int, where: Index | slice, gain: Vector, weight: float, lr: float) -> None:
-        self._gain[where] += np.float32(weight) * gain
-        self._weight[where] += np.float32(weight)
-        self._count[where] += 1
         self._participants += weight
+        if isinstance(where, slice):
+            self._gain += np.float32(weight) * gain
+            self._whole_weight += np.float32(weight)
+            self._whole_count += 1
+        else:
+            self._gain[where] += np.float32(weight) * gain
+            self._weight[where] += np.float32(weight)
+            self._count[where] += 1
 
     def finish(self, lr: float) -> tuple[Vector, Counts, Mask]:
-        covered = self._count > 0
-        divisor = np.float32(self._participants) if self._fill else self._weight
+        count = self._count + np.int32(self._whole_count)
+        covered = count > 0
+        divisor = np.float32(self._participants) if self._fill else self._weight + self._whole_weight
         mean = np.divide(self._gain, divisor, out=np.zeros_like(self._gain), where=covered)
-        count = self._count.copy()
         for total in (self._gain, self._weight, self._count):
             total.fill(0)
         self._participants = 0.0
+        self._whole_weight, self._whole_count = np.float32(0), 0
         return mean, count, covered
 
     def state(self) -> State:
@@ -67,11 +75,14 @@ class CoverageMean:
             "weight": self._weight,
             "count": self._count,
             "participants": self._participants,
+            "whole_weight": self._whole_weight,
+            "whole_count": self._whole_count,
         }
 
     def restore(self, state: State) -> None:
         self._gain[:], self._weight[:], self._count[:] = state["gain"], state["weight"], state["count"]
         self._participants = state["participants"]
+        self._whole_weight, self._whole_count = np.float32(state["whole_weight"]), state["whole_count"]
 
 
 class MemorisedMean:
