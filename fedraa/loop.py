@@ -95,6 +95,7 @@ class Loop:
         self._tasks: dict[int, tuple[Task, float]] = {}
         self._due: list[tuple[float, int]] = []
         self._arrived: dict[int, Update] = {}
+        self._there: list[tuple[float, int]] = []  # a heap of what has arrived, by when it is due
         self._failures: dict[int, int] = {}
         self._waiting: deque[int] = deque()
         self._pending: _Evaluating | None = None
@@ -213,18 +214,19 @@ class Loop:
 
     def _next_real(self) -> Update | None:
         """The update that was first both there and due; None if there is none yet."""
-        first = min(((self._tasks[number][1], number) for number in self._arrived), default=None)
-        patience = POLL if first is None else min(POLL, max(0.0, first[0] - self._clock()))
+        patience = min(POLL, max(0.0, self._there[0][0] - self._clock())) if self._there else POLL
         for outcome in self.pool.ready(patience):
             number = None if outcome.task in self._arrived else outcome.task
             if (update := self._admit(outcome, number)) is not None:
                 self._arrived[update.task] = update
+                heapq.heappush(self._there, (self._tasks[update.task][1], update.task))
         self._collect(0)
         self._now = self._clock()
-        if first is None or first[0] > self._now:
+        if not self._there or self._there[0][0] > self._now:
             return None
-        del self._tasks[first[1]]
-        return self._arrived.pop(first[1])
+        _, number = heapq.heappop(self._there)
+        del self._tasks[number]
+        return self._arrived.pop(number)
 
     def _admit(self, outcome: Update | Fault, number: int | None) -> Update | None:
         """The outcome if it is a good answer to task `number`; if not, that is recorded and the task sent again."""

@@ -1,0 +1,60 @@
+"""Many clients: what is done once per run takes seconds for a hundred thousand, what is done per event is O(1)."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+from fedraa.assembly import Assembly, assemble
+from fedraa.data import Dataset
+from fedraa.experiment import Experiment
+from fedraa.messages import Update
+from fedraa.runner import describe
+
+MANY = 100_000
+
+
+def fleet(clients: int, method: str) -> Assembly:
+    rng = np.random.default_rng(0)
+    x, y = rng.random((MANY, 8), np.float32), rng.integers(0, 10, MANY)
+    dataset = Dataset("noise", x, y, x[:100], y[:100], 10)
+    return assemble(
+        Experiment(method=method, clients=clients, hidden=(16,), capabilities="lognormal:0.5", seed=0), dataset=dataset
+    )
+
+
+@pytest.mark.parametrize("method", ["fed-raa", "fedavg"])
+def test_a_hundred_thousand_clients_start_in_seconds(method: str) -> None:
+    fleet(10, method)  # imports and first calls of torch
+    started = time.process_time()
+    assembly = fleet(MANY, method)
+    server = assembly.server(lambda *_, **__: None)
+    clients = iter(server.begin())
+    tasks = [server.assign(next(clients), 0.0) for _ in range(100)]
+    written = json.dumps(describe(assembly))
+    assert time.process_time() - started < 10
+    assert [task.client for task in tasks] == list(range(100))
+    assert len(json.loads(written)["resolved"]["samples"]) == MANY
+
+
+def per_event(clients: int, learn: bool) -> float:
+    """CPU seconds per assignment and commit: the best of some batches."""
+    assembly = fleet(clients, "fed-raa")
+    server = assembly.server(lambda *_, **__: None)
+    server._learn = learn  # type: ignore[attr-defined]  # as on the wall clock
+    best = float("inf")
+    for batch in range(5):
+        started = time.process_time()
+        for event in range(400 * batch, 400 * (batch + 1)):
+            now = float(event)
+            task = server.assign(event % clients, now)
+            update = Update(task.id, task.client, task.fragment, task.version, task.params, 1, 0.1, 0.0)
+            server.commit(update, now + 1)
+        best = min(best, (time.process_time() - started) / 400)
+    return best
+
+
+@pytest.mark.parametrize("learn", [False, True])
+def test_an_event_costs_the_same_in_a_fleet_of_any_size(learn: bool) -> None:
+    assert per_event(20_000, learn) < 5 * per_event(50, learn)
