@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedraa.data.vision import import_torchvision
 from fedraa.submodels import IndexSet, Traced, flatten, load, measure, trace
 from fedraa.submodels.flat import trainable
 from fedraa.submodels.recorder import tensors
@@ -33,14 +34,7 @@ TOLERANCE = 1e-6  # relative, in float64
 
 def torchvision_models() -> ModuleType:
     """`torchvision.models`, also where torchvision's own operators are not compiled in."""
-    try:
-        importlib.import_module("torchvision")
-    except RuntimeError:  # the build has no nms, which classification does not need
-        library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]  # as torch has it
-        for operator in ("nms", "qnms"):
-            signature = f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-            library.define(signature)  # type: ignore[no-untyped-call]  # as torch has it
-        torchvision_models.library = library  # type: ignore[attr-defined]  # undefined again if it is collected
+    import_torchvision()
     return importlib.import_module("torchvision.models")
 
 

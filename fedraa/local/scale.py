@@ -1,5 +1,7 @@
 """Inverse-share scaling of a fragment's activations while it trains (ALGORITHMS section 4 row 9)."""
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
 
 from fedraa.submodels import Traced
@@ -19,7 +21,7 @@ def scale_readers(module: nn.Module, traced: Traced, widths: tuple[int, ...]) ->
                 module.get_submodule(owner).register_forward_pre_hook(_scaled(group.size / kept))
 
 
-def _scaled(factor: float):  # type: ignore[no-untyped-def]  # torch's hook type is not public
+def _scaled(factor: float) -> Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor, ...]]:
     def hook(layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (inputs[0] * factor, *inputs[1:])
 
