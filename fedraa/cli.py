@@ -133,6 +133,20 @@ class Report:
         say(f"{self.out}; tables and figures for papers are in {folder}")
 
 
+@dataclass(frozen=True)
+class Profile:
+    """Where a run's real time went: training, waiting, sending, mixing, evaluating."""
+
+    run: tyro.conf.Positional[Path]
+    """A run directory."""
+
+    def __call__(self) -> None:
+        from fedraa.display import profile_table
+        from fedraa.profile import profile
+
+        profile_table(profile(self.run))
+
+
 COMMANDS: dict[str, Callable[..., Callable[[], None]]] = {
     "run": Run,
     "resume": Resume,
@@ -141,6 +155,7 @@ COMMANDS: dict[str, Callable[..., Callable[[], None]]] = {
     "plan": Plan,
     "replay": Replay,
     "report": Report,
+    "profile": Profile,
 }
 
 

@@ -37,6 +37,14 @@ def show(table: Table) -> None:
     console.print(table)
 
 
+def profile_table(rows: list[tuple[str, str, float, float]]) -> None:
+    """Who, what, seconds and the share of the time that there was."""
+    table = Table("who", "doing", "seconds", "share", box=box.SIMPLE_HEAD)
+    for who, what, seconds, share in rows:
+        table.add_row(who, what, f"{seconds:.2f}", f"{share:.1%}")
+    show(table)
+
+
 @contextmanager
 def progress(experiment: Experiment) -> Iterator[Callable[[Progress], None]]:
     """Shows a bar for as long as a run lasts; silent if the run is quiet or the output is no terminal."""

@@ -18,6 +18,7 @@ from fedraa.checkpoint import State
 from fedraa.history import EventLog
 from fedraa.messages import Fault, Task, Update, Vector
 from fedraa.pool import PendingEvaluation, Pool
+from fedraa.profile import Stopwatch
 from fedraa.server import Server
 from fedraa.server.door import refuse
 from fedraa.timing import Timing
@@ -103,6 +104,7 @@ class Loop:
         self._save_at = 0.0
         self._accuracy: float | None = None
         self.time_to_target: float | None = None
+        self.server_time, self.worker_time = Stopwatch(), Stopwatch()
 
     def begin(self) -> None:
         """Start anew."""
@@ -123,6 +125,8 @@ class Loop:
             "saved": self._saved,
             "accuracy": self._accuracy,
             "time_to_target": self.time_to_target,
+            "server_time": dict(self.server_time.seconds),
+            "worker_time": dict(self.worker_time.seconds),
         }
 
     def restore(self, state: State) -> None:
@@ -138,6 +142,8 @@ class Loop:
             self._pending = _Evaluating(**pending, result=self.pool.evaluate(pending["params"]))
         self._evaluated, self._saved = state["evaluated"], state["saved"]
         self._accuracy, self.time_to_target = state["accuracy"], state["time_to_target"]
+        self.server_time.seconds.update(state["server_time"])
+        self.worker_time.seconds.update(state["worker_time"])
 
     def run(self) -> str | None:
         """Runs to the end; returns which limit ended it (steps, time or accuracy), or None if it was stopped."""
@@ -154,18 +160,24 @@ class Loop:
         """Do what is next; returns the limit that has ended the run once all is done."""
         reason, step = self._ended(), self.server.step
         if self._evaluated != step and (reason is not None or step % self._eval_every == 0):
-            if self._collect(POLL):
-                self._evaluate()
+            with self.server_time.on("evaluate"):
+                if self._collect(POLL):
+                    self._evaluate()
         elif self._pending is not None and (reason is not None or self._limits.accuracy is not None):
-            self._collect(POLL)
+            with self.server_time.on("evaluate"):
+                self._collect(POLL)
         elif reason is not None:
             return reason
         elif self._waiting:
-            self._offer()
+            with self.server_time.on("dispatch"):
+                self._offer()
         elif self._checkpoint_is_due():
-            self._checkpoint()
+            with self.server_time.on("save"):
+                self._checkpoint()
         elif (update := self._next_real() if self._wall else self._next_virtual()) is not None:
-            self._waiting.extend(self.server.commit(update, self._now))
+            self.worker_time.seconds["train"] += update.seconds
+            with self.server_time.on("mix"):
+                self._waiting.extend(self.server.commit(update, self._now))
             self._watch(Progress(self.server.step, self._now, self._accuracy, len(self._tasks), self._limits))
         return None
 
@@ -204,7 +216,8 @@ class Loop:
             raise RunFailed(
                 f"no device at work ({len(self._tasks)} are) will ever be there to finish; end the run earlier"
             )
-        outcome = self.pool.wait(number, POLL)
+        with self.server_time.on("wait"):
+            outcome = self.pool.wait(number, POLL)
         update = None if outcome is None else self._admit(outcome, number)
         if update is not None:
             heapq.heappop(self._due)
@@ -215,7 +228,9 @@ class Loop:
     def _next_real(self) -> Update | None:
         """The update that was first both there and due; None if there is none yet."""
         patience = min(POLL, max(0.0, self._there[0][0] - self._clock())) if self._there else POLL
-        for outcome in self.pool.ready(patience):
+        with self.server_time.on("wait"):
+            outcomes = self.pool.ready(patience)
+        for outcome in outcomes:
             number = None if outcome.task in self._arrived else outcome.task
             if (update := self._admit(outcome, number)) is not None:
                 self._arrived[update.task] = update
@@ -232,7 +247,8 @@ class Loop:
         """The outcome if it is a good answer to task `number`; if not, that is recorded and the task sent again."""
         task, due = (None, 0.0) if number is None else self._tasks.get(number, (None, 0.0))
         if isinstance(outcome, Update):
-            wrong = refuse(outcome, task, max_norm=self._max_update_norm)
+            with self.server_time.on("mix"):
+                wrong = refuse(outcome, task, max_norm=self._max_update_norm)
             if wrong is None:
                 return outcome
             outcome = Fault(outcome.task, None, f"update refused: {wrong}")
@@ -265,6 +281,7 @@ class Loop:
             return False
         pending, self._pending = self._pending, None
         self._accuracy = evaluation.accuracy
+        self.worker_time.seconds["evaluate"] += evaluation.seconds
         self.log.evaluated(pending.step, pending.t, evaluation)
         if self._limits.accuracy is not None and evaluation.accuracy >= self._limits.accuracy:
             self.time_to_target = pending.t

@@ -69,10 +69,14 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The full model on the test set; client figures are over the clients' own test shards."""
+    """The full model on the test set; client figures are over the clients' own test shards.
+
+    `seconds` is the worker's own time.
+    """
 
     accuracy: float
     loss: float
     client_mean: float
     client_std: float
     client_worst: float
+    seconds: float = field(default=0.0, compare=False)

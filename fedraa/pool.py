@@ -20,6 +20,8 @@ class PendingEvaluation(Protocol):
 class Pool(Protocol):
     """Takes tasks, gives updates; a task that fails comes back as a Fault, for the loop to decide on."""
 
+    workers: int
+
     def submit(self, task: Task, due: float) -> None:
         """Train the task some time; tasks due earlier go first."""
 
@@ -51,6 +53,8 @@ class _Dropped(Exception):
 
 class LocalPool:
     """Trains in this process, one task at a time, when its outcome is asked for, however long it takes."""
+
+    workers = 1
 
     def __init__(self, trainer: Trainer, evaluator: Evaluator, data: Federated) -> None:
         self._trainer = trainer

@@ -1,6 +1,7 @@
 """The full model on the test set, and on each client's own share of it."""
 
 import copy
+import time
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,7 @@ class Evaluator:
 
     def evaluate(self, params: Vector) -> Evaluation:
         """Accuracy and mean cross-entropy of the model with these parameters [d]."""
+        started = time.perf_counter()
         self.prepare(params)
         x, y = self._data.dataset.x_test, self._data.dataset.y_test
         correct = np.empty(len(y), bool)
@@ -46,6 +48,7 @@ class Evaluator:
             client_mean=float(clients.mean()),
             client_std=float(clients.std()),
             client_worst=float(clients.min()),
+            seconds=time.perf_counter() - started,
         )
 
     def prepare(self, params: Vector) -> nn.Module:

@@ -1,0 +1,45 @@
+"""The breakdown of a run's real time."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedraa.cli import main
+from fedraa.experiment import Experiment
+from fedraa.front import run
+from fedraa.profile import PROFILE, Stopwatch, profile
+
+
+def test_shares_are_of_the_time_that_there_was(tmp_path: Path) -> None:
+    server = {"wait": 6.0, "dispatch": 1.0, "mix": 2.0}
+    measured = {"wall": 10.0, "count": 2, "server": server, "workers": {"train": 15.0, "evaluate": 1.0}}
+    (tmp_path / PROFILE).write_text(json.dumps(measured))
+    shares = {(who, what): share for who, what, _, share in profile(tmp_path)}
+    assert shares["server", "waiting for the next update"] == 0.6
+    assert shares["server", "other"] == pytest.approx(0.1)  # 10 - 6 - 1 - 2
+    assert shares["workers", "training"] == 0.75  # 15 of 2 x 10
+    assert shares["workers", "other"] == pytest.approx(0.2)
+
+
+def test_a_run_tells_where_its_time_went(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    history = run(Experiment(engine="local", hidden=(8,), clients=3, updates=9, local_steps=2, out=tmp_path / "run"))
+    seconds = {(who, what): spent for who, what, spent, _ in profile(history.directory)}
+    assert 0 < seconds["workers", "training"] <= seconds["server", "waiting for the next update"]
+    assert seconds["workers", "evaluating"] > 0
+    whole = json.loads((history.directory / PROFILE).read_text())["wall"]
+    assert sum(spent for (who, _), spent in seconds.items() if who == "server") == pytest.approx(whole)
+    assert main(["profile", str(history.directory)]) == 0
+    assert "training" in capsys.readouterr().out
+
+
+def test_what_has_not_ended_has_no_profile(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^run: .* has no profile.json; the run has not ended"):
+        profile(tmp_path)
+
+
+def test_a_stopwatch_stops_on_errors_too() -> None:
+    watch = Stopwatch()
+    with pytest.raises(KeyError), watch.on("work"):
+        raise KeyError
+    assert watch.seconds["work"] > 0
