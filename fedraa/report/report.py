@@ -1,6 +1,5 @@
 """The report of some runs: what is in it, and the files that it comes as."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -30,6 +29,7 @@ def report(
     sections = _sections(groups, landscape=landscape)
     themes = THEMES[theme]
     pictures = [picture for section in sections for picture in section.pictures]
+    assert len({picture.name for picture in pictures}) == len(pictures)  # they name files
     images = {picture.name: {each: render(picture, each) for each in themes} for picture in pictures}
     folder = out.with_name(out.stem + FILES)
     folder.mkdir(parents=True, exist_ok=True)
@@ -70,9 +70,8 @@ def _of_group(group: Group, sharp: float | None) -> Section:
     run = group.first
     others = "" if len(group.runs) == 1 else f" The figures show seed {run.seed} of {len(group.runs)}."
     text = f"{run.clients} clients, {run.summary['tasks']} tasks in {run.end:.4g} time units.{others}"
-    name = re.sub(r"[^a-z0-9.]+", "-", group.label.lower())
-    pictures = single.pictures(run, name)
+    pictures = single.pictures(run, group.slug)
     if sharp is not None:
         module, x, y = trained(run.history)
-        pictures += terrain.pictures(surface(module, x, y), sharp, name, len(y))
+        pictures += terrain.pictures(surface(module, x, y), sharp, group.slug, len(y))
     return Section(group.label, text, pictures=pictures)

@@ -1,5 +1,6 @@
 """The runs of a report, read once, and grouped: same experiment, different seeds."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +14,7 @@ from fedraa.history import CONFIG, History
 
 # What two runs of one group may differ in.
 PER_RUN = {"seed", "out", "quiet", "address"}
+LABEL = 40  # characters of a label that a legend can take
 
 
 class Run:
@@ -89,18 +91,14 @@ class Group:
     label: str
     runs: tuple[Run, ...]
 
-    def summaries(self, name: str) -> list[float]:
-        """One figure of every run's summary; NaN where a run has none."""
-        return [float("nan") if run.summary[name] is None else float(run.summary[name]) for run in self.runs]
-
     @property
     def first(self) -> Run:
         return self.runs[0]
 
     @property
-    def seeds(self) -> str:
-        seeds = [run.seed for run in self.runs]
-        return f"seed {seeds[0]} alone" if len(seeds) == 1 else f"{len(seeds)} seeds"
+    def slug(self) -> str:
+        """The label as part of a file's name."""
+        return re.sub(r"[^a-z0-9.]+", "-", self.label.lower())
 
 
 def load(directories: Sequence[Path]) -> list[Group]:
@@ -132,12 +130,17 @@ def differing(runs: Sequence[Run]) -> list[str]:
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
-    """The method, and the flags that tell a run from the others of its method."""
+    """The method, and what tells a run from the others of its method: its flags, or a number if they are many."""
     labels = []
     for run in runs:
-        method = run.flags["method"]
-        telling = differing([other for other in runs if other.flags["method"] == method])
-        labels.append(", ".join([method, *(f"{name} {words(run.flags[name])}" for name in telling)]))
+        alike = [other for other in runs if other.flags["method"] == run.flags["method"]]
+        told = [
+            ", ".join([each.flags["method"], *(f"{name} {words(each.flags[name])}" for name in differing(alike))])
+            for each in alike
+        ]
+        place = alike.index(run)
+        short = max(map(len, told)) <= LABEL
+        labels.append(told[place] if short else f"{run.flags['method']} #{place + 1}")
     return labels
 
 

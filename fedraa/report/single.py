@@ -11,6 +11,8 @@ from fedraa.report.runs import Run
 from fedraa.report.theme import SEQUENTIAL, Picture, blank, legend
 from fedraa.report.timeline import lanes, sampled, time_use, time_use_caption, timeline, timeline_caption
 
+BARS = 40  # most of a histogram
+
 STALENESS = "Commits by how many updates of their fragment came between dispatch and commit; the line is the mean."
 UPDATES = "Committed tasks by the fragment that they trained."
 HEAT = "How often each client trained each fragment."
@@ -47,8 +49,9 @@ def pictures(run: Run, name: str) -> list[Picture]:
 def staleness(run: Run) -> Figure:
     figure, axes = blank(2.8)
     values = run.tasks.loc[run.tasks["done"], "staleness"].to_numpy(int)
-    counts = np.bincount(values, minlength=1)
-    axes.bar(range(len(counts)), counts, color="C0", width=0.8)
+    width = -(-(values.max(initial=0) + 1) // BARS)  # whole numbers to a bar
+    counts = np.bincount(values // width)
+    axes.bar(np.arange(len(counts)) * width + (width - 1) / 2, counts, color="C0", width=0.8 * width)
     axes.axvline(values.mean(), color="C1", linestyle="--", label=f"mean {values.mean():.2f}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("staleness")

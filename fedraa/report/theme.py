@@ -126,6 +126,6 @@ def legend(axes: Axes, title: str | None = None, keys: Sequence[Artist] | None =
         bbox_to_anchor=(0, 1.0),
         ncols=columns,
         borderaxespad=0.2,
-        handlelength=1.9,
-        columnspacing=1.2,
+        handlelength=2.0,
+        columnspacing=0.9,
     )

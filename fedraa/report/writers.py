@@ -13,11 +13,11 @@ def to_tensorboard(runs: Sequence[Path], directory: Path) -> None:
     """One TensorBoard run per run, by server step; ValueError if the package is missing."""
     try:
         from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise ValueError(f"tensorboard: {directory} cannot be written; pip install tensorboard first") from None
+    except ImportError as error:
+        raise ValueError(f"tensorboard: not to be had ({error}); pip install tensorboard first") from None
     for group in load(runs):
         for run in group.runs:
-            with SummaryWriter(str(directory / f"{group.label}-{run.seed}")) as writer:
+            with SummaryWriter(str(directory / f"{group.slug}-{run.seed}")) as writer:
                 for row in run.evals.itertuples():
                     for name in SCALARS:
                         writer.add_scalar(name, getattr(row, name), row.step, walltime=row.wall)
@@ -27,8 +27,8 @@ def to_wandb(runs: Sequence[Path], project: str) -> None:
     """One Weights & Biases run per run, by server step, seeds in one group; ValueError if the package is missing."""
     try:
         import wandb
-    except ImportError:
-        raise ValueError(f"wandb: {project!r} cannot be written; pip install wandb first") from None
+    except ImportError as error:
+        raise ValueError(f"wandb: not to be had ({error}); pip install wandb first") from None
     for group in load(runs):
         for run in group.runs:
             with wandb.init(

@@ -61,6 +61,13 @@ def test_runs_are_grouped_over_seeds(runs: Path) -> None:
     ]
 
 
+def test_groups_are_told_by_their_flags_or_by_a_number(runs: Path, tmp_path: Path) -> None:
+    run(Experiment(method="ist", rounds=2, out=tmp_path / "short", **FLAGS))
+    assert [group.label for group in load([runs / "ist-0", tmp_path])] == ["ist, rounds 3", "ist, rounds 2"]
+    run(Experiment(method="ist", rounds=2, lr=0.1, partition="dirichlet", out=tmp_path / "z", **FLAGS))
+    assert [group.label for group in load([runs / "ist-0", tmp_path])] == ["ist #1", "ist #2", "ist #3"]
+
+
 def test_a_run_given_twice_is_no_second_seed(runs: Path) -> None:
     with pytest.raises(ValueError, match="the same seed 0; give it once"):
         load([runs / "ist-0", runs / "ist-0"])
