@@ -39,6 +39,7 @@ from fedraa.loop import RunFailed
 from fedraa.messages import Task, Update
 from fedraa.methods import METHODS
 from fedraa.runner import Runner
+from fedraa.server.asynchronous import Buffer
 
 SEED = 0
 RESULTS = Path(__file__).parent / "results" / "chaos.csv"
@@ -81,8 +82,10 @@ class Outcome:
 
 
 def experiment(method: str, out: Path, engine: str) -> Experiment:
-    """About 120 commits of tiny tasks."""
-    limit = {"updates": 120} if METHODS[method].asynchronous else {"rounds": 20}
+    """About 120 commits of tiny tasks, and ten checkpoints."""
+    update = METHODS[method].update
+    steps = 20 if method in ROUNDS else 120 // (update.size if isinstance(update, Buffer) else 1)
+    limit = {"rounds": steps} if method in ROUNDS else {"updates": steps}
     return Experiment(
         method=method,
         engine=engine,
@@ -91,7 +94,7 @@ def experiment(method: str, out: Path, engine: str) -> Experiment:
         clients=6,
         local_steps=2,
         workers=2,
-        checkpoint_every=10 if METHODS[method].asynchronous else 2,
+        checkpoint_every=max(1, steps // 10),
         **limit,
     )
 
@@ -180,16 +183,19 @@ def drive(trial: Experiment, again: bool) -> None:
         run(trial)
 
 
-def with_the_driver_shot(method: str, directory: Path, dose: Dose, rng: np.random.Generator) -> tuple[int, int]:
-    """A run in processes that are killed one after another after some lines of log, with files torn in between.
+def with_the_driver_shot(
+    method: str, directory: Path, size: int, dose: Dose, rng: np.random.Generator
+) -> tuple[int, int]:
+    """A run in processes that are killed one after another somewhere in its log of `size` bytes, files being torn.
 
     Returns how many were killed, and how many files torn.
     """
     trial, context = experiment(method, directory, "local"), get_context("forkserver")
+    stretch = size // dose.shots_at_driver
     killed = torn = 0
     while not (directory / SUMMARY).exists():
         process = context.Process(target=drive, args=(trial, killed > 0))
-        enough = log_size(directory) + int(rng.integers(1, 10_000))
+        enough = log_size(directory) + int(rng.integers(1, stretch))
         process.start()
         while process.is_alive() and killed < dose.shots_at_driver:
             if log_size(directory) >= enough:
@@ -255,7 +261,7 @@ def torment(method: str, directory: Path, dose: Dose, rng: np.random.Generator) 
     outcome.server_kills = dose.shots_at_server
     while outcome.driver_kills < dose.shots_at_driver or outcome.torn < dose.tears:
         disturbed.append(directory / f"driver-{len(disturbed)}")
-        killed, torn = with_the_driver_shot(method, disturbed[-1], dose, rng)
+        killed, torn = with_the_driver_shot(method, disturbed[-1], log_size(undisturbed), dose, rng)
         outcome.driver_kills += killed
         outcome.torn += torn
     for run_directory in disturbed:
