@@ -16,6 +16,8 @@ Widths = tuple[int, ...]
 BYTES = 4  # of one float32 parameter
 # Real durations of a client that its speed is judged by; the median of a few forgets and forgives outliers.
 REMEMBERED = 5
+# Times that a table follows what was observed while every client is observed once: making one looks at them all.
+TABLES = 64
 
 
 class CostModel:
@@ -47,6 +49,7 @@ class CostModel:
         self._stem = stem
         self.compressor = Compressor.parse(solver.compress)
         self._ratios: dict[int, list[float]] = {}
+        self._fresh: list[tuple[int, float]] = []
 
     def load(
         self,
@@ -107,17 +110,28 @@ class CostModel:
             table[client] *= self._speed(client)
         return table
 
-    def observe(self, widths: Widths, client: int, real: float) -> None:
-        """Learn from a real duration: the client's row of later tables is scaled by the median of its last ratios."""
-        ratios = self._ratios.setdefault(client, [])
-        ratios.append(real / self.cost(widths, client, *self._moved(widths)))
-        del ratios[:-REMEMBERED]
+    def observe(self, widths: Widths, client: int, real: float) -> bool:
+        """Learn from a real duration: the client's row of later tables is scaled by the median of its last ratios.
+
+        Returns whether tables are others now; in a fleet of over `TABLES` clients that takes several observations.
+        """
+        self._fresh.append((client, real / self.cost(widths, client, *self._moved(widths))))
+        if len(self._fresh) < -(-len(self._sizes) // TABLES):
+            return False
+        for who, ratio in self._fresh:
+            ratios = self._ratios.setdefault(who, [])
+            ratios.append(ratio)
+            del ratios[:-REMEMBERED]
+        self._fresh.clear()
+        return True
 
     def state(self) -> State:
-        return {"ratios": {str(client): ratios for client, ratios in self._ratios.items()}}
+        ratios = {str(client): ratios for client, ratios in self._ratios.items()}
+        return {"ratios": ratios, "fresh": [[client, ratio] for client, ratio in self._fresh]}
 
     def restore(self, state: State) -> None:
         self._ratios = {int(client): list(ratios) for client, ratios in state["ratios"].items()}
+        self._fresh = [(client, ratio) for client, ratio in state["fresh"]]
 
     def _trained(self, widths: Widths) -> Cost:
         return self._measure(widths) if self._stem is None else self._stem.cost

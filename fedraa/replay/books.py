@@ -65,8 +65,8 @@ class AsyncBook:
         self._tasks.waiting.append(flight.client)
         if self._rules.wall:
             widths = self._rules.resolved.fragments[j]
-            self._rules.costs.observe(widths, flight.client, self._tasks.now - flight.left)
-            self._scheduler = self._rules.scheduler()
+            if self._rules.costs.observe(widths, flight.client, self._tasks.now - flight.left):
+                self._scheduler = self._rules.scheduler()
 
     def round(self, line: Line) -> None:
         raise line.wrong("a round is closed; the rules give none, for the server is asynchronous")

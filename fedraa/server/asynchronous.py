@@ -14,8 +14,6 @@ from fedraa.streams import generator
 from fedraa.submodels.policies import Choice, Part
 from schedulers import Scheduler, delay_bound
 
-PLANS = 64  # a plan looks at every client: in a fleet of up to so many there is one per answer
-
 
 class Rule(Protocol):
     """What becomes of an arrival; returns its weight and whether the model is a new version now."""
@@ -100,7 +98,7 @@ class AsyncServer:
     and mixed with the same alpha_t; they have a version of their own. FedAsync is one fragment.
 
     `bound` is the delay bound; without one it is planned from the costs. With `learn`, costs follow real
-    durations and a planned bound follows them, `PLANS` times while every client answers once.
+    durations and a planned bound follows them.
     """
 
     def __init__(
@@ -124,7 +122,6 @@ class AsyncServer:
         self._rule, self._seed, self._learn = rule, seed, learn
         self._make_scheduler, self._bound = scheduler, bound
         self._snapshots: dict[int, tuple[int, Vector]] = {}
-        self._observed = 0
         self._plan()
 
     def begin(self) -> Iterable[int]:
@@ -164,9 +161,7 @@ class AsyncServer:
             mix=mix,
         )
         if self._learn:
-            self.ledger.costs.observe(task.widths, task.client, now - flight.left)
-            self._observed += 1
-            if self._observed % -(-len(self.ledger.turns) // PLANS) == 0:
+            if self.ledger.costs.observe(task.widths, task.client, now - flight.left):
                 self._plan()
         return (task.client,)
 

@@ -58,3 +58,18 @@ def per_event(clients: int, learn: bool) -> float:
 @pytest.mark.parametrize("learn", [False, True])
 def test_an_event_costs_the_same_in_a_fleet_of_any_size(learn: bool) -> None:
     assert per_event(20_000, learn) < 5 * per_event(50, learn)
+
+
+def test_a_large_fleet_learns_from_several_answers_at_a_time_and_across_a_resumption() -> None:
+    assembly = fleet(640, "fed-raa")  # 640 / 64: ten at a time
+    costs, shapes = assembly.costs(), [assembly.parts[0].widths]
+    before, sent = costs.table(shapes), costs.sent(shapes[0])
+    for client in range(9):
+        assert not costs.observe(shapes[0], client, 3 * costs.cost(shapes[0], client, sent, sent))
+    resumed = assembly.costs()
+    resumed.restore(json.loads(json.dumps(costs.state())))
+    assert resumed.table(shapes).tolist() == before.tolist()
+    assert resumed.observe(shapes[0], 9, 3 * costs.cost(shapes[0], 9, sent, sent))
+    after = resumed.table(shapes)
+    assert after[:10] == pytest.approx(3 * before[:10])
+    assert after[10:].tolist() == before[10:].tolist()
