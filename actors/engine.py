@@ -42,7 +42,9 @@ def run_on_ray(assembly: Assembly, directory: Path, watch: Callable[[Progress], 
         actor = ray.remote(ParameterServer).options(num_cpus=0, max_concurrency=2, scheduling_strategy=here)
         deaths, last = 0, None
         while True:
-            server: Any = actor.remote(hosted, directory.resolve(), blocks, workers(experiment), gpus=0.0)
+            server: Any = actor.remote(
+                hosted, directory.resolve(), blocks, workers(experiment), gpus=gpu_share(experiment)
+            )
             try:
                 return _follow(server, server.execute.remote(resume), watch, stop)
             except RayActorError:
@@ -71,6 +73,14 @@ def _follow(server: Any, end: ray.ObjectRef[Any], watch: Callable[[Progress], No
         if isinstance(error.cause, RunFailed | ValueError):
             raise error.cause from None
         raise
+
+
+def gpu_share(experiment: Experiment) -> float:
+    """The part of a GPU that each worker gets: as many workers share one as there are too many; 0 without GPUs."""
+    gpus = int(ray.cluster_resources().get("GPU", 0))  # type: ignore[no-untyped-call]  # ray leaves it untyped
+    if experiment.device == "cpu" or not gpus:
+        return 0.0
+    return 1 / -(-workers(experiment) // gpus)
 
 
 @contextmanager

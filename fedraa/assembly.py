@@ -166,7 +166,7 @@ class Assembly:
     @property
     def recipe(self) -> Recipe:
         experiment = self.experiment
-        return Recipe(self.traced, self.method.local, experiment.seed, experiment.fragment_scale)
+        return Recipe(self.traced, self.method.local, experiment.seed, experiment.fragment_scale, experiment.bf16)
 
     def without_training_rows(self) -> "Assembly":
         """Itself less the training data but for what an evaluation may need; shard sizes stay known."""

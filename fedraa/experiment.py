@@ -138,6 +138,8 @@ class Experiment(BaseModel):
     """Threads of each worker."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where workers train."""
+    bf16: bool = False
+    """Forward passes of training in bfloat16."""
     clock: Literal["virtual", "wall"] = "virtual"
     """Modelled durations, or real ones."""
     time_scale: Positive = 1.0

@@ -19,9 +19,17 @@ class Recipe:
     solver: Solver
     seed: int
     fragment_scale: bool
+    bf16: bool = False
 
     def trainer(self, device: str) -> Trainer:
-        return Trainer(self.traced, self.solver, seed=self.seed, device=device, fragment_scale=self.fragment_scale)
+        return Trainer(
+            self.traced,
+            self.solver,
+            seed=self.seed,
+            device=device,
+            fragment_scale=self.fragment_scale,
+            bf16=self.bf16,
+        )
 
     def evaluator(self, data: Federated, device: str) -> Evaluator:
         return Evaluator(self.traced, data, device=device)

@@ -1,6 +1,7 @@
 """The one local training loop: momentum SGD on a dense submodel held in one flat buffer."""
 
 import time
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -22,6 +23,9 @@ from fedraa.submodels import Traced
 
 EPSILON = 1e-12  # guards divisions by a gradient norm
 FULL_BATCH = 1024  # minibatch of the full-batch gradient: a matter of memory, not of the result
+RESIDENT_BYTES = 2 * 2**30  # of shards that a trainer keeps on a GPU
+
+Shard = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +61,10 @@ class Trainer:
 
     A result depends on the task, the shard and the seed alone, never on what was trained before: optimiser
     buffers start at zero for each task, minibatches and dropout are drawn from (seed, client, turn).
+
+    On a GPU whole shards are kept on the device, those used last, up to `resident_bytes` (None: `RESIDENT_BYTES` on a
+    GPU, 0 elsewhere): then a client must always come with the same shard. With `bf16` the forward pass is computed in
+    bfloat16 where torch's autocast allows it; weights, gradients and updates stay float32.
     """
 
     def __init__(
@@ -67,20 +75,27 @@ class Trainer:
         seed: int,
         device: str = "cpu",
         fragment_scale: bool = False,
+        bf16: bool = False,
+        resident_bytes: int | None = None,
     ) -> None:
         self._traced = traced
         self._solver = solver
         self._seed = seed
         self._device = torch.device(device)
         self._fragment_scale = fragment_scale
+        self._bf16 = bf16
         self._bodies: dict[tuple[int, ...], Body] = {}
+        if resident_bytes is None:
+            resident_bytes = RESIDENT_BYTES if self._device.type == "cuda" else 0
+        self._resident_bytes, self._held = resident_bytes, 0
+        self._resident: OrderedDict[int, Shard] = OrderedDict()
 
     def train(self, task: Task, x: npt.NDArray[np.generic], y: npt.NDArray[np.int64]) -> Update:
         """Train the task's submodel on the client's shard x [n, ...], y [n]."""
         started = time.perf_counter()
         torch.manual_seed(torch_seed(self._seed, "dropout", task.client, task.turn))
         body = self._body(task.widths)
-        descent = Descent(self._solver, body, task, y, self._device)
+        descent = Descent(self._solver, body, task, y, self._device, bf16=self._bf16)
         extras: dict[str, Tensor] = {}
         if self._solver.full_gradient:
             extras["gradient"] = self._full_gradient(descent, x, y)
@@ -124,11 +139,33 @@ class Trainer:
         """Minibatches of a new permutation per epoch; the last of an epoch may be smaller."""
         rng = generator(self._seed, "batches", task.client, task.turn)
         size, left = self._solver.batch_size, self._solver.batches(len(y))
+        shard = self._on_device(task.client, x, y)
         while left > 0:
             order = rng.permutation(len(y))
+            rows = None if shard is None else self._tensor(order)
             for start in range(0, len(y), size)[:left]:
-                yield self._batch(x, y, order[start : start + size])
+                if shard is None or rows is None:
+                    yield self._batch(x, y, order[start : start + size])
+                else:
+                    chosen = rows[start : start + size]
+                    yield shard[0].index_select(0, chosen), shard[1].index_select(0, chosen)
             left -= -(-len(y) // size)
+
+    def _on_device(self, client: int, x: npt.NDArray[np.generic], y: npt.NDArray[np.int64]) -> Shard | None:
+        """The client's shard on the device; None if it is not kept there. The longest unused make room."""
+        size = x.nbytes + y.nbytes
+        if client in self._resident:
+            self._resident.move_to_end(client)
+        elif size > self._resident_bytes:
+            return None
+        else:
+            while self._held + size > self._resident_bytes:
+                _, dropped = self._resident.popitem(last=False)
+                self._held -= sum(tensor.nbytes for tensor in dropped)
+            # torch.tensor copies: on a CPU a view of the object store would be kept alive
+            self._resident[client] = (torch.tensor(x, device=self._device), torch.tensor(y, device=self._device))
+            self._held += size
+        return self._resident[client]
 
     def _batch(
         self, x: npt.NDArray[np.generic], y: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
@@ -159,13 +196,23 @@ def rate(traced: Traced, widths: tuple[int, ...]) -> float:
 class Descent:
     """The steps of one task: the solver's terms in the order that Solver states."""
 
-    def __init__(self, solver: Solver, body: Body, task: Task, y: npt.NDArray[np.int64], device: torch.device) -> None:
+    def __init__(
+        self,
+        solver: Solver,
+        body: Body,
+        task: Task,
+        y: npt.NDArray[np.int64],
+        device: torch.device,
+        *,
+        bf16: bool = False,
+    ) -> None:
         def tensor(array: npt.NDArray[np.generic]) -> Tensor:
             return torch.tensor(array, device=device)
 
         self.body = body
         self.adversary: Adversary | None = None
-        self._solver, self._lr = solver, task.lr
+        self._solver, self._lr, self._bf16 = solver, task.lr, bf16
+        self._unperturbed = torch.empty_like(body.weights) if solver.sam else body.weights
         self._compressor = Compressor.parse(solver.compress)
         self._mask = None if task.mask is None else tensor(task.mask).to(torch.float32)
         self._anchor = tensor(task.params)
@@ -214,7 +261,11 @@ class Descent:
 
     def loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """Mean cross-entropy; with `label_masked`, logits of labels that the client lacks are set to 0."""
-        logits = self.body.module(inputs)
+        if self._bf16:
+            with torch.autocast(inputs.device.type, torch.bfloat16):
+                logits = self.body.module(inputs).float()
+        else:
+            logits = self.body.module(inputs)
         if self._labels is not None:
             held = torch.zeros_like(logits[0]).index_fill_(0, self._labels, 1.0)
             logits = logits * held
@@ -233,11 +284,11 @@ class Descent:
             self.squares.addcmul_(g, g)
         self._masked(g)
         if self._solver.sam:
-            unperturbed = w.clone()
+            self._unperturbed.copy_(w)
             w.add_(g.mul_(self._solver.sam / (torch.linalg.vector_norm(g) + EPSILON)))
             self.body.backward(self.loss(inputs, labels))
             self._masked(g)
-            w.copy_(unperturbed)
+            w.copy_(self._unperturbed)
         return loss.detach()
 
     def _masked(self, g: Tensor) -> None:

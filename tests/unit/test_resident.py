@@ -1,0 +1,83 @@
+"""Shards that stay on the device: the same bits as from the host, and no more memory than allowed. Tested on a CPU."""
+
+import numpy as np
+import pytest
+import torch
+
+from actors import engine
+from fedraa.assembly import Assembly, assemble
+from fedraa.experiment import Experiment
+from fedraa.local.trainer import Trainer
+from fedraa.messages import Task, Update
+
+LARGE = 2**30
+
+
+def run(**changes: object) -> Assembly:
+    return assemble(Experiment(hidden=(8,), clients=4, batch_size=16, engine="local", **changes))
+
+
+def trained(assembly: Assembly, trainer: Trainer, client: int, turn: int = 0) -> Update:
+    params = assembly.params
+    task = Task(0, client, turn, 0, 0, 0, assembly.traced.widths(assembly.traced.full()), params, 0.1, 1.0)
+    return trainer.train(task, *assembly.data.client(client))
+
+
+@pytest.mark.parametrize("changes", [{}, {"local_steps": 30}, {"method": "fedsam"}])
+def test_from_the_device_come_the_same_bits(changes: dict[str, object]) -> None:
+    assembly = run(**changes)
+    host, device = (Trainer(assembly.traced, assembly.method.local, seed=3, resident_bytes=size) for size in (0, LARGE))
+    for client, turn in ((0, 0), (1, 0), (0, 1)):
+        here, there = (trained(assembly, trainer, client, turn) for trainer in (host, device))
+        np.testing.assert_array_equal(here.params, there.params)
+        assert here.loss == there.loss
+
+
+def test_the_shards_used_last_are_kept_within_the_bound() -> None:
+    assembly = run()
+    x, _ = assembly.data.client(0)
+    two = 2 * max(sum(array.nbytes for array in assembly.data.client(client)) for client in range(4))
+    trainer = Trainer(assembly.traced, assembly.method.local, seed=3, resident_bytes=two)
+    for client in (0, 1, 0, 2):
+        trained(assembly, trainer, client)
+        assert trainer._held == sum(t.nbytes for shard in trainer._resident.values() for t in shard) <= two
+    assert list(trainer._resident) == [0, 2]
+    tight = Trainer(assembly.traced, assembly.method.local, seed=3, resident_bytes=x.nbytes)
+    trained(assembly, tight, 0)
+    assert not tight._resident  # its labels no longer fit
+
+
+def test_bf16_trains_nearly_the_same_in_float32() -> None:
+    assembly = run()
+    full = trained(assembly, assembly.recipe.trainer("cpu"), 0)
+    half = trained(assembly, run(bf16=True).recipe.trainer("cpu"), 0)
+    assert half.params.dtype == np.float32
+    gain, other = full.params - assembly.params, half.params - assembly.params
+    assert not np.array_equal(gain, other)
+    assert np.linalg.norm(gain - other) < 0.05 * np.linalg.norm(gain)
+
+
+@pytest.mark.parametrize(
+    ("workers", "gpus", "device", "share"),
+    [
+        (1, 1, "auto", 1),
+        (4, 1, "cuda", 1 / 4),
+        (3, 2, "cuda", 1 / 2),
+        (2, 4, "auto", 1),
+        (3, 0, "auto", 0),
+        (3, 2, "cpu", 0),
+    ],
+)
+def test_workers_share_gpus(
+    workers: int, gpus: int, device: str, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.ray, "cluster_resources", lambda: {"CPU": 8.0, "GPU": float(gpus)})
+    assert engine.gpu_share(Experiment(clients=8, workers=workers, device=device)) == share
+
+
+def test_the_device_cache_keeps_no_view_of_the_data() -> None:
+    assembly = run()
+    trainer = Trainer(assembly.traced, assembly.method.local, seed=3, resident_bytes=LARGE)
+    trained(assembly, trainer, 0)
+    kept = trainer._resident[0][0]
+    assert kept.data_ptr() != torch.from_numpy(assembly.data.client(0)[0]).data_ptr()
