@@ -127,6 +127,9 @@ class RayPool:
         self._start(pending)
         return pending
 
+    def busy(self) -> tuple[int, int]:
+        return sum(bool(seat.calls) for seat in self._seats.values()), len(self._seats)
+
     def close(self) -> None:
         for seat in self._seats.values():
             ray.kill(seat.actor)

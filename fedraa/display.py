@@ -70,12 +70,14 @@ def share(progress: Progress) -> float:
 
 
 def figures(progress: Progress) -> str:
-    """Step, time, accuracy and tasks in flight, on one line."""
+    """Step, time, accuracy, staleness, tasks in flight and workers that have work, on one line."""
     limits = progress.limits
     steps = f"step {progress.step}" + (f"/{limits.steps}" if limits.steps else "")
     time = f"time {progress.t:.4g}" + (f"/{limits.time:g}" if limits.time else "")
     accuracy = "" if progress.accuracy is None else f"accuracy {progress.accuracy:.3f}"
-    return " · ".join(text for text in (steps, time, accuracy, f"{progress.in_flight} in flight") if text)
+    stale = f"staleness {progress.staleness:.1f}" if progress.staleness else ""
+    work = f"{progress.in_flight} in flight · {progress.busy}/{progress.workers} busy"
+    return " · ".join(text for text in (steps, time, accuracy, stale, work) if text)
 
 
 def closing_table(history: History) -> None:

@@ -44,13 +44,16 @@ class Limits:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is, for whoever watches."""
+    """How far a run is, for whoever watches; `staleness` is a mean that forgets, over about ten commits."""
 
     step: int
     t: float
     accuracy: float | None
     in_flight: int
     limits: Limits
+    staleness: float
+    busy: int
+    workers: int
 
 
 @dataclass(frozen=True)
@@ -178,8 +181,21 @@ class Loop:
             self.worker_time.seconds["train"] += update.seconds
             with self.server_time.on("mix"):
                 self._waiting.extend(self.server.commit(update, self._now))
-            self._watch(Progress(self.server.step, self._now, self._accuracy, len(self._tasks), self._limits))
+            self._report()
         return None
+
+    def _report(self) -> None:
+        self._watch(
+            Progress(
+                self.server.step,
+                self._now,
+                self._accuracy,
+                len(self._tasks),
+                self._limits,
+                self.server.ledger.staleness,
+                *self.pool.busy(),
+            )
+        )
 
     def _ended(self) -> str | None:
         limits = self._limits

@@ -117,7 +117,7 @@ class Method:
     def keeps(self) -> str:
         """The state that the method keeps at the server besides the model: d parameters, N clients, M fragments."""
         update = self.update
-        choices = (self.submodel, update, *((getattr(update, f.name) for f in fields(update))))
+        choices = (self.submodel, update, *(getattr(update, f.name) for f in fields(update)))
         return ", ".join(kept for choice in choices if (kept := getattr(choice, "keeps", "")))
 
     @property

@@ -34,6 +34,9 @@ class Pool(Protocol):
     def evaluate(self, params: Vector) -> PendingEvaluation:
         """Starts an evaluation of the full model [d]."""
 
+    def busy(self) -> tuple[int, int]:
+        """How many workers have work, and how many there are."""
+
     def close(self) -> None: ...
 
 
@@ -85,6 +88,9 @@ class LocalPool:
             return []
         outcome = self.wait(next(iter(self._tasks)), timeout)
         return [] if outcome is None else [outcome]
+
+    def busy(self) -> tuple[int, int]:
+        return int(bool(self._tasks)), 1
 
     def evaluate(self, params: Vector) -> PendingEvaluation:
         return Evaluated(self._evaluator.evaluate(params))

@@ -12,6 +12,9 @@ from fedraa.messages import Task, Update, Vector
 from fedraa.submodels.policies import Choice
 
 
+FORGETTING = 0.1  # weight of the newest commit in the mean staleness that is shown
+
+
 class Record(Protocol):
     """Where events go: `record(kind, t, **fields)`."""
 
@@ -44,6 +47,7 @@ class Ledger:
     def __init__(self, sizes: list[int], costs: CostModel, record: Record, lr: Callable[[int], float]) -> None:
         self.turns = np.zeros(len(sizes), np.int64)
         self.in_flight: dict[int, Flight] = {}
+        self.staleness = 0.0
         self.sizes, self.costs = sizes, costs
         self._record, self._lr = record, lr
         self._next = 0
@@ -105,6 +109,7 @@ class Ledger:
     ) -> None:
         """The task is answered and its update is in the model as `version`."""
         task = self.in_flight.pop(update.task).task
+        self.staleness += FORGETTING * (staleness - self.staleness)
         self._record(
             "commit",
             now,

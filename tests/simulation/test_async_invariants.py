@@ -21,6 +21,8 @@ CLIENTS = 10
 class Still:
     """A pool in which clients give back what they got, at once: only decisions and times matter."""
 
+    workers = 1
+
     def __init__(self) -> None:
         self._tasks: dict[int, Task] = {}
 
@@ -36,6 +38,9 @@ class Still:
 
     def evaluate(self, params: Vector) -> PendingEvaluation:
         return Evaluated(Evaluation(accuracy=0.0, loss=0.0, client_mean=0.0, client_std=0.0, client_worst=0.0))
+
+    def busy(self) -> tuple[int, int]:
+        return 1, 1
 
     def close(self) -> None:
         self._tasks.clear()

@@ -16,19 +16,21 @@ from fedraa.methods import METHODS
     [(200, None, 0.25), (None, 4.0, 0.5), (200, 4.0, 0.5), (100, 40.0, 0.5), (20, None, 1.0), (None, None, 0.0)],
 )
 def test_share_is_towards_the_nearest_limit(steps: int | None, time: float | None, expected: float) -> None:
-    assert share(Progress(50, 2.0, None, 3, Limits(steps, time, None))) == expected
+    assert share(Progress(50, 2.0, None, 3, Limits(steps, time, None), 1.25, 2, 2)) == expected
 
 
 def test_figures_name_what_there_is() -> None:
-    assert figures(Progress(50, 2.0, 0.9, 3, Limits(200, None, None))) == (
-        "step 50/200 · time 2 · accuracy 0.900 · 3 in flight"
+    assert figures(Progress(50, 2.0, 0.9, 3, Limits(200, None, None), 1.25, 2, 2)) == (
+        "step 50/200 · time 2 · accuracy 0.900 · staleness 1.2 · 3 in flight · 2/2 busy"
     )
-    assert figures(Progress(50, 2.0, None, 3, Limits(None, 8.0, None))) == "step 50 · time 2/8 · 3 in flight"
+    assert figures(Progress(50, 2.0, None, 3, Limits(None, 8.0, None), 0.0, 1, 2)) == (
+        "step 50 · time 2/8 · 3 in flight · 1/2 busy"
+    )
 
 
 def test_progress_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with progress(Experiment()) as watch:
-        watch(Progress(50, 2.0, 0.9, 3, Limits(200, None, None)))
+        watch(Progress(50, 2.0, 0.9, 3, Limits(200, None, None), 1.25, 2, 2))
     assert capsys.readouterr() == ("", "")
 
 
@@ -71,7 +73,7 @@ def test_methods_are_listed_for_people_and_for_scripts(capsys: pytest.CaptureFix
     listed = json.loads(capsys.readouterr().out)
     assert [method["name"] for method in listed] == list(METHODS)
     assert all(name in shown for name in METHODS)
-    assert set(listed[0]) == {"name", "paper", "note", "submodel", "local", "update", "schedule"}
+    assert set(listed[0]) == {"name", "paper", "note", "state", "submodel", "local", "update", "schedule"}
     fed_raa = next(method for method in listed if method["name"] == "fed-raa")
     assert fed_raa["schedule"]["scheduler"] == "gre-raa"
     assert fed_raa["submodel"] == {"kind": "Fragments", "ratios": [0.1, 0.2, 0.3, 0.4]}

@@ -123,6 +123,9 @@ class Scripted:
     def evaluate(self, params: object) -> Evaluated:
         return Evaluated(Evaluation(0.1, 2.3, 0.1, 0.0, 0.1))
 
+    def busy(self) -> tuple[int, int]:
+        return 1, 1
+
     def close(self) -> None: ...
 
 
