@@ -1,0 +1,40 @@
+"""Runs one after another in one process leave nothing behind."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+import ray
+
+from benchmarks.processes import descendants, title
+from fedraa.experiment import Experiment
+from fedraa.front import run
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
+
+PATIENCE = 60  # seconds for Ray to bury the last of the killed
+
+
+def left() -> list[object]:
+    """Actors, processors and object memory that are in use."""
+    actors = ("ray::Worker", "ray::ParameterServer")
+    whole, free = ray.cluster_resources(), ray.available_resources()
+    return [
+        *(name for process in descendants(os.getpid()) if (name := title(process)).startswith(actors)),
+        *((what, free.get(what)) for what in ("CPU", "object_store_memory") if free.get(what) != whole[what]),
+    ]
+
+
+def test_ten_runs_leave_no_actor_and_no_object(tmp_path: Path) -> None:
+    digests = set()
+    for number in range(10):
+        history = run(
+            Experiment(hidden=(8,), clients=4, local_steps=1, updates=12, workers=1, out=tmp_path / str(number))
+        )
+        digests.add(history.summary["model_sha256"])
+    assert len(digests) == 1
+    give_up = time.monotonic() + PATIENCE
+    while left() and time.monotonic() < give_up:
+        time.sleep(0.5)
+    assert left() == []
