@@ -1,8 +1,8 @@
 """A study: a grid of experiments times seeds, run to its end however often it is interrupted.
 
-A cell of the grid and a seed make one run, in one run directory whose name holds a digest of the whole
-experiment. What has finished is not run again, what was cut short goes on from its checkpoint, and a cell that
-was changed is another directory.
+A cell of the grid and a seed make one run, in one run directory whose name holds a digest of what the experiment
+sets. What has finished is not run again, what was cut short goes on from its checkpoint, and a cell that was
+changed is another directory.
 """
 
 import gc
@@ -109,7 +109,7 @@ def execute(study: Study, out: Path, jobs: int, watch: Callable[[Finished, int],
     for cell in study.cells:
         resolve(cell.experiment)
     runs = {seeded(cell, seed, out): (cell, seed) for seed in study.seeds for cell in study.cells}
-    done = {each: Finished(*runs[each], _directory(each), None) for each in runs if _ended(_directory(each))}
+    done = {each: Finished(*runs[each], _directory(each), None) for each in runs if _ended(each)}
     left = len(runs) - len(done)
     for each, failure in _run_all([each for each in runs if each not in done], jobs):
         done[each] = Finished(*runs[each], _directory(each), failure)
@@ -121,7 +121,8 @@ def execute(study: Study, out: Path, jobs: int, watch: Callable[[Finished, int],
 def seeded(cell: Cell, seed: int, out: Path) -> Experiment:
     """The cell's experiment with this seed, on the local engine, in the directory of its name below `out`."""
     experiment = cell.experiment.model_copy(update={"seed": seed, "engine": "local", "quiet": True, "out": None})
-    digest = hashlib.sha256(json.dumps(experiment.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()[:8]
+    given = json.dumps(experiment.model_dump(mode="json", exclude_defaults=True), sort_keys=True)
+    digest = hashlib.sha256(given.encode()).hexdigest()[:8]
     words = re.sub(r"[^a-z0-9.]+", "-", f"{cell.row} {cell.column}".lower()).strip("-")
     return experiment.model_copy(update={"out": out / f"{words}-{seed}-{digest}"})
 
@@ -142,8 +143,19 @@ def _directory(experiment: Experiment) -> Path:
     return experiment.out
 
 
-def _ended(directory: Path) -> bool:
-    return (directory / SUMMARY).is_file()
+def _ended(experiment: Experiment) -> bool:
+    return (_directory(experiment) / SUMMARY).is_file() and _began(experiment)
+
+
+def _began(experiment: Experiment) -> bool:
+    """Whether the directory holds this very experiment: defaults may have changed since, which no name tells."""
+    directory = _directory(experiment)
+    if not (directory / CONFIG).is_file():
+        return False
+    try:
+        return History(directory).experiment.model_copy(update={"out": directory}) == experiment
+    except ValueError:  # of a version that knew other fields
+        return False
 
 
 def _run_all(experiments: Sequence[Experiment], jobs: int) -> Iterator[tuple[Experiment, str | None]]:
@@ -163,10 +175,10 @@ def _run_one(experiment: Experiment) -> str | None:
     """Begins or goes on with one run, to its end; returns why it failed, if it did."""
     directory = _directory(experiment)
     try:
-        if (directory / CONFIG).is_file():
+        if _began(experiment):
             resume(directory)
         else:
-            shutil.rmtree(directory, ignore_errors=True)  # of a run that was killed before it began
+            shutil.rmtree(directory, ignore_errors=True)  # of a run that was killed before it began, or of another
             run(experiment)
     except RunFailed as error:
         return str(error)

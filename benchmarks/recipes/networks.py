@@ -1,0 +1,39 @@
+"""Networks of the quick sizes."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions on a normed residual stream."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm1 = nn.GroupNorm(2, channels)
+        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.norm2 = nn.GroupNorm(2, channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inner = self.conv1(F.relu(self.norm1(x)))
+        out: torch.Tensor = x + self.conv2(F.relu(self.norm2(inner)))
+        return out
+
+
+def small_resnet(classes: int) -> nn.Sequential:
+    """A small CNN for 32x32 images of three channels in which masked blocks leave the signal alive: 39,082 parameters.
+
+    A patch convolution of stride 4 and 32 channels, two residual blocks, a mean over the image and a dense layer. The
+    blocks hold 37,120 of its parameters at 10 classes.
+    """
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 4, stride=4),
+        Block(32),
+        Block(32),
+        nn.GroupNorm(2, 32),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(32, classes),
+    )
