@@ -1,7 +1,4 @@
-"""Studies that none of the papers has: equal budgets, stragglers, staleness, networks, schedulers, learning rates.
-
-Dropouts and diurnal availability belong here too, beside `stragglers`, once a fleet can say when a device is away.
-"""
+"""Studies that none of the papers has: equal budgets, stragglers, staleness, networks, schedulers, learning rates."""
 
 from pathlib import Path
 from typing import Any
@@ -60,26 +57,32 @@ def equal_budget(scale: Scale) -> Study:
 
 
 def stragglers(scale: Scale) -> Study:
-    """Device speeds spread from 1 to 100 times, and with heavy tails: accuracy and time to a target."""
-    spreads = {"1×": "1:1", "3×": "1:0.5,3:0.5", "10×": "1:0.5,10:0.5", "100×": "1:0.5,100:0.5"}
-    tails = {"log-normal, σ = 1": "lognormal:1", "zipf 1.5": "zipf:1.5"}
-    chosen = scale.pick(
-        {key: spreads[key] for key in ("1×", "10×", "100×")} | {"zipf 1.5": "zipf:1.5"}, spreads | tails
-    )
+    """Device speeds spread from 1 to 100 times, heavy tails, dropouts, days and nights: accuracy, time to a target."""
+    fleets: dict[str, dict[str, Any]] = {
+        "1×": {"capabilities": "1:1"},
+        "3×": {"capabilities": "1:0.5,3:0.5"},
+        "10×": {"capabilities": "1:0.5,10:0.5"},
+        "100×": {"capabilities": "1:0.5,100:0.5"},
+        "log-normal, σ = 1": {"capabilities": "lognormal:1"},
+        "zipf 1.5": {"capabilities": "zipf:1.5"},
+        "dropouts": {"availability": FLEETS / "dropouts.csv"},
+        "day and night": {"availability": FLEETS / "diurnal.csv", "availability_period": 5.0},
+    }
+    chosen = scale.pick(("1×", "100×", "dropouts", "day and night"), tuple(fleets))
     cells = [
-        Cell(method, _experiment(scale, method, capabilities=spec), column)
-        for column, spec in chosen.items()
-        for method in COMPARED
+        Cell(method, _experiment(scale, method, **fleets[column]), column) for column in chosen for method in COMPARED
     ]
     return Study(
         "stragglers",
-        "Stragglers: the fast half is so many times as fast as the slow half",
+        "Stragglers: a fast half so many times as fast as the slow half, and devices that go away",
         cells,
         (ACCURACY, TIME),
         reference="fedavg",
         notes=(
             "The slowest device has capability 1 in the spreads; a log-normal's median and a zipf's fastest have it.",
-            "Dropouts and diurnal availability need fleets that can be away, which there are none of yet.",
+            "Dropouts: every other device leaves for good between time 2 and 6, and a round that waits for one never "
+            "ends. Day and night: every device is there for three fifths of a day of 5, each from another hour on; work "
+            "goes on when it is back. Both are benchmarks/fleets/*.csv, in a fleet of half 1, half 3.",
         ),
         along="t",
     )

@@ -18,8 +18,9 @@ def _paper(accuracy: float, deviation: float) -> dict[str, float]:
 
 def subdismo_delta(scale: Scale) -> Study:
     """SubDisMO against delta = 0 and RAM-Fed on CIFAR-10: client accuracy and deviation beside Table 1."""
-    dataset, model, rounds = scale.pick(
-        ("cifar10-subset", "benchmarks.recipes.networks:small_resnet", 60), ("cifar10", "vit-small", 1000)
+    dataset, told, model, rounds = scale.pick(
+        ("cifar10-subset", "Small CNN", "benchmarks.recipes.networks:small_resnet", 60),
+        ("cifar10", "ViT-Small", "vit-small", 1000),
     )
     common: dict[str, Any] = {
         "model": model,
@@ -40,7 +41,7 @@ def subdismo_delta(scale: Scale) -> Study:
     cells = [Cell(row, scale.experiment(dataset, **common, **own), paper=paper) for row, (own, paper) in rows.items()]
     return Study(
         "subdismo_delta",
-        f"{scale.pick('Small CNN', 'ViT-Small')} on {dataset}, 10 clients, Dirichlet 0.5, {rounds} rounds (SubDisMO, Table 1)",
+        f"{told} on {dataset}, 10 clients, Dirichlet 0.5, {rounds} rounds (SubDisMO, Table 1)",
         cells,
         (CLIENT_MEAN, CLIENT_STD),
         reference="subdismo δ=0.1",
