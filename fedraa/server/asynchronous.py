@@ -160,9 +160,8 @@ class AsyncServer:
             global_staleness=global_staleness,
             mix=mix,
         )
-        if self._learn:
-            if self.ledger.costs.observe(task.widths, task.client, now - flight.left):
-                self._plan()
+        if self._learn and self.ledger.costs.observe(task.widths, task.client, now - flight.left):
+            self._plan()
         return (task.client,)
 
     def state(self) -> State:

@@ -11,7 +11,6 @@ from fedraa.costs import BYTES, CostModel
 from fedraa.messages import Task, Update, Vector
 from fedraa.submodels.policies import Choice
 
-
 FORGETTING = 0.1  # weight of the newest commit in the mean staleness that is shown
 
 
