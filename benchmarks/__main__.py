@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import tyro
 
-from benchmarks import cut_cost, cut_models, paper004
+from benchmarks import cut_cost, cut_models, paper004, throughput
 from benchmarks.studies import list_studies, run_study
 from fedraa.cli import exit_code
 
@@ -15,6 +15,7 @@ COMMANDS: dict[str, Callable[..., object]] = {
     "paper004": paper004.main,
     "cut_cost": cut_cost.main,
     "cut_models": cut_models.main,
+    "throughput": throughput.main,
 }
 
 

@@ -1,5 +1,6 @@
 """The processes below one, as Linux tells of them."""
 
+import os
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -32,6 +33,12 @@ def resident_bytes(process: int) -> int:
     except OSError:
         return 0
     return sum(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("RssAnon:"))
+
+
+def cpu_seconds(process: int) -> float:
+    """User and system time that it has used; 0 if it has gone."""
+    fields = _status(process)
+    return 0.0 if fields is None else (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _status(process: int) -> list[str] | None:

@@ -1,0 +1,19 @@
+"""The system stays near its floor: CPU time, interleaved with that of bare loops, so that other load does not count."""
+
+import pytest
+
+from benchmarks.throughput import empty, synchronous, synthetic
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
+
+
+def test_rounds_cost_little_more_than_the_bare_loop() -> None:
+    figure = synchronous(synthetic(6000), 10, "mnist", repeats=1)
+    assert figure.cpu is not None
+    assert figure.cpu < 2
+
+
+def test_empty_updates_cost_little_more_than_bare_calls() -> None:
+    figure = empty(synthetic(500), "small", repeats=1, updates=400)
+    assert figure.cpu is not None
+    assert figure.cpu < 4
