@@ -81,8 +81,8 @@ def stragglers(scale: Scale) -> Study:
         notes=(
             "The slowest device has capability 1 in the spreads; a log-normal's median and a zipf's fastest have it.",
             "Dropouts: every other device leaves for good between time 2 and 6, and a round that waits for one never "
-            "ends. Day and night: every device is there for three fifths of a day of 5, each from another hour on; work "
-            "goes on when it is back. Both are benchmarks/fleets/*.csv, in a fleet of half 1, half 3.",
+            "ends. Day and night: every device is there for three fifths of a day of 5, each from another hour on; "
+            "work goes on when it is back. Both are benchmarks/fleets/*.csv, in a fleet of half 1, half 3.",
         ),
         along="t",
     )
