@@ -6,9 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from fedraa.assembly import assemble
 from fedraa.checkpoint import newest_first
+from fedraa.cli import main
 from fedraa.experiment import Experiment
 from fedraa.front import ignore, resume, run, run_here
 from fedraa.history import CHECKPOINTS, EVALS, EVENTS, History
@@ -184,3 +187,30 @@ def test_what_cannot_be_resumed_is_refused(tmp_path: Path) -> None:
     config.write_text("{")
     with pytest.raises(ValueError, match="is not JSON"):
         resume(tmp_path / "killed")
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("broken") / "run"
+    killed(experiment("fed-raa", directory), 9)
+    return directory
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_damage_to_the_configuration_is_one_sentence(
+    data: st.DataObject, broken: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, log = broken / "config.json", broken / EVENTS
+    content, events = config.read_bytes(), log.read_bytes()
+    start = data.draw(st.integers(0, content.rindex(b"}") - 1))
+    junk = data.draw(st.binary(max_size=8)) if data.draw(st.booleans()) else b""
+    config.write_bytes(content[:start] + junk)
+    try:
+        assert main(["resume", str(broken), "--quiet"]) == 2
+    finally:
+        config.write_bytes(content)
+    said = capsys.readouterr().err
+    assert said.startswith("fedraa: ")
+    assert said.count("\n") == 1
+    assert log.read_bytes() == events
