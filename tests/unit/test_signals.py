@@ -1,0 +1,50 @@
+"""Ctrl-C within one process: the first asks, the second raises, and the user's own handler is left alone."""
+
+import signal
+import threading
+
+import pytest
+
+from fedraa.interrupt import interruptible, uninterrupted
+
+
+def test_the_first_asks_and_the_second_raises() -> None:
+    asked: list[bool] = []
+
+    def twice() -> None:
+        with interruptible(lambda: asked.append(True)):
+            signal.raise_signal(signal.SIGINT)
+            assert asked == [True]
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        twice()
+    assert asked == [True]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_handler_of_the_users_is_left_alone() -> None:
+    caught: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: caught.append(number))
+    try:
+        with interruptible(lambda: caught.append(-1)):
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert caught == [signal.SIGINT]
+
+
+def test_cleaning_up_is_not_interrupted() -> None:
+    with uninterrupted():
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_other_threads_are_let_be() -> None:
+    def inside() -> None:
+        with interruptible(lambda: None), uninterrupted():
+            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    thread = threading.Thread(target=inside)
+    thread.start()
+    thread.join()
