@@ -8,7 +8,7 @@ from textwrap import fill
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 
 from benchmarks.metrics import Metric, evaluations
 from benchmarks.study import Finished, Study
@@ -27,18 +27,11 @@ def draw(study: Study, runs: Sequence[Finished], found: Sequence[Entry], path: P
     columns, metrics = study.columns[:MOST], study.metrics[:MOST]
     across = max(len(columns), len(metrics))
     tall = 0.26 * len(study.rows) * max(1.0, 0.5 * len(study.columns)) + 1.2
-    figure = Figure(figsize=(max(7.5, 3.4 * across), 3.4 + tall), layout="constrained")
-    above, below = figure.subfigures(2, 1, squeeze=False, height_ratios=[3.2, tall]).ravel()
-    looks = dict(
-        zip(study.rows, zip(cycle(PALETTE), np.repeat(STYLES, len(PALETTE)).tolist(), strict=False), strict=False)
-    )
-    panels = above.subplots(1, len(columns), sharey=True, squeeze=False)[0]
-    for axes, column in zip(panels, columns, strict=True):
-        _curves(axes, [each for each in runs if each.cell.column == column], looks, study.along)
-        axes.set_title(column, loc="left", fontsize=9)
-    panels[0].set_ylabel("test accuracy")
-    handles, names = panels[0].get_legend_handles_labels()
-    above.legend(handles, names, loc="outside right upper", fontsize=8, frameon=False)
+    heights = [3.2, tall] if study.along else [tall]
+    figure = Figure(figsize=(max(7.5, 3.4 * across), sum(heights) + 0.2), layout="constrained")
+    *above, below = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights).ravel()
+    if study.along:
+        _all_curves(above[0], study, columns, runs, study.along)
     for axes, metric in zip(below.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
         _numbers(axes, study, [entry for entry in found if entry.metric == metric], metric)
     figure.suptitle(study.title, x=0.01, ha="left", fontsize=10)
@@ -46,6 +39,19 @@ def draw(study: Study, runs: Sequence[Finished], found: Sequence[Entry], path: P
         fill(_caption(study, found), int(LETTERS * figure.get_figwidth())), x=0.01, ha="left", fontsize=7, color="0.35"
     )
     figure.savefig(path, dpi=130)
+
+
+def _all_curves(part: SubFigure, study: Study, columns: Sequence[str], runs: Sequence[Finished], along: str) -> None:
+    """A panel per column, one legend."""
+    styles = np.repeat(STYLES, len(PALETTE)).tolist()
+    looks = dict(zip(study.rows, zip(cycle(PALETTE), styles, strict=False), strict=False))
+    panels = part.subplots(1, len(columns), sharey=True, squeeze=False)[0]
+    for axes, column in zip(panels, columns, strict=True):
+        _curves(axes, [each for each in runs if each.cell.column == column], looks, along)
+        axes.set_title(column, loc="left", fontsize=9)
+    panels[0].set_ylabel("test accuracy", fontsize=8)
+    handles, names = panels[0].get_legend_handles_labels()
+    part.legend(handles, names, loc="outside right upper", fontsize=8, frameon=False)
 
 
 def _curves(axes: Axes, runs: Sequence[Finished], looks: dict[str, tuple[str, str]], along: str) -> None:

@@ -18,6 +18,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Literal
 
 import pandas as pd
 
@@ -59,7 +60,7 @@ class Study:
     """What is run and how it is told.
 
     `reference` is the row that the others are tested against. `notes` say what the paper leaves open and what
-    this size leaves out. `along` is the horizontal axis of the curves: step, t or bytes. Where the columns are
+    this size leaves out. `along` is the horizontal axis of the curves; None draws none. Where the columns are
     values of one setting, of which each row may choose its best, `fixed` is the column that they share.
     """
 
@@ -71,7 +72,7 @@ class Study:
     notes: Sequence[str] = ()
     claims: Sequence[Claim] = ()
     seeds: Sequence[int] = SEEDS
-    along: str = "step"
+    along: Literal["step", "t", "bytes"] | None = "step"
     fixed: str | None = None
 
     def __post_init__(self) -> None:

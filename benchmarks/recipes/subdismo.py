@@ -215,7 +215,9 @@ def subdismo_cost(scale: Scale) -> Study:
         "What a client sends back includes the bitmap of its mask, a bit per parameter.",
     )
     title = "What a client sends back and computes, ViT-Small (SubDisMO, Table 7)"
-    return Study("subdismo_cost", title, cells, (least, most, FLOPS_PER_SAMPLE), "fedsam", notes=notes, seeds=(0,))
+    return Study(
+        "subdismo_cost", title, cells, (least, most, FLOPS_PER_SAMPLE), "fedsam", notes=notes, seeds=(0,), along=None
+    )
 
 
 def subdismo_clients(scale: Scale) -> Study:
