@@ -8,6 +8,7 @@ import matplotlib.image
 import pytest
 
 from benchmarks.__main__ import COMMANDS
+from fedraa.cli import COMMANDS as COMMANDS_OF_FEDRAA
 from fedraa.cli import main
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
@@ -64,7 +65,7 @@ def test_what_it_links_to_is_there() -> None:
 
 def test_every_flag_that_it_names_exists(capsys: pytest.CaptureFixture[str]) -> None:
     helps = ""
-    for command in ("run", "compare", "methods"):
+    for command in COMMANDS_OF_FEDRAA:
         with pytest.raises(SystemExit):
             main([command, "--help"])
         helps += capsys.readouterr().out

@@ -125,12 +125,12 @@ def test_interrupted_and_resumed_run_is_consistent(tmp_path: Path) -> None:
 def test_devices_in_physical_units_with_little_memory_are_consistent(tmp_path: Path) -> None:
     devices = tmp_path / "devices.csv"
     devices.write_text(
-        "compute,downlink,uplink,latency,memory\n1e8,1e5,5e4,0.1,1e6\n3e8,1e6,inf,0,2600\n2e8,inf,1e5,0.2,inf\n"
+        "compute,downlink,uplink,latency,memory\n1e8,1e5,5e4,0.1,1e6\n3e8,1e6,inf,0,3800\n2e8,inf,1e5,0.2,inf\n"
     )
     flags = {"capabilities": str(devices), "units": "physical", "clients": 3, "scheduler": "minimum-priority"}
     directory = run(small("fed-raa", tmp_path / "run", **flags)).directory
     assert "consistent" in replay(directory)
-    # 2600 bytes hold the step of fragments 0 and 1 alone (1304 and 2520 bytes; the third takes 3736)
+    # 3800 bytes hold the step of fragments 0 and 1 alone (2180 and 3036 bytes; the third takes 4456)
     held = {line["fragment"] for line in read(directory) if line["kind"] == "dispatch" and line["client"] == 1}
     assert held == {0, 1}
 
