@@ -1,8 +1,8 @@
 """A study: a grid of experiments times seeds, run to its end however often it is interrupted.
 
 A cell of the grid and a seed make one run, in one run directory whose name holds a digest of what the experiment
-sets. What has finished is not run again, what was cut short goes on from its checkpoint, and a cell that was
-changed is another directory.
+sets. What has finished is not run again, what was cut short goes on from its checkpoint (or begins again, if the code
+has a new commit since), and a cell that was changed is another directory.
 """
 
 import gc
@@ -28,6 +28,7 @@ from fedraa.front import resume, run
 from fedraa.history import CONFIG, SUMMARY, History
 from fedraa.loop import RunFailed
 from fedraa.methods import resolve
+from fedraa.runner import commit
 
 SEEDS = (0, 1, 2)
 
@@ -176,10 +177,10 @@ def _run_one(experiment: Experiment) -> str | None:
     """Begins or goes on with one run, to its end; returns why it failed, if it did."""
     directory = _directory(experiment)
     try:
-        if _began(experiment):
+        if _began(experiment) and History(directory).config["commit"] == commit():
             resume(directory)
         else:
-            shutil.rmtree(directory, ignore_errors=True)  # of a run that was killed before it began, or of another
+            shutil.rmtree(directory, ignore_errors=True)  # of another experiment or version, or killed before it began
             run(experiment)
     except RunFailed as error:
         return str(error)

@@ -180,7 +180,7 @@ def describe(assembly: Assembly) -> dict[str, object]:
             "availability": None if assembly.timing.availability is None else assembly.timing.availability.described(),
         },
         "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
-        "commit": _commit(),
+        "commit": commit(),
         "command": sys.argv,
     }
 
@@ -197,7 +197,7 @@ def _choice(choice: object) -> object:
     return {"kind": type(choice).__name__} | {f.name: _choice(getattr(choice, f.name)) for f in fields(choice)}
 
 
-def _commit() -> str | None:
+def commit() -> str | None:
     """The commit of this source tree, if it is a git checkout."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     try:

@@ -177,3 +177,15 @@ def test_a_killed_study_goes_on_without_repeating_what_has_finished(tmp_path: Pa
     assert [run.failure for run in runs] == [None, None, None]
     assert [History(run.directory).summary["steps"] for run in runs] == [1, 60, 1]
     assert execute(SMALL, tmp_path, 1, lambda run, left: pytest.fail("it ran again")) == runs
+
+
+@pytest.mark.slow
+def test_a_run_cut_short_at_another_commit_begins_again(tmp_path: Path):
+    only = Study("only", "Only", GRID[:1], (ACCURACY,), "a", seeds=(0,))
+    (first,) = execute(only, tmp_path, 1, lambda run, left: None)
+    (first.directory / SUMMARY).unlink()
+    config = json.loads((first.directory / CONFIG).read_text())
+    (first.directory / CONFIG).write_text(json.dumps(config | {"commit": "another", "resolved": {}}))
+    (again,) = execute(only, tmp_path, 1, lambda run, left: None)
+    assert History(again.directory).summary["steps"] == 1
+    assert History(again.directory).config == config
