@@ -1,4 +1,7 @@
-"""Imports point one way: benchmarks -> actors -> {schedulers, fedraa}; only actors and tests import Ray."""
+"""Imports point one way: benchmarks -> actors -> {schedulers, fedraa}; only actors and tests import Ray.
+
+Three benchmarks do, too: those whose subject is Ray itself.
+"""
 
 import ast
 from pathlib import Path
@@ -13,6 +16,8 @@ MAY_IMPORT = {
     "actors": {"schedulers", "fedraa", "ray"},
     "benchmarks": {"schedulers", "fedraa", "actors"},
 }
+# What measures bare Ray, or kills its processes, has to name it.
+MEASURES_RAY = {"benchmarks/chaos.py", "benchmarks/memory.py", "benchmarks/throughput.py"}
 FRONT_DOOR = {"fedraa/front.py", "fedraa/cli.py"}
 
 
@@ -36,7 +41,8 @@ MODULES = [path.relative_to(ROOT).as_posix() for package in PACKAGES for path in
 @pytest.mark.parametrize("module", MODULES)
 def test_a_module_imports_only_what_lies_behind_it(module: str) -> None:
     package = module.split("/")[0]
-    allowed = MAY_IMPORT[package] | {package} | ({"actors"} if module in FRONT_DOOR else set())
+    allowed = MAY_IMPORT[package] | {package}
+    allowed |= ({"actors"} if module in FRONT_DOOR else set()) | ({"ray"} if module in MEASURES_RAY else set())
     ours = imported((ROOT / module).read_text()) & {*PACKAGES, "ray"}
     assert ours <= allowed, f"{module} imports {sorted(ours - allowed)}"
 
