@@ -97,7 +97,7 @@ def _idle(history: History) -> float:
     # Tasks in flight at the end kept their clients busy until then.
     busy = sum(_number(line["t"]) - began.pop(line["task"]) for line in commits)
     busy += sum(max(0.0, end - t) for t in began.values())
-    return max(0.0, 100 * (1 - busy / (end * history.experiment.clients)))
+    return round(100 * abs(1 - busy / (end * history.experiment.clients)), 9)  # less what sums leave
 
 
 IDLE = Metric("idle %", _idle, "less", ".1f")
