@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from fedraa.messages import Vector
 from fedraa.streams import generator
-from fedraa.submodels import masks
+from fedraa.submodels import indices, masks
 from fedraa.submodels.blocks import maskable
 from fedraa.submodels.policies import Capacities, Choice, Drawer, Pure, Scene, Turn
 from fedraa.submodels.traced import Traced
@@ -44,11 +44,11 @@ class FourWay:
 
 @dataclass(frozen=True)
 class Arbitrary:
-    """RA-Fed, RAM-Fed: regions of the current global model, masked by the client.
+    """RA-Fed, RAM-Fed: regions of neurons (Definition 1), masked by the client.
 
-    The regions are the quarters of every maskable tensor by the rank of |theta|. Level L trains 2 of 4
-    regions, S one, MIX half the clients each. Round 0 trains everything; every `uncovered_every`-th round
-    all clients train the same largest regions, so that the others are covered by nobody (0: never).
+    The regions are contiguous equal parts of the units of every width group. Level L trains 2 of 4 regions, S
+    one, MIX half the clients each. Round 0 trains everything; every `uncovered_every`-th round all clients train
+    the same last regions, so that the others are covered by nobody (0: never).
     """
 
     level: str = "L"
@@ -56,8 +56,8 @@ class Arbitrary:
     uncovered_every: int = 10
 
     def bind(self, scene: Scene) -> Drawer:
-        whole, names = scene.whole(), maskable(scene.traced)
-        quarters = _Last(lambda turn: rank_parts(scene.traced, turn.params, names, self.parts))
+        scene.check_units(self.parts, f"submodel: {self.parts} regions need as many units in every group")
+        whole = scene.whole()
 
         def draw(turn: Turn) -> Choice:
             if turn.round == 0:
@@ -69,8 +69,8 @@ class Arbitrary:
             else:
                 rng = generator(scene.seed, "regions", turn.round, turn.client)
                 chosen = rng.choice(self.parts, count, replace=False)
-            part = quarters(turn)
-            mask = (part < 0) | np.isin(part, chosen)
+            mask = np.zeros(scene.traced.size, bool)
+            mask[scene.traced.flat_index(indices.regions(scene.traced, self.parts, chosen.tolist()))] = True
             return Choice(int((1 << chosen).sum()), whole, mask, sends_mask=False)
 
         return Pure(draw)

@@ -141,18 +141,21 @@ def test_heterofl_and_fedrolex(method: str) -> None:
     assert clipped
 
 
-def regions(theta: Array, level: str, turn: int, every: int, clients: int) -> list[Mask]:
+def regions(level: str, turn: int, every: int, clients: int) -> list[Mask]:
     """RAM-Fed's masks: all in round 0; two of four regions (L), one (S), or the first half of the clients two (MIX).
 
-    In every `every`-th round all take the largest ones.
+    A region is a quarter of the neurons of each hidden layer, here of 6 and of 4. In every `every`-th round all
+    take the last ones.
     """
-    part, masks = quarters(theta), []
+    first, second, masks = [[0, 1], [2, 3], [4], [5]], [[0], [1], [2], [3]], []
     for client in range(clients):
         count = 2 if level == "L" or (level == "MIX" and client < clients // 2) else 1
-        chosen = generator(SEED, "regions", turn, client).choice(4, count, replace=False)
+        chosen = sorted(generator(SEED, "regions", turn, client).choice(4, count, replace=False).tolist())
         if turn % every == 0:
-            chosen = np.arange(4 - count, 4)
-        masks.append(np.ones(SIZE, bool) if turn == 0 else np.isin(part, [*chosen, 9]))
+            chosen = list(range(4 - count, 4))
+        mask = np.full(SIZE, turn == 0)
+        mask[coordinates([[u for r in chosen for u in layer[r]] for layer in (first, second)])[0]] = True
+        masks.append(mask)
     return masks
 
 
@@ -162,7 +165,7 @@ def test_ra_fed(level: str) -> None:
     system = System("ra-fed", mask_level=level, uncovered_every=2)
     theta = start(system.run)
     for turn in range(4):
-        masks = regions(theta, level, turn, 2, 5)
+        masks = regions(level, turn, 2, 5)
         deltas = [masked_gain(system, theta, masks[n], n, turn, momentum=0.5) / -LR for n in range(5)]
         assert turn != 2 or not np.all(np.any(masks, axis=0))
         system.round()
@@ -180,7 +183,7 @@ def test_ram_fed(method: str, level: str) -> None:
     system = System(method, mask_level=level, uncovered_every=2)
     theta, u = start(system.run), np.zeros((5, SIZE))
     for turn in range(4):
-        masks = regions(theta, level, turn, 2, 5)
+        masks = regions(level, turn, 2, 5)
         deltas = [masked_gain(system, theta, masks[n], n, turn, momentum=0.5) / -LR for n in range(5)]
         remembered = u.mean(axis=0)
         corrected = mean_over_covering(remembered, masks, [deltas[n] - u[n] for n in range(5)])

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given, settings
@@ -193,22 +194,35 @@ def test_subdismo_splits_the_blocks_in_four(net: Traced) -> None:
     assert (trained(both[0][0]) != trained(both[1][0])).any()
 
 
+def of_regions(chosen: set[int]) -> npt.NDArray[np.bool_]:
+    """The parameters of a network 3-8-4-2 between neurons of these quarters of its hidden layers: 2 of 8, 1 of 4."""
+    first, second = np.array([unit // 2 in chosen for unit in range(8)]), np.array([u in chosen for u in range(4)])
+    weights = [
+        np.repeat(first, 3),
+        first,
+        np.outer(second, first).ravel(),
+        second,
+        np.tile(second, 2),
+        np.ones(2, bool),
+    ]
+    return np.concatenate(weights)
+
+
 @pytest.mark.parametrize(("level", "regions"), [("L", [2] * 6), ("S", [1] * 6), ("MIX", [2, 2, 2, 1, 1, 1])])
 def test_arbitrary_masks_and_their_uncovered_rounds(net: Traced, level: str, regions: list[int]) -> None:
-    part = rank_parts(net, THETA, maskable(net), 4)
     rounds = draws(Arbitrary(level), net, 22)
     for number, choices in enumerate(rounds):
         masks = np.array([trained(choice) for choice in choices])
         if number == 0:
             assert masks.all()
             continue
-        trains = [{int(p) for p in part[mask == 1]} - {-1} for mask in masks]
-        assert [len(mine) for mine in trains] == regions
-        for mask, mine in zip(masks, trains, strict=True):
-            np.testing.assert_array_equal(mask == 1, (part < 0) | np.isin(part, [*mine]))
-        if number % 10 == 0:  # all the same, the largest; the rest is covered by nobody
-            assert trains == [{*range(4 - count, 4)} for count in regions]
-            assert (masks.sum(axis=0) == 0).sum() == (part < 4 - max(regions)).sum() - (part < 0).sum()
+        chosen = [{bit for bit in range(4) if choice.label >> bit & 1} for choice in choices]
+        assert [len(mine) for mine in chosen] == regions
+        for mask, mine in zip(masks, chosen, strict=True):
+            np.testing.assert_array_equal(mask == 1, of_regions(mine))
+        if number % 10 == 0:  # all the same, the last; the rest is covered by nobody
+            assert chosen == [{*range(4 - count, 4)} for count in regions]
+            np.testing.assert_array_equal(masks.sum(axis=0) == 0, ~of_regions({*range(4 - max(regions), 4)}))
     assert len({choice.label for choices in rounds for choice in choices}) > 4
     assert [len(set(map(str, [c.label for c in rounds[r]]))) > 1 for r in (1, 2, 3)] == [True] * 3
     never = draws(Arbitrary(level, uncovered_every=0), net, 11)[10]
@@ -307,6 +321,6 @@ def test_ist_goes_by_the_clients_of_a_round() -> None:
 def test_a_model_without_units_is_refused(method: str) -> None:
     dataset = assembly("fedavg").data.dataset
     linear = nn.Sequential(nn.Flatten(), nn.Linear(3, 4))
-    verb = "cut" if method in ("ist", "heterofl", "fedrolex") or method.endswith("kernels") else "masked"
+    verb = "cut" if method in ("ist", "heterofl", "fedrolex", "ra-fed") or method.endswith("kernels") else "masked"
     with pytest.raises(ValueError, match=f"^model: nothing of Sequential can be {verb}: [^\n]*$"):
         assemble(Experiment(method=method, clients=3, engine="local"), model=linear, dataset=dataset)
