@@ -1,5 +1,6 @@
 """The front door: from an experiment to its run, on whichever engine. The one module that imports everything."""
 
+import gc
 import json
 import os
 from collections.abc import Callable
@@ -81,7 +82,9 @@ def _execute(assembly: Assembly, directory: Path, watch: Watch, *, resume: bool)
         from actors.engine import run_on_ray as execute  # Ray takes seconds to import
     else:
         execute = run_here
-    if not execute(assembly, directory, watch, resume):
+    ended = execute(assembly, directory, watch, resume)
+    gc.collect()  # a run's objects refer to each other; several runs in one process must not add up
+    if not ended:
         raise Interrupted(f"stopped, with a checkpoint; go on with: fedraa resume {directory}")
     return History(directory)
 
