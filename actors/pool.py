@@ -214,6 +214,8 @@ class RayPool:
         except RayTaskError as error:
             wrong = f"{type(error.cause).__name__}: {_line(str(error.cause), 0)}"
         except RayError as error:
+            if seat.calls[0] is not call:  # calls end in order: one ahead ended well, or is what the worker died in
+                return self._end(seat.calls[0])
             started = seat.calls[0].kind != START
             return self._bury(seat, DIED if started else f"worker did not start: {_line(str(error), -1)}")
         now = time.monotonic()
