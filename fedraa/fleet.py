@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from fedraa.streams import generator
 
@@ -140,6 +139,8 @@ def _number(spec: str, text: str) -> float:
 
 
 def _read_csv(path: Path, clients: int) -> dict[str, Floats]:
+    import pandas as pd  # slow to import, and workers do without
+
     try:
         frame = pd.read_csv(path)
     except (OSError, ValueError) as error:

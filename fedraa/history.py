@@ -7,13 +7,14 @@ import os
 import time
 from io import FileIO
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from fedraa.checkpoint import State
 from fedraa.experiment import Experiment
 from fedraa.messages import Evaluation
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 EVENTS, EVALS, CONFIG, SUMMARY, MODEL = "events.jsonl", "evals.csv", "config.json", "summary.json", "model.pt"
 CHECKPOINTS = "checkpoints"
@@ -143,12 +144,16 @@ class History:
         return dict(json.loads(path.read_text()))
 
     @property
-    def events(self) -> pd.DataFrame:
+    def events(self) -> "pd.DataFrame":
         """One row per event; columns of other kinds are NaN."""
+        import pandas as pd  # here and below: it is slow to import, and workers do without
+
         return pd.DataFrame(self.lines())
 
     @property
-    def evals(self) -> pd.DataFrame:
+    def evals(self) -> "pd.DataFrame":
+        import pandas as pd
+
         return pd.read_csv(self.directory / EVALS)
 
     def lines(self) -> list[dict[str, object]]:

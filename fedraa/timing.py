@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from fedraa.streams import generator
 
@@ -77,6 +76,8 @@ class Timing:
 
 def read_availability(path: Path, clients: int, period: float | None) -> Availability:
     """From a CSV file with the columns client, start, end: a row per span in which a device is there."""
+    import pandas as pd  # slow to import, and workers do without
+
     try:
         frame = pd.read_csv(path)
     except (OSError, ValueError) as error:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("RAY_worker_niceness", "0")  # or other tests at work would starve Ray's
 
 import pytest
 import torch

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from fedraa.data.dataset import Dataset
 
@@ -31,6 +30,8 @@ def load_agnews(data_dir: Path) -> Dataset:
 
 
 def _read(path: Path) -> tuple[npt.NDArray[np.int64], list[list[str]]]:
+    import pandas as pd  # slow to import, and workers do without
+
     try:
         frame = pd.read_csv(path, usecols=["label", "text"], dtype={"text": str}, keep_default_na=False)
     except FileNotFoundError:

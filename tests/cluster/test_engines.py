@@ -56,6 +56,7 @@ def test_rounds_are_the_same_on_ray(tmp_path: Path) -> None:
     assert events(here.directory) == events(there.directory)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("clients", [4, pytest.param(10, marks=pytest.mark.slow)])
 def test_on_the_wall_clock_nobody_waits_and_slow_devices_are_slow(clients: int, tmp_path: Path) -> None:
     # The shortest task, 0.1 of the model on 160 samples of the 1437 / clients x 5 that cost 1, stands for 0.3 s on a

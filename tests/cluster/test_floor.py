@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.throughput import empty, synchronous, synthetic
 
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
+pytestmark = [pytest.mark.alone, pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
 
 def test_rounds_cost_little_more_than_the_bare_loop() -> None:

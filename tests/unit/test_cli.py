@@ -167,3 +167,10 @@ def test_help_needs_neither_torch_nor_ray() -> None:
     code = "import sys, fedraa.cli as c\ntry: c.main(['--help'])\nexcept SystemExit: pass\n"
     code += "sys.exit(any(name in sys.modules for name in ('torch', 'ray', 'pandas')))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+def test_a_worker_imports_nothing_slow_that_it_does_without() -> None:
+    code = (
+        "import sys, actors.worker; sys.exit(any(name in sys.modules for name in ('pandas', 'matplotlib', 'sklearn')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
