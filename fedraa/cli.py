@@ -1,5 +1,6 @@
 """The command line: typed flags from the typed configuration, one sentence for every mistake."""
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ import tyro
 from tyro import _errors
 
 from fedraa.experiment import Experiment
+
+_UNION = re.compile(r"no type matching (?P<allowed>.+) could be instantiated from (?P<given>.+)\.")  # tyro's words
 
 
 @dataclass(frozen=True)
@@ -169,7 +172,7 @@ def exit_code(command: Callable[[], object]) -> int:
     try:
         command()
     except ValueError as error:
-        sys.stderr.write(f"fedraa: {error}\n")
+        sys.stderr.write(f"fedraa: {_line(error)}\n")
         return 2
     except KeyboardInterrupt as error:
         sys.stderr.write(f"\nfedraa: {error or 'interrupted'}\n")
@@ -177,9 +180,14 @@ def exit_code(command: Callable[[], object]) -> int:
     except SystemExit:  # of --help, which is to be quick: what follows takes seconds to import
         raise
     except _failures() as error:
-        sys.stderr.write(f"fedraa: {error}\n")
+        sys.stderr.write(f"fedraa: {_line(error)}\n")
         return 1
     return 0
+
+
+def _line(error: Exception) -> str:
+    """What went wrong on one line, whatever the user's own words in it hold."""
+    return " ".join(str(error).split())
 
 
 def _failures() -> tuple[type[Exception], ...]:
@@ -211,7 +219,9 @@ def _one_sentence(event: _errors.ParseErrorEvent) -> None:
         case _errors.InstantiationFailure(argument=None, message=message):
             raise ValueError(message)
         case _errors.InstantiationFailure(argument=argument, message=message):
-            raise ValueError(f"{_flag(argument)}: {message}")
+            if union := _UNION.match(message):
+                raise ValueError(f"{_flag(argument)}: got {union['given']}, but takes {union['allowed']}")
+            raise ValueError(f"{_flag(argument)}: {message.splitlines()[0]}")
         case _errors.MissingSubcommand(found_token=token):
             given = "no command" if token is None else repr(token)
             raise ValueError(f"got {given}; choose one of {', '.join(COMMANDS)}")

@@ -1,12 +1,13 @@
 """Where a run's real time went: what the server did with it, and what the workers did."""
 
-import json
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import BaseModel, Field, ValidationError
 
 PROFILE = "profile.json"
 SERVER = {
@@ -17,6 +18,18 @@ SERVER = {
     "save": "checkpoints",
 }
 WORKERS = {"train": "training", "evaluate": "evaluating"}
+
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Spent(BaseModel):
+    """Real seconds of a run: its length, and what the server and its `count` workers did with them."""
+
+    wall: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    count: Annotated[int, Field(ge=1)]
+    server: dict[str, Seconds]
+    workers: dict[str, Seconds]
 
 
 class Stopwatch:
@@ -42,13 +55,16 @@ def profile(directory: Path) -> list[tuple[str, str, float, float]]:
     path = directory / PROFILE
     if not path.is_file():
         raise ValueError(f"run: {directory} has no {PROFILE}; the run has not ended, or is not a run")
-    measured: dict[str, Any] = json.loads(path.read_text())
+    try:
+        run = Spent.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise ValueError(f"run: {path} is not a profile: {error.errors()[0]['msg']}") from None
     rows = []
-    for who, names, whole in (
-        ("server", SERVER, measured["wall"]),
-        ("workers", WORKERS, measured["wall"] * measured["count"]),
+    for who, names, seconds_of, whole in (
+        ("server", SERVER, run.server, run.wall),
+        ("workers", WORKERS, run.workers, run.wall * run.count),
     ):
-        spent = {said: measured[who].get(what, 0.0) for what, said in names.items()}
+        spent = {said: seconds_of.get(what, 0.0) for what, said in names.items()}
         spent["other"] = max(0.0, whole - sum(spent.values()))
         rows += [(who, said, seconds, seconds / whole) for said, seconds in spent.items()]
     return rows

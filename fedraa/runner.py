@@ -22,7 +22,7 @@ from fedraa.history import CHECKPOINTS, CONFIG, MODEL, SUMMARY, EventLog, Histor
 from fedraa.loop import Loop, Progress
 from fedraa.messages import Vector
 from fedraa.pool import Pool
-from fedraa.profile import PROFILE
+from fedraa.profile import PROFILE, Spent
 from fedraa.submodels.indices import owners
 
 PACKAGES = ("fedraa", "numpy", "ray", "torch")
@@ -100,13 +100,13 @@ class Runner:
         with replacing(self._directory / MODEL) as stream:
             torch.save(module.state_dict(), stream)
         summary = summarise(History(self._directory)) | {"time_to_target": self._loop.time_to_target}
-        spent = {
-            "wall": self._log.wall,
-            "count": self._workers,
-            "server": self._loop.server_time.seconds,
-            "workers": self._loop.worker_time.seconds,
-        }
-        write_text(self._directory / PROFILE, json.dumps(spent, indent=2) + "\n")
+        spent = Spent(
+            wall=self._log.wall,
+            count=self._workers,
+            server=self._loop.server_time.seconds,
+            workers=self._loop.worker_time.seconds,
+        )
+        write_text(self._directory / PROFILE, spent.model_dump_json(indent=2) + "\n")
         write_text(self._directory / SUMMARY, json.dumps(summary, indent=2) + "\n")
 
     def _save(self) -> None:

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from fedraa.models.images import ImageConv2d
 from fedraa.models.scaler import Scaler
 
 Norm = Callable[[int], nn.Module]
@@ -68,7 +69,7 @@ def _stages(block: Callable[[int, int, int, Norm], nn.Module], norm: Norm) -> li
 
 def _resnet(channels: int, classes: int, norm: Norm) -> nn.Sequential:
     return nn.Sequential(
-        nn.Conv2d(channels, 64, 3, padding=1, bias=False),
+        ImageConv2d(channels, 64, 3, padding=1, bias=False),
         norm(64),
         nn.ReLU(),
         *_stages(Block, norm),
@@ -99,7 +100,7 @@ def resnet18_scaler(channels: int, height: int, width: int, classes: int) -> nn.
 def preact_resnet18(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
     """Pre-activated, with static batch norm, as HeteroFL's code has it."""
     return nn.Sequential(
-        nn.Conv2d(channels, 64, 3, padding=1, bias=False),
+        ImageConv2d(channels, 64, 3, padding=1, bias=False),
         *_stages(PreactivatedBlock, nn.BatchNorm2d),
         nn.BatchNorm2d(512),
         nn.ReLU(),

@@ -1,0 +1,267 @@
+"""Whatever is typed or lies in a file: it runs, or it is refused in one sentence, and then nothing was written."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from io import BytesIO, StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedraa import Experiment, front
+from fedraa.cli import main
+from fedraa.history import History
+
+
+def fuzz(examples: int) -> settings:
+    """The same examples every time."""
+    allowed = [HealthCheck.function_scoped_fixture]
+    return settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=allowed)
+
+
+QUICK = ["--engine", "local", "--updates", "2", "--clients", "3", "--hidden", "8", "--local-steps", "1", "--quiet"]
+TROUBLE = ("Traceback", "Error:")
+
+
+def say(arguments: list[str]) -> tuple[int, str]:
+    """The exit code and what went to stderr; what escapes `main` fails the test."""
+    err = StringIO()
+    with redirect_stdout(StringIO()), redirect_stderr(err):
+        code = main(arguments)
+    return code, err.getvalue()
+
+
+def is_one_sentence(text: str) -> bool:
+    return (
+        text.startswith("fedraa: ")
+        and text.count("\n") == 1
+        and text.endswith("\n")
+        and not any(word in text for word in TROUBLE)
+    )
+
+
+@pytest.fixture
+def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run ends where its first task would begin: what is refused must be so before."""
+    monkeypatch.setattr(front, "_execute", lambda *args, **kwargs: None)
+
+
+WORDS = st.sampled_from(
+    [
+        "-1",
+        "0",
+        "1",
+        "2",
+        "3",
+        "0.5",
+        "1e-9",
+        "1e308",
+        "-0.0",
+        "nan",
+        "inf",
+        "-inf",
+        "99999999999999999999",
+        "4294967296",
+        "1:0.5,3:0.5",
+        "none",
+        "None",
+        "all",
+        "sample:2",
+        "bernoulli:0.5",
+        "topk:0.1",
+        "8bit",
+        "lognormal:0.5",
+        "steps:1:0.1",
+        "cosine:5",
+        "ray",
+        "cuda",
+        "fedavg",
+        "ram-fed",
+        "ist+scaffold",
+        "cnn",
+        "vit-small",
+        "ü",
+        "..",
+        "/",
+    ]
+)
+TEXT = WORDS | st.just("") | st.text(max_size=12) | st.builds("{}:{}".format, WORDS, WORDS)
+FIELDS = sorted(set(Experiment.model_fields) - {"out", "quiet", "address", "workers"})
+FLAGS = st.dictionaries(st.sampled_from(FIELDS), st.lists(TEXT, max_size=3), min_size=1, max_size=3)
+
+
+@fuzz(200)
+@given(flags=FLAGS)
+@pytest.mark.usefixtures("nothing_runs")
+def test_flags(flags: dict[str, list[str]], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = [word for name, values in flags.items() for word in (f"--{name.replace('_', '-')}", *values)]
+    code, said = say(["run", *QUICK, "--out", str(out), *words])
+    assert (code == 0 and said == "") or (code == 2 and is_one_sentence(said)), (words, code, said)
+    assert not out.exists()
+
+
+JSON = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.lists(st.integers(), max_size=2)
+)
+NUMBERS = st.sampled_from(["1", "0", "-1", "2.5", "nan", "inf", "", "x", "1e400", '"', "1,1"])
+
+
+def table(columns: list[str]) -> st.SearchStrategy[bytes]:
+    """CSV files about right, and bytes of any kind."""
+    head = st.lists(st.sampled_from([*columns, "", "colour"]), min_size=1, max_size=4)
+    rows = st.lists(st.lists(NUMBERS, min_size=1, max_size=4), max_size=4)
+    lines = st.builds(lambda *all_: "\n".join(",".join(line) for line in (all_[0], *all_[1])), head, rows)
+    return lines.map(str.encode) | st.binary(max_size=40)
+
+
+FLEETS = table(["compute", "downlink", "uplink", "latency", "memory"])
+SPANS = table(["client", "start", "end"])
+
+
+@fuzz(60)
+@given(content=FLEETS, other=SPANS, units=st.sampled_from(["relative", "physical"]))
+@pytest.mark.usefixtures("nothing_runs")
+def test_csv_files(content: bytes, other: bytes, units: str, tmp_path: Path) -> None:
+    for flag, name, text in (("--capabilities", "fleet.csv", content), ("--availability", "there.csv", other)):
+        (tmp_path / name).write_bytes(text)
+        code, said = say(["run", *QUICK, "--out", str(tmp_path / "run"), flag, str(tmp_path / name), "--units", units])
+        assert (code == 0 and said == "") or (code == 2 and is_one_sentence(said)), (text, code, said)
+        assert not (tmp_path / "run").exists()
+
+
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+DTYPES = st.sampled_from(["f4", "f8", "f2", "i8", "i4", "u1", "?", "U3", "c8", "M8[s]"])
+
+
+@st.composite
+def archives(draw: st.DrawFn) -> bytes:
+    """Archives of arrays about right, whole or torn."""
+    rows, columns = draw(st.integers(0, 12)), draw(st.sampled_from([(), (4,), (3, 2), (1, 8, 8), (0,)]))
+    arrays: dict[str, Any] = {}
+    for name in draw(st.sets(st.sampled_from(ARRAYS), min_size=3)):
+        kind = draw(DTYPES) if draw(st.booleans()) else ("f4" if name[0] == "x" else "i8")
+        shape = (rows, *columns) if name[0] == "x" else (rows + draw(st.integers(0, 1)),)
+        values = np.arange(int(np.prod(shape))).reshape(shape) % draw(st.integers(1, 5))
+        arrays[name] = values.astype(kind)
+        if kind[0] == "f" and values.size and draw(st.booleans()):
+            arrays[name].flat[0] = draw(st.sampled_from([np.nan, np.inf, -1.0]))
+    stream = BytesIO()
+    np.savez(stream, **arrays)
+    return draw(torn(stream.getvalue()))
+
+
+def torn(content: bytes) -> st.SearchStrategy[bytes]:
+    """What may become of a file: nothing, an early end, other bytes somewhere."""
+
+    def change(where: int, bytes_: bytes) -> bytes:
+        return content[:where] + bytes_ + content[where + len(bytes_) :]
+
+    place = st.integers(0, max(0, len(content) - 1))
+    return (
+        st.just(content)
+        | place.map(lambda end: content[:end])
+        | st.builds(change, place, st.binary(min_size=1, max_size=8))
+    )
+
+
+@fuzz(100)
+@given(content=archives() | st.binary(max_size=60))
+@pytest.mark.usefixtures("nothing_runs")
+def test_archives_of_data(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "data.npz").write_bytes(content)
+    flags = ["--dataset", str(tmp_path / "data.npz"), "--out", str(tmp_path / "run")]
+    code, said = say(["run", *QUICK, *flags])
+    assert (code == 0 and said == "") or (code == 2 and is_one_sentence(said)), (code, said)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a run that has ended, with its last two checkpoints."""
+    out = tmp_path_factory.mktemp("fuzz") / "run"
+    assert main(["run", *QUICK, "--updates", "6", "--checkpoint-every", "2", "--out", str(out)]) == 0
+    return out
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where the values of a tree of JSON are, inner ones too."""
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from leaves(item, (*path, key))
+
+
+def changed(tree: Any, path: tuple[Any, ...], become: Callable[[dict[Any, Any], Any], None]) -> Any:
+    """A copy of the tree in which `become` has changed the place `path`."""
+    copy = json.loads(json.dumps({"root": tree}))
+    *way, last = ("root", *path)
+    inner = copy
+    for key in way:
+        inner = inner[key]
+    become(inner, last)
+    return copy.get("root")
+
+
+def check_everything(run: Path) -> None:
+    """Every command that reads a run directory gives a result, says that the log is wrong (1), or refuses (2)."""
+    for command in (["replay", str(run)], ["profile", str(run)], ["resume", str(run), "--quiet"]):
+        code, said = say(command)
+        assert (code == 0 and said == "") or (code in (1, 2) and is_one_sentence(said)), (command, code, said)
+
+
+@fuzz(50)
+@given(data=st.data())
+@pytest.mark.parametrize("name", ["config.json", "events.jsonl", "summary.json", "profile.json"])
+def test_values_in_a_run_directory(name: str, data: st.DataObject, whole: Path, tmp_path: Path) -> None:
+    run = copied(whole, tmp_path)
+    lines = (run / name).read_text().splitlines() if name == "events.jsonl" else [(run / name).read_text()]
+    number = data.draw(st.integers(0, len(lines) - 1))
+    tree = json.loads(lines[number])
+    path = data.draw(st.sampled_from(list(leaves(tree))))
+    if path and data.draw(st.booleans()):
+        tree = changed(tree, path, lambda inner, key: inner.pop(key))
+    else:
+        value = data.draw(JSON)
+        tree = changed(tree, path, lambda inner, key: inner.__setitem__(key, value))
+    lines[number] = json.dumps(tree)
+    (run / name).write_text("\n".join(lines) + "\n")
+    ended(run, data)
+    check_everything(run)
+
+
+@fuzz(60)
+@given(data=st.data())
+def test_bytes_in_a_run_directory(data: st.DataObject, whole: Path, tmp_path: Path) -> None:
+    run = copied(whole, tmp_path)
+    files = sorted(path for path in run.rglob("*") if path.is_file())
+    for path in data.draw(st.lists(st.sampled_from(files), min_size=1, max_size=2, unique=True)):
+        path.write_bytes(data.draw(torn(path.read_bytes())))
+    ended(run, data)
+    check_everything(run)
+
+
+def test_the_run_that_is_changed_is_whole(whole: Path, tmp_path: Path) -> None:
+    run = copied(whole, tmp_path)
+    assert say(["replay", str(run)]) == (0, "")
+    (run / "summary.json").unlink()
+    assert say(["resume", str(run), "--quiet"]) == (0, "")
+    assert History(run).summary["model_sha256"] == History(whole).summary["model_sha256"]
+
+
+def copied(whole: Path, to: Path) -> Path:
+    run = to / "run"
+    shutil.rmtree(run, ignore_errors=True)
+    shutil.copytree(whole, run)
+    return run
+
+
+def ended(run: Path, data: st.DataObject) -> None:
+    """As of a run that has ended, or one that was killed."""
+    if data.draw(st.booleans()):
+        (run / "summary.json").unlink(missing_ok=True)
