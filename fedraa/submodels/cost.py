@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from fedraa.submodels.flat import trainable
 from fedraa.submodels.recorder import tensors
@@ -83,7 +83,22 @@ def _convolution_backward(
     return 2 * math.prod(x if transposed else grad_out) * math.prod(weight[1:]) * sum(output_mask[:2])
 
 
-_FORMULAS = {torch.ops.aten.convolution_backward: _convolution_backward}
+def _attention(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: object, **__: object) -> int:
+    return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]  # torch leaves both untyped
+
+
+def _attention_backward(
+    grad_out: Sequence[int], query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: object, **__: object
+) -> int:
+    return int(sdpa_backward_flop_count(grad_out, query, key, value))  # type: ignore[no-untyped-call]
+
+
+# Torch counts no attention on a CPU at all.
+_FORMULAS = {
+    torch.ops.aten.convolution_backward: _convolution_backward,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+}
 
 
 def _loss(module: nn.Module, example: Tensor) -> Tensor:
@@ -91,11 +106,11 @@ def _loss(module: nn.Module, example: Tensor) -> Tensor:
     return torch.stack(out).sum()
 
 
-class _Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
+class _Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of all storages that are made while it is active, for as long as they live."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        super().__init__()  # type: ignore[no-untyped-call]
         self.peak = 0
         self._now = 0
 

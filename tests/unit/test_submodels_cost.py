@@ -1,7 +1,8 @@
 """Costs of a cut against sums done by hand."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fedraa.submodels import measure, prefix, trace
 
@@ -45,3 +46,23 @@ def test_flops_of_convolutions() -> None:
     # per output pixel and channel: 3 * 9 and 1 * 9 multiply-adds; no gradient of the input image is needed
     expected = {w: 2 * 64 * w * (27 * 2 + 9 * 3) + 2 * w * 2 * 3 for w in (6, 3)}
     assert {w: measure(traced, (w,), x).flops for w in (6, 3)} == expected
+
+
+def test_flops_of_attention() -> None:
+    class Attend(nn.Module):
+        """Eight heads of two dimensions over five tokens of width 16."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = (part.unflatten(-1, (8, 2)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1))
+            return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+    x = torch.randn(4, 5, 16)
+    traced = trace(Attend(), x)
+    linear = 2 * 5 * (16 * 48 * 2 + 16 * 3 * 3)  # per sample; no gradient of the input is needed
+    scores = 2 * 8 * 5 * 5 * 2  # one product of all pairs of tokens, in every head
+    # forward: scores and their sum of values; backward: the scores anew, and the gradients of both products
+    assert measure(traced, traced.widths(traced.full()), x).flops == linear + (2 + 1 + 4) * scores
