@@ -170,7 +170,27 @@ def findings(study: Study, found: Sequence[Entry]) -> list[str]:
     """In words: where the orders of the paper hold here, where they are reversed, and what was claimed besides."""
     told = [sentence for group in _compared(study, found) for sentence in _orders(group)]
     told += [_judged(claim, column, found) for claim in study.claims for column in study.columns]
-    return told if study.fixed is None else [*told, *_bests(study, study.fixed, found)]
+    if study.fixed is not None:
+        return [*told, *_bests(study, study.fixed, found)]
+    return told or list(_against_reference(study, found))
+
+
+def _against_reference(study: Study, found: Sequence[Entry]) -> Iterator[str]:
+    """Where nobody has ordered the rows: which are better and worse than the reference beyond the noise."""
+    for column in study.columns:
+        for metric in study.metrics[:2]:
+            here = {e.row: e for e in found if (e.column, e.metric) == (column, metric) and e.values}
+            base = here.pop(study.reference, None)
+            if base is None or metric.better is None:
+                continue
+            clear = [e for e in here.values() if significant(e.p)]
+            better = [f"{e.row} ({e.mean:{metric.form}})" for e in clear if _advantage(e, base) > 0]
+            worse = [f"{e.row} ({e.mean:{metric.form}})" for e in clear if _advantage(e, base) < 0]
+            never = [e.row for e in here.values() if not math.isfinite(e.mean)]
+            told = f"better than {base.row} ({base.text}) beyond the noise: {', '.join(better) or 'none'}"
+            told += f"; worse: {', '.join(worse) or 'none'}"
+            told += f"; not reached in every run: {', '.join(never)}" if never else ""
+            yield f"{metric.name}{_in(column)}: {told}."
 
 
 def _bests(study: Study, fixed: str, found: Sequence[Entry]) -> Iterator[str]:

@@ -52,6 +52,7 @@ def equal_budget(scale: Scale) -> Study:
             "Memory is that of training the largest part that the method may give a device. The bill of masks is that "
             "of the full model: dense kernels save nothing by them.",
         ),
+        seeds=scale.seeds,
         along="t",
     )
 
@@ -68,9 +69,12 @@ def stragglers(scale: Scale) -> Study:
         "dropouts": {"availability": FLEETS / "dropouts.csv"},
         "day and night": {"availability": FLEETS / "diurnal.csv", "availability_period": 5.0},
     }
+    shorter: dict[str, Any] = scale.pick({"time": 10.0}, {})
     chosen = scale.pick(("1×", "100×", "dropouts", "day and night"), tuple(fleets))
     cells = [
-        Cell(method, _experiment(scale, method, **fleets[column]), column) for column in chosen for method in COMPARED
+        Cell(method, _experiment(scale, method, **fleets[column], **shorter), column)
+        for column in chosen
+        for method in COMPARED
     ]
     return Study(
         "stragglers",
@@ -108,6 +112,7 @@ def staleness(scale: Scale) -> Study:
         (ACCURACY, TIME),
         reference="constant, α = 0.3",
         notes=("All clients are busy all the time, so the number of clients is the concurrency.",),
+        seeds=scale.seeds,
         along="t",
     )
 
@@ -130,6 +135,7 @@ def networks(scale: Scale) -> Study:
             "Moving the full model takes a tenth of the time of training it, or ten times as long; half the devices "
             "are three times as fast in both. The fleets are benchmarks/fleets/*.csv.",
         ),
+        seeds=scale.seeds,
         along="t",
     )
 

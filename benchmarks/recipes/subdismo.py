@@ -7,8 +7,13 @@ from benchmarks.recipes.scale import Scale
 from benchmarks.study import Cell, Claim, Study
 from fedraa.experiment import Experiment
 
-OPEN = "The paper states no learning rate, batch size, local steps nor rounds; lr 0.1, batches of 32 are taken."
-CNN = "A CNN of two masked residual blocks, lr 0.3, stands in for the paper's ViT-Small, whose numbers are in brackets."
+
+def _open(lr: float) -> str:
+    return f"The paper states no learning rate, batch size, local steps nor rounds; lr {lr:g}, batches of 32 are taken."
+
+
+OPEN = _open(0.1)
+CNN = "A CNN of two masked residual blocks stands in for the paper's ViT-Small, whose numbers are in brackets."
 SUBSET = "The data are a subset of CIFAR-10: 10,000 training and 2,000 test images."
 
 
@@ -28,7 +33,7 @@ def subdismo_delta(scale: Scale) -> Study:
         "dirichlet": 0.5,
         "local_steps": scale.pick(5, 10),
         "batch_size": 32,
-        "lr": scale.pick(0.3, 0.1),
+        "lr": (lr := scale.pick(0.3, 0.1)),
         "momentum": 0.0,
         "rounds": rounds,
         "eval_every": 10,
@@ -45,7 +50,7 @@ def subdismo_delta(scale: Scale) -> Study:
         cells,
         (CLIENT_MEAN, CLIENT_STD),
         reference="subdismo δ=0.1",
-        notes=(OPEN, *scale.pick((SUBSET, CNN), ())),
+        notes=(_open(lr), *scale.pick((SUBSET, CNN), ())),
         claims=(
             Claim("subdismo δ=0.1", "subdismo δ=0", CLIENT_MEAN.name, "δ = 0.1 is more accurate than δ = 0"),
             Claim("subdismo δ=0.1", "subdismo δ=0", CLIENT_STD.name, "δ = 0.1 deviates less than δ = 0"),
@@ -90,6 +95,29 @@ TABLE_1: dict[str, tuple[dict[str, Any], tuple[tuple[float, float], ...]]] = {
     "ram-fed": ({"method": "ram-fed"}, ((43.31, 11.49), (50.19, 4.16), (53.33, 1.42))),
     "subdismo": ({"method": "subdismo"}, ((48.50, 8.47), (51.23, 4.77), (55.99, 1.85))),
 }
+# The same, CIFAR-100.
+TABLE_1_CIFAR100: dict[str, tuple[tuple[float, float], ...]] = {
+    "fedavg": ((31.60, 2.50), (30.95, 2.90), (32.17, 0.95)),
+    "fedsam": ((31.73, 2.38), (32.11, 2.68), (33.36, 1.09)),
+    "ist.O": ((16.35, 7.17), (17.15, 5.54), (19.99, 0.48)),
+    "ist.P": ((15.67, 6.59), (17.59, 4.86), (19.98, 0.43)),
+    "ist.S": ((15.70, 6.82), (16.91, 5.29), (18.02, 2.91)),
+    "ist.A": ((18.17, 5.60), (19.02, 2.81), (21.57, 1.57)),
+    "oap.O": ((21.91, 6.92), (26.09, 6.97), (27.69, 1.65)),
+    "oap.P": ((20.81, 6.35), (24.24, 4.10), (26.14, 1.51)),
+    "oap.S": ((21.34, 2.46), (22.10, 3.10), (23.33, 1.08)),
+    "oap.A": ((21.56, 3.70), (23.40, 3.68), (26.16, 1.57)),
+    "prunefl.O": ((20.36, 6.90), (22.35, 5.80), (22.09, 1.36)),
+    "prunefl.P": ((15.75, 6.22), (17.89, 5.44), (20.43, 1.46)),
+    "prunefl.S": ((17.19, 3.59), (20.17, 3.22), (20.89, 1.01)),
+    "prunefl.A": ((15.30, 5.25), (16.54, 3.99), (19.96, 0.88)),
+    "fedrolex.O": ((20.69, 2.93), (21.73, 2.57), (22.34, 1.46)),
+    "fedrolex.P": ((21.12, 3.59), (21.74, 4.34), (24.43, 1.28)),
+    "fedrolex.S": ((19.24, 4.97), (20.78, 4.90), (23.42, 1.44)),
+    "fedrolex.A": ((20.28, 5.72), (22.66, 5.72), (24.91, 1.61)),
+    "ram-fed": ((20.42, 5.19), (23.25, 4.77), (24.52, 0.84)),
+    "subdismo": ((23.17, 5.60), (25.43, 4.56), (28.24, 1.27)),
+}
 # Half the clients train a quarter of the model, half train half of it; PruneFL all the same half.
 SHARES: dict[str, dict[str, Any]] = {
     "oap": {"capacities": (0.25, 0.5)},
@@ -103,25 +131,38 @@ SPLITS: dict[str, dict[str, Any]] = {
 }
 
 
+IST = (
+    "IST gives every unit of every layer to one client alone, so no more clients than the narrowest layer has units "
+    "take part in a round: 8, the heads, in the ViTs."
+)
+NARROWEST = {"vit-small": 8, "vit": 8}
+
+
 def subdismo_table1(scale: Scale) -> Study:
-    """SubDisMO, RAM-Fed and sixteen crossings of submodels with solvers: Table 1, CIFAR-10."""
+    """SubDisMO, RAM-Fed and sixteen crossings of submodels with solvers: Table 1, CIFAR-10 and CIFAR-100."""
+    halves: dict[str, tuple[dict[str, Any], dict[str, tuple[tuple[float, float], ...]]]] = {
+        "": ({}, {row: papers for row, (_, papers) in TABLE_1.items()}),
+        "CIFAR-100, ": ({"dataset": "cifar100", "model": "vit"}, TABLE_1_CIFAR100),
+    }
     cells = [
-        Cell(row, _experiment(scale, momentum=0.0, **_own(own) | split), column, _paper(*papers[number]))
+        Cell(row, _cell(scale, own, momentum=0.0, **half | split), half_name + column, _paper(*papers[row][number]))
+        for half_name, (half, papers) in list(halves.items())[: scale.pick(1, 2)]
         for number, (column, split) in enumerate(SPLITS.items())
         if column in scale.pick(("μ = 0.5",), tuple(SPLITS))
-        for row, (own, papers) in TABLE_1.items()
+        for row, (own, _) in TABLE_1.items()
     ]
-    notes = (
-        OPEN,
-        "CIFAR-100 with ViT, the other half of the table, takes --paper sizes beyond this recipe.",
-        *scale.pick((DIGITS,), ()),
-    )
+    notes = (OPEN, IST, *scale.pick((DIGITS, "The CIFAR-100 half of the table is run at the paper's size alone."), ()))
     title = "Submodel methods and solvers, 10 clients (SubDisMO, Table 1)"
-    return Study("subdismo_table1", title, cells, METRICS, "subdismo", notes=notes)
+    return Study("subdismo_table1", title, cells, METRICS, "subdismo", notes=notes, seeds=scale.seeds)
 
 
-def _own(own: dict[str, Any]) -> dict[str, Any]:
-    return own | SHARES.get(own["method"].partition("+")[0], {})
+def _cell(scale: Scale, own: dict[str, Any], **common: Any) -> Experiment:
+    """The method with its shares, and for IST no more clients a round than it has units to give."""
+    name = own["method"].partition("+")[0]
+    experiment = _experiment(scale, **common | own | SHARES.get(name, {}))
+    if name != "ist" or experiment.model not in NARROWEST:
+        return experiment
+    return experiment.model_copy(update={"participation": f"sample:{NARROWEST[experiment.model]}"})
 
 
 def subdismo_radius(scale: Scale) -> Study:
@@ -141,33 +182,48 @@ def subdismo_radius(scale: Scale) -> Study:
         for delta, paper in table.items()
     ]
     title = "Radius δ, Dirichlet 1.0 (SubDisMO, Table 2)"
-    return Study("subdismo_radius", title, cells, METRICS, "δ = 0.1", notes=(OPEN, *scale.pick((DIGITS,), ())))
+    return Study(
+        "subdismo_radius", title, cells, METRICS, "δ = 0.1", (OPEN, *scale.pick((DIGITS,), ())), seeds=scale.seeds
+    )
+
+
+ARCHITECTURES = (
+    "Digits and small models stand in for the paper's at the quick size: two masked residual blocks, lr 0.3, for "
+    "ResNet18 and an MLP for ViT-Small; the paper's numbers are in brackets."
+)
 
 
 def subdismo_architectures(scale: Scale) -> Study:
-    """The methods on three models: Table 5, CIFAR-10."""
-    rows: dict[str, tuple[dict[str, Any], dict[str, dict[str, float]]]] = {
-        "fedavg": ({"method": "fedavg"}, _two(76.78, 2.92, 55.70, 2.96)),
-        "fedsam": ({"method": "fedsam", "sam": 0.1}, _two(78.35, 2.89, 57.03, 2.62)),
-        "oap": ({"method": "oap"}, _two(64.90, 3.54, 48.29, 9.29)),
-        "prunefl": ({"method": "prunefl"}, _two(64.04, 4.06, 48.20, 5.16)),
-        "fedrolex": ({"method": "fedrolex+fedavg"}, _two(65.30, 3.16, 44.84, 4.75)),
-        "ram-fed": ({"method": "ram-fed"}, _two(69.15, 3.15, 50.19, 4.16)),
-        "subdismo": ({"method": "subdismo"}, _two(76.34, 3.33, 51.23, 4.77)),
+    """The methods on three models: Table 5, CIFAR-10 and CIFAR-100."""
+    rows: dict[str, tuple[dict[str, Any], tuple[tuple[float, float], ...]]] = {
+        "fedavg": ({"method": "fedavg"}, ((76.78, 2.92), (55.70, 2.96), (30.95, 2.90))),
+        "fedsam": ({"method": "fedsam", "sam": 0.1}, ((78.35, 2.89), (57.03, 2.62), (32.11, 2.68))),
+        "ist": ({"method": "ist"}, ((62.51, 5.39), (38.06, 10.27), (17.15, 5.54))),
+        "oap": ({"method": "oap"}, ((64.90, 3.54), (48.29, 9.29), (26.09, 6.97))),
+        "prunefl": ({"method": "prunefl"}, ((64.04, 4.06), (48.20, 5.16), (22.35, 5.80))),
+        "fedrolex": ({"method": "fedrolex+fedavg"}, ((65.30, 3.16), (44.84, 4.75), (21.73, 2.57))),
+        "ram-fed": ({"method": "ram-fed"}, ((69.15, 3.15), (50.19, 4.16), (23.25, 4.77))),
+        "subdismo": ({"method": "subdismo"}, ((76.34, 3.33), (51.23, 4.77), (25.43, 4.56))),
     }
-    models = scale.pick({"mlp": "vit-small", "cnn": "resnet18"}, {"resnet18": "resnet18", "vit-small": "vit-small"})
+    models: dict[str, dict[str, Any]] = scale.pick(
+        {
+            "small ResNet": {"model": "benchmarks.recipes.networks:digits_resnet", "lr": 0.3},
+            "MLP": {"model": "mlp"},
+        },
+        {
+            "ResNet18": {"model": "resnet18"},
+            "ViT-Small": {"model": "vit-small"},
+            "ViT, CIFAR-100": {"model": "vit", "dataset": "cifar100"},
+        },
+    )
     cells = [
-        Cell(row, _experiment(scale, dirichlet=1.0, momentum=0.0, model=model, **_own(own)), model, papers[like])
-        for model, like in models.items()
+        Cell(row, _cell(scale, own, dirichlet=1.0, momentum=0.0, **model), name, _paper(*papers[number]))
+        for number, (name, model) in enumerate(models.items())
         for row, (own, papers) in rows.items()
     ]
-    notes = (OPEN, "IST is left out: its widths must divide by the clients.", *scale.pick((DIGITS,), ()))
+    notes = (OPEN, IST, *scale.pick((ARCHITECTURES,), ()))
     title = "Architectures, Dirichlet 1.0 (SubDisMO, Table 5)"
     return Study("subdismo_architectures", title, cells, METRICS, "subdismo", notes=notes)
-
-
-def _two(*numbers: float) -> dict[str, dict[str, float]]:
-    return {"resnet18": _paper(*numbers[:2]), "vit-small": _paper(*numbers[2:])}
 
 
 def subdismo_masks(scale: Scale) -> Study:
@@ -187,10 +243,12 @@ def subdismo_masks(scale: Scale) -> Study:
     ]
     notes = (
         OPEN,
+        *scale.pick((DIGITS,), ()),
         f"A window moves on by as many units in every layer, so an MLP of one hidden layer of {width} is trained, "
         "in which a quarter or an eighth of it is a number of units.",
     )
-    return Study("subdismo_masks", "Mask policies (SubDisMO, Table 6)", cells, METRICS, "random", notes=notes)
+    title = "Mask policies (SubDisMO, Table 6)"
+    return Study("subdismo_masks", title, cells, METRICS, "random", notes=notes, seeds=scale.seeds)
 
 
 def _rolling(stride: int) -> dict[str, Any]:
@@ -242,7 +300,8 @@ def subdismo_clients(scale: Scale) -> Study:
         "The paper repeats data so that a client keeps some thousands; here the clients share what there is.",
         *scale.pick((DIGITS,), ()),
     )
-    return Study("subdismo_clients", "Scalability (SubDisMO, Table 8)", cells, METRICS, "subdismo", notes=notes)
+    title = "Scalability (SubDisMO, Table 8)"
+    return Study("subdismo_clients", title, cells, METRICS, "subdismo", notes=notes)
 
 
 def subdismo_coverage(scale: Scale) -> Study:
@@ -269,4 +328,5 @@ def subdismo_coverage(scale: Scale) -> Study:
         claims=(
             Claim("30 of 30 clients", "6 of 30 clients", CLIENT_MEAN.name, "More coverage is more accurate (Figure 4)"),
         ),
+        seeds=scale.seeds,
     )
