@@ -52,7 +52,6 @@ def equal_budget(scale: Scale) -> Study:
             "Memory is that of training the largest part that the method may give a device. The bill of masks is that "
             "of the full model: dense kernels save nothing by them.",
         ),
-        seeds=scale.seeds,
         along="t",
     )
 
