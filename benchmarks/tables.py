@@ -183,14 +183,27 @@ def _against_reference(study: Study, found: Sequence[Entry]) -> Iterator[str]:
             base = here.pop(study.reference, None)
             if base is None or metric.better is None:
                 continue
-            clear = [e for e in here.values() if significant(e.p)]
-            better = [f"{e.row} ({e.mean:{metric.form}})" for e in clear if _advantage(e, base) > 0]
-            worse = [f"{e.row} ({e.mean:{metric.form}})" for e in clear if _advantage(e, base) < 0]
-            never = [e.row for e in here.values() if not math.isfinite(e.mean)]
-            told = f"better than {base.row} ({base.text}) beyond the noise: {', '.join(better) or 'none'}"
-            told += f"; worse: {', '.join(worse) or 'none'}"
-            told += f"; not reached in every run: {', '.join(never)}" if never else ""
+            if math.isfinite(base.mean):
+                told = _clearly(base, list(here.values()))
+            else:
+                reached = [_with_mean(e) for e in here.values() if math.isfinite(e.mean)]
+                told = f"{base.row} {base.text}; reached in every run: {', '.join(reached) or 'none'}"
             yield f"{metric.name}{_in(column)}: {told}."
+
+
+def _clearly(base: Entry, others: Sequence[Entry]) -> str:
+    """Which entries are better and worse than one that has a mean, and which have none."""
+    clear = [e for e in others if significant(e.p)]
+    better = [_with_mean(e) for e in clear if _advantage(e, base) > 0]
+    worse = [_with_mean(e) for e in clear if _advantage(e, base) < 0]
+    never = [e.row for e in others if not math.isfinite(e.mean)]
+    told = f"better than {base.row} ({base.text}) beyond the noise: {', '.join(better) or 'none'}"
+    told += f"; worse: {', '.join(worse) or 'none'}"
+    return told + (f"; not reached in every run: {', '.join(never)}" if never else "")
+
+
+def _with_mean(entry: Entry) -> str:
+    return f"{entry.row} ({entry.mean:{entry.metric.form}})"
 
 
 def _bests(study: Study, fixed: str, found: Sequence[Entry]) -> Iterator[str]:
