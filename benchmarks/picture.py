@@ -9,6 +9,7 @@ from textwrap import fill
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
+from matplotlib.ticker import MaxNLocator
 
 from benchmarks.metrics import Metric, evaluations
 from benchmarks.study import Finished, Study
@@ -21,6 +22,7 @@ ALONG = {"step": "server steps", "t": "time on the run's clock", "bytes": "bytes
 MOST = 4  # panels side by side
 POINTS = 200
 NAMED = 10  # curves in colour; of more rows the others are grey
+TICKS = 5
 LETTERS = 16  # of the caption per inch
 GREY = "0.75"
 OTHERS = "the others"
@@ -122,9 +124,21 @@ def _numbers(axes: Axes, study: Study, found: Sequence[Entry], metric: Metric) -
     axes.tick_params(labelsize=7)
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(labels) - 0.5, -0.5)
+    _widen(axes, metric)
+    axes.xaxis.set_major_locator(MaxNLocator(TICKS))
+    axes.ticklabel_format(axis="x", useOffset=False)
     axes.set_xlabel(metric.name + (f", {metric.better} is better" if metric.better else ""), fontsize=8)
     axes.grid(color="0.9")
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _widen(axes: Axes, metric: Metric) -> None:
+    """Ten of the last decimal that the table shows are the least that the axis spans."""
+    if metric.form.endswith("f"):
+        low, high = axes.get_xlim()
+        least = 10.0 ** (1 - int(metric.form[1:-1]))
+        if high - low < least:
+            axes.set_xlim((low + high - least) / 2, (low + high + least) / 2)
 
 
 def _paper(study: Study, entry: Entry, found: Sequence[Entry]) -> float | None:
