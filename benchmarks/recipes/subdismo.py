@@ -60,7 +60,8 @@ def subdismo_delta(scale: Scale) -> Study:
 
 
 METRICS = (CLIENT_MEAN, CLIENT_STD)
-DIGITS = "Digits and an MLP stand in for the paper's data and models at the quick size; its numbers are in brackets."
+STAND_IN = "Digits and an MLP stand in for the paper's data and models at the quick size"
+DIGITS = f"{STAND_IN}; its numbers are in brackets."
 
 
 def _experiment(scale: Scale, **own: Any) -> Experiment:
@@ -278,7 +279,7 @@ def subdismo_coverage(scale: Scale) -> Study:
             OPEN,
             "The paper sets C* to 1, 2 and 3 by hand; here it follows from how many clients take part and is "
             "measured, as the least over all rounds of how many train any parameter that is trained at all.",
-            *scale.pick((DIGITS,), ()),
+            *scale.pick((f"{STAND_IN}.",), ()),
         ),
         claims=(
             Claim("30 of 30 clients", "6 of 30 clients", CLIENT_MEAN.name, "More coverage is more accurate (Figure 4)"),
