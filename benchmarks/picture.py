@@ -9,30 +9,36 @@ from textwrap import fill
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
+from matplotlib.ticker import MaxNLocator
 
 from benchmarks.metrics import Metric, evaluations
 from benchmarks.study import Finished, Study
 from benchmarks.tables import Entry, caption
 from fedraa.curves import PALETTE, STYLES
 from fedraa.history import History
+from fedraa.statistics import significant
 
 ALONG = {"step": "server steps", "t": "time on the run's clock", "bytes": "bytes sent"}
 MOST = 4  # panels side by side
 POINTS = 200
+NAMED = 10  # curves in colour; of more rows the others are grey
+TICKS = 5
 LETTERS = 16  # of the caption per inch
+GREY = "0.75"
+OTHERS = "the others"
 
 
 def draw(study: Study, runs: Sequence[Finished], found: Sequence[Entry], path: Path) -> None:
     """Curves per column above, each metric's numbers below; the paper's are hollow."""
     columns, metrics = study.columns[:MOST], study.metrics[:MOST]
     across = max(len(columns), len(metrics))
-    tall = 0.26 * len(study.rows) * max(1.0, 0.5 * len(study.columns)) + 1.2
+    tall = 0.2 * max(sum(entry.metric == metric for entry in found) for metric in metrics) + 1.2
     heights = [3.2, tall] if study.along else [tall]
     figure = Figure(figsize=(max(7.5, 3.4 * across), sum(heights) + 0.2), layout="constrained")
     *above, below = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights).ravel()
     if study.along:
-        _all_curves(above[0], study, columns, runs, study.along)
-    for axes, metric in zip(below.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
+        _all_curves(above[0], study, columns, runs, _looks(study, found))
+    for axes, metric in zip(below.subplots(1, len(metrics), squeeze=False, sharey=True)[0], metrics, strict=True):
         _numbers(axes, study, [entry for entry in found if entry.metric == metric], metric)
     figure.suptitle(study.title, x=0.01, ha="left", fontsize=10)
     figure.supxlabel(
@@ -41,17 +47,42 @@ def draw(study: Study, runs: Sequence[Finished], found: Sequence[Entry], path: P
     figure.savefig(path, dpi=130)
 
 
-def _all_curves(part: SubFigure, study: Study, columns: Sequence[str], runs: Sequence[Finished], along: str) -> None:
-    """A panel per column, one legend."""
+def _looks(study: Study, found: Sequence[Entry]) -> dict[str, tuple[str, str]]:
+    """Colour and style of every row that is named: all, or the reference and those that are best in the first metric.
+
+    Of several columns the first one that a row is in counts.
+    """
+    named = study.rows
+    if len(named) > NAMED:
+        metric = study.metrics[0]
+        means = {entry.row: entry.mean for entry in reversed(found) if entry.metric == metric and entry.values}
+        order = sorted(means, key=means.__getitem__, reverse=metric.better == "more")
+        best = {study.reference, *[row for row in order if row != study.reference][: NAMED - 1]}
+        named = [row for row in order if row in best]
     styles = np.repeat(STYLES, len(PALETTE)).tolist()
-    looks = dict(zip(study.rows, zip(cycle(PALETTE), styles, strict=False), strict=False))
+    return dict(zip(named, zip(cycle(PALETTE), styles, strict=False), strict=False))
+
+
+def _all_curves(
+    part: SubFigure,
+    study: Study,
+    columns: Sequence[str],
+    runs: Sequence[Finished],
+    looks: dict[str, tuple[str, str]],
+) -> None:
+    """A panel per column, one legend."""
+    assert study.along is not None
     panels = part.subplots(1, len(columns), sharey=True, squeeze=False)[0]
     for axes, column in zip(panels, columns, strict=True):
-        _curves(axes, [each for each in runs if each.cell.column == column], looks, along)
+        _curves(axes, [each for each in runs if each.cell.column == column], looks, study.along)
         axes.set_title(column, loc="left", fontsize=9)
     panels[0].set_ylabel("test accuracy", fontsize=8)
-    handles, names = panels[0].get_legend_handles_labels()
-    part.legend(handles, names, loc="outside right upper", fontsize=8, frameon=False)
+    lines = {name: line for axes in panels for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    names = [row for row in looks if row in lines]
+    if len(looks) < len(study.rows):
+        (lines[OTHERS],) = panels[0].plot([], [], color=GREY, linewidth=0.8)
+        names.append(OTHERS)
+    part.legend([lines[name] for name in names], names, loc="outside right upper", fontsize=8, frameon=False)
 
 
 def _curves(axes: Axes, runs: Sequence[Finished], looks: dict[str, tuple[str, str]], along: str) -> None:
@@ -62,6 +93,9 @@ def _curves(axes: Axes, runs: Sequence[Finished], looks: dict[str, tuple[str, st
             continue
         xs = np.linspace(0, min(table[along].iloc[-1] for table in tables), POINTS)
         ys = np.stack([np.interp(xs, table[along], table["accuracy"]) for table in tables])
+        if row not in looks:
+            axes.plot(xs, ys.mean(0), color=GREY, linewidth=0.8, zorder=1)
+            continue
         colour, style = looks[row]
         axes.fill_between(xs, ys.min(0), ys.max(0), color=colour, alpha=0.15, linewidth=0)
         axes.plot(xs, ys.mean(0), color=colour, linestyle=style, linewidth=1.6, label=row)
@@ -79,6 +113,8 @@ def _numbers(axes: Axes, study: Study, found: Sequence[Entry], metric: Metric) -
         labels.append(f"{entry.row}, {entry.column}" if bands else entry.row)
         if math.isfinite(entry.mean):
             axes.errorbar(entry.mean, place, xerr=entry.half_width, fmt="o", color=colour, markersize=4, capsize=2)
+            if significant(entry.p):
+                axes.annotate("*", (entry.mean, place), (0, 1), textcoords="offset points", ha="center", fontsize=9)
         else:
             axes.text(0.02, place, entry.text, transform=axes.get_yaxis_transform(), fontsize=7, va="center")
         paper = _paper(study, entry, found)
@@ -86,10 +122,23 @@ def _numbers(axes: Axes, study: Study, found: Sequence[Entry], metric: Metric) -
             axes.plot(paper, place, "o", markerfacecolor="none", markeredgecolor="0.3", markersize=6)
     axes.set_yticks(range(len(labels)), labels)
     axes.tick_params(labelsize=7)
+    axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(labels) - 0.5, -0.5)
+    _widen(axes, metric)
+    axes.xaxis.set_major_locator(MaxNLocator(TICKS))
+    axes.ticklabel_format(axis="x", useOffset=False)
     axes.set_xlabel(metric.name + (f", {metric.better} is better" if metric.better else ""), fontsize=8)
-    axes.grid(axis="x", color="0.9")
+    axes.grid(color="0.9")
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _widen(axes: Axes, metric: Metric) -> None:
+    """Ten of the last decimal that the table shows are the least that the axis spans."""
+    if metric.form.endswith("f"):
+        low, high = axes.get_xlim()
+        least = 10.0 ** (1 - int(metric.form[1:-1]))
+        if high - low < least:
+            axes.set_xlim((low + high - least) / 2, (low + high + least) / 2)
 
 
 def _paper(study: Study, entry: Entry, found: Sequence[Entry]) -> float | None:
@@ -105,4 +154,7 @@ def _paper(study: Study, entry: Entry, found: Sequence[Entry]) -> float | None:
 def _caption(study: Study, found: Sequence[Entry]) -> str:
     text = caption(study, found).replace("[ ]", "hollow:")
     scaled = [e.metric.name for e in found if e.metric.own_units and e.paper is not None]
-    return f"{text} ({scaled[0]}: as multiples of {study.reference})" if scaled else text
+    if scaled:
+        text += f" ({scaled[0]}: as multiples of {study.reference})"
+    left_out = [metric.name for metric in study.metrics[MOST:]] + study.columns[MOST:]
+    return f"{text}; in the table alone: {', '.join(left_out)}" if left_out else text

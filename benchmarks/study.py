@@ -106,7 +106,7 @@ def execute(study: Study, out: Path, jobs: int, watch: Callable[[Finished, int],
     """Runs what is not there yet, `jobs` runs at a time, each in a process with one thread; in the study's order.
 
     `watch` gets every run as it ends and the number of those still to come. Raises ValueError, before anything
-    is started, for an experiment whose flags do not go together.
+    is started, for an experiment whose flags do not go together, and at the end if no run came to an end.
     """
     for cell in study.cells:
         resolve(cell.experiment)
@@ -117,6 +117,9 @@ def execute(study: Study, out: Path, jobs: int, watch: Callable[[Finished, int],
         done[each] = Finished(*runs[each], _directory(each), failure)
         left -= 1
         watch(done[each], left)
+    failures = [done[each].failure for each in runs]
+    if all(failures):
+        raise ValueError(failures[0])
     return [done[each] for each in runs]
 
 
@@ -182,7 +185,7 @@ def _run_one(experiment: Experiment) -> str | None:
         else:
             shutil.rmtree(directory, ignore_errors=True)  # of another experiment or version, or killed before it began
             run(experiment)
-    except RunFailed as error:
+    except (RunFailed, ValueError) as error:  # ValueError: the model or the data do not fit the method
         return str(error)
     finally:
         gc.collect()  # a run's data are in reference cycles, which would wait for many runs

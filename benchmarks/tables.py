@@ -170,7 +170,40 @@ def findings(study: Study, found: Sequence[Entry]) -> list[str]:
     """In words: where the orders of the paper hold here, where they are reversed, and what was claimed besides."""
     told = [sentence for group in _compared(study, found) for sentence in _orders(group)]
     told += [_judged(claim, column, found) for claim in study.claims for column in study.columns]
-    return told if study.fixed is None else [*told, *_bests(study, study.fixed, found)]
+    if study.fixed is not None:
+        return [*told, *_bests(study, study.fixed, found)]
+    return told or list(_against_reference(study, found))
+
+
+def _against_reference(study: Study, found: Sequence[Entry]) -> Iterator[str]:
+    """Where nobody has ordered the rows: which are better and worse than the reference beyond the noise."""
+    for column in study.columns:
+        for metric in study.metrics[:2]:
+            here = {e.row: e for e in found if (e.column, e.metric) == (column, metric) and e.values}
+            base = here.pop(study.reference, None)
+            if base is None or metric.better is None:
+                continue
+            if math.isfinite(base.mean):
+                told = _clearly(base, list(here.values()))
+            else:
+                reached = [_with_mean(e) for e in here.values() if math.isfinite(e.mean)]
+                told = f"{base.row} {base.text}; reached in every run: {', '.join(reached) or 'none'}"
+            yield f"{metric.name}{_in(column)}: {told}."
+
+
+def _clearly(base: Entry, others: Sequence[Entry]) -> str:
+    """Which entries are better and worse than one that has a mean, and which have none."""
+    clear = [e for e in others if significant(e.p)]
+    better = [_with_mean(e) for e in clear if _advantage(e, base) > 0]
+    worse = [_with_mean(e) for e in clear if _advantage(e, base) < 0]
+    never = [e.row for e in others if not math.isfinite(e.mean)]
+    told = f"better than {base.row} ({base.text}) beyond the noise: {', '.join(better) or 'none'}"
+    told += f"; worse: {', '.join(worse) or 'none'}"
+    return told + (f"; not reached in every run: {', '.join(never)}" if never else "")
+
+
+def _with_mean(entry: Entry) -> str:
+    return f"{entry.row} ({entry.mean:{entry.metric.form}})"
 
 
 def _bests(study: Study, fixed: str, found: Sequence[Entry]) -> Iterator[str]:

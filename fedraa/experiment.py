@@ -113,6 +113,9 @@ class Experiment(BaseModel):
     sam: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Radius of sharpness-aware minimisation; 0 is off."""
 
+    fresh: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Weight of the fresh gradient beside the server's momentum (alpha of FedCM, beta of MoFedSAM)."""
+
     updates: Count | None = None
     """End after so many server updates (asynchronous methods)."""
     rounds: Count | None = None

@@ -214,6 +214,7 @@ _FLAGS: dict[str, tuple[str, ...]] = {
     "clip": ("local.clip",),
     "proximal": ("local.proximal",),
     "sam": ("local.sam",),
+    "fresh": ("local.fresh",),
     "mixing": ("update.mixing",),
     "staleness": ("update.staleness",),
     "buffer_size": ("update.size",),
@@ -290,6 +291,8 @@ def _check(name: str, method: Method) -> None:
     """Refuses pairs that break each other's mathematics (ALGORITHMS section 6, trap 9)."""
     local = method.local
     carry = method.update.carry.kind if isinstance(method.update, Mean) else ""
+    if local.fresh < 1 and carry not in ("momentum", "frozen-momentum"):
+        raise ValueError(f"fresh: {local.fresh:g} means nothing to {name}: its server keeps no momentum; leave it out")
     control = "the control variate takes a gain over lr * steps for a mean gradient, as it is in plain SGD alone"
     reasons = {
         ("control", "momentum"): control,

@@ -34,6 +34,7 @@ RECIPES: dict[str, Recipe] = {
         fedsam.fedsam_cifar10,
         fedsam.fedsam_cifar100,
         fedsam.fedsam_parameters,
+        fedsam.fedsam_beta,
         fleets.equal_budget,
         fleets.stragglers,
         fleets.staleness,

@@ -68,9 +68,12 @@ def stragglers(scale: Scale) -> Study:
         "dropouts": {"availability": FLEETS / "dropouts.csv"},
         "day and night": {"availability": FLEETS / "diurnal.csv", "availability_period": 5.0},
     }
+    shorter: dict[str, Any] = scale.pick({"time": 10.0}, {})
     chosen = scale.pick(("1×", "100×", "dropouts", "day and night"), tuple(fleets))
     cells = [
-        Cell(method, _experiment(scale, method, **fleets[column]), column) for column in chosen for method in COMPARED
+        Cell(method, _experiment(scale, method, **fleets[column], **shorter), column)
+        for column in chosen
+        for method in COMPARED
     ]
     return Study(
         "stragglers",
@@ -108,6 +111,7 @@ def staleness(scale: Scale) -> Study:
         (ACCURACY, TIME),
         reference="constant, α = 0.3",
         notes=("All clients are busy all the time, so the number of clients is the concurrency.",),
+        seeds=scale.seeds,
         along="t",
     )
 
@@ -115,8 +119,9 @@ def staleness(scale: Scale) -> Study:
 def networks(scale: Scale) -> Study:
     """Fleets bound by computing and by bandwidth: who profits from small submodels, and from which."""
     fleets = {name: str(FLEETS / f"{name}-bound.csv") for name in ("compute", "bandwidth")}
+    longer: dict[str, dict[str, Any]] = {"compute": {}, "bandwidth": {"time": scale.pick(60.0, 240.0)}}
     cells = [
-        Cell(method, _experiment(scale, method, capabilities=path), f"{name}-bound")
+        Cell(method, _experiment(scale, method, capabilities=path, **longer[name]), f"{name}-bound")
         for name, path in fleets.items()
         for method in COMPARED
     ]
@@ -129,7 +134,9 @@ def networks(scale: Scale) -> Study:
         notes=(
             "Moving the full model takes a tenth of the time of training it, or ten times as long; half the devices "
             "are three times as fast in both. The fleets are benchmarks/fleets/*.csv.",
+            "The bandwidth-bound runs have four times as much time, in which a method with rounds comes to a few.",
         ),
+        seeds=scale.seeds,
         along="t",
     )
 

@@ -169,7 +169,7 @@ def _trend(
     claims: tuple[Claim, ...],
 ) -> Study:
     notes = ("The paper gives curves alone, no numbers.", OPEN, *scale.pick((SMALL,), ()))
-    return Study(name, title, cells, metrics, reference, notes=notes, claims=claims, along="t")
+    return Study(name, title, cells, metrics, reference, notes=notes, claims=claims, seeds=scale.seeds, along="t")
 
 
 def _slow(beta: float) -> str:

@@ -1,9 +1,11 @@
 """How large a study is, and where its data lie."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from benchmarks.study import SEEDS
 from fedraa.experiment import Experiment
 
 T = TypeVar("T")
@@ -18,6 +20,11 @@ class Scale:
 
     def pick(self, quick: T, paper: T) -> T:
         return paper if self.paper else quick
+
+    @property
+    def seeds(self) -> Sequence[int]:
+        """For studies whose quick runs take seconds: more than three, since three tell little apart."""
+        return self.pick((*SEEDS, 3, 4), SEEDS)
 
     def experiment(self, dataset: str, **fields: Any) -> Experiment:
         """An experiment on a data set by name; `cifar10-subset` is the file of that name in the data folder.

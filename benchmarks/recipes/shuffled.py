@@ -71,6 +71,7 @@ def shuffled_policies(scale: Scale) -> Study:
             Claim(rolling, "random", LOSS.name, "Rolling beats random in test loss"),
             Claim(rolling, "static (HeteroFL)", ACCURACY.name, "Rolling beats static (Table 4)"),
         ),
+        seeds=scale.seeds,
     )
 
 

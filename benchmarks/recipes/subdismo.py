@@ -4,11 +4,17 @@ from typing import Any
 
 from benchmarks.metrics import CLIENT_MEAN, CLIENT_STD, FLOPS_PER_SAMPLE, LEAST_COVERAGE, sent_back
 from benchmarks.recipes.scale import Scale
+from benchmarks.recipes.subdismo_numbers import TABLE_1, TABLE_1_CIFAR100
 from benchmarks.study import Cell, Claim, Study
 from fedraa.experiment import Experiment
 
-OPEN = "The paper states no learning rate, batch size, local steps nor rounds; lr 0.1, batches of 32 are taken."
-CNN = "A CNN of two masked residual blocks, lr 0.3, stands in for the paper's ViT-Small, whose numbers are in brackets."
+
+def _open(lr: float) -> str:
+    return f"The paper states no learning rate, batch size, local steps nor rounds; lr {lr:g}, batches of 32 are taken."
+
+
+OPEN = _open(0.1)
+CNN = "A CNN of two masked residual blocks stands in for the paper's ViT-Small, whose numbers are in brackets."
 SUBSET = "The data are a subset of CIFAR-10: 10,000 training and 2,000 test images."
 
 
@@ -28,7 +34,7 @@ def subdismo_delta(scale: Scale) -> Study:
         "dirichlet": 0.5,
         "local_steps": scale.pick(5, 10),
         "batch_size": 32,
-        "lr": scale.pick(0.3, 0.1),
+        "lr": (lr := scale.pick(0.3, 0.1)),
         "momentum": 0.0,
         "rounds": rounds,
         "eval_every": 10,
@@ -45,7 +51,7 @@ def subdismo_delta(scale: Scale) -> Study:
         cells,
         (CLIENT_MEAN, CLIENT_STD),
         reference="subdismo δ=0.1",
-        notes=(OPEN, *scale.pick((SUBSET, CNN), ())),
+        notes=(_open(lr), *scale.pick((SUBSET, CNN), ())),
         claims=(
             Claim("subdismo δ=0.1", "subdismo δ=0", CLIENT_MEAN.name, "δ = 0.1 is more accurate than δ = 0"),
             Claim("subdismo δ=0.1", "subdismo δ=0", CLIENT_STD.name, "δ = 0.1 deviates less than δ = 0"),
@@ -54,7 +60,8 @@ def subdismo_delta(scale: Scale) -> Study:
 
 
 METRICS = (CLIENT_MEAN, CLIENT_STD)
-DIGITS = "Digits and an MLP stand in for the paper's data and models at the quick size; its numbers are in brackets."
+STAND_IN = "Digits and an MLP stand in for the paper's data and models at the quick size"
+DIGITS = f"{STAND_IN}; its numbers are in brackets."
 
 
 def _experiment(scale: Scale, **own: Any) -> Experiment:
@@ -67,29 +74,6 @@ def _experiment(scale: Scale, **own: Any) -> Experiment:
     return scale.experiment(**common)
 
 
-# Table 1, CIFAR-10: accuracy and deviation at Dirichlet 0.5, 1.0 and IID.
-TABLE_1: dict[str, tuple[dict[str, Any], tuple[tuple[float, float], ...]]] = {
-    "fedavg": ({"method": "fedavg"}, ((56.44, 5.28), (55.70, 2.96), (58.75, 1.65))),
-    "fedsam": ({"method": "fedsam", "sam": 0.1}, ((56.02, 4.80), (57.03, 2.62), (59.01, 1.58))),
-    "ist.O": ({"method": "ist"}, ((36.82, 16.67), (38.06, 10.27), (45.81, 2.03))),
-    "ist.P": ({"method": "ist+fedprox"}, ((33.66, 14.35), (37.96, 9.08), (45.68, 1.47))),
-    "ist.S": ({"method": "ist+scaffold"}, ((30.73, 14.36), (33.78, 8.72), (41.26, 1.52))),
-    "ist.A": ({"method": "ist+fedadam"}, ((39.02, 12.13), (41.26, 8.48), (47.59, 1.49))),
-    "oap.O": ({"method": "oap"}, ((45.53, 12.13), (48.29, 9.29), (53.69, 1.52))),
-    "oap.P": ({"method": "oap+fedprox"}, ((41.55, 12.51), (45.99, 7.18), (53.70, 1.56))),
-    "oap.S": ({"method": "oap+scaffold"}, ((32.12, 10.63), (41.55, 7.17), (46.15, 1.67))),
-    "oap.A": ({"method": "oap+fedadam"}, ((37.27, 9.65), (42.72, 7.16), (47.04, 1.34))),
-    "prunefl.O": ({"method": "prunefl"}, ((44.87, 14.90), (48.20, 5.16), (53.04, 1.56))),
-    "prunefl.P": ({"method": "prunefl+fedprox"}, ((44.02, 12.64), (49.71, 4.25), (52.35, 1.33))),
-    "prunefl.S": ({"method": "prunefl+scaffold"}, ((37.22, 11.56), (47.11, 5.32), (43.20, 1.50))),
-    "prunefl.A": ({"method": "prunefl+fedadam"}, ((39.32, 14.60), (41.31, 14.59), (52.78, 1.23))),
-    "fedrolex.O": ({"method": "fedrolex+fedavg"}, ((40.07, 12.40), (44.84, 4.75), (45.46, 2.08))),
-    "fedrolex.P": ({"method": "fedrolex+fedprox"}, ((41.12, 11.87), (45.27, 6.16), (49.72, 1.51))),
-    "fedrolex.S": ({"method": "fedrolex+scaffold"}, ((35.12, 11.67), (40.60, 7.08), (45.53, 1.46))),
-    "fedrolex.A": ({"method": "fedrolex+fedadam"}, ((37.58, 10.42), (43.41, 6.38), (47.23, 1.33))),
-    "ram-fed": ({"method": "ram-fed"}, ((43.31, 11.49), (50.19, 4.16), (53.33, 1.42))),
-    "subdismo": ({"method": "subdismo"}, ((48.50, 8.47), (51.23, 4.77), (55.99, 1.85))),
-}
 # Half the clients train a quarter of the model, half train half of it; PruneFL all the same half.
 SHARES: dict[str, dict[str, Any]] = {
     "oap": {"capacities": (0.25, 0.5)},
@@ -103,25 +87,38 @@ SPLITS: dict[str, dict[str, Any]] = {
 }
 
 
+IST = (
+    "IST gives every unit of every layer to one client alone, so no more clients than the narrowest layer has units "
+    "take part in a round: 8, the heads, in the ViTs."
+)
+NARROWEST = {"vit-small": 8, "vit": 8}
+
+
 def subdismo_table1(scale: Scale) -> Study:
-    """SubDisMO, RAM-Fed and sixteen crossings of submodels with solvers: Table 1, CIFAR-10."""
+    """SubDisMO, RAM-Fed and sixteen crossings of submodels with solvers: Table 1, CIFAR-10 and CIFAR-100."""
+    halves: dict[str, tuple[dict[str, Any], dict[str, tuple[tuple[float, float], ...]]]] = {
+        "": ({}, {row: papers for row, (_, papers) in TABLE_1.items()}),
+        "CIFAR-100, ": ({"dataset": "cifar100", "model": "vit"}, TABLE_1_CIFAR100),
+    }
     cells = [
-        Cell(row, _experiment(scale, momentum=0.0, **_own(own) | split), column, _paper(*papers[number]))
+        Cell(row, _cell(scale, own, momentum=0.0, **half | split), half_name + column, _paper(*papers[row][number]))
+        for half_name, (half, papers) in list(halves.items())[: scale.pick(1, 2)]
         for number, (column, split) in enumerate(SPLITS.items())
         if column in scale.pick(("μ = 0.5",), tuple(SPLITS))
-        for row, (own, papers) in TABLE_1.items()
+        for row, (own, _) in TABLE_1.items()
     ]
-    notes = (
-        OPEN,
-        "CIFAR-100 with ViT, the other half of the table, takes --paper sizes beyond this recipe.",
-        *scale.pick((DIGITS,), ()),
-    )
+    notes = (OPEN, IST, *scale.pick((DIGITS, "The CIFAR-100 half of the table is run at the paper's size alone."), ()))
     title = "Submodel methods and solvers, 10 clients (SubDisMO, Table 1)"
-    return Study("subdismo_table1", title, cells, METRICS, "subdismo", notes=notes)
+    return Study("subdismo_table1", title, cells, METRICS, "subdismo", notes=notes, seeds=scale.seeds)
 
 
-def _own(own: dict[str, Any]) -> dict[str, Any]:
-    return own | SHARES.get(own["method"].partition("+")[0], {})
+def _cell(scale: Scale, own: dict[str, Any], **common: Any) -> Experiment:
+    """The method with its shares, and for IST no more clients a round than it has units to give."""
+    name = own["method"].partition("+")[0]
+    experiment = _experiment(scale, **common | own | SHARES.get(name, {}))
+    if name != "ist" or experiment.model not in NARROWEST:
+        return experiment
+    return experiment.model_copy(update={"participation": f"sample:{NARROWEST[experiment.model]}"})
 
 
 def subdismo_radius(scale: Scale) -> Study:
@@ -141,33 +138,48 @@ def subdismo_radius(scale: Scale) -> Study:
         for delta, paper in table.items()
     ]
     title = "Radius δ, Dirichlet 1.0 (SubDisMO, Table 2)"
-    return Study("subdismo_radius", title, cells, METRICS, "δ = 0.1", notes=(OPEN, *scale.pick((DIGITS,), ())))
+    return Study(
+        "subdismo_radius", title, cells, METRICS, "δ = 0.1", (OPEN, *scale.pick((DIGITS,), ())), seeds=scale.seeds
+    )
+
+
+ARCHITECTURES = (
+    "Digits and small models stand in for the paper's at the quick size: two masked residual blocks, lr 0.3, for "
+    "ResNet18 and an MLP for ViT-Small; the paper's numbers are in brackets."
+)
 
 
 def subdismo_architectures(scale: Scale) -> Study:
-    """The methods on three models: Table 5, CIFAR-10."""
-    rows: dict[str, tuple[dict[str, Any], dict[str, dict[str, float]]]] = {
-        "fedavg": ({"method": "fedavg"}, _two(76.78, 2.92, 55.70, 2.96)),
-        "fedsam": ({"method": "fedsam", "sam": 0.1}, _two(78.35, 2.89, 57.03, 2.62)),
-        "oap": ({"method": "oap"}, _two(64.90, 3.54, 48.29, 9.29)),
-        "prunefl": ({"method": "prunefl"}, _two(64.04, 4.06, 48.20, 5.16)),
-        "fedrolex": ({"method": "fedrolex+fedavg"}, _two(65.30, 3.16, 44.84, 4.75)),
-        "ram-fed": ({"method": "ram-fed"}, _two(69.15, 3.15, 50.19, 4.16)),
-        "subdismo": ({"method": "subdismo"}, _two(76.34, 3.33, 51.23, 4.77)),
+    """The methods on three models: Table 5, CIFAR-10 and CIFAR-100."""
+    rows: dict[str, tuple[dict[str, Any], tuple[tuple[float, float], ...]]] = {
+        "fedavg": ({"method": "fedavg"}, ((76.78, 2.92), (55.70, 2.96), (30.95, 2.90))),
+        "fedsam": ({"method": "fedsam", "sam": 0.1}, ((78.35, 2.89), (57.03, 2.62), (32.11, 2.68))),
+        "ist": ({"method": "ist"}, ((62.51, 5.39), (38.06, 10.27), (17.15, 5.54))),
+        "oap": ({"method": "oap"}, ((64.90, 3.54), (48.29, 9.29), (26.09, 6.97))),
+        "prunefl": ({"method": "prunefl"}, ((64.04, 4.06), (48.20, 5.16), (22.35, 5.80))),
+        "fedrolex": ({"method": "fedrolex+fedavg"}, ((65.30, 3.16), (44.84, 4.75), (21.73, 2.57))),
+        "ram-fed": ({"method": "ram-fed"}, ((69.15, 3.15), (50.19, 4.16), (23.25, 4.77))),
+        "subdismo": ({"method": "subdismo"}, ((76.34, 3.33), (51.23, 4.77), (25.43, 4.56))),
     }
-    models = scale.pick({"mlp": "vit-small", "cnn": "resnet18"}, {"resnet18": "resnet18", "vit-small": "vit-small"})
+    models: dict[str, dict[str, Any]] = scale.pick(
+        {
+            "small ResNet": {"model": "benchmarks.recipes.networks:digits_resnet", "lr": 0.3},
+            "MLP": {"model": "mlp"},
+        },
+        {
+            "ResNet18": {"model": "resnet18"},
+            "ViT-Small": {"model": "vit-small"},
+            "ViT, CIFAR-100": {"model": "vit", "dataset": "cifar100"},
+        },
+    )
     cells = [
-        Cell(row, _experiment(scale, dirichlet=1.0, momentum=0.0, model=model, **_own(own)), model, papers[like])
-        for model, like in models.items()
+        Cell(row, _cell(scale, own, dirichlet=1.0, momentum=0.0, **model), name, _paper(*papers[number]))
+        for number, (name, model) in enumerate(models.items())
         for row, (own, papers) in rows.items()
     ]
-    notes = (OPEN, "IST is left out: its widths must divide by the clients.", *scale.pick((DIGITS,), ()))
+    notes = (OPEN, IST, *scale.pick((ARCHITECTURES,), ()))
     title = "Architectures, Dirichlet 1.0 (SubDisMO, Table 5)"
     return Study("subdismo_architectures", title, cells, METRICS, "subdismo", notes=notes)
-
-
-def _two(*numbers: float) -> dict[str, dict[str, float]]:
-    return {"resnet18": _paper(*numbers[:2]), "vit-small": _paper(*numbers[2:])}
 
 
 def subdismo_masks(scale: Scale) -> Study:
@@ -187,10 +199,12 @@ def subdismo_masks(scale: Scale) -> Study:
     ]
     notes = (
         OPEN,
+        *scale.pick((DIGITS,), ()),
         f"A window moves on by as many units in every layer, so an MLP of one hidden layer of {width} is trained, "
         "in which a quarter or an eighth of it is a number of units.",
     )
-    return Study("subdismo_masks", "Mask policies (SubDisMO, Table 6)", cells, METRICS, "random", notes=notes)
+    title = "Mask policies (SubDisMO, Table 6)"
+    return Study("subdismo_masks", title, cells, METRICS, "random", notes=notes, seeds=scale.seeds)
 
 
 def _rolling(stride: int) -> dict[str, Any]:
@@ -242,7 +256,8 @@ def subdismo_clients(scale: Scale) -> Study:
         "The paper repeats data so that a client keeps some thousands; here the clients share what there is.",
         *scale.pick((DIGITS,), ()),
     )
-    return Study("subdismo_clients", "Scalability (SubDisMO, Table 8)", cells, METRICS, "subdismo", notes=notes)
+    title = "Scalability (SubDisMO, Table 8)"
+    return Study("subdismo_clients", title, cells, METRICS, "subdismo", notes=notes)
 
 
 def subdismo_coverage(scale: Scale) -> Study:
@@ -264,9 +279,10 @@ def subdismo_coverage(scale: Scale) -> Study:
             OPEN,
             "The paper sets C* to 1, 2 and 3 by hand; here it follows from how many clients take part and is "
             "measured, as the least over all rounds of how many train any parameter that is trained at all.",
-            *scale.pick((DIGITS,), ()),
+            *scale.pick((f"{STAND_IN}.",), ()),
         ),
         claims=(
             Claim("30 of 30 clients", "6 of 30 clients", CLIENT_MEAN.name, "More coverage is more accurate (Figure 4)"),
         ),
+        seeds=scale.seeds,
     )

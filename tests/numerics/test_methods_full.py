@@ -148,19 +148,24 @@ def test_fedavgm() -> None:
     Stepped(run).rounds(3, expected)
 
 
-@pytest.mark.parametrize(("method", "flags", "terms"), [("fedcm", {}, {}), ("mofedsam", {"sam": 0.3}, {"sam": 0.3})])
+@pytest.mark.parametrize(
+    ("method", "flags", "terms"),
+    [("fedcm", {}, {}), ("fedcm", {"fresh": 0.4}, {}), ("mofedsam", {"sam": 0.3}, {"sam": 0.3})],
+)
 def test_client_momentum(method: str, flags: dict[str, float], terms: dict[str, float]) -> None:
-    """v = .1 g + .9 Delta, w <- w - eta_l v, theta += mean Delta_i (the paper's eta_g = eta_l T) and
-    Delta <- -mean Delta_i / (eta_l T), T the cohort's mean; MoFedSAM has SAM's g, of the raw gradient alone."""
+    """v = beta g + (1 - beta) Delta, beta = .1 unless told otherwise, w <- w - eta_l v, theta += mean Delta_i (the
+    paper's eta_g = eta_l T) and Delta <- -mean Delta_i / (eta_l T), T the cohort's mean; MoFedSAM has SAM's g, of the
+    raw gradient alone."""
     run = assembly(method, **flags)
     shares(run)
     theta = start(run)
     delta = np.zeros(len(theta))
+    beta = flags.get("fresh", 0.1)
     mean_steps = np.mean([steps(run, n) for n in range(CLIENTS)])
 
     def expected(turn: int) -> Array:
         nonlocal theta, delta
-        w = trained(run, theta, turn, bend=lambda g, d=delta: 0.1 * g + 0.9 * d, **terms)
+        w = trained(run, theta, turn, bend=lambda g, d=delta: beta * g + (1 - beta) * d, **terms)
         gain = np.mean(w, axis=0) - theta
         theta = theta + gain
         delta = -gain / (LR * mean_steps)

@@ -208,3 +208,8 @@ def test_the_mean_is_over_the_cohort_alone() -> None:
             turns[n] += 1
         close(stepped.server.params, theta)
     assert len(cohorts) > 1
+
+
+def test_a_weight_of_fresh_gradients_needs_a_momentum_to_be_fresh_beside() -> None:
+    with pytest.raises(ValueError, match=r"^fresh: 0\.5 means nothing to fedavg: its server keeps no momentum"):
+        resolve(Experiment(method="fedavg", fresh=0.5))

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.metrics import ACCURACY, Metric, evaluations, to_target
+from benchmarks.picture import NAMED, _looks
 from benchmarks.recipes import RECIPES
 from benchmarks.recipes.scale import Scale
 from benchmarks.studies import run_study
@@ -71,6 +72,22 @@ def test_less_is_better_turns_the_orders_round_and_never_reached_is_worst():
     assert holds == "steps: 1 of the paper's 1 orders hold here, 0 of them beyond the noise."
     assert claimed.startswith("b is faster: DOES NOT HOLD here")
     assert grid(of, found)[1][1] == ["b", "reached in 2 of 3 [20]"]
+
+
+def test_where_no_paper_orders_the_rows_words_tell_what_differs_from_the_reference():
+    of = study({"a": {}, "b": {}, "c": {}, "d": {}})
+    found = entries(of, measured({"a": (5, 5.1, 5.2), "b": (9, 9.1, 9.2), "c": (1, 1.1, 1.2), "d": (5, 5.1, 5.3)}))
+    assert findings(of, found) == [
+        "accuracy %: better than a (5.10 ± 0.25) beyond the noise: b (9.10); worse: c (1.10)."
+    ]
+
+
+def test_of_many_rows_the_reference_and_the_best_are_drawn_in_colour():
+    of = study({f"row {n}": {} for n in range(40)})
+    found = entries(of, measured({f"row {n}": (n, n + 0.1) for n in range(40)}))
+    looks = _looks(of, found)
+    assert list(looks) == [*(f"row {n}" for n in range(39, 40 - NAMED, -1)), "row 0"]
+    assert len(set(looks.values())) == NAMED
 
 
 def test_failed_runs_are_counted_and_left_out():
@@ -189,3 +206,16 @@ def test_a_run_cut_short_at_another_commit_begins_again(tmp_path: Path):
     (again,) = execute(only, tmp_path, 1, lambda run, left: None)
     assert History(again.directory).summary["steps"] == 1
     assert History(again.directory).config == config
+
+
+@pytest.mark.slow
+def test_a_cell_that_does_not_fit_fails_alone_and_a_study_of_such_cells_is_a_mistake(tmp_path: Path):
+    narrow = Cell("ist", Experiment(method="ist", clients=10, hidden=(4,), rounds=1))
+    both = Study("both", "Both", [GRID[0], narrow], (ACCURACY,), "a", seeds=(0,))
+    fits, fails = execute(both, tmp_path, 1, lambda run, left: None)
+    assert fits.failure is None
+    assert fails.failure is not None
+    assert "10 in one round each need units of their own" in fails.failure
+    alone = Study("alone", "Alone", [narrow], (ACCURACY,), "ist", seeds=(0,))
+    with pytest.raises(ValueError, match="units of their own"):
+        execute(alone, tmp_path, 1, lambda run, left: None)
