@@ -1,10 +1,10 @@
 """The event log: append-only JSON lines, and the tables read from it."""
 
-import fcntl
 import json
 import math
 import os
 import time
+from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,12 @@ import pandas as pd
 from fedraa.checkpoint import State
 from fedraa.experiment import Experiment
 from fedraa.messages import Evaluation
+from fedraa.writer import Hold, this_process
 
 EVENTS, EVALS, CONFIG, SUMMARY, MODEL = "events.jsonl", "evals.csv", "config.json", "summary.json", "model.pt"
 CHECKPOINTS = "checkpoints"
 CONFIG_PARTS = ("experiment", "method", "resolved", "versions")
 EVAL_COLUMNS = ("step", "t", "wall", "accuracy", "loss", "client_mean", "client_std", "client_worst")
-LOCK_SECONDS = 15
 
 
 class EventLog:
@@ -29,12 +29,19 @@ class EventLog:
     those between an interruption and the resumption).
     """
 
-    def __init__(self, directory: Path) -> None:
-        """Raises ValueError if another process goes on writing this run for `LOCK_SECONDS`."""
-        self._directory = directory
+    def __init__(self, directory: Path, driver: str | None = None, heed: Callable[..., None] | None = None) -> None:
+        """`driver` is the process that Ctrl-C stops (default: this one); `heed` is told all that is recorded.
+
+        Raises ValueError if another process goes on writing this run.
+        """
+        self._heed = heed
         self._events = (directory / EVENTS).open("ab", buffering=0)
         self._evals = (directory / EVALS).open("ab", buffering=0)
-        self._lock()
+        try:
+            self._hold = Hold(directory, self._events, driver or this_process())
+        except ValueError:
+            self._close()
+            raise
         self._started = time.monotonic()
         self._seq = 0
 
@@ -67,6 +74,8 @@ class EventLog:
         line = {"seq": self._seq, "kind": kind, "t": t, "wall": round(self.wall, 6), **fields}
         self._events.write((json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n").encode())
         self._seq += 1
+        if self._heed is not None:
+            self._heed(kind, t, **fields)
 
     def evaluated(self, step: int, t: float, result: Evaluation) -> None:
         """An `eval` event and its row in evals.csv; a loss that is not finite is null in the one, inf in the other."""
@@ -88,22 +97,12 @@ class EventLog:
         os.fsync(self._evals.fileno())
 
     def close(self) -> None:
+        self._hold.release()
+        self._close()
+
+    def _close(self) -> None:
         self._events.close()
         self._evals.close()
-
-    def _lock(self) -> None:
-        """Held until the process ends, however it ends. A killed run's server may live a moment longer."""
-        give_up = time.monotonic() + LOCK_SECONDS
-        while True:
-            try:
-                return fcntl.flock(self._events, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > give_up:
-                    self.close()
-                    raise ValueError(
-                        f"run: another process is writing {self._directory}; wait for it, or stop it"
-                    ) from None
-                time.sleep(0.1)
 
 
 def _size(stream: FileIO) -> int:
