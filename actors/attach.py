@@ -9,19 +9,22 @@ from typing import Any
 
 import grpc
 import ray
+from ray import _raylet
 from ray._private.services import canonicalize_bootstrap_address_or_die
-from ray._raylet import AuthenticationTokenLoader
-from ray.core.generated.gcs_service_pb2 import GetClusterIdRequest
-from ray.core.generated.ray_client_pb2 import ClusterInfoRequest, ClusterInfoType
+from ray.core.generated import gcs_service_pb2, ray_client_pb2
 from ray.exceptions import AuthenticationError
+
+raylet: Any = _raylet  # of these three modules, made by compilers, no types are known
+gcs: Any = gcs_service_pb2
+client: Any = ray_client_pb2
 
 PACKAGES = ("fedraa", "actors", "schedulers")
 CLIENT = "ray://"
 ANSWER_SECONDS = 5.0
 # What a head answers to at once, and its port for clients: Ray itself tries for minutes.
 GREETINGS: dict[bool, tuple[str, Any]] = {
-    False: ("/ray.rpc.NodeInfoGcsService/GetClusterId", GetClusterIdRequest()),
-    True: ("/ray.rpc.RayletDriver/ClusterInfo", ClusterInfoRequest(type=ClusterInfoType.PING)),
+    False: ("/ray.rpc.NodeInfoGcsService/GetClusterId", gcs.GetClusterIdRequest()),
+    True: ("/ray.rpc.RayletDriver/ClusterInfo", client.ClusterInfoRequest(type=client.ClusterInfoType.PING)),
 }
 TOKEN = (
     "wants the token that `ray get-auth-token` prints on its head node: "
@@ -53,15 +56,15 @@ def carried() -> dict[str, Any]:
 
 def _greet(address: str) -> None:
     """ValueError unless a cluster is there that takes our token."""
-    client = address.startswith(CLIENT)
+    as_client = address.startswith(CLIENT)
     try:
-        at = address.removeprefix(CLIENT) if client else canonicalize_bootstrap_address_or_die(address)
-        header = AuthenticationTokenLoader.instance().get_token_for_http_header()
+        at = address.removeprefix(CLIENT) if as_client else canonicalize_bootstrap_address_or_die(address)
+        header = raylet.AuthenticationTokenLoader.instance().get_token_for_http_header()
     except ConnectionError as error:
         raise ValueError(f"address: got {address!r}, but {_first_line(error).split('. ')[0].lower()}") from None
     except AuthenticationError:
         raise ValueError(f"address: the cluster at {address} {TOKEN}") from None
-    method, request = GREETINGS[client]
+    method, request = GREETINGS[as_client]
     with grpc.insecure_channel(at, options=(("grpc.enable_http_proxy", 0),)) as channel:
         call = channel.unary_unary(method, request_serializer=type(request).SerializeToString)
         try:

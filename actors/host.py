@@ -1,5 +1,6 @@
 """Data on nodes: every node with workers reads the dataset once and keeps the clients' shards in its object store."""
 
+import socket
 import zlib
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +31,7 @@ class Host:
         data = deal(experiment, load_dataset(experiment.dataset, experiment.data_dir))
         if fingerprint(data) != wanted:
             raise ValueError(
-                f"data_dir: {experiment.dataset} in {experiment.data_dir} on node {ray.util.get_node_ip_address()} "
+                f"data_dir: {experiment.dataset} in {experiment.data_dir} on node {socket.gethostname()} "
                 "is not what the driver has read; give every node the same files"
             )
         return put_blocks(data)
@@ -67,5 +68,5 @@ def fingerprint(data: Federated) -> int:
     arrays = (data.x_train, data.y_train, data.offsets)
     value = 0
     for array in arrays:
-        value = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).reshape(-1), value)
+        value = zlib.crc32(np.ascontiguousarray(array).data, value)
     return value

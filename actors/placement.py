@@ -64,7 +64,7 @@ def server_options(node: dict[str, Any], memory: float) -> dict[str, Any]:
 
 def find_node(wanted: str) -> dict[str, Any]:
     """The first living node with this id, address or name, or that has a resource of this name."""
-    nodes = [node for node in ray.nodes() if node["Alive"]]
+    nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
     for node in nodes:
         if wanted in (node["NodeID"], node["NodeManagerAddress"], node["NodeName"], *node["Resources"]):
             return dict(node)

@@ -98,7 +98,7 @@ class RayPool:
     workers: int
     threads: int
     device: str
-    gpus: float
+    gpus: float = 0.0
     worker: type[Worker] = Worker
     patience: Patience = field(default_factory=Patience)
     crews: tuple[Crew, ...] = ()
@@ -268,7 +268,7 @@ class RayPool:
             seat.since = now
         seat.calls.remove(call)
         del self._calls[call.ref]
-        if call.kind in FIRST:
+        if call.kind in FIRST and result is not None:
             self._ready_or_load(seat, result)
         self._deliver(call, result, wrong)
 

@@ -147,6 +147,52 @@ class Profile:
         profile_table(profile(self.run))
 
 
+@dataclass(frozen=True)
+class Status:
+    """How runs stand: those of this machine, or those on a cluster."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]] = ()
+    """Run directories (default: those in runs/)."""
+    address: str | None = None
+    """Of a Ray cluster: list the runs that are on it now."""
+
+    def __call__(self) -> None:
+        from fedraa.display import cluster_table, status_table
+
+        if self.address is None:
+            from fedraa.front import RUNS
+            from fedraa.status import runs_below, status
+
+            status_table([status(run) for run in self.runs or runs_below(RUNS)])
+            return
+        if self.runs:
+            raise ValueError(f"address: with {self.address!r} all runs of the cluster are listed; give no run")
+        from actors.operations import runs
+
+        cluster_table(runs(self.address))
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Ask a run to end with a checkpoint, from which `fedraa resume` goes on."""
+
+    run: tyro.conf.Positional[Path]
+    """A run directory."""
+    address: str | None = None
+    """Of the Ray cluster that the run is on, if it was not started on this machine."""
+
+    def __call__(self) -> None:
+        if self.address is None:
+            from fedraa.history import EVENTS, History
+            from fedraa.writer import interrupt
+
+            interrupt(self.run, History(self.run).directory / EVENTS)
+            return
+        from actors.operations import stop
+
+        stop(str(self.run), self.address)
+
+
 COMMANDS: dict[str, Callable[..., Callable[[], None]]] = {
     "run": Run,
     "resume": Resume,
@@ -156,6 +202,8 @@ COMMANDS: dict[str, Callable[..., Callable[[], None]]] = {
     "replay": Replay,
     "report": Report,
     "profile": Profile,
+    "status": Status,
+    "stop": Stop,
 }
 
 
