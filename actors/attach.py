@@ -50,8 +50,12 @@ def carried() -> dict[str, Any]:
     """The runtime environment that brings this code to all nodes; a submitted job has brought its own."""
     if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
         return {}
-    here = Path(__file__).parents[1]
-    return {"py_modules": [str(here / package) for package in PACKAGES]}
+    return {"py_modules": packages()}
+
+
+def packages() -> list[str]:
+    """The folders that this code consists of."""
+    return [str(Path(__file__).parents[1] / package) for package in PACKAGES]
 
 
 def _greet(address: str) -> None:

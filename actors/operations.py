@@ -1,5 +1,6 @@
 """The runs on a cluster, seen and stopped from another shell: every server is a named actor."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,11 +8,16 @@ from uuid import uuid4
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.attach import attach
+from actors.mirror import Mirror, write_all
+from actors.placement import find_node
+from fedraa.history import CONFIG
 from fedraa.loop import Progress
 
 NAMESPACE = "fedraa"
+HEAD = "node:__internal_head__"  # a resource that every head node has
 ANSWER_SECONDS = 10.0
 
 
@@ -41,6 +47,26 @@ def stop(run: str, address: str) -> None:
         ray.get(wanted[0].stop.remote(), timeout=ANSWER_SECONDS)
     finally:
         ray.shutdown()
+
+
+def fetch(run: Path, node: str | None, address: str, out: Path) -> None:
+    """Copy a run directory from a node of the cluster (default: its head) to `out`, which must be new or empty."""
+    if out.exists() and (out.is_file() or os.listdir(out)):
+        raise ValueError(f"out: {out} is in use; choose a directory that is new or empty")
+    attach(address)
+    try:
+        there = NodeAffinitySchedulingStrategy(find_node(node or HEAD)["NodeID"], soft=False)
+        read = ray.remote(_read).options(num_cpus=0, scheduling_strategy=there)
+        files = ray.get(read.remote(run))
+        if CONFIG not in files:
+            raise ValueError(f"run: {run} on that node is not a run directory; it has no {CONFIG}")
+        write_all(out, files)
+    finally:
+        ray.shutdown()
+
+
+def _read(directory: Path) -> dict[str, bytes]:
+    return Mirror(directory).read()
 
 
 def _servers() -> Iterator[tuple[str, Any]]:

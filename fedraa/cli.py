@@ -193,6 +193,43 @@ class Stop:
         stop(str(self.run), self.address)
 
 
+@dataclass(frozen=True)
+class Submit:
+    """Run a command as a job on a cluster, which goes on without this machine: fedraa submit -- run --method ..."""
+
+    command: tyro.conf.Positional[tuple[str, ...]]
+    """What follows `fedraa`, after --; a run's --out is on the head node, an absolute path is best."""
+    address: str = "http://127.0.0.1:8265"
+    """Of the cluster's dashboard."""
+    working_dir: Path | None = None
+    """A folder to send along, for files that the command names (default: nothing but this code)."""
+
+    def __call__(self) -> None:
+        from actors.submit import submit
+        from fedraa.display import say
+
+        submit(self.command, self.address, self.working_dir, say)
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Copy a run directory from a node of a cluster to here."""
+
+    run: tyro.conf.Positional[Path]
+    """The run directory there."""
+    address: str
+    """A running Ray cluster: auto, HOST:PORT, or ray://HOST:PORT for one that is elsewhere."""
+    out: Path
+    """The directory to write here, new or empty."""
+    node: str | None = None
+    """The node's id, address or name (default: the head node)."""
+
+    def __call__(self) -> None:
+        from actors.operations import fetch
+
+        fetch(self.run, self.node, self.address, self.out)
+
+
 COMMANDS: dict[str, Callable[..., Callable[[], None]]] = {
     "run": Run,
     "resume": Resume,
@@ -204,6 +241,8 @@ COMMANDS: dict[str, Callable[..., Callable[[], None]]] = {
     "profile": Profile,
     "status": Status,
     "stop": Stop,
+    "submit": Submit,
+    "fetch": Fetch,
 }
 
 
