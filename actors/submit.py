@@ -31,10 +31,13 @@ def submit(arguments: Sequence[str], address: str, working_dir: Path | None, say
         client = JobSubmissionClient(address)
     except ConnectionError:
         raise ValueError(f"address: no dashboard of a Ray cluster answers at {address}") from None
-    except (AuthenticationError, RuntimeError) as error:
-        raise ValueError(f"address: the cluster at {address} {TOKEN}") from error
+    except (AuthenticationError, RuntimeError):
+        raise ValueError(f"address: the cluster at {address} {TOKEN}") from None
     command = shlex.join(["python", "-m", "fedraa", *arguments])
-    job = client.submit_job(entrypoint=command, runtime_env=environment)
+    try:
+        job = client.submit_job(entrypoint=command, runtime_env=environment)
+    except RuntimeError as error:  # with a sentence of the dashboard's
+        raise RunFailed(f"no job could be submitted at {address}: {error}") from None
     say(f"job {job}")
     asyncio.run(_follow(client, job, say))
     if (status := client.get_job_status(job)) != "SUCCEEDED":
