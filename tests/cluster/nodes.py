@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 PATIENCE = 120.0  # seconds
 QUICK = {  # Ray's own settings, for clusters that are large and last long, would have a test wait
@@ -41,10 +42,11 @@ class Nodes:
     def start(self, name: str, *flags: str, **environment: str) -> None:
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats", *flags]
         command += ["--dashboard-agent-listen-port", str(free_port())]
-        log = (self.folder / f"{name}.log").open("wb")
-        self.started[name] = subprocess.Popen(
-            command, env=self.environment | environment, stdout=log, stderr=log, start_new_session=True
-        )
+        with (self.folder / f"{name}.log").open("wb") as log:
+            self.started[name] = subprocess.Popen(
+                command, env=self.environment | environment, stdout=log, stderr=log, start_new_session=True
+            )
+        until(lambda: "Ray runtime started" in (self.folder / f"{name}.log").read_text(), self.started[name])
 
     def join(self, name: str, resources: dict[str, float], *flags: str, **environment: str) -> None:
         """A node with one core."""
@@ -120,7 +122,7 @@ def nodes() -> Iterator[Nodes]:
         settings = ("--temp-dir", name, "--system-config", json.dumps(QUICK))
         cluster.start("head", *head, *map(str, ports), *settings)
         try:
-            until(lambda: answers(cluster.port) and answers(cluster.client) and answers(cluster.dashboard))
+            until(lambda: answers(cluster.client) and answers(cluster.dashboard))
             yield cluster
         finally:
             for node in list(cluster.started):
@@ -132,8 +134,10 @@ def answers(port: int) -> bool:
         return not probe.connect_ex(("127.0.0.1", port))
 
 
-def until(happened: Callable[[], bool]) -> None:
+def until(happened: Callable[[], bool], process: subprocess.Popen[Any] | None = None) -> None:
+    """Waits, but not when `process` has ended."""
     give_up = time.monotonic() + PATIENCE
     while not happened():
+        assert process is None or process.poll() is None, process.communicate()[0]
         assert time.monotonic() < give_up
         time.sleep(0.1)

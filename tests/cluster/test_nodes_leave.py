@@ -19,10 +19,10 @@ def test_every_node_of_the_start_is_lost_and_the_run_goes_on_on_others(tmp_path:
         flags = ("--updates", "2500", "--workers", "2", "--placement", "spread", "--address", cluster.address)
         driver = cluster.begin("run", *FLAGS, *flags, "--out", str(out))
         try:
-            until(lambda: commits(out) > 100)
+            until(lambda: commits(out) > 100, driver)
             cluster.kill("one")
             cluster.join("three", {})
-            until(lambda: '"fault"' in (out / "events.jsonl").read_text())
+            until(lambda: '"fault"' in (out / "events.jsonl").read_text(), driver)
             cluster.kill("two")
             said, _ = driver.communicate(timeout=120)
         finally:

@@ -70,9 +70,9 @@ def test_a_run_elsewhere_is_seen_measured_stopped_and_gone_on_with(three: Nodes,
     placed = ("--server-node", "server", "--resources", "1:CPU=1,server=1", "1:CPU=1,phone=1")
     driver = three.begin("run", *FLAGS, "--updates", "2000", "--address", address, *placed, "--out", str(out))
     try:
-        until(lambda: commits(out) > 0)
+        until(lambda: commits(out) > 0, driver)
         seen = three.fedraa("status", "--address", three.address).stdout
-        until(lambda: NAMES["idle"] in scrape())
+        until(lambda: NAMES["idle"] in scrape(), driver)
         measured = scrape()
         assert three.fedraa("stop", str(out), "--address", three.address).returncode == 0
         said, _ = driver.communicate(timeout=60)
