@@ -69,9 +69,9 @@ class Metrics:
             self._bytes.inc(sent, {"way": way})
 
 
-def structured(what: str, **fields: object) -> None:
-    """One line of JSON in the server's log: time (s since 1970), what, and the fields."""
-    logging.getLogger(__name__).warning(json.dumps({"time": round(time.time(), 3), "what": what, **fields}))
+def structured(event: str, /, **fields: object) -> None:
+    """One line of JSON in the server's log: time (s since 1970), event, and the fields."""
+    logging.getLogger(__name__).warning(json.dumps({"time": round(time.time(), 3), "event": event, **fields}))
 
 
 def log_as_lines() -> None:
