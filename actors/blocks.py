@@ -14,7 +14,7 @@ BLOCK_BYTES = 16 * 2**20  # few objects for many small clients, no huge one for 
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Client n trains on rows of the block that holds it: `find(n)`."""
+    """Client n trains on rows of the block that holds it: `find(n)`. Without `refs` only shards' sizes are known."""
 
     offsets: Index
     starts: Index

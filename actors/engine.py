@@ -2,8 +2,11 @@
 
 import logging
 import os
+import socket
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
@@ -11,76 +14,142 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.blocks import put_blocks
-from actors.server import ParameterServer
+from actors.attach import CLIENT, attach
+from actors.blocks import Blocks, put_blocks
+from actors.host import fingerprint
+from actors.mirror import Mirror, mirrored
+from actors.operations import NAMESPACE, server_name
+from actors.placement import crew_of, crews, find_node, server_options
+from actors.server import ParameterServer, Setting
 from fedraa.assembly import Assembly
 from fedraa.checkpoint import newest_first
 from fedraa.experiment import Experiment
 from fedraa.history import CHECKPOINTS
 from fedraa.interrupt import interruptible, uninterrupted
 from fedraa.loop import Progress, RunFailed
-from fedraa.resources import workers
+from fedraa.resources import Need, cluster_address, workers
+from fedraa.runner import describe
+from fedraa.writer import this_process
 
 WATCH_SECONDS = 0.2
+PULL_SECONDS = 2.0  # between two looks at what is new in a run directory elsewhere
+PATIENCE_SECONDS = 10.0  # with workers that do not start, before the user is told
 DEATHS = 3  # of the server, without a checkpoint in between, before the run is given up
 
 logger = logging.getLogger(__name__)
 
 
 def run_on_ray(assembly: Assembly, directory: Path, watch: Callable[[Progress], None], resume: bool) -> bool:
-    """Run, or go on; whether to the end. The server actor lives on this node, where the run directory is.
+    """Run, or go on; whether to the end. A server that dies is started again from its last checkpoint.
 
-    A server that dies is started again from its last checkpoint.
+    The server actor lives on this node, where the run directory is, or on another, whose files are brought here.
     """
     experiment, stop = assembly.experiment, Event()
     with interruptible(stop.set), cluster(experiment):
-        blocks = put_blocks(assembly.data)
-        hosted = ray.put(assembly.without_training_rows())
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        actor = ray.remote(ParameterServer).options(num_cpus=0, max_concurrency=2, scheduling_strategy=here)
+        attached = cluster_address(experiment)
+        own_node = ray.get_runtime_context().get_node_id()
+        node = find_node(experiment.server_node or own_node)
+        elsewhere = (attached or "").startswith(CLIENT) or node["NodeID"] != own_node
+        memory = Need.of(assembly).server if attached else 0.0
+        hosted, setting = ray.put(assembly.without_training_rows()), _setting(assembly, directory)
         deaths, last = 0, None
-        while True:
-            server: Any = actor.remote(
-                hosted, directory.resolve(), blocks, workers(experiment), gpus=gpu_share(experiment)
-            )
-            try:
-                return _follow(server, server.execute.remote(resume), watch, stop)
-            except RayActorError:
-                newest = next(iter(newest_first(directory / CHECKPOINTS)), None)
-                deaths, last, resume = (deaths + 1 if newest == last else 1), newest, True
-                if deaths == DEATHS:
-                    wrong = f"the server died {DEATHS} times without a new checkpoint"
-                    raise RunFailed(f"{wrong}; go on with: fedraa resume {directory}") from None
-                logger.warning("the server died; it is started again from %s", newest or "the beginning")
-            finally:
-                ray.kill(server)
+        with mirrored(directory) if elsewhere else nullcontext():
+            while True:
+                if experiment.server_node:  # may be another node that has the resource, if the first has gone
+                    node = find_node(experiment.server_node)
+                options = server_options(node, memory) | {"name": server_name(setting.label), "namespace": NAMESPACE}
+                actor: Any = ray.remote(ParameterServer).options(**options)
+                server: Any = actor.remote(hosted, None if elsewhere else directory.resolve(), setting)
+                try:
+                    follower = _Follower(server, setting, watch, stop, Mirror(directory) if elsewhere else None)
+                    return follower.follow(resume)
+                except RayActorError as error:
+                    if (missing := _missing(str(error))) is not None:
+                        raise ValueError(f"address: node {node['NodeName']} {missing}") from None
+                    newest = next(iter(newest_first(directory / CHECKPOINTS)), None)
+                    deaths, last, resume = (deaths + 1 if newest == last else 1), newest, True
+                    if deaths == DEATHS:
+                        wrong = f"the server died {DEATHS} times without a new checkpoint"
+                        raise RunFailed(f"{wrong}; go on with: fedraa resume {directory}") from None
+                    logger.warning("the server died; it is started again from %s", newest or "the beginning")
+                finally:
+                    ray.kill(server)
 
 
-def _follow(server: Any, end: ray.ObjectRef[Any], watch: Callable[[Progress], None], stop: Event) -> bool:
+@dataclass
+class _Follower:
     """Watches a server to the end of what it executes, and tells it to stop when asked to."""
-    told = False
-    while not ray.wait([end], timeout=WATCH_SECONDS)[0]:
-        if stop.is_set() and not told:
-            server.stop.remote()
-            told = True
-        if (progress := ray.get(server.progress.remote())) is not None:
-            watch(progress)
-    try:
-        return bool(ray.get(end))
-    except RayTaskError as error:
-        if isinstance(error.cause, RunFailed | ValueError):
-            raise error.cause from None
-        raise
+
+    server: Any
+    setting: Setting
+    watch: Callable[[Progress], None]
+    stop: Event
+    mirror: Mirror | None
+    _told: bool = False
+    _warn_at: float = field(default_factory=lambda: time.monotonic() + PATIENCE_SECONDS)
+    _pull_at: float = 0.0
+
+    def follow(self, resume: bool) -> bool:
+        if self.mirror is not None:
+            ray.get(self.server.take.remote(self.mirror.read()))
+        end = self.server.execute.remote(resume)
+        while not ray.wait([end], timeout=WATCH_SECONDS)[0]:
+            self._look()
+        try:
+            return bool(ray.get(end))
+        except RayTaskError as error:
+            if isinstance(error.cause, RunFailed | ValueError):
+                raise error.cause from None
+            raise
+        finally:
+            self._pull()
+
+    def _look(self) -> None:
+        if self.stop.is_set() and not self._told:
+            self.server.stop.remote()
+            self._told = True
+        progress, started = ray.get(self.server.look.remote())
+        if progress is not None:
+            self.watch(progress)
+            if time.monotonic() > self._pull_at:
+                self._pull()
+        asked = sum(crew.workers for crew in self.setting.crews)
+        if started < asked and time.monotonic() > self._warn_at:
+            self._warn_at = float("inf")
+            needs = " or ".join(sorted({_words(crew.needs) for crew in self.setting.crews}))
+            logger.warning("%d of %d workers have started; the others wait for %s each", started, asked, needs)
+
+    def _pull(self) -> None:
+        """Brings what is new here. Not before the first step: a resumed log is cut back first."""
+        if self.mirror is not None:
+            self.mirror.apply(ray.get(self.server.changes.remote(self.mirror.seen)))
+            self._pull_at = time.monotonic() + PULL_SECONDS
 
 
-def gpu_share(experiment: Experiment) -> float:
-    """The part of a GPU that each worker gets: as many workers share one as there are too many; 0 without GPUs."""
-    gpus = int(ray.cluster_resources().get("GPU", 0))  # type: ignore[no-untyped-call]  # ray leaves it untyped
-    if experiment.device == "cpu" or not gpus:
-        return 0.0
-    return 1 / -(-workers(experiment) // gpus)
+def _setting(assembly: Assembly, directory: Path) -> Setting:
+    experiment = assembly.experiment
+    data = assembly.data
+    return Setting(
+        blocks=Blocks(data.offsets, data.offsets[:0], []) if experiment.data_on_nodes else put_blocks(data),
+        crews=crews(experiment),
+        crew_of=crew_of(experiment),
+        driver=this_process(),
+        description=describe(assembly),
+        label=f"{socket.gethostname()}:{directory.resolve()}",
+        fingerprint=fingerprint(data) if experiment.data_on_nodes else None,
+    )
+
+
+def _missing(text: str) -> str | None:
+    """What of its dependencies a node lacks, if that is why an actor died there."""
+    lines = [line.strip() for line in text.splitlines()]
+    why = next((line for line in reversed(lines) if line.startswith(("ModuleNotFoundError", "ImportError"))), None)
+    return None if why is None else f"cannot run fedraa ({why}); install its dependencies there"
+
+
+def _words(needs: Any) -> str:
+    return " and ".join(f"{amount:g} {name}" for name, amount in needs.items() if amount)
 
 
 @contextmanager
@@ -92,12 +161,18 @@ def cluster(experiment: Experiment) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    address = cluster_address(experiment)
     with TemporaryDirectory(prefix="fedraa-", ignore_cleanup_errors=True) as directory:
-        own: dict[str, Any] = {}
-        if experiment.address is None:
-            cpus = max(os.cpu_count() or 1, workers(experiment) * experiment.threads_per_worker)
-            own = {"num_cpus": cpus, "include_dashboard": False, "_temp_dir": directory}
-        ray.init(address=experiment.address, logging_level=logging.ERROR, log_to_driver=False, **own)
+        if address is None:
+            ray.init(
+                num_cpus=max(os.cpu_count() or 1, workers(experiment) * experiment.threads_per_worker),
+                include_dashboard=False,
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+                _temp_dir=directory,
+            )
+        else:
+            attach(address)
         try:
             yield
         finally:

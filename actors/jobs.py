@@ -71,8 +71,8 @@ class Packer:
         """In the client's shard."""
         return int(self.blocks.offsets[task.client + 1] - self.blocks.offsets[task.client])
 
-    def pack(self, tasks: Iterable[Task]) -> tuple[list[Job], list[ray.ObjectRef[Any]]]:
-        """The jobs, and the objects that go beside them."""
+    def pack(self, tasks: Iterable[Task], blocks: Blocks) -> tuple[list[Job], list[ray.ObjectRef[Any]]]:
+        """The jobs, and the objects that go beside them; the shards are those in `blocks`."""
         beside: dict[ray.ObjectRef[Any], int] = {}
         jobs = []
         for task in tasks:
@@ -86,7 +86,7 @@ class Packer:
                 mask=None if task.mask is None else np.empty(0, bool),
                 extras=dict.fromkeys(task.extras, NOTHING),
             )
-            x, y, rows = self.blocks.find(task.client)
+            x, y, rows = blocks.find(task.client)
             features, labels = (beside.setdefault(ref, len(beside)) for ref in (x, y))
             jobs.append(Job(header, arrays, features, labels, rows))
         return jobs, list(beside)

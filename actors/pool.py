@@ -6,17 +6,21 @@ import math
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import ObjectLostError, RayError, RayTaskError
 
 from actors.blocks import Blocks
+from actors.host import Hosts
 from actors.jobs import Packer
 from actors.patience import Patience
+from actors.placement import worker_options
 from actors.worker import Worker
+from fedraa.crews import Crew
 from fedraa.loop import ATTEMPTS, RunFailed
-from fedraa.messages import Evaluation, Fault, Task, Update, Vector
+from fedraa.messages import Evaluation, Fault, Index, Task, Update, Vector
 
 DEPTH = 2  # calls queued on a worker: one in training, one already there when it ends
 GROUP_SECONDS = 0.1  # of training in one call, of more than one task: a call costs milliseconds
@@ -24,14 +28,15 @@ GROUP_BYTES = 32 * 2**20  # of answers to one call
 DEATHS = 3  # of a worker, one after another with nothing done in between, before it is given up
 GLANCE = 1.0  # seconds between two looks at who has hung
 DIED = "worker died"
-START, TRAIN, EVALUATE = "start", "train", "evaluate"
+START, LOAD, TRAIN, EVALUATE = "start", "load", "train", "evaluate"
+FIRST = (START, LOAD)  # these come before any work, and may take as long as they like
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
 class _Call:
-    """A call to a worker: to start, to train `tasks`, or for an evaluation."""
+    """A call to a worker: to start, to train `tasks`, or for an evaluation; or to its node's host, to load."""
 
     kind: str
     seat: "_Seat"
@@ -43,18 +48,24 @@ class _Call:
 
 @dataclass(eq=False)
 class _Seat:
-    """A worker actor and the calls that are out to it, the one under way first, since `since` (monotonic)."""
+    """A worker actor and the calls that are out to it, the one under way first, since `since` (monotonic).
+
+    It is ready for work once its `blocks` are known: those of its node, or of all.
+    """
 
     number: int
+    crew: int
     actor: Any
     deaths: int
+    node: str = ""
+    blocks: Blocks | None = None
     since: float = field(default_factory=time.monotonic)
     calls: deque[_Call] = field(default_factory=deque)
 
 
 @dataclass
 class PendingEvaluation:
-    """An evaluation on the emptiest worker; if that one dies, on another."""
+    """An evaluation on the emptiest worker that is ready; if that one dies, on another."""
 
     pool: "RayPool"
     params: ray.ObjectRef[Any]
@@ -75,7 +86,10 @@ class RayPool:
     Short tasks travel in groups, by the pace seen last, where many wait. A worker that dies or hangs is replaced:
     the task that it was at comes back as a fault, those that waited behind it go to other workers. If it was at a
     group, or one of a group erred, nobody knows yet which task is to blame: each goes again, alone. A worker that
-    dies `DEATHS` times in a row is given up; without any left, RunFailed.
+    dies `DEATHS` times in a row is given up; without any left in a crew, RunFailed.
+
+    Workers that have not started, for want of resources, get no work; the others go on without them. With `crews`,
+    the tasks of client n go to the workers of crew `crew_of[n]` alone. With `hosts`, every node reads its own shards.
     """
 
     recipe: ray.ObjectRef[Any]
@@ -84,11 +98,16 @@ class RayPool:
     workers: int
     threads: int
     device: str
-    gpus: float
+    gpus: float = 0.0
     worker: type[Worker] = Worker
     patience: Patience = field(default_factory=Patience)
+    crews: tuple[Crew, ...] = ()
+    crew_of: Index | None = None
+    placement: str = "pack"
+    hosts: Hosts | None = None
     _seats: dict[int, _Seat] = field(default_factory=dict)
-    _waiting: list[tuple[float, int]] = field(default_factory=list)
+    _waiting: list[list[tuple[float, int]]] = field(default_factory=list)
+    _evaluations: deque[PendingEvaluation] = field(default_factory=deque)
     _tasks: dict[int, tuple[Task, float]] = field(default_factory=dict)
     _calls: dict[ray.ObjectRef[Any], _Call] = field(default_factory=dict)
     _outcomes: dict[int, Update | Fault] = field(default_factory=dict)
@@ -99,13 +118,17 @@ class RayPool:
 
     def __post_init__(self) -> None:
         self._packer = Packer(self.blocks)
-        for number in range(self.workers):
-            self._spawn(number, deaths=0)
+        self.crews = self.crews or (Crew(self.workers, {"CPU": self.threads, "GPU": self.gpus}),)
+        self._waiting = [[] for _ in self.crews]
+        numbers = count()
+        for number, crew in enumerate(self.crews):
+            for _ in range(crew.workers):
+                self._spawn(next(numbers), number, deaths=0)
 
     def submit(self, task: Task, due: float) -> None:
         self._tasks[task.id] = (task, due)
         self._packer.expect(task)
-        heapq.heappush(self._waiting, (due, task.id))
+        self._queue([task])
         self._send()
 
     def wait(self, task: int, timeout: float) -> Update | Fault | None:
@@ -124,24 +147,32 @@ class RayPool:
 
     def evaluate(self, params: Vector) -> PendingEvaluation:
         pending = PendingEvaluation(self, ray.put(params))
-        self._start(pending)
+        self._evaluations.append(pending)
+        self._send()
         return pending
 
     def busy(self) -> tuple[int, int]:
-        return sum(bool(seat.calls) for seat in self._seats.values()), len(self._seats)
+        ready = self._ready()
+        return sum(bool(seat.calls) for seat in ready), len(ready)
 
     def close(self) -> None:
         for seat in self._seats.values():
             ray.kill(seat.actor)
         self._seats.clear()
+        if self.hosts is not None:
+            self.hosts.close()
 
     def receive(self, give_up: float) -> bool:
         """Takes in a call that has ended and looks for the hung; waits up to the time `give_up` (monotonic).
 
         False if that time has come.
         """
-        if not self._seats:
-            raise RunFailed(f"no worker is left, {self.workers} died {DEATHS} times in a row; the last: {self._last}")
+        for number, crew in enumerate(self.crews):
+            if all(seat.crew != number for seat in self._seats.values()):
+                whose = f" for tier {number + 1}" if len(self.crews) > 1 else ""
+                raise RunFailed(
+                    f"no worker is left{whose}, {crew.workers} died {DEATHS} times in a row; the last: {self._last}"
+                )
         left = give_up - time.monotonic()
         timeout = min(GLANCE, max(0.0, left))
         if not self._calls:
@@ -155,9 +186,11 @@ class RayPool:
         self._send()
         return bool(ended) or left > 0
 
-    def _spawn(self, number: int, deaths: int) -> None:
-        actor = ray.remote(self.worker).options(num_cpus=self.threads, num_gpus=self.gpus)
-        seat = _Seat(number, actor.remote(number, self.recipe, self.threads, self.device), deaths)
+    def _spawn(self, number: int, crew: int, deaths: int) -> None:
+        needs = self.crews[crew].needs
+        actor = ray.remote(self.worker).options(**worker_options(self.crews[crew], self.placement))
+        device = "cpu" if self.device == "auto" and not needs.get("GPU") else self.device
+        seat = _Seat(number, crew, actor.remote(number, self.recipe, self.threads, device), deaths)
         self._seats[number] = seat
         self._call(_Call(START, seat, seat.actor.started.remote()))
 
@@ -167,31 +200,42 @@ class RayPool:
         call.seat.calls.append(call)
         self._calls[call.ref] = call
 
-    def _emptiest(self) -> _Seat | None:
-        return min(self._seats.values(), key=lambda seat: len(seat.calls), default=None)
+    def _ready(self, crew: int | None = None) -> list[_Seat]:
+        """The workers, of one crew or of all, that have started."""
+        return [seat for seat in self._seats.values() if seat.blocks is not None and crew in (None, seat.crew)]
+
+    def _emptiest(self, crew: int | None = None) -> _Seat | None:
+        return min(self._ready(crew), key=lambda seat: len(seat.calls), default=None)
 
     def _send(self) -> None:
         """Fills the queues of the workers, the emptiest first, with the tasks that are due first."""
-        while self._waiting and (seat := self._emptiest()) is not None and len(seat.calls) < DEPTH:
-            tasks = self._group()
-            jobs, beside = self._packer.pack(tasks)
-            ref = seat.actor.train_all.remote(jobs, *beside)
-            self._call(_Call(TRAIN, seat, ref, work=sum(map(self._work, tasks)), tasks=tasks))
+        while self._evaluations and (seat := self._emptiest()) is not None:
+            pending = self._evaluations.popleft()
+            ref = seat.actor.evaluate.remote(pending.params, self.evaluation_data)
+            self._call(_Call(EVALUATE, seat, ref, evaluation=pending))
+        for crew, waiting in enumerate(self._waiting):
+            while waiting and (seat := self._emptiest(crew)) is not None and len(seat.calls) < DEPTH:
+                assert seat.blocks is not None
+                tasks = self._group(crew)
+                jobs, beside = self._packer.pack(tasks, seat.blocks)
+                ref = seat.actor.train_all.remote(jobs, *beside)
+                self._call(_Call(TRAIN, seat, ref, work=sum(map(self._work, tasks)), tasks=tasks))
 
-    def _group(self) -> list[Task]:
+    def _group(self, crew: int) -> list[Task]:
         """The task that is due first and, if they are short, some of the next; they wait no more."""
-        share = len(self._waiting) // (DEPTH * len(self._seats))
+        waiting = self._waiting[crew]
+        share = len(waiting) // (DEPTH * len(self._ready(crew)))
         tasks: list[Task] = []
         seconds = size = 0.0
-        while self._waiting:
-            number = self._waiting[0][1]
+        while waiting:
+            number = waiting[0][1]
             task, _ = self._tasks[number]
             seconds += self._pace * self._work(task)
             size += task.params.nbytes
             full = len(tasks) >= share or seconds > GROUP_SECONDS or size > GROUP_BYTES
             if tasks and (full or number in self._alone):
                 break
-            heapq.heappop(self._waiting)
+            heapq.heappop(waiting)
             tasks.append(task)
             if number in self._alone:
                 break
@@ -201,36 +245,53 @@ class RayPool:
         """About proportional to how long it takes."""
         return float(self._packer.samples(task) * task.params.size)
 
-    def _start(self, pending: PendingEvaluation) -> None:
-        if (seat := self._emptiest()) is not None:
-            ref = seat.actor.evaluate.remote(pending.params, self.evaluation_data)
-            self._call(_Call(EVALUATE, seat, ref, evaluation=pending))
-
     def _end(self, call: _Call) -> None:
         """A call has ended: with a result, an error in what it ran, or the worker's death."""
         seat, result, wrong = call.seat, None, None
         try:
             result = ray.get(call.ref)
-        except RayTaskError as error:
-            wrong = f"{type(error.cause).__name__}: {_line(str(error.cause), 0)}"
         except RayError as error:
-            if seat.calls[0] is not call:  # calls end in order: one ahead ended well, or is what the worker died in
+            lost = isinstance(getattr(error, "cause", error), ObjectLostError)
+            if isinstance(error, RayTaskError) and not lost and call.kind not in FIRST:
+                wrong = f"{type(error.cause).__name__}: {_line(str(error.cause), 0)}"
+            elif seat.calls[0] is not call:  # calls end in order: one ahead ended well, or is what the worker died in
                 return self._end(seat.calls[0])
-            started = seat.calls[0].kind != START
-            return self._bury(seat, DIED if started else f"worker did not start: {_line(str(error), -1)}")
+            else:
+                if self.hosts is not None and (lost or call.kind == LOAD):
+                    self.hosts.drop(seat.node)
+                return self._bury(seat, self._cause(call, error))
         now = time.monotonic()
         if seat.calls[0] is call:
-            if call.kind != START:
+            if call.kind not in FIRST:
                 self.patience.saw(call.kind, call.work, now - seat.since)
                 seat.deaths = 0
             seat.since = now
         seat.calls.remove(call)
         del self._calls[call.ref]
+        if call.kind in FIRST and result is not None:
+            self._ready_or_load(seat, result)
         self._deliver(call, result, wrong)
+
+    def _cause(self, call: _Call, error: RayError) -> str:
+        """Why a worker is dead."""
+        if call.kind not in FIRST:
+            return DIED
+        cause = getattr(error, "cause", error)
+        return f"worker did not start: {_line(str(cause), -1)}"
+
+    def _ready_or_load(self, seat: _Seat, answer: str | Blocks) -> None:
+        """A worker has said on which node it is, or its host what blocks there are."""
+        if isinstance(answer, Blocks):
+            seat.blocks = answer
+        elif self.hosts is None:
+            seat.node, seat.blocks = answer, self.blocks
+        else:
+            seat.node = answer
+            self._call(_Call(LOAD, seat, self.hosts.blocks(answer)))
 
     def _check(self, seat: _Seat) -> None:
         """Has this one hung?"""
-        if not seat.calls or seat.calls[0].kind == START:
+        if not seat.calls or seat.calls[0].kind in FIRST:
             return
         bound = self.patience.bound(seat.calls[0].kind, seat.calls[0].work)
         if time.monotonic() - seat.since > bound:
@@ -267,13 +328,14 @@ class RayPool:
 
     def _queue(self, tasks: list[Task]) -> None:
         for task in tasks:
-            heapq.heappush(self._waiting, (self._tasks[task.id][1], task.id))
+            crew = 0 if self.crew_of is None else int(self.crew_of[task.client])
+            heapq.heappush(self._waiting[crew], (self._tasks[task.id][1], task.id))
 
     def _evaluate_again(self, pending: PendingEvaluation, wrong: str) -> None:
         pending.failures += 1
         if pending.failures == ATTEMPTS:
             raise RunFailed(f"an evaluation failed {ATTEMPTS} times: {wrong}")
-        self._start(pending)
+        self._evaluations.append(pending)
 
     def _bury(self, seat: _Seat, what: str) -> None:
         """Replace a worker that is dead, or as good as dead, unless it dies again and again."""
@@ -282,7 +344,7 @@ class RayPool:
         self._last = what
         deaths = seat.deaths + 1
         if deaths < DEATHS:
-            self._spawn(seat.number, deaths)
+            self._spawn(seat.number, seat.crew, deaths)
         else:
             what += f"; given up after {deaths} deaths in a row"
             logger.warning("worker %d: %s; %d go on", seat.number, what, len(self._seats))
@@ -293,7 +355,7 @@ class RayPool:
         for call in innocent:
             self._queue(call.tasks)
             if call.evaluation is not None:
-                self._start(call.evaluation)
+                self._evaluations.append(call.evaluation)
 
 
 def _line(text: str, number: int) -> str:

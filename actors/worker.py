@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import ray
 import torch
 
 from actors.jobs import Job
@@ -26,8 +27,9 @@ class Worker:
         self._trainer = recipe.trainer(self._device)
         self._evaluator: Evaluator | None = None
 
-    def started(self) -> None:
-        """Answers as soon as the worker is there."""
+    def started(self) -> str:
+        """The id of the node that it is on; answers as soon as the worker is there."""
+        return str(ray.get_runtime_context().get_node_id())
 
     def train_all(self, jobs: list[Job], *beside: npt.NDArray[Any]) -> list[Update]:
         """Trains one task after another; what they share travels `beside` them."""

@@ -187,17 +187,11 @@ def assemble(experiment: Experiment, model: nn.Module | None = None, dataset: Da
     method = resolve(experiment)
     fleet = make_fleet(experiment.capabilities, experiment.clients, units=experiment.units, seed=experiment.seed)
     timing = _timing(experiment)
+    if dataset is not None and experiment.data_on_nodes:
+        raise ValueError("data_on_nodes: nodes cannot read a dataset that is given as an object; leave it out")
     if dataset is None:
         dataset = load_dataset(experiment.dataset, experiment.data_dir)
-    shards = partition(
-        dataset.y_train,
-        dataset.y_test,
-        experiment.clients,
-        experiment.partition,
-        dirichlet=experiment.dirichlet,
-        labels_per_client=experiment.labels_per_client,
-        seed=experiment.seed,
-    )
+    data = deal(experiment, dataset)
     # a real minibatch, for memory is measured on it; two samples at least, as the tracer wants
     example = torch.from_numpy(dataset.x_train[: max(2, experiment.batch_size)])
     if model is None:
@@ -213,7 +207,6 @@ def assemble(experiment: Experiment, model: nn.Module | None = None, dataset: Da
     sets = _index_sets(method, traced)
     params = flatten(traced.module)
     params[owners(traced, sets) == 0] = 0.0
-    data = federate(dataset, shards)
     assembly = Assembly(
         experiment,
         method,
@@ -231,6 +224,20 @@ def assemble(experiment: Experiment, model: nn.Module | None = None, dataset: Da
     server = assembly.server(_nowhere)
     server.assign(next(iter(server.begin())), 0.0)  # what they refuse is refused here
     return assembly
+
+
+def deal(experiment: Experiment, dataset: Dataset) -> Federated:
+    """The dataset as the experiment's clients hold it."""
+    shards = partition(
+        dataset.y_train,
+        dataset.y_test,
+        experiment.clients,
+        experiment.partition,
+        dirichlet=experiment.dirichlet,
+        labels_per_client=experiment.labels_per_client,
+        seed=experiment.seed,
+    )
+    return federate(dataset, shards)
 
 
 def _nowhere(kind: str, t: float, /, **fields: object) -> None:

@@ -17,6 +17,7 @@ from fedraa.history import History
 from fedraa.local.solver import Solver
 from fedraa.loop import Progress
 from fedraa.methods import METHODS, Method
+from fedraa.status import Status
 
 AXES = ("submodel", "local", "update", "schedule")
 WIDEST = 10_000  # characters
@@ -42,6 +43,23 @@ def profile_table(rows: list[tuple[str, str, float, float]]) -> None:
     table = Table("who", "doing", "seconds", "share", box=box.SIMPLE_HEAD)
     for who, what, seconds, share in rows:
         table.add_row(who, what, f"{seconds:.2f}", f"{share:.1%}")
+    show(table)
+
+
+def status_table(rows: list[Status]) -> None:
+    """How the runs of this machine stand."""
+    table = Table("run", "state", "step", "time", "accuracy", "faults", box=box.SIMPLE_HEAD)
+    for row in rows:
+        accuracy = "–" if row.accuracy is None else f"{row.accuracy:.4f}"
+        table.add_row(escape(row.run), row.state, str(row.step), f"{row.t:.4g}", accuracy, str(row.faults))
+    show(table)
+
+
+def cluster_table(rows: list[tuple[str, Progress | None, int]]) -> None:
+    """The runs on a cluster: label, progress, workers that have started."""
+    table = Table("run", "progress", box=box.SIMPLE_HEAD)
+    for label, progress, started in rows:
+        table.add_row(escape(label), figures(progress) if progress else f"starting · {started} workers have started")
     show(table)
 
 

@@ -1,5 +1,6 @@
 """What one run is: typed, validated on construction, saved with its results."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -7,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
+ADDRESS = re.compile(r"auto|(ray://)?([\w.-]+|\[[\w.:]+\]):\d{1,5}")
 
 
 class Experiment(BaseModel):
@@ -148,7 +150,15 @@ class Experiment(BaseModel):
     time_scale: Positive = 1.0
     """Real seconds per time unit of the cost model, on the wall clock."""
     address: str | None = None
-    """A running Ray cluster to attach to."""
+    """A running Ray cluster to attach to: auto, HOST:PORT, or ray://HOST:PORT for one that is elsewhere."""
+    placement: Literal["pack", "spread"] = "pack"
+    """Workers fill the nodes of the cluster one after another, or are dealt out to all."""
+    resources: tuple[str, ...] | None = None
+    """Workers and Ray resources for each tier of capabilities: COUNT:NAME=AMOUNT,... once per tier."""
+    server_node: str | None = None
+    """Where the server lives: a node's id, address or name, or a resource that it has (default: the driver's node)."""
+    data_on_nodes: bool = False
+    """Every node reads the dataset by itself, from its own data_dir, instead of being sent it."""
     out: Path | None = None
     """The run directory to write (default: a new one under runs/)."""
     quiet: bool = False
@@ -171,9 +181,24 @@ class Experiment(BaseModel):
                     f"fragments: {self.fragments} does not match the {len(self.ratios)} ratios "
                     f"{_list(self.ratios)}; give one of the two"
                 )
-        if self.address is not None and self.engine != "ray":
-            raise ValueError(f"address: {self.address!r} needs engine ray, not {self.engine}")
+        on_ray = {"address": None, "resources": None, "server_node": None, "data_on_nodes": False, "placement": "pack"}
+        for field, default in on_ray.items():
+            if (value := getattr(self, field)) != default and self.engine != "ray":
+                raise ValueError(f"{field}: {value!r} needs engine ray, not {self.engine}")
+        if self.address is not None and not ADDRESS.fullmatch(self.address):
+            raise ValueError(f"address: got {self.address!r}; takes auto, HOST:PORT or ray://HOST:PORT")
+        if self.resources is not None:
+            self._check_resources(self.resources)
         return self
+
+    def _check_resources(self, resources: tuple[str, ...]) -> None:
+        from fedraa.crews import crew_of_clients, parse_crew  # they take seconds to import
+
+        crews = [parse_crew(text) for text in resources]
+        crew_of_clients(crews, self.capabilities, self.clients)
+        total = sum(crew.workers for crew in crews)
+        if self.workers not in (None, total):
+            raise ValueError(f"workers: {self.workers} does not match the {total} of resources; give one of the two")
 
 
 def _list(values: tuple[float, ...]) -> str:

@@ -104,10 +104,16 @@ def _compute(spec: str, clients: int, seed: int) -> Floats:
         if values[0] <= 1:
             raise ValueError(f"capabilities: {spec!r} must have an exponent over 1")
         return 1.0 / rng.zipf(values[0], clients)
-    return _tiers(spec, clients)
+    return np.repeat(*_tiers(spec, clients))
 
 
-def _tiers(spec: str, clients: int) -> Floats:
+def tier_sizes(capabilities: str, clients: int) -> npt.NDArray[np.int64]:
+    """How many clients each tier has, int64 [tiers]; ValueError for `capabilities` that are no tiers."""
+    return _tiers(capabilities, clients)[1]
+
+
+def _tiers(spec: str, clients: int) -> tuple[Floats, npt.NDArray[np.int64]]:
+    """The level of each tier and how many clients are of it."""
     pairs = [part.split(":") for part in spec.split(",")]
     if any(len(pair) != 2 for pair in pairs):
         raise ValueError(
@@ -122,7 +128,7 @@ def _tiers(spec: str, clients: int) -> Floats:
         raise ValueError(f"capabilities: the shares of {spec!r} sum to {shares.sum():g}; they must sum to 1")
     ends = np.floor(np.cumsum(shares) * clients + 0.5).astype(int)
     ends[-1] = clients
-    return np.repeat(levels, np.diff(np.concatenate(([0], ends))))
+    return levels, np.diff(np.concatenate(([0], ends)))
 
 
 def _number(spec: str, text: str) -> float:

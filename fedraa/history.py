@@ -1,10 +1,10 @@
 """The event log: append-only JSON lines, and the tables read from it."""
 
-import fcntl
 import json
 import math
 import os
 import time
+from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fedraa.checkpoint import State
 from fedraa.experiment import Experiment
 from fedraa.messages import Evaluation
+from fedraa.writer import Hold, this_process
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,7 +21,6 @@ EVENTS, EVALS, CONFIG, SUMMARY, MODEL = "events.jsonl", "evals.csv", "config.jso
 CHECKPOINTS = "checkpoints"
 CONFIG_PARTS = ("experiment", "method", "resolved", "versions")
 EVAL_COLUMNS = ("step", "t", "wall", "accuracy", "loss", "client_mean", "client_std", "client_worst")
-LOCK_SECONDS = 15
 
 
 class EventLog:
@@ -30,12 +30,19 @@ class EventLog:
     those between an interruption and the resumption).
     """
 
-    def __init__(self, directory: Path) -> None:
-        """Raises ValueError if another process goes on writing this run for `LOCK_SECONDS`."""
-        self._directory = directory
+    def __init__(self, directory: Path, driver: str | None = None, heed: Callable[..., None] | None = None) -> None:
+        """`driver` is the process that Ctrl-C stops (default: this one); `heed` is told all that is recorded.
+
+        Raises ValueError if another process goes on writing this run.
+        """
+        self._heed = heed
         self._events = (directory / EVENTS).open("ab", buffering=0)
         self._evals = (directory / EVALS).open("ab", buffering=0)
-        self._lock()
+        try:
+            self._hold = Hold(directory, self._events, driver or this_process())
+        except ValueError:
+            self._close()
+            raise
         self._started = time.monotonic()
         self._seq = 0
 
@@ -68,6 +75,8 @@ class EventLog:
         line = {"seq": self._seq, "kind": kind, "t": t, "wall": round(self.wall, 6), **fields}
         self._events.write((json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n").encode())
         self._seq += 1
+        if self._heed is not None:
+            self._heed(kind, t, **fields)
 
     def evaluated(self, step: int, t: float, result: Evaluation) -> None:
         """An `eval` event and its row in evals.csv; a loss that is not finite is null in the one, inf in the other."""
@@ -89,22 +98,12 @@ class EventLog:
         os.fsync(self._evals.fileno())
 
     def close(self) -> None:
+        self._hold.release()
+        self._close()
+
+    def _close(self) -> None:
         self._events.close()
         self._evals.close()
-
-    def _lock(self) -> None:
-        """Held until the process ends, however it ends. A killed run's server may live a moment longer."""
-        give_up = time.monotonic() + LOCK_SECONDS
-        while True:
-            try:
-                return fcntl.flock(self._events, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > give_up:
-                    self.close()
-                    raise ValueError(
-                        f"run: another process is writing {self._directory}; wait for it, or stop it"
-                    ) from None
-                time.sleep(0.1)
 
 
 def _size(stream: FileIO) -> int:

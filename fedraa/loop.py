@@ -54,6 +54,8 @@ class Progress:
     staleness: float
     busy: int
     workers: int
+    mixed: float = 0.0
+    """Seconds that the last commit took."""
 
 
 @dataclass(frozen=True)
@@ -179,12 +181,13 @@ class Loop:
                 self._checkpoint()
         elif (update := self._next_real() if self._wall else self._next_virtual()) is not None:
             self.worker_time.seconds["train"] += update.seconds
+            before = self.server_time.seconds["mix"]
             with self.server_time.on("mix"):
                 self._waiting.extend(self.server.commit(update, self._now))
-            self._report()
+            self._report(self.server_time.seconds["mix"] - before)
         return None
 
-    def _report(self) -> None:
+    def _report(self, mixed: float) -> None:
         self._watch(
             Progress(
                 self.server.step,
@@ -194,6 +197,7 @@ class Loop:
                 self._limits,
                 self.server.ledger.staleness,
                 *self.pool.busy(),
+                mixed,
             )
         )
 

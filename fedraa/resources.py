@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fedraa.crews import parse_crew
 from fedraa.experiment import Experiment
 from fedraa.local import choose_device
 from fedraa.methods import Mean
@@ -73,17 +74,24 @@ class Need:
 
 
 def workers(experiment: Experiment) -> int:
-    """The worker actors that an experiment asks for."""
+    """The worker actors that an experiment asks for on this machine."""
+    if experiment.resources is not None:
+        return sum(parse_crew(text).workers for text in experiment.resources)
     return experiment.workers or min(experiment.clients, os.cpu_count() or 1)
+
+
+def cluster_address(experiment: Experiment) -> str | None:
+    """The cluster to attach to; None for one of our own. A job submitted to a cluster finds it in RAY_ADDRESS."""
+    return experiment.address or (os.environ.get("RAY_ADDRESS") if experiment.engine == "ray" else None)
 
 
 def check(assembly: "Assembly", free: Free | None = None) -> None:
     """ValueError for a run that cannot fit, with the numbers and the smallest change that fits.
 
-    Of a cluster at an `address` nothing is known here.
+    Of a cluster that is there already nothing is known here.
     """
     experiment = assembly.experiment
-    if experiment.address is not None:
+    if cluster_address(experiment) is not None:
         return
     free, need = free or Free.here(experiment.device), Need.of(assembly)
     count = workers(experiment) if experiment.engine == "ray" else 1

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, fields, is_dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from threading import Event
 
@@ -38,10 +38,19 @@ class Runner:
         pool: Pool,
         stop: Event,
         watch: Callable[[Progress], None] = lambda progress: None,
+        *,
+        driver: str | None = None,
+        description: dict[str, object] | None = None,
+        heed: Callable[..., None] | None = None,
     ) -> None:
+        """`driver` and `description` are of the process that the user started, where that is another one.
+
+        `heed` is told all that is recorded: kind, time, fields.
+        """
         self._assembly = assembly
         self._directory = directory
-        self._log = EventLog(directory)
+        self._description = description or describe(assembly)
+        self._log = EventLog(directory, driver, heed)
         self._workers = pool.workers
         experiment = assembly.experiment
         self._loop = Loop(
@@ -84,7 +93,7 @@ class Runner:
             self._loop.restore(state)
             return
         if not (self._directory / CONFIG).exists():  # so early may a server have died
-            write_text(self._directory / CONFIG, json.dumps(describe(self._assembly), indent=2) + "\n")
+            write_text(self._directory / CONFIG, json.dumps(self._description, indent=2) + "\n")
         self._log.begin()
         self._loop.begin()
 
@@ -179,10 +188,18 @@ def describe(assembly: Assembly) -> dict[str, object]:
             "limits": asdict(assembly.limits),
             "availability": None if assembly.timing.availability is None else assembly.timing.availability.described(),
         },
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
         "commit": commit(),
         "command": sys.argv,
     }
+
+
+def _version(package: str) -> str | None:
+    """None for a plain checkout, which is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _finite(column: Floats) -> list[float | None]:

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Event
@@ -153,7 +154,16 @@ def test_a_worker_that_dies_in_an_evaluation_is_replaced(undisturbed: History, t
 
 
 def test_a_worker_that_keeps_dying_is_given_up_and_the_others_go_on(undisturbed: History, tmp_path: Path) -> None:
-    everything = {(0, task): die for task in range(EVALUATION, 100)}
+    def die_and_tell() -> None:
+        (tmp_path / f"death of {os.getpid()}").touch()
+        die()
+
+    def wait_for_deaths() -> None:  # a worker that starts again gets what the other leaves
+        while len(list(tmp_path.glob("death*"))) < 3:
+            time.sleep(0.01)
+
+    everything = {(0, task): die_and_tell for task in range(EVALUATION, 100)}
+    everything |= {(1, task): wait_for_deaths for task in range(EVALUATION, 100)}
     history = execute(experiment(), tmp_path / "run", faulty(everything))
     same_but_for_faults(history, undisturbed)
     said = [str(line["what"]) for line in faults(history)]

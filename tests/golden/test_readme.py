@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.__main__ import COMMANDS
 from fedraa.cli import COMMANDS as COMMANDS_OF_FEDRAA
-from fedraa.cli import main
+from fedraa.cli import _parse, main
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
@@ -42,11 +42,16 @@ def run(line: str) -> None:
     program, *arguments = shlex.split(line, comments=True)
     if program == "make":
         assert f"\n{arguments[0]}:" in (ROOT / "Makefile").read_text()
+    elif program in ("export", "ray", "sbatch"):  # likewise
+        assert all((ROOT / argument).is_file() for argument in arguments if argument.startswith("actors/"))
     elif program == "python":
         assert arguments[:2] == ["-m", "benchmarks"]
         assert arguments[2] in COMMANDS
     else:
         assert program == "fedraa"
+        if "--address" in arguments:  # tests/cluster/test_real_cluster.py runs it, on a cluster
+            assert _parse(arguments)
+            return
         if arguments[0] == "resume":  # as after a kill: a run that has ended has nothing to go on with
             Path(arguments[1], "summary.json").unlink()
         assert main(arguments) == 0, line

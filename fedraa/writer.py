@@ -1,0 +1,67 @@
+"""Who writes a run directory: one process, which holds a lock on its log until it ends, however it ends."""
+
+import fcntl
+import os
+import signal
+import socket
+import time
+from io import FileIO
+from pathlib import Path
+
+LOCK_SECONDS = 15
+WRITER = "writer"  # the file that says whom to ask to stop
+
+
+class Hold:
+    """The right to write a run. `driver` is the process that Ctrl-C stops: this one, unless a server is told another.
+
+    Raises ValueError if another process goes on writing this run for `LOCK_SECONDS`: a killed run's server may live
+    a moment longer.
+    """
+
+    def __init__(self, directory: Path, log: FileIO, driver: str) -> None:
+        give_up = time.monotonic() + LOCK_SECONDS
+        while not _locked(log, fcntl.LOCK_EX):
+            if time.monotonic() > give_up:
+                raise ValueError(f"run: another process is writing {directory}; wait for it, or stop it")
+            time.sleep(0.1)
+        self._file = directory / WRITER
+        self._file.write_text(driver)
+
+    def release(self) -> None:
+        """The lock itself goes when the log is closed."""
+        self._file.unlink(missing_ok=True)
+
+
+def this_process() -> str:
+    """This process among all of all machines."""
+    return f"{socket.gethostname()} {os.getpid()}"
+
+
+def is_written(log: Path) -> bool:
+    """Whether a living process holds the lock on this log."""
+    with log.open("rb", buffering=0) as stream:
+        return not _locked(stream, fcntl.LOCK_SH)
+
+
+def interrupt(directory: Path, log: Path) -> None:
+    """Ctrl-C for the process that runs this run: it ends with a checkpoint. ValueError if there is none here."""
+    if not is_written(log):
+        raise ValueError(f"run: nobody is writing {directory}; there is nothing to stop")
+    machine, _, process = (directory / WRITER).read_text().rpartition(" ")
+    if machine != socket.gethostname():
+        raise ValueError(f"run: {directory} is written by process {process} on {machine}; stop it there")
+    try:
+        os.kill(int(process), signal.SIGINT)
+    except ProcessLookupError:
+        raise ValueError(
+            f"run: process {process}, which ran {directory}, has ended; there is nothing to stop"
+        ) from None
+
+
+def _locked(stream: FileIO, kind: int) -> bool:
+    try:
+        fcntl.flock(stream, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

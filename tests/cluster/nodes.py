@@ -1,0 +1,143 @@
+"""Nodes of a cluster as `ray start` makes them, on this machine alone, behind a token of their own."""
+
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+PATIENCE = 120.0  # seconds
+QUICK = {  # Ray's own settings, for clusters that are large and last long, would have a test wait
+    "health_check_initial_delay_ms": 1000,
+    "health_check_period_ms": 1000,
+    "health_check_failure_threshold": 4,
+    "metrics_report_interval_ms": 500,
+}
+
+
+@dataclass
+class Nodes:
+    """A head node without cores, and whatever nodes join it."""
+
+    folder: Path
+    environment: dict[str, str]
+    port: int
+    client: int
+    dashboard: int
+    started: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self, name: str, *flags: str, **environment: str) -> None:
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats", *flags]
+        command += ["--dashboard-agent-listen-port", str(free_port())]
+        with (self.folder / f"{name}.log").open("wb") as log:
+            self.started[name] = subprocess.Popen(
+                command, env=self.environment | environment, stdout=log, stderr=log, start_new_session=True
+            )
+        until(lambda: "Ray runtime started" in (self.folder / f"{name}.log").read_text(), self.started[name])
+
+    def join(self, name: str, resources: dict[str, float], *flags: str, **environment: str) -> None:
+        """A node with one core."""
+        given = (
+            "--address",
+            self.address,
+            "--num-cpus",
+            "1",
+            "--resources",
+            json.dumps(resources),
+            "--node-name",
+            name,
+        )
+        self.start(name, *given, *flags, **environment)
+
+    def kill(self, name: str) -> None:
+        """The whole node at once, as when its plug is pulled."""
+        process = self.started.pop(name)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def fedraa(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "fedraa", *arguments],
+            env=self.environment | environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+
+    def begin(self, *arguments: str) -> subprocess.Popen[str]:
+        """A fedraa command in the background."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "fedraa", *arguments],
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+
+def free_port() -> int:
+    """Below those that Ray gives to its workers."""
+    while True:
+        port = 2000 + secrets.randbelow(7000)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return port
+
+
+@contextmanager
+def nodes() -> Iterator[Nodes]:
+    with TemporaryDirectory(prefix="fr-", dir="/tmp", ignore_cleanup_errors=True) as name:  # sockets' names are short
+        token = secrets.token_hex(32)
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")} | {
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": token,
+            "HOME": name,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "OMP_NUM_THREADS": "1",
+        }
+        cluster = Nodes(Path(name), environment, free_port(), free_port(), free_port())
+        head = ("--head", "--num-cpus", "0", "--node-ip-address", "127.0.0.1", "--dashboard-host", "127.0.0.1")
+        ports = (
+            "--port",
+            cluster.port,
+            "--ray-client-server-port",
+            cluster.client,
+            "--dashboard-port",
+            cluster.dashboard,
+        )
+        settings = ("--temp-dir", name, "--system-config", json.dumps(QUICK))
+        cluster.start("head", *head, *map(str, ports), *settings)
+        try:
+            until(lambda: answers(cluster.client) and answers(cluster.dashboard))
+            yield cluster
+        finally:
+            for node in list(cluster.started):
+                cluster.kill(node)
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return not probe.connect_ex(("127.0.0.1", port))
+
+
+def until(happened: Callable[[], bool], process: subprocess.Popen[Any] | None = None) -> None:
+    """Waits, but not when `process` has ended."""
+    give_up = time.monotonic() + PATIENCE
+    while not happened():
+        assert process is None or process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < give_up
+        time.sleep(0.1)

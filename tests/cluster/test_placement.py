@@ -1,0 +1,103 @@
+"""Who trains where: crews for tiers of devices, fewer workers than asked for, data that nodes read themselves."""
+
+import logging
+import sys
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+import ray
+
+from actors import engine
+from actors.blocks import put_blocks
+from actors.placement import find_node, server_options
+from actors.pool import RayPool
+from actors.worker import Worker
+from benchmarks.chaos import essence
+from fedraa.assembly import assemble
+from fedraa.crews import crew_of_clients, parse_crew
+from fedraa.experiment import Experiment
+from fedraa.front import run
+from fedraa.history import History
+from fedraa.loop import RunFailed
+from fedraa.messages import Task, Update
+from fedraa.runner import Runner
+
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
+
+
+def experiment(**changes: Any) -> Experiment:
+    return Experiment(**{"hidden": (8,), "clients": 4, "local_steps": 2, "updates": 24, **changes})
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> History:
+    return run(experiment(engine="local", out=tmp_path_factory.mktemp("undisturbed")))
+
+
+def same(history: History, undisturbed: History) -> None:
+    assert essence(history.lines()) == essence(undisturbed.lines())
+    assert history.summary["model_sha256"] == undisturbed.summary["model_sha256"]
+
+
+def test_a_tier_is_trained_by_its_own_workers(undisturbed: History, tmp_path: Path) -> None:
+    class Telling(Worker):
+        def train(self, header: Task, *rest: Any) -> Update:
+            (tmp_path / f"{self.seat} trained {header.client}").touch()
+            return super().train(header, *rest)
+
+    trial = experiment(capabilities="1:0.25,3:0.75")
+    crews = (parse_crew("1:CPU=1"), parse_crew("1:CPU=0.5,memory=1000000"))
+    assembly, there = assemble(trial), tmp_path / "run"
+    there.mkdir()
+    pool = RayPool(
+        recipe=ray.put(assembly.recipe),
+        blocks=put_blocks(assembly.data),
+        evaluation_data=ray.put(assembly.data),
+        workers=2,
+        threads=1,
+        device="cpu",
+        worker=Telling,
+        crews=crews,
+        crew_of=crew_of_clients(crews, trial.capabilities, trial.clients),
+    )
+    try:
+        Runner(assembly, there, pool, Event()).execute()
+    finally:
+        pool.close()
+    told = sorted(path.name for path in tmp_path.glob("* trained *"))
+    assert told == ["0 trained 0", "1 trained 1", "1 trained 2", "1 trained 3"]
+
+
+def test_who_does_not_fit_is_waited_for_while_the_others_work(
+    undisturbed: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(engine, "PATIENCE_SECONDS", 0.0)
+    crews = ("3:CPU=5", "1:CPU=1")  # of the twelve cores that there are
+    with caplog.at_level(logging.WARNING):
+        history = run(experiment(resources=crews, placement="spread", out=tmp_path / "run"))
+    same(history, undisturbed)
+    assert " of 4 workers have started; the others wait for 1 CPU or 5 CPU each" in caplog.text
+
+
+def test_nodes_read_the_data_themselves(undisturbed: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(engine, "put_blocks")  # the driver sends none
+    same(run(experiment(data_on_nodes=True, workers=2, out=tmp_path / "run")), undisturbed)
+
+
+def test_a_node_with_other_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "fingerprint", lambda data: 0)
+    why = "the last: worker did not start: data_dir: digits in None on node .* is not what the driver has read"
+    with pytest.raises(RunFailed, match=why):
+        run(experiment(data_on_nodes=True, workers=1, out=tmp_path / "run"))
+
+
+def test_the_servers_node_must_be_there_and_have_the_memory() -> None:
+    (node,) = [node for node in ray.nodes() if node["Alive"]]
+    assert find_node(node["NodeID"]) == find_node("CPU") == node
+    with pytest.raises(ValueError, match=r"^server_node: got 'mars'; takes a node's id, address or name, or a resource"):
+        find_node("mars")
+    with pytest.raises(ValueError, match=r"^server_node: the server needs 1e\+06 GB, of which the node"):
+        server_options(node, 1e15)
