@@ -1,0 +1,105 @@
+"""Devices that change speed: Gre-RAA with costs learned from real durations against the same with stale ones."""
+
+import heapq
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedraa import Dataset, Experiment
+from fedraa.assembly import assemble
+from fedraa.messages import Task, Update
+from fedraa.server.asynchronous import AsyncServer
+
+CLIENTS, DRIFT, END = 10, 10.0, 60.0
+
+
+@dataclass(frozen=True)
+class Line:
+    """A task as it went: when it left and came back, and what its client was thought fit for."""
+
+    left: float
+    back: float
+    client: int
+    fragment: int
+    feasible: tuple[int, ...]
+
+
+def simulate(learn: bool, slowdown: Callable[[int, float], float]) -> list[Line]:
+    """Real durations are the modelled ones times `slowdown` (client, time of leaving); nothing is trained."""
+    x, y = np.random.default_rng(0).normal(size=(1000, 10)).astype(np.float32), np.arange(1000) % 2
+    experiment = Experiment(method="fed-raa", clients=CLIENTS, hidden=(100,), engine="local", out=Path("nowhere"))
+    assembly = assemble(experiment, dataset=Dataset("even", x, y, x[:20], y[:20], 2))
+    feasible: dict[object, tuple[int, ...]] = {}
+
+    def record(kind: str, t: float, /, **fields: Any) -> None:
+        if kind == "dispatch":
+            feasible[fields["task"]] = tuple(fields["feasible"])
+
+    server = assembly.server(record)
+    assert isinstance(server, AsyncServer)
+    server._learn = learn  # as on the wall clock
+    due: list[tuple[float, int]] = []
+    out: dict[int, tuple[Task, float]] = {}
+
+    def send(client: int, now: float) -> None:
+        task = server.assign(client, now)
+        out[task.id] = (task, now)
+        heapq.heappush(due, (now + task.cost * slowdown(client, now), task.id))
+
+    for client in server.begin():
+        send(client, 0.0)
+    lines = []
+    while due[0][0] < END:
+        now, number = heapq.heappop(due)
+        task, left = out.pop(number)
+        answer = Update(number, task.client, task.fragment, task.version, task.params, steps=1, loss=0.0, seconds=0.0)
+        for client in server.commit(answer, now):
+            send(client, now)
+        lines.append(Line(left, now, task.client, task.fragment, feasible[number]))
+    return lines
+
+
+def swapped(client: int, now: float) -> float:
+    """The five devices of capability 1 turn into devices of 6, those of 3 into devices of 1/2."""
+    return 1.0 if now < DRIFT else (1 / 6 if client < CLIENTS // 2 else 6.0)
+
+
+@pytest.fixture(scope="module")
+def settled() -> dict[bool, list[Line]]:
+    """What left when the drift was long over, by whether costs were learned."""
+    return {learn: [line for line in simulate(learn, swapped) if line.left > 2 * DRIFT] for learn in (True, False)}
+
+
+def test_learned_costs_keep_what_the_scheduler_promises(settled: dict[bool, list[Line]]) -> None:
+    """A bounded delay, and updates for every fragment: with stale costs those that were fast hold up the large ones."""
+    longest = {learn: max(line.back - line.left for line in lines) for learn, lines in settled.items()}
+    fewest = {learn: min(Counter(line.fragment for line in lines).values()) for learn, lines in settled.items()}
+    assert longest[True] < 0.6 * longest[False]
+    assert fewest[True] > 5 * fewest[False]
+
+
+def test_feasible_sets_follow_the_devices(settled: dict[bool, list[Line]]) -> None:
+    """The slow half loses the largest fragment and the fast half gets it, where costs are learned."""
+    for learn, lines in settled.items():
+        can = [{j for line in lines if line.client // 5 == half for j in line.feasible} for half in (0, 1)]
+        assert (3 in can[0], 3 in can[1]) == (learn, not learn)
+
+
+def test_the_bound_follows_the_fleet() -> None:
+    """All devices four times slower: with learned costs the same fragments stay feasible, at four times the bound."""
+    lines = simulate(True, lambda client, now: 1.0 if now < DRIFT else 4.0)
+    before, after = ([line for line in lines if keep(line)] for keep in (_early, _late))
+    assert {(line.client, line.feasible) for line in before} == {(line.client, line.feasible) for line in after}
+
+
+def _early(line: Line) -> bool:
+    return line.left < DRIFT / 2
+
+
+def _late(line: Line) -> bool:
+    return line.left > 3 * DRIFT
