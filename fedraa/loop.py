@@ -26,6 +26,7 @@ from fedraa.timing import Timing
 ATTEMPTS = 4  # of one task, before the run gives up
 SAVE_SECONDS = 10.0  # between checkpoints, if the steps do not say when; what a death costs at most
 SAVE_PAUSE = 20  # and at least so many times what the last one took
+ASIDE = 4  # evaluations under way at a time, before the loop waits for the first of them
 POLL = 0.1  # seconds that one move waits before the loop looks around
 
 
@@ -104,7 +105,7 @@ class Loop:
         self._there: list[tuple[float, int]] = []  # a heap of what has arrived, by when it is due
         self._failures: dict[int, int] = {}
         self._waiting: deque[int] = deque()
-        self._pending: _Evaluating | None = None
+        self._pending: deque[_Evaluating] = deque()
         self._evaluated = self._saved = -1  # steps
         self._save_at = 0.0
         self._accuracy: float | None = None
@@ -117,7 +118,6 @@ class Loop:
 
     def state(self) -> State:
         """All that is needed to go on; what workers are at is not, they begin it again."""
-        pending = self._pending
         return {
             "server": self.server.state(),
             "log": self.log.state(),
@@ -125,7 +125,7 @@ class Loop:
             "clock": self._clock(),
             "due": [[number, due] for number, (_, due) in self._tasks.items()],
             "waiting": list(self._waiting),
-            "pending": None if pending is None else {"step": pending.step, "t": pending.t, "params": pending.params},
+            "pending": [{"step": one.step, "t": one.t, "params": one.params} for one in self._pending],
             "evaluated": self._evaluated,
             "saved": self._saved,
             "accuracy": self._accuracy,
@@ -143,8 +143,8 @@ class Loop:
         for number, due in state["due"]:
             self._send(self.server.ledger.in_flight[number].task, due)
         self._waiting.extend(state["waiting"])
-        if (pending := state["pending"]) is not None:
-            self._pending = _Evaluating(**pending, result=self.pool.evaluate(pending["params"]))
+        for one in state["pending"]:
+            self._pending.append(_Evaluating(**one, result=self.pool.evaluate(one["params"])))
         self._evaluated, self._saved = state["evaluated"], state["saved"]
         self._accuracy, self.time_to_target = state["accuracy"], state["time_to_target"]
         self.server_time.seconds.update(state["server_time"])
@@ -166,9 +166,9 @@ class Loop:
         reason, step = self._ended(), self.server.step
         if self._evaluated != step and (reason is not None or step % self._eval_every == 0):
             with self.server_time.on("evaluate"):
-                if self._collect(POLL):
+                if len(self._pending) < ASIDE or self._collect(POLL):
                     self._evaluate()
-        elif self._pending is not None and (reason is not None or self._limits.accuracy is not None):
+        elif self._pending and (reason is not None or self._limits.accuracy is not None):
             with self.server_time.on("evaluate"):
                 self._collect(POLL)
         elif reason is not None:
@@ -255,7 +255,8 @@ class Loop:
             if (update := self._admit(outcome, number)) is not None:
                 self._arrived[update.task] = update
                 heapq.heappush(self._there, (self._tasks[update.task][1], update.task))
-        self._collect(0)
+        if self._pending:
+            self._collect(0)
         self._now = self._clock()
         if not self._there or self._there[0][0] > self._now:
             return None
@@ -289,17 +290,15 @@ class Loop:
     def _evaluate(self) -> None:
         """Starts an evaluation of the model as it stands."""
         params = self.server.params.copy()
-        self._pending = _Evaluating(self.server.step, self._now, params, self.pool.evaluate(params))
+        self._pending.append(_Evaluating(self.server.step, self._now, params, self.pool.evaluate(params)))
         self._evaluated = self.server.step
 
     def _collect(self, timeout: float) -> bool:
-        """Takes in the evaluation under way if it is there within `timeout` seconds; whether none is left."""
-        if self._pending is None:
-            return True
-        evaluation = self._pending.result.result(timeout)
+        """Takes in the first evaluation under way if it is there within `timeout` seconds; whether it was."""
+        evaluation = self._pending[0].result.result(timeout)
         if evaluation is None:
             return False
-        pending, self._pending = self._pending, None
+        pending = self._pending.popleft()
         self._accuracy = evaluation.accuracy
         self.worker_time.seconds["evaluate"] += evaluation.seconds
         self.log.evaluated(pending.step, pending.t, evaluation)

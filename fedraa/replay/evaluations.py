@@ -5,6 +5,7 @@ from collections import deque
 from pathlib import Path
 
 from fedraa.history import EVAL_COLUMNS, EVALS
+from fedraa.loop import ASIDE
 from fedraa.replay.line import Inconsistent, Line
 from fedraa.replay.rules import Rules
 
@@ -12,8 +13,8 @@ from fedraa.replay.rules import Rules
 class Evaluations:
     """The start, then every `eval_every` updates, then the end; evaluated aside while the run goes on.
 
-    A line carries the time of its model and is written, at the latest, when the next evaluation starts: on
-    the virtual clock just then, so that logs do not depend on who is fast; at once where the accuracy may
+    A line carries the time of its model and is written, at the latest, when there would be more than `ASIDE` under
+    way: on the virtual clock just then, so that logs do not depend on who is fast; at once where the accuracy may
     end the run.
     """
 
@@ -25,7 +26,7 @@ class Evaluations:
         self.ending = False
         """Whether nothing but the end can follow."""
         self._every, self._target = rules.resolved.eval_every, rules.resolved.limits.accuracy
-        self._aside = self._target is None
+        self._aside = ASIDE if self._target is None else 0
         self._virtual = not rules.wall
         self._pending = deque([(0, 0.0)])
         self._started = 0
