@@ -8,7 +8,7 @@ from test_real_cluster import FLAGS, commits, here, same
 
 from fedraa.history import History
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 def test_every_node_of_the_start_is_lost_and_the_run_goes_on_on_others(tmp_path: Path) -> None:
