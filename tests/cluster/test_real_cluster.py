@@ -54,10 +54,11 @@ def test_a_job_streams_its_log_and_leaves_a_run_to_fetch(three: Nodes, undisturb
     assert torch.load(out / "model.pt", weights_only=True)
 
 
+@pytest.mark.slow
 def test_a_run_elsewhere_is_seen_measured_stopped_and_gone_on_with(three: Nodes, tmp_path: Path) -> None:
     out, address = tmp_path / "run", f"ray://127.0.0.1:{three.client}"
     placed = ("--server-node", "server", "--resources", "1:CPU=1,server=1", "1:CPU=1,phone=1")
-    driver = three.begin("run", *FLAGS, "--updates", "8000", "--address", address, *placed, "--out", str(out))
+    driver = three.begin("run", *FLAGS, "--updates", "4000", "--address", address, *placed, "--out", str(out))
     try:
         until(lambda: commits(out) > 0, driver)
         seen = three.fedraa("status", "--address", three.address).stdout
@@ -68,14 +69,14 @@ def test_a_run_elsewhere_is_seen_measured_stopped_and_gone_on_with(three: Nodes,
     finally:
         driver.kill()
     assert str(out) in seen
-    assert re.search(r"step \d+/8000 .* [012]/2 busy", seen)
+    assert re.search(r"step \d+/4000 .* [012]/2 busy", seen)
     assert driver.returncode == 130
     assert said.strip().endswith(f"fedraa: stopped, with a checkpoint; go on with: fedraa resume {out}")
     assert [name for key, name in NAMES.items() if key != "faults" and f"\nray_{name}" not in measured] == []
     assert "interrupted" in three.fedraa("status", str(out)).stdout
     resumed = three.fedraa("resume", str(out), "--quiet")
     assert resumed.returncode == 0, resumed.stderr
-    same(out, here(tmp_path / "here", 8000))
+    same(out, here(tmp_path / "here", 4000))
 
 
 def scrape(three: Nodes) -> str:
