@@ -48,7 +48,7 @@ def test_the_slurm_script_runs_on_nodes_that_slurm_would_give(tmp_path: Path) ->
         # all nodes are this machine; it is told apart from others that run Ray
         "srun": f"while [[ $1 == -* ]]; do [[ $1 == -w ]] && shift; shift; done\n"
         f'if [[ $1 == ray ]]; then shift; set -- {sys.executable} -m ray.scripts.scripts "$@" {extra}; fi\n'
-        'if [[ " $* " == *" --head "* ]]; then set -- "$@" --include-dashboard=false --ray-client-server-port=0; fi\n'
+        'if [[ " $* " == *" --head "* ]]; then set -- "$@" --include-dashboard=false; fi\n'
         'exec "$@"',
     }
     for name, text in stand_ins.items():
