@@ -33,6 +33,7 @@ class Nodes:
     port: int
     client: int
     dashboard: int
+    metrics: int
     started: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -109,7 +110,7 @@ def nodes() -> Iterator[Nodes]:
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "OMP_NUM_THREADS": "1",
         }
-        cluster = Nodes(Path(name), environment, free_port(), free_port(), free_port())
+        cluster = Nodes(Path(name), environment, *(free_port() for _ in range(4)))
         head = ("--head", "--num-cpus", "0", "--node-ip-address", "127.0.0.1", "--dashboard-host", "127.0.0.1")
         ports = (
             "--port",

@@ -104,11 +104,12 @@ def test_an_array_is_put_once_and_small_ones_travel_inside() -> None:
         task(1, large, mask=mask, extras={"control": other}),
         task(2, small, extras={"momentum": large}),
     ]
-    packer = Packer(put_blocks(assembly.data))
+    blocks = put_blocks(assembly.data)
+    packer = Packer(blocks)
     for one in tasks:
         packer.expect(one)
-    jobs, beside = packer.pack(tasks[:2])
-    again, beside_again = packer.pack(tasks[2:])
+    jobs, beside = packer.pack(tasks[:2], blocks)
+    again, beside_again = packer.pack(tasks[2:], blocks)
     assert len(beside) == 4  # large, other, features, labels; the mask has fewer bytes
     assert set(beside_again) < set(beside)
     for group, refs, sent in ((jobs, beside, tasks[:2]), (again, beside_again, tasks[2:])):
@@ -128,4 +129,4 @@ def test_an_array_is_put_once_and_small_ones_travel_inside() -> None:
     for one in tasks:
         packer.release(one)
     packer.expect(tasks[0])
-    assert packer.pack(tasks[:1])[1][0] not in beside  # nothing is held that no task needs
+    assert packer.pack(tasks[:1], blocks)[1][0] not in beside  # nothing is held that no task needs

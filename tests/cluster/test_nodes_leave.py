@@ -1,5 +1,8 @@
 """Nodes are lost and join in the middle of a run: it ends with the bits that it has without a cluster."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,9 @@ from test_real_cluster import FLAGS, commits, here, same
 
 from fedraa.history import History
 
-pytestmark = pytest.mark.cluster
+SCRIPT = Path(__file__).parents[2] / "actors" / "examples" / "fedraa.slurm"
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 def test_every_node_of_the_start_is_lost_and_the_run_goes_on_on_others(tmp_path: Path) -> None:
@@ -31,3 +36,33 @@ def test_every_node_of_the_start_is_lost_and_the_run_goes_on_on_others(tmp_path:
     died = [line for line in History(out).lines() if line["kind"] == "fault" and line["what"] == "worker died"]
     assert {line["worker"] for line in died} == {0, 1}
     same(out, here(tmp_path / "here", 2500))
+
+
+def test_the_slurm_script_runs_on_nodes_that_slurm_would_give(tmp_path: Path) -> None:
+    programs, out = tmp_path / "bin", tmp_path / "run"
+    programs.mkdir()
+    extra = "--disable-usage-stats --dashboard-agent-listen-port=$((2000 + RANDOM % 7000))"
+    stand_ins = {
+        "scontrol": "printf 'first\\nsecond\\n'",
+        "hostname": "echo 127.0.0.1",
+        # all nodes are this machine; it is told apart from others that run Ray
+        "srun": f"while [[ $1 == -* ]]; do [[ $1 == -w ]] && shift; shift; done\n"
+        f'if [[ $1 == ray ]]; then shift; set -- {sys.executable} -m ray.scripts.scripts "$@" {extra}; fi\n'
+        'if [[ " $* " == *" --head "* ]]; then set -- "$@" --include-dashboard=false; fi\n'
+        'exec "$@"',
+    }
+    for name, text in stand_ins.items():
+        (programs / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
+        (programs / name).chmod(0o755)
+    slurm = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NODELIST": "any[1-2]", "SLURM_CPUS_PER_TASK": "1"}
+    path = f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    job = subprocess.run(
+        ["bash", str(SCRIPT), *FLAGS, "--updates", "60", "--workers", "2", "--out", str(out)],
+        env=os.environ | slurm | {"PATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert job.returncode == 0, job.stderr
+    same(out, here(tmp_path / "here", 60))

@@ -97,7 +97,7 @@ def test_a_node_with_other_data_is_refused(tmp_path: Path, monkeypatch: pytest.M
 def test_the_servers_node_must_be_there_and_have_the_memory() -> None:
     (node,) = [node for node in ray.nodes() if node["Alive"]]
     assert find_node(node["NodeID"]) == find_node("CPU") == node
-    with pytest.raises(ValueError, match=r"^server_node: got 'mars'; takes a node's id, address or name, or a "):
+    with pytest.raises(ValueError, match=r"^server_node: got 'mars'; takes a node's id, address or name, or "):
         find_node("mars")
     with pytest.raises(ValueError, match=r"^server_node: the server needs 1e\+06 GB, of which the node"):
         server_options(node, 1e15)

@@ -1,13 +1,12 @@
 """Clusters of several nodes, started by the command line: attach, submit, place, watch, stop, lose nodes and go on."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 import torch
-from nodes import Nodes, free_port, nodes, until
+from nodes import Nodes, until
 
 from actors.metrics import NAMES
 from benchmarks.chaos import essence
@@ -18,16 +17,6 @@ from fedraa.history import EVENTS, History
 pytestmark = pytest.mark.cluster
 
 FLAGS = ("--hidden", "8", "--clients", "4", "--local-steps", "2", "--checkpoint-every", "50", "--quiet")
-METRICS = free_port()
-
-
-@pytest.fixture(scope="module")
-def three() -> Iterator[Nodes]:
-    """A head, a node of kind `server`, and one of kind `phone`."""
-    with nodes() as cluster:
-        cluster.join("one", {"server": 1}, "--metrics-export-port", str(METRICS))
-        cluster.join("two", {"phone": 1})
-        yield cluster
 
 
 @pytest.fixture(scope="module")
@@ -65,30 +54,31 @@ def test_a_job_streams_its_log_and_leaves_a_run_to_fetch(three: Nodes, undisturb
     assert torch.load(out / "model.pt", weights_only=True)
 
 
+@pytest.mark.slow
 def test_a_run_elsewhere_is_seen_measured_stopped_and_gone_on_with(three: Nodes, tmp_path: Path) -> None:
     out, address = tmp_path / "run", f"ray://127.0.0.1:{three.client}"
     placed = ("--server-node", "server", "--resources", "1:CPU=1,server=1", "1:CPU=1,phone=1")
-    driver = three.begin("run", *FLAGS, "--updates", "2000", "--address", address, *placed, "--out", str(out))
+    driver = three.begin("run", *FLAGS, "--updates", "4000", "--address", address, *placed, "--out", str(out))
     try:
         until(lambda: commits(out) > 0, driver)
         seen = three.fedraa("status", "--address", three.address).stdout
-        until(lambda: NAMES["idle"] in scrape(), driver)
-        measured = scrape()
+        until(lambda: NAMES["idle"] in scrape(three), driver)
+        measured = scrape(three)
         assert three.fedraa("stop", str(out), "--address", three.address).returncode == 0
         said, _ = driver.communicate(timeout=60)
     finally:
         driver.kill()
     assert str(out) in seen
-    assert re.search(r"step \d+/2000 .* [012]/2 busy", seen)
+    assert re.search(r"step \d+/4000 .* [012]/2 busy", seen)
     assert driver.returncode == 130
     assert said.strip().endswith(f"fedraa: stopped, with a checkpoint; go on with: fedraa resume {out}")
     assert [name for key, name in NAMES.items() if key != "faults" and f"\nray_{name}" not in measured] == []
     assert "interrupted" in three.fedraa("status", str(out)).stdout
     resumed = three.fedraa("resume", str(out), "--quiet")
     assert resumed.returncode == 0, resumed.stderr
-    same(out, here(tmp_path / "here", 2000))
+    same(out, here(tmp_path / "here", 4000))
 
 
-def scrape() -> str:
-    with urlopen(f"http://127.0.0.1:{METRICS}/metrics") as answer:
+def scrape(three: Nodes) -> str:
+    with urlopen(f"http://127.0.0.1:{three.metrics}/metrics") as answer:
         return str(answer.read().decode())

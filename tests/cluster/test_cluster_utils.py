@@ -1,0 +1,40 @@
+"""Ray's own cluster for tests: on three nodes, of which one is lost and one joins, the bits are those of no cluster."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from nodes import PATIENCE, until
+from ray.cluster_utils import Cluster
+from test_real_cluster import FLAGS, commits, here, same
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+UPDATES = 1500
+
+
+@pytest.fixture
+def three() -> Iterator[Cluster]:
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    yield cluster
+    cluster.shutdown()
+
+
+def test_a_node_is_lost_and_one_joins(three: Cluster, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    lost, _ = three.add_node(num_cpus=1), three.add_node(num_cpus=1)
+    flags = ["--updates", str(UPDATES), "--workers", "2", "--placement", "spread", "--out", str(out)]
+    command = [sys.executable, "-m", "fedraa", "run", *FLAGS, *flags, "--address", three.address]
+    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        until(lambda: commits(out) > 50, driver)
+        three.remove_node(lost, allow_graceful=False)
+        three.add_node(num_cpus=1)
+        said, _ = driver.communicate(timeout=PATIENCE)
+    finally:
+        driver.kill()
+    assert driver.returncode == 0, said
+    assert '"what":"worker died"' in (out / "events.jsonl").read_text()
+    same(out, here(tmp_path / "here", UPDATES))

@@ -1,0 +1,67 @@
+"""How runs stand is read from their files; a run of this machine is stopped by name."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedraa.cli import main
+from fedraa.experiment import Experiment
+from fedraa.front import run
+from fedraa.history import EVENTS, SUMMARY
+from fedraa.status import Status, runs_below, status
+from fedraa.writer import WRITER, is_written
+
+FLAGS = ["--hidden", "8", "--clients", "4", "--local-steps", "2", "--engine", "local", "--quiet"]
+
+
+def test_a_run_that_has_ended_and_one_that_was_killed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    history = run(Experiment(hidden=(8,), clients=4, local_steps=2, updates=12, engine="local", out=Path("runs/one")))
+    end = history.lines()[-1]
+    accuracy = float(history.evals["accuracy"].iloc[-1])
+    assert status(Path("runs/one")) == Status("runs/one", "ended by steps", 12, float(str(end["t"])), accuracy, 0)
+    (history.directory / SUMMARY).unlink()
+    log = history.directory / EVENTS
+    fault = '{"seq":0,"kind":"fault","t":9.5,"wall":1,"task":1,"worker":0,"what":"worker died","action":"retry"}\n'
+    log.write_text(log.read_text() + fault + '{"seq":1,"ki')  # torn
+    assert status(Path("runs/one")) == Status("runs/one", "interrupted", 12, 9.5, accuracy, 1)
+    assert runs_below(Path("runs")) == [Path("runs/one")]
+    assert main(["status"]) == 0
+    assert "interrupted" in capsys.readouterr().out
+    assert main(["stop", "runs/one"]) == 2
+    assert capsys.readouterr().err == "fedraa: run: nobody is writing runs/one; there is nothing to stop\n"
+
+
+def test_a_run_is_seen_while_it_is_written_and_stopped_with_a_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "fedraa", "run", *FLAGS, "--updates", "1000000", "--out", str(out)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        give_up = time.monotonic() + 60
+        while not (out / EVENTS).exists() or '"commit"' not in (out / EVENTS).read_text():
+            assert time.monotonic() < give_up
+            time.sleep(0.05)
+        assert status(out).state == "running"
+        assert (out / WRITER).read_text().endswith(f" {process.pid}")
+        (out / WRITER).write_text(f"elsewhere {process.pid}")
+        assert main(["stop", str(out)]) == 2
+        assert capsys.readouterr().err.endswith(f"is written by process {process.pid} on elsewhere; stop it there\n")
+        (out / WRITER).write_text(f"{os.uname().nodename} {process.pid}")
+        assert main(["stop", str(out)]) == 0
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == 130
+    assert said.strip().endswith(f"fedraa: stopped, with a checkpoint; go on with: fedraa resume {out}")
+    assert status(out).state == "interrupted"
+    assert not is_written(out / EVENTS)
+    assert not (out / WRITER).exists()
