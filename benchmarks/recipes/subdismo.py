@@ -109,7 +109,7 @@ def subdismo_table1(scale: Scale) -> Study:
     ]
     notes = (OPEN, IST, *scale.pick((DIGITS, "The CIFAR-100 half of the table is run at the paper's size alone."), ()))
     title = "Submodel methods and solvers, 10 clients (SubDisMO, Table 1)"
-    return Study("subdismo_table1", title, cells, METRICS, "subdismo", notes=notes, seeds=scale.seeds)
+    return Study("subdismo_table1", title, cells, METRICS, "subdismo", notes=notes)
 
 
 def _cell(scale: Scale, own: dict[str, Any], **common: Any) -> Experiment:
@@ -163,7 +163,7 @@ def subdismo_architectures(scale: Scale) -> Study:
     }
     models: dict[str, dict[str, Any]] = scale.pick(
         {
-            "small ResNet": {"model": "benchmarks.recipes.networks:digits_resnet", "lr": 0.3},
+            "small ResNet": {"model": "benchmarks.recipes.networks:digits_resnet", "lr": 0.3, "rounds": 40},
             "MLP": {"model": "mlp"},
         },
         {
