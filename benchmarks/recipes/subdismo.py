@@ -254,7 +254,7 @@ def subdismo_clients(scale: Scale) -> Study:
     notes = (
         OPEN,
         "The paper repeats data so that a client keeps some thousands; here the clients share what there is.",
-        *scale.pick((DIGITS,), ()),
+        *scale.pick((DIGITS, "The paper's numbers beside 30 and 100 clients are those of its 100 and 1000."), ()),
     )
     title = "Scalability (SubDisMO, Table 8)"
     return Study("subdismo_clients", title, cells, METRICS, "subdismo", notes=notes)
