@@ -55,7 +55,7 @@ def to_target(target: float | Mapping[str, float], quantity: Literal["step", "t"
         return unit * float(reached.iloc[0]) if len(reached) else math.inf
 
     to = "target" if isinstance(target, Mapping) else f"{100 * target:g} %"
-    return Metric(f"{name} to {to}", of, "less", ".4g", own_units=quantity == "t")
+    return Metric(f"{name} to {to}", of, "less", ".4g", own_units=quantity in ("t", "step"))
 
 
 def evaluations(history: History) -> pd.DataFrame:

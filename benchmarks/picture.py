@@ -108,6 +108,7 @@ def _curves(axes: Axes, runs: Sequence[Finished], looks: dict[str, tuple[str, st
 def _numbers(axes: Axes, study: Study, found: Sequence[Entry], metric: Metric) -> None:
     """One line per row and column: ours with its interval, and the paper's."""
     labels, bands = [], len(study.columns) > 1
+    untold: list[tuple[int, str, float | None]] = []
     for place, entry in enumerate(found):
         colour = PALETTE[study.columns.index(entry.column) % len(PALETTE)] if bands else PALETTE[0]
         labels.append(f"{entry.row}, {entry.column}" if bands else entry.row)
@@ -115,9 +116,9 @@ def _numbers(axes: Axes, study: Study, found: Sequence[Entry], metric: Metric) -
             axes.errorbar(entry.mean, place, xerr=entry.half_width, fmt="o", color=colour, markersize=4, capsize=2)
             if significant(entry.p):
                 axes.annotate("*", (entry.mean, place), (0, 1), textcoords="offset points", ha="center", fontsize=9)
-        else:
-            axes.text(0.02, place, entry.text, transform=axes.get_yaxis_transform(), fontsize=7, va="center")
         paper = _paper(study, entry, found)
+        if not math.isfinite(entry.mean):
+            untold.append((place, entry.text, paper))
         if paper is not None:
             axes.plot(paper, place, "o", markerfacecolor="none", markeredgecolor="0.3", markersize=6)
     axes.set_yticks(range(len(labels)), labels)
@@ -127,6 +128,10 @@ def _numbers(axes: Axes, study: Study, found: Sequence[Entry], metric: Metric) -
     _widen(axes, metric)
     axes.xaxis.set_major_locator(MaxNLocator(TICKS))
     axes.ticklabel_format(axis="x", useOffset=False)
+    for place, text, paper in untold:  # on the side that the paper's number leaves free
+        right = paper is not None and paper < sum(axes.get_xlim()) / 2
+        x, side = (0.98, "right") if right else (0.02, "left")
+        axes.text(x, place, text, transform=axes.get_yaxis_transform(), fontsize=7, va="center", ha=side)
     axes.set_xlabel(metric.name + (f", {metric.better} is better" if metric.better else ""), fontsize=8)
     axes.grid(color="0.9")
     axes.spines[["top", "right"]].set_visible(False)

@@ -242,11 +242,14 @@ def _orders(group: Sequence[Entry]) -> Iterator[str]:
     clear = sum(_clear(*pair) for pair in agree)
     where = f"{group[0].metric.name}{', ' if group[0].column else ''}{group[0].column}"
     yield f"{where}: {len(agree)} of the paper's {len(pairs)} orders hold here, {clear} of them beyond the noise."
-    against = sorted((pair for pair in pairs if pair not in agree), key=lambda pair: not _clear(*pair))
-    for better, worse in against[:MOST_NAMED]:
+    against = [pair for pair in pairs if pair not in agree]
+    clearly = [pair for pair in against if _clear(*pair)]
+    named = clearly[:MOST_NAMED] or against[:2]
+    for better, worse in named:
         yield f"{where}: in the paper {_says(better, worse, paper=True)}; here {_says(better, worse, paper=False)}."
-    if len(against) > MOST_NAMED:
-        yield f"{where}: and {len(against) - MOST_NAMED} more orders do not hold."
+    if left := len(against) - len(named):
+        beyond = max(0, len(clearly) - len(named))
+        yield f"{where}: and {left} more orders do not hold, {beyond} of them beyond the noise."
 
 
 def _judged(claim: Claim, column: str, found: Sequence[Entry]) -> str:

@@ -1,12 +1,11 @@
 """Studies of FedSAM and MoFedSAM."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.generalisation import TRAIN_ACCURACY
 from benchmarks.metrics import CLIENT_MEAN, CLIENT_STD, to_target
 from benchmarks.recipes.scale import Scale
-from benchmarks.study import SEEDS, Cell, Claim, Study
+from benchmarks.study import Cell, Claim, Study
 from fedraa.experiment import Experiment
 
 METHODS = ("fedavg", "scaffold", "fedrobust", "fedcm", "mimelite", "fedsam", "mofedsam")
@@ -117,17 +116,11 @@ def _heterogeneity(scale: Scale, name: str, dataset: str, tables: str, numbers: 
         for method in METHODS
     ]
     title = f"FedSAM and its benchmarks (FedSAM, {tables})"
-    return Study(
-        name, title, cells, METRICS, "fedsam", notes=(*NOTES, *_small(scale, dataset)), seeds=_seeds(scale, dataset)
-    )
+    return Study(name, title, cells, METRICS, "fedsam", notes=(*NOTES, *_small(scale, dataset)))
 
 
 def _small(scale: Scale, dataset: str) -> tuple[str, ...]:
     return () if scale.paper else (STAND_INS[dataset], *SMALL)
-
-
-def _seeds(scale: Scale, dataset: str) -> Sequence[int]:
-    return scale.seeds if dataset == "digits" else SEEDS
 
 
 def _paper(train: float, accuracy: float, deviation: float, rounds: float | None) -> dict[str, float]:
@@ -157,7 +150,6 @@ def fedsam_parameters(scale: Scale) -> Study:
         reference="S: 20% of clients",
         notes=(CURVES, *NOTES, *_small(scale, dataset)),
         claims=(Claim(many, few, CLIENT_MEAN.name, "More participants are more accurate"),),
-        seeds=_seeds(scale, dataset),
     )
 
 
@@ -184,5 +176,4 @@ def fedsam_beta(scale: Scale) -> Study:
             *_small(scale, dataset),
         ),
         claims=(Claim("β = 0.1", "β = 1", CLIENT_MEAN.name, "β = 0.1 is more accurate than no momentum"),),
-        seeds=_seeds(scale, dataset),
     )
