@@ -26,7 +26,7 @@ from fedraa.assembly import Assembly
 from fedraa.checkpoint import newest_first
 from fedraa.experiment import Experiment
 from fedraa.history import CHECKPOINTS
-from fedraa.interrupt import interruptible, uninterrupted
+from fedraa.interrupt import interruptible, terminable, uninterrupted
 from fedraa.loop import Progress, RunFailed
 from fedraa.resources import Need, cluster_address, workers
 from fedraa.runner import describe
@@ -46,7 +46,7 @@ def run_on_ray(assembly: Assembly, directory: Path, watch: Callable[[Progress], 
     The server actor lives on this node, where the run directory is, or on another, whose files are brought here.
     """
     experiment, stop = assembly.experiment, Event()
-    with interruptible(stop.set), cluster(experiment):
+    with interruptible(stop.set), cluster(experiment), terminable(stop.set):
         attached = cluster_address(experiment)
         own_node = ray.get_runtime_context().get_node_id()
         node = find_node(experiment.server_node or own_node)

@@ -15,7 +15,7 @@ from fedraa.assembly import Assembly, assemble
 from fedraa.data import Dataset
 from fedraa.experiment import Experiment
 from fedraa.history import SUMMARY, History
-from fedraa.interrupt import Interrupted, interruptible
+from fedraa.interrupt import Interrupted, interruptible, terminable
 from fedraa.local import choose_device
 from fedraa.loop import Progress
 from fedraa.pool import LocalPool
@@ -112,7 +112,7 @@ def run_here(assembly: Assembly, directory: Path, watch: Watch, resume: bool) ->
         pool.drop()
 
     try:
-        with interruptible(interrupt):
+        with interruptible(interrupt), terminable(interrupt):
             return Runner(assembly, directory, pool, stop, watch).execute(resume=resume)
     finally:
         torch.set_num_threads(threads)

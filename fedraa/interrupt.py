@@ -1,4 +1,4 @@
-"""Ctrl-C: the first asks the run to end with a checkpoint, the second ends it at once."""
+"""Ctrl-C and SIGTERM ask a run to end with a checkpoint; a second Ctrl-C ends it at once."""
 
 import signal
 import threading
@@ -33,6 +33,20 @@ def interruptible(stop: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def terminable(stop: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM, which `fedraa stop` and batch systems send, calls `stop`. To be entered after `ray.init`, which has a
+    handler of its own."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, frame: stop())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -45,14 +45,14 @@ def is_written(log: Path) -> bool:
 
 
 def interrupt(directory: Path, log: Path) -> None:
-    """Ctrl-C for the process that runs this run: it ends with a checkpoint. ValueError if there is none here."""
+    """SIGTERM for the process that runs this run: it ends with a checkpoint. ValueError if there is none here."""
     if not is_written(log):
         raise ValueError(f"run: nobody is writing {directory}; there is nothing to stop")
     machine, _, process = (directory / WRITER).read_text().rpartition(" ")
     if machine != socket.gethostname():
         raise ValueError(f"run: {directory} is written by process {process} on {machine}; stop it there")
     try:
-        os.kill(int(process), signal.SIGINT)
+        os.kill(int(process), signal.SIGTERM)
     except ProcessLookupError:
         raise ValueError(
             f"run: process {process}, which ran {directory}, has ended; there is nothing to stop"

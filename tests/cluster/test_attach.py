@@ -72,6 +72,7 @@ def test_another_version_of_ray(client: bool, three: Nodes) -> None:
     assert "but here are Ray 2.0.1 and Python" in said
 
 
+@pytest.mark.slow
 def test_a_node_without_torch(three: Nodes, tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")\n")

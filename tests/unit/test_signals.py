@@ -1,11 +1,11 @@
-"""Ctrl-C within one process: the first asks, the second raises, and the user's own handler is left alone."""
+"""Ctrl-C and SIGTERM within one process: who is asked, what raises, and which handlers are left alone."""
 
 import signal
 import threading
 
 import pytest
 
-from fedraa.interrupt import interruptible, uninterrupted
+from fedraa.interrupt import interruptible, terminable, uninterrupted
 
 
 def test_the_first_asks_and_the_second_raises() -> None:
@@ -34,6 +34,15 @@ def test_a_handler_of_the_users_is_left_alone() -> None:
     assert caught == [signal.SIGINT]
 
 
+def test_sigterm_asks_too_and_its_handler_comes_back() -> None:
+    asked: list[bool] = []
+    before = signal.getsignal(signal.SIGTERM)
+    with terminable(lambda: asked.append(True)):
+        signal.raise_signal(signal.SIGTERM)
+    assert asked == [True]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_cleaning_up_is_not_interrupted() -> None:
     with uninterrupted():
         signal.raise_signal(signal.SIGINT)
@@ -42,7 +51,7 @@ def test_cleaning_up_is_not_interrupted() -> None:
 
 def test_other_threads_are_let_be() -> None:
     def inside() -> None:
-        with interruptible(lambda: None), uninterrupted():
+        with interruptible(lambda: None), terminable(lambda: None), uninterrupted():
             assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
     thread = threading.Thread(target=inside)

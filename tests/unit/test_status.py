@@ -44,6 +44,7 @@ def test_a_run_is_seen_while_it_is_written_and_stopped_with_a_checkpoint(
 ) -> None:
     out = tmp_path / "run"
     command = [sys.executable, "-m", "fedraa", "run", *FLAGS, "--updates", "1000000", "--out", str(out)]
+    command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]  # as what a script starts in the background
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         give_up = time.monotonic() + 60
