@@ -12,8 +12,8 @@ from typing import Any
 from fedraa.experiment import Experiment
 from fedraa.local.solver import Solver
 from fedraa.server.aggregate import Covered, Filled, Memorised
-from fedraa.server.asynchronous import Buffer, StalenessMix
 from fedraa.server.companions import Carry
+from fedraa.server.mixing import Buffer, StalenessMix
 from fedraa.server.optimisers import Adaptive, Momentum, Sgd
 from fedraa.server.pruning import AdaptivePruning
 from fedraa.submodels.masked import Arbitrary, FourWay, Pruned
