@@ -153,14 +153,13 @@ class Ledger:
             ],
         }
 
-    def restore(self, state: State, send: Callable[[Task], Task] = lambda task: task) -> None:
-        """`send` brings the buffers of tasks back to where they lie."""
+    def restore(self, state: State, send: Callable[[list[Task]], list[Task]] = list) -> None:
+        """`send` brings the buffers of all tasks back to where they lie."""
         self.turns[:], self._next = state["turns"], state["next"]
-        self.in_flight = {}
-        for flight in state["in_flight"]:
-            choice = Choice.restored(flight["choice"])
-            task = send(restored_task(flight["task"], choice))
-            self.in_flight[task.id] = Flight(task, choice, flight["left"])
+        choices = [Choice.restored(flight["choice"]) for flight in state["in_flight"]]
+        tasks = send([restored_task(f["task"], choice) for f, choice in zip(state["in_flight"], choices, strict=True)])
+        flights = zip(tasks, choices, state["in_flight"], strict=True)
+        self.in_flight = {task.id: Flight(task, choice, flight["left"]) for task, choice, flight in flights}
 
 
 def task_state(task: Task) -> State:

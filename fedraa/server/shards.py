@@ -74,10 +74,10 @@ class Shard:
         self._pushed: dict[int, dict[str, Vector]] = {}
 
     def cut(self, fragment: int) -> Vector:
-        """Its piece of the fragment as it stands."""
-        return self.params[self._where[fragment]]
+        """Its piece of the fragment as it stands, a copy."""
+        return np.array(self.params[self._of(fragment)])
 
-    def receive(self, fragment: int, task: int, push: str, sent: Vector, new: Vector) -> tuple[str | None, int, float]:
+    def receive(self, task: int, push: str, sent: Vector, new: Vector) -> tuple[str | None, int, float]:
         """A piece that answers a task comes in; what is wrong with it, its values not finite, its squared norm.
 
         One that is wrong is not kept.
@@ -92,11 +92,14 @@ class Shard:
 
     def mix(self, fragment: int, task: int, push: str, weight: float) -> None:
         """Takes in what was pushed under that name for the task, and forgets what else was."""
-        where = self._where[fragment]
-        assert where is not None
-        blend(self.params, where, self._pushed.pop(task)[push], weight)
+        blend(self.params, self._of(fragment), self._pushed.pop(task)[push], weight)
 
-    def load(self, params: Vector) -> None:
+    def load(self, params: Vector, pulls: int, pushes: int) -> None:
         """Go on from these, with no task out."""
-        self.params = np.array(params)
+        self.params, self.pulls, self.pushes = np.array(params), pulls, pushes
         self._pushed.clear()
+
+    def _of(self, fragment: int) -> Index:
+        where = self._where[fragment]
+        assert where is not None, "no piece of that fragment is here"
+        return where

@@ -25,14 +25,17 @@ class Store(Protocol):
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
         """The buffers of these tasks, by number, as far as they lie elsewhere; what tasks share is one array."""
 
-    def sent_again(self, task: Task) -> Task:
-        """A task that is out, from a checkpoint, with its buffer back where it lay."""
+    def sent_again(self, tasks: list[Task]) -> list[Task]:
+        """The tasks that are out, from a checkpoint, with their buffers back where they lay."""
 
     def state(self) -> State:
-        """What the rule keeps."""
+        """What it has become besides the parameters."""
 
     def restore(self, params: Vector, state: State) -> None:
         """Become that, with no task out."""
+
+    def report(self) -> list[dict[str, object]]:
+        """For each server that it is spread over, if it is, its node and how often it was pulled from and pushed to."""
 
 
 class LocalStore:
@@ -55,8 +58,8 @@ class LocalStore:
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
         return {}
 
-    def sent_again(self, task: Task) -> Task:
-        return task
+    def sent_again(self, tasks: list[Task]) -> list[Task]:
+        return tasks
 
     def state(self) -> State:
         return self._rule.state()
@@ -65,3 +68,6 @@ class LocalStore:
         self.params[:] = params
         self._rule.restore(state)
         self._cuts = {}
+
+    def report(self) -> list[dict[str, object]]:
+        return []
