@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 def run_on_ray(assembly: Assembly, directory: Path, watch: Callable[[Progress], None], resume: bool) -> bool:
-    """Run, or go on; whether to the end. A server that dies, or loses a shard, is started again from its last checkpoint.
+    """Run, or go on; whether to the end. A server that dies or loses a shard is started again from its last checkpoint.
 
     The server actor lives on this node, where the run directory is, or on another, whose files are brought here.
     """

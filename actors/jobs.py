@@ -9,7 +9,8 @@ import numpy.typing as npt
 import ray
 
 from actors.blocks import Blocks
-from actors.shards import NOTHING, Lies
+from actors.shard import NOTHING
+from actors.shards import Lies
 from fedraa.messages import Task
 
 Array = npt.NDArray[Any]

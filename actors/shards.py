@@ -8,7 +8,6 @@ stores and send theirs to the shards.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import ray
@@ -16,76 +15,19 @@ from ray.exceptions import ObjectLostError, RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.placement import nodes_for_shards
+from actors.shard import Route, ShardActor
 from fedraa.assembly import Assembly
 from fedraa.checkpoint import State
-from fedraa.messages import Cut, Index, Receipt, Task, Update, Vector
-from fedraa.server.door import wrong_kind
+from fedraa.messages import Cut, Task, Update, Vector
 from fedraa.server.mixing import StalenessMix
-from fedraa.server.shards import Shard, Split, assemble_pieces
+from fedraa.server.shards import Split, assemble_pieces
 from fedraa.submodels.policies import Part
 
 UNSETTLED = 64  # mixes that the server runs ahead of the shards
-NOTHING: Vector = np.empty(0, np.float32)
 
 
 class ShardDied(Exception):
     """A shard, and the parameters that it had, are gone."""
-
-
-class ShardActor(Shard):
-    """A shard in a process of its own. It answers in the order in which the server asks.
-
-    A cut comes as a list of one object that this actor owns: its bytes, few or many, go only to who reads that.
-    """
-
-    def publish(self, fragment: int) -> list[ray.ObjectRef[Any]]:
-        return [ray.put(self.cut(fragment))]
-
-    def hold(self, piece: Vector) -> list[ray.ObjectRef[Any]]:
-        """A piece of a cut from before."""
-        return [ray.put(piece)]
-
-    def pulled(self) -> None:
-        """A worker has fetched a piece."""
-        self.pulls += 1
-
-    def values(self) -> Vector:
-        return self.params
-
-    def tally(self) -> tuple[str, int, int]:
-        """Its node, and how often it was pulled from and pushed to."""
-        return str(ray.get_runtime_context().get_node_id()), self.pulls, self.pushes
-
-
-@dataclass(frozen=True, eq=False)
-class Route:
-    """How a worker gets at a fragment: the shards that have pieces of it, and the pieces' places in its buffer."""
-
-    shards: tuple[Any, ...]
-    places: tuple[Index, ...]
-
-    def pull(self, cuts: Sequence[list[ray.ObjectRef[Any]]]) -> Vector:
-        """The buffer [k], from each shard's cut."""
-        pieces = ray.get([piece for [piece] in cuts])
-        for shard in self.shards:
-            shard.pulled.remote()
-        return assemble_pieces(self.places, pieces)
-
-    def push(self, update: Update, cuts: Sequence[list[ray.ObjectRef[Any]]]) -> Update:
-        """Gives the shards their pieces of the update's buffer; the update, with their receipt instead."""
-        push, new = uuid4().hex, update.params
-        if wrong := wrong_kind(new, (sum(map(len, self.places)),)):
-            receipt = Receipt(push, wrong, 0, 0.0)
-        else:
-            answers = ray.get(
-                [
-                    shard.receive.remote(update.task, push, sent, new[place])
-                    for shard, place, [sent] in zip(self.shards, self.places, cuts, strict=True)
-                ]
-            )
-            wrongs, bad, squared = zip(*answers, strict=True)
-            receipt = Receipt(push, next(filter(None, wrongs), None), sum(bad), sum(squared))
-        return replace(update, params=NOTHING, receipt=receipt)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +48,9 @@ class ShardedStore:
         self, params: Vector, fragments: Sequence[Part], rule: StalenessMix, shards: int, *, norms: bool
     ) -> None:
         self._rest = params.copy()
-        self._split = split = Split.of(fragments, len(params), shards)
+        whole = np.arange(len(params))
+        indices = [whole if part.index is None else part.index for part in fragments]
+        self._split = split = Split.of(indices, len(params), shards)
         self._rule = rule
         self._shards: list[Any] = []
         for number, node in enumerate(nodes_for_shards(shards)):

@@ -21,13 +21,15 @@ from fedraa.loop import Limits
 from fedraa.messages import Vector
 from fedraa.methods import Asynchronous, Mean, Method, Rounds, ScheduledRounds, SyncMix, resolve
 from fedraa.models import build_model
-from fedraa.server import AsyncServer, Ledger, Record, RoundServer, Server
+from fedraa.server.asynchronous import AsyncServer
+from fedraa.server.base import Server
 from fedraa.server.heads import LabelOwners, labels_held
+from fedraa.server.ledger import Ledger, Record
 from fedraa.server.mixing import Buffer, StalenessMix
 from fedraa.server.optimisers import Sgd
 from fedraa.server.participation import Participation
 from fedraa.server.pruning import AdaptivePruning
-from fedraa.server.rounds import ScheduledDrawer
+from fedraa.server.rounds import RoundServer, ScheduledDrawer
 from fedraa.server.store import LocalStore, Store
 from fedraa.submodels import IndexSet, Traced, flatten, trace
 from fedraa.submodels.cost import Cost, measure

@@ -8,7 +8,6 @@ import numpy as np
 from fedraa.messages import Index, Vector
 from fedraa.server.door import not_finite, wrong_kind
 from fedraa.server.mixing import blend
-from fedraa.submodels.policies import Part
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,9 +31,8 @@ class Split:
     pieces: tuple[tuple[Piece, ...], ...]
 
     @classmethod
-    def of(cls, fragments: Sequence[Part], size: int, shards: int) -> "Split":
-        """Of a model of `size` coordinates."""
-        indices = [np.arange(size) if part.index is None else part.index for part in fragments]
+    def of(cls, indices: Sequence[Index], size: int, shards: int) -> "Split":
+        """Of a model of `size` coordinates, of which fragment j has `indices[j]` [k]."""
         home = np.full(size, -1)
         for j, index in reversed(list(enumerate(indices))):
             home[index] = j % shards

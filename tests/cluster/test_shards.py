@@ -9,7 +9,6 @@ from threading import Event
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import ray
 from nodes import nodes
@@ -17,9 +16,10 @@ from nodes import nodes
 from actors.blocks import put_blocks
 from actors.jobs import Packer
 from actors.pool import RayPool
-from actors.shards import ShardDied, ShardedStore
+from actors.shards import ShardedStore
 from actors.worker import Worker
 from benchmarks.chaos import essence
+from benchmarks.processes import descendants, title
 from fedraa.assembly import assemble
 from fedraa.experiment import Experiment
 from fedraa.front import run
@@ -71,7 +71,7 @@ def execute(
         recipe=ray.put(assembly.recipe),
         blocks=put_blocks(assembly.data),
         evaluation_data=ray.put(assembly.data),
-        workers=2,
+        workers=1,
         threads=1,
         device="cpu",
         worker=worker,
@@ -94,18 +94,17 @@ def tallies(history: History) -> list[dict[str, Any]]:
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("shards", [1, 2, 3])
 def test_any_number_of_shards_gives_the_same_run(shards: int, undisturbed: History, tmp_path: Path) -> None:
-    history = run(experiment(server_shards=shards, workers=2, out=tmp_path / "run"))
+    history = run(experiment(server_shards=shards, workers=1, out=tmp_path / "run"))
     same(history, undisturbed)
     if shards == 1:
         assert "shards" not in history.summary
     else:
         assert len(tallies(history)) == shards
-        # Every task is pulled from its own shard and from the first, which has what all share.
-        sent = [line["fragment"] for line in history.lines() if line["kind"] == "commit"]
-        assert tallies(history)[0]["pushes"] == len(sent) == 24
-        assert [t["pushes"] for t in tallies(history)[1:]] == [
-            sum(j % shards == s for j in sent) for s in range(1, shards)
-        ]
+        # Every task is on its own shard and on the first, which has what all share; some were pushed ahead of the end.
+        lines: list[dict[str, Any]] = history.lines()
+        for shard, tally in enumerate(tallies(history)):
+            here = [line["kind"] for line in lines if not shard or line.get("fragment", 0) % shards == shard]
+            assert here.count("commit") <= tally["pushes"] <= here.count("dispatch")
         assert all(tally["pulls"] >= tally["pushes"] > 0 for tally in tallies(history))
 
 
@@ -151,7 +150,7 @@ def test_two_shards_on_two_nodes_are_pulled_from_and_pushed_to(undisturbed: Hist
     assert done.returncode == 0, done.stderr
     same(History(out), undisturbed)
     first, second = tallies(History(out))
-    assert first["node"] != second["node"]
+    assert first["node"] != second["node"], done.stderr
     assert all(tally[way] > 0 for tally in (first, second) for way in ("pulls", "pushes"))
 
 
@@ -191,18 +190,6 @@ def test_a_run_is_stopped_and_gone_on_with(undisturbed: History, tmp_path: Path)
 
 
 @pytest.mark.usefixtures("cluster")
-def test_who_works_with_a_shard_that_dies_says_so(undisturbed: History, tmp_path: Path) -> None:
-    def kill_one(store: ShardedStore, stop: Event, progress: Progress) -> None:
-        if progress.step == 9:
-            ray.kill(store._shards[1])
-
-    with pytest.raises(ShardDied, match=r"^a shard of the server died"):
-        execute(tmp_path / "run", watch=kill_one)
-    assert execute(tmp_path / "run", resume=True)
-    same(History(tmp_path / "run"), undisturbed)
-
-
-@pytest.mark.usefixtures("cluster")
 def test_when_a_shard_dies_the_server_goes_on_from_its_checkpoint(
     undisturbed: History, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -210,16 +197,13 @@ def test_when_a_shard_dies_the_server_goes_on_from_its_checkpoint(
 
     def kill_one(progress: Progress) -> None:
         if progress.step >= 6 and not killed:
-            children = psutil.Process().children(recursive=True)
-            killed.extend(
-                [child.pid for child in children if "ShardActor" in child.name() + "".join(child.cmdline())][:1]
-            )
+            killed.append([pid for pid in descendants(os.getpid()) if title(pid).startswith("ray::ShardActor")][1])
             os.kill(killed[0], signal.SIGKILL)
 
-    history = run(experiment(server_shards=2, workers=2, updates=600, out=tmp_path / "run"), watch=kill_one)
+    history = run(experiment(server_shards=2, workers=1, updates=200, out=tmp_path / "run"), watch=kill_one)
     assert killed
     assert "a shard of the server died; it is started again from" in caplog.text
-    same(history, run(experiment(updates=600, engine="local", out=tmp_path / "here")))
+    same(history, run(experiment(updates=200, engine="local", out=tmp_path / "here")))
 
 
 @pytest.mark.parametrize(
