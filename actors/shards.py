@@ -97,16 +97,15 @@ class ShardedStore:
         return mix, True
 
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
+        tasks = list(tasks)
+        fragments = {task.lies: task.fragment for task in tasks if isinstance(task.lies, Lies)}
+        cuts = _get([cut for lies in fragments for cut in lies.cuts])
+        pieces = iter(_get([piece for [piece] in cuts]))
         buffers: dict[object, Vector] = {}
-        found = {}
-        for task in tasks:
-            assert isinstance(task.lies, Lies)
-            if task.lies not in buffers:
-                places = [piece.place for piece in self._split.pieces[task.fragment]]
-                pieces = _get([piece for [piece] in _get(list(task.lies.cuts))])
-                buffers[task.lies] = assemble_pieces(places, pieces)
-            found[task.id] = buffers[task.lies]
-        return found
+        for lies, fragment in fragments.items():
+            places = [piece.place for piece in self._split.pieces[fragment]]
+            buffers[lies] = assemble_pieces(places, [next(pieces) for _ in places])
+        return {task.id: buffers[task.lies] for task in tasks}
 
     def sent_again(self, tasks: list[Task]) -> list[Task]:
         cuts: dict[int, Cut] = {}

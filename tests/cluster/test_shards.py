@@ -26,7 +26,9 @@ from fedraa.front import run
 from fedraa.history import History
 from fedraa.loop import Progress
 from fedraa.messages import Task, Update
+from fedraa.methods import without_foreign_flags
 from fedraa.runner import Runner
+from fedraa.server.door import refuse
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
 pytestmark = pytest.mark.cluster
@@ -131,6 +133,9 @@ def test_no_parameters_pass_through_the_server() -> None:
         assert buffer.tobytes() == assembly.parts[task.fragment].take(assembly.params).tobytes()
         update = route.push(Update(task.id, 0, task.fragment, 0, buffer + 1, 1, 0.0, 0.0), cuts)
         assert update.params.nbytes == 0
+        short = route.push(Update(task.id, 0, task.fragment, 0, buffer[1:], 1, 0.0, 0.0), cuts)
+        assert refuse(short, task) == f"params have the shape ({len(buffer) - 1},), not ({len(buffer)},)"
+        assert refuse(update, task) is None
         assert store.take(task, update, 0) == (0.6, True)
         moved = store.params - assembly.params
         np.testing.assert_allclose(moved[assembly.parts[task.fragment].index], 0.6, atol=1e-6)
@@ -197,13 +202,13 @@ def test_when_a_shard_dies_the_server_goes_on_from_its_checkpoint(
 
     def kill_one(progress: Progress) -> None:
         if progress.step >= 6 and not killed:
-            killed.append([pid for pid in descendants(os.getpid()) if title(pid).startswith("ray::ShardActor")][1])
+            killed.append(max(pid for pid in descendants(os.getpid()) if title(pid).startswith("ray::ShardActor")))
             os.kill(killed[0], signal.SIGKILL)
 
-    history = run(experiment(server_shards=2, workers=1, updates=200, out=tmp_path / "run"), watch=kill_one)
+    history = run(experiment(server_shards=2, workers=1, updates=300, out=tmp_path / "run"), watch=kill_one)
     assert killed
     assert "a shard of the server died; it is started again from" in caplog.text
-    same(history, run(experiment(updates=200, engine="local", out=tmp_path / "here")))
+    same(history, run(experiment(updates=300, engine="local", out=tmp_path / "here")))
 
 
 @pytest.mark.parametrize(
@@ -224,3 +229,11 @@ def test_when_a_shard_dies_the_server_goes_on_from_its_checkpoint(
 def test_what_cannot_be_spread_is_refused(flags: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         assemble(Experiment(**flags))
+
+
+def test_beside_others_each_method_is_spread_if_it_can_be() -> None:
+    shards = {
+        method: without_foreign_flags(Experiment(method=method, server_shards=2)).server_shards
+        for method in ("fed-raa", "fed-raa-mp", "fedbuff", "fedavg")
+    }
+    assert shards == {"fed-raa": 2, "fed-raa-mp": 2, "fedbuff": 1, "fedavg": 1}
