@@ -22,6 +22,7 @@ from actors.mirror import Mirror, mirrored
 from actors.operations import NAMESPACE, server_name
 from actors.placement import crew_of, crews, find_node, server_options
 from actors.server import ParameterServer, Setting
+from actors.shards import ShardDied
 from fedraa.assembly import Assembly
 from fedraa.checkpoint import newest_first
 from fedraa.experiment import Experiment
@@ -41,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 def run_on_ray(assembly: Assembly, directory: Path, watch: Callable[[Progress], None], resume: bool) -> bool:
-    """Run, or go on; whether to the end. A server that dies is started again from its last checkpoint.
+    """Run, or go on; whether to the end. A server that dies or loses a shard is started again from its last checkpoint.
 
     The server actor lives on this node, where the run directory is, or on another, whose files are brought here.
     """
@@ -64,15 +65,16 @@ def run_on_ray(assembly: Assembly, directory: Path, watch: Callable[[Progress], 
                 try:
                     follower = _Follower(server, setting, watch, stop, Mirror(directory) if elsewhere else None)
                     return follower.follow(resume)
-                except RayActorError as error:
+                except (RayActorError, ShardDied) as error:
                     if (missing := _missing(str(error))) is not None:
                         raise ValueError(f"address: node {node['NodeName']} {missing}") from None
                     newest = next(iter(newest_first(directory / CHECKPOINTS)), None)
                     deaths, last, resume = (deaths + 1 if newest == last else 1), newest, True
+                    who = "a shard of the server" if isinstance(error, ShardDied) else "the server"
                     if deaths == DEATHS:
-                        wrong = f"the server died {DEATHS} times without a new checkpoint"
+                        wrong = f"{who} died {DEATHS} times without a new checkpoint"
                         raise RunFailed(f"{wrong}; go on with: fedraa resume {directory}") from None
-                    logger.warning("the server died; it is started again from %s", newest or "the beginning")
+                    logger.warning("%s died; it is started again from %s", who, newest or "the beginning")
                 finally:
                     ray.kill(server)
 
@@ -99,7 +101,7 @@ class _Follower:
         try:
             return bool(ray.get(end))
         except RayTaskError as error:
-            if isinstance(error.cause, RunFailed | ValueError):
+            if isinstance(error.cause, RunFailed | ValueError | ShardDied):
                 raise error.cause from None
             raise
         finally:

@@ -9,18 +9,20 @@ import numpy.typing as npt
 import ray
 
 from actors.blocks import Blocks
-from fedraa.messages import Task, Vector
+from actors.shard import NOTHING
+from actors.shards import Lies
+from fedraa.messages import Task
 
 Array = npt.NDArray[Any]
 INLINE_BYTES = 100_000  # below, a copy in the message costs less than an object of its own
-NOTHING: Vector = np.empty(0, np.float32)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Job:
     """A task less its arrays. `arrays` are these in order, a number standing for one sent beside the group.
 
-    The client's shard is rows [start, end) of the arrays `x` and `y` beside the group.
+    The client's shard is rows [start, end) of the arrays `x` and `y` beside the group. If the buffer lies on shards of
+    the server, `far` is what is beside the group to get it: the route and the cuts.
     """
 
     header: Task
@@ -28,6 +30,7 @@ class Job:
     x: int
     y: int
     rows: tuple[int, int]
+    far: tuple[int, ...] = ()
 
     def task(self, beside: Sequence[Array]) -> Task:
         """The task as it was."""
@@ -85,10 +88,13 @@ class Packer:
                 params=NOTHING,
                 mask=None if task.mask is None else np.empty(0, bool),
                 extras=dict.fromkeys(task.extras, NOTHING),
+                lies=None,
             )
+            far = (task.lies.route, *task.lies.cuts) if isinstance(task.lies, Lies) else ()
             x, y, rows = blocks.find(task.client)
             features, labels = (beside.setdefault(ref, len(beside)) for ref in (x, y))
-            jobs.append(Job(header, arrays, features, labels, rows))
+            there = tuple(beside.setdefault(ref, len(beside)) for ref in far)
+            jobs.append(Job(header, arrays, features, labels, rows, there))
         return jobs, list(beside)
 
     def _put(self, array: Array) -> ray.ObjectRef[Any]:
@@ -99,7 +105,8 @@ class Packer:
 
 
 def _arrays(task: Task) -> list[Array]:
-    return [task.params, *(() if task.mask is None else (task.mask,)), *task.extras.values()]
+    params = task.params if task.lies is None else NOTHING
+    return [params, *(() if task.mask is None else (task.mask,)), *task.extras.values()]
 
 
 def _large(task: Task) -> list[Array]:

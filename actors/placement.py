@@ -1,5 +1,6 @@
 """Where actors live: the crews of workers and what each takes, the server's node and its memory."""
 
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,13 @@ def server_options(node: dict[str, Any], memory: float) -> dict[str, Any]:
         )
     here = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
     return {"num_cpus": 0, "max_concurrency": 2, "memory": memory, "scheduling_strategy": here}
+
+
+def nodes_for_shards(count: int) -> list[str]:
+    """The ids of `count` nodes, as different as there are: those that have cores first."""
+    nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    able = [node for node in nodes if node["Resources"].get("CPU")] or nodes
+    return list(islice(cycle(sorted(node["NodeID"] for node in able)), count))
 
 
 def find_node(wanted: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import logging
 import math
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -90,6 +91,7 @@ class RayPool:
 
     Workers that have not started, for want of resources, get no work; the others go on without them. With `crews`,
     the tasks of client n go to the workers of crew `crew_of[n]` alone. With `hosts`, every node reads its own shards.
+    Whenever something has gone wrong, `check` may raise if the fault is not a worker's.
     """
 
     recipe: ray.ObjectRef[Any]
@@ -105,6 +107,7 @@ class RayPool:
     crew_of: Index | None = None
     placement: str = "pack"
     hosts: Hosts | None = None
+    check: Callable[[], None] | None = None
     _seats: dict[int, _Seat] = field(default_factory=dict)
     _waiting: list[list[tuple[float, int]]] = field(default_factory=list)
     _evaluations: deque[PendingEvaluation] = field(default_factory=deque)
@@ -251,6 +254,8 @@ class RayPool:
         try:
             result = ray.get(call.ref)
         except RayError as error:
+            if self.check is not None:
+                self.check()
             lost = isinstance(getattr(error, "cause", error), ObjectLostError)
             if isinstance(error, RayTaskError) and not lost and call.kind not in FIRST:
                 wrong = f"{type(error.cause).__name__}: {_line(str(error.cause), 0)}"

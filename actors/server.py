@@ -14,6 +14,7 @@ from actors.host import Hosts
 from actors.metrics import Metrics, log_as_lines
 from actors.mirror import Changes, Stamp, changes, write_all
 from actors.pool import RayPool
+from actors.shards import ShardedStore
 from fedraa.assembly import Assembly
 from fedraa.crews import Crew
 from fedraa.loop import Progress
@@ -59,6 +60,7 @@ class ParameterServer:
         """Begin the run, or go on with it; whether it came to its end. Leaves no worker behind."""
         assembly, experiment, setting = self._assembly, self._assembly.experiment, self._setting
         assert self._directory is not None
+        store = ShardedStore.of(assembly) if experiment.server_shards > 1 else None
         pool = self._pool = RayPool(
             recipe=ray.put(assembly.recipe),
             blocks=setting.blocks,
@@ -70,6 +72,7 @@ class ParameterServer:
             crew_of=setting.crew_of,
             placement=experiment.placement,
             hosts=None if setting.fingerprint is None else Hosts(experiment, setting.fingerprint),
+            check=None if store is None else store.check,
         )
         try:
             return Runner(
@@ -81,9 +84,12 @@ class ParameterServer:
                 driver=setting.driver,
                 description=setting.description,
                 heed=self._metrics.heed,
+                store=store,
             ).execute(resume=resume)
         finally:
             pool.close()
+            if store is not None:
+                store.close()
 
     def look(self) -> tuple[Progress | None, int]:
         """How far the run is, None before its first step, and how many workers have started."""

@@ -1,5 +1,6 @@
 """The worker actor: a Trainer in a process of its own."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,12 +32,20 @@ class Worker:
         """The id of the node that it is on; answers as soon as the worker is there."""
         return str(ray.get_runtime_context().get_node_id())
 
-    def train_all(self, jobs: list[Job], *beside: npt.NDArray[Any]) -> list[Update]:
-        """Trains one task after another; what they share travels `beside` them."""
+    def train_all(self, jobs: list[Job], *beside: Any) -> list[Update]:
+        """Trains one task after another; what they share travels `beside` them.
+
+        What lies on shards of the server is fetched there, and the answer taken there.
+        """
         updates = []
         for job in jobs:
             start, end = job.rows
-            updates.append(self.train(job.task(beside), beside[job.x][start:end], beside[job.y][start:end]))
+            task, x, y = job.task(beside), beside[job.x][start:end], beside[job.y][start:end]
+            if not job.far:
+                updates.append(self.train(task, x, y))
+                continue
+            route, *cuts = (beside[number] for number in job.far)
+            updates.append(route.push(self.train(replace(task, params=route.pull(cuts)), x, y), cuts))
         return updates
 
     def train(self, task: Task, x: npt.NDArray[np.generic], y: npt.NDArray[np.int64]) -> Update:

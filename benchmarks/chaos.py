@@ -39,7 +39,7 @@ from fedraa.loop import RunFailed
 from fedraa.messages import Task, Update
 from fedraa.methods import METHODS
 from fedraa.runner import Runner
-from fedraa.server.asynchronous import Buffer
+from fedraa.server.mixing import Buffer
 
 SEED = 0
 RESULTS = Path(__file__).parent / "results" / "chaos.csv"

@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from actors.blocks import put_blocks
-from actors.jobs import NOTHING
 from actors.pool import DEPTH, RayPool
+from actors.shard import NOTHING
 from actors.worker import Worker
 from benchmarks.bare import BareProcesses, Settings, Shards, Spent
 from benchmarks.processes import cpu_seconds, descendants, resident_bytes, title

@@ -21,13 +21,16 @@ from fedraa.loop import Limits
 from fedraa.messages import Vector
 from fedraa.methods import Asynchronous, Mean, Method, Rounds, ScheduledRounds, SyncMix, resolve
 from fedraa.models import build_model
-from fedraa.server import AsyncServer, Ledger, Record, RoundServer, Server
-from fedraa.server.asynchronous import Buffer, StalenessMix
+from fedraa.server.asynchronous import AsyncServer
+from fedraa.server.base import Server
 from fedraa.server.heads import LabelOwners, labels_held
+from fedraa.server.ledger import Ledger, Record
+from fedraa.server.mixing import Buffer, StalenessMix
 from fedraa.server.optimisers import Sgd
 from fedraa.server.participation import Participation
 from fedraa.server.pruning import AdaptivePruning
-from fedraa.server.rounds import ScheduledDrawer
+from fedraa.server.rounds import RoundServer, ScheduledDrawer
+from fedraa.server.store import LocalStore, Store
 from fedraa.submodels import IndexSet, Traced, flatten, trace
 from fedraa.submodels.cost import Cost, measure
 from fedraa.submodels.indices import fragments, owners
@@ -109,8 +112,8 @@ class Assembly:
         widths = {part.widths for part in self.parts} | {self.traced.widths(self.traced.full())}
         return {shape: self.measure(shape) for shape in sorted(widths)}
 
-    def server(self, record: Record) -> Server:
-        """The method's server, at its start."""
+    def server(self, record: Record, store: Store | None = None) -> Server:
+        """The method's server, at its start; `store` keeps an asynchronous one's parameters (default: itself)."""
         experiment, solver = self.experiment, self.method.local
         factor = lr_schedule(solver.lr_schedule)
         ledger = Ledger(self.data.sizes.tolist(), self.costs(), record, lambda step: solver.lr * factor(step))
@@ -118,9 +121,8 @@ class Assembly:
         if isinstance(update, StalenessMix | Buffer):
             assert isinstance(schedule, Asynchronous)
             return AsyncServer(
-                self.params.copy(),
+                store or LocalStore(self.params.copy(), self.parts, update.bind(self.traced.size)),
                 self.parts,
-                update.bind(self.traced.size),
                 SCHEDULERS[schedule.scheduler],
                 ledger,
                 bound=schedule.delay_bound,

@@ -157,6 +157,8 @@ class Experiment(BaseModel):
     """Workers and Ray resources for each tier of capabilities: COUNT:NAME=AMOUNT,... once per tier."""
     server_node: str | None = None
     """Where the server lives: a node's id, address or name, or a resource that it has (default: the driver's node)."""
+    server_shards: Count = 1
+    """Actors over which the fragments of an asynchronous method are spread; one is the server itself."""
     data_on_nodes: bool = False
     """Every node reads the dataset by itself, from its own data_dir, instead of being sent it."""
     out: Path | None = None
@@ -181,7 +183,14 @@ class Experiment(BaseModel):
                     f"fragments: {self.fragments} does not match the {len(self.ratios)} ratios "
                     f"{_list(self.ratios)}; give one of the two"
                 )
-        on_ray = {"address": None, "resources": None, "server_node": None, "data_on_nodes": False, "placement": "pack"}
+        on_ray = {
+            "address": None,
+            "resources": None,
+            "server_node": None,
+            "server_shards": 1,
+            "data_on_nodes": False,
+            "placement": "pack",
+        }
         for field, default in on_ray.items():
             if (value := getattr(self, field)) != default and self.engine != "ray":
                 raise ValueError(f"{field}: {value!r} needs engine ray, not {self.engine}")

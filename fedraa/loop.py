@@ -19,7 +19,7 @@ from fedraa.history import EventLog
 from fedraa.messages import Fault, Task, Update, Vector
 from fedraa.pool import PendingEvaluation, Pool
 from fedraa.profile import Stopwatch
-from fedraa.server import Server
+from fedraa.server.base import Server
 from fedraa.server.door import refuse
 from fedraa.timing import Timing
 

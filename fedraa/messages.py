@@ -2,12 +2,38 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 Vector = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
+
+
+class Cut(NamedTuple):
+    """The buffer [k] of a submodel as cut.
+
+    If it `lies` elsewhere, that is by what its store and the pool find it, and `params` only stands for it: it has its
+    shape, and is all NaN.
+    """
+
+    params: Vector
+    lies: object | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What those who were given a trained buffer [k] piece by piece say of it; `push` is what they know it by.
+
+    `wrong` is its type or shape if that is not what was asked for, `bad` how many of its values are not finite;
+    `squared` is the squared norm of its difference from what was sent, if they measure it.
+    """
+
+    push: str
+    wrong: str | None
+    bad: int
+    squared: float
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -18,7 +44,7 @@ class Task:
     units per width group), so a worker needs no index sets. `turn` counts the client's earlier tasks and
     seeds its minibatches. `cost` is the modelled duration on the run's clock. `mask` [k] (True = trained) is
     for methods defined element-wise. `extras` are further buffers [k] that a local term needs (a control
-    variate, a server momentum). `bytes_up` is what the answer is billed.
+    variate, a server momentum). `bytes_up` is what the answer is billed. `lies` is as in Cut.
     """
 
     id: int
@@ -34,13 +60,15 @@ class Task:
     mask: npt.NDArray[np.bool_] | None = None
     extras: Mapping[str, Vector] = field(default_factory=dict)
     bytes_up: int = 0
+    lies: object | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Update:
     """What a client pushes back: the trained buffer [k] and how it came about.
 
-    `steps` local steps were taken at a mean training loss `loss`; `seconds` is the worker's own time.
+    `steps` local steps were taken at a mean training loss `loss`; `seconds` is the worker's own time. With a `receipt`
+    the buffer is where that is from, and `params` is empty.
     """
 
     task: int
@@ -52,6 +80,7 @@ class Update:
     loss: float
     seconds: float
     extras: Mapping[str, Vector] = field(default_factory=dict)
+    receipt: Receipt | None = None
 
 
 @dataclass(frozen=True, slots=True)

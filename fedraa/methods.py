@@ -12,8 +12,8 @@ from typing import Any
 from fedraa.experiment import Experiment
 from fedraa.local.solver import Solver
 from fedraa.server.aggregate import Covered, Filled, Memorised
-from fedraa.server.asynchronous import Buffer, StalenessMix
 from fedraa.server.companions import Carry
+from fedraa.server.mixing import Buffer, StalenessMix
 from fedraa.server.optimisers import Adaptive, Momentum, Sgd
 from fedraa.server.pruning import AdaptivePruning
 from fedraa.submodels.masked import Arbitrary, FourWay, Pruned
@@ -275,6 +275,8 @@ def resolve(experiment: Experiment) -> Method:
     if isinstance(method.submodel, LayerCut):
         method = replace(method, local=replace(method.local, split=method.submodel.at))
     _check(experiment.method, method)
+    if experiment.server_shards > 1:
+        _check_shards(experiment, method)
     return method
 
 
@@ -284,7 +286,25 @@ def without_foreign_flags(experiment: Experiment) -> Experiment:
     foreign = {flag for flag in _given(experiment) if _path(method, flag) is None}
     if "ratios" in foreign:
         foreign.add("fragments")
-    return experiment.model_copy(update=dict.fromkeys(foreign))
+    shards = experiment.server_shards if _can_be_spread(method) else 1
+    return experiment.model_copy(update={**dict.fromkeys(foreign), "server_shards": shards})
+
+
+def _can_be_spread(method: Method) -> bool:
+    """Whether the server's parameters can lie on several actors: each takes in its share of an update by itself."""
+    return method.asynchronous and isinstance(method.update, StalenessMix) and isinstance(method.submodel, Fragments)
+
+
+def _check_shards(experiment: Experiment, method: Method) -> None:
+    name, shards = experiment.method, experiment.server_shards
+    if not _can_be_spread(method):
+        raise ValueError(
+            f"server_shards: {shards} means nothing to {name}; only fragments that are mixed in one by one, like those "
+            "of fed-raa, can be spread; leave it out"
+        )
+    assert isinstance(method.submodel, Fragments)
+    if shards > (count := len(method.submodel.ratios)):
+        raise ValueError(f"server_shards: got {shards}; {name} has {count} fragments here, give at most as many")
 
 
 def _check(name: str, method: Method) -> None:

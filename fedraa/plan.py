@@ -15,7 +15,7 @@ from fedraa.fleet import Fleet, Floats
 from fedraa.forecast import dry_run, first_round
 from fedraa.messages import Task
 from fedraa.methods import Asynchronous, Rounds
-from fedraa.server.asynchronous import Buffer
+from fedraa.server.mixing import Buffer
 from fedraa.submodels.indices import owners
 from schedulers import SCHEDULERS, Scheduler, delay_bound
 

@@ -23,6 +23,7 @@ from fedraa.loop import Loop, Progress
 from fedraa.messages import Vector
 from fedraa.pool import Pool
 from fedraa.profile import PROFILE, Spent
+from fedraa.server.store import Store
 from fedraa.submodels.indices import owners
 
 PACKAGES = ("fedraa", "numpy", "ray", "torch")
@@ -42,19 +43,21 @@ class Runner:
         driver: str | None = None,
         description: dict[str, object] | None = None,
         heed: Callable[..., None] | None = None,
+        store: Store | None = None,
     ) -> None:
         """`driver` and `description` are of the process that the user started, where that is another one.
 
-        `heed` is told all that is recorded: kind, time, fields.
+        `heed` is told all that is recorded: kind, time, fields. `store` keeps the parameters (default: the server).
         """
         self._assembly = assembly
         self._directory = directory
         self._description = description or describe(assembly)
         self._log = EventLog(directory, driver, heed)
         self._workers = pool.workers
+        self._store = store
         experiment = assembly.experiment
         self._loop = Loop(
-            assembly.server(self._log.record),
+            assembly.server(self._log.record, store),
             pool,
             self._log,
             limits=assembly.limits,
@@ -109,6 +112,8 @@ class Runner:
         with replacing(self._directory / MODEL) as stream:
             torch.save(module.state_dict(), stream)
         summary = summarise(History(self._directory)) | {"time_to_target": self._loop.time_to_target}
+        if self._store is not None:
+            summary["shards"] = self._store.report()
         spent = Spent(
             wall=self._log.wall,
             count=self._workers,

@@ -15,8 +15,11 @@ class Server(Protocol):
     """
 
     step: int
-    params: Vector
     ledger: Ledger
+
+    @property
+    def params(self) -> Vector:
+        """The full model [d] as it stands."""
 
     def begin(self) -> Iterable[int]:
         """The clients that wait for work at the start."""

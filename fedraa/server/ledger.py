@@ -8,7 +8,7 @@ import numpy as np
 
 from fedraa.checkpoint import State
 from fedraa.costs import BYTES, CostModel
-from fedraa.messages import Task, Update, Vector
+from fedraa.messages import Cut, Task, Update, Vector
 from fedraa.submodels.policies import Choice
 
 FORGETTING = 0.1  # weight of the newest commit in the mean staleness that is shown
@@ -56,7 +56,7 @@ class Ledger:
         client: int,
         now: float,
         choice: Choice,
-        params: Vector,
+        cut: Cut,
         *,
         version: int,
         step: int,
@@ -65,7 +65,7 @@ class Ledger:
         extras: Mapping[str, Vector] | None = None,
         further: Sequence[Further] = (),
     ) -> Task:
-        """The client's next task: `params` [k], the part as it stands, and the decision's audit trail.
+        """The client's next task: `cut`, the part as it stands, and the decision's audit trail.
 
         `further` is billed besides the submodel.
         """
@@ -78,12 +78,13 @@ class Ledger:
             version=version,
             step=step,
             widths=choice.part.widths,
-            params=params,
+            params=cut.params,
             lr=self._lr(step),
             cost=self.costs.cost(choice.part.widths, client, down, up),
             mask=choice.mask,
             extras=extras or {},
             bytes_up=up,
+            lies=cut.lies,
         )
         self._record(
             "dispatch",
@@ -136,13 +137,15 @@ class Ledger:
             up += more.up * trained + more.up_whole * sent
         return down + crossing, up + crossing
 
-    def state(self) -> State:
+    def state(self, sent: Mapping[int, Vector] | None = None) -> State:
+        """`sent` are the buffers of those tasks, by number, that lie elsewhere."""
+        sent = sent or {}
         return {
             "turns": self.turns,
             "next": self._next,
             "in_flight": [
                 {
-                    "task": task_state(flight.task),
+                    "task": task_state(flight.task) | {"params": sent.get(flight.task.id, flight.task.params)},
                     "choice": flight.choice.state(),
                     "left": flight.left,
                 }
@@ -150,13 +153,13 @@ class Ledger:
             ],
         }
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: State, send: Callable[[list[Task]], list[Task]] = list) -> None:
+        """`send` brings the buffers of all tasks back to where they lie."""
         self.turns[:], self._next = state["turns"], state["next"]
-        self.in_flight = {}
-        for flight in state["in_flight"]:
-            choice = Choice.restored(flight["choice"])
-            task = restored_task(flight["task"], choice)
-            self.in_flight[task.id] = Flight(task, choice, flight["left"])
+        choices = [Choice.restored(flight["choice"]) for flight in state["in_flight"]]
+        tasks = send([restored_task(f["task"], choice) for f, choice in zip(state["in_flight"], choices, strict=True)])
+        flights = zip(tasks, choices, state["in_flight"], strict=True)
+        self.in_flight = {task.id: Flight(task, choice, flight["left"]) for task, choice, flight in flights}
 
 
 def task_state(task: Task) -> State:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.checkpoint import State
-from fedraa.messages import Task, Update, Vector
+from fedraa.messages import Cut, Task, Update, Vector
 from fedraa.server.aggregate import Aggregate
 from fedraa.server.companions import Companion
 from fedraa.server.ledger import Ledger, Record
@@ -95,7 +95,7 @@ class RoundServer:
             client,
             now,
             choice,
-            self._snapshot(choice.part),
+            Cut(self._snapshot(choice.part)),
             version=self.step,
             step=self.step,
             feasible=feasible,

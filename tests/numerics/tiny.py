@@ -10,7 +10,7 @@ from fedraa import Dataset, Experiment
 from fedraa.assembly import Assembly, assemble
 from fedraa.local import Trainer
 from fedraa.messages import Task, Update
-from fedraa.server import Server
+from fedraa.server.base import Server
 from fedraa.streams import generator
 
 FEATURES, HIDDEN, CLASSES = 3, 5, 4

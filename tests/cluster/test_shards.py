@@ -1,0 +1,239 @@
+"""The server spread over shards: the run is that of one server, and parameters go by themselves to and from workers."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+from nodes import nodes
+
+from actors.blocks import put_blocks
+from actors.jobs import Packer
+from actors.pool import RayPool
+from actors.shards import ShardedStore
+from actors.worker import Worker
+from benchmarks.chaos import essence
+from benchmarks.processes import descendants, title
+from fedraa.assembly import assemble
+from fedraa.experiment import Experiment
+from fedraa.front import run
+from fedraa.history import History
+from fedraa.loop import Progress
+from fedraa.messages import Task, Update
+from fedraa.methods import without_foreign_flags
+from fedraa.runner import Runner
+from fedraa.server.door import refuse
+
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
+pytestmark = pytest.mark.cluster
+
+SETTINGS: dict[str, Any] = {
+    "hidden": (8,),
+    "clients": 4,
+    "local_steps": 2,
+    "updates": 24,
+    "checkpoint_every": 6,
+    "staleness": "polynomial",
+}
+
+
+def experiment(**changes: Any) -> Experiment:
+    return Experiment(**SETTINGS | changes)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> History:
+    return run(experiment(engine="local", out=tmp_path_factory.mktemp("undisturbed")))
+
+
+def same(history: History, undisturbed: History) -> None:
+    assert essence(history.lines()) == essence(undisturbed.lines())
+    assert history.summary["model_sha256"] == undisturbed.summary["model_sha256"]
+
+
+def execute(
+    directory: Path,
+    worker: type[Worker] = Worker,
+    watch: Callable[[ShardedStore, Event, Progress], None] = lambda store, stop, progress: None,
+    *,
+    resume: bool = False,
+    **changes: Any,
+) -> bool:
+    """A run on two shards of this process's own; whether it came to its end."""
+    directory.mkdir(exist_ok=True)
+    assembly, stop = assemble(experiment(**{"server_shards": 2, **changes})), Event()
+    store = ShardedStore.of(assembly)
+    pool = RayPool(
+        recipe=ray.put(assembly.recipe),
+        blocks=put_blocks(assembly.data),
+        evaluation_data=ray.put(assembly.data),
+        workers=1,
+        threads=1,
+        device="cpu",
+        worker=worker,
+        check=store.check,
+    )
+    try:
+        runner = Runner(assembly, directory, pool, stop, lambda progress: watch(store, stop, progress), store=store)
+        return runner.execute(resume=resume)
+    finally:
+        pool.close()
+        store.close()
+
+
+def tallies(history: History) -> list[dict[str, Any]]:
+    told = history.summary["shards"]
+    assert isinstance(told, list)
+    return told
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_any_number_of_shards_gives_the_same_run(shards: int, undisturbed: History, tmp_path: Path) -> None:
+    history = run(experiment(server_shards=shards, workers=1, out=tmp_path / "run"))
+    same(history, undisturbed)
+    if shards == 1:
+        assert "shards" not in history.summary
+    else:
+        assert len(tallies(history)) == shards
+        # Every task is on its own shard and on the first, which has what all share; some were pushed ahead of the end.
+        lines: list[dict[str, Any]] = history.lines()
+        for shard, tally in enumerate(tallies(history)):
+            here = [line["kind"] for line in lines if not shard or line.get("fragment", 0) % shards == shard]
+            assert here.count("commit") <= tally["pushes"] <= here.count("dispatch")
+        assert all(tally["pulls"] >= tally["pushes"] > 0 for tally in tallies(history))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_no_parameters_pass_through_the_server() -> None:
+    assembly = assemble(experiment(hidden=(4000,), server_shards=2))
+    store = ShardedStore.of(assembly)
+    try:
+        task = assembly.server(lambda *_, **__: None, store).assign(0, 0.0)
+        assert np.isnan(task.params).all()
+        assert task.params.strides == (0,)
+        size = task.params.nbytes
+        assert size > 100_000
+        blocks = put_blocks(assembly.data)
+        packer = Packer(blocks)
+        packer.expect(task)
+        [job], beside = packer.pack([task], blocks)
+        packer.release(task)
+        assert len(ray.cloudpickle.dumps(job)) < size / 50
+        # What the server is told is where the pieces are; a worker finds them there, and says that it has pushed.
+        route, *cuts = (ray.get(beside[number]) for number in job.far)
+        assert all(isinstance(piece, ray.ObjectRef) for [piece] in cuts)
+        buffer = route.pull(cuts)
+        assert buffer.tobytes() == assembly.parts[task.fragment].take(assembly.params).tobytes()
+        update = route.push(Update(task.id, 0, task.fragment, 0, buffer + 1, 1, 0.0, 0.0), cuts)
+        assert update.params.nbytes == 0
+        short = route.push(Update(task.id, 0, task.fragment, 0, buffer[1:], 1, 0.0, 0.0), cuts)
+        assert refuse(short, task) == f"params have the shape ({len(buffer) - 1},), not ({len(buffer)},)"
+        assert refuse(update, task) is None
+        assert store.take(task, update, 0) == (0.6, True)
+        moved = store.params - assembly.params
+        np.testing.assert_allclose(moved[assembly.parts[task.fragment].index], 0.6, atol=1e-6)
+        assert (np.delete(moved, assembly.parts[task.fragment].index) == 0).all()
+    finally:
+        store.close()
+
+
+def test_two_shards_on_two_nodes_are_pulled_from_and_pushed_to(undisturbed: History, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    flags = ["--hidden", "8", "--clients", "4", "--local-steps", "2", "--updates", "24", "--checkpoint-every", "6"]
+    flags += ["--staleness", "polynomial", "--workers", "2", "--placement", "spread", "--server-shards", "2", "--quiet"]
+    with nodes() as cluster:
+        cluster.join("one", {})
+        cluster.join("two", {})
+        done = cluster.fedraa("run", *flags, "--address", cluster.address, "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    same(History(out), undisturbed)
+    first, second = tallies(History(out))
+    assert first["node"] != second["node"], done.stderr
+    assert all(tally[way] > 0 for tally in (first, second) for way in ("pulls", "pushes"))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_poison_is_refused_by_the_shards_and_the_model_keeps_every_bit(undisturbed: History, tmp_path: Path) -> None:
+    class Poisonous(Worker):
+        def train(self, header: Task, *rest: Any) -> Update:
+            update = super().train(header, *rest)
+            if header.id in (4, 9, 11) and not (tmp_path / str(header.id)).exists():
+                (tmp_path / str(header.id)).touch()
+                update.params[:] = {4: np.nan, 9: 1e6, 11: np.inf}[header.id]
+            return update
+
+    assert execute(tmp_path / "run", Poisonous, max_update_norm=1e3)
+    history = History(tmp_path / "run")
+    faults = [line for line in history.lines() if line["kind"] == "fault"]
+    same(history, undisturbed)
+    sizes = [len(part.index) for part in assemble(experiment()).parts if part.index is not None]
+    sent = {line["task"]: sizes[int(str(line["fragment"]))] for line in history.lines() if line["kind"] == "dispatch"}
+    assert [line["task"] for line in faults] == [4, 9, 11]
+    said = [str(line["what"]).removeprefix("update refused: ") for line in faults]
+    assert said[0] == f"params hold {sent[4]} values that are not finite"
+    assert said[1].startswith("the update's norm ")
+    assert said[2] == f"params hold {sent[11]} values that are not finite"
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_run_is_stopped_and_gone_on_with(undisturbed: History, tmp_path: Path) -> None:
+    def stop_midway(store: ShardedStore, stop: Event, progress: Progress) -> None:
+        if progress.step == 9:  # three steps after a checkpoint
+            stop.set()
+
+    assert not execute(tmp_path / "run", watch=stop_midway)
+    assert execute(tmp_path / "run", resume=True)
+    same(History(tmp_path / "run"), undisturbed)
+    assert tallies(History(tmp_path / "run"))[0]["pushes"] >= 24  # before and after
+
+
+@pytest.mark.usefixtures("cluster")
+def test_when_a_shard_dies_the_server_goes_on_from_its_checkpoint(
+    undisturbed: History, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    killed: list[int] = []
+
+    def kill_one(progress: Progress) -> None:
+        if progress.step >= 6 and not killed:
+            killed.append(max(pid for pid in descendants(os.getpid()) if title(pid).startswith("ray::ShardActor")))
+            os.kill(killed[0], signal.SIGKILL)
+
+    history = run(experiment(server_shards=2, workers=1, updates=300, out=tmp_path / "run"), watch=kill_one)
+    assert killed
+    assert "a shard of the server died; it is started again from" in caplog.text
+    same(history, run(experiment(updates=300, engine="local", out=tmp_path / "here")))
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ({"server_shards": 0}, r"^server_shards: got 0; input should be greater than or equal to 1$"),
+        ({"engine": "local", "server_shards": 2}, r"^server_shards: 2 needs engine ray, not local$"),
+        ({"server_shards": 5}, r"^server_shards: got 5; fed-raa has 4 fragments here, give at most as many$"),
+        *(
+            (
+                {"method": method, "server_shards": 2, "updates": None},
+                rf"^server_shards: 2 means nothing to {method}; only",
+            )
+            for method in ("fedbuff", "fedasync", "fedavg", "fed-raa-sync")
+        ),
+    ],
+)
+def test_what_cannot_be_spread_is_refused(flags: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        assemble(Experiment(**flags))
+
+
+def test_beside_others_each_method_is_spread_if_it_can_be() -> None:
+    shards = {
+        method: without_foreign_flags(Experiment(method=method, server_shards=2)).server_shards
+        for method in ("fed-raa", "fed-raa-mp", "fedbuff", "fedavg")
+    }
+    assert shards == {"fed-raa": 2, "fed-raa-mp": 2, "fedbuff": 1, "fedavg": 1}

@@ -1,0 +1,118 @@
+"""A model spread over shards is the model in one place: the same bits whatever is mixed in."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedraa.messages import Receipt, Task, Update, Vector
+from fedraa.server.door import refuse
+from fedraa.server.mixing import StalenessMix
+from fedraa.server.shards import Shard, Split, assemble_pieces
+from fedraa.server.store import LocalStore
+from fedraa.submodels.policies import Part
+
+# Three fragments of 0..8, 10 and 11; 0 and 5 are in all of them, 9 is in none.
+INDICES = ([0, 1, 2, 5], [0, 3, 4, 5, 10], [0, 5, 6, 7, 8, 11])
+SIZE = 12
+ALL = [np.array(index) for index in INDICES]
+PARTS = [Part((len(index),), index) for index in ALL]
+
+
+def task(fragment: int, params: Vector, number: int = 0) -> Task:
+    return Task(number, 0, 0, fragment, 0, 0, PARTS[fragment].widths, params, 0.1, 1.0)
+
+
+def update(of: Task, params: Vector) -> Update:
+    return Update(of.id, of.client, of.fragment, of.version, params, 1, 0.0, 0.0)
+
+
+def shards(split: Split, params: Vector) -> list[Shard]:
+    where = [[{p.shard: p.where for p in pieces}.get(s) for pieces in split.pieces] for s in range(len(split.own))]
+    return [Shard(params[own], where[s], norms=True) for s, own in enumerate(split.own)]
+
+
+def cut(split: Split, there: list[Shard], fragment: int) -> Vector:
+    pieces = split.pieces[fragment]
+    return assemble_pieces([p.place for p in pieces], [there[p.shard].cut(fragment) for p in pieces])
+
+
+def test_a_coordinate_is_where_the_first_fragment_that_has_it_is() -> None:
+    assert [own.tolist() for own in Split.of(ALL, SIZE, 2).own] == [[0, 1, 2, 5, 6, 7, 8, 11], [3, 4, 10]]
+    three = Split.of(ALL, SIZE, 3)
+    assert [own.tolist() for own in three.own] == [[0, 1, 2, 5], [3, 4, 10], [6, 7, 8, 11]]
+    shared, own = three.pieces[2]
+    assert (shared.shard, shared.place.tolist(), shared.where.tolist()) == (0, [0, 1], [0, 3])
+    assert (own.shard, own.place.tolist(), own.where.tolist()) == (2, [2, 3, 4, 5], [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    arrivals=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9)), min_size=1, max_size=12),
+)
+def test_the_same_bits_as_in_one_place(count: int, seed: int, arrivals: list[tuple[int, int]]) -> None:
+    rng = np.random.default_rng(seed)
+    start = rng.normal(size=SIZE).astype(np.float32)
+    rule = StalenessMix(mixing=0.7, staleness="polynomial")
+    whole, split = LocalStore(start.copy(), PARTS, rule), Split.of(ALL, SIZE, count)
+    there = shards(split, start)
+    for number, (fragment, stale) in enumerate(arrivals):
+        sent = whole.cut(fragment, number).params
+        assert sent.tobytes() == cut(split, there, fragment).tobytes()
+        new = rng.normal(size=len(sent)).astype(np.float32)
+        work = task(fragment, sent, number)
+        mix, _ = whole.take(work, update(work, new), stale)
+        squared = 0.0
+        for piece in split.pieces[fragment]:
+            shard = there[piece.shard]
+            wrong, bad, square = shard.receive(number, "push", sent[piece.place], new[piece.place])
+            assert (wrong, bad) == (None, 0)
+            squared += square
+            shard.mix(fragment, number, "push", mix)
+        assert squared == pytest.approx(np.square(new.astype(float) - sent).sum())
+    full = start.copy()
+    for shard, own in zip(there, split.own, strict=True):
+        full[own] = shard.params
+    assert full.tobytes() == whole.params.tobytes()
+    assert full[9] == start[9]
+
+
+def test_a_shard_keeps_nothing_that_is_wrong_and_mixes_what_it_is_told_to() -> None:
+    shard = Shard(np.zeros(2, np.float32), [np.arange(2)], norms=False)
+    sent, good, other = (np.full(2, value, np.float32) for value in (0, 1, 9))
+    assert shard.receive(7, "a", sent, np.array([np.nan, 1], np.float32)) == (None, 1, 0.0)
+    assert shard.receive(7, "b", sent, np.zeros(3, np.float32)) == ("have the shape (3,), not (2,)", 0, 0.0)
+    assert shard.pushes == 0
+    for name, piece in (("c", good), ("d", other)):
+        assert shard.receive(7, name, sent, piece) == (None, 0, 0.0)
+    with pytest.raises(KeyError):
+        shard.mix(0, 8, "c", 0.5)
+    shard.mix(0, 7, "c", 0.5)
+    np.testing.assert_array_equal(shard.params, [0.5, 0.5])
+    with pytest.raises(KeyError):  # what else was pushed for the task is forgotten
+        shard.mix(0, 7, "d", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("receipt", "why"),
+    [
+        (Receipt("a", None, 0, 4.0), None),
+        (Receipt("a", None, 0, 4.1), "the update's norm 2.025 is over the bound 2"),
+        (Receipt("a", None, 3, 0.0), "params hold 3 values that are not finite"),
+        (Receipt("a", "are float64, not float32", 0, 0.0), "params are float64, not float32"),
+    ],
+)
+def test_the_door_goes_by_what_shards_say(receipt: Receipt, why: str | None) -> None:
+    work = task(0, np.full(4, np.nan, np.float32))
+    answer = replace(update(work, np.empty(0, np.float32)), receipt=receipt)
+    assert refuse(answer, work, max_norm=2.0) == why
+
+
+def test_a_shard_goes_without_torch() -> None:
+    code = "import sys, actors.shard; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
