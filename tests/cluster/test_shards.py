@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -149,8 +150,8 @@ def test_two_shards_on_two_nodes_are_pulled_from_and_pushed_to(undisturbed: Hist
     flags = ["--hidden", "8", "--clients", "4", "--local-steps", "2", "--updates", "24", "--checkpoint-every", "6"]
     flags += ["--staleness", "polynomial", "--workers", "2", "--placement", "spread", "--server-shards", "2", "--quiet"]
     with nodes() as cluster:
-        cluster.join("one", {})
-        cluster.join("two", {})
+        with ThreadPoolExecutor() as both:
+            list(both.map(lambda name: cluster.join(name, {}), ("one", "two")))
         done = cluster.fedraa("run", *flags, "--address", cluster.address, "--out", str(out))
     assert done.returncode == 0, done.stderr
     same(History(out), undisturbed)
