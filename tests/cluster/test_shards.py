@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -150,10 +149,12 @@ def test_two_shards_on_two_nodes_are_pulled_from_and_pushed_to(undisturbed: Hist
     flags = ["--hidden", "8", "--clients", "4", "--local-steps", "2", "--updates", "24", "--checkpoint-every", "6"]
     flags += ["--staleness", "polynomial", "--workers", "2", "--placement", "spread", "--server-shards", "2", "--quiet"]
     with nodes() as cluster:
-        with ThreadPoolExecutor() as both:
-            list(both.map(lambda name: cluster.join(name, {}), ("one", "two")))
+        cluster.join("one", {})
+        cluster.join("two", {})
         done = cluster.fedraa("run", *flags, "--address", cluster.address, "--out", str(out))
+        gone = [name for name, process in cluster.started.items() if process.poll() is not None]
     assert done.returncode == 0, done.stderr
+    assert not gone, "Ray itself has lost a node"
     same(History(out), undisturbed)
     first, second = tallies(History(out))
     assert first["node"] != second["node"], done.stderr
