@@ -148,7 +148,7 @@ def test_two_shards_on_two_nodes_are_pulled_from_and_pushed_to(undisturbed: Hist
     out = tmp_path / "run"
     flags = ["--hidden", "8", "--clients", "4", "--local-steps", "2", "--updates", "24", "--checkpoint-every", "6"]
     flags += ["--staleness", "polynomial", "--workers", "2", "--placement", "spread", "--server-shards", "2", "--quiet"]
-    with nodes() as cluster:
+    with nodes({}) as cluster:
         cluster.join("one", {})
         cluster.join("two", {})
         done = cluster.fedraa("run", *flags, "--address", cluster.address, "--out", str(out))
