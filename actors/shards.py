@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import ray
-from ray.exceptions import ObjectLostError, RayActorError
+from ray.exceptions import ActorUnschedulableError, ObjectLostError, RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.placement import nodes_for_shards
@@ -54,7 +54,7 @@ class ShardedStore:
         self._rule = rule
         self._shards: list[Any] = []
         for number, node in enumerate(nodes_for_shards(shards)):
-            there = NodeAffinitySchedulingStrategy(node, soft=True)
+            there = NodeAffinitySchedulingStrategy(node, soft=False)
             where = [next((p.where for p in pieces if p.shard == number), None) for pieces in split.pieces]
             actor = ray.remote(ShardActor).options(num_cpus=0, scheduling_strategy=there)
             self._shards.append(actor.remote(params[split.own[number]], where, norms=norms))
@@ -154,5 +154,5 @@ class ShardedStore:
 def _get(refs: list[ray.ObjectRef[Any]]) -> list[Any]:
     try:
         return list(ray.get(refs))
-    except (RayActorError, ObjectLostError) as error:
+    except (RayActorError, ActorUnschedulableError, ObjectLostError) as error:
         raise ShardDied(f"a shard of the server died: {error}") from None

@@ -100,7 +100,8 @@ def free_port() -> int:
 
 
 @contextmanager
-def nodes() -> Iterator[Nodes]:
+def nodes(quick: dict[str, int] = QUICK) -> Iterator[Nodes]:
+    """With {} for `quick` a node that is starved for seconds does not count as dead."""
     with TemporaryDirectory(prefix="fr-", dir="/tmp", ignore_cleanup_errors=True) as name:  # sockets' names are short
         token = secrets.token_hex(32)
         environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")} | {
@@ -120,7 +121,7 @@ def nodes() -> Iterator[Nodes]:
             "--dashboard-port",
             cluster.dashboard,
         )
-        settings = ("--temp-dir", name, "--system-config", json.dumps(QUICK))
+        settings = ("--temp-dir", name, "--system-config", json.dumps(quick))
         cluster.start("head", *head, *map(str, ports), *settings)
         try:
             until(lambda: answers(cluster.client) and answers(cluster.dashboard))
