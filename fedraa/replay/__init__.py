@@ -37,8 +37,9 @@ def replay(directory: Path) -> str:
         if (directory / SUMMARY).exists():
             raise Inconsistent(f"{SUMMARY}: is there, though the log has no end")
         return f"{directory}: consistent so far, but the run has not ended ({counts})."
+    digest = str(end["model_sha256"])
     check_summary(directory, evaluations.reached)
-    check_model(directory, rules.resolved.tensors, str(end["model_sha256"]))
+    check_model(directory, rules.resolved.tensors, digest)
     checked = "choice, version, staleness, mix, cost and time" if rules.known else "client, version, mix and time"
     return (
         f"{directory}: consistent ({counts}). Every {checked} follows from config.json; evals.csv, summary.json "

@@ -131,9 +131,11 @@ def test_what_befalls_a_task_does_not_change_the_run(
     plan = {(ANY, task): happens for task in (0, 9, 17)}
     history = execute(experiment(), tmp_path / "run", faulty(plan, tmp_path))
     same_but_for_faults(history, undisturbed)
-    assert [(line["task"], line["what"], line["action"]) for line in faults(history)] == [
-        (task, what, "retry") for task in (0, 9, 17)
-    ]
+    blamed = [line["task"] for line in faults(history)]
+    # A worker that dies may take the answer before with it, which had not left: then that one is to blame.
+    possible = [{task, task - 1} if happens is die else {task} for task in (0, 9, 17)]
+    assert all(task in either for task, either in zip(blamed, possible, strict=True))
+    assert {(line["what"], line["action"]) for line in faults(history)} == {(what, "retry")}
     assert {line["worker"] for line in faults(history)} <= {0, 1}
 
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from actors import engine
+from actors import placement
 from fedraa.assembly import Assembly, assemble
+from fedraa.crews import Crew
 from fedraa.experiment import Experiment
 from fedraa.local.trainer import Trainer
 from fedraa.messages import Task, Update
@@ -71,8 +72,9 @@ def test_bf16_trains_nearly_the_same_in_float32() -> None:
 def test_workers_share_gpus(
     workers: int, gpus: int, device: str, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine.ray, "cluster_resources", lambda: {"CPU": 8.0, "GPU": float(gpus)})
-    assert engine.gpu_share(Experiment(clients=8, workers=workers, device=device)) == share
+    monkeypatch.setattr(placement.ray, "cluster_resources", lambda: {"CPU": 8.0, "GPU": float(gpus)})
+    (crew,) = placement.crews(Experiment(clients=8, workers=workers, device=device))
+    assert crew == Crew(workers, {"CPU": 1, "GPU": share})
 
 
 def test_the_device_cache_keeps_no_view_of_the_data() -> None:
