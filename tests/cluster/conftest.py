@@ -6,7 +6,7 @@ import pytest
 from nodes import Nodes, nodes
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session")  # whoever uses it is in the group "three nodes": two heads at once want the same ports
 def three() -> Iterator[Nodes]:
     """A head, a node with the resource `server`, and one with the resource `phone`."""
     with nodes() as cluster:

@@ -14,7 +14,7 @@ from nodes import Nodes, free_port
 from actors.attach import attach
 from actors.submit import GCS_STORAGE_MAX_SIZE, check_size
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("three nodes")]
 
 SECONDS = 15.0  # on a crowded machine; the rest of a command's start is Python's imports
 RUN = ("--hidden", "8", "--clients", "4", "--local-steps", "2", "--updates", "20", "--quiet")

@@ -104,6 +104,7 @@ def test_the_second_ctrl_c_ends_at_once(engine: str, undisturbed: History, tmp_p
     same(out, undisturbed)
 
 
+@pytest.mark.slow
 def test_a_killed_driver_takes_its_cluster_with_it_and_the_run_goes_on(undisturbed: History, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with started(out, "ray") as process:

@@ -25,17 +25,13 @@ ON_RAY = {
     "mlp": [
         "fed-raa",
         "fed-raa-sync",
-        "fedbuff",
         "scaffold",
         "mimelite",
-        "fedrobust",
         "prunefl",
         "splitfed",
-        "fedrolex",
         "ram-fed",
-        "oap+scaffold",
     ],
-    "cnn": ["fed-raa", "ist"],
+    "cnn": ["ist"],
 }
 
 

@@ -144,6 +144,7 @@ def test_no_parameters_pass_through_the_server() -> None:
         store.close()
 
 
+@pytest.mark.slow
 def test_two_shards_on_two_nodes_are_pulled_from_and_pushed_to(undisturbed: History, tmp_path: Path) -> None:
     out = tmp_path / "run"
     flags = ["--hidden", "8", "--clients", "4", "--local-steps", "2", "--updates", "24", "--checkpoint-every", "6"]

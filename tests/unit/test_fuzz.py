@@ -95,7 +95,7 @@ FIELDS = sorted(set(Experiment.model_fields) - {"out", "quiet", "address", "work
 FLAGS = st.dictionaries(st.sampled_from(FIELDS), st.lists(TEXT, max_size=3), min_size=1, max_size=3)
 
 
-@fuzz(200)
+@fuzz(120)
 @given(flags=FLAGS)
 @pytest.mark.usefixtures("nothing_runs")
 def test_flags(flags: dict[str, list[str]], tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ FLEETS = table(["compute", "downlink", "uplink", "latency", "memory"])
 SPANS = table(["client", "start", "end"])
 
 
-@fuzz(60)
+@fuzz(40)
 @given(content=FLEETS, other=SPANS, units=st.sampled_from(["relative", "physical"]))
 @pytest.mark.usefixtures("nothing_runs")
 def test_csv_files(content: bytes, other: bytes, units: str, tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def torn(content: bytes) -> st.SearchStrategy[bytes]:
     )
 
 
-@fuzz(100)
+@fuzz(60)
 @given(content=archives() | st.binary(max_size=60))
 @pytest.mark.usefixtures("nothing_runs")
 def test_archives_of_data(content: bytes, tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def check_everything(run: Path) -> None:
         assert (code == 0 and said == "") or (code in (1, 2) and is_one_sentence(said)), (command, code, said)
 
 
-@fuzz(50)
+@fuzz(30)
 @given(data=st.data())
 @pytest.mark.parametrize("name", ["config.json", "events.jsonl", "summary.json", "profile.json"])
 def test_values_in_a_run_directory(name: str, data: st.DataObject, whole: Path, tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_values_in_a_run_directory(name: str, data: st.DataObject, whole: Path, 
     check_everything(run)
 
 
-@fuzz(60)
+@fuzz(40)
 @given(data=st.data())
 def test_bytes_in_a_run_directory(data: st.DataObject, whole: Path, tmp_path: Path) -> None:
     run = copied(whole, tmp_path)
