@@ -65,14 +65,19 @@ def server_options(node: dict[str, Any], memory: float) -> dict[str, Any]:
 
 def nodes_for_shards(count: int) -> list[str]:
     """The ids of `count` nodes, as different as there are: those that have cores first."""
-    nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    nodes = living_nodes()
     able = [node for node in nodes if node["Resources"].get("CPU")] or nodes
     return list(islice(cycle(sorted(node["NodeID"] for node in able)), count))
 
 
+def living_nodes() -> list[dict[str, Any]]:
+    """What Ray knows of the nodes that are there."""
+    return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]  # ray leaves it untyped
+
+
 def find_node(wanted: str) -> dict[str, Any]:
     """The first living node with this id, address or name, or that has a resource of this name."""
-    nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    nodes = living_nodes()
     for node in nodes:
         if wanted in (node["NodeID"], node["NodeManagerAddress"], node["NodeName"], *node["Resources"]):
             return dict(node)

@@ -287,7 +287,7 @@ def _failures() -> tuple[type[Exception], ...]:
 
 def _parse(arguments: Sequence[str]) -> Callable[[], None]:
     with _errors.on_parse_error(_one_sentence):
-        return tyro.extras.subcommand_cli_from_dict(  # type: ignore[no-any-return]
+        return tyro.extras.subcommand_cli_from_dict(  # type: ignore[no-any-return]  # tyro knows no better
             COMMANDS, args=list(arguments), prog="fedraa", description=__doc__
         )
 

@@ -51,7 +51,7 @@ class Runner:
         """
         self._assembly = assembly
         self._directory = directory
-        self._description = description or describe(assembly)
+        self._description = description
         self._log = EventLog(directory, driver, heed)
         self._workers = pool.workers
         self._store = store
@@ -96,7 +96,8 @@ class Runner:
             self._loop.restore(state)
             return
         if not (self._directory / CONFIG).exists():  # so early may a server have died
-            write_text(self._directory / CONFIG, json.dumps(self._description, indent=2) + "\n")
+            description = self._description or describe(self._assembly)
+            write_text(self._directory / CONFIG, json.dumps(description, indent=2) + "\n")
         self._log.begin()
         self._loop.begin()
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from nodes import PATIENCE, until
 from ray.cluster_utils import Cluster
-from test_real_cluster import FLAGS, commits, here, same
+from same_run import same
+from test_real_cluster import FLAGS, commits, here
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 

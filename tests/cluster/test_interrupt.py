@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from same_run import same
 
-from benchmarks.chaos import essence
 from benchmarks.processes import descendants, title
 from fedraa.checkpoint import newest_first
 from fedraa.experiment import Experiment
@@ -61,11 +61,6 @@ def gone(processes: list[int]) -> bool:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> History:
     return run(Experiment(**FLAGS, engine="local", out=tmp_path_factory.mktemp("undisturbed")))
-
-
-def same(directory: Path, undisturbed: History) -> None:
-    assert essence(History(directory).lines()) == essence(undisturbed.lines())
-    assert History(directory).summary["model_sha256"] == undisturbed.summary["model_sha256"]
 
 
 def resumed(directory: Path) -> None:

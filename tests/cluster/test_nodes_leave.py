@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from nodes import nodes, until
-from test_real_cluster import FLAGS, commits, here, same
+from same_run import same
+from test_real_cluster import FLAGS, commits, here
 
 from fedraa.history import History
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import ray
+from same_run import same
 
 from actors import engine
 from actors.blocks import put_blocks
 from actors.placement import find_node, server_options
 from actors.pool import RayPool
 from actors.worker import Worker
-from benchmarks.chaos import essence
 from fedraa.assembly import assemble
 from fedraa.crews import crew_of_clients, parse_crew
 from fedraa.experiment import Experiment
@@ -35,11 +35,6 @@ def experiment(**changes: Any) -> Experiment:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> History:
     return run(experiment(engine="local", out=tmp_path_factory.mktemp("undisturbed")))
-
-
-def same(history: History, undisturbed: History) -> None:
-    assert essence(history.lines()) == essence(undisturbed.lines())
-    assert history.summary["model_sha256"] == undisturbed.summary["model_sha256"]
 
 
 def test_a_tier_is_trained_by_its_own_workers(undisturbed: History, tmp_path: Path) -> None:
@@ -78,13 +73,13 @@ def test_who_does_not_fit_is_waited_for_while_the_others_work(
     crews = ("3:CPU=5", "1:CPU=1")  # of the twelve cores that there are
     with caplog.at_level(logging.WARNING):
         history = run(experiment(resources=crews, placement="spread", out=tmp_path / "run"))
-    same(history, undisturbed)
+    same(history.directory, undisturbed)
     assert " of 4 workers have started; the others wait for 1 CPU or 5 CPU each" in caplog.text
 
 
 def test_nodes_read_the_data_themselves(undisturbed: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(engine, "put_blocks")  # the driver sends none
-    same(run(experiment(data_on_nodes=True, workers=2, out=tmp_path / "run")), undisturbed)
+    same(run(experiment(data_on_nodes=True, workers=2, out=tmp_path / "run")).directory, undisturbed)
 
 
 def test_a_node_with_other_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,9 @@ from urllib.request import urlopen
 import pytest
 import torch
 from nodes import Nodes, until
+from same_run import same
 
 from actors.metrics import NAMES
-from benchmarks.chaos import essence
 from fedraa.experiment import Experiment
 from fedraa.front import run
 from fedraa.history import EVENTS, History
@@ -27,11 +27,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> History:
 def here(out: Path, updates: int) -> History:
     flags = {"hidden": (8,), "clients": 4, "local_steps": 2, "checkpoint_every": 50}
     return run(Experiment(**flags, updates=updates, engine="local", out=out))
-
-
-def same(directory: Path, undisturbed: History) -> None:
-    assert essence(History(directory).lines()) == essence(undisturbed.lines())
-    assert History(directory).summary["model_sha256"] == undisturbed.summary["model_sha256"]
 
 
 def commits(directory: Path) -> int:

@@ -1,0 +1,13 @@
+"""Two runs that must not differ."""
+
+from pathlib import Path
+
+from benchmarks.chaos import essence
+from fedraa.history import History
+
+
+def same(directory: Path, undisturbed: History) -> None:
+    """The same events but for faults and real times, and the same final bits."""
+    history = History(directory)
+    assert essence(history.lines()) == essence(undisturbed.lines())
+    assert history.summary["model_sha256"] == undisturbed.summary["model_sha256"]
