@@ -93,7 +93,7 @@ class Trainer:
     def train(self, task: Task, x: npt.NDArray[np.generic], y: npt.NDArray[np.int64]) -> Update:
         """Train the task's submodel on the client's shard x [n, ...], y [n]."""
         started = time.perf_counter()
-        torch.manual_seed(torch_seed(self._seed, "dropout", task.client, task.turn))
+        self._seed_dropout(task)
         body = self._body(task.widths)
         descent = Descent(self._solver, body, task, y, self._device, bf16=self._bf16)
         extras: dict[str, Tensor] = {}
@@ -122,6 +122,14 @@ class Trainer:
             seconds=time.perf_counter() - started,
             extras={name: tensor.cpu().numpy() for name, tensor in extras.items()},
         )
+
+    def _seed_dropout(self, task: Task) -> None:
+        """Seeds the one generator that is drawn from: torch.manual_seed asks for a traceback per kind of device."""
+        seed = torch_seed(self._seed, "dropout", task.client, task.turn)
+        if self._device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+        else:
+            torch.default_generator.manual_seed(seed)
 
     def _full_gradient(self, descent: "Descent", x: npt.NDArray[np.generic], y: npt.NDArray[np.int64]) -> Tensor:
         """The gradient of the mean loss over the whole shard, with weight decay, at the received weights [k]."""
