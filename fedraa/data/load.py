@@ -1,5 +1,6 @@
 """Data sets by name or by file."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from fedraa.data.dataset import Dataset, standardise
 from fedraa.data.text import load_agnews
 from fedraa.data.vision import VISION, load_vision
 
+DIGITS_TEST = 360  # rows, a fifth
 DATASETS: tuple[str, ...] = ("digits", *VISION, "agnews")
 
 
@@ -32,14 +34,15 @@ def load_dataset(name: str, data_dir: Path | None) -> Dataset:
 
 
 def _digits() -> Dataset:
-    """scikit-learn's bundled 8x8 digits (UCI, Alpaydin and Kaynak 1998): one fixed split."""
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
+    """scikit-learn's bundled 8x8 digits (UCI, Alpaydin and Kaynak 1998): one fixed split, stratified by label.
 
-    pixels, labels = load_digits(return_X_y=True)
-    images = pixels.reshape(-1, 1, 8, 8)
-    x_train, x_test, y_train, y_test = train_test_split(
-        images, labels.astype(np.int64), test_size=0.2, random_state=0, stratify=labels
-    )
-    train, test = standardise(x_train, x_test)
-    return Dataset("digits", train, y_train, test, y_test, classes=10)
+    The table is read where scikit-learn has it, and `digits_split.npy` holds the rows of its `train_test_split` with
+    random_state 0: to import scikit-learn takes longer than to start a worker.
+    """
+    package = find_spec("sklearn")
+    assert package is not None  # it is among our dependencies
+    table = np.loadtxt(Path(package.origin or "").parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+    images, labels = table[:, :-1].reshape(-1, 1, 8, 8), table[:, -1].astype(np.int64)
+    train, test = np.split(np.load(Path(__file__).with_name("digits_split.npy")), [-DIGITS_TEST])
+    x_train, x_test = standardise(images[train], images[test])
+    return Dataset("digits", x_train, labels[train], x_test, labels[test], classes=10)

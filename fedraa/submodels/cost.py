@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count, shape_wrapper
 
 from fedraa.submodels.flat import trainable
 from fedraa.submodels.recorder import tensors
@@ -53,16 +53,10 @@ def measure(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tensor)
 def _measure(module: nn.Module, example: Tensor) -> Cost:
     module.train()
     params = sum(p.numel() for p in trainable(module))
-    with torch.random.fork_rng():
-        with FlopCounterMode(display=False, custom_mapping=_FORMULAS) as counter:
-            torch.autograd.backward([_loss(module, example)])
-        module.zero_grad(set_to_none=True)
-        with _Storages() as storages:
-            torch.autograd.backward([_loss(module, example)])
-            torch.optim.SGD(trainable(module), lr=0.0).step()
+    with torch.random.fork_rng(), _Meter() as meter:  # SGD's own step is in place: it adds to neither
+        torch.autograd.backward([_loss(module, example)])
     still = sum(x.numel() * x.element_size() for x in (*module.parameters(), *module.buffers()))
-    flops = counter.get_total_flops() / len(example)
-    return Cost(params=params, bytes=_BYTES * params, flops=flops, memory=still + storages.peak)
+    return Cost(params=params, bytes=_BYTES * params, flops=meter.flops / len(example), memory=still + meter.peak)
 
 
 def _convolution_backward(
@@ -94,10 +88,14 @@ def _attention_backward(
 
 
 # Torch counts no attention on a CPU at all.
-_FORMULAS = {
+_OURS = {
     torch.ops.aten.convolution_backward: _convolution_backward,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+}
+_FORMULAS = flop_registry | {
+    operator: shape_wrapper(formula)  # type: ignore[no-untyped-call]
+    for operator, formula in _OURS.items()
 }
 
 
@@ -106,19 +104,29 @@ def _loss(module: nn.Module, example: Tensor) -> Tensor:
     return torch.stack(out).sum()
 
 
-class _Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of all storages that are made while it is active, for as long as they live."""
+class _Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While active: counts the floating-point operations, and the bytes of all storages made, while they live.
+
+    torch's FlopCounterMode with `flop_registry`, less an import of torch._dynamo that takes a second.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.peak = 0
+        self.flops = self.peak = 0
         self._now = 0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing compiles a cost measurement; to skip it, dynamo would be imported
+
     def __torch_dispatch__(
-        self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
+        self, func: Any, types: Iterable[type], args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        kwargs = kwargs or {}
         given = {x.untyped_storage().data_ptr() for x in tensors((args, kwargs))}
-        out = func(*args, **(kwargs or {}))
+        out = func(*args, **kwargs)
+        if (formula := _FORMULAS.get(func.overloadpacket)) is not None:
+            self.flops += formula(*args, **kwargs, out_val=out)
         for x in tensors(out):
             storage = x.untyped_storage()
             if storage.data_ptr() not in given:

@@ -1,10 +1,14 @@
 import gzip
 import hashlib
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
 
 from fedraa.data import DATASETS, load_dataset
 from fedraa.data.dataset import standardise
@@ -45,6 +49,27 @@ def test_digits_are_standardised_and_split_the_same_stratified_way_always():
     everyone = np.bincount(np.concatenate([first.y_train, first.y_test]))
     assert everyone.sum() == 1797
     assert abs(np.bincount(first.y_test) - everyone / 5).max() < 1
+
+
+def test_digits_are_those_that_scikit_learn_loads_and_splits():
+    pixels, labels = load_digits(return_X_y=True)
+    split = train_test_split(pixels, labels, test_size=0.2, random_state=0, stratify=labels)
+    x_train, x_test = standardise(*(part.reshape(-1, 1, 8, 8) for part in split[:2]))
+    digits = load_dataset("digits", None)
+    ours = (digits.x_train, digits.x_test, digits.y_train, digits.y_test)
+    assert all(map(np.array_equal, ours, (x_train, x_test, *split[2:])))
+
+
+def test_what_a_run_does_not_need_is_not_imported(tmp_path):
+    """Each takes a second of the start-up, or nearly."""
+    code = f"""
+import sys, fedraa, pathlib
+out = pathlib.Path({str(tmp_path / "run")!r})
+fedraa.run(fedraa.Experiment(clients=2, workers=1, engine="local", updates=2, quiet=True, out=out))
+print({{"torch._dynamo", "sklearn", "scipy", "torchvision", "matplotlib"}} & sys.modules.keys())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
 
 
 def test_standardise_uses_the_training_statistics_of_each_channel():
