@@ -69,9 +69,15 @@ class PendingEvaluation:
     """An evaluation on the emptiest worker that is ready; if that one dies, on another."""
 
     pool: "RayPool"
-    params: ray.ObjectRef[Any]
+    ref: ray.ObjectRef[Any]
     evaluation: Evaluation | None = None
     failures: int = 0
+
+    @property
+    def params(self) -> Vector:
+        """A view of the object store."""
+        params: Vector = ray.get(self.ref)
+        return params
 
     def result(self, timeout: float) -> Evaluation | None:
         give_up = time.monotonic() + timeout
@@ -214,7 +220,7 @@ class RayPool:
         """Fills the queues of the workers, the emptiest first, with the tasks that are due first."""
         while self._evaluations and (seat := self._emptiest()) is not None:
             pending = self._evaluations.popleft()
-            ref = seat.actor.evaluate.remote(pending.params, self.evaluation_data)
+            ref = seat.actor.evaluate.remote(pending.ref, self.evaluation_data)
             self._call(_Call(EVALUATE, seat, ref, evaluation=pending))
         for crew, waiting in enumerate(self._waiting):
             while waiting and (seat := self._emptiest(crew)) is not None and len(seat.calls) < DEPTH:

@@ -20,7 +20,7 @@ def on_training_data(directory: Path) -> tuple[float, float]:
     """Mean cross-entropy and accuracy of a run's model.pt on all clients' training data, unmasked."""
     assembly = assemble(History(directory).experiment)
     module = assembly.traced.module
-    module.load_state_dict(torch.load(directory / MODEL, weights_only=True))
+    module.load_state_dict(torch.load(directory / MODEL, weights_only=True), assign=True)
     module.eval()
     dataset = assembly.data.dataset
     rows = np.linspace(0, len(dataset.y_train) - 1, min(MOST, len(dataset.y_train))).astype(np.int64)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -33,11 +33,14 @@ from fedraa.experiment import Experiment
 from fedraa.front import run
 from fedraa.loop import Progress
 from fedraa.messages import Fault, Task, Update, Vector
+from fedraa.resources import Need
 from fedraa.runner import Runner
 
 CORES = 2
 SGD = Settings(epochs=5, batch=128, lr=0.005)
-MODELS = {"small": 50, "mnist": 200, "large": 1024}  # hidden units of the MLP
+WIDEST = "widest"
+MODELS = {"small": 50, "mnist": 200, "large": 1024, WIDEST: 20_000}  # hidden units of the MLP
+LOOK_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,9 @@ def main(
                 figures += memory(dataset, count, model)
             figures += asynchronous(dataset, 10, model, repeats)
             figures += [empty(dataset, model, repeats), mixing(dataset, model), bytes_moved(dataset, model)]
+        few = synthetic(2000)
+        figures += footprint(few, "fedavg", rounds=2)
+        figures += footprint(few, "fed-raa", updates=20, fragments=3)
     show(figures)
     if out is not None:
         rows = [asdict(figure) | {"ratio": figure.ratio} for figure in figures]
@@ -207,22 +213,62 @@ def bytes_moved(dataset: Dataset, model: str) -> Figure:
 
 def memory(dataset: Dataset, clients: int, model: str) -> list[Figure]:
     """The most private memory that each kind of process had in two rounds of FedAvg, and the object store held."""
-    peaks: dict[str, float] = defaultdict(float)
+    peaks = peak_bytes(trial("fedavg", clients, model, rounds=2), dataset)
+    return [Figure(f"peak of {name}", clients, model, "MB", size / 1e6) for name, size in peaks.items()]
 
-    def look(_: Progress) -> None:
+
+def footprint(dataset: Dataset, method: str, clients: int = 10, **budget: Any) -> list[Figure]:
+    """What the largest model adds to the peaks of server and worker, against what is to be had no cheaper.
+
+    The server's floor is the plan's: three times the model, and what the method keeps. The worker's is the largest
+    submodel, its gradient and momentum; activations and the evaluation of the full model come on top of it.
+    """
+    base, peaks = (
+        peak_bytes(trial(method, clients, model, **budget), dataset) for model in (next(iter(MODELS)), WIDEST)
+    )
+    assembly = assemble(trial(method, clients, WIDEST, **budget), dataset=dataset)
+    submodel = max(assembly.measure(part.widths).bytes for part in assembly.parts)
+    return [
+        Figure(
+            f"{method}: {what} beyond its base", clients, WIDEST, "MB", (peaks[kind] - base[kind]) / 1e6, floor / 1e6
+        )
+        for what, kind, floor in (
+            ("server", "ParameterServer", Need.of(assembly).server),
+            ("worker", "Worker", 3 * submodel),
+        )
+    ]
+
+
+def peak_bytes(experiment: Experiment, dataset: Dataset) -> dict[str, float]:
+    """The most private memory of a server and of a worker in a run, and the most that the object store held."""
+    peaks: dict[str, float] = defaultdict(float)
+    ended = Event()
+
+    def actors() -> Iterator[tuple[str, int]]:
         for process in descendants(os.getpid()):
             name = title(process).partition(" ")[0].removeprefix("ray::").partition(".")[0]
             if name in ("ParameterServer", "Worker"):
-                peaks[name] = max(peaks[name], resident_bytes(process))
-        held = "object_store_memory"
-        there, free = ray.cluster_resources(), ray.available_resources()  # type: ignore[no-untyped-call]  # untyped
-        used = there[held] - free.get(held, 0.0)
-        peaks["object store"] = max(peaks["object store"], used)
+                yield name, process
 
-    with TemporaryDirectory() as directory:
-        experiment = trial("fedavg", clients, model, rounds=2)
-        run(experiment.model_copy(update={"out": Path(directory) / "run"}), dataset=dataset, watch=look)
-    return [Figure(f"peak of {name}", clients, model, "MB", size / 1e6) for name, size in peaks.items()]
+    def look() -> None:
+        while not ended.wait(LOOK_SECONDS):
+            for name, process in actors():
+                peaks[name] = max(peaks[name], resident_bytes(process))
+            held = "object_store_memory"
+            there, free = ray.cluster_resources(), ray.available_resources()  # type: ignore[no-untyped-call]  # untyped
+            peaks["object store"] = max(peaks["object store"], there[held] - free.get(held, 0.0))
+
+    while any(actors()):  # of the run before, which are going
+        time.sleep(LOOK_SECONDS)
+    looking = Thread(target=look)
+    looking.start()
+    try:
+        with TemporaryDirectory() as directory:
+            run(experiment.model_copy(update={"out": Path(directory) / "run"}), dataset=dataset)
+    finally:
+        ended.set()
+        looking.join()
+    return dict(peaks)
 
 
 def start_up(repeats: int) -> Figure:

@@ -31,7 +31,7 @@ from fedraa.server.participation import Participation
 from fedraa.server.pruning import AdaptivePruning
 from fedraa.server.rounds import RoundServer, ScheduledDrawer
 from fedraa.server.store import LocalStore, Store
-from fedraa.submodels import IndexSet, Traced, flatten, trace
+from fedraa.submodels import IndexSet, Traced, flatten, hollow, trace
 from fedraa.submodels.cost import Cost, measure
 from fedraa.submodels.indices import fragments, owners
 from fedraa.submodels.policies import Drawer, Fragments, Part, Scene
@@ -209,6 +209,7 @@ def assemble(experiment: Experiment, model: nn.Module | None = None, dataset: Da
     sets = _index_sets(method, traced)
     params = flatten(traced.module)
     params[owners(traced, sets) == 0] = 0.0
+    hollow(traced.module)
     assembly = Assembly(
         experiment,
         method,

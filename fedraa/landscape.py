@@ -37,7 +37,7 @@ def trained(history: History, samples: int = SAMPLES) -> tuple[nn.Module, Tensor
     assembly = assemble(history.experiment)
     module = copy.deepcopy(assembly.traced.module)
     try:
-        module.load_state_dict(torch.load(history.directory / MODEL, weights_only=True))
+        module.load_state_dict(torch.load(history.directory / MODEL, weights_only=True), assign=True)
     except (OSError, RuntimeError):
         path, model = history.directory / MODEL, history.experiment.model
         raise ValueError(f"landscape: {path} does not hold the {model} of the run's configuration") from None

@@ -16,7 +16,7 @@ from threading import Event
 
 from fedraa.checkpoint import State
 from fedraa.history import EventLog
-from fedraa.messages import Fault, Task, Update, Vector
+from fedraa.messages import Fault, Task, Update
 from fedraa.pool import PendingEvaluation, Pool
 from fedraa.profile import Stopwatch
 from fedraa.server.base import Server
@@ -61,11 +61,10 @@ class Progress:
 
 @dataclass(frozen=True)
 class _Evaluating:
-    """An evaluation under way: of which model, as of when."""
+    """An evaluation under way: of the model as of when."""
 
     step: int
     t: float
-    params: Vector
     result: PendingEvaluation
 
 
@@ -125,7 +124,7 @@ class Loop:
             "clock": self._clock(),
             "due": [[number, due] for number, (_, due) in self._tasks.items()],
             "waiting": list(self._waiting),
-            "pending": [{"step": one.step, "t": one.t, "params": one.params} for one in self._pending],
+            "pending": [{"step": one.step, "t": one.t, "params": one.result.params} for one in self._pending],
             "evaluated": self._evaluated,
             "saved": self._saved,
             "accuracy": self._accuracy,
@@ -144,7 +143,7 @@ class Loop:
             self._send(self.server.ledger.in_flight[number].task, due)
         self._waiting.extend(state["waiting"])
         for one in state["pending"]:
-            self._pending.append(_Evaluating(**one, result=self.pool.evaluate(one["params"])))
+            self._pending.append(_Evaluating(one["step"], one["t"], self.pool.evaluate(one["params"])))
         self._evaluated, self._saved = state["evaluated"], state["saved"]
         self._accuracy, self.time_to_target = state["accuracy"], state["time_to_target"]
         self.server_time.seconds.update(state["server_time"])
@@ -289,8 +288,7 @@ class Loop:
 
     def _evaluate(self) -> None:
         """Starts an evaluation of the model as it stands."""
-        params = self.server.params.copy()
-        self._pending.append(_Evaluating(self.server.step, self._now, params, self.pool.evaluate(params)))
+        self._pending.append(_Evaluating(self.server.step, self._now, self.pool.evaluate(self.server.params)))
         self._evaluated = self.server.step
 
     def _collect(self, timeout: float) -> bool:

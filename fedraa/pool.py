@@ -13,6 +13,10 @@ from fedraa.messages import Evaluation, Fault, Task, Update, Vector
 class PendingEvaluation(Protocol):
     """An evaluation under way."""
 
+    @property
+    def params(self) -> Vector:
+        """The model that is evaluated, as it stood [d]; read-only."""
+
     def result(self, timeout: float) -> Evaluation | None:
         """The evaluation; None if it is not there within `timeout` seconds."""
 
@@ -32,7 +36,7 @@ class Pool(Protocol):
         """The outcomes that arrived, in the order of arrival; waits up to `timeout` seconds for the first."""
 
     def evaluate(self, params: Vector) -> PendingEvaluation:
-        """Starts an evaluation of the full model [d]."""
+        """Starts an evaluation of the full model [d], which may change meanwhile."""
 
     def busy(self) -> tuple[int, int]:
         """How many workers have work, and how many there are."""
@@ -44,6 +48,7 @@ class Pool(Protocol):
 class Evaluated:
     """An evaluation that is there."""
 
+    params: Vector
     evaluation: Evaluation
 
     def result(self, timeout: float) -> Evaluation:
@@ -93,7 +98,7 @@ class LocalPool:
         return int(bool(self._tasks)), 1
 
     def evaluate(self, params: Vector) -> PendingEvaluation:
-        return Evaluated(self._evaluator.evaluate(params))
+        return Evaluated(params.copy(), self._evaluator.evaluate(params))
 
     def drop(self) -> None:
         """Breaks off what is being trained; for a signal handler, which runs in the midst of it."""

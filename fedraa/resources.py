@@ -60,6 +60,7 @@ class Need:
         if assembly.method.asynchronous:  # every task that is out holds a version of its own
             per_client += min(assembly.measure(part.widths).bytes for part in assembly.parts)
             remembered += clients * per_client
+            remembered += sum(part.index.nbytes for part in assembly.parts if part.index is not None)
         task = max(assembly.measure(part.widths).memory for part in assembly.parts)
         dataset = assembly.data.dataset
         stored = sum(array.nbytes for array in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test))

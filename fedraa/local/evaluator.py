@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from fedraa.data import Federated
 from fedraa.messages import Evaluation, Vector
 from fedraa.models.statistics import reestimate_statistics
-from fedraa.submodels import Traced, load
+from fedraa.submodels import Traced, hollow, load
 
 BATCH = 1024
 # Enough samples for the statistics of a normalisation layer; more only costs time.
@@ -20,13 +20,14 @@ STATISTICS_SAMPLES = 10_000
 
 
 class Evaluator:
-    """Evaluates flat parameter vectors; keeps one module and the test data on `device`."""
+    """Evaluates flat parameter vectors on `device`; keeps a module there, without weights between evaluations."""
 
     def __init__(self, traced: Traced, data: Federated, *, device: str = "cpu") -> None:
         self._device = torch.device(device)
-        self._module = copy.deepcopy(traced.module).to(self._device)
+        self._module = copy.deepcopy(traced.module)  # which gives the weights memory
+        hollow(self._module)
+        self._module.to(self._device)
         self._data = data
-        self._samples = torch.tensor(data.x_train[:STATISTICS_SAMPLES], device=self._device)
 
     def evaluate(self, params: Vector) -> Evaluation:
         """Accuracy and mean cross-entropy of the model with these parameters [d]."""
@@ -41,6 +42,7 @@ class Evaluator:
                 logits = self._module(torch.from_numpy(x[start : start + BATCH].copy()).to(self._device))
                 loss += float(F.cross_entropy(logits, labels, reduction="sum"))
                 correct[start : start + BATCH] = (logits.argmax(1) == labels).cpu().numpy()
+        hollow(self._module)
         clients = self._client_accuracy(correct)
         return Evaluation(
             accuracy=float(correct.mean()),
@@ -58,7 +60,7 @@ class Evaluator:
         over training samples (HeteroFL's static batch normalisation).
         """
         load(self._module, params)
-        reestimate_statistics(self._module, self._samples, batch=BATCH)
+        reestimate_statistics(self._module, self._data.x_train[:STATISTICS_SAMPLES], batch=BATCH)
         return self._module.eval()
 
     def _client_accuracy(self, correct: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:

@@ -16,7 +16,7 @@ from fedraa.local.compress import Compressor
 from fedraa.local.scale import scale_readers
 from fedraa.local.solver import Solver
 from fedraa.local.split import SplitBody
-from fedraa.messages import Task, Update
+from fedraa.messages import Task, Update, Vector
 from fedraa.models import set_scaler_rate
 from fedraa.streams import generator, torch_seed
 from fedraa.submodels import Traced
@@ -49,6 +49,13 @@ class Body:
             parameter.grad = gradient[start:end].view(parameter.shape)
             start = end
         return cls(module, weights, gradient)
+
+    def load(self, params: Vector) -> None:
+        """Takes the weights from a buffer [k], which may be read-only."""
+        if self.weights.is_cpu:
+            np.copyto(self.weights.numpy(), params)
+        else:
+            self.weights.copy_(torch.tensor(params))
 
     def backward(self, loss: Tensor) -> None:
         """Leaves the gradient of the loss in `gradient`."""
@@ -111,6 +118,7 @@ class Trainer:
             extras["squares"] = descent.squares
         if descent.adversary is not None:
             extras["adversary"] = descent.adversary.state.detach()
+        del descent  # its buffers, before the weights are copied
         return Update(
             task=task.id,
             client=task.client,
@@ -223,10 +231,9 @@ class Descent:
         self._unperturbed = torch.empty_like(body.weights) if solver.sam else body.weights
         self._compressor = Compressor.parse(solver.compress)
         self._mask = None if task.mask is None else tensor(task.mask).to(torch.float32)
-        self._anchor = tensor(task.params)
-        if self._mask is not None:
-            self._anchor.mul_(self._mask)
-        body.weights.copy_(self._anchor)
+        body.load(task.params)
+        self._masked(body.weights)
+        self._anchor = body.weights.clone() if solver.proximal or self._compressor.kind != "none" else body.weights
         self._velocity = torch.zeros_like(body.weights) if solver.momentum else None
         self._control = tensor(task.extras["control"]) if solver.control else None
         self._drift = tensor(task.extras["momentum"]) if "momentum" in task.extras else None

@@ -2,12 +2,14 @@
 
 import math
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 
-def reestimate_statistics(module: nn.Module, x: torch.Tensor, *, batch: int = 512) -> None:
+def reestimate_statistics(module: nn.Module, x: npt.NDArray[np.generic], *, batch: int = 512) -> None:
     """Replace the running statistics of every batch norm by their mean over one pass over `x`, `[n, ...]`.
 
     The norms alone run in training mode, on parts of `x` as equal as can be of at most `batch` samples,
@@ -25,8 +27,8 @@ def reestimate_statistics(module: nn.Module, x: torch.Tensor, *, batch: int = 51
         norm.momentum = None  # a cumulative average
         norm.train()
     with torch.no_grad():
-        for samples in torch.tensor_split(x, math.ceil(len(x) / batch)):
-            module(samples)
+        for samples in np.array_split(x, math.ceil(len(x) / batch)):
+            module(torch.tensor(samples, device=next(module.buffers()).device))
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
     for part, training in modes:

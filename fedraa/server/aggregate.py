@@ -20,7 +20,7 @@ class Aggregate(Protocol):
     """Takes the gains of a round one by one, gives their mean, and starts over."""
 
     def add(self, client: int, where: Index | slice, gain: Vector, weight: float, lr: float) -> None:
-        """One client's gain on the coordinates `where`."""
+        """One client's gain on the coordinates `where`; the buffer is used up."""
 
     def finish(self, lr: float) -> tuple[Vector, Counts, Mask]:
         """The mean gain [d], the coverage counts [d], and which coordinates it moves [d]."""
@@ -36,37 +36,46 @@ class CoverageMean:
     A coordinate that no client covers is not moved (RA-Fed, SubDisMO, HeteroFL, FedRolex; FedAvg with full
     models). With `fill`, rule B: the mean is over all participants, those that do not cover a coordinate
     count with the old value, so a step shrinks with its coverage (shuffled submodels, Algorithm 1). Clients that
-    train everything are counted and weighed once, not at every coordinate.
+    train everything are counted and weighed once, not at every coordinate; in rounds without others the weights and
+    counts of coordinates take no memory.
     """
 
     def __init__(self, size: int, *, fill: bool = False) -> None:
         self._fill = fill
-        self._gain = np.zeros(size, np.float32)
+        self._start(size)
+
+    def _start(self, size: int) -> None:
+        self._gain = np.zeros(size, np.float32)  # the system gives memory as it is written to
         self._weight = np.zeros(size, np.float32)
         self._count = np.zeros(size, np.int32)
+        self._partial = False
         self._participants = 0.0
         self._whole_weight, self._whole_count = np.float32(0), 0
 
     def add(self, client: int, where: Index | slice, gain: Vector, weight: float, lr: float) -> None:
         self._participants += weight
         if isinstance(where, slice):
-            self._gain += np.float32(weight) * gain
+            self._gain += np.multiply(gain, np.float32(weight), out=gain)
             self._whole_weight += np.float32(weight)
             self._whole_count += 1
         else:
+            self._partial = True
             self._gain[where] += np.float32(weight) * gain
             self._weight[where] += np.float32(weight)
             self._count[where] += 1
 
     def finish(self, lr: float) -> tuple[Vector, Counts, Mask]:
-        count = self._count + np.int32(self._whole_count)
+        mean, size = self._gain, len(self._gain)
+        if self._partial:
+            count = self._count + np.int32(self._whole_count)
+            weight = self._weight + self._whole_weight
+        else:
+            count = np.broadcast_to(np.int32(self._whole_count), size)
+            weight = np.broadcast_to(self._whole_weight, size)
         covered = count > 0
-        divisor = np.float32(self._participants) if self._fill else self._weight + self._whole_weight
-        mean = np.divide(self._gain, divisor, out=np.zeros_like(self._gain), where=covered)
-        for total in (self._gain, self._weight, self._count):
-            total.fill(0)
-        self._participants = 0.0
-        self._whole_weight, self._whole_count = np.float32(0), 0
+        divisor = np.float32(self._participants) if self._fill else weight
+        np.divide(mean, divisor, out=mean, where=covered)  # where none covers it is 0
+        self._start(size)
         return mean, count, covered
 
     def state(self) -> State:
@@ -81,6 +90,7 @@ class CoverageMean:
 
     def restore(self, state: State) -> None:
         self._gain[:], self._weight[:], self._count[:] = state["gain"], state["weight"], state["count"]
+        self._partial = bool(self._count.any())
         self._participants = state["participants"]
         self._whole_weight, self._whole_count = np.float32(state["whole_weight"]), state["whole_count"]
 

@@ -107,7 +107,7 @@ class FrozenMomentum(GlobalMomentum):
         self._gradient = CoverageMean(size)
 
     def receive(self, client: int, choice: Choice, update: Update, gain: Vector, weight: float, lr: float) -> None:
-        gradient = choice.trained(update.extras["gradient"])
+        gradient = choice.trained(update.extras["gradient"]).copy()
         self._gradient.add(client, choice.where, gradient, weight, lr)
 
     def close(self, params: Vector, gain: Vector, moved: Mask, scale: float) -> None:

@@ -111,12 +111,12 @@ class RoundServer:
             choice = _reported(choice, self._held(task.client))
         weight = self._weight(task.client)
         gain = choice.trained(update.params - task.params)
-        self._aggregate.add(task.client, choice.where, gain, weight, task.lr)
         for companion in self._companions:
             companion.receive(task.client, choice, update, gain, weight, task.lr)
         self._missing -= 1
         self._scales += task.lr * update.steps
-        self._square += float(np.square(gain, dtype=np.float64).sum())
+        self._square += float(np.einsum("i,i->", gain, gain, dtype=np.float64))
+        self._aggregate.add(task.client, choice.where, gain, weight, task.lr)
         self._lr = task.lr
         self.ledger.settle(
             update,
@@ -182,7 +182,7 @@ class RoundServer:
             coverage_min=int(coverage.min()),
             coverage_max=int(coverage.max()),
             uncovered=int((~covered).sum()),
-            coverage_min_trained=int(coverage[covered].min()) if covered.any() else 0,
+            coverage_min_trained=int(coverage.min(initial=len(self._cohort), where=covered)) if covered.any() else 0,
             longest_untrained=self.step - int(self._last_trained.min()),
             drift=(self._square / len(self._cohort)) ** 0.5,
         )
@@ -195,10 +195,15 @@ class RoundServer:
         return [], []
 
     def _snapshot(self, part: Part) -> Vector:
-        """The part at the start of the round: one array for all clients that train it."""
+        """The part at the start of the round: one array for all clients that train it.
+
+        The whole model is not copied: it stays as it is until all have trained.
+        """
         key = id(part.index)
         if key not in self._snapshots:
-            self._snapshots[key] = (part.index, part.take(self.params))
+            whole = self.params[:]
+            whole.flags.writeable = False
+            self._snapshots[key] = (part.index, whole if part.index is None else part.take(whole))
         return self._snapshots[key][1]
 
     def _weight(self, client: int) -> float:

@@ -1,7 +1,7 @@
 """Which part of a model a client trains: width groups of any module, dense cuts, index sets, masks, costs."""
 
 from fedraa.submodels.cost import Cost, measure
-from fedraa.submodels.flat import flatten, load
+from fedraa.submodels.flat import flatten, hollow, load
 from fedraa.submodels.indices import (
     disjoint,
     fragments,
@@ -25,6 +25,7 @@ __all__ = [
     "disjoint",
     "flatten",
     "fragments",
+    "hollow",
     "load",
     "magnitude",
     "measure",

@@ -14,7 +14,7 @@ def flatten(module: nn.Module) -> np.ndarray:
 
 
 def load(module: nn.Module, vector: np.ndarray) -> None:
-    """Set the trainable parameters from a vector that `flatten` made of a module of this shape.
+    """Make the trainable parameters views of a copy of a vector that `flatten` made of a module of this shape.
 
     Raises ValueError if the length does not match.
     """
@@ -22,12 +22,17 @@ def load(module: nn.Module, vector: np.ndarray) -> None:
     size = sum(p.numel() for p in parameters)
     if vector.shape != (size,):
         raise ValueError(f"vector: shape {vector.shape} given, this module takes ({size},)")
+    flat = torch.tensor(vector)  # a copy: vectors read from an object store are not writable
     start = 0
-    with torch.no_grad():
-        for p in parameters:
-            # torch.tensor copies: vectors read from an object store are not writable
-            p.copy_(torch.tensor(vector[start : start + p.numel()]).view(p.shape))
-            start += p.numel()
+    for p in parameters:
+        p.data = flat[start : start + p.numel()].view(p.shape).to(p)
+        start += p.numel()
+
+
+def hollow(module: nn.Module) -> None:
+    """Leave of the trainable parameters their shapes alone, which take no memory; the values are lost."""
+    for p in trainable(module):
+        p.data = p.new_zeros(()).expand(p.shape)
 
 
 def trainable(module: nn.Module) -> list[nn.Parameter]:

@@ -49,7 +49,7 @@ class Traced:
     """A module with its width groups, as `trace` finds them.
 
     Attributes:
-        module: a private copy of the full module.
+        module: a private copy of the full module; a run's is hollow, its weights are in flat vectors alone.
         groups: the width groups, in the order in which the parameters run through them.
         uncut: what was left whole, and one sentence why.
         names, shapes, offsets: the flat layout, contiguous float32: trainable parameters in the order of

@@ -144,9 +144,9 @@ def test_a_worker_that_hangs_is_replaced(undisturbed: History, tmp_path: Path) -
         experiment(), tmp_path / "run", faulty({(ANY, 9): freeze}, tmp_path), patience=Patience(least=5.0, factor=0.0)
     )
     same_but_for_faults(history, undisturbed)
-    assert (9, "worker hung: no answer within 5 s", "retry") in [
-        (line["task"], line["what"], line["action"]) for line in faults(history)
-    ]
+    hung = [line for line in faults(history) if str(line["what"]).startswith("worker hung: no answer within 5 s")]
+    assert {line["task"] for line in hung} <= {9, None}  # None: it went in a group
+    assert hung
 
 
 def test_a_worker_that_dies_in_an_evaluation_is_replaced(undisturbed: History, tmp_path: Path) -> None:

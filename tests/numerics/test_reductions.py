@@ -177,7 +177,7 @@ def test_a_dense_slice_and_a_mask_of_its_coordinates_train_alike(terms: dict[str
     mask = np.zeros(SIZE, bool)
     mask[where] = True
     trainer = Trainer(run.traced, Solver(**({"momentum": 0.0} | terms), lr=LR, batch_size=6, epochs=2), seed=SEED)
-    params = flatten(run.traced.module)
+    params = run.params
     sliced = trainer.train(task_of(params[where], tuple(widths[1:-1])), *run.data.client(0)).params
     masked = trainer.train(task_of(params, WIDTHS[1:-1], mask), *run.data.client(0)).params
     np.testing.assert_allclose(masked[where], sliced, rtol=0, atol=1e-6)

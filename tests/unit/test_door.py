@@ -16,7 +16,7 @@ from fedraa.assembly import Assembly, assemble
 from fedraa.experiment import Experiment
 from fedraa.history import EVENTS, EventLog
 from fedraa.loop import Limits, Loop, RunFailed
-from fedraa.messages import Evaluation, Fault, Task, Update
+from fedraa.messages import Evaluation, Fault, Task, Update, Vector
 from fedraa.pool import Evaluated
 from fedraa.server.door import refuse
 from fedraa.timing import Timing
@@ -120,8 +120,8 @@ class Scripted:
     def ready(self, timeout: float) -> list[Update | Fault]:
         return [self.answer(task) for task in list(self.tasks.values())]
 
-    def evaluate(self, params: object) -> Evaluated:
-        return Evaluated(Evaluation(0.1, 2.3, 0.1, 0.0, 0.1))
+    def evaluate(self, params: Vector) -> Evaluated:
+        return Evaluated(params, Evaluation(0.1, 2.3, 0.1, 0.0, 0.1))
 
     def busy(self) -> tuple[int, int]:
         return 1, 1

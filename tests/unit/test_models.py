@@ -1,5 +1,6 @@
 import sys
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -166,7 +167,7 @@ def test_statistics_are_the_mean_over_parts_as_equal_as_can_be():
     model(x + 100)  # statistics that must be forgotten
     with torch.no_grad():
         model[0].weight.fill_(2.0)
-    reestimate_statistics(model, x, batch=4)
+    reestimate_statistics(model, x.numpy(), batch=4)
     parts = (x[:3], x[3:6], x[6:])  # three parts, not 4 + 4 + 1
     assert torch.allclose(model[0].running_mean, torch.stack([part.mean(0) for part in parts]).mean(0), atol=1e-5)
     assert torch.allclose(model[0].running_var, torch.stack([part.var(0) for part in parts]).mean(0), rtol=1e-5)
@@ -182,7 +183,7 @@ def test_statistics_of_a_model_without_batch_norm_are_left_alone():
         def forward(self, x):
             raise AssertionError("was run")
 
-    reestimate_statistics(nn.Sequential(Untouchable(), nn.GroupNorm(1, 2)), torch.zeros(3, 2))
+    reestimate_statistics(nn.Sequential(Untouchable(), nn.GroupNorm(1, 2)), np.zeros((3, 2)))
 
 
 @pytest.fixture
