@@ -1,143 +1,99 @@
-"""Worker actors behind the pool's interface: queues of two calls, earliest due first; the dead are replaced."""
+"""Worker actors behind the pool's interface: two calls on each, the task due first in front; the dead are replaced."""
 
-import heapq
 import logging
-import math
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import Any, Self
 
 import ray
 from ray.exceptions import ObjectLostError, RayError, RayTaskError
 
-from actors.blocks import Blocks
+from actors.blocks import Blocks, put_blocks
 from actors.host import Hosts
 from actors.jobs import Packer
 from actors.patience import Patience
-from actors.placement import worker_options
+from actors.placement import crew_of, crews, worker_options
+from actors.queues import Queues
+from actors.seats import EVALUATE, FIRST, LOAD, START, TRAIN, Call, PendingEvaluation, Seat
 from actors.worker import Worker
+from fedraa.assembly import Assembly
 from fedraa.crews import Crew
 from fedraa.loop import ATTEMPTS, RunFailed
-from fedraa.messages import Evaluation, Fault, Index, Task, Update, Vector
+from fedraa.messages import Fault, Index, Task, Update, Vector
 
 DEPTH = 2  # calls queued on a worker: one in training, one already there when it ends
-GROUP_SECONDS = 0.1  # of training in one call, of more than one task: a call costs milliseconds
-GROUP_BYTES = 32 * 2**20  # of answers to one call
 DEATHS = 3  # of a worker, one after another with nothing done in between, before it is given up
 GLANCE = 1.0  # seconds between two looks at who has hung
 DIED = "worker died"
-START, LOAD, TRAIN, EVALUATE = "start", "load", "train", "evaluate"
-FIRST = (START, LOAD)  # these come before any work, and may take as long as they like
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(eq=False)
-class _Call:
-    """A call to a worker: to start, to train `tasks`, or for an evaluation; or to its node's host, to load."""
-
-    kind: str
-    seat: "_Seat"
-    ref: ray.ObjectRef[Any]
-    work: float = 1.0
-    tasks: list[Task] = field(default_factory=list)
-    evaluation: "PendingEvaluation | None" = None
-
-
-@dataclass(eq=False)
-class _Seat:
-    """A worker actor and the calls that are out to it, the one under way first, since `since` (monotonic).
-
-    It is ready for work once its `blocks` are known: those of its node, or of all.
-    """
-
-    number: int
-    crew: int
-    actor: Any
-    deaths: int
-    node: str = ""
-    blocks: Blocks | None = None
-    since: float = field(default_factory=time.monotonic)
-    calls: deque[_Call] = field(default_factory=deque)
-
-
-@dataclass
-class PendingEvaluation:
-    """An evaluation on the emptiest worker that is ready; if that one dies, on another."""
-
-    pool: "RayPool"
-    ref: ray.ObjectRef[Any]
-    evaluation: Evaluation | None = None
-    failures: int = 0
-
-    @property
-    def params(self) -> Vector:
-        """A view of the object store."""
-        params: Vector = ray.get(self.ref)
-        return params
-
-    def result(self, timeout: float) -> Evaluation | None:
-        give_up = time.monotonic() + timeout
-        while self.evaluation is None and self.pool.receive(give_up):
-            pass
-        return self.evaluation
 
 
 @dataclass
 class RayPool:
     """Trains tasks on worker actors; equal outcomes whichever worker trains which task.
 
-    Short tasks travel in groups, by the pace seen last, where many wait. A worker that dies or hangs is replaced:
-    the task that it was at comes back as a fault, those that waited behind it go to other workers. If it was at a
-    group, or one of a group erred, nobody knows yet which task is to blame: each goes again, alone. A worker that
-    dies `DEATHS` times in a row is given up; without any left in a crew, RunFailed.
+    A worker that dies or hangs is replaced: the task that it was at comes back as a fault, those that waited behind
+    it go to other workers. If it was at a group, or one of a group erred, nobody knows yet which task is to blame:
+    each goes again, alone. A worker that dies `DEATHS` times in a row is given up; without any left in a crew,
+    RunFailed.
 
-    Workers that have not started, for want of resources, get no work; the others go on without them. With `crews`,
-    the tasks of client n go to the workers of crew `crew_of[n]` alone. With `hosts`, every node reads its own shards.
-    Whenever something has gone wrong, `check` may raise if the fault is not a worker's.
+    Workers that have not started, for want of resources, get no work; the others go on without them. The tasks of
+    client n go to the workers of crew `crew_of[n]` alone (None: there is one crew). With `hosts`, every node reads
+    its own shards. Whenever something has gone wrong, `check` may raise if the fault is not a worker's.
     """
 
     recipe: ray.ObjectRef[Any]
     blocks: Blocks
     evaluation_data: ray.ObjectRef[Any]
-    workers: int
+    crews: tuple[Crew, ...]
+    crew_of: Index | None
     threads: int
     device: str
-    gpus: float = 0.0
+    placement: str
     worker: type[Worker] = Worker
     patience: Patience = field(default_factory=Patience)
-    crews: tuple[Crew, ...] = ()
-    crew_of: Index | None = None
-    placement: str = "pack"
     hosts: Hosts | None = None
     check: Callable[[], None] | None = None
-    _seats: dict[int, _Seat] = field(default_factory=dict)
-    _waiting: list[list[tuple[float, int]]] = field(default_factory=list)
+    _seats: dict[int, Seat] = field(default_factory=dict)
     _evaluations: deque[PendingEvaluation] = field(default_factory=deque)
-    _tasks: dict[int, tuple[Task, float]] = field(default_factory=dict)
-    _calls: dict[ray.ObjectRef[Any], _Call] = field(default_factory=dict)
+    _calls: dict[ray.ObjectRef[Any], Call] = field(default_factory=dict)
     _outcomes: dict[int, Update | Fault] = field(default_factory=dict)
     _faults: deque[Fault] = field(default_factory=deque)
-    _alone: set[int] = field(default_factory=set)
-    _pace: float = math.inf
     _last: str = ""
 
+    @classmethod
+    def of(cls, assembly: Assembly, **given: Any) -> Self:
+        """The pool of a run, but for the fields that are `given`: its workers start."""
+        experiment = assembly.experiment
+        if "blocks" not in given:
+            given["blocks"] = put_blocks(assembly.data)
+        if "crews" not in given:
+            given |= {"crews": crews(experiment), "crew_of": crew_of(experiment)}
+        return cls(
+            recipe=ray.put(assembly.recipe),
+            evaluation_data=ray.put(assembly.data),
+            threads=experiment.threads_per_worker,
+            device=experiment.device,
+            placement=experiment.placement,
+            **{"crew_of": None} | given,
+        )
+
     def __post_init__(self) -> None:
+        self.workers = sum(crew.workers for crew in self.crews)
         self._packer = Packer(self.blocks)
-        self.crews = self.crews or (Crew(self.workers, {"CPU": self.threads, "GPU": self.gpus}),)
-        self._waiting = [[] for _ in self.crews]
+        self._queues = Queues(len(self.crews), self.crew_of, self._work)
         numbers = count()
         for number, crew in enumerate(self.crews):
             for _ in range(crew.workers):
                 self._spawn(next(numbers), number, deaths=0)
 
     def submit(self, task: Task, due: float) -> None:
-        self._tasks[task.id] = (task, due)
         self._packer.expect(task)
-        self._queue([task])
+        self._queues.submit(task, due)
         self._send()
 
     def wait(self, task: int, timeout: float) -> Update | Fault | None:
@@ -155,7 +111,7 @@ class RayPool:
         return outcomes
 
     def evaluate(self, params: Vector) -> PendingEvaluation:
-        pending = PendingEvaluation(self, ray.put(params))
+        pending = PendingEvaluation(self.receive, ray.put(params))
         self._evaluations.append(pending)
         self._send()
         return pending
@@ -199,21 +155,21 @@ class RayPool:
         needs = self.crews[crew].needs
         actor = ray.remote(self.worker).options(**worker_options(self.crews[crew], self.placement))
         device = "cpu" if self.device == "auto" and not needs.get("GPU") else self.device
-        seat = _Seat(number, crew, actor.remote(number, self.recipe, self.threads, device), deaths)
+        seat = Seat(number, crew, actor.remote(number, self.recipe, self.threads, device), deaths)
         self._seats[number] = seat
-        self._call(_Call(START, seat, seat.actor.started.remote()))
+        self._call(Call(START, seat, seat.actor.started.remote()))
 
-    def _call(self, call: _Call) -> None:
+    def _call(self, call: Call) -> None:
         if not call.seat.calls:
             call.seat.since = time.monotonic()
         call.seat.calls.append(call)
         self._calls[call.ref] = call
 
-    def _ready(self, crew: int | None = None) -> list[_Seat]:
+    def _ready(self, crew: int | None = None) -> list[Seat]:
         """The workers, of one crew or of all, that have started."""
         return [seat for seat in self._seats.values() if seat.blocks is not None and crew in (None, seat.crew)]
 
-    def _emptiest(self, crew: int | None = None) -> _Seat | None:
+    def _emptiest(self, crew: int | None = None) -> Seat | None:
         return min(self._ready(crew), key=lambda seat: len(seat.calls), default=None)
 
     def _send(self) -> None:
@@ -221,40 +177,20 @@ class RayPool:
         while self._evaluations and (seat := self._emptiest()) is not None:
             pending = self._evaluations.popleft()
             ref = seat.actor.evaluate.remote(pending.ref, self.evaluation_data)
-            self._call(_Call(EVALUATE, seat, ref, evaluation=pending))
-        for crew, waiting in enumerate(self._waiting):
-            while waiting and (seat := self._emptiest(crew)) is not None and len(seat.calls) < DEPTH:
+            self._call(Call(EVALUATE, seat, ref, evaluation=pending))
+        for crew in range(len(self.crews)):
+            while self._queues.waits(crew) and (seat := self._emptiest(crew)) is not None and len(seat.calls) < DEPTH:
                 assert seat.blocks is not None
-                tasks = self._group(crew)
+                tasks = self._queues.take(crew, DEPTH * len(self._ready(crew)))
                 jobs, beside = self._packer.pack(tasks, seat.blocks)
                 ref = seat.actor.train_all.remote(jobs, *beside)
-                self._call(_Call(TRAIN, seat, ref, work=sum(map(self._work, tasks)), tasks=tasks))
-
-    def _group(self, crew: int) -> list[Task]:
-        """The task that is due first and, if they are short, some of the next; they wait no more."""
-        waiting = self._waiting[crew]
-        share = len(waiting) // (DEPTH * len(self._ready(crew)))
-        tasks: list[Task] = []
-        seconds = size = 0.0
-        while waiting:
-            number = waiting[0][1]
-            task, _ = self._tasks[number]
-            seconds += self._pace * self._work(task)
-            size += task.params.nbytes
-            full = len(tasks) >= share or seconds > GROUP_SECONDS or size > GROUP_BYTES
-            if tasks and (full or number in self._alone):
-                break
-            heapq.heappop(waiting)
-            tasks.append(task)
-            if number in self._alone:
-                break
-        return tasks
+                self._call(Call(TRAIN, seat, ref, work=sum(map(self._work, tasks)), tasks=tasks))
 
     def _work(self, task: Task) -> float:
         """About proportional to how long it takes."""
         return float(self._packer.samples(task) * task.params.size)
 
-    def _end(self, call: _Call) -> None:
+    def _end(self, call: Call) -> None:
         """A call has ended: with a result, an error in what it ran, or the worker's death."""
         seat, result, wrong = call.seat, None, None
         try:
@@ -283,14 +219,14 @@ class RayPool:
             self._ready_or_load(seat, result)
         self._deliver(call, result, wrong)
 
-    def _cause(self, call: _Call, error: RayError) -> str:
+    def _cause(self, call: Call, error: RayError) -> str:
         """Why a worker is dead."""
         if call.kind not in FIRST:
             return DIED
         cause = getattr(error, "cause", error)
         return f"worker did not start: {_line(str(cause), -1)}"
 
-    def _ready_or_load(self, seat: _Seat, answer: str | Blocks) -> None:
+    def _ready_or_load(self, seat: Seat, answer: str | Blocks) -> None:
         """A worker has said on which node it is, or its host what blocks there are."""
         if isinstance(answer, Blocks):
             seat.blocks = answer
@@ -298,9 +234,9 @@ class RayPool:
             seat.node, seat.blocks = answer, self.blocks
         else:
             seat.node = answer
-            self._call(_Call(LOAD, seat, self.hosts.blocks(answer)))
+            self._call(Call(LOAD, seat, self.hosts.blocks(answer)))
 
-    def _check(self, seat: _Seat) -> None:
+    def _check(self, seat: Seat) -> None:
         """Has this one hung?"""
         if not seat.calls or seat.calls[0].kind in FIRST:
             return
@@ -308,39 +244,31 @@ class RayPool:
         if time.monotonic() - seat.since > bound:
             self._bury(seat, f"worker hung: no answer within {bound:.3g} s")
 
-    def _deliver(self, call: _Call, result: Any, wrong: str | None) -> None:
+    def _deliver(self, call: Call, result: Any, wrong: str | None) -> None:
         """The outcome of a call to whom it is for: its result, or what went wrong."""
         seat, tasks = call.seat.number, call.tasks
         if wrong is None:
             self._take_in(call, result)
         elif len(tasks) == 1:
-            self._alone.add(tasks[0].id)
             self._settle(tasks[0], Fault(tasks[0].id, seat, wrong))
         else:
             self._faults.append(Fault(None, seat, wrong + (f"; {len(tasks)} tasks go again, alone" if tasks else "")))
-            self._alone.update(task.id for task in tasks)
-            self._queue(tasks)
+            self._queues.again(tasks, alone=True)
             if call.evaluation is not None:
                 self._evaluate_again(call.evaluation, wrong)
 
-    def _take_in(self, call: _Call, result: Any) -> None:
+    def _take_in(self, call: Call, result: Any) -> None:
         if call.evaluation is not None:
             call.evaluation.evaluation = result
         elif call.tasks:
             for task, update in zip(call.tasks, result, strict=True):
-                self._alone.discard(task.id)
                 self._settle(task, update)
-            self._pace = sum(update.seconds for update in result) / call.work
+            self._queues.saw(sum(update.seconds for update in result), call.work)
 
     def _settle(self, task: Task, outcome: Update | Fault) -> None:
-        del self._tasks[task.id]
+        self._queues.ended(task, well=isinstance(outcome, Update))
         self._packer.release(task)
         self._outcomes[task.id] = outcome
-
-    def _queue(self, tasks: list[Task]) -> None:
-        for task in tasks:
-            crew = 0 if self.crew_of is None else int(self.crew_of[task.client])
-            heapq.heappush(self._waiting[crew], (self._tasks[task.id][1], task.id))
 
     def _evaluate_again(self, pending: PendingEvaluation, wrong: str) -> None:
         pending.failures += 1
@@ -348,7 +276,7 @@ class RayPool:
             raise RunFailed(f"an evaluation failed {ATTEMPTS} times: {wrong}")
         self._evaluations.append(pending)
 
-    def _bury(self, seat: _Seat, what: str) -> None:
+    def _bury(self, seat: Seat, what: str) -> None:
         """Replace a worker that is dead, or as good as dead, unless it dies again and again."""
         ray.kill(seat.actor)
         del self._seats[seat.number]
@@ -364,7 +292,7 @@ class RayPool:
         culprit, *innocent = seat.calls
         self._deliver(culprit, None, what)
         for call in innocent:
-            self._queue(call.tasks)
+            self._queues.again(call.tasks)
             if call.evaluation is not None:
                 self._evaluations.append(call.evaluation)
 

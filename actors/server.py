@@ -6,7 +6,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
 
-import ray
 import torch
 
 from actors.blocks import Blocks
@@ -61,16 +60,11 @@ class ParameterServer:
         assembly, experiment, setting = self._assembly, self._assembly.experiment, self._setting
         assert self._directory is not None
         store = ShardedStore.of(assembly) if experiment.server_shards > 1 else None
-        pool = self._pool = RayPool(
-            recipe=ray.put(assembly.recipe),
+        pool = self._pool = RayPool.of(
+            assembly,
             blocks=setting.blocks,
-            evaluation_data=ray.put(assembly.data),
-            workers=sum(crew.workers for crew in setting.crews),
-            threads=experiment.threads_per_worker,
-            device=experiment.device,
             crews=setting.crews,
             crew_of=setting.crew_of,
-            placement=experiment.placement,
             hosts=None if setting.fingerprint is None else Hosts(experiment, setting.fingerprint),
             check=None if store is None else store.check,
         )

@@ -24,13 +24,13 @@ import numpy as np
 import pandas as pd
 import ray
 
-from actors.blocks import put_blocks
 from actors.patience import Patience
 from actors.pool import RayPool
 from actors.worker import Worker
 from benchmarks.processes import descendants, title
 from fedraa.assembly import assemble
 from fedraa.checkpoint import newest_first, read
+from fedraa.crews import Crew
 from fedraa.experiment import Experiment
 from fedraa.files import replacing
 from fedraa.front import resume, run
@@ -121,14 +121,9 @@ def at_chosen_tasks(method: str, directory: Path, dose: Dose, rng: np.random.Gen
     marks.mkdir()
     directory.mkdir()
     assembly = assemble(experiment(method, directory, "ray"))
-    pool = RayPool(
-        recipe=ray.put(assembly.recipe),
-        blocks=put_blocks(assembly.data),
-        evaluation_data=ray.put(assembly.data),
-        workers=2,
-        threads=1,
-        device="cpu",
-        gpus=0.0,
+    pool = RayPool.of(
+        assembly,
+        crews=(Crew(2, {"CPU": 1}),),
         worker=doomed(frozenset(tasks[: dose.deaths]), frozenset(tasks[dose.deaths :]), marks),
         patience=Patience(least=FREEZE, factor=0.0),
     )

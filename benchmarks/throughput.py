@@ -21,13 +21,13 @@ import ray
 from rich.console import Console
 from rich.table import Table
 
-from actors.blocks import put_blocks
 from actors.pool import DEPTH, RayPool
 from actors.shard import NOTHING
 from actors.worker import Worker
 from benchmarks.bare import BareProcesses, Settings, Shards, Spent
 from benchmarks.processes import cpu_seconds, descendants, resident_bytes, title
 from fedraa.assembly import assemble
+from fedraa.crews import Crew
 from fedraa.data import Dataset
 from fedraa.experiment import Experiment
 from fedraa.front import run
@@ -328,17 +328,7 @@ def measured(
         if progress.step in (warm, last) and progress.step not in marks:
             marks[progress.step] = (time.perf_counter(), cpu_seconds_of_all())
 
-    pool = _Noting(
-        recipe=ray.put(assembly.recipe),
-        blocks=put_blocks(assembly.data),
-        evaluation_data=ray.put(assembly.data),
-        workers=CORES,
-        threads=1,
-        device="cpu",
-        gpus=0.0,
-        worker=worker,
-        taken=commits,
-    )
+    pool = _Noting.of(assembly, crews=(Crew(CORES, {"CPU": 1}),), worker=worker, taken=commits)
     with TemporaryDirectory() as directory:
         try:
             Runner(assembly, Path(directory), pool, Event(), mark).execute()

@@ -16,6 +16,7 @@ from actors.jobs import INLINE_BYTES, Job, Packer
 from actors.pool import RayPool
 from actors.worker import Worker
 from fedraa.assembly import Assembly, assemble
+from fedraa.crews import Crew
 from fedraa.data import Dataset
 from fedraa.experiment import Experiment
 from fedraa.front import run
@@ -58,16 +59,7 @@ def test_each_task_of_a_group_that_came_to_nothing_goes_again(
 ) -> None:
     undisturbed = run(Experiment(**trial().experiment.model_dump() | {"engine": "local", "out": tmp_path / "local"}))
     assembly = trial()
-    pool = RayPool(
-        recipe=ray.put(assembly.recipe),
-        blocks=put_blocks(assembly.data),
-        evaluation_data=ray.put(assembly.data),
-        workers=2,
-        threads=1,
-        device="cpu",
-        gpus=0.0,
-        worker=once(happens, tmp_path / "mark"),
-    )
+    pool = RayPool.of(assembly, crews=(Crew(2, {"CPU": 1}),), worker=once(happens, tmp_path / "mark"))
     directory = tmp_path / "run"
     directory.mkdir()
     try:

@@ -11,7 +11,6 @@ import ray
 from same_run import same
 
 from actors import engine
-from actors.blocks import put_blocks
 from actors.placement import find_node, server_options
 from actors.pool import RayPool
 from actors.worker import Worker
@@ -47,17 +46,8 @@ def test_a_tier_is_trained_by_its_own_workers(undisturbed: History, tmp_path: Pa
     crews = (parse_crew("1:CPU=1"), parse_crew("1:CPU=0.5,memory=1000000"))
     assembly, there = assemble(trial), tmp_path / "run"
     there.mkdir()
-    pool = RayPool(
-        recipe=ray.put(assembly.recipe),
-        blocks=put_blocks(assembly.data),
-        evaluation_data=ray.put(assembly.data),
-        workers=2,
-        threads=1,
-        device="cpu",
-        worker=Telling,
-        crews=crews,
-        crew_of=crew_of_clients(crews, trial.capabilities, trial.clients),
-    )
+    who = crew_of_clients(crews, trial.capabilities, trial.clients)
+    pool = RayPool.of(assembly, crews=crews, crew_of=who, worker=Telling)
     try:
         Runner(assembly, there, pool, Event()).execute()
     finally:

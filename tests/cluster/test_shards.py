@@ -21,6 +21,7 @@ from actors.shards import ShardedStore
 from actors.worker import Worker
 from benchmarks.processes import descendants, title
 from fedraa.assembly import assemble
+from fedraa.crews import Crew
 from fedraa.experiment import Experiment
 from fedraa.front import run
 from fedraa.history import History
@@ -64,16 +65,7 @@ def execute(
     directory.mkdir(exist_ok=True)
     assembly, stop = assemble(experiment(**{"server_shards": 2, **changes})), Event()
     store = ShardedStore.of(assembly)
-    pool = RayPool(
-        recipe=ray.put(assembly.recipe),
-        blocks=put_blocks(assembly.data),
-        evaluation_data=ray.put(assembly.data),
-        workers=1,
-        threads=1,
-        device="cpu",
-        worker=worker,
-        check=store.check,
-    )
+    pool = RayPool.of(assembly, crews=(Crew(1, {"CPU": 1}),), worker=worker, check=store.check)
     try:
         runner = Runner(assembly, directory, pool, stop, lambda progress: watch(store, stop, progress), store=store)
         return runner.execute(resume=resume)

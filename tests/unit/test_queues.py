@@ -1,0 +1,61 @@
+"""Which waiting tasks travel together."""
+
+import numpy as np
+import pytest
+
+from actors.queues import Queues
+from fedraa.messages import Task
+
+
+def task(number: int, client: int = 0) -> Task:
+    return Task(number, client, 0, 0, 0, 0, (), np.zeros(4, np.float32), 0.1, 1.0)
+
+
+def filled(dues: list[float], pace: float | None = None) -> Queues:
+    """Tasks 0, 1, ... of one unit of work each."""
+    queues = Queues(1, None, lambda task: 1.0)
+    for number, due in enumerate(dues):
+        queues.submit(task(number), due)
+    if pace is not None:
+        queues.saw(pace, 1.0)
+    return queues
+
+
+def taken(queues: Queues, places: int = 1) -> list[int]:
+    return [task.id for task in queues.take(0, places)]
+
+
+def test_the_task_that_is_due_first_goes_first_and_by_itself_until_the_pace_is_known() -> None:
+    queues = filled([3.0, 1.0, 2.0])
+    assert [taken(queues) for _ in range(3)] == [[1], [2], [0]]
+    assert not queues.waits(0)
+
+
+def test_a_group_is_a_fair_share_and_a_tenth_of_a_second_at_most() -> None:
+    assert taken(filled([0.0] * 12, pace=0.001), places=4) == [0, 1, 2]
+    assert taken(filled([0.0] * 12, pace=0.024), places=2) == [0, 1, 2, 3]
+    assert taken(filled([0.0] * 12, pace=1.0), places=2) == [0]
+
+
+def test_who_may_be_what_workers_die_of_travels_alone_until_it_has_ended_well() -> None:
+    queues = filled([0.0, 1.0, 2.0, 3.0], pace=0.001)
+    first = queues.take(0, 1)
+    assert len(first) == 4
+    queues.again(first[1:3], alone=True)
+    queues.ended(first[0], well=True)
+    queues.ended(first[3], well=False)
+    queues.submit(first[3], 3.0)
+    assert [taken(queues) for _ in range(3)] == [[1], [2], [3]]
+    for done in first[1:]:
+        queues.ended(done, well=True)
+        queues.submit(done, 0.0)
+    assert taken(queues) == [1, 2, 3]
+
+
+def test_a_crew_has_a_queue_of_its_own() -> None:
+    queues = Queues(2, np.array([1, 0]), lambda task: 1.0)
+    queues.submit(task(0, client=0), 0.0)
+    queues.submit(task(1, client=1), 0.0)
+    assert [[task.id for task in queues.take(crew, 1)] for crew in (0, 1)] == [[1], [0]]
+    with pytest.raises(IndexError):
+        queues.submit(task(2, client=2), 0.0)
