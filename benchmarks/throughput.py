@@ -59,6 +59,11 @@ class Figure:
     def ratio(self) -> float | None:
         return None if self.floor is None else self.fedraa / self.floor
 
+    def numbers(self) -> list[str]:
+        """As text: fedraa's with its unit, the floor's, their ratio, that of CPU seconds."""
+        others = ("" if value is None else f"{value:.3g}" for value in (self.floor, self.ratio, self.cpu))
+        return [f"{self.fedraa:.3g} {self.unit}", *others]
+
 
 def synthetic(samples: int) -> Dataset:
     """MNIST-shaped noise: speed does not depend on what is learnt."""
@@ -75,23 +80,28 @@ def main(
     samples: int = 60_000,
     out: Path | None = None,
 ) -> None:
-    """Run all measurements, each in turn with its floor; a table of medians and ratios, and JSON."""
+    """Run all measurements, each in turn with its floor; a table of medians and ratios, and JSON as they come."""
     dataset = synthetic(samples)
-    figures = [start_up(repeats)]
+    figures: list[Figure] = []
+
+    def add(*measured: Figure) -> None:
+        figures.extend(measured)
+        for figure in measured:
+            Console().print(" ".join([figure.what, f"({figure.clients}, {figure.model}):", *figure.numbers()]))
+        if out is not None:
+            rows = [asdict(figure) | {"ratio": figure.ratio} for figure in figures]
+            out.write_text(json.dumps(rows, indent=2) + "\n")
+
+    add(start_up(repeats))
     with cluster():
         for model in models:
             for count in clients:
-                figures.append(synchronous(dataset, count, model, repeats))
-                figures += memory(dataset, count, model)
-            figures += asynchronous(dataset, 10, model, repeats)
-            figures += [empty(dataset, model, repeats), mixing(dataset, model), bytes_moved(dataset, model)]
+                add(synchronous(dataset, count, model, repeats), *memory(dataset, count, model))
+            add(*asynchronous(dataset, 10, model, repeats))
+            add(empty(dataset, model, repeats), mixing(dataset, model), bytes_moved(dataset, model))
         few = synthetic(2000)
-        figures += footprint(few, "fedavg", rounds=2)
-        figures += footprint(few, "fed-raa", updates=20, fragments=3)
+        add(*footprint(few, "fedavg", rounds=2), *footprint(few, "fed-raa", updates=20, fragments=3))
     show(figures)
-    if out is not None:
-        rows = [asdict(figure) | {"ratio": figure.ratio} for figure in figures]
-        out.write_text(json.dumps(rows, indent=2) + "\n")
 
 
 @contextmanager
@@ -374,6 +384,5 @@ def median_wall(spent: list[Spent]) -> float:
 def show(figures: list[Figure]) -> None:
     table = Table("what", "clients", "model", "fedraa", "floor", "ratio", "CPU ratio")
     for f in figures:
-        floor, ratio, cpu = ("" if value is None else f"{value:.3g}" for value in (f.floor, f.ratio, f.cpu))
-        table.add_row(f.what, str(f.clients), f.model, f"{f.fedraa:.3g} {f.unit}", floor, ratio, cpu)
+        table.add_row(f.what, str(f.clients), f.model, *f.numbers())
     Console().print(table)
