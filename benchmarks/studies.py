@@ -73,11 +73,12 @@ def report(study: Study, runs: Sequence[Finished], directory: Path, command: str
     """Writes the table as CSV, LaTeX and Markdown with the words, and the picture; shows table and words."""
     found = entries(study, values(study, runs))
     commits = sorted({str(History(run.directory).config["commit"]) for run in runs if not run.failure})
-    made = f"{command}, commit {' and '.join(commits)}"
+    which = f", commit {' and '.join(commits)}"
     base = directory / study.name
-    write_text(base.with_suffix(".csv"), f"# {made}\n{frame(study, found).to_csv(index=False, float_format='%.6g')}")
+    rows = frame(study, found).to_csv(index=False, float_format="%.6g")
+    write_text(base.with_suffix(".csv"), f"# {command}{which}\n{rows}")
     write_text(base.with_suffix(".tex"), latex(study, found))
-    write_text(base.with_suffix(".md"), page(study, found, made))
+    write_text(base.with_suffix(".md"), page(study, found, f"`{command}`{which}"))
     draw(study, runs, found, base.with_suffix(".png"))
     show(rich_table(study, found))
     for sentence in findings(study, found):
@@ -90,4 +91,4 @@ def page(study: Study, found: Sequence[Entry], made: str) -> str:
     told = [f"- {sentence}" for sentence in findings(study, found)]
     notes = [f"- {note}" for note in study.notes]
     parts = [f"# {study.title}", markdown(study, found), caption(study, found) + ".", "\n".join(told), "\n".join(notes)]
-    return "\n\n".join(part for part in [*parts, f"`{made}`"] if part) + "\n"
+    return "\n\n".join(part for part in [*parts, made] if part) + "\n"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import matplotlib.image
 import pytest
+import tyro
 
 from benchmarks.__main__ import COMMANDS
 from fedraa.cli import COMMANDS as COMMANDS_OF_FEDRAA
@@ -74,6 +75,9 @@ def test_every_flag_that_it_names_exists(capsys: pytest.CaptureFixture[str]) -> 
         with pytest.raises(SystemExit):
             main([command, "--help"])
         helps += capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        tyro.extras.subcommand_cli_from_dict(COMMANDS, args=["run", "--help"])
+    helps += capsys.readouterr().out
     ours = re.sub(r"^ray .*$", "", README, flags=re.MULTILINE)  # Ray has flags of its own
     flags = set(re.findall(r"(?<![\w-])--[a-z-]+", ours)) - {"--help"}
     assert len(flags) > 20
