@@ -19,7 +19,7 @@ from fedraa.local.split import SplitBody
 from fedraa.messages import Task, Update, Vector
 from fedraa.models import set_scaler_rate
 from fedraa.streams import generator, torch_seed
-from fedraa.submodels import Traced
+from fedraa.submodels import Traced, trainable
 
 EPSILON = 1e-12  # guards divisions by a gradient norm
 FULL_BATCH = 1024  # minibatch of the full-batch gradient: a matter of memory, not of the result
@@ -37,13 +37,10 @@ class Body:
     gradient: Tensor
 
     @classmethod
-    def of(cls, module: nn.Module, device: torch.device) -> "Body":
-        module = module.to(device).train()
-        parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        weights = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
-        gradient = torch.zeros_like(weights)
+    def of(cls, module: nn.Module, weights: Tensor, gradient: Tensor) -> "Body":
+        """The module with its weights, to be loaded, and gradients in these buffers."""
         start = 0
-        for parameter in parameters:
+        for parameter in trainable(module.to(weights.device).train()):
             end = start + parameter.numel()
             parameter.data = weights[start:end].view(parameter.shape)
             parameter.grad = gradient[start:end].view(parameter.shape)
@@ -65,6 +62,8 @@ class Body:
 
 class Trainer:
     """Trains tasks one after another; holds no client's state, only one module per submodel shape.
+
+    The weights of all these modules are in one buffer, their gradients in another, as large as the largest needs.
 
     A result depends on the task, the shard and the seed alone, never on what was trained before: optimiser
     buffers start at zero for each task, minibatches and dropout are drawn from (seed, client, turn).
@@ -92,6 +91,7 @@ class Trainer:
         self._fragment_scale = fragment_scale
         self._bf16 = bf16
         self._bodies: dict[tuple[int, ...], Body] = {}
+        self._weights = self._gradient = torch.empty(0, device=self._device)
         if resident_bytes is None:
             resident_bytes = RESIDENT_BYTES if self._device.type == "cuda" else 0
         self._resident_bytes, self._held = resident_bytes, 0
@@ -199,7 +199,11 @@ class Trainer:
                 scale_readers(module, self._traced, widths)
             if self._solver.split:
                 module = SplitBody(module, self._solver.split)
-            self._bodies[widths] = Body.of(module, self._device)
+            size = sum(parameter.numel() for parameter in trainable(module))
+            if size > len(self._weights):
+                self._bodies.clear()
+                self._weights, self._gradient = (torch.empty(size, device=self._device) for _ in range(2))
+            self._bodies[widths] = Body.of(module, self._weights[:size], self._gradient[:size])
         return self._bodies[widths]
 
 

@@ -92,8 +92,8 @@ def blend(params: Vector, where: Index | slice, new: Vector, mix: float) -> None
 
     However the coordinates are divided among calls, the bits are the same.
     """
-    if isinstance(where, slice):
-        params[where] *= np.float32(1 - mix)
-        params[where] += np.float32(mix) * new
-    else:
-        params[where] = np.float32(1 - mix) * params[where] + np.float32(mix) * new
+    mixed = params[where]
+    mixed *= np.float32(1 - mix)
+    mixed += np.float32(mix) * new
+    if not isinstance(where, slice):  # of which it is a view
+        params[where] = mixed

@@ -1,7 +1,7 @@
 """Which part of a model a client trains: width groups of any module, dense cuts, index sets, masks, costs."""
 
 from fedraa.submodels.cost import Cost, measure
-from fedraa.submodels.flat import flatten, hollow, load
+from fedraa.submodels.flat import flatten, hollow, load, trainable
 from fedraa.submodels.indices import (
     disjoint,
     fragments,
@@ -35,5 +35,6 @@ __all__ = [
     "random_units",
     "regions",
     "trace",
+    "trainable",
     "window",
 ]

@@ -83,3 +83,19 @@ def test_the_device_cache_keeps_no_view_of_the_data() -> None:
     trained(assembly, trainer, 0)
     kept = trainer._resident[0][0]
     assert kept.data_ptr() != torch.from_numpy(assembly.data.client(0)[0]).data_ptr()
+
+
+def test_submodels_of_all_shapes_share_two_buffers_and_leave_each_other_nothing() -> None:
+    assembly = run()
+    full = assembly.traced.widths(assembly.traced.full())
+    small = tuple(width // 2 for width in full)
+
+    def train(trainer: Trainer, widths: tuple[int, ...]) -> np.ndarray:
+        index = assembly.traced.flat_index(tuple(np.arange(width) for width in widths))
+        task = Task(0, 0, 0, 0, 0, 0, widths, assembly.params[index], 0.1, 1.0)
+        return trainer.train(task, *assembly.data.client(0)).params
+
+    trainer = assembly.recipe.trainer("cpu")
+    for widths in (small, full, small, full):
+        np.testing.assert_array_equal(train(trainer, widths), train(assembly.recipe.trainer("cpu"), widths))
+    assert len(trainer._weights) == len(trainer._gradient) == assembly.traced.size
