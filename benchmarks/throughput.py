@@ -81,6 +81,7 @@ def main(
     out: Path | None = None,
 ) -> None:
     """Run all measurements, each in turn with its floor; a table of medians and ratios, and JSON as they come."""
+    check(clients, models, repeats, samples, out)
     dataset = synthetic(samples)
     figures: list[Figure] = []
 
@@ -102,6 +103,18 @@ def main(
         few = synthetic(2000)
         add(*footprint(few, "fedavg", rounds=2), *footprint(few, "fed-raa", updates=20, fragments=3))
     show(figures)
+
+
+def check(clients: tuple[int, ...], models: tuple[str, ...], repeats: int, samples: int, out: Path | None) -> None:
+    """ValueError for what could not be measured, before minutes have gone into it."""
+    if wrong := [count for count in clients if not 1 <= count <= samples]:
+        raise ValueError(f"clients: got {wrong[0]}; give numbers from 1 to {samples}, the samples")
+    if wrong_models := [model for model in models if model not in MODELS]:
+        raise ValueError(f"models: there is no {wrong_models[0]!r}; choose among {', '.join(MODELS)}")
+    if repeats < 1:
+        raise ValueError(f"repeats: got {repeats}; give at least 1")
+    if out is not None and not out.parent.is_dir():
+        raise ValueError(f"out: there is no folder {out.parent}; make it, or choose another")
 
 
 @contextmanager
