@@ -45,7 +45,7 @@ def kind(process: int) -> str | None:
 
 def stored() -> float:
     """Bytes in use in the object store."""
-    whole, free = ray.cluster_resources(), ray.available_resources()  # type: ignore[no-untyped-call]  # Ray's own
+    whole, free = ray.cluster_resources(), ray.available_resources()  # type: ignore[no-untyped-call]  # ray leaves them untyped
     return float(whole["object_store_memory"] - free.get("object_store_memory", 0.0))
 
 

@@ -25,7 +25,8 @@ from actors.pool import DEPTH, RayPool
 from actors.shard import NOTHING
 from actors.worker import Worker
 from benchmarks.bare import BareProcesses, Settings, Shards, Spent
-from benchmarks.processes import cpu_seconds, descendants, resident_bytes, title
+from benchmarks.memory import kind, stored
+from benchmarks.processes import cpu_seconds, descendants, resident_bytes
 from fedraa.assembly import assemble
 from fedraa.crews import Crew
 from fedraa.data import Dataset
@@ -253,12 +254,9 @@ def footprint(dataset: Dataset, method: str, clients: int = 10, **budget: Any) -
     submodel = max(assembly.measure(part.widths).bytes for part in assembly.parts)
     return [
         Figure(
-            f"{method}: {what} beyond its base", clients, WIDEST, "MB", (peaks[kind] - base[kind]) / 1e6, floor / 1e6
+            f"{method}: {what} beyond its base", clients, WIDEST, "MB", (peaks[what] - base[what]) / 1e6, floor / 1e6
         )
-        for what, kind, floor in (
-            ("server", "ParameterServer", Need.of(assembly).server),
-            ("worker", "Worker", 3 * submodel),
-        )
+        for what, floor in (("server", Need.of(assembly).server), ("worker", 3 * submodel))
     ]
 
 
@@ -267,21 +265,16 @@ def peak_bytes(experiment: Experiment, dataset: Dataset) -> dict[str, float]:
     peaks: dict[str, float] = defaultdict(float)
     ended = Event()
 
-    def actors() -> Iterator[tuple[str, int]]:
-        for process in descendants(os.getpid()):
-            name = title(process).partition(" ")[0].removeprefix("ray::").partition(".")[0]
-            if name in ("ParameterServer", "Worker"):
-                yield name, process
+    def actors() -> list[tuple[str, int]]:
+        return [(name, process) for process in descendants(os.getpid()) if (name := kind(process)) is not None]
 
     def look() -> None:
         while not ended.wait(LOOK_SECONDS):
             for name, process in actors():
                 peaks[name] = max(peaks[name], resident_bytes(process))
-            held = "object_store_memory"
-            there, free = ray.cluster_resources(), ray.available_resources()  # type: ignore[no-untyped-call]  # untyped
-            peaks["object store"] = max(peaks["object store"], there[held] - free.get(held, 0.0))
+            peaks["object store"] = max(peaks["object store"], stored())
 
-    while any(actors()):  # of the run before, which are going
+    while actors():  # of the run before, which are going
         time.sleep(LOOK_SECONDS)
     looking = Thread(target=look)
     looking.start()

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from fedraa.messages import Vector
 from fedraa.submodels import Cost
+from fedraa.submodels.cost import Meter
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def measure_stem(module: nn.Module, at: int, example: Tensor) -> Stem:
     """The client's part of a model split after its first `at` layers; `example` is a batch [b, ...]."""
     layers = check_split(module, at)
     stem = copy.deepcopy(nn.Sequential(*layers[:at])).train()
-    with FlopCounterMode(display=False) as counter:
+    with Meter() as meter:
         activations = stem(example)
         if activations.requires_grad:
             activations.sum().backward()
@@ -95,7 +95,7 @@ def measure_stem(module: nn.Module, at: int, example: Tensor) -> Stem:
     if params == 0:
         raise ValueError(f"split: {at} leaves the client no parameter to train; split after a later layer")
     crossing = activations[0].numel()
-    flops = counter.get_total_flops() / len(example)
+    flops = meter.flops / len(example)
     memory = 4 * (3 * params + len(example) * (example[0].numel() + crossing))
     return Stem(Cost(params, 4 * params, flops, memory), crossing)
 

@@ -53,7 +53,7 @@ def measure(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tensor)
 def _measure(module: nn.Module, example: Tensor) -> Cost:
     module.train()
     params = sum(p.numel() for p in trainable(module))
-    with torch.random.fork_rng(), _Meter() as meter:  # SGD's own step is in place: it adds to neither
+    with torch.random.fork_rng(), Meter() as meter:  # SGD's own step is in place: it adds to neither
         torch.autograd.backward([_loss(module, example)])
     still = sum(x.numel() * x.element_size() for x in (*module.parameters(), *module.buffers()))
     return Cost(params=params, bytes=_BYTES * params, flops=meter.flops / len(example), memory=still + meter.peak)
@@ -84,7 +84,7 @@ def _attention(query: Sequence[int], key: Sequence[int], value: Sequence[int], *
 def _attention_backward(
     grad_out: Sequence[int], query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: object, **__: object
 ) -> int:
-    return int(sdpa_backward_flop_count(grad_out, query, key, value))  # type: ignore[no-untyped-call]
+    return int(sdpa_backward_flop_count(grad_out, query, key, value))  # type: ignore[no-untyped-call]  # likewise
 
 
 # Torch counts no attention on a CPU at all.
@@ -94,7 +94,7 @@ _OURS = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
 }
 _FORMULAS = flop_registry | {
-    operator: shape_wrapper(formula)  # type: ignore[no-untyped-call]
+    operator: shape_wrapper(formula)  # type: ignore[no-untyped-call]  # likewise
     for operator, formula in _OURS.items()
 }
 
@@ -104,7 +104,7 @@ def _loss(module: nn.Module, example: Tensor) -> Tensor:
     return torch.stack(out).sum()
 
 
-class _Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While active: counts the floating-point operations, and the bytes of all storages made, while they live.
 
     torch's FlopCounterMode with `flop_registry`, less an import of torch._dynamo that takes a second.
