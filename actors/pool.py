@@ -15,7 +15,7 @@ from actors.blocks import Blocks, put_blocks
 from actors.host import Hosts
 from actors.jobs import Packer
 from actors.patience import Patience
-from actors.placement import crew_of, crews, worker_options
+from actors.placement import worker_options
 from actors.queues import Queues
 from actors.seats import EVALUATE, FIRST, LOAD, START, TRAIN, Call, PendingEvaluation, Seat
 from actors.worker import Worker
@@ -50,10 +50,10 @@ class RayPool:
     blocks: Blocks
     evaluation_data: ray.ObjectRef[Any]
     crews: tuple[Crew, ...]
-    crew_of: Index | None
     threads: int
     device: str
     placement: str
+    crew_of: Index | None = None
     worker: type[Worker] = Worker
     patience: Patience = field(default_factory=Patience)
     hosts: Hosts | None = None
@@ -67,19 +67,17 @@ class RayPool:
 
     @classmethod
     def of(cls, assembly: Assembly, **given: Any) -> Self:
-        """The pool of a run, but for the fields that are `given`: its workers start."""
+        """The pool of a run with the fields that are `given`, `crews` at least: its workers start."""
         experiment = assembly.experiment
         if "blocks" not in given:
             given["blocks"] = put_blocks(assembly.data)
-        if "crews" not in given:
-            given |= {"crews": crews(experiment), "crew_of": crew_of(experiment)}
         return cls(
             recipe=ray.put(assembly.recipe),
             evaluation_data=ray.put(assembly.data),
             threads=experiment.threads_per_worker,
             device=experiment.device,
             placement=experiment.placement,
-            **{"crew_of": None} | given,
+            **given,
         )
 
     def __post_init__(self) -> None:
