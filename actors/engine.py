@@ -18,6 +18,7 @@ from ray.exceptions import RayActorError, RayTaskError
 from actors.attach import CLIENT, attach
 from actors.blocks import Blocks, put_blocks
 from actors.host import fingerprint
+from actors.memory import lean
 from actors.mirror import Mirror, mirrored
 from actors.operations import NAMESPACE, server_name
 from actors.placement import crew_of, crews, find_node, server_options
@@ -166,13 +167,14 @@ def cluster(experiment: Experiment) -> Iterator[None]:
     address = cluster_address(experiment)
     with TemporaryDirectory(prefix="fedraa-", ignore_cleanup_errors=True) as directory:
         if address is None:
-            ray.init(
-                num_cpus=max(os.cpu_count() or 1, workers(experiment) * experiment.threads_per_worker),
-                include_dashboard=False,
-                logging_level=logging.ERROR,
-                log_to_driver=False,
-                _temp_dir=directory,
-            )
+            with lean():
+                ray.init(
+                    num_cpus=max(os.cpu_count() or 1, workers(experiment) * experiment.threads_per_worker),
+                    include_dashboard=False,
+                    logging_level=logging.ERROR,
+                    log_to_driver=False,
+                    _temp_dir=directory,
+                )
         else:
             attach(address)
         try:

@@ -59,6 +59,15 @@ class Packer:
     blocks: Blocks
     _objects: dict[int, _Object] = field(default_factory=dict)
 
+    def share(self, array: Array) -> Array:
+        """The array as a view of the object store, for tasks to carry; itself if it is too small for that."""
+        if array.nbytes < INLINE_BYTES:
+            return array
+        ref = ray.put(array)
+        view: Array = ray.get(ref)
+        self._objects[id(view)] = _Object(view, ref=ref)
+        return view
+
     def expect(self, task: Task) -> None:
         for array in _large(task):
             self._objects.setdefault(id(array), _Object(array)).uses += 1

@@ -89,6 +89,9 @@ class RayPool:
             for _ in range(crew.workers):
                 self._spawn(next(numbers), number, deaths=0)
 
+    def share(self, params: Vector) -> Vector:
+        return self._packer.share(params)
+
     def submit(self, task: Task, due: float) -> None:
         self._packer.expect(task)
         self._queues.submit(task, due)

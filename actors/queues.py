@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from fedraa.messages import Index, Task
 
 GROUP_SECONDS = 0.1  # of training in one call, of more than one task: a call costs milliseconds
-GROUP_BYTES = 32 * 2**20  # of answers to one call
+GROUP_BYTES = 8 * 2**20  # of answers to one call
 
 
 class Queues:

@@ -21,6 +21,7 @@ import ray
 from rich.console import Console
 from rich.table import Table
 
+from actors.memory import lean
 from actors.pool import DEPTH, RayPool
 from actors.shard import NOTHING
 from actors.worker import Worker
@@ -121,7 +122,8 @@ def check(clients: tuple[int, ...], models: tuple[str, ...], repeats: int, sampl
 @contextmanager
 def cluster() -> Iterator[None]:
     """One Ray for all measurements; the driver trains nothing, so each core has a worker."""
-    ray.init("local", num_cpus=CORES, include_dashboard=False, log_to_driver=False)
+    with lean():
+        ray.init("local", num_cpus=CORES, include_dashboard=False, log_to_driver=False)
     try:
         yield
     finally:

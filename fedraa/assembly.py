@@ -30,7 +30,7 @@ from fedraa.server.optimisers import Sgd
 from fedraa.server.participation import Participation
 from fedraa.server.pruning import AdaptivePruning
 from fedraa.server.rounds import RoundServer, ScheduledDrawer
-from fedraa.server.store import LocalStore, Store
+from fedraa.server.store import LocalStore, Share, Store, stay
 from fedraa.submodels import IndexSet, Traced, flatten, hollow, trace
 from fedraa.submodels.cost import Cost, measure
 from fedraa.submodels.indices import fragments, owners
@@ -112,8 +112,11 @@ class Assembly:
         widths = {part.widths for part in self.parts} | {self.traced.widths(self.traced.full())}
         return {shape: self.measure(shape) for shape in sorted(widths)}
 
-    def server(self, record: Record, store: Store | None = None) -> Server:
-        """The method's server, at its start; `store` keeps an asynchronous one's parameters (default: itself)."""
+    def server(self, record: Record, store: Store | None = None, share: Share = stay) -> Server:
+        """The method's server, at its start; `store` keeps an asynchronous one's parameters.
+
+        The default keeps them itself, and puts what it sends where `share` says.
+        """
         experiment, solver = self.experiment, self.method.local
         factor = lr_schedule(solver.lr_schedule)
         ledger = Ledger(self.data.sizes.tolist(), self.costs(), record, lambda step: solver.lr * factor(step))
@@ -121,7 +124,7 @@ class Assembly:
         if isinstance(update, StalenessMix | Buffer):
             assert isinstance(schedule, Asynchronous)
             return AsyncServer(
-                store or LocalStore(self.params.copy(), self.parts, update.bind(self.traced.size)),
+                store or LocalStore(self.params.copy(), self.parts, update.bind(self.traced.size), share),
                 self.parts,
                 SCHEDULERS[schedule.scheduler],
                 ledger,

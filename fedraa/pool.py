@@ -26,6 +26,9 @@ class Pool(Protocol):
 
     workers: int
 
+    def share(self, params: Vector) -> Vector:
+        """The buffer where workers read it too, so that it is held but once; it never changes again."""
+
     def submit(self, task: Task, due: float) -> None:
         """Train the task some time; tasks due earlier go first."""
 
@@ -70,6 +73,9 @@ class LocalPool:
         self._data = data
         self._tasks: OrderedDict[int, Task] = OrderedDict()
         self._training = False
+
+    def share(self, params: Vector) -> Vector:
+        return params
 
     def submit(self, task: Task, due: float) -> None:
         self._tasks[task.id] = task

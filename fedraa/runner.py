@@ -57,7 +57,7 @@ class Runner:
         self._store = store
         experiment = assembly.experiment
         self._loop = Loop(
-            assembly.server(self._log.record, store),
+            assembly.server(self._log.record, store, pool.share),
             pool,
             self._log,
             limits=assembly.limits,

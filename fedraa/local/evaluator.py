@@ -1,6 +1,5 @@
 """The full model on the test set, and on each client's own share of it."""
 
-import copy
 import time
 
 import numpy as np
@@ -12,7 +11,7 @@ from torch.nn import functional as F
 from fedraa.data import Federated
 from fedraa.messages import Evaluation, Vector
 from fedraa.models.statistics import reestimate_statistics
-from fedraa.submodels import Traced, hollow, load
+from fedraa.submodels import Traced, hollow, load, twin
 
 BATCH = 1024
 # Enough samples for the statistics of a normalisation layer; more only costs time.
@@ -24,7 +23,7 @@ class Evaluator:
 
     def __init__(self, traced: Traced, data: Federated, *, device: str = "cpu") -> None:
         self._device = torch.device(device)
-        self._module = copy.deepcopy(traced.module)  # which gives the weights memory
+        self._module = twin(traced.module)
         hollow(self._module)
         self._module.to(self._device)
         self._data = data
@@ -54,12 +53,12 @@ class Evaluator:
         )
 
     def prepare(self, params: Vector) -> nn.Module:
-        """The module with these parameters, ready for inference.
+        """The module with these parameters, ready for inference; on a CPU they are the array's own memory.
 
         Running statistics never travel: a model with batch normalisation first re-estimates them in one pass
         over training samples (HeteroFL's static batch normalisation).
         """
-        load(self._module, params)
+        load(self._module, params, writable=False)
         reestimate_statistics(self._module, self._data.x_train[:STATISTICS_SAMPLES], batch=BATCH)
         return self._module.eval()
 

@@ -51,6 +51,11 @@ class Solver:
         """Forward-backward passes per step: SAM and the input adversary take one more each."""
         return 1 + bool(self.sam) + self.adversary
 
+    @property
+    def needs_whole_gradient(self) -> bool:
+        """Whether a step looks at the gradient of all parameters at once, for its norm or to keep it."""
+        return bool(self.sam or self.clip or self.full_gradient or self.squares)
+
     def samples(self, shard: int) -> int:
         """Training samples that one task processes in its steps on a shard of that size."""
         if self.steps is None:

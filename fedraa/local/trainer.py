@@ -2,8 +2,8 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from weakref import proxy
 
 import numpy as np
 import numpy.typing as npt
@@ -19,33 +19,49 @@ from fedraa.local.split import SplitBody
 from fedraa.messages import Task, Update, Vector
 from fedraa.models import set_scaler_rate
 from fedraa.streams import generator, torch_seed
-from fedraa.submodels import Traced, trainable
+from fedraa.submodels import Traced, hollow, trainable, view
 
 EPSILON = 1e-12  # guards divisions by a gradient norm
 FULL_BATCH = 1024  # minibatch of the full-batch gradient: a matter of memory, not of the result
 RESIDENT_BYTES = 2 * 2**30  # of shards that a trainer keeps on a GPU
+BY_PIECE = 2**19  # numbers in a submodel, about what a core's cache holds, from which descent goes by parameter
 
 Shard = tuple[Tensor, Tensor]
+Take = Callable[[slice, Tensor], None]
 
 
-@dataclass(frozen=True, eq=False)
 class Body:
-    """A dense submodel whose parameters and gradients are views of flat buffers [k]."""
+    """A dense submodel whose parameters are views of the buffer `weights` [k], ready to be loaded.
 
-    module: nn.Module
-    weights: Tensor
-    gradient: Tensor
+    So are their gradients of `gradient` [k]. Without it the backward pass hands each parameter's gradient on as soon
+    as it is there, and keeps none.
+    """
 
-    @classmethod
-    def of(cls, module: nn.Module, weights: Tensor, gradient: Tensor) -> "Body":
-        """The module with its weights, to be loaded, and gradients in these buffers."""
-        start = 0
+    def __init__(self, module: nn.Module, weights: Tensor, gradient: Tensor | None) -> None:
+        self.module, self.weights, self._gradient = module, weights, gradient
+        self._waiting: dict[nn.Parameter, slice] = {}
+        self._take: Take | None = None
+        self._pieces: dict[nn.Parameter, slice] = {}
+        body, start = proxy(self), 0  # no cycle: a body's buffers go when it goes
         for parameter in trainable(module.to(weights.device).train()):
-            end = start + parameter.numel()
-            parameter.data = weights[start:end].view(parameter.shape)
-            parameter.grad = gradient[start:end].view(parameter.shape)
-            start = end
-        return cls(module, weights, gradient)
+            piece = slice(start, start + parameter.numel())
+            parameter.data = weights[piece].view(parameter.shape)
+            if gradient is not None:
+                parameter.grad = gradient[piece].view(parameter.shape)
+            else:
+                parameter.register_post_accumulate_grad_hook(lambda trained: body.hand_on(trained))  # type: ignore[no-untyped-call]
+            self._pieces[parameter] = piece
+            start = piece.stop
+
+    @property
+    def whole(self) -> bool:
+        """Whether it holds the gradient of all parameters at once."""
+        return self._gradient is not None
+
+    @property
+    def gradient(self) -> Tensor:
+        assert self._gradient is not None
+        return self._gradient
 
     def load(self, params: Vector) -> None:
         """Takes the weights from a buffer [k], which may be read-only."""
@@ -58,6 +74,24 @@ class Body:
         """Leaves the gradient of the loss in `gradient`."""
         self.gradient.zero_()
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves Tensor.backward untyped
+
+    def backward_by_piece(self, loss: Tensor, take: Take) -> None:
+        """Hands the gradient of the loss to `take`, for each parameter once, flat and with its piece of the buffer.
+
+        By then nothing that the backward pass still needs depends on the parameter: `take` may change it.
+        """
+        self._waiting, self._take = dict(self._pieces), take
+        loss.backward()  # type: ignore[no-untyped-call]
+        for piece in self._waiting.values():  # of parameters that the loss does not depend on
+            take(piece, torch.zeros_like(self.weights[piece]))
+        self._take = None
+
+    def hand_on(self, parameter: nn.Parameter) -> None:
+        """The parameter's gradient is there."""
+        assert parameter.grad is not None
+        assert self._take is not None
+        self._take(self._waiting.pop(parameter), parameter.grad.view(-1))
+        parameter.grad = None
 
 
 class Trainer:
@@ -194,16 +228,20 @@ class Trainer:
     def _body(self, widths: tuple[int, ...]) -> Body:
         if widths not in self._bodies:
             module = self._traced.skeleton(widths)
+            hollow(module)
             set_scaler_rate(module, rate(self._traced, widths))
             if self._fragment_scale:
                 scale_readers(module, self._traced, widths)
             if self._solver.split:
                 module = SplitBody(module, self._solver.split)
             size = sum(parameter.numel() for parameter in trainable(module))
-            if size > len(self._weights):
-                self._bodies.clear()
-                self._weights, self._gradient = (torch.empty(size, device=self._device) for _ in range(2))
-            self._bodies[widths] = Body.of(module, self._weights[:size], self._gradient[:size])
+            held = 0 if size >= BY_PIECE and not self._solver.needs_whole_gradient else size
+            sizes = max(size, len(self._weights)), max(held, len(self._gradient))
+            if sizes != (len(self._weights), len(self._gradient)):
+                self._bodies.clear()  # the old buffers go before the new come
+                self._weights = self._gradient = torch.empty(0)
+                self._weights, self._gradient = (torch.empty(length, device=self._device) for length in sizes)
+            self._bodies[widths] = Body(module, self._weights[:size], self._gradient[:size] if held else None)
         return self._bodies[widths]
 
 
@@ -237,7 +275,9 @@ class Descent:
         self._mask = None if task.mask is None else tensor(task.mask).to(torch.float32)
         body.load(task.params)
         self._masked(body.weights)
-        self._anchor = body.weights.clone() if solver.proximal or self._compressor.kind != "none" else body.weights
+        self._anchor = body.weights
+        if solver.proximal or self._compressor.kind != "none":
+            self._anchor = body.weights.clone() if self._mask is not None else view(task.params).to(device)
         self._velocity = torch.zeros_like(body.weights) if solver.momentum else None
         self._control = tensor(task.extras["control"]) if solver.control else None
         self._drift = tensor(task.extras["momentum"]) if "momentum" in task.extras else None
@@ -257,17 +297,26 @@ class Descent:
 
     def step(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """One step on a minibatch; returns its loss at the weights before the step."""
-        solver, w, g = self._solver, self.body.weights, self.body.gradient
         if self.adversary is not None:
             self.adversary.ascend(self.loss(self.adversary.perturb(inputs), labels) * len(labels))
             inputs = self.adversary.perturb(inputs).detach()
-        loss = self._loss_gradient(inputs, labels)
+        if self.body.whole:
+            loss = self._loss_gradient(inputs, labels)
+            self._descend(slice(None), self.body.gradient)
+        else:
+            loss = self.loss(inputs, labels)
+            self.body.backward_by_piece(loss, lambda piece, g: self._descend(piece, self._masked(g, piece)))
+        return loss.detach()
+
+    def _descend(self, piece: slice, g: Tensor) -> None:
+        """Takes the step on one piece of the buffer, given its masked gradient, which it uses up."""
+        solver, w = self._solver, self.body.weights[piece]
         if solver.proximal:
-            g.add_(w, alpha=solver.proximal).sub_(self._anchor, alpha=solver.proximal)
+            g.add_(w, alpha=solver.proximal).sub_(self._anchor[piece], alpha=solver.proximal)
         if self._control is not None:
-            self._masked(g.add_(self._control))
+            self._masked(g.add_(self._control[piece]), piece)
         if self._drift is not None:
-            self._masked(g.mul_(solver.fresh).add_(self._drift, alpha=1 - solver.fresh))
+            self._masked(g.mul_(solver.fresh).add_(self._drift[piece], alpha=1 - solver.fresh), piece)
         if solver.clip:
             g.mul_(torch.clamp(solver.clip / (torch.linalg.vector_norm(g) + EPSILON), max=1.0))
         if solver.weight_decay:
@@ -275,8 +324,7 @@ class Descent:
         if self._velocity is None:
             w.sub_(g, alpha=self._lr)
         else:
-            w.sub_(self._velocity.mul_(solver.momentum).add_(g), alpha=self._lr)
-        return loss
+            w.sub_(self._velocity[piece].mul_(solver.momentum).add_(g), alpha=self._lr)
 
     def loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """Mean cross-entropy; with `label_masked`, logits of labels that the client lacks are set to 0."""
@@ -308,8 +356,7 @@ class Descent:
             self.body.backward(self.loss(inputs, labels))
             self._masked(g)
             w.copy_(self._unperturbed)
-        return loss.detach()
+        return loss
 
-    def _masked(self, g: Tensor) -> None:
-        if self._mask is not None:
-            g.mul_(self._mask)
+    def _masked(self, g: Tensor, piece: slice = slice(None)) -> Tensor:
+        return g if self._mask is None else g.mul_(self._mask[piece])

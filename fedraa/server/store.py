@@ -1,12 +1,19 @@
 """Where an asynchronous server keeps its parameters: here, or whoever else can cut a fragment and mix one in."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from fedraa.checkpoint import State
 from fedraa.messages import Cut, Task, Update, Vector
 from fedraa.server.mixing import Rule
 from fedraa.submodels.policies import Choice, Part
+
+Share = Callable[[Vector], Vector]
+
+
+def stay(params: Vector) -> Vector:
+    """Shares nothing: the buffer stays where it is."""
+    return params
 
 
 class Store(Protocol):
@@ -41,15 +48,22 @@ class Store(Protocol):
 class LocalStore:
     """All in this process: one array per version of a fragment, and so one transfer, however many pull it."""
 
-    def __init__(self, params: Vector, fragments: Sequence[Part], rule: Rule) -> None:
+    def __init__(
+        self,
+        params: Vector,
+        fragments: Sequence[Part],
+        rule: Rule,
+        share: Share = stay,
+    ) -> None:
+        """`share` puts a buffer where workers read it too."""
         self.params = params
-        self._rule = rule
+        self._rule, self._share = rule, share
         self._choices = [Choice(j, part) for j, part in enumerate(fragments)]
         self._cuts: dict[int, tuple[int, Cut]] = {}
 
     def cut(self, fragment: int, version: int) -> Cut:
         if fragment not in self._cuts or self._cuts[fragment][0] != version:
-            self._cuts[fragment] = (version, Cut(self._choices[fragment].part.take(self.params)))
+            self._cuts[fragment] = (version, Cut(self._share(self._choices[fragment].part.take(self.params))))
         return self._cuts[fragment][1]
 
     def take(self, task: Task, update: Update, stale: int) -> tuple[float, bool]:

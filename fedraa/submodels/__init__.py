@@ -1,7 +1,7 @@
 """Which part of a model a client trains: width groups of any module, dense cuts, index sets, masks, costs."""
 
 from fedraa.submodels.cost import Cost, measure
-from fedraa.submodels.flat import flatten, hollow, load, trainable
+from fedraa.submodels.flat import flatten, hollow, load, trainable, twin, view
 from fedraa.submodels.indices import (
     disjoint,
     fragments,
@@ -36,5 +36,7 @@ __all__ = [
     "regions",
     "trace",
     "trainable",
+    "twin",
+    "view",
     "window",
 ]

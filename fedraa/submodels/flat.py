@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
+
 import numpy as np
 import torch
 from torch import nn
@@ -13,16 +16,17 @@ def flatten(module: nn.Module) -> np.ndarray:
     return np.concatenate([np.zeros(0, np.float32), *parts])
 
 
-def load(module: nn.Module, vector: np.ndarray) -> None:
+def load(module: nn.Module, vector: np.ndarray, *, writable: bool = True) -> None:
     """Make the trainable parameters views of a copy of a vector that `flatten` made of a module of this shape.
 
+    Unless they are to be `writable`: then they are views of the vector itself where the module is on the CPU.
     Raises ValueError if the length does not match.
     """
     parameters = trainable(module)
     size = sum(p.numel() for p in parameters)
     if vector.shape != (size,):
         raise ValueError(f"vector: shape {vector.shape} given, this module takes ({size},)")
-    flat = torch.tensor(vector)  # a copy: vectors read from an object store are not writable
+    flat = torch.tensor(vector) if writable else view(vector)
     start = 0
     for p in parameters:
         p.data = flat[start : start + p.numel()].view(p.shape).to(p)
@@ -35,6 +39,18 @@ def hollow(module: nn.Module) -> None:
         p.data = p.new_zeros(()).expand(p.shape)
 
 
+def twin(module: nn.Module) -> nn.Module:
+    """A copy of the module that shares the memory of its parameters, until either is given another."""
+    return copy.deepcopy(module, {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in module.parameters()})
+
+
 def trainable(module: nn.Module) -> list[nn.Parameter]:
     """The parameters that the flat vector holds, in its order."""
     return [p for p in module.parameters() if p.requires_grad]
+
+
+def view(array: np.ndarray) -> torch.Tensor:
+    """A tensor in the array's own memory, which may be read-only as the object store's is: never write to it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(array)

@@ -36,7 +36,7 @@ class Part:
 
     def take(self, params: npt.NDArray[np.generic]) -> Vector:
         """A copy of the part's coordinates [k] of a full vector [d]."""
-        return np.array(params if self.index is None else params[self.index], np.float32)
+        return params.astype(np.float32) if self.index is None else params[self.index].astype(np.float32, copy=False)
 
 
 @dataclass(frozen=True, eq=False)

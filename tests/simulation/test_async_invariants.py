@@ -26,6 +26,9 @@ class Still:
     def __init__(self) -> None:
         self._tasks: dict[int, Task] = {}
 
+    def share(self, params: Vector) -> Vector:
+        return params
+
     def submit(self, task: Task, due: float) -> None:
         self._tasks[task.id] = task
 

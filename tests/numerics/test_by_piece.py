@@ -1,0 +1,111 @@
+"""Descent by parameter, for large submodels: the bits of descent on the whole buffer, and no gradient kept."""
+
+from typing import Any
+from weakref import ref
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedraa.local import Solver, Trainer
+from fedraa.local import trainer as local
+from fedraa.messages import Task
+from fedraa.submodels import flatten, trace
+
+RNG = np.random.default_rng(3)
+X = RNG.normal(size=(23, 3)).astype(np.float32)
+Y = RNG.integers(0, 4, 23)
+
+
+def traced() -> Any:
+    torch.manual_seed(0)
+    return trace(nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 4)), torch.from_numpy(X[:2]))
+
+
+def buffer(size: int) -> np.ndarray:
+    return RNG.normal(size=size).astype(np.float32)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    "terms",
+    [
+        {"momentum": 0.0},
+        {"momentum": 0.9, "proximal": 0.5, "weight_decay": 0.1},
+        {"control": True, "momentum": 0.5},
+        {"fresh": 0.3, "weight_decay": 0.1},
+        {"compress": "topk:0.5"},
+        {"adversary": True},
+    ],
+)
+def test_the_bits_are_those_of_the_whole_buffer(
+    terms: dict[str, Any], masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = traced()
+    size = model.size
+    extras = {"control": buffer(size), "adversary": np.concatenate([np.ones(3), np.zeros(3)]).astype(np.float32)}
+    if "fresh" in terms:
+        extras["momentum"] = buffer(size)
+    mask = RNG.random(size) < 0.6 if masked else None
+    params = flatten(model.module)
+    params.flags.writeable = False  # as from the object store
+    task = Task(0, 0, 0, 0, 0, 0, (5,), params, 0.1, 1.0, mask=mask, extras=extras)
+    updates = []
+    for by_piece, whole in ((10**9, True), (0, False)):
+        monkeypatch.setattr(local, "BY_PIECE", by_piece)
+        trainer = Trainer(model, Solver(**terms, batch_size=8, epochs=2), seed=1)
+        updates.append(trainer.train(task, X, Y))
+        assert trainer._body((5,)).whole is whole
+    np.testing.assert_array_equal(updates[0].params, updates[1].params)
+    assert updates[0].loss == updates[1].loss
+    assert (updates[0].params != params).any()
+
+
+@pytest.mark.parametrize("terms", [{"sam": 0.1}, {"clip": 1.0}, {"full_gradient": True}, {"squares": True}])
+def test_steps_that_need_the_whole_gradient_have_it(terms: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "BY_PIECE", 0)
+    assert Trainer(traced(), Solver(**terms), seed=1)._body((5,)).whole
+
+
+class Spare(nn.Module):
+    """With parameters before and after that the loss does not depend on, and one that it depends on twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.used = nn.Parameter(torch.ones(2)), nn.Parameter(torch.arange(3.0))
+        self.after = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.used * self.used).sum()
+
+
+def test_every_parameter_is_handed_on_once_unused_ones_with_zeros() -> None:
+    weights = torch.arange(9.0)
+    body = local.Body(Spare(), weights, None)
+    pieces: dict[tuple[int, int], list[float]] = {}
+
+    def take(piece: slice, g: Tensor) -> None:
+        assert (piece.start, piece.stop) not in pieces
+        pieces[piece.start, piece.stop] = g.tolist()
+        weights[piece] = -1  # nothing in the rest of the pass looks at it
+
+    body.backward_by_piece(body.module(torch.ones(3)), take)
+    assert pieces == {(0, 2): [0, 0], (2, 5): [4, 6, 8], (5, 9): [0, 0, 0, 0]}  # d/dw w^2 at 2, 3, 4
+    assert all(parameter.grad is None for parameter in body.module.parameters())
+
+
+def test_a_body_goes_with_its_buffers_as_soon_as_it_is_dropped() -> None:
+    body = local.Body(Spare(), torch.zeros(9), None)
+    parameter = ref(body.module.used)
+    del body
+    assert parameter() is None
+
+
+def test_buffers_grow_with_the_largest_submodel_and_only_as_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = traced()
+    monkeypatch.setattr(local, "BY_PIECE", model.size)
+    trainer = Trainer(model, Solver(), seed=1)
+    for widths, weights, gradient in (((2,), 20, 20), ((5,), 44, 20), ((3,), 44, 28)):
+        trainer._body(widths)
+        assert (len(trainer._weights), len(trainer._gradient)) == (weights, gradient)
