@@ -53,6 +53,7 @@ class RayPool:
     threads: int
     device: str
     placement: str
+    stack: int = 1
     crew_of: Index | None = None
     worker: type[Worker] = Worker
     patience: Patience = field(default_factory=Patience)
@@ -77,13 +78,14 @@ class RayPool:
             threads=experiment.threads_per_worker,
             device=experiment.device,
             placement=experiment.placement,
+            stack=experiment.stack,
             **given,
         )
 
     def __post_init__(self) -> None:
         self.workers = sum(crew.workers for crew in self.crews)
         self._packer = Packer(self.blocks)
-        self._queues = Queues(len(self.crews), self.crew_of, self._work)
+        self._queues = Queues(len(self.crews), self.crew_of, self._work, self.stack)
         numbers = count()
         for number, crew in enumerate(self.crews):
             for _ in range(crew.workers):

@@ -14,11 +14,11 @@ class Queues:
     """One queue for each crew, the tasks that are due first in front; those of client n wait for crew `crew_of[n]`.
 
     Short tasks travel in groups, by the pace seen last, where many wait. `work` of a task is about proportional to
-    how long it takes.
+    how long it takes. Of tasks that are trained in stacks as many travel together as a `stack` holds.
     """
 
-    def __init__(self, crews: int, crew_of: Index | None, work: Callable[[Task], float]) -> None:
-        self._crew_of, self._work = crew_of, work
+    def __init__(self, crews: int, crew_of: Index | None, work: Callable[[Task], float], stack: int = 1) -> None:
+        self._crew_of, self._work, self._stack = crew_of, work, stack
         self._tasks: dict[int, tuple[Task, float]] = {}
         self._waiting: list[list[tuple[float, int]]] = [[] for _ in range(crews)]
         self._alone: set[int] = set()
@@ -64,7 +64,7 @@ class Queues:
             seconds += self._pace * self._work(task)
             size += task.params.nbytes
             full = len(tasks) >= share or seconds > GROUP_SECONDS or size > GROUP_BYTES
-            if tasks and (full or number in self._alone):
+            if (full and len(tasks) >= self._stack) or (tasks and number in self._alone):
                 break
             heapq.heappop(waiting)
             tasks.append(task)

@@ -1,5 +1,6 @@
 """The worker actor: a Trainer in a process of its own."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 from actors.jobs import Job
 from fedraa.data import Federated
-from fedraa.local import Evaluator, Recipe, choose_device
+from fedraa.local import Evaluator, Recipe, Work, choose_device
 from fedraa.messages import Evaluation, Task, Update, Vector
 
 
@@ -33,19 +34,16 @@ class Worker:
         return str(ray.get_runtime_context().get_node_id())
 
     def train_all(self, jobs: list[Job], *beside: Any) -> list[Update]:
-        """Trains one task after another; what they share travels `beside` them.
+        """Trains tasks one after another, or as many at a time as a stack holds; what they share travels `beside` them.
 
         What lies on shards of the server is fetched there, and the answer taken there.
         """
-        updates = []
-        for job in jobs:
-            start, end = job.rows
-            task, x, y = job.task(beside), beside[job.x][start:end], beside[job.y][start:end]
-            if not job.far:
-                updates.append(self.train(task, x, y))
-                continue
-            route, *cuts = (beside[number] for number in job.far)
-            updates.append(route.push(self.train(replace(task, params=route.pull(cuts)), x, y), cuts))
+        updates, height = [], self._recipe.stack
+        for start in range(0, len(jobs), height):
+            some = jobs[start : start + height]
+            work = [_work(job, beside) for job in some]
+            trained = [self.train(*work[0])] if height == 1 else self._trainer.train_stacked(work)
+            updates += [_answer(job, update, beside) for job, update in zip(some, trained, strict=True)]
         return updates
 
     def train(self, task: Task, x: npt.NDArray[np.generic], y: npt.NDArray[np.int64]) -> Update:
@@ -56,3 +54,22 @@ class Worker:
         if self._evaluator is None:
             self._evaluator = self._recipe.evaluator(data, self._device)
         return self._evaluator.evaluate(params)
+
+
+def _work(job: Job, beside: Sequence[Any]) -> Work:
+    """The task, its buffer fetched from shards of the server if it is there, and the client's shard."""
+    start, end = job.rows
+    task = job.task(beside)
+    if job.far:
+        route, *cuts = (beside[number] for number in job.far)
+        task = replace(task, params=route.pull(cuts))
+    return Work(task, beside[job.x][start:end], beside[job.y][start:end])
+
+
+def _answer(job: Job, update: Update, beside: Sequence[Any]) -> Update:
+    """The update; if its buffer is for shards of the server, a receipt from there in its place."""
+    if not job.far:
+        return update
+    route, *cuts = (beside[number] for number in job.far)
+    answer: Update = route.push(update, cuts)
+    return answer

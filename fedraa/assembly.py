@@ -14,6 +14,7 @@ from fedraa.data import Dataset, Federated, federate, load_dataset, partition
 from fedraa.experiment import Experiment
 from fedraa.fleet import Fleet, make_fleet
 from fedraa.local import Recipe
+from fedraa.local.body import Stack
 from fedraa.local.evaluator import STATISTICS_SAMPLES
 from fedraa.local.schedule import lr_schedule
 from fedraa.local.split import Stem, measure_stem
@@ -171,7 +172,14 @@ class Assembly:
     @property
     def recipe(self) -> Recipe:
         experiment = self.experiment
-        return Recipe(self.traced, self.method.local, experiment.seed, experiment.fragment_scale, experiment.bf16)
+        return Recipe(
+            self.traced,
+            self.method.local,
+            experiment.seed,
+            experiment.fragment_scale,
+            experiment.bf16,
+            experiment.stack,
+        )
 
     def without_training_rows(self) -> "Assembly":
         """Itself less the training data but for what an evaluation may need; shard sizes stay known."""
@@ -226,6 +234,8 @@ def assemble(experiment: Experiment, model: nn.Module | None = None, dataset: Da
         timing,
     )
     _check_feasible(assembly)
+    if experiment.stack > 1:
+        _check_stack(assembly)
     resources.check(assembly)
     server = assembly.server(_nowhere)
     server.assign(next(iter(server.begin())), 0.0)  # what they refuse is refused here
@@ -284,4 +294,30 @@ def _check_feasible(assembly: Assembly) -> None:
         raise ValueError(
             f"delay_bound: {bound:g} leaves {where} nothing to train, which costs {costs[worst]:.4g}; "
             f"give at least {costs[worst]:.4g}, or leave it out for K* = {delay_bound(table):.4g}"
+        )
+
+
+def _check_stack(assembly: Assembly) -> None:
+    """ValueError for what cannot be trained in stacks."""
+    experiment, solver = assembly.experiment, assembly.method.local
+    for on, what in (
+        (solver.full_gradient, "takes the gradient of a whole shard"),
+        (solver.adversary, "has inputs that an adversary of the client's own bends"),
+        (solver.split, "is split in two"),
+    ):
+        if on:
+            raise ValueError(f"stack: what {experiment.method} trains {what}; it cannot be stacked, set stack to 1")
+    widths = assembly.traced.widths(assembly.traced.full())
+    body = Stack(assembly.traced.skeleton(widths), 1, torch.device("cpu"))
+    body.load(assembly.params[None])
+    batch = assembly.example[:2]
+    try:
+        alone, other = (body.logits(rows[None])[0, 0] for rows in (batch, torch.stack([batch[0], batch[0]])))
+    except (RuntimeError, ValueError) as error:
+        why = str(error).strip().splitlines()[0]
+        raise ValueError(f"stack: torch.func.vmap cannot do with this model ({why}); set stack to 1") from None
+    if not torch.allclose(alone, other, atol=1e-5):
+        raise ValueError(
+            "stack: what this model makes of a sample depends on the others of its minibatch, as with batch "
+            "normalisation; it cannot be stacked, set stack to 1"
         )

@@ -145,6 +145,8 @@ class Experiment(BaseModel):
     """Where workers train."""
     bf16: bool = False
     """Forward passes of training in bfloat16."""
+    stack: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Tasks of the same shape that a worker trains as one batched computation: for small models on a GPU."""
     clock: Literal["virtual", "wall"] = "virtual"
     """Modelled durations, or real ones."""
     time_scale: Positive = 1.0

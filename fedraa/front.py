@@ -104,7 +104,8 @@ def run_here(assembly: Assembly, directory: Path, watch: Watch, resume: bool) ->
     threads = torch.get_num_threads()
     torch.set_num_threads(experiment.threads_per_worker)
     device = choose_device(experiment.device)
-    pool = LocalPool(assembly.recipe.trainer(device), assembly.recipe.evaluator(assembly.data, device), assembly.data)
+    trainer, evaluator = assembly.recipe.trainer(device), assembly.recipe.evaluator(assembly.data, device)
+    pool = LocalPool(trainer, evaluator, assembly.data, experiment.stack)
     stop = Event()
 
     def interrupt() -> None:

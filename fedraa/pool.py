@@ -3,10 +3,11 @@
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from fedraa.data import Federated
-from fedraa.local import Evaluator, Trainer
+from fedraa.local import Evaluator, Trainer, Work
 from fedraa.messages import Evaluation, Fault, Task, Update, Vector
 
 
@@ -63,15 +64,17 @@ class _Dropped(Exception):
 
 
 class LocalPool:
-    """Trains in this process, one task at a time, when its outcome is asked for, however long it takes."""
+    """Trains in this process, a task or a `stack` of them at a time, when an outcome is asked for, however long."""
 
     workers = 1
 
-    def __init__(self, trainer: Trainer, evaluator: Evaluator, data: Federated) -> None:
+    def __init__(self, trainer: Trainer, evaluator: Evaluator, data: Federated, stack: int = 1) -> None:
         self._trainer = trainer
+        self._stack = stack
         self._evaluator = evaluator
         self._data = data
         self._tasks: OrderedDict[int, Task] = OrderedDict()
+        self._trained: dict[int, Update] = {}
         self._training = False
 
     def share(self, params: Vector) -> Vector:
@@ -81,17 +84,29 @@ class LocalPool:
         self._tasks[task.id] = task
 
     def wait(self, task: int, timeout: float) -> Update | Fault | None:
-        work = self._tasks[task]
-        try:
-            self._training = True
+        if task not in self._trained:
             try:
-                update = self._trainer.train(work, *self._data.client(work.client))
-            finally:
-                self._training = False
-        except _Dropped:
-            return None
+                self._training = True
+                try:
+                    self._train(task)
+                finally:
+                    self._training = False
+            except _Dropped:
+                return None
         del self._tasks[task]
-        return update
+        return self._trained.pop(task)
+
+    def _train(self, task: int) -> None:
+        """Trains this task and, in a stack, the next ones of its shape."""
+        first = self._tasks[task]
+        if self._stack == 1:
+            self._trained[task] = self._trainer.train(first, *self._data.client(first.client))
+            return
+        waiting = (one for number, one in self._tasks.items() if number not in self._trained and one is not first)
+        alike = (one for one in waiting if one.widths == first.widths)
+        some = [first, *islice(alike, self._stack - 1)]
+        updates = self._trainer.train_stacked([Work(one, *self._data.client(one.client)) for one in some])
+        self._trained |= {update.task: update for update in updates}
 
     def ready(self, timeout: float) -> list[Update | Fault]:
         if not self._tasks:
@@ -113,3 +128,4 @@ class LocalPool:
 
     def close(self) -> None:
         self._tasks.clear()
+        self._trained.clear()

@@ -61,7 +61,7 @@ class Need:
             per_client += min(assembly.measure(part.widths).bytes for part in assembly.parts)
             remembered += clients * per_client
             remembered += sum(part.index.nbytes for part in assembly.parts if part.index is not None)
-        task = max(assembly.measure(part.widths).memory for part in assembly.parts)
+        task = experiment.stack * max(assembly.measure(part.widths).memory for part in assembly.parts)
         dataset = assembly.data.dataset
         stored = sum(array.nbytes for array in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test))
         on_ray = experiment.engine == "ray"

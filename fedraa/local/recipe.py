@@ -20,6 +20,7 @@ class Recipe:
     seed: int
     fragment_scale: bool
     bf16: bool = False
+    stack: int = 1
 
     def trainer(self, device: str) -> Trainer:
         return Trainer(
@@ -29,6 +30,7 @@ class Recipe:
             device=device,
             fragment_scale=self.fragment_scale,
             bf16=self.bf16,
+            stack=self.stack,
         )
 
     def evaluator(self, data: Federated, device: str) -> Evaluator:

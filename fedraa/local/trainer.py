@@ -1,97 +1,41 @@
 """The one local training loop: momentum SGD on a dense submodel held in one flat buffer."""
 
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from weakref import proxy
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fedraa.local.adversary import Adversary
-from fedraa.local.compress import Compressor
+from fedraa.local.body import PADDING, Body, Stack
+from fedraa.local.descent import Descent
 from fedraa.local.scale import scale_readers
 from fedraa.local.solver import Solver
 from fedraa.local.split import SplitBody
-from fedraa.messages import Task, Update, Vector
+from fedraa.messages import Task, Update
 from fedraa.models import set_scaler_rate
 from fedraa.streams import generator, torch_seed
-from fedraa.submodels import Traced, hollow, trainable, view
+from fedraa.submodels import Traced, hollow, trainable
 
-EPSILON = 1e-12  # guards divisions by a gradient norm
 FULL_BATCH = 1024  # minibatch of the full-batch gradient: a matter of memory, not of the result
 RESIDENT_BYTES = 2 * 2**30  # of shards that a trainer keeps on a GPU
 BY_PIECE = 2**19  # numbers in a submodel, about what a core's cache holds, from which descent goes by parameter
 
 Shard = tuple[Tensor, Tensor]
-Take = Callable[[slice, Tensor], None]
 
 
-class Body:
-    """A dense submodel whose parameters are views of the buffer `weights` [k], ready to be loaded.
+class Work(NamedTuple):
+    """A task, and the client's shard x [n, ...], y [n]."""
 
-    So are their gradients of `gradient` [k]. Without it the backward pass hands each parameter's gradient on as soon
-    as it is there, and keeps none.
-    """
-
-    def __init__(self, module: nn.Module, weights: Tensor, gradient: Tensor | None) -> None:
-        self.module, self.weights, self._gradient = module, weights, gradient
-        self._waiting: dict[nn.Parameter, slice] = {}
-        self._take: Take | None = None
-        self._pieces: dict[nn.Parameter, slice] = {}
-        body, start = proxy(self), 0  # no cycle: a body's buffers go when it goes
-        for parameter in trainable(module.to(weights.device).train()):
-            piece = slice(start, start + parameter.numel())
-            parameter.data = weights[piece].view(parameter.shape)
-            if gradient is not None:
-                parameter.grad = gradient[piece].view(parameter.shape)
-            else:
-                parameter.register_post_accumulate_grad_hook(lambda trained: body.hand_on(trained))  # type: ignore[no-untyped-call]
-            self._pieces[parameter] = piece
-            start = piece.stop
-
-    @property
-    def whole(self) -> bool:
-        """Whether it holds the gradient of all parameters at once."""
-        return self._gradient is not None
-
-    @property
-    def gradient(self) -> Tensor:
-        assert self._gradient is not None
-        return self._gradient
-
-    def load(self, params: Vector) -> None:
-        """Takes the weights from a buffer [k], which may be read-only."""
-        if self.weights.is_cpu:
-            np.copyto(self.weights.numpy(), params)
-        else:
-            self.weights.copy_(torch.tensor(params))
-
-    def backward(self, loss: Tensor) -> None:
-        """Leaves the gradient of the loss in `gradient`."""
-        self.gradient.zero_()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves Tensor.backward untyped
-
-    def backward_by_piece(self, loss: Tensor, take: Take) -> None:
-        """Hands the gradient of the loss to `take`, for each parameter once, flat and with its piece of the buffer.
-
-        By then nothing that the backward pass still needs depends on the parameter: `take` may change it.
-        """
-        self._waiting, self._take = dict(self._pieces), take
-        loss.backward()  # type: ignore[no-untyped-call]
-        for piece in self._waiting.values():  # of parameters that the loss does not depend on
-            take(piece, torch.zeros_like(self.weights[piece]))
-        self._take = None
-
-    def hand_on(self, parameter: nn.Parameter) -> None:
-        """The parameter's gradient is there."""
-        assert parameter.grad is not None
-        assert self._take is not None
-        self._take(self._waiting.pop(parameter), parameter.grad.view(-1))
-        parameter.grad = None
+    task: Task
+    x: npt.NDArray[np.generic]
+    y: npt.NDArray[np.int64]
 
 
 class Trainer:
@@ -105,6 +49,9 @@ class Trainer:
     On a GPU whole shards are kept on the device, those used last, up to `resident_bytes` (None: `RESIDENT_BYTES` on a
     GPU, 0 elsewhere): then a client must always come with the same shard. With `bf16` the forward pass is computed in
     bfloat16 where torch's autocast allows it; weights, gradients and updates stay float32.
+
+    With `stack` > 1, up to so many tasks of the same shape are trained at once; what comes out is not bit for bit what
+    it is without, but still depends on task, shard and seed alone.
     """
 
     def __init__(
@@ -117,6 +64,7 @@ class Trainer:
         fragment_scale: bool = False,
         bf16: bool = False,
         resident_bytes: int | None = None,
+        stack: int = 1,
     ) -> None:
         self._traced = traced
         self._solver = solver
@@ -124,6 +72,8 @@ class Trainer:
         self._device = torch.device(device)
         self._fragment_scale = fragment_scale
         self._bf16 = bf16
+        self._height = stack
+        self._stacks: dict[tuple[int, ...], Stack] = {}
         self._bodies: dict[tuple[int, ...], Body] = {}
         self._weights = self._gradient = torch.empty(0, device=self._device)
         if resident_bytes is None:
@@ -136,7 +86,7 @@ class Trainer:
         started = time.perf_counter()
         self._seed_dropout(task)
         body = self._body(task.widths)
-        descent = Descent(self._solver, body, task, y, self._device, bf16=self._bf16)
+        descent = Descent(self._solver, body, task, [y], self._device, bf16=self._bf16)
         extras: dict[str, Tensor] = {}
         if self._solver.full_gradient:
             extras["gradient"] = self._full_gradient(descent, x, y)
@@ -165,6 +115,76 @@ class Trainer:
             extras={name: tensor.cpu().numpy() for name, tensor in extras.items()},
         )
 
+    def train_stacked(self, work: Sequence[Work]) -> list[Update]:
+        """Train all of this, of what has the same shape as much at once as a stack holds."""
+        updates: dict[int, Update] = {}
+        alike: dict[object, list[int]] = defaultdict(list)
+        for number, one in enumerate(work):
+            alike[self._shape(one)].append(number)
+        for numbers in alike.values():
+            for start in range(0, len(numbers), self._height):
+                some = numbers[start : start + self._height]
+                updates |= zip(some, self._train_stack([work[number] for number in some]), strict=True)
+        return [updates[number] for number in range(len(work))]
+
+    def _shape(self, work: Work) -> object:
+        """What tasks of one stack have in common."""
+        task = work.task
+        return task.widths, self._batch_rows(len(work.y)), task.lr, task.mask is None, tuple(task.extras)
+
+    def _batch_rows(self, samples: int) -> int:
+        """The rows of a minibatch in a stack: the first power of two that takes a shard of so many, or a minibatch."""
+        return min(self._solver.batch_size, 1 << (samples - 1).bit_length())
+
+    def _train_stack(self, work: Sequence[Work]) -> list[Update]:
+        started = time.perf_counter()
+        filled = [*work, *[work[0]] * (self._height - len(work))]
+        stack = self._stack(work[0].task.widths)
+        whole, labels = stacked([one.task for one in filled]), [one.y for one in filled]
+        descent = Descent(self._solver, stack, whole, labels, self._device, bf16=self._bf16)
+        totals = torch.zeros(self._height, device=self._device)
+        steps = [self._solver.batches(len(one.y)) for one in work]
+        trained: dict[int, Update] = {}
+        for step, batch in enumerate(self._stacked_minibatches(work), 1):
+            totals += descent.step(*batch)
+            for row in (row for row, last in enumerate(steps) if last == step):
+                task = work[row].task
+                descent.compress(row)
+                squares = {} if descent.squares is None else {"squares": descent.squares[row].cpu().numpy().copy()}
+                trained[row] = Update(
+                    task=task.id,
+                    client=task.client,
+                    fragment=task.fragment,
+                    version=task.version,
+                    params=stack.weights[row].cpu().numpy().copy(),
+                    steps=step,
+                    loss=float(totals[row]) / step,
+                    seconds=0.0,
+                    extras=squares,
+                )
+        seconds = (time.perf_counter() - started) / len(work)
+        return [replace(trained[row], seconds=seconds) for row in range(len(work))]
+
+    def _stacked_minibatches(self, work: Sequence[Work]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Minibatches [height, b, ...] and their labels, PADDING where a shard has no more samples or steps.
+
+        All shards and the order of their samples go to the device first.
+        """
+        most, width = max(len(one.y) for one in work), self._batch_rows(len(work[0].y))
+        steps = max(self._solver.batches(len(one.y)) for one in work)
+        x = np.zeros((self._height, most + 1, *work[0].x.shape[1:]), work[0].x.dtype)
+        y = np.full((self._height, most + 1), PADDING)
+        orders = np.full((steps, self._height, width), most)  # the row of no sample
+        for row, one in enumerate(work):
+            x[row, : len(one.y)], y[row, : len(one.y)] = one.x, one.y
+            batches = chain.from_iterable(self._epochs(one.task, len(one.y)))
+            for step, chosen in enumerate(batches):
+                orders[step, row, : len(chosen)] = chosen
+        inputs, labels, orders_there = self._tensor(x), self._tensor(y), self._tensor(orders)
+        rows = torch.arange(self._height, device=self._device)[:, None]
+        for chosen_there in orders_there:
+            yield inputs[rows, chosen_there], labels[rows, chosen_there]
+
     def _seed_dropout(self, task: Task) -> None:
         """Seeds the one generator that is drawn from: torch.manual_seed asks for a traceback per kind of device."""
         seed = torch_seed(self._seed, "dropout", task.client, task.turn)
@@ -186,20 +206,25 @@ class Trainer:
     def _minibatches(
         self, task: Task, x: npt.NDArray[np.generic], y: npt.NDArray[np.int64]
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Minibatches of a new permutation per epoch; the last of an epoch may be smaller."""
-        rng = generator(self._seed, "batches", task.client, task.turn)
-        size, left = self._solver.batch_size, self._solver.batches(len(y))
+        """The task's minibatches, from the device if its shard is there."""
         shard = self._on_device(task.client, x, y)
-        while left > 0:
-            order = rng.permutation(len(y))
-            rows = None if shard is None else self._tensor(order)
-            for start in range(0, len(y), size)[:left]:
-                if shard is None or rows is None:
-                    yield self._batch(x, y, order[start : start + size])
-                else:
-                    chosen = rows[start : start + size]
+        for batches in self._epochs(task, len(y)):
+            if shard is None:
+                yield from (self._batch(x, y, order) for order in batches)
+            else:
+                rows = self._tensor(np.concatenate(batches))
+                for start in range(0, len(rows), self._solver.batch_size):
+                    chosen = rows[start : start + self._solver.batch_size]
                     yield shard[0].index_select(0, chosen), shard[1].index_select(0, chosen)
-            left -= -(-len(y) // size)
+
+    def _epochs(self, task: Task, samples: int) -> Iterator[list[npt.NDArray[np.int64]]]:
+        """The samples of each minibatch: a new permutation per epoch; the last of an epoch may be smaller."""
+        rng = generator(self._seed, "batches", task.client, task.turn)
+        size, left = self._solver.batch_size, self._solver.batches(samples)
+        while left > 0:
+            order = rng.permutation(samples)
+            yield [order[start : start + size] for start in range(0, samples, size)[:left]]
+            left -= -(-samples // size)
 
     def _on_device(self, client: int, x: npt.NDArray[np.generic], y: npt.NDArray[np.int64]) -> Shard | None:
         """The client's shard on the device; None if it is not kept there. The longest unused make room."""
@@ -225,15 +250,23 @@ class Trainer:
     def _tensor(self, array: npt.NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(array).to(self._device)
 
+    def _module(self, widths: tuple[int, ...]) -> nn.Module:
+        """A submodel of this shape, without weights."""
+        module = self._traced.skeleton(widths)
+        hollow(module)
+        set_scaler_rate(module, rate(self._traced, widths))
+        if self._fragment_scale:
+            scale_readers(module, self._traced, widths)
+        return SplitBody(module, self._solver.split) if self._solver.split else module
+
+    def _stack(self, widths: tuple[int, ...]) -> Stack:
+        if widths not in self._stacks:
+            self._stacks[widths] = Stack(self._module(widths), self._height, self._device)
+        return self._stacks[widths]
+
     def _body(self, widths: tuple[int, ...]) -> Body:
         if widths not in self._bodies:
-            module = self._traced.skeleton(widths)
-            hollow(module)
-            set_scaler_rate(module, rate(self._traced, widths))
-            if self._fragment_scale:
-                scale_readers(module, self._traced, widths)
-            if self._solver.split:
-                module = SplitBody(module, self._solver.split)
+            module = self._module(widths)
             size = sum(parameter.numel() for parameter in trainable(module))
             held = 0 if size >= BY_PIECE and not self._solver.needs_whole_gradient else size
             sizes = max(size, len(self._weights)), max(held, len(self._gradient))
@@ -251,112 +284,12 @@ def rate(traced: Traced, widths: tuple[int, ...]) -> float:
     return sum(shares) / len(shares) if shares else 1.0
 
 
-class Descent:
-    """The steps of one task: the solver's terms in the order that Solver states."""
-
-    def __init__(
-        self,
-        solver: Solver,
-        body: Body,
-        task: Task,
-        y: npt.NDArray[np.int64],
-        device: torch.device,
-        *,
-        bf16: bool = False,
-    ) -> None:
-        def tensor(array: npt.NDArray[np.generic]) -> Tensor:
-            return torch.tensor(array, device=device)
-
-        self.body = body
-        self.adversary: Adversary | None = None
-        self._solver, self._lr, self._bf16 = solver, task.lr, bf16
-        self._unperturbed = torch.empty_like(body.weights) if solver.sam else body.weights
-        self._compressor = Compressor.parse(solver.compress)
-        self._mask = None if task.mask is None else tensor(task.mask).to(torch.float32)
-        body.load(task.params)
-        self._masked(body.weights)
-        self._anchor = body.weights
-        if solver.proximal or self._compressor.kind != "none":
-            self._anchor = body.weights.clone() if self._mask is not None else view(task.params).to(device)
-        self._velocity = torch.zeros_like(body.weights) if solver.momentum else None
-        self._control = tensor(task.extras["control"]) if solver.control else None
-        self._drift = tensor(task.extras["momentum"]) if "momentum" in task.extras else None
-        self.squares = torch.zeros_like(body.weights) if solver.squares else None
-        self._labels = torch.from_numpy(np.unique(y)).to(device) if solver.label_masked else None
-
-    def compress(self) -> None:
-        """What arrives is the received weights plus the decoded gain on the trained coordinates."""
-        if self._compressor.kind == "none":
-            return
-        w, anchor = self.body.weights, self._anchor
-        if self._mask is None:
-            w.copy_(anchor + self._compressor.apply(w - anchor))
-        else:
-            trained = self._mask > 0
-            w[trained] = anchor[trained] + self._compressor.apply((w - anchor)[trained])
-
-    def step(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """One step on a minibatch; returns its loss at the weights before the step."""
-        if self.adversary is not None:
-            self.adversary.ascend(self.loss(self.adversary.perturb(inputs), labels) * len(labels))
-            inputs = self.adversary.perturb(inputs).detach()
-        if self.body.whole:
-            loss = self._loss_gradient(inputs, labels)
-            self._descend(slice(None), self.body.gradient)
-        else:
-            loss = self.loss(inputs, labels)
-            self.body.backward_by_piece(loss, lambda piece, g: self._descend(piece, self._masked(g, piece)))
-        return loss.detach()
-
-    def _descend(self, piece: slice, g: Tensor) -> None:
-        """Takes the step on one piece of the buffer, given its masked gradient, which it uses up."""
-        solver, w = self._solver, self.body.weights[piece]
-        if solver.proximal:
-            g.add_(w, alpha=solver.proximal).sub_(self._anchor[piece], alpha=solver.proximal)
-        if self._control is not None:
-            self._masked(g.add_(self._control[piece]), piece)
-        if self._drift is not None:
-            self._masked(g.mul_(solver.fresh).add_(self._drift[piece], alpha=1 - solver.fresh), piece)
-        if solver.clip:
-            g.mul_(torch.clamp(solver.clip / (torch.linalg.vector_norm(g) + EPSILON), max=1.0))
-        if solver.weight_decay:
-            g.add_(w, alpha=solver.fresh * solver.weight_decay)
-        if self._velocity is None:
-            w.sub_(g, alpha=self._lr)
-        else:
-            w.sub_(self._velocity[piece].mul_(solver.momentum).add_(g), alpha=self._lr)
-
-    def loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Mean cross-entropy; with `label_masked`, logits of labels that the client lacks are set to 0."""
-        if self._bf16:
-            with torch.autocast(inputs.device.type, torch.bfloat16):
-                logits = self.body.module(inputs).float()
-        else:
-            logits = self.body.module(inputs)
-        if self._labels is not None:
-            held = torch.zeros_like(logits[0]).index_fill_(0, self._labels, 1.0)
-            logits = logits * held
-        return F.cross_entropy(logits, labels)
-
-    def _loss_gradient(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Leaves the masked (SAM) gradient in the body; returns the loss at the unperturbed weights.
-
-        SAM: the gradient at w + rho g/||g||, one norm over all trained coordinates of the client (FedSAM
-        eq. 4; the sign() factor of its eq. 3 is in no later equation), same minibatch for both passes.
-        """
-        w, g = self.body.weights, self.body.gradient
-        loss = self.loss(inputs, labels)
-        self.body.backward(loss)
-        if self.squares is not None:
-            self.squares.addcmul_(g, g)
-        self._masked(g)
-        if self._solver.sam:
-            self._unperturbed.copy_(w)
-            w.add_(g.mul_(self._solver.sam / (torch.linalg.vector_norm(g) + EPSILON)))
-            self.body.backward(self.loss(inputs, labels))
-            self._masked(g)
-            w.copy_(self._unperturbed)
-        return loss
-
-    def _masked(self, g: Tensor, piece: slice = slice(None)) -> Tensor:
-        return g if self._mask is None else g.mul_(self._mask[piece])
+def stacked(tasks: Sequence[Task]) -> Task:
+    """Tasks of one shape as one whose buffers are [height, k]."""
+    masks = [task.mask for task in tasks if task.mask is not None]
+    return replace(
+        tasks[0],
+        params=np.stack([task.params for task in tasks]),
+        mask=np.stack(masks) if masks else None,
+        extras={name: np.stack([task.extras[name] for task in tasks]) for name in tasks[0].extras},
+    )

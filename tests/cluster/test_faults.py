@@ -39,7 +39,8 @@ def die() -> None:
 
 
 def freeze() -> None:
-    """Stops the whole process, as a machine does that swaps itself to death."""
+    """Stops the whole process, as a machine does that swaps itself to death, once the answer before has left it."""
+    time.sleep(1.0)
     os.kill(os.getpid(), signal.SIGSTOP)
 
 

@@ -52,6 +52,17 @@ def test_who_may_be_what_workers_die_of_travels_alone_until_it_has_ended_well() 
     assert taken(queues) == [1, 2, 3]
 
 
+def test_as_many_travel_together_as_a_stack_holds() -> None:
+    queues = Queues(1, None, lambda task: 1.0, stack=3)
+    for number in range(7):
+        queues.submit(task(number), 0.0)
+    assert taken(queues, places=4) == [0, 1, 2]  # though the pace is not known, and a fair share is one
+    queues.saw(1.0, 1.0)
+    assert [taken(queues, places=4) for _ in range(2)] == [[3, 4, 5], [6]]
+    queues.again([queues._tasks[number][0] for number in (0, 1)], alone=True)
+    assert [taken(queues) for _ in range(2)] == [[0], [1]]
+
+
 def test_a_crew_has_a_queue_of_its_own() -> None:
     queues = Queues(2, np.array([1, 0]), lambda task: 1.0)
     queues.submit(task(0, client=0), 0.0)

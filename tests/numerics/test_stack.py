@@ -1,0 +1,144 @@
+"""Tasks trained as one batched computation: each as it would be alone, whatever else is in the stack."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedraa.assembly import assemble
+from fedraa.experiment import Experiment
+from fedraa.local import Solver, Trainer, Work
+from fedraa.messages import Task
+from fedraa.models.images import ImageConv2d
+from fedraa.submodels import Traced, flatten, trace
+
+RNG = np.random.default_rng(5)
+FEATURES, CLASSES, HEIGHT = 12, 4, 4
+SHARDS = [  # of 23 samples: batches of 8, 8 and 7; of 9: 8 and 1; of 5: one, of a shape of its own
+    (RNG.normal(size=(size, 1, 3, 4)).astype(np.float32), RNG.integers(0, CLASSES - 1, size)) for size in (23, 9, 17, 5)
+]
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(FEATURES, 6), nn.ReLU(), nn.Linear(6, CLASSES))
+
+
+def cnn() -> nn.Module:
+    return nn.Sequential(
+        ImageConv2d(1, 6, 3, padding=1), nn.GroupNorm(2, 6), nn.ReLU(), nn.Flatten(), nn.Linear(6 * FEATURES, CLASSES)
+    )
+
+
+def traced(model: Any = mlp) -> Traced:
+    torch.manual_seed(0)
+    return trace(model(), torch.from_numpy(SHARDS[0][0][:2]))
+
+
+def work(
+    model: Traced, client: int, extras: tuple[str, ...] = (), *, masked: bool = False, width: int | None = None
+) -> Work:
+    """The task of a client; its buffers are its own."""
+    rng = np.random.default_rng(client)
+    widths = model.widths(model.full()) if width is None else (width,)
+    start = flatten(model.skeleton(widths))
+    buffers = {name: rng.normal(size=start.size).astype(np.float32) for name in ("params", *extras)}
+    mask = rng.random(start.size) < 0.6 if masked else None
+    task = Task(client, client, 3, 0, 0, 0, widths, 0.3 * buffers.pop("params"), 0.1, 1.0, mask=mask, extras=buffers)
+    return Work(task, *SHARDS[client])
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    ("terms", "extras"),
+    [
+        ({"momentum": 0.0}, ()),
+        ({"momentum": 0.9, "proximal": 0.5, "weight_decay": 0.1}, ()),
+        ({"sam": 0.1, "momentum": 0.5}, ()),
+        ({"clip": 0.1}, ()),
+        ({"control": True}, ("control",)),
+        ({"fresh": 0.3}, ("momentum",)),
+        ({"squares": True}, ()),
+        ({"label_masked": True}, ()),
+        ({"compress": "topk:0.3"}, ()),
+        ({"compress": "8bit"}, ()),
+        ({"steps": 4}, ()),
+    ],
+)
+def test_in_a_stack_a_task_comes_to_what_it_comes_to_alone(
+    terms: dict[str, Any], extras: tuple[str, ...], masked: bool
+) -> None:
+    model = traced()
+    solver = Solver(**({"batch_size": 8, "epochs": 2} | terms))
+    together = [work(model, client, extras, masked=masked) for client in range(4)]
+    alone = Trainer(model, solver, seed=1)
+    for got, one in zip(Trainer(model, solver, seed=1, stack=HEIGHT).train_stacked(together), together, strict=True):
+        expected = alone.train(*one)
+        np.testing.assert_allclose(got.params, expected.params, atol=2e-6)
+        assert got.loss == pytest.approx(expected.loss, rel=1e-5)
+        assert (got.task, got.client, got.steps) == (expected.task, expected.client, expected.steps)
+        assert got.extras.keys() == expected.extras.keys()
+        for name, value in got.extras.items():
+            np.testing.assert_allclose(value, expected.extras[name], rtol=1e-4, atol=1e-7)
+        assert (got.params != one.task.params).any()
+
+
+@pytest.mark.parametrize("model", [mlp, cnn])
+@pytest.mark.parametrize("terms", [{"momentum": 0.9}, {"sam": 0.1}])
+def test_its_bits_do_not_depend_on_its_company(model: Any, terms: dict[str, Any]) -> None:
+    """Neither on who is beside it, nor on its place; not even on those that end in numbers that are none."""
+    model = traced(model)
+    trainer = Trainer(model, Solver(**terms, batch_size=8, epochs=2), seed=1, stack=HEIGHT)
+    mine, others = work(model, 0), [work(model, client) for client in (2, 1)]
+    wild = others[0]._replace(task=replace(others[0].task, params=others[0].task.params * np.float32(1e30)))
+    [alone] = trainer.train_stacked([mine])
+    for company in ([*others, mine], [wild, mine], [mine, mine, mine, mine, mine], [work(model, 3), mine]):
+        among = trainer.train_stacked(company)[-1]
+        np.testing.assert_array_equal(among.params, alone.params)
+        assert among.loss == alone.loss
+    assert not np.isfinite(trainer.train_stacked([wild])[0].params).all()
+
+
+def test_shapes_are_stacked_each_by_itself_and_answers_keep_their_order() -> None:
+    model = traced()
+    solver = Solver(batch_size=8, epochs=1)
+    some = [work(model, client, width=width) for client, width in ((0, 6), (1, 3), (2, 6), (3, 3), (1, 6), (0, 3))]
+    updates = Trainer(model, solver, seed=1, stack=2).train_stacked(some)
+    for update, one in zip(updates, some, strict=True):
+        np.testing.assert_allclose(update.params, Trainer(model, solver, seed=1).train(*one).params, atol=2e-6)
+
+
+def test_bf16_computes_stacks_too() -> None:
+    model = traced()
+    solver = Solver(batch_size=8, epochs=1)
+    [half], [full] = (
+        Trainer(model, solver, seed=1, stack=2, bf16=bf16).train_stacked([work(model, 0)]) for bf16 in (True, False)
+    )
+    assert half.params.dtype == np.float32
+    assert 0 < np.abs(half.params - full.params).max() < 0.02
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"method": "mimelite"}, "whole shard"),
+        ({"method": "fedrobust"}, "adversary"),
+        ({"method": "splitfed", "hidden": (8, 8)}, "split in two"),
+        ({"dropout": 0.5}, "vmap"),
+    ],
+)
+def test_what_cannot_be_stacked_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=f"^stack: .*{said}") as error:
+        assemble(Experiment(**({"clients": 4, "stack": 2, "engine": "local"} | changes)))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("statistics", "said"), [(True, "vmap cannot do"), (False, "depends on the others")])
+def test_models_that_mix_samples_are_refused(statistics: bool, said: str) -> None:
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8, track_running_stats=statistics), nn.ReLU(), nn.Linear(8, 10)
+    )
+    with pytest.raises(ValueError, match=f"^stack: .*{said}"):
+        assemble(Experiment(clients=4, stack=2, engine="local"), model)
