@@ -42,7 +42,7 @@ class Worker:
         for start in range(0, len(jobs), height):
             some = jobs[start : start + height]
             work = [_work(job, beside) for job in some]
-            trained = [self.train(*work[0])] if height == 1 else self._trainer.train_stacked(work)
+            trained = [self.train(*work[0])] if height == 1 else self._trainer.train_all(work)
             updates += [_answer(job, update, beside) for job, update in zip(some, trained, strict=True)]
         return updates
 

@@ -32,6 +32,7 @@ class Settings:
     batch: int
     lr: float
     momentum: float = 0.5
+    device: str = "cpu"
 
 
 class BareProcesses:
@@ -92,7 +93,7 @@ def train(model: nn.Module, x: torch.Tensor, y: torch.Tensor, settings: Settings
     """As anyone would write it."""
     optimiser = torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=settings.momentum)
     for _ in range(settings.epochs):
-        order = torch.randperm(len(y))
+        order = torch.randperm(len(y), device=y.device)
         for start in range(0, len(y), settings.batch):
             rows = order[start : start + settings.batch]
             optimiser.zero_grad()
@@ -102,21 +103,24 @@ def train(model: nn.Module, x: torch.Tensor, y: torch.Tensor, settings: Settings
 
 def _serve(pipe: Connection, widths: tuple[int, ...], shards: Shards, settings: Settings) -> None:
     torch.set_num_threads(1)
-    model = mlp(widths)
-    data = [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in shards]
+    device = torch.device(settings.device)
+    model = mlp(widths).to(device)
+    data = [(torch.from_numpy(x).to(device), torch.from_numpy(y).to(device)) for x, y in shards]
     while (asked := pipe.recv()) is not None:
         used = time.process_time()
         if isinstance(asked, list):
             for client, width in asked:
                 x, y = data[client]
-                train(mlp((widths[0], width, widths[-1])), x, y, settings)
+                train(mlp((widths[0], width, widths[-1])).to(device), x, y, settings)
+            if device.type == "cuda":
+                torch.cuda.synchronize()
             pipe.send(time.process_time() - used)
             continue
-        start = {name: torch.from_numpy(value) for name, value in asked.items()}
+        start = {name: torch.from_numpy(value).to(device) for name, value in asked.items()}
         total = {name: torch.zeros_like(value) for name, value in start.items()}
         for x, y in data:
             model.load_state_dict(start)
             train(model, x, y, settings)
             for name, value in model.state_dict().items():
                 total[name] += value
-        pipe.send(({name: value.numpy() for name, value in total.items()}, len(data), time.process_time() - used))
+        pipe.send(({name: value.cpu().numpy() for name, value in total.items()}, len(data), time.process_time() - used))

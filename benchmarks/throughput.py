@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import ray
@@ -33,6 +33,7 @@ from fedraa.crews import Crew
 from fedraa.data import Dataset
 from fedraa.experiment import Experiment
 from fedraa.front import run
+from fedraa.local import choose_device
 from fedraa.loop import Progress
 from fedraa.messages import Fault, Task, Update, Vector
 from fedraa.resources import Need
@@ -80,11 +81,17 @@ def main(
     models: tuple[str, ...] = ("small", "mnist", "large"),
     repeats: int = 3,
     samples: int = 60_000,
+    device: Literal["cpu", "cuda"] = "cpu",
+    stack: int = 1,
     out: Path | None = None,
 ) -> None:
-    """Run all measurements, each in turn with its floor; a table of medians and ratios, and JSON as they come."""
+    """Run all measurements, each in turn with its floor; a table of medians and ratios, and JSON as they come.
+
+    The bare loops train on the `device`, too. Rounds alone are trained in stacks.
+    """
     check(clients, models, repeats, samples, out)
     dataset = synthetic(samples)
+    choose_device(device)
     figures: list[Figure] = []
 
     def add(*measured: Figure) -> None:
@@ -99,11 +106,13 @@ def main(
     with cluster():
         for model in models:
             for count in clients:
-                add(synchronous(dataset, count, model, repeats), *memory(dataset, count, model))
-            add(*asynchronous(dataset, 10, model, repeats))
+                add(synchronous(dataset, count, model, repeats, device=device, stack=stack))
+                add(*memory(dataset, count, model, device=device))
+            add(*asynchronous(dataset, 10, model, repeats, device=device))
             add(empty(dataset, model, repeats), mixing(dataset, model), bytes_moved(dataset, model))
         few = synthetic(2000)
-        add(*footprint(few, "fedavg", rounds=2), *footprint(few, "fed-raa", updates=20, fragments=3))
+        add(*footprint(few, "fedavg", rounds=2, device=device))
+        add(*footprint(few, "fed-raa", updates=20, fragments=3, device=device))
     show(figures)
 
 
@@ -130,29 +139,33 @@ def cluster() -> Iterator[None]:
         ray.shutdown()
 
 
-def synchronous(dataset: Dataset, clients: int, model: str, repeats: int, rounds: int = 2) -> Figure:
+def synchronous(
+    dataset: Dataset, clients: int, model: str, repeats: int, *, rounds: int = 2, device: str = "cpu", stack: int = 1
+) -> Figure:
     """A warm round of FedAvg, here and in bare processes."""
-    bare = bare_processes(dataset, clients, model)
+    bare = bare_processes(dataset, clients, model, device)
     bare.round()
     ours: list[Spent] = []
     floor: list[Spent] = []
     for _ in range(repeats):
-        spent, _ = measured(trial("fedavg", clients, model, rounds=rounds + 1), dataset, warm=1)
+        spent, _ = measured(
+            trial("fedavg", clients, model, rounds=rounds + 1, device=device, stack=stack), dataset, warm=1
+        )
         ours.append(Spent(spent.wall / rounds, spent.cpu / rounds))
         floor += [bare.round() for _ in range(rounds)]
     bare.close()
     return compared("fedavg round", clients, model, ours, floor)
 
 
-def asynchronous(dataset: Dataset, clients: int, model: str, repeats: int) -> list[Figure]:
+def asynchronous(dataset: Dataset, clients: int, model: str, repeats: int, *, device: str) -> list[Figure]:
     """Fed-RAA on the virtual clock against bare processes at the same tasks; how idle its workers were."""
-    bare = bare_processes(dataset, clients, model)
+    bare = bare_processes(dataset, clients, model, device)
     ours: list[Spent] = []
     floor: list[Spent] = []
     idle: list[float] = []
     warm = 2 * clients
     for _ in range(repeats):
-        experiment = trial("fed-raa", clients, model, updates=8 * clients, fragments=3)
+        experiment = trial("fed-raa", clients, model, updates=8 * clients, fragments=3, device=device)
         widths = [part.widths[0] for part in assemble(experiment, dataset=dataset).parts]
         spent, commits = measured(experiment, dataset, warm)
         ours.append(spent)
@@ -237,22 +250,22 @@ def bytes_moved(dataset: Dataset, model: str) -> Figure:
     return Figure("bytes of an update", 10, model, "kB", moved / 1e3, task.params.nbytes / 1e3)
 
 
-def memory(dataset: Dataset, clients: int, model: str) -> list[Figure]:
+def memory(dataset: Dataset, clients: int, model: str, *, device: str) -> list[Figure]:
     """The most private memory that each kind of process had in two rounds of FedAvg, and the object store held."""
-    peaks = peak_bytes(trial("fedavg", clients, model, rounds=2), dataset)
+    peaks = peak_bytes(trial("fedavg", clients, model, rounds=2, device=device), dataset)
     return [Figure(f"peak of {name}", clients, model, "MB", size / 1e6) for name, size in peaks.items()]
 
 
-def footprint(dataset: Dataset, method: str, clients: int = 10, **budget: Any) -> list[Figure]:
+def footprint(dataset: Dataset, method: str, clients: int = 10, **given: Any) -> list[Figure]:
     """What the largest model adds to the peaks of server and worker, against what is to be had no cheaper.
 
     The server's floor is the plan's: three times the model, and what the method keeps. The worker's is the largest
-    submodel, its gradient and momentum; activations and the evaluation of the full model come on top of it.
+    submodel, its gradient and momentum; activations come on top of it.
     """
     base, peaks = (
-        peak_bytes(trial(method, clients, model, **budget), dataset) for model in (next(iter(MODELS)), WIDEST)
+        peak_bytes(trial(method, clients, model, **given), dataset) for model in (next(iter(MODELS)), WIDEST)
     )
-    assembly = assemble(trial(method, clients, WIDEST, **budget), dataset=dataset)
+    assembly = assemble(trial(method, clients, WIDEST, **given), dataset=dataset)
     submodel = max(assembly.measure(part.widths).bytes for part in assembly.parts)
     return [
         Figure(
@@ -374,10 +387,10 @@ def cpu_seconds_of_all() -> float:
     return time.process_time() + sum(map(cpu_seconds, descendants(os.getpid())))
 
 
-def bare_processes(dataset: Dataset, clients: int, model: str) -> BareProcesses:
+def bare_processes(dataset: Dataset, clients: int, model: str, device: str) -> BareProcesses:
     shards = np.array_split(np.arange(len(dataset.y_train)), clients)
     pieces: Shards = [(np.asarray(dataset.x_train[rows], np.float32), dataset.y_train[rows]) for rows in shards]
-    return BareProcesses((784, MODELS[model], 10), pieces, SGD, processes=CORES)
+    return BareProcesses((784, MODELS[model], 10), pieces, replace(SGD, device=device), processes=CORES)
 
 
 def compared(what: str, clients: int, model: str, ours: list[Spent], floor: list[Spent]) -> Figure:

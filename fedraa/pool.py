@@ -99,13 +99,10 @@ class LocalPool:
     def _train(self, task: int) -> None:
         """Trains this task and, in a stack, the next ones of its shape."""
         first = self._tasks[task]
-        if self._stack == 1:
-            self._trained[task] = self._trainer.train(first, *self._data.client(first.client))
-            return
         waiting = (one for number, one in self._tasks.items() if number not in self._trained and one is not first)
         alike = (one for one in waiting if one.widths == first.widths)
         some = [first, *islice(alike, self._stack - 1)]
-        updates = self._trainer.train_stacked([Work(one, *self._data.client(one.client)) for one in some])
+        updates = self._trainer.train_all([Work(one, *self._data.client(one.client)) for one in some])
         self._trained |= {update.task: update for update in updates}
 
     def ready(self, timeout: float) -> list[Update | Fault]:

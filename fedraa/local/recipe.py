@@ -1,12 +1,14 @@
 """What a worker is made from, wherever it runs: the model and the solver, without the data."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from fedraa.data import Federated
 from fedraa.local.evaluator import Evaluator
 from fedraa.local.solver import Solver
+from fedraa.local.stacks import StackTrainer
 from fedraa.local.trainer import Trainer
 from fedraa.submodels import Traced
 
@@ -23,15 +25,15 @@ class Recipe:
     stack: int = 1
 
     def trainer(self, device: str) -> Trainer:
-        return Trainer(
-            self.traced,
-            self.solver,
-            seed=self.seed,
-            device=device,
-            fragment_scale=self.fragment_scale,
-            bf16=self.bf16,
-            stack=self.stack,
-        )
+        given: dict[str, Any] = {
+            "seed": self.seed,
+            "device": device,
+            "fragment_scale": self.fragment_scale,
+            "bf16": self.bf16,
+        }
+        if self.stack > 1:
+            return StackTrainer(self.traced, self.solver, self.stack, **given)
+        return Trainer(self.traced, self.solver, **given)
 
     def evaluator(self, data: Federated, device: str) -> Evaluator:
         return Evaluator(self.traced, data, device=device)

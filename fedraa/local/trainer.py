@@ -1,10 +1,8 @@
 """The one local training loop: momentum SGD on a dense submodel held in one flat buffer."""
 
 import time
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedraa.local.adversary import Adversary
-from fedraa.local.body import PADDING, Body, Stack
+from fedraa.local.body import Body
 from fedraa.local.descent import Descent
 from fedraa.local.scale import scale_readers
 from fedraa.local.solver import Solver
@@ -49,9 +47,6 @@ class Trainer:
     On a GPU whole shards are kept on the device, those used last, up to `resident_bytes` (None: `RESIDENT_BYTES` on a
     GPU, 0 elsewhere): then a client must always come with the same shard. With `bf16` the forward pass is computed in
     bfloat16 where torch's autocast allows it; weights, gradients and updates stay float32.
-
-    With `stack` > 1, up to so many tasks of the same shape are trained at once; what comes out is not bit for bit what
-    it is without, but still depends on task, shard and seed alone.
     """
 
     def __init__(
@@ -64,7 +59,6 @@ class Trainer:
         fragment_scale: bool = False,
         bf16: bool = False,
         resident_bytes: int | None = None,
-        stack: int = 1,
     ) -> None:
         self._traced = traced
         self._solver = solver
@@ -72,8 +66,6 @@ class Trainer:
         self._device = torch.device(device)
         self._fragment_scale = fragment_scale
         self._bf16 = bf16
-        self._height = stack
-        self._stacks: dict[tuple[int, ...], Stack] = {}
         self._bodies: dict[tuple[int, ...], Body] = {}
         self._weights = self._gradient = torch.empty(0, device=self._device)
         if resident_bytes is None:
@@ -115,75 +107,9 @@ class Trainer:
             extras={name: tensor.cpu().numpy() for name, tensor in extras.items()},
         )
 
-    def train_stacked(self, work: Sequence[Work]) -> list[Update]:
-        """Train all of this, of what has the same shape as much at once as a stack holds."""
-        updates: dict[int, Update] = {}
-        alike: dict[object, list[int]] = defaultdict(list)
-        for number, one in enumerate(work):
-            alike[self._shape(one)].append(number)
-        for numbers in alike.values():
-            for start in range(0, len(numbers), self._height):
-                some = numbers[start : start + self._height]
-                updates |= zip(some, self._train_stack([work[number] for number in some]), strict=True)
-        return [updates[number] for number in range(len(work))]
-
-    def _shape(self, work: Work) -> object:
-        """What tasks of one stack have in common."""
-        task = work.task
-        return task.widths, self._batch_rows(len(work.y)), task.lr, task.mask is None, tuple(task.extras)
-
-    def _batch_rows(self, samples: int) -> int:
-        """The rows of a minibatch in a stack: the first power of two that takes a shard of so many, or a minibatch."""
-        return min(self._solver.batch_size, 1 << (samples - 1).bit_length())
-
-    def _train_stack(self, work: Sequence[Work]) -> list[Update]:
-        started = time.perf_counter()
-        filled = [*work, *[work[0]] * (self._height - len(work))]
-        stack = self._stack(work[0].task.widths)
-        whole, labels = stacked([one.task for one in filled]), [one.y for one in filled]
-        descent = Descent(self._solver, stack, whole, labels, self._device, bf16=self._bf16)
-        totals = torch.zeros(self._height, device=self._device)
-        steps = [self._solver.batches(len(one.y)) for one in work]
-        trained: dict[int, Update] = {}
-        for step, batch in enumerate(self._stacked_minibatches(work), 1):
-            totals += descent.step(*batch)
-            for row in (row for row, last in enumerate(steps) if last == step):
-                task = work[row].task
-                descent.compress(row)
-                squares = {} if descent.squares is None else {"squares": descent.squares[row].cpu().numpy().copy()}
-                trained[row] = Update(
-                    task=task.id,
-                    client=task.client,
-                    fragment=task.fragment,
-                    version=task.version,
-                    params=stack.weights[row].cpu().numpy().copy(),
-                    steps=step,
-                    loss=float(totals[row]) / step,
-                    seconds=0.0,
-                    extras=squares,
-                )
-        seconds = (time.perf_counter() - started) / len(work)
-        return [replace(trained[row], seconds=seconds) for row in range(len(work))]
-
-    def _stacked_minibatches(self, work: Sequence[Work]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Minibatches [height, b, ...] and their labels, PADDING where a shard has no more samples or steps.
-
-        All shards and the order of their samples go to the device first.
-        """
-        most, width = max(len(one.y) for one in work), self._batch_rows(len(work[0].y))
-        steps = max(self._solver.batches(len(one.y)) for one in work)
-        x = np.zeros((self._height, most + 1, *work[0].x.shape[1:]), work[0].x.dtype)
-        y = np.full((self._height, most + 1), PADDING)
-        orders = np.full((steps, self._height, width), most)  # the row of no sample
-        for row, one in enumerate(work):
-            x[row, : len(one.y)], y[row, : len(one.y)] = one.x, one.y
-            batches = chain.from_iterable(self._epochs(one.task, len(one.y)))
-            for step, chosen in enumerate(batches):
-                orders[step, row, : len(chosen)] = chosen
-        inputs, labels, orders_there = self._tensor(x), self._tensor(y), self._tensor(orders)
-        rows = torch.arange(self._height, device=self._device)[:, None]
-        for chosen_there in orders_there:
-            yield inputs[rows, chosen_there], labels[rows, chosen_there]
+    def train_all(self, work: Sequence[Work]) -> list[Update]:
+        """Train all of this."""
+        return [self.train(*one) for one in work]
 
     def _seed_dropout(self, task: Task) -> None:
         """Seeds the one generator that is drawn from: torch.manual_seed asks for a traceback per kind of device."""
@@ -259,11 +185,6 @@ class Trainer:
             scale_readers(module, self._traced, widths)
         return SplitBody(module, self._solver.split) if self._solver.split else module
 
-    def _stack(self, widths: tuple[int, ...]) -> Stack:
-        if widths not in self._stacks:
-            self._stacks[widths] = Stack(self._module(widths), self._height, self._device)
-        return self._stacks[widths]
-
     def _body(self, widths: tuple[int, ...]) -> Body:
         if widths not in self._bodies:
             module = self._module(widths)
@@ -282,14 +203,3 @@ def rate(traced: Traced, widths: tuple[int, ...]) -> float:
     """The width share of a cut: mean over the groups, as HeteroFL's model rate where all are cut alike."""
     shares = [kept / group.size for kept, group in zip(widths, traced.groups, strict=True)]
     return sum(shares) / len(shares) if shares else 1.0
-
-
-def stacked(tasks: Sequence[Task]) -> Task:
-    """Tasks of one shape as one whose buffers are [height, k]."""
-    masks = [task.mask for task in tasks if task.mask is not None]
-    return replace(
-        tasks[0],
-        params=np.stack([task.params for task in tasks]),
-        mask=np.stack(masks) if masks else None,
-        extras={name: np.stack([task.extras[name] for task in tasks]) for name in tasks[0].extras},
-    )

@@ -10,7 +10,7 @@ from torch import nn
 
 from fedraa.assembly import assemble
 from fedraa.experiment import Experiment
-from fedraa.local import Solver, Trainer, Work
+from fedraa.local import Recipe, Solver, Trainer, Work
 from fedraa.messages import Task
 from fedraa.models.images import ImageConv2d
 from fedraa.submodels import Traced, flatten, trace
@@ -35,6 +35,10 @@ def cnn() -> nn.Module:
 def traced(model: Any = mlp) -> Traced:
     torch.manual_seed(0)
     return trace(model(), torch.from_numpy(SHARDS[0][0][:2]))
+
+
+def stacks(model: Traced, solver: Solver, height: int = HEIGHT, *, bf16: bool = False) -> Trainer:
+    return Recipe(model, solver, 1, False, bf16, height).trainer("cpu")
 
 
 def work(
@@ -74,7 +78,7 @@ def test_in_a_stack_a_task_comes_to_what_it_comes_to_alone(
     solver = Solver(**({"batch_size": 8, "epochs": 2} | terms))
     together = [work(model, client, extras, masked=masked) for client in range(4)]
     alone = Trainer(model, solver, seed=1)
-    for got, one in zip(Trainer(model, solver, seed=1, stack=HEIGHT).train_stacked(together), together, strict=True):
+    for got, one in zip(stacks(model, solver).train_all(together), together, strict=True):
         expected = alone.train(*one)
         np.testing.assert_allclose(got.params, expected.params, atol=2e-6)
         assert got.loss == pytest.approx(expected.loss, rel=1e-5)
@@ -90,22 +94,22 @@ def test_in_a_stack_a_task_comes_to_what_it_comes_to_alone(
 def test_its_bits_do_not_depend_on_its_company(model: Any, terms: dict[str, Any]) -> None:
     """Neither on who is beside it, nor on its place; not even on those that end in numbers that are none."""
     model = traced(model)
-    trainer = Trainer(model, Solver(**terms, batch_size=8, epochs=2), seed=1, stack=HEIGHT)
+    trainer = stacks(model, Solver(**terms, batch_size=8, epochs=2))
     mine, others = work(model, 0), [work(model, client) for client in (2, 1)]
     wild = others[0]._replace(task=replace(others[0].task, params=others[0].task.params * np.float32(1e30)))
-    [alone] = trainer.train_stacked([mine])
+    [alone] = trainer.train_all([mine])
     for company in ([*others, mine], [wild, mine], [mine, mine, mine, mine, mine], [work(model, 3), mine]):
-        among = trainer.train_stacked(company)[-1]
+        among = trainer.train_all(company)[-1]
         np.testing.assert_array_equal(among.params, alone.params)
         assert among.loss == alone.loss
-    assert not np.isfinite(trainer.train_stacked([wild])[0].params).all()
+    assert not np.isfinite(trainer.train_all([wild])[0].params).all()
 
 
 def test_shapes_are_stacked_each_by_itself_and_answers_keep_their_order() -> None:
     model = traced()
     solver = Solver(batch_size=8, epochs=1)
     some = [work(model, client, width=width) for client, width in ((0, 6), (1, 3), (2, 6), (3, 3), (1, 6), (0, 3))]
-    updates = Trainer(model, solver, seed=1, stack=2).train_stacked(some)
+    updates = stacks(model, solver, 2).train_all(some)
     for update, one in zip(updates, some, strict=True):
         np.testing.assert_allclose(update.params, Trainer(model, solver, seed=1).train(*one).params, atol=2e-6)
 
@@ -113,9 +117,7 @@ def test_shapes_are_stacked_each_by_itself_and_answers_keep_their_order() -> Non
 def test_bf16_computes_stacks_too() -> None:
     model = traced()
     solver = Solver(batch_size=8, epochs=1)
-    [half], [full] = (
-        Trainer(model, solver, seed=1, stack=2, bf16=bf16).train_stacked([work(model, 0)]) for bf16 in (True, False)
-    )
+    [half], [full] = (stacks(model, solver, 2, bf16=bf16).train_all([work(model, 0)]) for bf16 in (True, False))
     assert half.params.dtype == np.float32
     assert 0 < np.abs(half.params - full.params).max() < 0.02
 
