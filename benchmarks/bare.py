@@ -48,6 +48,7 @@ class BareProcesses:
             arguments = (theirs, tuple(widths), shards[number::processes], settings)
             process = context.Process(target=_serve, args=arguments, daemon=True)
             process.start()
+            theirs.close()  # so that a process that dies is an EOFError here, not silence
             self._pipes.append(ours)
             self._processes.append(process)
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import ray
+from mishaps import first
 from nodes import nodes
 from same_run import same
 
@@ -152,8 +153,7 @@ def test_poison_is_refused_by_the_shards_and_the_model_keeps_every_bit(undisturb
     class Poisonous(Worker):
         def train(self, header: Task, *rest: Any) -> Update:
             update = super().train(header, *rest)
-            if header.id in (4, 9, 11) and not (tmp_path / str(header.id)).exists():
-                (tmp_path / str(header.id)).touch()
+            if header.id in (4, 9, 11) and first(tmp_path / str(header.id)):
                 update.params[:] = {4: np.nan, 9: 1e6, 11: np.inf}[header.id]
             return update
 

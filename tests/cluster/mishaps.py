@@ -1,0 +1,37 @@
+"""What befalls workers in tests."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import ray
+
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import it
+
+LEAVE_SECONDS = 1.0  # for the answer to the call before; a worker that takes it along is blamed for that call
+
+
+def die() -> None:
+    time.sleep(LEAVE_SECONDS)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def freeze() -> None:
+    """Stops the whole process, as a machine does that swaps itself to death."""
+    time.sleep(LEAVE_SECONDS)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def err() -> None:
+    raise ArithmeticError("seven is not eight")
+
+
+def first(mark: Path) -> bool:
+    """Whether no process has left the mark before; it is left now."""
+    try:
+        mark.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
