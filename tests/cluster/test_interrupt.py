@@ -85,7 +85,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_nothing_else(engine: str, undisturbed: H
     same(out, undisturbed)
 
 
-@pytest.mark.parametrize("engine", ["local", "ray"])
+@pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.slow)])
 def test_the_second_ctrl_c_ends_at_once(engine: str, undisturbed: History, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with started(out, engine) as process:

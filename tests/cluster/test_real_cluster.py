@@ -14,7 +14,7 @@ from fedraa.experiment import Experiment
 from fedraa.front import run
 from fedraa.history import EVENTS, History
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("three nodes")]
+pytestmark = [pytest.mark.alone, pytest.mark.cluster, pytest.mark.xdist_group("three nodes")]
 
 FLAGS = ("--hidden", "8", "--clients", "4", "--local-steps", "2", "--checkpoint-every", "50", "--quiet")
 

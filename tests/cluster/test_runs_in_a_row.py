@@ -26,9 +26,10 @@ def left() -> list[object]:
     ]
 
 
-def test_ten_runs_leave_no_actor_and_no_object(tmp_path: Path) -> None:
+@pytest.mark.parametrize("runs", [3, pytest.param(10, marks=pytest.mark.slow)])
+def test_runs_leave_no_actor_and_no_object(runs: int, tmp_path: Path) -> None:
     digests = set()
-    for number in range(10):
+    for number in range(runs):
         history = run(
             Experiment(hidden=(8,), clients=4, local_steps=1, updates=12, workers=1, out=tmp_path / str(number))
         )
