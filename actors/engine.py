@@ -15,6 +15,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
+from actors import worker
 from actors.attach import CLIENT, attach
 from actors.blocks import Blocks, put_blocks
 from actors.host import fingerprint
@@ -159,7 +160,8 @@ def _words(needs: Any) -> str:
 def cluster(experiment: Experiment) -> Iterator[None]:
     """Ray for one or more runs: the one already joined, the one at `address`, or one of our own.
 
-    One of our own leaves nothing behind, neither processes nor files.
+    One of our own leaves nothing behind, neither processes nor files. Its processes import what workers need while the
+    driver still prepares the run.
     """
     if ray.is_initialized():
         yield
@@ -174,6 +176,7 @@ def cluster(experiment: Experiment) -> Iterator[None]:
                     logging_level=logging.ERROR,
                     log_to_driver=False,
                     _temp_dir=directory,
+                    _system_config={"preload_python_modules": [worker.__name__]},
                 )
         else:
             attach(address)
