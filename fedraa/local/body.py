@@ -36,7 +36,8 @@ class Body:
             if gradient is not None:
                 parameter.grad = gradient[piece].view(parameter.shape)
             else:
-                parameter.register_post_accumulate_grad_hook(lambda trained: body.hand_on(trained))  # type: ignore[no-untyped-call]
+                hook = parameter.register_post_accumulate_grad_hook
+                hook(lambda trained: body.hand_on(trained))  # type: ignore[no-untyped-call]  # torch leaves it untyped
             self._pieces[parameter] = piece
             start = piece.stop
 
@@ -74,7 +75,7 @@ class Body:
         By then nothing that the backward pass still needs depends on the parameter: `take` may change it.
         """
         self._waiting, self._take = dict(self._pieces), take
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call]  # likewise
         for piece in self._waiting.values():  # of parameters that the loss does not depend on
             take(piece, torch.zeros_like(self.weights[piece]))
         self._take = None

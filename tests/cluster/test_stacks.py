@@ -1,4 +1,4 @@
-"""Runs that train in stacks: the same bits on either engine, and after a death."""
+"""Runs that train in stacks: the same bits on any engine, with any number of workers, and after a death."""
 
 import sys
 from pathlib import Path
@@ -36,8 +36,10 @@ def experiment(**changes: Any) -> Experiment:
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method["method"])
 def test_bits_are_those_of_the_local_engine(method: dict[str, Any], tmp_path: Path) -> None:
     local = run(experiment(**method, engine="local", out=tmp_path / "local"))
-    run(experiment(**method, workers=2, out=tmp_path / "ray"))
-    same(tmp_path / "ray", local)
+    for workers in (1, 2):
+        directory = tmp_path / str(workers)
+        run(experiment(**method, workers=workers, out=directory))
+        same(directory, local)
     alone = run(experiment(**method, engine="local", stack=1, out=tmp_path / "alone"))
     assert alone.summary["accuracy"] == pytest.approx(local.summary["accuracy"], abs=0.03)
 

@@ -95,7 +95,7 @@ FIELDS = sorted(set(Experiment.model_fields) - {"out", "quiet", "address", "work
 FLAGS = st.dictionaries(st.sampled_from(FIELDS), st.lists(TEXT, max_size=3), min_size=1, max_size=3)
 
 
-@fuzz(60)
+@fuzz(120)
 @given(flags=FLAGS)
 @pytest.mark.usefixtures("nothing_runs")
 def test_flags(flags: dict[str, list[str]], tmp_path: Path) -> None:
