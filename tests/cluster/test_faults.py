@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import ray
 from mishaps import die, err, first, freeze
+from same_run import same
 
 from actors import queues
 from actors.patience import Patience
@@ -97,23 +98,13 @@ def faults(history: History) -> list[dict[str, object]]:
     return [line for line in history.lines() if line["kind"] == "fault"]
 
 
-def same_but_for_faults(history: History, undisturbed: History) -> None:
-    """The same events in the same order at the same times, and the same final bits."""
-    ours, theirs = (
-        [{k: v for k, v in line.items() if k not in ("seq", "wall")} for line in h.lines() if line["kind"] != "fault"]
-        for h in (history, undisturbed)
-    )
-    assert ours == theirs
-    assert history.summary["model_sha256"] == undisturbed.summary["model_sha256"]
-
-
 @pytest.mark.parametrize(("happens", "what"), [(die, "worker died"), (err, "ArithmeticError: seven is not eight")])
 def test_what_befalls_a_task_does_not_change_the_run(
     happens: Callable[[], None], what: str, undisturbed: History, tmp_path: Path
 ) -> None:
     plan = {(ANY, task): happens for task in (0, 9, 17)}
     history = execute(experiment(), tmp_path / "run", faulty(plan, tmp_path))
-    same_but_for_faults(history, undisturbed)
+    same(history.directory, undisturbed)
     assert [line["task"] for line in faults(history)] == [0, 9, 17]
     assert {(line["what"], line["action"]) for line in faults(history)} == {(what, "retry")}
     assert {line["worker"] for line in faults(history)} <= {0, 1}
@@ -123,7 +114,7 @@ def test_a_worker_that_hangs_is_replaced(undisturbed: History, tmp_path: Path) -
     history = execute(
         experiment(), tmp_path / "run", faulty({(ANY, 9): freeze}, tmp_path), patience=Patience(least=5.0, factor=0.0)
     )
-    same_but_for_faults(history, undisturbed)
+    same(history.directory, undisturbed)
     assert (9, "worker hung: no answer within 5 s", "retry") in [
         (line["task"], line["what"], line["action"]) for line in faults(history)
     ]
@@ -131,7 +122,7 @@ def test_a_worker_that_hangs_is_replaced(undisturbed: History, tmp_path: Path) -
 
 def test_a_worker_that_dies_in_an_evaluation_is_replaced(undisturbed: History, tmp_path: Path) -> None:
     history = execute(experiment(), tmp_path / "run", faulty({(ANY, EVALUATION): die}, tmp_path))
-    same_but_for_faults(history, undisturbed)
+    same(history.directory, undisturbed)
     assert [(line["task"], line["what"]) for line in faults(history)] == [(None, "worker died")]
 
 
@@ -147,7 +138,7 @@ def test_a_worker_that_keeps_dying_is_given_up_and_the_others_go_on(undisturbed:
     everything = {(0, task): die_and_tell for task in range(EVALUATION, 100)}
     everything |= {(1, task): wait_for_deaths for task in range(EVALUATION, 100)}
     history = execute(experiment(), tmp_path / "run", faulty(everything))
-    same_but_for_faults(history, undisturbed)
+    same(history.directory, undisturbed)
     said = [str(line["what"]) for line in faults(history)]
     assert len(said) == 3
     assert said[-1] == "worker died; given up after 3 deaths in a row"
@@ -160,7 +151,7 @@ def test_with_no_worker_left_the_run_fails_and_can_be_gone_on_with(undisturbed: 
         execute(experiment(), tmp_path / "run", faulty(from_task_15))
     assert faults(History(tmp_path / "run"))
     history = execute(experiment(), tmp_path / "run", resume=True)
-    same_but_for_faults(history, undisturbed)
+    same(history.directory, undisturbed)
 
 
 def test_a_task_that_always_errs_ends_the_run_with_its_error(tmp_path: Path) -> None:
@@ -197,7 +188,7 @@ def test_poison_is_refused_and_the_task_given_again(undisturbed: History, tmp_pa
             return update
 
     history = execute(experiment(), tmp_path / "run", Poisonous)
-    same_but_for_faults(history, undisturbed)
+    same(history.directory, undisturbed)
     assert [(line["task"], line["what"]) for line in faults(history)] == [
         (task, "update refused: params hold 1 values that are not finite") for task in (4, 11)
     ]

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import ray
 from mishaps import die, err, first
-from test_faults import faults, same_but_for_faults
+from same_run import same
+from test_faults import faults
 
 from actors.blocks import put_blocks
 from actors.jobs import INLINE_BYTES, Job, Packer
@@ -67,7 +68,7 @@ def test_each_task_of_a_group_that_came_to_nothing_goes_again(
     finally:
         pool.close()
     history = History(directory)
-    same_but_for_faults(history, undisturbed)
+    same(directory, undisturbed)
     [fault] = faults(history)
     assert (fault["task"], fault["action"]) == (None, "none")
     assert str(fault["what"]).startswith(what)
