@@ -17,7 +17,7 @@ test: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow and alone"
 
 chaos: .venv/ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.chaos
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.system.chaos
 
 format: .venv/ready
 	$(BIN)/ruff check --fix .

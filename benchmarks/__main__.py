@@ -5,9 +5,10 @@ from collections.abc import Callable
 
 import tyro
 
-from benchmarks import cut_cost, cut_models, paper004, throughput
-from benchmarks.studies import list_studies, run_study
-from fedraa.cli import exit_code
+from benchmarks.studies import paper004
+from benchmarks.studies.commands import list_studies, run_study
+from benchmarks.system import cut_cost, cut_models, throughput
+from fedraa.cli.main import exit_code
 
 COMMANDS: dict[str, Callable[..., object]] = {
     "list": list_studies,

@@ -4,14 +4,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fedraa.api import run
+    from fedraa.config.experiment import Experiment
     from fedraa.data import Dataset
-    from fedraa.experiment import Experiment
-    from fedraa.front import run
-    from fedraa.history import History
+    from fedraa.rundir.history import History
 
 __all__ = ["Dataset", "Experiment", "History", "run"]
 
-_HOMES = {"Dataset": "data", "Experiment": "experiment", "History": "history", "run": "front"}
+_HOMES = {"Dataset": "data", "Experiment": "config.experiment", "History": "rundir.history", "run": "api"}
 
 
 def __getattr__(name: str) -> object:

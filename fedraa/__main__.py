@@ -2,6 +2,6 @@
 
 import sys
 
-from fedraa.cli import main
+from fedraa.cli.main import main
 
 sys.exit(main())

@@ -14,12 +14,12 @@ Index = npt.NDArray[np.int64]
 class Cut(NamedTuple):
     """The buffer [k] of a submodel as cut.
 
-    If it `lies` elsewhere, that is by what its store and the pool find it, and `params` only stands for it: it has its
-    shape, and is all NaN.
+    With a `remote_ref` it lies elsewhere, where its store and the executor find it, and `params` only stands for it:
+    it has its shape, and is all NaN.
     """
 
     params: Vector
-    lies: object | None = None
+    remote_ref: object | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Task:
     units per width group), so a worker needs no index sets. `turn` counts the client's earlier tasks and
     seeds its minibatches. `cost` is the modelled duration on the run's clock. `mask` [k] (True = trained) is
     for methods defined element-wise. `extras` are further buffers [k] that a local term needs (a control
-    variate, a server momentum). `bytes_up` is what the answer is billed. `lies` is as in Cut.
+    variate, a server momentum). `bytes_up` is what the answer is billed. `remote_ref` is as in Cut.
     """
 
     id: int
@@ -60,7 +60,7 @@ class Task:
     mask: npt.NDArray[np.bool_] | None = None
     extras: Mapping[str, Vector] = field(default_factory=dict)
     bytes_up: int = 0
-    lies: object | None = None
+    remote_ref: object | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -119,8 +119,8 @@ def _label_shares(classes: int, clients: int, labels: int, rng: np.random.Genera
     block = classes // math.gcd(classes, labels)
     client = np.arange(clients)
     circles = rng.permuted(np.tile(np.arange(classes), (math.ceil(clients / block), 1)), axis=1)
-    seats = (client[:, None] % block * labels + np.arange(labels)) % classes
-    held = circles[(client // block)[:, None], seats]  # [clients, labels]
+    handles = (client[:, None] % block * labels + np.arange(labels)) % classes
+    held = circles[(client // block)[:, None], handles]  # [clients, labels]
     holds = np.zeros((classes, clients))
     holds[held.T, client] = 1.0
     shares: Shares = holds / holds.sum(axis=1, keepdims=True)

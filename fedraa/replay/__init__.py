@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from fedraa.history import CONFIG, SUMMARY, History
 from fedraa.replay.audit import Audit
 from fedraa.replay.line import Inconsistent, read
 from fedraa.replay.outcome import check_model, check_summary
 from fedraa.replay.rules import Rules
+from fedraa.rundir.history import CONFIG, SUMMARY, History
 
 __all__ = ["Inconsistent", "replay"]
 

@@ -1,6 +1,6 @@
 """A whole log against the rules, line by line."""
 
-from fedraa.replay.books import AsyncBook, Book, RoundBook
+from fedraa.replay.checker import AsyncChecker, Checker, RoundChecker
 from fedraa.replay.evaluations import Evaluations
 from fedraa.replay.line import Line
 from fedraa.replay.rules import Rules
@@ -17,7 +17,7 @@ class Audit:
         self._rules = rules
         asynchronous = rules.method["schedule"]["kind"] == "Asynchronous"
         self._tasks = Tasks(rules, range(rules.clients) if asynchronous else rules.cohort(0))
-        self._book: Book = AsyncBook(rules, self._tasks) if asynchronous else RoundBook(rules, self._tasks)
+        self._checker: Checker = AsyncChecker(rules, self._tasks) if asynchronous else RoundChecker(rules, self._tasks)
         self._saved = -1
 
     def check(self, line: Line) -> None:
@@ -27,22 +27,22 @@ class Audit:
             raise line.wrong(f"the rules give one of {', '.join(self.lines)}")
         self.lines[line.kind] += 1
         if line.kind == "eval":
-            self.evaluations.evaluated(line, self._book.step)
+            self.evaluations.evaluated(line, self._checker.step)
             return
         self.evaluations.before(line)
-        if self._book.due not in (None, line.kind):
-            raise line.wrong(f"the rules give a {self._book.due} here")
-        step = self._book.step
+        if self._checker.due not in (None, line.kind):
+            raise line.wrong(f"the rules give a {self._checker.due} here")
+        step = self._checker.step
         match line.kind:
             case "dispatch":
                 self._not_over(line)
-                self._book.dispatch(line)
+                self._checker.dispatch(line)
             case "commit":
                 self._not_over(line)
                 self._settled(line)
-                self._book.commit(line)
+                self._checker.commit(line)
             case "round":
-                self._book.round(line)
+                self._checker.round(line)
             case "fault":
                 self._settled(line)
                 self._tasks.fault(line)
@@ -50,32 +50,32 @@ class Audit:
                 self._checkpoint(line)
             case "end":
                 self._end(line)
-        if self._book.step > step:
-            self.evaluations.after(self._book.step, self._tasks.now)
+        if self._checker.step > step:
+            self.evaluations.after(self._checker.step, self._tasks.now)
 
     @property
     def _checkpoint_due(self) -> bool:
         """Checkpoints that real time brings about are not in the log."""
-        step, every = self._book.step, self._rules.experiment.checkpoint_every
+        step, every = self._checker.step, self._rules.experiment.checkpoint_every
         return every is not None and step % every == 0 and step > self._saved and not self._tasks.waiting
 
     def _checkpoint(self, line: Line) -> None:
         if not self._checkpoint_due:
             raise line.wrong("the rules give no checkpoint here")
         line.expect("t", self._tasks.now)
-        line.expect("step", self._book.step)
-        self._saved = self._book.step
+        line.expect("step", self._checker.step)
+        self._saved = self._checker.step
 
     def _settled(self, line: Line) -> None:
         """Every client is at work and what is due is saved before the next update is waited for."""
         if self._tasks.waiting:
             raise line.wrong(f"the rules give client {self._tasks.waiting[0]}, which waits, a task first")
         if self._checkpoint_due:
-            raise line.wrong(f"the rules give the checkpoint of step {self._book.step} before it")
+            raise line.wrong(f"the rules give the checkpoint of step {self._checker.step} before it")
 
     def _not_over(self, line: Line) -> None:
         limits = self._rules.resolved.limits
-        if limits.steps is not None and self._book.step >= limits.steps:
+        if limits.steps is not None and self._checker.step >= limits.steps:
             raise line.wrong(f"the rules give the end after step {limits.steps}")
         if self.evaluations.reached is not None:
             raise line.wrong(f"the rules give the end once the accuracy is {limits.accuracy}")
@@ -85,11 +85,11 @@ class Audit:
     def _end(self, line: Line) -> None:
         reason, t = self._why(line)
         line.expect("reason", reason)
-        line.expect("step", self._book.step)
+        line.expect("step", self._checker.step)
         line.expect("t", t if self.evaluations.final is None else self.evaluations.final)
         line.expect("t", t)
-        if not self.evaluations.complete(self._book.step):
-            raise line.wrong(f"the rules give the evaluation of step {self._book.step} before it")
+        if not self.evaluations.complete(self._checker.step):
+            raise line.wrong(f"the rules give the evaluation of step {self._checker.step} before it")
         self.end = line
 
     def _why(self, line: Line) -> tuple[str, float]:
@@ -103,7 +103,7 @@ class Audit:
             t = limits.time if late and limits.time is not None else tasks.now
         if self.evaluations.reached is not None:
             return "accuracy", t
-        if limits.steps is not None and self._book.step >= limits.steps:
+        if limits.steps is not None and self._checker.step >= limits.steps:
             return "steps", t
         if late:
             return "time", t

@@ -4,10 +4,10 @@ import csv
 from collections import deque
 from pathlib import Path
 
-from fedraa.history import EVAL_COLUMNS, EVALS
-from fedraa.loop import ASIDE
+from fedraa.engine.loop import ASIDE
 from fedraa.replay.line import Inconsistent, Line
 from fedraa.replay.rules import Rules
+from fedraa.rundir.history import EVAL_COLUMNS, EVALS
 
 
 class Evaluations:

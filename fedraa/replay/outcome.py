@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from fedraa.history import MODEL, SUMMARY, History
+from fedraa.engine.session import summarise
 from fedraa.replay.line import Inconsistent
-from fedraa.runner import summarise
+from fedraa.rundir.history import MODEL, SUMMARY, History
 
 
 def check_summary(directory: Path, time_to_target: float | None) -> None:

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
-from fedraa.costs import CostModel
-from fedraa.experiment import Experiment
-from fedraa.fleet import COLUMNS, Fleet
-from fedraa.history import CONFIG
-from fedraa.local import Solver
-from fedraa.local.split import Stem
+from fedraa.client import Solver
+from fedraa.client.split import Stem
+from fedraa.config.experiment import Experiment
+from fedraa.devices.availability import Availability, Timing
+from fedraa.devices.costs import CostModel
+from fedraa.devices.fleet import COLUMNS, Fleet
+from fedraa.rundir.history import CONFIG
 from fedraa.server.participation import Participation
 from fedraa.submodels.cost import Cost
-from fedraa.timing import Availability, Timing
 from schedulers import SCHEDULERS, Scheduler, delay_bound
 
 Widths = tuple[int, ...]

@@ -10,7 +10,7 @@ from fedraa.replay.rules import Bill, Rules
 
 
 @dataclass(frozen=True)
-class Flight:
+class LoggedTask:
     """A task on its way, from `left` to `due` on the run's clock; `bill` None: of a cost that the log alone knows."""
 
     task: int
@@ -29,7 +29,7 @@ class Tasks:
     def __init__(self, rules: Rules, waiting: Iterable[int]) -> None:
         self.now = 0.0
         self.waiting = deque(waiting)
-        self.flights: dict[int, Flight] = {}
+        self.flights: dict[int, LoggedTask] = {}
         self.turns = [0] * rules.clients
         """Tasks per client so far."""
         self._rules = rules
@@ -43,7 +43,7 @@ class Tasks:
         line.expect("client", self.waiting[0])
         return self.waiting[0]
 
-    def depart(self, line: Line, *, fragment: int, version: int, step: int, bill: Bill | None) -> Flight:
+    def depart(self, line: Line, *, fragment: int, version: int, step: int, bill: Bill | None) -> LoggedTask:
         """Checks that a `dispatch` gives this work to the client that waits first, at this cost."""
         client = self.waiting.popleft()
         line.expect("t", self.now)
@@ -57,7 +57,7 @@ class Tasks:
         cost = line.at_least("cost", 0)
         line.at_least("bytes_down", 1)
         due = self._rules.timing.due(client, self.turns[client], self.now, cost)
-        flight = Flight(self._dispatched, client, fragment, version, step, self.now, due, bill)
+        flight = LoggedTask(self._dispatched, client, fragment, version, step, self.now, due, bill)
         self.flights[flight.task] = flight
         if not self._rules.wall:
             heapq.heappush(self._due, (due, flight.task))
@@ -65,7 +65,7 @@ class Tasks:
         self._dispatched += 1
         return flight
 
-    def arrive(self, line: Line) -> Flight:
+    def arrive(self, line: Line) -> LoggedTask:
         """Checks that a `commit` answers a task in flight, when it was due, and moves the clock."""
         flight = self._in_flight(line)
         if self._rules.wall:
@@ -106,7 +106,7 @@ class Tasks:
             line.expect("t", self.now)
         self.now = line.at_least("t", self.now)
 
-    def _in_flight(self, line: Line) -> Flight:
+    def _in_flight(self, line: Line) -> LoggedTask:
         task = line["task"]
         if not isinstance(task, int) or task not in self.flights:
             raise line.wrong(f"task is {task!r}; the rules give one of the {len(self.flights)} in flight")

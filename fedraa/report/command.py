@@ -2,7 +2,7 @@
 
 import shlex
 
-from fedraa.experiment import Experiment
+from fedraa.config.experiment import Experiment
 
 # Where a run was written and what it showed do not change it.
 LEFT_OUT = {"out", "quiet"}

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from fedraa.report.runs import Group
+from fedraa.report.statistics import ci95
 from fedraa.report.theme import Picture, blank, legend, look
-from fedraa.statistics import ci95
 
 Floats = npt.NDArray[np.float64]
 POINTS = 300

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from fedraa.files import replacing, write_text
-from fedraa.landscape import sharpness, surface, trained
 from fedraa.report import comparison, single, tables, terrain
 from fedraa.report.command import command
+from fedraa.report.landscape import sharpness, surface, trained
 from fedraa.report.page import Section, page
 from fedraa.report.runs import Group, load
 from fedraa.report.theme import DARK, LIGHT, render
+from fedraa.rundir.files import replacing, write_text
 
 THEMES = {"auto": (LIGHT, DARK), "light": (LIGHT,), "dark": (DARK,)}
 FILES = "_files"

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from mpl_toolkits.mplot3d import Axes3D
 
-from fedraa.landscape import RHO, Surface
+from fedraa.report.landscape import RHO, Surface
 from fedraa.report.theme import SEQUENTIAL, WIDTH, Picture, blank
 
 AROUND = (

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedraa.history import EVAL_COLUMNS
 from fedraa.report.runs import load
+from fedraa.rundir.history import EVAL_COLUMNS
 
 SCALARS = (*EVAL_COLUMNS[3:], "bytes", "t")
 

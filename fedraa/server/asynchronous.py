@@ -4,12 +4,12 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from fedraa.checkpoint import State
 from fedraa.messages import Task, Update, Vector
-from fedraa.server.ledger import Ledger
-from fedraa.server.store import Store
-from fedraa.streams import generator
-from fedraa.submodels.policies import Choice, Part
+from fedraa.rng import generator
+from fedraa.rundir.checkpoint import State
+from fedraa.server.storage.store import Store
+from fedraa.server.task_table import TaskTable
+from fedraa.submodels.policies.policies import Assignment, Submodel
 from schedulers import Scheduler, delay_bound
 
 
@@ -30,9 +30,9 @@ class AsyncServer:
     def __init__(
         self,
         store: Store,
-        fragments: Sequence[Part],
+        fragments: Sequence[Submodel],
         scheduler: type[Scheduler],
-        ledger: Ledger,
+        task_table: TaskTable,
         *,
         bound: float | None,
         seed: int,
@@ -41,8 +41,8 @@ class AsyncServer:
         self.step = 0
         self.versions = np.zeros(len(fragments), np.int64)
         self.shared_version = 0
-        self.ledger = ledger
-        self._choices = [Choice(j, part) for j, part in enumerate(fragments)]
+        self.task_table = task_table
+        self._assignments = [Assignment(j, part) for j, part in enumerate(fragments)]
         self._store, self._seed, self._learn = store, seed, learn
         self._make_scheduler, self._bound = scheduler, bound
         self._plan()
@@ -52,16 +52,16 @@ class AsyncServer:
         return self._store.params
 
     def begin(self) -> Iterable[int]:
-        return range(len(self.ledger.turns))
+        return range(len(self.task_table.turns))
 
     def assign(self, client: int, now: float) -> Task:
-        turn = int(self.ledger.turns[client])
+        turn = int(self.task_table.turns[client])
         rng = generator(self._seed, "schedule", client, turn)
         j = self._scheduler.choose(client, turn, self.versions, rng)
-        return self.ledger.dispatch(
+        return self.task_table.dispatch(
             client,
             now,
-            self._choices[j],
+            self._assignments[j],
             self._store.cut(j, self.shared_version),
             version=int(self.versions[j]),
             step=self.step,
@@ -70,7 +70,7 @@ class AsyncServer:
         )
 
     def commit(self, update: Update, now: float) -> Iterable[int]:
-        flight = self.ledger.in_flight[update.task]
+        flight = self.task_table.in_flight[update.task]
         task, j = flight.task, flight.task.fragment
         staleness = int(self.versions[j]) - task.version
         global_staleness = self.step - task.step
@@ -79,7 +79,7 @@ class AsyncServer:
             self.versions[j] += 1
             self.shared_version += 1
             self.step += 1
-        self.ledger.settle(
+        self.task_table.settle(
             update,
             now,
             version=int(self.versions[j]),
@@ -87,7 +87,7 @@ class AsyncServer:
             global_staleness=global_staleness,
             mix=mix,
         )
-        if self._learn and self.ledger.costs.observe(task.widths, task.client, now - flight.left):
+        if self._learn and self.task_table.costs.observe(task.widths, task.client, now - flight.left):
             self._plan()
         return (task.client,)
 
@@ -98,19 +98,21 @@ class AsyncServer:
             "versions": self.versions,
             "shared_version": self.shared_version,
             "rule": self._store.state(),
-            "ledger": self.ledger.state(self._store.sent([flight.task for flight in self.ledger.in_flight.values()])),
-            "costs": self.ledger.costs.state(),
+            "ledger": self.task_table.state(
+                self._store.sent([flight.task for flight in self.task_table.in_flight.values()])
+            ),
+            "costs": self.task_table.costs.state(),
         }
 
     def restore(self, state: State) -> None:
         self.step = state["step"]
         self.versions[:], self.shared_version = state["versions"], state["shared_version"]
         self._store.restore(state["params"], state["rule"])
-        self.ledger.restore(state["ledger"], self._store.sent_again)
-        self.ledger.costs.restore(state["costs"])
+        self.task_table.restore(state["ledger"], self._store.sent_again)
+        self.task_table.costs.restore(state["costs"])
         self._plan()
 
     def _plan(self) -> None:
-        table = self.ledger.costs.table([choice.part.widths for choice in self._choices])
+        table = self.task_table.costs.table([assignment.part.widths for assignment in self._assignments])
         bound = delay_bound(table) if self._bound is None else self._bound
         self._scheduler = self._make_scheduler(table, bound)

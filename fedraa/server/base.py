@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import Protocol
 
-from fedraa.checkpoint import State
 from fedraa.messages import Task, Update, Vector
-from fedraa.server.ledger import Ledger
+from fedraa.rundir.checkpoint import State
+from fedraa.server.task_table import TaskTable
 
 
 class Server(Protocol):
@@ -15,7 +15,7 @@ class Server(Protocol):
     """
 
     step: int
-    ledger: Ledger
+    task_table: TaskTable
 
     @property
     def params(self) -> Vector:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedraa.streams import generator
+from fedraa.rng import generator
 
 
 @dataclass(frozen=True)

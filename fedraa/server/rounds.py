@@ -6,26 +6,26 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.checkpoint import State
 from fedraa.messages import Cut, Task, Update, Vector
-from fedraa.server.aggregate import Aggregate
-from fedraa.server.companions import Companion
-from fedraa.server.ledger import Ledger, Record
-from fedraa.server.optimisers import Stepper
+from fedraa.rng import generator
+from fedraa.rundir.checkpoint import State
+from fedraa.server.aggregation.aggregate import Aggregator
+from fedraa.server.auxiliary.state import AuxiliaryState
+from fedraa.server.optimizers import ServerOptimizer
 from fedraa.server.participation import Participation
-from fedraa.streams import generator
-from fedraa.submodels.policies import Choice, Drawer, Mask, Part, Turn
+from fedraa.server.task_table import Record, TaskTable
+from fedraa.submodels.policies.policies import Assignment, Mask, RoundContext, Submodel, SubmodelSampler
 from schedulers import Scheduler
 
 
 @dataclass
-class ScheduledDrawer(Companion):
+class ScheduledSampler(AuxiliaryState):
     """Sync Fed-RAA: the scheduler's fragment, with counts that rise as the round is assigned.
 
     Every task of a round returns before the next, so these provisional counts are the real ones by then.
     """
 
-    fragments: Sequence[Part]
+    fragments: Sequence[Submodel]
     scheduler: Scheduler
     seed: int
     counts: npt.NDArray[np.int64] = field(init=False)
@@ -33,11 +33,11 @@ class ScheduledDrawer(Companion):
     def __post_init__(self) -> None:
         self.counts = np.zeros(len(self.fragments), np.int64)
 
-    def draw(self, turn: Turn) -> Choice:
+    def draw(self, turn: RoundContext) -> Assignment:
         rng = generator(self.seed, "schedule", turn.client, turn.round)
         j = self.scheduler.choose(turn.client, turn.round, self.counts, rng)
         self.counts[j] += 1
-        return Choice(j, self.fragments[j])
+        return Assignment(j, self.fragments[j])
 
     def state(self) -> State:
         return {"counts": self.counts}
@@ -47,23 +47,23 @@ class ScheduledDrawer(Companion):
 
 
 class RoundServer:
-    """Each round a cohort trains what `drawer` gives it; then theta steps along the mean gain.
+    """Each round a cohort trains what `sampler` gives it; then theta steps along the mean gain.
 
     With full models, the mean weighted by samples and a step of 1 this is FedAvg (McMahan et al. 2017,
     Algorithm 1); every other synchronous method changes the drawer, the aggregate, the stepper or what rides
-    along (`companions`). `held` [clients, d], where given, tells which coordinates a client may report
+    along (`auxiliaries`). `held` [clients, d], where given, tells which coordinates a client may report
     (HeteroFL's label-aware head).
     """
 
     def __init__(
         self,
         params: Vector,
-        drawer: Drawer,
-        aggregate: Aggregate,
-        stepper: Stepper,
-        companions: Sequence[Companion],
+        sampler: SubmodelSampler,
+        aggregator: Aggregator,
+        optimizer: ServerOptimizer,
+        auxiliaries: Sequence[AuxiliaryState],
         participation: Participation,
-        ledger: Ledger,
+        task_table: TaskTable,
         record: Record,
         *,
         weights: str,
@@ -72,9 +72,9 @@ class RoundServer:
     ) -> None:
         self.params = params
         self.step = 0
-        self.ledger = ledger
-        self._drawer, self._aggregate, self._stepper = drawer, aggregate, stepper
-        self._companions, self._participation = companions, participation
+        self.task_table = task_table
+        self._sampler, self._aggregator, self._optimizer = sampler, aggregator, optimizer
+        self._auxiliaries, self._participation = auxiliaries, participation
         self._record, self._seed, self._held = record, seed, held
         self._by_samples = weights == "samples"
         self._snapshots: dict[int, tuple[object, Vector]] = {}
@@ -86,45 +86,45 @@ class RoundServer:
 
     def assign(self, client: int, now: float) -> Task:
         feasible, counts = self._audit(client)
-        turn = Turn(client, self.step, self._position[client], len(self._cohort), self.params)
-        choice = self._drawer.draw(turn)
+        turn = RoundContext(client, self.step, self._position[client], len(self._cohort), self.params)
+        assignment = self._sampler.draw(turn)
         extras: dict[str, Vector] = {}
-        for companion in self._companions:
-            extras |= companion.send(client, choice)
-        return self.ledger.dispatch(
+        for auxiliary in self._auxiliaries:
+            extras |= auxiliary.send(client, assignment)
+        return self.task_table.dispatch(
             client,
             now,
-            choice,
-            Cut(self._snapshot(choice.part)),
+            assignment,
+            Cut(self._snapshot(assignment.part)),
             version=self.step,
             step=self.step,
             feasible=feasible,
             counts=counts,
             extras=extras,
-            further=[companion.further for companion in self._companions],
+            extra_buffers=[auxiliary.extra_buffers for auxiliary in self._auxiliaries],
         )
 
     def commit(self, update: Update, now: float) -> Iterable[int]:
-        flight = self.ledger.in_flight[update.task]
-        task, choice = flight.task, flight.choice
+        flight = self.task_table.in_flight[update.task]
+        task, assignment = flight.task, flight.assignment
         if self._held is not None:
-            choice = _reported(choice, self._held(task.client))
+            assignment = _reported(assignment, self._held(task.client))
         weight = self._weight(task.client)
-        gain = choice.trained(update.params - task.params)
-        for companion in self._companions:
-            companion.receive(task.client, choice, update, gain, weight, task.lr)
+        delta = assignment.trained(update.params - task.params)
+        for auxiliary in self._auxiliaries:
+            auxiliary.receive(task.client, assignment, update, delta, weight, task.lr)
         self._missing -= 1
         self._scales += task.lr * update.steps
-        self._square += float(np.einsum("i,i->", gain, gain, dtype=np.float64))
-        self._aggregate.add(task.client, choice.where, gain, weight, task.lr)
+        self._square += float(np.einsum("i,i->", delta, delta, dtype=np.float64))
+        self._aggregator.add(task.client, assignment.where, delta, weight, task.lr)
         self._lr = task.lr
-        self.ledger.settle(
+        self.task_table.settle(
             update,
             now,
             version=self.step + 1,
             staleness=0,
             global_staleness=0,
-            mix=self._stepper.server_lr * weight / self._weight_sum,
+            mix=self._optimizer.server_lr * weight / self._weight_sum,
         )
         if self._missing:
             return ()
@@ -140,10 +140,10 @@ class RoundServer:
             "square": self._square,
             "lr": self._lr,
             "last_trained": self._last_trained,
-            "aggregate": self._aggregate.state(),
-            "stepper": self._stepper.state(),
-            "companions": [companion.state() for companion in self._companions],
-            "ledger": self.ledger.state(),
+            "aggregate": self._aggregator.state(),
+            "stepper": self._optimizer.state(),
+            "companions": [auxiliary.state() for auxiliary in self._auxiliaries],
+            "ledger": self.task_table.state(),
         }
 
     def restore(self, state: State) -> None:
@@ -152,14 +152,14 @@ class RoundServer:
         self._missing, self._scales = state["missing"], state["scales"]
         self._square, self._lr = state["square"], state["lr"]
         self._last_trained[:] = state["last_trained"]
-        self._aggregate.restore(state["aggregate"])
-        self._stepper.restore(state["stepper"])
-        for companion, ours in zip(self._companions, state["companions"], strict=True):
-            companion.restore(ours)
-        self.ledger.restore(state["ledger"])
+        self._aggregator.restore(state["aggregate"])
+        self._optimizer.restore(state["stepper"])
+        for auxiliary, ours in zip(self._auxiliaries, state["companions"], strict=True):
+            auxiliary.restore(ours)
+        self.task_table.restore(state["ledger"])
 
     def _begin_round(self) -> Iterable[int]:
-        self._cohort = self._participation.cohort(len(self.ledger.sizes), self.step, self._seed)
+        self._cohort = self._participation.cohort(len(self.task_table.sizes), self.step, self._seed)
         self._position = {client: position for position, client in enumerate(self._cohort)}
         self._missing = len(self._cohort)
         self._weight_sum = sum(self._weight(client) for client in self._cohort)
@@ -168,10 +168,10 @@ class RoundServer:
         return self._cohort
 
     def _close_round(self, now: float) -> None:
-        gain, coverage, moved = self._aggregate.finish(self._lr)
-        self._stepper.step(self.params, gain, moved)
-        for companion in self._companions:
-            companion.close(self.params, gain, moved, self._scales / len(self._cohort))
+        delta, coverage, moved = self._aggregator.finish(self._lr)
+        self._optimizer.step(self.params, delta, moved)
+        for auxiliary in self._auxiliaries:
+            auxiliary.close(self.params, delta, moved, self._scales / len(self._cohort))
         covered = coverage > 0
         self._last_trained[covered] = self.step
         self._record(
@@ -190,11 +190,11 @@ class RoundServer:
 
     def _audit(self, client: int) -> tuple[list[int], list[int]]:
         """What the choice was made from, where a scheduler makes it."""
-        if isinstance(self._drawer, ScheduledDrawer):
-            return self._drawer.scheduler.feasible(client).tolist(), self._drawer.counts.tolist()
+        if isinstance(self._sampler, ScheduledSampler):
+            return self._sampler.scheduler.feasible(client).tolist(), self._sampler.counts.tolist()
         return [], []
 
-    def _snapshot(self, part: Part) -> Vector:
+    def _snapshot(self, part: Submodel) -> Vector:
         """The part at the start of the round: one array for all clients that train it.
 
         The whole model is not copied: it stays as it is until all have trained.
@@ -207,10 +207,10 @@ class RoundServer:
         return self._snapshots[key][1]
 
     def _weight(self, client: int) -> float:
-        return float(self.ledger.sizes[client]) if self._by_samples else 1.0
+        return float(self.task_table.sizes[client]) if self._by_samples else 1.0
 
 
-def _reported(choice: Choice, held: Mask) -> Choice:
+def _reported(assignment: Assignment, held: Mask) -> Assignment:
     """The choice less the coordinates that the client may not report; `held` is over the full vector."""
-    mask = choice.part.take(held).astype(bool)
-    return replace(choice, mask=mask if choice.mask is None else choice.mask & mask)
+    mask = assignment.part.take(held).astype(bool)
+    return replace(assignment, mask=mask if assignment.mask is None else assignment.mask & mask)

@@ -1,7 +1,7 @@
 """Which part of a model a client trains: width groups of any module, dense cuts, index sets, masks, costs."""
 
 from fedraa.submodels.cost import Cost, measure
-from fedraa.submodels.flat import flatten, hollow, load, trainable, twin, view
+from fedraa.submodels.flat import drop_weights, flatten, load, trainable, twin, view
 from fedraa.submodels.indices import (
     disjoint,
     fragments,
@@ -12,8 +12,8 @@ from fedraa.submodels.indices import (
     window,
 )
 from fedraa.submodels.masks import bernoulli, magnitude, random_parts
-from fedraa.submodels.trace import trace
 from fedraa.submodels.traced import Entry, Group, IndexSet, Traced
+from fedraa.submodels.tracing.trace import trace
 
 __all__ = [
     "Cost",
@@ -23,9 +23,9 @@ __all__ = [
     "Traced",
     "bernoulli",
     "disjoint",
+    "drop_weights",
     "flatten",
     "fragments",
-    "hollow",
     "load",
     "magnitude",
     "measure",

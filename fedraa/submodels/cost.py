@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count, shape_wrapper
 
 from fedraa.submodels.flat import trainable
-from fedraa.submodels.recorder import tensors
 from fedraa.submodels.traced import IndexSet, Traced
+from fedraa.submodels.tracing.recorder import tensors
 
 _BYTES = 4  # of one float32
 

@@ -33,7 +33,7 @@ def load(module: nn.Module, vector: np.ndarray, *, writable: bool = True) -> Non
         start += p.numel()
 
 
-def hollow(module: nn.Module) -> None:
+def drop_weights(module: nn.Module) -> None:
     """Leave of the trainable parameters their shapes alone, which take no memory; the values are lost."""
     for p in trainable(module):
         p.data = p.new_zeros(()).expand(p.shape)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
-from fedraa.submodels.shrink import shrink
+from fedraa.submodels.cutting import shrink
 
 if TYPE_CHECKING:
     from fedraa.submodels.cost import Cost

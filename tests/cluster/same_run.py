@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from benchmarks.chaos import essence
-from fedraa.history import History
+from benchmarks.system.chaos import essence
+from fedraa.rundir.history import History
 
 
 def same(directory: Path, undisturbed: History) -> None:

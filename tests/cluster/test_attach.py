@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from nodes import Nodes, free_port
 
-from actors.attach import attach
-from actors.submit import GCS_STORAGE_MAX_SIZE, check_size
+from actors.cluster.attach import attach
+from actors.cluster.submit import GCS_STORAGE_MAX_SIZE, check_size
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("three nodes")]
 
@@ -56,7 +56,7 @@ def test_a_wrong_token_or_none(ours: dict[str, str], port: str, three: Nodes) ->
 @pytest.mark.parametrize("client", [False, True])
 def test_another_version_of_ray(client: bool, three: Nodes) -> None:
     address = f"ray://127.0.0.1:{three.client}" if client else three.address
-    older = "import sys, ray; ray.__version__ = '2.0.1'; from fedraa.cli import main; sys.exit(main(sys.argv[1:]))"
+    older = "import sys, ray; ray.__version__ = '2.0.1'; from fedraa.cli.main import main; sys.exit(main(sys.argv[1:]))"
     answer = subprocess.run(
         [sys.executable, "-c", older, "status", "--address", address],
         env=three.environment,

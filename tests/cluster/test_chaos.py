@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.chaos import Dose, torment
+from benchmarks.system.chaos import Dose, torment
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 

@@ -14,19 +14,18 @@ import ray
 from mishaps import die, err, first, freeze
 from same_run import same
 
-from actors import queues
-from actors.patience import Patience
-from actors.pool import RayPool
-from actors.worker import Worker
-from fedraa.assembly import assemble
-from fedraa.crews import Crew
+from actors.pool.executor import RayExecutor, queues
+from actors.pool.hang_detector import HangDetector
+from actors.worker.worker import Worker
+from fedraa.api import run
+from fedraa.config.experiment import Experiment
 from fedraa.data import Federated
-from fedraa.experiment import Experiment
-from fedraa.front import run
-from fedraa.history import History
-from fedraa.loop import RunFailed
+from fedraa.devices.worker_groups import WorkerGroup
+from fedraa.engine.build import build
+from fedraa.engine.loop import RunFailed
+from fedraa.engine.session import RunSession
 from fedraa.messages import Evaluation, Task, Update, Vector
-from fedraa.runner import Runner
+from fedraa.rundir.history import History
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
@@ -51,9 +50,9 @@ def faulty(plan: Plan, marks: Path | None = None) -> type[Worker]:
             return super().evaluate(params, data)
 
         def _happen(self, task: int) -> None:
-            for seat in (self.seat, ANY):
-                if (seat, task) in plan and (marks is None or first(marks / f"{seat} {task}")):
-                    plan[seat, task]()
+            for handle in (self.handle, ANY):
+                if (handle, task) in plan and (marks is None or first(marks / f"{handle} {task}")):
+                    plan[handle, task]()
 
     return Faulty
 
@@ -69,17 +68,17 @@ def execute(
     worker: type[Worker] = Worker,
     *,
     workers: int = 2,
-    patience: Patience | None = None,
+    hang_detector: HangDetector | None = None,
     resume: bool = False,
 ) -> History:
     directory.mkdir(exist_ok=True)
-    assembly = assemble(trial)
-    crews = (Crew(workers, {"CPU": 1}),)
-    pool = RayPool.of(assembly, crews=crews, worker=worker, patience=patience or Patience())
+    spec = build(trial)
+    groups = (WorkerGroup(workers, {"CPU": 1}),)
+    executor = RayExecutor.of(spec, groups=groups, worker=worker, hang_detector=hang_detector or HangDetector())
     try:
-        Runner(assembly, directory, pool, Event()).execute(resume=resume)
+        RunSession(spec, directory, executor, Event()).execute(resume=resume)
     finally:
-        pool.close()
+        executor.close()
     return History(directory)
 
 
@@ -112,7 +111,10 @@ def test_what_befalls_a_task_does_not_change_the_run(
 
 def test_a_worker_that_hangs_is_replaced(undisturbed: History, tmp_path: Path) -> None:
     history = execute(
-        experiment(), tmp_path / "run", faulty({(ANY, 9): freeze}, tmp_path), patience=Patience(least=5.0, factor=0.0)
+        experiment(),
+        tmp_path / "run",
+        faulty({(ANY, 9): freeze}, tmp_path),
+        hang_detector=HangDetector(least=5.0, factor=0.0),
     )
     same(history.directory, undisturbed)
     assert (9, "worker hung: no answer within 5 s", "retry") in [

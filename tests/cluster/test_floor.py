@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.throughput import empty, synchronous, synthetic
+from benchmarks.system.throughput import empty, synchronous, synthetic
 
 pytestmark = [pytest.mark.alone, pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 

@@ -13,18 +13,18 @@ from mishaps import die, err, first
 from same_run import same
 from test_faults import faults
 
-from actors.blocks import put_blocks
-from actors.jobs import INLINE_BYTES, Job, Packer
-from actors.pool import RayPool
-from actors.worker import Worker
-from fedraa.assembly import Assembly, assemble
-from fedraa.crews import Crew
+from actors.pool.data_blocks import put_blocks
+from actors.pool.executor import RayExecutor
+from actors.pool.serializer import INLINE_BYTES, Job, TaskSerializer
+from actors.worker.worker import Worker
+from fedraa.api import run
+from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset
-from fedraa.experiment import Experiment
-from fedraa.front import run
-from fedraa.history import History
+from fedraa.devices.worker_groups import WorkerGroup
+from fedraa.engine.build import RunSpec, build
+from fedraa.engine.session import RunSession
 from fedraa.messages import Task, Update
-from fedraa.runner import Runner
+from fedraa.rundir.history import History
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
@@ -32,8 +32,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 CLIENTS = 60
 
 
-def trial(**changes: Any) -> Assembly:
-    return assemble(
+def trial(**changes: Any) -> RunSpec:
+    return build(
         Experiment(method="fedavg", hidden=(8,), clients=CLIENTS, local_steps=2, rounds=2, eval_every=2, **changes)
     )
 
@@ -42,11 +42,11 @@ def once(happens: Callable[[], None], mark: Path) -> type[Worker]:
     """A worker to which it happens in the midst of the first group that any worker is given."""
 
     class Unlucky(Worker):
-        def train_all(self, jobs: list[Job], *beside: Any) -> list[Update]:
+        def train_all(self, jobs: list[Job], *shared_args: Any) -> list[Update]:
             if len(jobs) > 1 and first(mark):
-                super().train_all(jobs[:1], *beside)
+                super().train_all(jobs[:1], *shared_args)
                 happens()
-            return super().train_all(jobs, *beside)
+            return super().train_all(jobs, *shared_args)
 
     return Unlucky
 
@@ -59,14 +59,14 @@ def test_each_task_of_a_group_that_came_to_nothing_goes_again(
     happens: Callable[[], None], what: str, tmp_path: Path
 ) -> None:
     undisturbed = run(Experiment(**trial().experiment.model_dump() | {"engine": "local", "out": tmp_path / "local"}))
-    assembly = trial()
-    pool = RayPool.of(assembly, crews=(Crew(2, {"CPU": 1}),), worker=once(happens, tmp_path / "mark"))
+    spec = trial()
+    executor = RayExecutor.of(spec, groups=(WorkerGroup(2, {"CPU": 1}),), worker=once(happens, tmp_path / "mark"))
     directory = tmp_path / "run"
     directory.mkdir()
     try:
-        Runner(assembly, directory, pool, Event()).execute()
+        RunSession(spec, directory, executor, Event()).execute()
     finally:
-        pool.close()
+        executor.close()
     history = History(directory)
     same(directory, undisturbed)
     [fault] = faults(history)
@@ -88,7 +88,7 @@ def test_an_array_is_put_once_and_small_ones_travel_inside() -> None:
         *(np.zeros((2, 3), np.float32), np.zeros(2, np.int64)),
         2,
     )
-    assembly = assemble(Experiment(method="fedavg", clients=8), dataset=dataset)
+    spec = build(Experiment(method="fedavg", clients=8), dataset=dataset)
     large = rng.random(INLINE_BYTES // 4, np.float32)
     other, small = large + 1, rng.random(7, np.float32)
     mask = rng.random(len(large)) < 0.5
@@ -97,15 +97,15 @@ def test_an_array_is_put_once_and_small_ones_travel_inside() -> None:
         task(1, large, mask=mask, extras={"control": other}),
         task(2, small, extras={"momentum": large}),
     ]
-    blocks = put_blocks(assembly.data)
-    packer = Packer(blocks)
+    blocks = put_blocks(spec.data)
+    serializer = TaskSerializer(blocks)
     for one in tasks:
-        packer.expect(one)
-    jobs, beside = packer.pack(tasks[:2], blocks)
-    again, beside_again = packer.pack(tasks[2:], blocks)
-    assert len(beside) == 4  # large, other, features, labels; the mask has fewer bytes
-    assert set(beside_again) < set(beside)
-    for group, refs, sent in ((jobs, beside, tasks[:2]), (again, beside_again, tasks[2:])):
+        serializer.expect(one)
+    jobs, shared_args = serializer.pack(tasks[:2], blocks)
+    again, beside_again = serializer.pack(tasks[2:], blocks)
+    assert len(shared_args) == 4  # large, other, features, labels; the mask has fewer bytes
+    assert set(beside_again) < set(shared_args)
+    for group, refs, sent in ((jobs, shared_args, tasks[:2]), (again, beside_again, tasks[2:])):
         arrays = ray.get(refs)
         for job, original in zip(group, sent, strict=True):
             received = job.task(arrays)
@@ -116,10 +116,10 @@ def test_an_array_is_put_once_and_small_ones_travel_inside() -> None:
             assert received.extras.keys() == original.extras.keys()
             for name, extra in original.extras.items():
                 np.testing.assert_array_equal(received.extras[name], extra)
-            x, y = assembly.data.client(original.client)
+            x, y = spec.data.client(original.client)
             np.testing.assert_array_equal(arrays[job.x][slice(*job.rows)], x)
             np.testing.assert_array_equal(arrays[job.y][slice(*job.rows)], y)
     for one in tasks:
-        packer.release(one)
-    packer.expect(tasks[0])
-    assert packer.pack(tasks[:1], blocks)[1][0] not in beside  # nothing is held that no task needs
+        serializer.release(one)
+    serializer.expect(tasks[0])
+    assert serializer.pack(tasks[:1], blocks)[1][0] not in shared_args  # nothing is held that no task needs

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from same_run import same
 
-from benchmarks.processes import descendants, title
-from fedraa.checkpoint import newest_first
-from fedraa.experiment import Experiment
-from fedraa.front import run
-from fedraa.history import CHECKPOINTS, EVENTS, History
+from benchmarks.system.processes import descendants, title
+from fedraa.api import run
+from fedraa.config.experiment import Experiment
+from fedraa.rundir.checkpoint import newest_first
+from fedraa.rundir.history import CHECKPOINTS, EVENTS, History
 
 pytestmark = pytest.mark.cluster
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import ray
 
-from actors import memory
-from actors.blocks import Blocks
-from actors.jobs import INLINE_BYTES, Packer
+from actors.cluster import memory
+from actors.pool.data_blocks import Blocks
+from actors.pool.serializer import INLINE_BYTES, TaskSerializer
 from fedraa.messages import Task
 
 BLOCK = 24 * 2**20
@@ -26,26 +26,28 @@ def task(number: int, params: np.ndarray) -> Task:
 @pytest.mark.cluster
 @pytest.mark.usefixtures("cluster")
 def test_what_is_shared_is_sent_from_where_it_lies() -> None:
-    packer = Packer(Blocks(np.array([0, 1]), np.array([0, 1]), [(ray.put(np.zeros(1)), ray.put(np.zeros(1)))]))
+    serializer = TaskSerializer(
+        Blocks(np.array([0, 1]), np.array([0, 1]), [(ray.put(np.zeros(1)), ray.put(np.zeros(1)))])
+    )
     small = PARAMS[:10]
-    assert packer.share(small) is small
+    assert serializer.share(small) is small
 
-    shared = packer.share(PARAMS)
+    shared = serializer.share(PARAMS)
     np.testing.assert_array_equal(shared, PARAMS)
     assert not shared.flags.writeable
     tasks = [task(0, shared), task(1, shared)]
     sent = []
     for one in tasks:
-        packer.expect(one)
-        [job], beside = packer.pack([one], packer.blocks)
+        serializer.expect(one)
+        [job], shared_args = serializer.pack([one], serializer.blocks)
         [place] = job.arrays
-        sent.append(beside[place])
+        sent.append(shared_args[place])
     assert sent[0] == sent[1]
     lying = ray.get(sent[0])
     assert lying.ctypes.data == shared.ctypes.data  # no copy was put
     for one in tasks:
-        packer.release(one)
-    assert not packer._objects
+        serializer.release(one)
+    assert not serializer._objects
 
 
 HOLD = f"""

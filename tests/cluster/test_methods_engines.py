@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedraa import Experiment, History, run
-from fedraa.methods import METHODS, find
+from fedraa.methods.catalog import METHODS, find
 
 CROSSED = [
     f"{submodel}+{solver}"

@@ -10,7 +10,7 @@ from nodes import nodes, until
 from same_run import same
 from test_real_cluster import FLAGS, commits, here
 
-from fedraa.history import History
+from fedraa.rundir.history import History
 
 SCRIPT = Path(__file__).parents[2] / "actors" / "examples" / "fedraa.slurm"
 

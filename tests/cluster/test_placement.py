@@ -10,18 +10,18 @@ import pytest
 import ray
 from same_run import same
 
-from actors import engine
-from actors.placement import find_node, server_options
-from actors.pool import RayPool
-from actors.worker import Worker
-from fedraa.assembly import assemble
-from fedraa.crews import crew_of_clients, parse_crew
-from fedraa.experiment import Experiment
-from fedraa.front import run
-from fedraa.history import History
-from fedraa.loop import RunFailed
+from actors.cluster import engine
+from actors.cluster.placement import find_node, server_options
+from actors.pool.executor import RayExecutor
+from actors.worker.worker import Worker
+from fedraa.api import run
+from fedraa.config.experiment import Experiment
+from fedraa.devices.worker_groups import group_of_clients, parse_group
+from fedraa.engine.build import build
+from fedraa.engine.loop import RunFailed
+from fedraa.engine.session import RunSession
 from fedraa.messages import Task, Update
-from fedraa.runner import Runner
+from fedraa.rundir.history import History
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
@@ -39,19 +39,19 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> History:
 def test_a_tier_is_trained_by_its_own_workers(undisturbed: History, tmp_path: Path) -> None:
     class Telling(Worker):
         def train(self, header: Task, *rest: Any) -> Update:
-            (tmp_path / f"{self.seat} trained {header.client}").touch()
+            (tmp_path / f"{self.handle} trained {header.client}").touch()
             return super().train(header, *rest)
 
     trial = experiment(capabilities="1:0.25,3:0.75")
-    crews = (parse_crew("1:CPU=1"), parse_crew("1:CPU=0.5,memory=1000000"))
-    assembly, there = assemble(trial), tmp_path / "run"
+    groups = (parse_group("1:CPU=1"), parse_group("1:CPU=0.5,memory=1000000"))
+    spec, there = build(trial), tmp_path / "run"
     there.mkdir()
-    who = crew_of_clients(crews, trial.capabilities, trial.clients)
-    pool = RayPool.of(assembly, crews=crews, crew_of=who, worker=Telling)
+    who = group_of_clients(groups, trial.capabilities, trial.clients)
+    executor = RayExecutor.of(spec, groups=groups, group_of=who, worker=Telling)
     try:
-        Runner(assembly, there, pool, Event()).execute()
+        RunSession(spec, there, executor, Event()).execute()
     finally:
-        pool.close()
+        executor.close()
     told = sorted(path.name for path in tmp_path.glob("* trained *"))
     assert told == ["0 trained 0", "1 trained 1", "1 trained 2", "1 trained 3"]
 
@@ -60,9 +60,9 @@ def test_who_does_not_fit_is_waited_for_while_the_others_work(
     undisturbed: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(engine, "PATIENCE_SECONDS", 0.0)
-    crews = ("3:CPU=5", "1:CPU=1")  # of the twelve cores that there are
+    groups = ("3:CPU=5", "1:CPU=1")  # of the twelve cores that there are
     with caplog.at_level(logging.WARNING):
-        history = run(experiment(resources=crews, placement="spread", out=tmp_path / "run"))
+        history = run(experiment(resources=groups, placement="spread", out=tmp_path / "run"))
     same(history.directory, undisturbed)
     assert " of 4 workers have started; the others wait for 1 CPU or 5 CPU each" in caplog.text
 

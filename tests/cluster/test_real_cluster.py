@@ -9,10 +9,10 @@ import torch
 from nodes import Nodes, until
 from same_run import same
 
-from actors.metrics import NAMES
-from fedraa.experiment import Experiment
-from fedraa.front import run
-from fedraa.history import EVENTS, History
+from actors.cluster.metrics import NAMES
+from fedraa.api import run
+from fedraa.config.experiment import Experiment
+from fedraa.rundir.history import EVENTS, History
 
 pytestmark = [pytest.mark.alone, pytest.mark.cluster, pytest.mark.xdist_group("three nodes")]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import ray
 
-from benchmarks.processes import descendants, title
-from fedraa.experiment import Experiment
-from fedraa.front import run
+from benchmarks.system.processes import descendants, title
+from fedraa.api import run
+from fedraa.config.experiment import Experiment
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 

@@ -15,22 +15,22 @@ from mishaps import first
 from nodes import nodes
 from same_run import same
 
-from actors.blocks import put_blocks
-from actors.jobs import Packer
-from actors.pool import RayPool
-from actors.shards import ShardedStore
-from actors.worker import Worker
-from benchmarks.processes import descendants, title
-from fedraa.assembly import assemble
-from fedraa.crews import Crew
-from fedraa.experiment import Experiment
-from fedraa.front import run
-from fedraa.history import History
-from fedraa.loop import Progress
+from actors.pool.data_blocks import put_blocks
+from actors.pool.executor import RayExecutor
+from actors.pool.serializer import TaskSerializer
+from actors.server.sharded_store import ShardedStore
+from actors.worker.worker import Worker
+from benchmarks.system.processes import descendants, title
+from fedraa.api import run
+from fedraa.config.experiment import Experiment
+from fedraa.devices.worker_groups import WorkerGroup
+from fedraa.engine.build import build
+from fedraa.engine.loop import Progress
+from fedraa.engine.session import RunSession
 from fedraa.messages import Task, Update
-from fedraa.methods import without_foreign_flags
-from fedraa.runner import Runner
-from fedraa.server.door import refuse
+from fedraa.methods.catalog import without_foreign_flags
+from fedraa.rundir.history import History
+from fedraa.server.validation import refuse
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
 pytestmark = pytest.mark.cluster
@@ -64,14 +64,14 @@ def execute(
 ) -> bool:
     """A run on two shards of this process's own; whether it came to its end."""
     directory.mkdir(exist_ok=True)
-    assembly, stop = assemble(experiment(**{"server_shards": 2, **changes})), Event()
-    store = ShardedStore.of(assembly)
-    pool = RayPool.of(assembly, crews=(Crew(1, {"CPU": 1}),), worker=worker, check=store.check)
+    spec, stop = build(experiment(**{"server_shards": 2, **changes})), Event()
+    store = ShardedStore.of(spec)
+    executor = RayExecutor.of(spec, groups=(WorkerGroup(1, {"CPU": 1}),), worker=worker, check=store.check)
     try:
-        runner = Runner(assembly, directory, pool, stop, lambda progress: watch(store, stop, progress), store=store)
+        runner = RunSession(spec, directory, executor, stop, lambda progress: watch(store, stop, progress), store=store)
         return runner.execute(resume=resume)
     finally:
-        pool.close()
+        executor.close()
         store.close()
 
 
@@ -100,34 +100,34 @@ def test_any_number_of_shards_gives_the_same_run(shards: int, undisturbed: Histo
 
 @pytest.mark.usefixtures("cluster")
 def test_no_parameters_pass_through_the_server() -> None:
-    assembly = assemble(experiment(hidden=(4000,), server_shards=2))
-    store = ShardedStore.of(assembly)
+    spec = build(experiment(hidden=(4000,), server_shards=2))
+    store = ShardedStore.of(spec)
     try:
-        task = assembly.server(lambda *_, **__: None, store).assign(0, 0.0)
+        task = spec.server(lambda *_, **__: None, store).assign(0, 0.0)
         assert np.isnan(task.params).all()
         assert task.params.strides == (0,)
         size = task.params.nbytes
         assert size > 100_000
-        blocks = put_blocks(assembly.data)
-        packer = Packer(blocks)
-        packer.expect(task)
-        [job], beside = packer.pack([task], blocks)
-        packer.release(task)
+        blocks = put_blocks(spec.data)
+        serializer = TaskSerializer(blocks)
+        serializer.expect(task)
+        [job], shared_args = serializer.pack([task], blocks)
+        serializer.release(task)
         assert len(ray.cloudpickle.dumps(job)) < size / 50
         # What the server is told is where the pieces are; a worker finds them there, and says that it has pushed.
-        route, *cuts = (ray.get(beside[number]) for number in job.far)
+        route, *cuts = (ray.get(shared_args[number]) for number in job.remote_args)
         assert all(isinstance(piece, ray.ObjectRef) for [piece] in cuts)
         buffer = route.pull(cuts)
-        assert buffer.tobytes() == assembly.parts[task.fragment].take(assembly.params).tobytes()
+        assert buffer.tobytes() == spec.parts[task.fragment].take(spec.params).tobytes()
         update = route.push(Update(task.id, 0, task.fragment, 0, buffer + 1, 1, 0.0, 0.0), cuts)
         assert update.params.nbytes == 0
         short = route.push(Update(task.id, 0, task.fragment, 0, buffer[1:], 1, 0.0, 0.0), cuts)
         assert refuse(short, task) == f"params have the shape ({len(buffer) - 1},), not ({len(buffer)},)"
         assert refuse(update, task) is None
         assert store.take(task, update, 0) == (0.6, True)
-        moved = store.params - assembly.params
-        np.testing.assert_allclose(moved[assembly.parts[task.fragment].index], 0.6, atol=1e-6)
-        assert (np.delete(moved, assembly.parts[task.fragment].index) == 0).all()
+        moved = store.params - spec.params
+        np.testing.assert_allclose(moved[spec.parts[task.fragment].index], 0.6, atol=1e-6)
+        assert (np.delete(moved, spec.parts[task.fragment].index) == 0).all()
     finally:
         store.close()
 
@@ -161,7 +161,7 @@ def test_poison_is_refused_by_the_shards_and_the_model_keeps_every_bit(undisturb
     history = History(tmp_path / "run")
     faults = [line for line in history.lines() if line["kind"] == "fault"]
     same(history.directory, undisturbed)
-    sizes = [len(part.index) for part in assemble(experiment()).parts if part.index is not None]
+    sizes = [len(part.index) for part in build(experiment()).parts if part.index is not None]
     sent = {line["task"]: sizes[int(str(line["fragment"]))] for line in history.lines() if line["kind"] == "dispatch"}
     assert [line["task"] for line in faults] == [4, 9, 11]
     said = [str(line["what"]).removeprefix("update refused: ") for line in faults]
@@ -216,7 +216,7 @@ def test_when_a_shard_dies_the_server_goes_on_from_its_checkpoint(
 )
 def test_what_cannot_be_spread_is_refused(flags: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        assemble(Experiment(**flags))
+        build(Experiment(**flags))
 
 
 def test_beside_others_each_method_is_spread_if_it_can_be() -> None:

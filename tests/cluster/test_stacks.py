@@ -10,14 +10,14 @@ import ray
 from mishaps import die, first
 from same_run import same
 
-from actors.jobs import Job
-from actors.pool import RayPool
-from actors.worker import Worker
+from actors.pool.executor import RayExecutor
+from actors.pool.serializer import Job
+from actors.worker.worker import Worker
 from fedraa import Experiment, run
-from fedraa.assembly import assemble
-from fedraa.crews import Crew
+from fedraa.devices.worker_groups import WorkerGroup
+from fedraa.engine.build import build
+from fedraa.engine.session import RunSession
 from fedraa.messages import Update
-from fedraa.runner import Runner
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
@@ -48,8 +48,8 @@ def mortal(mark: Path) -> type[Worker]:
     """A worker that dies once, when it has trained a stack, before it can say so."""
 
     class Mortal(Worker):
-        def train_all(self, jobs: list[Job], *beside: Any) -> list[Update]:
-            updates = super().train_all(jobs, *beside)
+        def train_all(self, jobs: list[Job], *shared_args: Any) -> list[Update]:
+            updates = super().train_all(jobs, *shared_args)
             if len(jobs) > 1 and first(mark):
                 die()
             return updates
@@ -61,12 +61,12 @@ def test_a_worker_that_dies_at_a_stack_changes_nothing(tmp_path: Path) -> None:
     """Its tasks go again, each in a stack of its own."""
     trial = experiment(**METHODS[1])
     local = run(trial.model_copy(update={"engine": "local", "out": tmp_path / "local"}))
-    assembly, directory = assemble(trial), tmp_path / "run"
+    spec, directory = build(trial), tmp_path / "run"
     directory.mkdir()
-    pool = RayPool.of(assembly, crews=(Crew(2, {"CPU": 1}),), worker=mortal(tmp_path / "mark"))
+    executor = RayExecutor.of(spec, groups=(WorkerGroup(2, {"CPU": 1}),), worker=mortal(tmp_path / "mark"))
     try:
-        Runner(assembly, directory, pool, Event()).execute()
+        RunSession(spec, directory, executor, Event()).execute()
     finally:
-        pool.close()
+        executor.close()
     assert (tmp_path / "mark").exists()
     same(directory, local)

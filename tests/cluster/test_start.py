@@ -9,12 +9,12 @@ pytestmark = pytest.mark.cluster
 
 LOOK = """
 import ray
-from actors.engine import cluster
+from actors.cluster.engine import cluster
 from fedraa import Experiment
 
 def imported():
     import sys
-    return "actors.worker" in sys.modules
+    return "actors.worker.worker" in sys.modules
 
 with cluster(Experiment(workers=1)):
     print(ray.get(ray.remote(imported).remote()))

@@ -9,8 +9,8 @@ import pytest
 import tyro
 
 from benchmarks.__main__ import COMMANDS
-from fedraa.cli import COMMANDS as COMMANDS_OF_FEDRAA
-from fedraa.cli import _parse, main
+from fedraa.cli.main import COMMANDS as COMMANDS_OF_FEDRAA
+from fedraa.cli.main import _parse, main
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 

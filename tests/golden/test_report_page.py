@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fedraa.experiment import Experiment
-from fedraa.front import run
+from fedraa.api import run
+from fedraa.config.experiment import Experiment
 from fedraa.report import report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny import CLASSES, CLIENTS, EPOCHS, FEATURES, HIDDEN, SAMPLES, Stepped, assembly
+from tiny import CLASSES, CLIENTS, EPOCHS, FEATURES, HIDDEN, SAMPLES, Stepped, spec
 
 D = 4 * 44  # bytes of the model
 BITMAP = 6  # of 44 coordinates
@@ -89,7 +89,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_bill(name: str, fleet: Path) -> None:
     """Of the second round, or of the first tasks where there are no rounds; the average shard is 60 / 3."""
     method, flags, bill = BILLS[name]
-    run = assembly(method, capabilities=str(fleet), **flags)
+    run = spec(method, capabilities=str(fleet), **flags)
     stepped = Stepped(run)
     if not run.method.asynchronous:
         stepped.round()
@@ -122,7 +122,7 @@ def test_bill(name: str, fleet: Path) -> None:
     ],
 )
 def test_flops(method: str, flags: dict[str, Any], multiple: float) -> None:
-    stepped = Stepped(assembly(method, **flags))
+    stepped = Stepped(spec(method, **flags))
     stepped.round()
     for line in stepped.records.of("commit"):
         assert line["flops"] == pytest.approx(multiple * FLOPS * EPOCHS * line["samples"])
@@ -130,20 +130,20 @@ def test_flops(method: str, flags: dict[str, Any], multiple: float) -> None:
 
 def test_steps_are_billed_sample_by_sample() -> None:
     """Seven steps of six over 20 samples: 6, 6, 6, 2, then 6, 6, 6. What crosses the wire is what is billed."""
-    run = assembly("splitfed", partition="iid", local_steps=7, sam=0.1)
+    run = spec("splitfed", partition="iid", local_steps=7, sam=0.1)
     assert run.data.sizes.tolist() == [20, 20, 20]
     stepped = Stepped(run)
     tasks = stepped.round()
-    wire = stepped.trainer._body((HIDDEN,)).module.wire
+    wire = stepped.trainer._model((HIDDEN,)).module.wire
     assert wire.up == wire.down == CLIENTS * 2 * 4 * HIDDEN * 38
     assert sum(task.bytes_up - STEM for task in tasks) == wire.up
     assert sum(line["bytes_down"] - STEM for line in stepped.records.of("dispatch")) == wire.down
 
 
 def test_full_batch_gradients_cross_the_wire_too() -> None:
-    stepped = Stepped(assembly("splitfed+mimelite"))
+    stepped = Stepped(spec("splitfed+mimelite"))
     tasks = stepped.round()
-    wire = stepped.trainer._body((HIDDEN,)).module.wire
+    wire = stepped.trainer._model((HIDDEN,)).module.wire
     assert wire.up == 4 * HIDDEN * (EPOCHS + 1) * SAMPLES
     assert sum(task.bytes_up - 2 * STEM for task in tasks) == wire.up
     assert np.isfinite(stepped.server.params).all()

@@ -1,4 +1,4 @@
-"""Descent by parameter, for large submodels: the bits of descent on the whole buffer, and no gradient kept."""
+"""LocalStep by parameter, for large submodels: the bits of descent on the whole buffer, and no gradient kept."""
 
 from typing import Any
 from weakref import ref
@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedraa.local import Solver, Trainer
-from fedraa.local import trainer as local
+from fedraa.client import Solver, Trainer
+from fedraa.client import trainer as local
 from fedraa.messages import Task
-from fedraa.submodels import flatten, trace
+from fedraa.submodels import flatten
+from fedraa.submodels.tracing.trace import trace
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(23, 3)).astype(np.float32)
@@ -56,7 +57,7 @@ def test_the_bits_are_those_of_the_whole_buffer(
         monkeypatch.setattr(local, "BY_PIECE", by_piece)
         trainer = Trainer(model, Solver(**terms, batch_size=8, epochs=2), seed=1)
         updates.append(trainer.train(task, X, Y))
-        assert trainer._body((5,)).whole is whole
+        assert trainer._model((5,)).whole is whole
     np.testing.assert_array_equal(updates[0].params, updates[1].params)
     assert updates[0].loss == updates[1].loss
     assert (updates[0].params != params).any()
@@ -65,7 +66,7 @@ def test_the_bits_are_those_of_the_whole_buffer(
 @pytest.mark.parametrize("terms", [{"sam": 0.1}, {"clip": 1.0}, {"full_gradient": True}, {"squares": True}])
 def test_steps_that_need_the_whole_gradient_have_it(terms: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "BY_PIECE", 0)
-    assert Trainer(traced(), Solver(**terms), seed=1)._body((5,)).whole
+    assert Trainer(traced(), Solver(**terms), seed=1)._model((5,)).whole
 
 
 class Spare(nn.Module):
@@ -82,7 +83,7 @@ class Spare(nn.Module):
 
 def test_every_parameter_is_handed_on_once_unused_ones_with_zeros() -> None:
     weights = torch.arange(9.0)
-    body = local.Body(Spare(), weights, None)
+    model = local.FlatModule(Spare(), weights, None)
     pieces: dict[tuple[int, int], list[float]] = {}
 
     def take(piece: slice, g: Tensor) -> None:
@@ -90,15 +91,15 @@ def test_every_parameter_is_handed_on_once_unused_ones_with_zeros() -> None:
         pieces[piece.start, piece.stop] = g.tolist()
         weights[piece] = -1  # nothing in the rest of the pass looks at it
 
-    body.backward_by_piece(body.module(torch.ones(3)), take)
+    model.backward_by_piece(model.module(torch.ones(3)), take)
     assert pieces == {(0, 2): [0, 0], (2, 5): [4, 6, 8], (5, 9): [0, 0, 0, 0]}  # d/dw w^2 at 2, 3, 4
-    assert all(parameter.grad is None for parameter in body.module.parameters())
+    assert all(parameter.grad is None for parameter in model.module.parameters())
 
 
 def test_a_body_goes_with_its_buffers_as_soon_as_it_is_dropped() -> None:
-    body = local.Body(Spare(), torch.zeros(9), None)
-    parameter = ref(body.module.used)
-    del body
+    model = local.FlatModule(Spare(), torch.zeros(9), None)
+    parameter = ref(model.module.used)
+    del model
     assert parameter() is None
 
 
@@ -107,5 +108,5 @@ def test_buffers_grow_with_the_largest_submodel_and_only_as_needed(monkeypatch: 
     monkeypatch.setattr(local, "BY_PIECE", model.size)
     trainer = Trainer(model, Solver(), seed=1)
     for widths, weights, gradient in (((2,), 20, 20), ((5,), 44, 20), ((3,), 44, 28)):
-        trainer._body(widths)
+        trainer._model(widths)
         assert (len(trainer._weights), len(trainer._gradient)) == (weights, gradient)

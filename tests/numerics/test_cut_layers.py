@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.cut_models import check, random_cut
-from fedraa.submodels import Traced, trace
+from benchmarks.system.cut_models import check, random_cut
+from fedraa.submodels import Traced
+from fedraa.submodels.tracing.trace import trace
 
 
 class Calls(nn.Module):

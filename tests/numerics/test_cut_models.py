@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.cut_models import SIDE, build, check, names, random_cut, share
+from benchmarks.system.cut_models import SIDE, build, check, names, random_cut, share
 from fedraa.models.build import MODELS, build_model
-from fedraa.submodels import Traced, measure, trace
+from fedraa.submodels import Traced, measure
+from fedraa.submodels.tracing.trace import trace
 
 LIGHT = ("mnasnet0_5", "mobilenet_v3_small", "regnet_y_400mf", "shufflenet_v2_x0_5", "squeezenet1_1")
 

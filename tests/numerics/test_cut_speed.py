@@ -6,9 +6,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from benchmarks.cut_models import SIDE, build
+from benchmarks.system.cut_models import SIDE, build
 from fedraa.models.build import build_model
-from fedraa.submodels import prefix, trace
+from fedraa.submodels import prefix
+from fedraa.submodels.tracing.trace import trace
 
 
 def seconds(call: Callable[[], object], times: int = 3) -> float:

@@ -8,8 +8,8 @@ import pytest
 from numpy_mlp import Batch, Weights, mean, train
 
 from fedraa import Dataset, Experiment
-from fedraa.assembly import Assembly, assemble
-from fedraa.streams import generator
+from fedraa.engine.build import RunSpec, build
+from fedraa.rng import generator
 
 FEATURES, HIDDEN, CLASSES = 3, 6, 3
 LR, BATCH, EPOCHS, SEED = 0.2, 7, 2, 3
@@ -17,7 +17,7 @@ LR, BATCH, EPOCHS, SEED = 0.2, 7, 2, 3
 NEURONS = ([0, 1], [2, 3, 4, 5])
 
 
-def assembly(method: str, clients: int, **flags: Any) -> Assembly:
+def spec(method: str, clients: int, **flags: Any) -> RunSpec:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(90, FEATURES)).astype(np.float32)
     y = (x @ rng.normal(size=(FEATURES, CLASSES))).argmax(axis=1)
@@ -30,10 +30,10 @@ def assembly(method: str, clients: int, **flags: Any) -> Assembly:
         "engine": "local",
     }
     experiment = Experiment(method=method, clients=clients, **(common | flags))
-    return assemble(experiment, dataset=Dataset("tiny", x[:70], y[:70], x[70:], y[70:], CLASSES))
+    return build(experiment, dataset=Dataset("tiny", x[:70], y[:70], x[70:], y[70:], CLASSES))
 
 
-def batches(run: Assembly, client: int, turn: int) -> Iterator[Batch]:
+def batches(run: RunSpec, client: int, turn: int) -> Iterator[Batch]:
     """The client's minibatches; only their order is taken from the package's streams."""
     x, y = run.data.client(client)
     rng = generator(SEED, "batches", client, turn)
@@ -79,9 +79,9 @@ def test_asynchronous_updates(method: str, s: Any) -> None:
     """
     alpha, rho = 0.7, 0.3
     flags: dict[str, Any] = {"scheduler": "minimum-priority", "ratios": (0.25, 0.75)} if method == "fed-raa" else {}
-    run = assembly(method, 7, mixing=alpha, proximal=rho, momentum=0.5, staleness=s.__name__, **flags)
+    run = spec(method, 7, mixing=alpha, proximal=rho, momentum=0.5, staleness=s.__name__, **flags)
     neurons = NEURONS if method == "fed-raa" else ([*range(HIDDEN)],)
-    server, trainer = run.server(Records()), run.recipe.trainer("cpu")
+    server, trainer = run.server(Records()), run.worker_spec.trainer("cpu")
     theta = weights(run.params)
     start = theta
 
@@ -111,8 +111,8 @@ def test_asynchronous_updates(method: str, s: Any) -> None:
 
 def test_untouched_fragment_keeps_its_bits() -> None:
     """One update moves its fragment and the shared output bias; all else stays bit for bit."""
-    run = assembly("fed-raa", 2, ratios=(0.25, 0.75))
-    server, trainer = run.server(Records()), run.recipe.trainer("cpu")
+    run = spec("fed-raa", 2, ratios=(0.25, 0.75))
+    server, trainer = run.server(Records()), run.worker_spec.trainer("cpu")
     [task, _] = [server.assign(client, 0.0) for client in server.begin()]
     before = server.params.copy()
     server.commit(trainer.train(task, *run.data.client(task.client)), 1.0)
@@ -135,10 +135,10 @@ def test_untouched_fragment_keeps_its_bits() -> None:
 )
 def test_rounds_of_full_models(method: str, flags: dict[str, Any], proximal: float, momentum: float) -> None:
     """McMahan et al., Algorithm 1: theta <- sum_k n_k / n w_k; FedProx adds mu (w - theta) to the gradient."""
-    run = assembly(method, 4, partition="dirichlet", dirichlet=1.0, **flags)
+    run = spec(method, 4, partition="dirichlet", dirichlet=1.0, **flags)
     sizes = run.data.sizes
     assert len(set(sizes.tolist())) > 1
-    server, trainer = run.server(Records()), run.recipe.trainer("cpu")
+    server, trainer = run.server(Records()), run.worker_spec.trainer("cpu")
     theta = weights(run.params)
     assert list(server.begin()) == [0, 1, 2, 3]
     for turn in range(3):
@@ -159,8 +159,8 @@ def test_rounds_of_fragments() -> None:
     """
     alpha, rho = 0.4, 0.3
     for clients in (5, 1):
-        run = assembly("fed-raa-sync", clients, ratios=(0.25, 0.75), mixing=alpha, proximal=rho)
-        server, trainer = run.server(Records()), run.recipe.trainer("cpu")
+        run = spec("fed-raa-sync", clients, ratios=(0.25, 0.75), mixing=alpha, proximal=rho)
+        server, trainer = run.server(Records()), run.worker_spec.trainer("cpu")
         theta = weights(run.params)
         assert list(server.begin()) == [*range(clients)]
         for turn in range(3):

@@ -19,22 +19,22 @@ from tiny import (
     LR,
     WIDTHS,
     Stepped,
-    assembly,
     close,
     minibatches,
+    spec,
     start,
     steps,
 )
 
-from fedraa.assembly import Assembly
+from fedraa.engine.build import RunSpec
 
 
-def trained(run: Assembly, theta: Array, turn: int, **terms: Any) -> list[Array]:
+def trained(run: RunSpec, theta: Array, turn: int, **terms: Any) -> list[Array]:
     """w_i of every client."""
     return [sgd(theta, minibatches(run, n, turn), WIDTHS, lr=LR, **terms) for n in range(CLIENTS)]
 
 
-def shares(run: Assembly) -> Array:
+def shares(run: RunSpec) -> Array:
     sizes = run.data.sizes
     assert len(set(sizes.tolist())) == CLIENTS
     assert len({steps(run, n) for n in range(CLIENTS)}) > 1
@@ -51,7 +51,7 @@ def shares(run: Assembly) -> Array:
 )
 def test_fedavg_and_fedprox(method: str, flags: dict[str, Any], terms: dict[str, float]) -> None:
     """theta <- sum_i n_i / n w_i; FedProx descends f + (mu / 2) |w - theta|^2."""
-    run = assembly(method, **flags)
+    run = spec(method, **flags)
     theta = start(run)
 
     def expected(turn: int) -> Array:
@@ -65,7 +65,7 @@ def test_fedavg_and_fedprox(method: str, flags: dict[str, Any], terms: dict[str,
 @pytest.mark.parametrize("server_lr", [1.0, 0.5])
 def test_fedsam(server_lr: float) -> None:
     """FedSAM Algorithm 1: w~ = w + rho g / |g|, w <- w - eta_l grad f(w~); theta += eta_g mean Delta_i."""
-    run = assembly("fedsam", sam=0.3, server_lr=server_lr)
+    run = spec("fedsam", sam=0.3, server_lr=server_lr)
     theta = start(run)
 
     def expected(turn: int) -> Array:
@@ -80,23 +80,23 @@ def test_fedsam(server_lr: float) -> None:
 def test_scaffold(participation: str) -> None:
     """Option II: y <- y - eta_l (g - c_i + c); c_i+ = c_i - c + (theta - y) / (T_i eta_l) with the client's T_i;
     theta += mean Delta y; c += (1 / N) sum over the cohort of c_i+ - c_i, N all clients."""
-    run = assembly("scaffold", participation=participation)
+    run = spec("scaffold", participation=participation)
     shares(run)
     stepped, theta = Stepped(run), start(run)
     c, own = np.zeros(len(theta)), np.zeros((CLIENTS, len(theta)))
     turns = [0] * CLIENTS
     for _ in range(3):
         cohort = [task.client for task in stepped.round()]
-        gains, changes = [], []
+        deltas, changes = [], []
         for n in cohort:
             correction = c - own[n]
             y = sgd(theta, minibatches(run, n, turns[n]), WIDTHS, lr=LR, bend=lambda g, d=correction: g + d)
             new = own[n] - c + (theta - y) / (steps(run, n) * LR)
-            gains.append(y - theta)
+            deltas.append(y - theta)
             changes.append(new - own[n])
             own[n] = new
             turns[n] += 1
-        theta = theta + np.mean(gains, axis=0)
+        theta = theta + np.mean(deltas, axis=0)
         c = c + np.sum(changes, axis=0) / CLIENTS
         close(stepped.server.params, theta)
     assert len(set(turns)) > 1 or participation == "all"
@@ -116,9 +116,9 @@ def adagrad(v: Array, square: Array) -> Array:
 
 
 @pytest.mark.parametrize("rule", [adam, yogi, adagrad])
-def test_server_optimisers(rule: Callable[[Array, Array], Array]) -> None:
+def test_server_optimizers(rule: Callable[[Array, Array], Array]) -> None:
     """Reddi et al. 2021, Algorithm 2: m <- .9 m + .1 Delta; theta += eta m / (sqrt(v) + tau); v starts at tau^2."""
-    run = assembly(f"fed{rule.__name__}", momentum=0.0, server_lr=0.05)
+    run = spec(f"fed{rule.__name__}", momentum=0.0, server_lr=0.05)
     theta, tau = start(run), 1e-3
     m, v = np.zeros(len(theta)), np.full(len(theta), tau**2)
 
@@ -135,7 +135,7 @@ def test_server_optimisers(rule: Callable[[Array, Array], Array]) -> None:
 
 def test_fedavgm() -> None:
     """Hsu et al. 2019: v <- .9 v + sum_i n_i / n Delta_i; theta += eta v."""
-    run = assembly("fedavgm", momentum=0.0, server_lr=0.5)
+    run = spec("fedavgm", momentum=0.0, server_lr=0.5)
     theta = start(run)
     v = np.zeros(len(theta))
 
@@ -156,7 +156,7 @@ def test_client_momentum(method: str, flags: dict[str, float], terms: dict[str, 
     """v = beta g + (1 - beta) Delta, beta = .1 unless told otherwise, w <- w - eta_l v, theta += mean Delta_i (the
     paper's eta_g = eta_l T) and Delta <- -mean Delta_i / (eta_l T), T the cohort's mean; MoFedSAM has SAM's g, of the
     raw gradient alone."""
-    run = assembly(method, **flags)
+    run = spec(method, **flags)
     shares(run)
     theta = start(run)
     delta = np.zeros(len(theta))
@@ -166,9 +166,9 @@ def test_client_momentum(method: str, flags: dict[str, float], terms: dict[str, 
     def expected(turn: int) -> Array:
         nonlocal theta, delta
         w = trained(run, theta, turn, bend=lambda g, d=delta: beta * g + (1 - beta) * d, **terms)
-        gain = np.mean(w, axis=0) - theta
-        theta = theta + gain
-        delta = -gain / (LR * mean_steps)
+        delta = np.mean(w, axis=0) - theta
+        theta = theta + delta
+        delta = -delta / (LR * mean_steps)
         return theta
 
     Stepped(run).rounds(4, expected)
@@ -178,7 +178,7 @@ def test_client_momentum(method: str, flags: dict[str, float], terms: dict[str, 
 def test_mimelite(decay: float) -> None:
     """w <- w - eta_l ((1 - beta) g + beta m), beta = .9; m <- (1 - beta) sum p_i grad f_i(theta) + beta m over the
     full batches at the round's start; weight decay is part of f."""
-    run = assembly("mimelite", weight_decay=decay)
+    run = spec("mimelite", weight_decay=decay)
     p, theta = shares(run), start(run)
     m = np.zeros(len(theta))
 
@@ -206,7 +206,7 @@ def test_fedrobust() -> None:
     One ascent of (L, d) by .001 and .025 before each descent of w on the mean loss of what they make of the same
     batch; they stay with the client, w is averaged. L is diagonal.
     """
-    run = assembly("fedrobust")
+    run = spec("fedrobust")
     shares(run)
     theta = start(run)
     scale, shift = np.ones((CLIENTS, FEATURES)), np.zeros((CLIENTS, FEATURES))
@@ -233,7 +233,7 @@ def test_fedrobust() -> None:
 def test_fedasync() -> None:
     """theta <- (1 - a) theta + a w, a = alpha (k + 1)^-.5, k the updates since the client was sent theta; the
     client descends f + (rho / 2) |w - theta_sent|^2."""
-    run = assembly("fedasync", mixing=0.7, staleness="polynomial", proximal=0.4, momentum=0.0)
+    run = spec("fedasync", mixing=0.7, staleness="polynomial", proximal=0.4, momentum=0.0)
     stepped, theta = Stepped(run), start(run)
     sent = {client: (stepped.server.assign(client, 0.0), theta, 0) for client in range(CLIENTS)}
     turns, stale = [0] * CLIENTS, []
@@ -253,7 +253,7 @@ def test_fedasync() -> None:
 def test_fedbuff() -> None:
     """After K = 2 arrivals theta -= eta_g (1 / K) sum s(k) (theta_sent - w), s(k) = 1 / sqrt(1 + k), where k and the
     version count flushes; a client goes on from the current theta, flush or not."""
-    run = assembly("fedbuff", buffer_size=2, server_lr=0.8, momentum=0.0)
+    run = spec("fedbuff", buffer_size=2, server_lr=0.8, momentum=0.0)
     stepped, theta = Stepped(run), start(run)
     sent = {client: (stepped.server.assign(client, 0.0), theta, 0) for client in range(CLIENTS)}
     turns, buffer, version, stale = [0] * CLIENTS, [], 0, []
@@ -277,7 +277,7 @@ def test_fedbuff() -> None:
 def test_splitfed() -> None:
     """V1: the client sends h = stem(x), the server's copy of the trunk for this client sends back d loss / d h and
     steps, the stem steps on what comes back; stems and trunks are averaged, uniformly, each round."""
-    run = assembly("splitfed", momentum=0.0)
+    run = spec("splitfed", momentum=0.0)
     cut = HIDDEN * FEATURES + HIDDEN
     theta = start(run)
 
@@ -304,6 +304,6 @@ def test_splitfed() -> None:
     for line in stepped.records.of("dispatch") + stepped.records.of("commit"):
         billed = line.get("bytes_down", line.get("bytes_up"))
         assert billed == 4 * cut + 4 * HIDDEN * EPOCHS * run.data.sizes[line["client"]]
-    wire = stepped.trainer._body((HIDDEN,)).module.wire
+    wire = stepped.trainer._model((HIDDEN,)).module.wire
     assert wire.up == wire.down == 2 * 4 * HIDDEN * EPOCHS * run.data.sizes.sum()
     assert run.data.sizes.max() > BATCH

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from numpy_mlp import Array, loss_gradient, sgd
-from tiny import LR, SEED, Stepped, assembly, close, minibatches, start
+from tiny import LR, SEED, Stepped, close, minibatches, spec, start
 from two_layers import MASKABLE, SIZE, WIDTHS, coordinates, quarters
 
-from fedraa.assembly import Assembly
-from fedraa.streams import generator
+from fedraa.engine.build import RunSpec
+from fedraa.rng import generator
 
 Mask = np.ndarray
 
@@ -21,23 +21,23 @@ class System(Stepped):
     """Five clients, two hidden layers."""
 
     def __init__(self, method: str, clients: int = 5, **flags: object) -> None:
-        super().__init__(assembly(method, clients=clients, hidden=WIDTHS[1:-1], **flags))
+        super().__init__(spec(method, clients=clients, hidden=WIDTHS[1:-1], **flags))
 
 
-def mean_over_covering(theta: Array, masks: Sequence[Mask], gains: Sequence[Array]) -> Array:
+def mean_over_covering(theta: Array, masks: Sequence[Mask], deltas: Sequence[Array]) -> Array:
     """theta + (1 / Gamma) sum of the gains of those that cover, where Gamma > 0 (rule A)."""
     covered = np.sum(masks, axis=0)
-    total = np.sum([gain * mask for gain, mask in zip(gains, masks, strict=True)], axis=0)
+    total = np.sum([delta * mask for delta, mask in zip(deltas, masks, strict=True)], axis=0)
     return np.where(covered > 0, theta + total / np.maximum(covered, 1), theta)
 
 
-def mean_over_all(theta: Array, masks: Sequence[Mask], gains: Sequence[Array]) -> Array:
+def mean_over_all(theta: Array, masks: Sequence[Mask], deltas: Sequence[Array]) -> Array:
     """The mean of m w + (1 - m) theta over all participants (rule B)."""
-    filled = [np.where(mask, theta + gain, theta) for gain, mask in zip(gains, masks, strict=True)]
+    filled = [np.where(mask, theta + delta, theta) for delta, mask in zip(deltas, masks, strict=True)]
     return np.mean(filled, axis=0)
 
 
-def labels(run: Assembly, client: int) -> set[int]:
+def labels(run: RunSpec, client: int) -> set[int]:
     return set(run.data.client(client)[1].tolist())
 
 
@@ -51,10 +51,10 @@ def slice_gain(
 ) -> tuple[Mask, Array]:
     """Which coordinates the network of the kept units has, and its gain on them, as vectors [d]."""
     where, widths = coordinates(kept)
-    mask, gain = np.zeros(SIZE, bool), np.zeros(SIZE)
+    mask, delta = np.zeros(SIZE, bool), np.zeros(SIZE)
     mask[where] = True
-    gain[where] = sgd(theta[where], minibatches(system.run, client, turn), widths, lr=LR) - theta[where]
-    return mask, gain
+    delta[where] = sgd(theta[where], minibatches(system.run, client, turn), widths, lr=LR) - theta[where]
+    return mask, delta
 
 
 def test_ist() -> None:
@@ -89,10 +89,10 @@ def test_oap() -> None:
     for turn in range(3):
         part = quarters(theta)
         masks = [part >= 4 - kept for kept in (3, 2, 4, 3, 2)]
-        gains = [masked_gain(system, theta, masks[n], n, turn, momentum=0.5) for n in range(5)]
+        deltas = [masked_gain(system, theta, masks[n], n, turn, momentum=0.5) for n in range(5)]
         system.round()
         # theta + (w - m theta) is w where m is 1: the mean of the weights themselves
-        theta = mean_over_covering(theta, masks, gains)
+        theta = mean_over_covering(theta, masks, deltas)
         close(system.server.params, theta)
 
 
@@ -111,7 +111,7 @@ def test_heterofl_and_fedrolex(method: str) -> None:
     theta = start(system.run)
     clipped = False
     for turn in range(3):
-        masks, gains = [], []
+        masks, deltas = [], []
         for client in range(4):
             share, first = shares[client % 3], 0
             if method == "fedrolex":
@@ -130,13 +130,13 @@ def test_heterofl_and_fedrolex(method: str) -> None:
                 g = g * min(1, 0.2 / np.linalg.norm(g)) + 0.05 * w
                 v = 0.9 * v + g
                 w = w - LR * v
-            mask, gain = np.zeros(SIZE, bool), np.zeros(SIZE)
+            mask, delta = np.zeros(SIZE, bool), np.zeros(SIZE)
             mask[where] = held
-            gain[where] = w - theta[where]
+            delta[where] = w - theta[where]
             masks.append(mask)
-            gains.append(gain)
+            deltas.append(delta)
         system.round()
-        theta = mean_over_covering(theta, masks, gains)
+        theta = mean_over_covering(theta, masks, deltas)
         close(system.server.params, theta)
     assert clipped
 
@@ -213,9 +213,9 @@ def test_subdismo() -> None:
             mask = np.arange(SIZE) >= ends
             mask[np.concatenate([split[part] for part in chosen])] = True
             masks.append(mask)
-        gains = [masked_gain(system, theta, masks[n], n, turn, sam=0.3) for n in range(5)]
+        deltas = [masked_gain(system, theta, masks[n], n, turn, sam=0.3) for n in range(5)]
         system.round()
-        theta = mean_over_covering(theta, masks, [0.7 * gain for gain in gains])
+        theta = mean_over_covering(theta, masks, [0.7 * delta for delta in deltas])
         close(system.server.params, theta)
 
 
@@ -225,9 +225,9 @@ def test_bernoulli() -> None:
     theta = start(system.run)
     for turn in range(3):
         masks = [generator(SEED, "bernoulli", turn, n).random(SIZE) < (0.5, 0.2)[n % 2] for n in range(5)]
-        gains = [masked_gain(system, theta, masks[n], n, turn) for n in range(5)]
+        deltas = [masked_gain(system, theta, masks[n], n, turn) for n in range(5)]
         system.round()
-        theta = mean_over_all(theta, masks, gains)
+        theta = mean_over_all(theta, masks, deltas)
         close(system.server.params, theta)
 
 
@@ -236,16 +236,16 @@ def test_bernoulli_kernels() -> None:
     system = System("bernoulli-kernels", capacities=(0.5, 0.3))
     theta = start(system.run)
     for turn in range(3):
-        masks, gains = [], []
+        masks, deltas = [], []
         for client in range(5):
             rng = generator(SEED, "bernoulli", turn, client)
             sizes = ((3, 2), (2, 2))[client % 2]  # ceil(p K) of 6 and of 4
             kept = [sorted(rng.permutation(size)[:count]) for size, count in zip((6, 4), sizes, strict=True)]
-            mask, gain = slice_gain(system, theta, kept, client, turn)
+            mask, delta = slice_gain(system, theta, kept, client, turn)
             masks.append(mask)
-            gains.append(gain)
+            deltas.append(delta)
         system.round()
-        theta = mean_over_all(theta, masks, gains)
+        theta = mean_over_all(theta, masks, deltas)
         close(system.server.params, theta)
 
 
@@ -260,9 +260,9 @@ def test_shuffled() -> None:
             block_of = generator(SEED, "blocks", count).permutation(SIZE) * count // SIZE
             order = generator(SEED, "cycle", count, turn // count).permutation(count)
             masks.append(block_of == order[turn % count])
-        gains = [masked_gain(system, theta, masks[n], n, turn) for n in range(5)]
+        deltas = [masked_gain(system, theta, masks[n], n, turn) for n in range(5)]
         system.round()
-        theta = mean_over_all(theta, masks, gains)
+        theta = mean_over_all(theta, masks, deltas)
         close(system.server.params, theta)
 
 
@@ -280,7 +280,7 @@ def test_shuffled_kernels(shuffled: bool) -> None:
         kept = range(3 * a, 3 * a + 3), range(2 * b, 2 * b + 2)
         trained = [slice_gain(system, theta, kept, client, turn) for client in range(5)]
         system.round()
-        theta = mean_over_all(theta, [mask for mask, _ in trained], [gain for _, gain in trained])
+        theta = mean_over_all(theta, [mask for mask, _ in trained], [delta for _, delta in trained])
         close(system.server.params, theta)
 
 

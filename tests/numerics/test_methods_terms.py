@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 from numpy_mlp import Array, forward, gradients, layers, loss_gradient, sgd
-from tiny import CLASSES, FEATURES, HIDDEN, LR, SEED, WIDTHS, Stepped, assembly, close, minibatches, start
+from tiny import CLASSES, FEATURES, HIDDEN, LR, SEED, WIDTHS, Stepped, close, minibatches, spec, start
 
-from fedraa.local import Solver, Trainer
-from fedraa.local.adversary import Adversary
-from fedraa.local.compress import Compressor
-from fedraa.local.schedule import lr_schedule
+from fedraa.client import Solver, Trainer
+from fedraa.client.lr_schedule import lr_schedule
+from fedraa.client.terms.adversary import Adversary
+from fedraa.client.terms.compression import Compressor
 from fedraa.messages import Task
 from fedraa.submodels import flatten
 
-RUN = assembly("fedavg", momentum=0.0)
+RUN = spec("fedavg", momentum=0.0)
 SIZE = len(RUN.params)
 X, Y = RUN.data.client(0)
 MASK = np.random.default_rng(0).random(SIZE) < 0.6
@@ -136,7 +136,7 @@ def test_masked_corrections(terms: dict[str, Any], extras: str, bend: Callable[[
 def test_masked_sam_goes_a_distance_rho_over_covered_coordinates_and_nowhere_else() -> None:
     trainer = Trainer(RUN.traced, replace(RUN.method.local, sam=0.3, steps=1), seed=SEED)
     seen: list[np.ndarray] = []
-    trainer._body((HIDDEN,)).module.register_forward_pre_hook(lambda module, inputs: seen.append(flatten(module)))
+    trainer._model((HIDDEN,)).module.register_forward_pre_hook(lambda module, inputs: seen.append(flatten(module)))
     trainer.train(Task(0, 0, 0, 0, 0, 0, (HIDDEN,), RUN.params, LR, 1.0, mask=MASK), X, Y)
     away = seen[1] - seen[0]
     assert np.linalg.norm(away) == pytest.approx(0.3, rel=1e-5)
@@ -188,10 +188,10 @@ def test_topk_keeps_the_largest_entries() -> None:
 
 def test_8bit_is_within_half_a_level() -> None:
     compressor = Compressor.parse("8bit")
-    gain = torch.from_numpy(np.random.default_rng(0).normal(size=1000).astype(np.float32))
-    arrived = compressor.apply(gain)
-    level = (gain.max() - gain.min()) / 255
-    assert 0 < (arrived - gain).abs().max() <= level / 2 * 1.001
+    delta = torch.from_numpy(np.random.default_rng(0).normal(size=1000).astype(np.float32))
+    arrived = compressor.apply(delta)
+    level = (delta.max() - delta.min()) / 255
+    assert 0 < (arrived - delta).abs().max() <= level / 2 * 1.001
     assert len(arrived.unique()) <= 256
     assert compressor.bytes(1000) == 1000 + 2 * 4  # a byte each, and the two extremes
     constant = torch.full((3,), 0.7)
@@ -217,8 +217,8 @@ def test_the_gain_alone_is_compressed(mask: np.ndarray | None) -> None:
     arrived = result({"compress": "topk:0.25"}, mask=mask)
     covered = np.ones(SIZE, bool) if mask is None else mask
     received = RUN.params * covered
-    gain = np.abs(plain - received)
-    kept = np.argsort(-gain)[: round(0.25 * covered.sum())]
+    delta = np.abs(plain - received)
+    kept = np.argsort(-delta)[: round(0.25 * covered.sum())]
     expected = received.copy()
     expected[kept] = plain[kept]
     close(arrived, expected)
@@ -248,7 +248,7 @@ def test_bad_schedules_are_refused(spec: str) -> None:
 
 def test_a_schedule_counts_rounds_and_the_server_momentum_divides_by_the_rounds_own_rate() -> None:
     """FedCM: Delta <- -mean Delta_i / (eta_l T) with this round's eta_l, not the last one's."""
-    run = assembly("fedcm", lr_schedule="exponential:0.5", partition="iid")
+    run = spec("fedcm", lr_schedule="exponential:0.5", partition="iid")
     theta, delta, turn_steps = start(run), np.zeros(SIZE), 2 * np.ceil(20 / 6)
     stepped = Stepped(run)
     for turn in range(3):
@@ -258,8 +258,8 @@ def test_a_schedule_counts_rounds_and_the_server_momentum_divides_by_the_rounds_
             sgd(theta, minibatches(run, n, turn), WIDTHS, lr=lr, bend=lambda g, d=delta: 0.1 * g + 0.9 * d)
             for n in range(3)
         ]
-        gain = np.mean(w, axis=0) - theta
-        theta, delta = theta + gain, -gain / (lr * turn_steps)
+        delta = np.mean(w, axis=0) - theta
+        theta, delta = theta + delta, -delta / (lr * turn_steps)
         close(stepped.server.params, theta)
 
 

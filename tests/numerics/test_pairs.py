@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy_mlp import sgd
-from tiny import CLIENTS, LR, WIDTHS, Stepped, assembly, close, minibatches, start, steps
+from tiny import CLIENTS, LR, WIDTHS, Stepped, close, minibatches, spec, start, steps
 
 from fedraa import Experiment
-from fedraa.methods import METHODS, Mean, find, resolve
+from fedraa.methods.catalog import METHODS, Mean, find, resolve
 from fedraa.server.participation import Participation
-from fedraa.submodels.policies import Full
+from fedraa.submodels.policies.policies import Full
 
 
 @pytest.mark.parametrize("server", ["fedavg", "fedprox", "scaffold", "fedadam"])
@@ -22,11 +22,11 @@ def test_crossings_of_subdismos_table_1_compose_and_run(submodel: str, server: s
     assert isinstance(base.update, Mean)
     assert isinstance(other.update, Mean)
     assert (crossed.submodel, crossed.schedule) == (base.submodel, base.schedule)
-    assert (crossed.update.aggregate, crossed.update.owned_head) == (base.update.aggregate, base.update.owned_head)
-    assert (crossed.update.optimiser, crossed.update.carry) == (other.update.optimiser, other.update.carry)
+    assert (crossed.update.aggregator, crossed.update.owned_head) == (base.update.aggregator, base.update.owned_head)
+    assert (crossed.update.optimizer, crossed.update.carry) == (other.update.optimizer, other.update.carry)
     assert (crossed.local.proximal, crossed.local.control) == (other.local.proximal, other.local.control)
     assert (crossed.local.squares, crossed.local.label_masked) == (base.local.squares, base.local.label_masked)
-    stepped = Stepped(assembly(f"{submodel}+{server}"))
+    stepped = Stepped(spec(f"{submodel}+{server}"))
     before = stepped.server.params.copy()
     for _ in range(2):
         stepped.round()
@@ -40,22 +40,22 @@ OAP = {"capacities": (0.25, 0.5)}  # two clients of a quarter, one of a half: th
 def test_scaffold_on_masks() -> None:
     """c and c_i live in full coordinates, are applied and updated on covered ones; theta moves by the mean over
     those who cover a coordinate, c by the sum over them divided by all N."""
-    run = assembly("oap+scaffold", **OAP)
+    run = spec("oap+scaffold", **OAP)
     stepped, theta = Stepped(run), start(run)
     c, own = np.zeros(len(theta)), np.zeros((CLIENTS, len(theta)))
     uncovered = 0
     for turn in range(3):
         masks = {task.client: task.mask for task in stepped.round()}
-        gain, change, cover = np.zeros(len(theta)), np.zeros(len(theta)), np.zeros(len(theta))
+        delta, change, cover = np.zeros(len(theta)), np.zeros(len(theta)), np.zeros(len(theta))
         for n, mask in masks.items():
             assert mask is not None
             y = sgd(theta, minibatches(run, n, turn), WIDTHS, lr=LR, mask=mask, bend=lambda g, d=c - own[n]: g + d)
             new = np.where(mask, own[n] - c + (theta - y) / (steps(run, n) * LR), own[n])
-            gain += mask * (y - theta)
+            delta += mask * (y - theta)
             cover += mask
             change += new - own[n]
             own[n] = new
-        theta = theta + gain / np.maximum(cover, 1)
+        theta = theta + delta / np.maximum(cover, 1)
         c = c + change / CLIENTS
         uncovered += int((cover == 0).sum())
         close(stepped.server.params, theta)
@@ -65,7 +65,7 @@ def test_scaffold_on_masks() -> None:
 
 def test_adam_skips_what_nobody_covers() -> None:
     """Moments and step too: a momentum would move weights that were not trained."""
-    run = assembly("oap+fedadam", momentum=0.0, server_lr=0.05, **OAP)
+    run = spec("oap+fedadam", momentum=0.0, server_lr=0.05, **OAP)
     stepped, theta = Stepped(run), start(run)
     m, v = np.zeros(len(theta)), np.full(len(theta), 1e-6)
     skipped_after_a_step = 0
@@ -196,7 +196,7 @@ def test_bad_participation_is_refused(spec: str) -> None:
 
 def test_the_mean_is_over_the_cohort_alone() -> None:
     """theta <- sum n_i w_i / sum n_i over those who took part; a client's turn counts its own tasks."""
-    run = assembly("fedavg", momentum=0.0, participation="bernoulli:0.4")
+    run = spec("fedavg", momentum=0.0, participation="bernoulli:0.4")
     stepped, theta, turns, sizes = Stepped(run), start(run), [0] * CLIENTS, run.data.sizes
     cohorts = set()
     for _ in range(6):

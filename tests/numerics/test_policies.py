@@ -9,26 +9,27 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import Stepped, assembly
+from tiny import Stepped, spec
 from torch import nn
 
 from fedraa import Experiment
-from fedraa.assembly import assemble
+from fedraa.engine.build import build
 from fedraa.models import build_model
-from fedraa.submodels import Traced, trace
+from fedraa.submodels import Traced
 from fedraa.submodels.blocks import maskable
-from fedraa.submodels.masked import Arbitrary, FourWay, Pruned, rank_parts
-from fedraa.submodels.policies import (
+from fedraa.submodels.policies.masked import Arbitrary, FourWay, Pruned, rank_parts
+from fedraa.submodels.policies.policies import (
+    Assignment,
     Bernoulli,
     Capacities,
-    Choice,
     DisjointGroups,
     Prefix,
     Rolling,
-    Scene,
+    RoundContext,
+    RunContext,
     ShuffledBlocks,
-    Turn,
 )
+from fedraa.submodels.tracing.trace import trace
 
 FIRST, SECOND, SIZE = 8, 4, 8 * 3 + 8 + 4 * 8 + 4 + 2 * 4 + 2  # two hidden layers between 3 features and 2 classes
 MASKED = SIZE - 2  # all but the output bias
@@ -47,24 +48,24 @@ def net() -> Traced:
 THETA = np.random.default_rng(2).normal(size=SIZE).astype(np.float32)
 
 
-def turn(client: int, round: int, cohort: int = CLIENTS) -> Turn:
-    return Turn(client, round, client, cohort, THETA)
+def turn(client: int, round: int, cohort: int = CLIENTS) -> RoundContext:
+    return RoundContext(client, round, client, cohort, THETA)
 
 
-def draws(policy: Policy, net: Traced, rounds: int, clients: int = CLIENTS, seed: int = SEED) -> list[list[Choice]]:
+def draws(policy: Policy, net: Traced, rounds: int, clients: int = CLIENTS, seed: int = SEED) -> list[list[Assignment]]:
     """Choices by round and client, all of them in the cohort."""
-    drawer = policy.bind(Scene(net, clients, seed))
-    return [[drawer.draw(turn(n, r, clients)) for n in range(clients)] for r in range(rounds)]
+    sampler = policy.bind(RunContext(net, clients, seed))
+    return [[sampler.draw(turn(n, r, clients)) for n in range(clients)] for r in range(rounds)]
 
 
-def trained(choice: Choice) -> np.ndarray:
+def trained(choice: Assignment) -> np.ndarray:
     """1 where a coordinate of the full vector is trained [d]."""
     mask = np.zeros(SIZE, int)
     mask[choice.where] = 1
     return mask
 
 
-def units(choice: Choice) -> tuple[list[int], list[int]]:
+def units(choice: Assignment) -> tuple[list[int], list[int]]:
     """The hidden units of both layers whose bias is trained."""
     mask = trained(choice)
     return np.flatnonzero(mask[24:32]).tolist(), np.flatnonzero(mask[64:68]).tolist()
@@ -76,7 +77,7 @@ def test_prefixes_and_windows_have_ceil_of_the_share(net: Traced, ratio: float, 
     sizes = [int(np.ceil(np.round(ratio * size, 9))) for size in FULL]
     [[prefix]] = draws(Prefix(Capacities((ratio,))), net, 1, clients=1)
     assert units(prefix) == tuple([*range(size)] for size in sizes)
-    window = Rolling(Capacities((ratio,))).bind(Scene(net, 1, SEED)).draw(turn(0, start))
+    window = Rolling(Capacities((ratio,))).bind(RunContext(net, 1, SEED)).draw(turn(0, start))
     expected = tuple(sorted((start + i) % whole for i in range(size)) for size, whole in zip(sizes, FULL, strict=True))
     assert units(window) == expected
 
@@ -276,7 +277,7 @@ def test_masks_are_drawn_over_the_encoder_blocks_of_the_vit() -> None:
     ],
 )
 def test_bytes(method: str, flags: dict[str, Any], down: int, up: int) -> None:
-    system = Stepped(assembly(method, **flags))
+    system = Stepped(spec(method, **flags))
     system.round()
     assert system.records.of("dispatch")[0]["bytes_down"] == down
     first = next(line for line in system.records.of("commit") if line["client"] == 0)
@@ -307,11 +308,11 @@ def test_bytes(method: str, flags: dict[str, Any], down: int, up: int) -> None:
 )
 def test_what_does_not_fit_is_refused_before_the_start(flags: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
-        assembly(**flags)
+        spec(**flags)
 
 
 def test_ist_goes_by_the_clients_of_a_round() -> None:
-    assembly("ist", clients=6, participation="sample:5")
+    spec("ist", clients=6, participation="sample:5")
 
 
 @pytest.mark.parametrize(
@@ -319,8 +320,8 @@ def test_ist_goes_by_the_clients_of_a_round() -> None:
     ["ist", "heterofl", "fedrolex", "bernoulli-kernels", "shuffled-kernels", "ra-fed", "oap", "subdismo", "prunefl"],
 )
 def test_a_model_without_units_is_refused(method: str) -> None:
-    dataset = assembly("fedavg").data.dataset
+    dataset = spec("fedavg").data.dataset
     linear = nn.Sequential(nn.Flatten(), nn.Linear(3, 4))
     verb = "cut" if method in ("ist", "heterofl", "fedrolex", "ra-fed") or method.endswith("kernels") else "masked"
     with pytest.raises(ValueError, match=f"^model: nothing of Sequential can be {verb}: [^\n]*$"):
-        assemble(Experiment(method=method, clients=3, engine="local"), model=linear, dataset=dataset)
+        build(Experiment(method=method, clients=3, engine="local"), model=linear, dataset=dataset)

@@ -6,26 +6,26 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy_mlp import loss_gradient
-from tiny import LR, SEED, Stepped, assembly, minibatches
+from tiny import LR, SEED, Stepped, minibatches, spec
 from two_layers import SIZE, WIDTHS, coordinates
 
-from fedraa.assembly import Assembly
-from fedraa.local import Solver, Trainer
+from fedraa.client import Solver, Trainer
+from fedraa.engine.build import RunSpec
 from fedraa.messages import Task
-from fedraa.methods import Mean
-from fedraa.server.optimisers import Momentum
+from fedraa.methods.catalog import Mean
+from fedraa.server.optimizers import Momentum
 from fedraa.submodels import flatten
-from fedraa.submodels.masked import Arbitrary
+from fedraa.submodels.policies.masked import Arbitrary
 
 FULL = {"momentum": 0.0, "capacities": (1.0,)}
 BARE = FULL | {"weight_decay": 0.0, "clip": 0.0}
 
 
-def run_of(method: str, **flags: Any) -> Assembly:
-    return assembly(method, hidden=WIDTHS[1:-1], **flags)
+def run_of(method: str, **flags: Any) -> RunSpec:
+    return spec(method, hidden=WIDTHS[1:-1], **flags)
 
 
-def trained(run: Assembly) -> np.ndarray:
+def trained(run: RunSpec) -> np.ndarray:
     """The model after three rounds."""
     stepped = Stepped(run)
     for _ in range(3):
@@ -106,7 +106,7 @@ def test_what_nobody_covers_keeps_its_bits(method: str, flags: dict[str, Any]) -
         before, nobody = server.params.copy(), np.ones(SIZE, bool)
         tasks = [server.assign(client, 0.0) for client in server.begin()]
         for task in tasks:
-            nobody[server.ledger.in_flight[task.id].choice.where] = False
+            nobody[server.task_table.in_flight[task.id].assignment.where] = False
         for task in tasks:
             server.commit(system.train(task), 1.0)
         np.testing.assert_array_equal(server.params[nobody].view(np.int32), before[nobody].view(np.int32))
@@ -118,13 +118,13 @@ def test_what_nobody_covers_keeps_its_bits(method: str, flags: dict[str, Any]) -
 
 def test_momentum_rests_where_nobody_covers() -> None:
     """FedAvgM with beta = 1/2: the second coordinate sits out the second of three rounds, its momentum too."""
-    stepper, params = Momentum(beta=0.5).bind(2), np.zeros(2, np.float32)
-    for gain, moved, expected in [
+    optimizer, params = Momentum(beta=0.5).bind(2), np.zeros(2, np.float32)
+    for delta, moved, expected in [
         ([1, 1], [True, True], [1, 1]),
         ([0, 0], [True, False], [1.5, 1]),
         ([0, 0], [True, True], [1.75, 1.5]),
     ]:
-        stepper.step(params, np.array(gain, np.float32), np.array(moved))
+        optimizer.step(params, np.array(delta, np.float32), np.array(moved))
         assert params.tolist() == expected
 
 
@@ -190,7 +190,7 @@ def test_masked_sam_perturbs_by_rho_on_covered_coordinates_alone() -> None:
     mask = np.random.default_rng(0).random(SIZE) < 0.5
     trainer = Trainer(run.traced, Solver(momentum=0.0, sam=0.3, batch_size=6, steps=1), seed=SEED)
     seen: list[np.ndarray] = []
-    trainer._body(WIDTHS[1:-1]).module.register_forward_pre_hook(lambda m, inputs: seen.append(flatten(m)))
+    trainer._model(WIDTHS[1:-1]).module.register_forward_pre_hook(lambda m, inputs: seen.append(flatten(m)))
     trainer.train(task_of(run.params, WIDTHS[1:-1], mask), *run.data.client(0))
     w, perturbed = seen
     np.testing.assert_array_equal(w, run.params * mask)

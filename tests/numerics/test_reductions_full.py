@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny import CLIENTS, LR, Stepped, assembly, close, start, steps
+from tiny import CLIENTS, LR, Stepped, close, spec, start, steps
 
-from fedraa.assembly import Assembly
+from fedraa.engine.build import RunSpec
 
 ORDER = (0, 2, 1, 1, 0)
 
 
-def after(run: Assembly, rounds: int = 3) -> np.ndarray:
+def after(run: RunSpec, rounds: int = 3) -> np.ndarray:
     stepped = Stepped(run)
     for _ in range(rounds):
         stepped.round()
@@ -20,19 +20,19 @@ def after(run: Assembly, rounds: int = 3) -> np.ndarray:
     return stepped.server.params
 
 
-def uniform_fedavg(**flags: Any) -> Assembly:
+def uniform_fedavg(**flags: Any) -> RunSpec:
     """FedAvg with the plain mean that the others take, and plain SGD."""
-    run = assembly("fedavg", momentum=0.0, **flags)
+    run = spec("fedavg", momentum=0.0, **flags)
     return replace(run, method=replace(run.method, update=replace(run.method.update, weights="uniform")))
 
 
-def all_fresh(method: str, **flags: Any) -> Assembly:
+def all_fresh(method: str, **flags: Any) -> RunSpec:
     """The method with weight 1 on the fresh gradient, and so 0 on the server momentum."""
-    run = assembly(method, **flags)
+    run = spec(method, **flags)
     return replace(run, method=replace(run.method, local=replace(run.method.local, fresh=1.0)))
 
 
-def alone(run: Assembly) -> np.ndarray:
+def alone(run: RunSpec) -> np.ndarray:
     """Clients take turns, each alone with the server: no update is stale."""
     stepped = Stepped(run)
     for client in ORDER:
@@ -43,7 +43,7 @@ def alone(run: Assembly) -> np.ndarray:
 
 
 def test_the_shards_tell_weights_and_steps_apart() -> None:
-    run = assembly("fedavg", momentum=0.0)
+    run = spec("fedavg", momentum=0.0)
     assert (after(run) != after(uniform_fedavg())).any()
     assert len({steps(run, n) for n in range(CLIENTS)}) > 1
     assert np.abs(after(run) - start(run)).max() > 0.1
@@ -51,14 +51,14 @@ def test_the_shards_tell_weights_and_steps_apart() -> None:
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_fedprox_of_weight_0_is_fedavg(momentum: float) -> None:
-    plain = after(assembly("fedavg", momentum=momentum))
-    np.testing.assert_array_equal(after(assembly("fedprox", momentum=momentum, proximal=0.0)), plain)
-    assert (after(assembly("fedprox", momentum=momentum)) != plain).any()
+    plain = after(spec("fedavg", momentum=momentum))
+    np.testing.assert_array_equal(after(spec("fedprox", momentum=momentum, proximal=0.0)), plain)
+    assert (after(spec("fedprox", momentum=momentum)) != plain).any()
 
 
 def test_fedsam_of_radius_0_is_uniform_fedavg() -> None:
-    np.testing.assert_array_equal(after(assembly("fedsam", sam=0.0)), after(uniform_fedavg()))
-    assert (after(assembly("fedsam", sam=0.1)) != after(uniform_fedavg())).any()
+    np.testing.assert_array_equal(after(spec("fedsam", sam=0.0)), after(uniform_fedavg()))
+    assert (after(spec("fedsam", sam=0.1)) != after(uniform_fedavg())).any()
 
 
 def test_fedcm_of_fresh_weight_1_is_uniform_fedavg() -> None:
@@ -66,53 +66,51 @@ def test_fedcm_of_fresh_weight_1_is_uniform_fedavg() -> None:
 
 
 def test_mofedsam_of_fresh_weight_1_is_fedsam() -> None:
-    np.testing.assert_array_equal(after(all_fresh("mofedsam", sam=0.3)), after(assembly("fedsam", sam=0.3)))
+    np.testing.assert_array_equal(after(all_fresh("mofedsam", sam=0.3)), after(spec("fedsam", sam=0.3)))
 
 
 def test_mofedsam_of_radius_0_is_fedcm() -> None:
-    np.testing.assert_array_equal(after(assembly("mofedsam", sam=0.0)), after(assembly("fedcm")))
+    np.testing.assert_array_equal(after(spec("mofedsam", sam=0.0)), after(spec("fedcm")))
 
 
 @pytest.mark.parametrize("method", ["fedcm", "mimelite"])
 def test_first_round_of_a_momentum_is_fedavg_at_a_tenth_of_the_rate(method: str) -> None:
     """The momentum starts at 0, so v = .1 g."""
-    plain = uniform_fedavg(lr=LR / 10) if method == "fedcm" else assembly("fedavg", momentum=0.0, lr=LR / 10)
-    close(after(assembly(method), 1), after(plain, 1))
+    plain = uniform_fedavg(lr=LR / 10) if method == "fedcm" else spec("fedavg", momentum=0.0, lr=LR / 10)
+    close(after(spec(method), 1), after(plain, 1))
 
 
 def test_first_round_of_scaffold_is_uniform_fedavg() -> None:
-    np.testing.assert_array_equal(after(assembly("scaffold"), 1), after(uniform_fedavg(), 1))
-    assert (after(assembly("scaffold"), 2) != after(uniform_fedavg(), 2)).any()
+    np.testing.assert_array_equal(after(spec("scaffold"), 1), after(uniform_fedavg(), 1))
+    assert (after(spec("scaffold"), 2) != after(uniform_fedavg(), 2)).any()
 
 
 def test_scaffold_of_one_client_is_fedavg() -> None:
     """Then c = c_1 at all times: the correction is 0."""
     flags = {"clients": 1, "partition": "iid"}
-    close(after(assembly("scaffold", **flags)), after(uniform_fedavg(**flags)))
+    close(after(spec("scaffold", **flags)), after(uniform_fedavg(**flags)))
 
 
 def test_splitfed_is_uniform_fedavg() -> None:
     """The same gradients, whichever side of the wire takes the step."""
-    np.testing.assert_array_equal(after(assembly("splitfed", momentum=0.0)), after(uniform_fedavg()))
+    np.testing.assert_array_equal(after(spec("splitfed", momentum=0.0)), after(uniform_fedavg()))
 
 
 def test_fedbuff_of_one_arrival_is_fedasync_of_mixing_1() -> None:
     """theta + (w - theta) is w but for the last bit."""
-    buffered = assembly("fedbuff", buffer_size=1, staleness="constant", server_lr=1.0)
-    mixed = assembly("fedasync", mixing=1.0, proximal=0.0, staleness="constant")
+    buffered = spec("fedbuff", buffer_size=1, staleness="constant", server_lr=1.0)
+    mixed = spec("fedasync", mixing=1.0, proximal=0.0, staleness="constant")
     np.testing.assert_allclose(alone(buffered), alone(mixed), rtol=0, atol=1e-6)
 
 
 def test_fed_raa_of_one_fragment_is_fedasync() -> None:
     flags: dict[str, Any] = {"mixing": 0.4, "proximal": 0.2, "staleness": "hinge"}
-    np.testing.assert_array_equal(
-        alone(assembly("fed-raa", fragments=1, **flags)), alone(assembly("fedasync", **flags))
-    )
+    np.testing.assert_array_equal(alone(spec("fed-raa", fragments=1, **flags)), alone(spec("fedasync", **flags)))
 
 
 def test_full_buffer_of_fresh_updates_is_a_round_of_uniform_fedavg() -> None:
     """FedBuff with K = N, all sent at once: theta + (1 / N) sum (w_i - theta)."""
-    stepped = Stepped(assembly("fedbuff", buffer_size=CLIENTS, momentum=0.0))
+    stepped = Stepped(spec("fedbuff", buffer_size=CLIENTS, momentum=0.0))
     stepped.round()
     assert stepped.server.step == 1
     close(stepped.server.params, after(uniform_fedavg(), 1))

@@ -9,11 +9,12 @@ import torch
 from numpy_mlp import Batch, Weights, gradient, train
 from torch import nn
 
-from fedraa.local import Solver, Trainer
+from fedraa.client import Solver, Trainer
 from fedraa.messages import Task
-from fedraa.streams import generator
-from fedraa.submodels import Traced, flatten, load, trace
+from fedraa.rng import generator
+from fedraa.submodels import Traced, flatten, load
 from fedraa.submodels.indices import fragments
+from fedraa.submodels.tracing.trace import trace
 
 FEATURES, HIDDEN, CLASSES = 3, 5, 4
 LR, SEED, CLIENT, TURN = 0.3, 11, 2, 1
@@ -98,7 +99,7 @@ def test_sam_takes_its_gradient_at_distance_rho_on_the_same_minibatch(radius: fl
     model = traced()
     seen: list[tuple[np.ndarray, np.ndarray]] = []
     trainer = Trainer(model, Solver(momentum=0.0, batch_size=8, steps=3, sam=radius), seed=SEED)
-    module = trainer._body((HIDDEN,)).module
+    module = trainer._model((HIDDEN,)).module
     module.register_forward_pre_hook(lambda m, inputs: seen.append((flatten(m), inputs[0].numpy().copy())))
     update = trainer.train(task(flatten(model.module)), X, Y)
 
@@ -134,9 +135,9 @@ def test_fragment_scale_makes_full_logits_the_mean_of_the_fragments() -> None:
     x = torch.from_numpy(X)
     total = torch.zeros(len(X), CLASSES)
     for share, kept in zip(shares, fragments(model, shares), strict=True):
-        body = trainer._body(model.widths(kept))
-        load(body.module, params[model.flat_index(kept)])
-        total += share * body.module(x).detach()
+        fragment = trainer._model(model.widths(kept))
+        load(fragment.module, params[model.flat_index(kept)])
+        total += share * fragment.module(x).detach()
     torch.testing.assert_close(total, model.module(x).detach())
 
 

@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from fedraa.assembly import assemble
-from fedraa.experiment import Experiment
-from fedraa.local import Recipe, Solver, Trainer, Work
+from fedraa.client import Solver, Trainer, Work, WorkerSpec
+from fedraa.config.experiment import Experiment
+from fedraa.engine.build import build
 from fedraa.messages import Task
 from fedraa.models.images import ImageConv2d
-from fedraa.submodels import Traced, flatten, trace
+from fedraa.submodels import Traced, flatten
+from fedraa.submodels.tracing.trace import trace
 
 RNG = np.random.default_rng(5)
 FEATURES, CLASSES, HEIGHT = 12, 4, 4
@@ -38,7 +39,7 @@ def traced(model: Any = mlp) -> Traced:
 
 
 def stacks(model: Traced, solver: Solver, height: int = HEIGHT, *, bf16: bool = False) -> Trainer:
-    return Recipe(model, solver, 1, False, bf16, height).trainer("cpu")
+    return WorkerSpec(model, solver, 1, False, bf16, height).trainer("cpu")
 
 
 def work(
@@ -133,7 +134,7 @@ def test_bf16_computes_stacks_too() -> None:
 )
 def test_what_cannot_be_stacked_is_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=f"^stack: .*{said}") as error:
-        assemble(Experiment(**({"clients": 4, "stack": 2, "engine": "local"} | changes)))
+        build(Experiment(**({"clients": 4, "stack": 2, "engine": "local"} | changes)))
     assert "\n" not in str(error.value)
 
 
@@ -143,4 +144,4 @@ def test_models_that_mix_samples_are_refused(statistics: bool, said: str) -> Non
         nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8, track_running_stats=statistics), nn.ReLU(), nn.Linear(8, 10)
     )
     with pytest.raises(ValueError, match=f"^stack: .*{said}"):
-        assemble(Experiment(clients=4, stack=2, engine="local"), model)
+        build(Experiment(clients=4, stack=2, engine="local"), model)

@@ -7,18 +7,18 @@ import numpy as np
 from numpy_mlp import Array, Batch
 
 from fedraa import Dataset, Experiment
-from fedraa.assembly import Assembly, assemble
-from fedraa.local import Trainer
+from fedraa.client import Trainer
+from fedraa.engine.build import RunSpec, build
 from fedraa.messages import Task, Update
+from fedraa.rng import generator
 from fedraa.server.base import Server
-from fedraa.streams import generator
 
 FEATURES, HIDDEN, CLASSES = 3, 5, 4
 WIDTHS = (FEATURES, HIDDEN, CLASSES)  # 15 + 5 + 20 + 4 = 44 parameters
 CLIENTS, SAMPLES, LR, BATCH, EPOCHS, SEED = 3, 60, 0.2, 6, 2, 7
 
 
-def assembly(method: str, **flags: Any) -> Assembly:
+def spec(method: str, **flags: Any) -> RunSpec:
     """Three clients with shards of different sizes, two epochs of minibatches of six."""
     rng = np.random.default_rng(3)
     x = rng.normal(size=(SAMPLES + 20, FEATURES)).astype(np.float32)
@@ -35,10 +35,10 @@ def assembly(method: str, **flags: Any) -> Assembly:
         "engine": "local",
     }
     dataset = Dataset("tiny", x[:SAMPLES], y[:SAMPLES], x[SAMPLES:], y[SAMPLES:], CLASSES)
-    return assemble(Experiment(method=method, **(common | flags)), dataset=dataset)
+    return build(Experiment(method=method, **(common | flags)), dataset=dataset)
 
 
-def minibatches(run: Assembly, client: int, turn: int) -> Iterator[Batch]:
+def minibatches(run: RunSpec, client: int, turn: int) -> Iterator[Batch]:
     """What the client trains on in its `turn`-th task; only the order is taken from the package's streams."""
     x, y = run.data.client(client)
     rng = generator(SEED, "batches", client, turn)
@@ -48,12 +48,12 @@ def minibatches(run: Assembly, client: int, turn: int) -> Iterator[Batch]:
             yield x[order[start : start + BATCH]], y[order[start : start + BATCH]]
 
 
-def steps(run: Assembly, client: int) -> int:
+def steps(run: RunSpec, client: int) -> int:
     """T_i: the client's local steps in one task."""
     return EPOCHS * int(np.ceil(run.data.sizes[client] / BATCH))
 
 
-def start(run: Assembly) -> Array:
+def start(run: RunSpec) -> Array:
     return run.params.astype(np.float64)
 
 
@@ -77,10 +77,10 @@ class Records:
 class Stepped:
     """The server and the trainer of a run, without loop, pool or clock."""
 
-    def __init__(self, run: Assembly) -> None:
+    def __init__(self, run: RunSpec) -> None:
         self.run, self.records = run, Records()
         self.server: Server = run.server(self.records)
-        self.trainer: Trainer = run.recipe.trainer("cpu")
+        self.trainer: Trainer = run.worker_spec.trainer("cpu")
 
     def train(self, task: Task) -> Update:
         return self.trainer.train(task, *self.run.data.client(task.client))

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from fedraa import Dataset, Experiment, History, run
-from fedraa.assembly import assemble
+from fedraa.engine.build import build
+from fedraa.engine.executor import Evaluated, PendingEvaluation
+from fedraa.engine.session import RunSession
 from fedraa.messages import Evaluation, Fault, Task, Update, Vector
-from fedraa.pool import Evaluated, PendingEvaluation
 from fedraa.replay import replay
-from fedraa.runner import Runner
 
 TRAINED = {"engine": "local", "hidden": (20,), "clients": 6, "local_epochs": 1, "updates": 60, "quiet": True}
 CLIENTS = 10
@@ -56,8 +56,8 @@ def simulate(method: str, directory: Path, updates: int, **flags: Any) -> Histor
     )
     directory.mkdir(parents=True, exist_ok=True)
     x, y = np.random.default_rng(0).normal(size=(1000, 10)).astype(np.float32), np.arange(1000) % 2
-    assembly = assemble(experiment, dataset=Dataset("even", x, y, x[:20], y[:20], 2))
-    Runner(assembly, directory, Still(), threading.Event()).execute()
+    spec = build(experiment, dataset=Dataset("even", x, y, x[:20], y[:20], 2))
+    RunSession(spec, directory, Still(), threading.Event()).execute()
     return History(directory)
 
 
@@ -153,9 +153,9 @@ def test_untouched_coordinates_keep_their_bits(tmp_path: Path) -> None:
     experiment = Experiment(
         method="fed-raa-random", clients=4, fragments=3, hidden=(10, 20), local_steps=2, engine="local"
     )
-    assembly = assemble(experiment)
-    server, trainer = assembly.server(lambda kind, t, **fields: None), assembly.recipe.trainer("cpu")
-    inside = [np.isin(np.arange(assembly.traced.size), part.index) for part in assembly.parts]
+    spec = build(experiment)
+    server, trainer = spec.server(lambda kind, t, **fields: None), spec.worker_spec.trainer("cpu")
+    inside = [np.isin(np.arange(spec.traced.size), part.index) for part in spec.parts]
     never = ~np.logical_or.reduce(inside)
     # 20/30/50 of 10 and of 20 units: 200 - 2*4 - 3*6 - 5*10 weights between the hidden layers are in no fragment
     assert never.sum() == 124
@@ -165,7 +165,7 @@ def test_untouched_coordinates_keep_their_bits(tmp_path: Path) -> None:
     for _ in range(20):
         task = flying.pop(rng.integers(len(flying)))
         before = server.params.copy()
-        [client] = server.commit(trainer.train(task, *assembly.data.client(task.client)), 0.0)
+        [client] = server.commit(trainer.train(task, *spec.data.client(task.client)), 0.0)
         changed = server.params != before
         assert changed.any()
         assert not changed[~inside[task.fragment]].any()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedraa import Dataset, Experiment
-from fedraa.assembly import assemble
+from fedraa.engine.build import build
 from fedraa.messages import Task, Update
 from fedraa.server.asynchronous import AsyncServer
 
@@ -33,14 +33,14 @@ def simulate(learn: bool, slowdown: Callable[[int, float], float]) -> list[Line]
     """Real durations are the modelled ones times `slowdown` (client, time of leaving); nothing is trained."""
     x, y = np.random.default_rng(0).normal(size=(1000, 10)).astype(np.float32), np.arange(1000) % 2
     experiment = Experiment(method="fed-raa", clients=CLIENTS, hidden=(100,), engine="local", out=Path("nowhere"))
-    assembly = assemble(experiment, dataset=Dataset("even", x, y, x[:20], y[:20], 2))
+    spec = build(experiment, dataset=Dataset("even", x, y, x[:20], y[:20], 2))
     feasible: dict[object, tuple[int, ...]] = {}
 
     def record(kind: str, t: float, /, **fields: Any) -> None:
         if kind == "dispatch":
             feasible[fields["task"]] = tuple(fields["feasible"])
 
-    server = assembly.server(record)
+    server = spec.server(record)
     assert isinstance(server, AsyncServer)
     server._learn = learn  # as on the wall clock
     due: list[tuple[float, int]] = []

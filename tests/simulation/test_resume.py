@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedraa.assembly import assemble
-from fedraa.checkpoint import newest_first
-from fedraa.cli import main
-from fedraa.experiment import Experiment
-from fedraa.front import ignore, resume, run, run_here
-from fedraa.history import CHECKPOINTS, EVALS, EVENTS, History
-from fedraa.loop import Progress
-from fedraa.methods import METHODS, without_foreign_flags
+from fedraa.api import ignore, resume, run, run_here
+from fedraa.cli.main import main
+from fedraa.config.experiment import Experiment
+from fedraa.engine.build import build
+from fedraa.engine.loop import Progress
+from fedraa.methods.catalog import METHODS, without_foreign_flags
+from fedraa.rundir.checkpoint import newest_first
+from fedraa.rundir.history import CHECKPOINTS, EVALS, EVENTS, History
 
 SMALL = {"engine": "local", "hidden": (8,), "clients": 4, "local_steps": 2, "checkpoint_every": 3, "seed": 5}
 
@@ -137,7 +137,7 @@ def test_a_server_killed_before_it_wrote_anything_begins_again(tmp_path: Path) -
     trial = experiment("fed-raa", tmp_path)
     for name in (EVENTS, EVALS):
         (tmp_path / name).touch()
-    run_here(assemble(trial), tmp_path, ignore, resume=True)
+    run_here(build(trial), tmp_path, ignore, resume=True)
     assert History(tmp_path).summary["reason"] == "steps"
 
 

@@ -17,8 +17,8 @@ MAY_IMPORT = {
     "benchmarks": {"schedulers", "fedraa", "actors"},
 }
 # What measures bare Ray, or kills its processes, has to name it.
-MEASURES_RAY = {"benchmarks/chaos.py", "benchmarks/memory.py", "benchmarks/throughput.py"}
-FRONT_DOOR = {"fedraa/front.py", "fedraa/cli.py"}
+MEASURES_RAY = {"benchmarks/system/chaos.py", "benchmarks/system/memory.py", "benchmarks/system/throughput.py"}
+FRONT_DOOR = {"fedraa/api.py", "fedraa/cli/main.py"}
 
 
 def imported(source: str) -> set[str]:
@@ -52,8 +52,8 @@ def test_a_module_imports_only_what_lies_behind_it(module: str) -> None:
     [
         ("import ray", {"ray"}),
         ("def f():\n    from ray.util import x", {"ray"}),
-        ("if TYPE_CHECKING:\n    import fedraa.loop as loop", {"fedraa"}),
-        ("importlib.import_module('actors.pool')", {"actors"}),
+        ("if TYPE_CHECKING:\n    import fedraa.engine.loop as loop", {"fedraa"}),
+        ("importlib.import_module('actors.pool.executor')", {"actors"}),
         ("arrays = 'import ray'", set()),
     ],
 )

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from fedraa.checkpoint import MAGIC, Damaged, State, load_latest, newest_first, read, save, write
-from fedraa.files import replacing
+from fedraa.rundir.checkpoint import MAGIC, Damaged, State, load_latest, newest_first, read, save, write
+from fedraa.rundir.files import replacing
 
 ARRAYS = arrays.arrays(
     st.sampled_from(["f4", "f8", "i8", "?"]), arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from fedraa import Experiment
-from fedraa.cli import main
-from fedraa.display import figures, progress, quantity, share, words
-from fedraa.loop import Limits, Progress
-from fedraa.methods import METHODS
+from fedraa.cli.display import figures, progress, quantity, share, words
+from fedraa.cli.main import main
+from fedraa.engine.loop import Limits, Progress
+from fedraa.methods.catalog import METHODS
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from fedraa import Experiment
-from fedraa.cli import main
-from fedraa.compare import cells, mean_std, mean_time, summary_table
-from fedraa.curves import spread
+from fedraa.cli.main import main
+from fedraa.report.compare import cells, mean_std, mean_time, summary_table
+from fedraa.report.curves import spread
 
 
 def test_every_cell_has_the_flags_that_its_method_knows() -> None:

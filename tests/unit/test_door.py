@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedraa.assembly import Assembly, assemble
-from fedraa.experiment import Experiment
-from fedraa.history import EVENTS, EventLog
-from fedraa.loop import Limits, Loop, RunFailed
+from fedraa.config.experiment import Experiment
+from fedraa.devices.availability import Timing
+from fedraa.engine.build import RunSpec, build
+from fedraa.engine.executor import Evaluated
+from fedraa.engine.loop import Limits, Loop, RunFailed
 from fedraa.messages import Evaluation, Fault, Task, Update, Vector
-from fedraa.pool import Evaluated
-from fedraa.server.door import refuse
-from fedraa.timing import Timing
+from fedraa.rundir.history import EVENTS, EventLog
+from fedraa.server.validation import refuse
 
 SIZE = 12
 TASK = Task(
@@ -130,17 +130,17 @@ class Scripted:
 
 
 @pytest.fixture(scope="module")
-def assembly() -> Assembly:
-    return assemble(Experiment(clients=3, hidden=(8,), engine="local"))
+def spec() -> RunSpec:
+    return build(Experiment(clients=3, hidden=(8,), engine="local"))
 
 
-def make_loop(assembly: Assembly, pool: Scripted, directory: Path, updates: int) -> Loop:
+def make_loop(spec: RunSpec, executor: Scripted, directory: Path, updates: int) -> Loop:
     directory.mkdir()
     log = EventLog(directory)
     log.begin()
     loop = Loop(
-        assembly.server(log.record),
-        pool,
+        spec.server(log.record),
+        executor,
         log,
         limits=Limits(updates, None, None),
         eval_every=1000,
@@ -162,7 +162,7 @@ def honest(task: Task) -> Update:
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_no_poison_reaches_the_model(
-    data: st.DataObject, assembly: Assembly, tmp_path_factory: pytest.TempPathFactory
+    data: st.DataObject, spec: RunSpec, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     directory = tmp_path_factory.mktemp("poison")
     seen: list[bytes] = []
@@ -172,7 +172,7 @@ def test_no_poison_reaches_the_model(
         seen.append(loop.server.params.tobytes())
         return poison(honest(task), data.draw) if len(seen) < 3 else honest(task)
 
-    loop = make_loop(assembly, Scripted(answer), directory / "run", updates=1)
+    loop = make_loop(spec, Scripted(answer), directory / "run", updates=1)
     assert loop.run() == "steps"
     loop.log.close()
     assert seen[0] == seen[1] == seen[2] != loop.server.params.tobytes()
@@ -183,11 +183,11 @@ def test_no_poison_reaches_the_model(
     assert sum(line["kind"] == "commit" for line in lines) == 1
 
 
-def test_a_client_that_only_ever_sends_poison_ends_the_run(assembly: Assembly, tmp_path: Path) -> None:
+def test_a_client_that_only_ever_sends_poison_ends_the_run(spec: RunSpec, tmp_path: Path) -> None:
     def answer(task: Task) -> Update:
         return replace(honest(task), params=task.params * np.float32(np.nan)) if task.client == 1 else honest(task)
 
-    loop = make_loop(assembly, Scripted(answer), tmp_path / "run", updates=50)
+    loop = make_loop(spec, Scripted(answer), tmp_path / "run", updates=50)
     with pytest.raises(
         RunFailed, match=r"^task \d+ of client 1 failed 4 times: update refused: params hold \d+ values"
     ):

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from ray import autoscaler
 
-from actors.metrics import NAMES
+from actors.cluster.metrics import NAMES
 
 ACTORS = Path(__file__).parents[2] / "actors"
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedraa import Experiment
-from fedraa.assembly import assemble
-from fedraa.fleet import Fleet, Load, make_fleet
+from fedraa.devices.fleet import Fleet, Load, make_fleet
+from fedraa.engine.build import build
 
 
 def fleet(spec: str, clients: int = 10, seed: int = 0) -> Fleet:
@@ -96,8 +96,8 @@ def test_bad_csv(tmp_path: Path, text: str, said: str) -> None:
 
 def test_relative_costs_are_share_of_the_model_over_capability() -> None:
     # 1437 digits to 3 clients are 479 each; a fragment of 40 of 200 neurons holds 40 * 75 + 10 of 15010 parameters
-    assembly = assemble(Experiment(clients=3, capabilities="1:0.667,3:0.333", fragments=3))
-    table = assembly.costs().table([part.widths for part in assembly.parts])
+    spec = build(Experiment(clients=3, capabilities="1:0.667,3:0.333", fragments=3))
+    table = spec.costs().table([part.widths for part in spec.parts])
     shares = [(40 * 75 + 10) / 15010, (60 * 75 + 10) / 15010, (100 * 75 + 10) / 15010]
     assert table[0] == pytest.approx(shares)
     assert table[2] == pytest.approx([share / 3 for share in shares])
@@ -106,9 +106,9 @@ def test_relative_costs_are_share_of_the_model_over_capability() -> None:
 def test_relative_cost_follows_data_epochs_and_passes() -> None:
     # 1437 = 3 * 359 + 360: client 0 holds 360 samples, the mean is 359.25
     def first(**flags: object) -> float:
-        assembly = assemble(Experiment(method="fedavg", clients=4, capabilities="2:1", **flags))
-        sizes = assembly.data.sizes
-        return float(assembly.costs().table([assembly.parts[0].widths])[0, 0] * 359.25 / sizes[0])
+        spec = build(Experiment(method="fedavg", clients=4, capabilities="2:1", **flags))
+        sizes = spec.data.sizes
+        return float(spec.costs().table([spec.parts[0].widths])[0, 0] * 359.25 / sizes[0])
 
     assert first() == pytest.approx(1 / 2)
     assert first(local_epochs=10) == pytest.approx(2 / 2)
@@ -117,25 +117,25 @@ def test_relative_cost_follows_data_epochs_and_passes() -> None:
 
 def test_local_steps_cost_by_their_samples() -> None:
     # 359 samples are 11 batches of 32 and one of 7: 20 steps are a whole epoch and 8 batches; 5 epochs of 359.25 cost 1
-    assembly = assemble(Experiment(method="fedavg", clients=4, capabilities="1:1", local_steps=20, batch_size=32))
-    costs = assembly.costs().table([assembly.parts[0].widths])[:, 0]
-    assert costs[assembly.data.sizes == 359] == pytest.approx((359 + 8 * 32) / (5 * 359.25))
+    spec = build(Experiment(method="fedavg", clients=4, capabilities="1:1", local_steps=20, batch_size=32))
+    costs = spec.costs().table([spec.parts[0].widths])[:, 0]
+    assert costs[spec.data.sizes == 359] == pytest.approx((359 + 8 * 32) / (5 * 359.25))
 
 
 def test_physical_cost_is_flops_and_bytes_of_the_submodel(tmp_path: Path) -> None:
     path = tmp_path / "devices.csv"
     path.write_text("compute,downlink,uplink,latency\n" + "1e6,1e5,2e5,0.5\n" * 3)
-    assembly = assemble(Experiment(method="fedavg", clients=3, capabilities=str(path), units="physical", hidden=(10,)))
+    spec = build(Experiment(method="fedavg", clients=3, capabilities=str(path), units="physical", hidden=(10,)))
     # 64-10-10: forward 2 * 740, weight gradients 2 * 740, input gradient of the second layer 2 * 100 per sample
     flops = (2 * 740 + 2 * 740 + 2 * 100) * 479 * 5
     size = 4 * (64 * 10 + 10 + 10 * 10 + 10)
     seconds = 0.5 + size / 1e5 + flops / 1e6 + size / 2e5
-    assert assembly.costs().table([assembly.parts[0].widths])[:, 0] == pytest.approx(seconds)
+    assert spec.costs().table([spec.parts[0].widths])[:, 0] == pytest.approx(seconds)
 
 
 def test_what_is_observed_changes_what_is_planned_but_not_what_is_simulated() -> None:
-    assembly = assemble(Experiment(clients=3, fragments=2))
-    costs, shapes = assembly.costs(), [part.widths for part in assembly.parts]
+    spec = build(Experiment(clients=3, fragments=2))
+    costs, shapes = spec.costs(), [part.widths for part in spec.parts]
     before, sent = costs.table(shapes), costs.sent(shapes[0])
     modelled = costs.cost(shapes[0], 1, sent, sent)
     for times in (50, 2, 2, 4, 2):  # a slow start is forgiven: the median counts

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedraa import Experiment, front
-from fedraa.cli import main
-from fedraa.history import History
+from fedraa import Experiment
+from fedraa import api as front
+from fedraa.cli.main import main
+from fedraa.rundir.history import History
 
 
 def fuzz(examples: int) -> settings:

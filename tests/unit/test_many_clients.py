@@ -6,20 +6,20 @@ import time
 import numpy as np
 import pytest
 
-from fedraa.assembly import Assembly, assemble
+from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset
-from fedraa.experiment import Experiment
+from fedraa.engine.build import RunSpec, build
+from fedraa.engine.session import describe
 from fedraa.messages import Update
-from fedraa.runner import describe
 
 MANY = 100_000
 
 
-def fleet(clients: int, method: str) -> Assembly:
+def fleet(clients: int, method: str) -> RunSpec:
     rng = np.random.default_rng(0)
     x, y = rng.random((MANY, 8), np.float32), rng.integers(0, 10, MANY)
     dataset = Dataset("noise", x, y, x[:100], y[:100], 10)
-    return assemble(
+    return build(
         Experiment(method=method, clients=clients, hidden=(16,), capabilities="lognormal:0.5", seed=0), dataset=dataset
     )
 
@@ -28,11 +28,11 @@ def fleet(clients: int, method: str) -> Assembly:
 def test_a_hundred_thousand_clients_start_in_seconds(method: str) -> None:
     fleet(10, method)  # imports and first calls of torch
     started = time.process_time()
-    assembly = fleet(MANY, method)
-    server = assembly.server(lambda *_, **__: None)
+    spec = fleet(MANY, method)
+    server = spec.server(lambda *_, **__: None)
     clients = iter(server.begin())
     tasks = [server.assign(next(clients), 0.0) for _ in range(100)]
-    written = json.dumps(describe(assembly))
+    written = json.dumps(describe(spec))
     assert time.process_time() - started < 10
     assert [task.client for task in tasks] == list(range(100))
     assert len(json.loads(written)["resolved"]["samples"]) == MANY
@@ -40,8 +40,8 @@ def test_a_hundred_thousand_clients_start_in_seconds(method: str) -> None:
 
 def per_event(clients: int, learn: bool) -> float:
     """CPU seconds per assignment and commit: the best of some batches."""
-    assembly = fleet(clients, "fed-raa")
-    server = assembly.server(lambda *_, **__: None)
+    spec = fleet(clients, "fed-raa")
+    server = spec.server(lambda *_, **__: None)
     server._learn = learn  # type: ignore[attr-defined]  # as on the wall clock
     best = float("inf")
     for batch in range(5):
@@ -61,12 +61,12 @@ def test_an_event_costs_the_same_in_a_fleet_of_any_size(learn: bool) -> None:
 
 
 def test_a_large_fleet_learns_from_several_answers_at_a_time_and_across_a_resumption() -> None:
-    assembly = fleet(640, "fed-raa")  # 640 / 64: ten at a time
-    costs, shapes = assembly.costs(), [assembly.parts[0].widths]
+    spec = fleet(640, "fed-raa")  # 640 / 64: ten at a time
+    costs, shapes = spec.costs(), [spec.parts[0].widths]
     before, sent = costs.table(shapes), costs.sent(shapes[0])
     for client in range(9):
         assert not costs.observe(shapes[0], client, 3 * costs.cost(shapes[0], client, sent, sent))
-    resumed = assembly.costs()
+    resumed = spec.costs()
     resumed.restore(json.loads(json.dumps(costs.state())))
     assert resumed.table(shapes).tolist() == before.tolist()
     assert resumed.observe(shapes[0], 9, 3 * costs.cost(shapes[0], 9, sent, sent))

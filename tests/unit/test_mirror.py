@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from actors.mirror import Mirror, changes, mirrored, write_all
+from actors.cluster.run_dir_sync import RunDirSync, changes, synced, write_all
 
 
 def contents(directory: Path) -> dict[str, str]:
@@ -12,17 +12,17 @@ def contents(directory: Path) -> dict[str, str]:
 def test_the_copy_follows_logs_that_grow_and_checkpoints_that_come_and_go(tmp_path: Path) -> None:
     there, here = tmp_path / "there", tmp_path / "here"
     here.mkdir()
-    mirror = Mirror(here)
+    sync = RunDirSync(here)
     write_all(there, {"events.jsonl": b"1\n", "config.json": b"{}", "checkpoints/1.ckpt": b"a", "x.partial": b"-"})
-    mirror.apply(changes(there, mirror.seen))
+    sync.apply(changes(there, sync.seen))
     assert contents(here) == {"events.jsonl": "1\n", "config.json": "{}", "checkpoints/1.ckpt": "a"}
     with (there / "events.jsonl").open("a") as log:
         log.write("2\n")
     (there / "checkpoints" / "1.ckpt").unlink()
     write_all(there, {"checkpoints/2.ckpt": b"b"})
-    new = changes(there, mirror.seen)
+    new = changes(there, sync.seen)
     assert (new.whole, new.tails) == ({"checkpoints/2.ckpt": b"b"}, {"events.jsonl": b"2\n"})  # nothing twice
-    mirror.apply(new)
+    sync.apply(new)
     assert contents(here) == {"events.jsonl": "1\n2\n", "config.json": "{}", "checkpoints/2.ckpt": "b"}
 
 
@@ -30,12 +30,12 @@ def test_a_new_server_s_log_takes_the_place_of_what_was_ahead_of_it(tmp_path: Pa
     there, here = tmp_path / "there", tmp_path / "here"
     write_all(here, {"events.jsonl": b"1\n2\n3\n"})
     write_all(there, {"events.jsonl": b"1\n2b\n"})
-    Mirror(here).apply(changes(there, {}))
+    RunDirSync(here).apply(changes(there, {}))
     assert contents(here) == {"events.jsonl": "1\n2b\n"}
 
 
 def test_a_directory_in_which_nothing_came_about_is_left_empty(tmp_path: Path) -> None:
-    with mirrored(tmp_path):
+    with synced(tmp_path):
         assert sorted(contents(tmp_path)) == ["events.jsonl", "writer"]
-        assert Mirror(tmp_path).read() == {"events.jsonl": b""}
+        assert RunDirSync(tmp_path).read() == {"events.jsonl": b""}
     assert contents(tmp_path) == {}

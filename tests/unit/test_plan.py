@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 
 from fedraa import Experiment, run
-from fedraa.assembly import assemble
-from fedraa.cli import main
-from fedraa.fleet import Fleet
-from fedraa.forecast import dry_run, first_round
-from fedraa.plan import device_classes, server_bytes
-from fedraa.timing import Timing
+from fedraa.cli.main import main
+from fedraa.cli.plan import device_classes, server_bytes
+from fedraa.devices.availability import Timing
+from fedraa.devices.fleet import Fleet
+from fedraa.engine.build import build
+from fedraa.engine.forecast import dry_run, first_round
 from schedulers import SCHEDULERS, delay_bound
 
 
 def forecast(experiment: Experiment, **limits: Any) -> Any:
-    assembly = assemble(experiment)
-    schedule = assembly.method.schedule
-    costs = assembly.costs().table([part.widths for part in assembly.parts])
+    spec = build(experiment)
+    schedule = spec.method.schedule
+    costs = spec.costs().table([part.widths for part in spec.parts])
     scheduler = SCHEDULERS[schedule.scheduler](costs, delay_bound(costs))  # type: ignore[union-attr]  # asynchronous
     return dry_run(costs, scheduler, timing=Timing(experiment.seed, experiment.jitter), seed=experiment.seed, **limits)
 
@@ -51,7 +51,7 @@ def test_a_first_round_costs_what_the_first_round_of_a_run_costs(tmp_path: Path)
     experiment = Experiment(method="heterofl", rounds=1, clients=5, engine="local", local_steps=1, out=tmp_path / "run")
     events = run(experiment).events
     dispatched = events[events["kind"] == "dispatch"]
-    assert [task.cost for task in first_round(assemble(experiment))] == dispatched["cost"].tolist()
+    assert [task.cost for task in first_round(build(experiment))] == dispatched["cost"].tolist()
 
 
 def printed(capsys: pytest.CaptureFixture[str], flags: str) -> list[list[str]]:
@@ -112,5 +112,5 @@ def test_equal_devices_are_one_class_and_many_classes_become_groups() -> None:
 
 
 def test_server_memory_is_the_model_and_two_buffers_per_client() -> None:
-    assembly = assemble(Experiment(clients=6, fragments=2))
-    assert server_bytes(assembly) == 4 * 15010 + 2 * 6 * 4 * 9010
+    spec = build(Experiment(clients=6, fragments=2))
+    assert server_bytes(spec) == 4 * 15010 + 2 * 6 * 4 * 9010

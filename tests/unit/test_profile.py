@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from fedraa.cli import main
-from fedraa.experiment import Experiment
-from fedraa.front import run
-from fedraa.profile import PROFILE, Stopwatch, profile
+from fedraa.api import run
+from fedraa.cli.main import main
+from fedraa.config.experiment import Experiment
+from fedraa.rundir.profile import PROFILE, Stopwatch, profile
 
 
 def test_shares_are_of_the_time_that_there_was(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from actors.queues import Queues
+from actors.pool.queues import Queues
 from fedraa.messages import Task
 
 
@@ -67,6 +67,6 @@ def test_a_crew_has_a_queue_of_its_own() -> None:
     queues = Queues(2, np.array([1, 0]), lambda task: 1.0)
     queues.submit(task(0, client=0), 0.0)
     queues.submit(task(1, client=1), 0.0)
-    assert [[task.id for task in queues.take(crew, 1)] for crew in (0, 1)] == [[1], [0]]
+    assert [[task.id for task in queues.take(group, 1)] for group in (0, 1)] == [[1], [0]]
     with pytest.raises(IndexError):
         queues.submit(task(2, client=2), 0.0)

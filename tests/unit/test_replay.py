@@ -14,15 +14,15 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from fedraa import Experiment, run
-from fedraa.assembly import assemble
-from fedraa.cli import main
-from fedraa.front import resume
-from fedraa.loop import Progress
+from fedraa.api import resume
+from fedraa.cli.main import main
+from fedraa.engine.build import build
+from fedraa.engine.executor import LocalExecutor
+from fedraa.engine.loop import Progress
+from fedraa.engine.session import RunSession
 from fedraa.messages import Fault, Update
-from fedraa.methods import METHODS
-from fedraa.pool import LocalPool
+from fedraa.methods.catalog import METHODS
 from fedraa.replay import Inconsistent, replay
-from fedraa.runner import Runner
 
 ASYNCHRONOUS = [name for name, method in METHODS.items() if method.asynchronous]
 SYNCHRONOUS = [name for name, method in METHODS.items() if not method.asynchronous]
@@ -116,8 +116,8 @@ def test_interrupted_and_resumed_run_is_consistent(tmp_path: Path) -> None:
         if seen.step == 7:
             stop.set()
 
-    assembly = assemble(small("fed-raa", tmp_path))
-    assert not Runner(assembly, tmp_path, local_pool(assembly), stop, watch).execute()
+    spec = build(small("fed-raa", tmp_path))
+    assert not RunSession(spec, tmp_path, local_pool(spec), stop, watch).execute()
     assert "consistent so far, but the run has not ended" in replay(tmp_path)
     assert "40 commit" in replay(resume(tmp_path).directory)
 
@@ -142,7 +142,7 @@ def test_two_partitioned_layers_leave_blocks_uncovered(tmp_path: Path) -> None:
     assert {line["uncovered"] for line in read(directory) if line["kind"] == "round"} == {8 * 18 + 12 * 12}
 
 
-class Flaky(LocalPool):
+class Flaky(LocalExecutor):
     """Loses the first attempt at task 3."""
 
     lost = False
@@ -154,13 +154,13 @@ class Flaky(LocalPool):
         return super().wait(task, timeout)
 
 
-def local_pool(assembly: Any, kind: type[LocalPool] = LocalPool) -> LocalPool:
-    return kind(assembly.recipe.trainer("cpu"), assembly.recipe.evaluator(assembly.data, "cpu"), assembly.data)
+def local_pool(spec: Any, kind: type[LocalExecutor] = LocalExecutor) -> LocalExecutor:
+    return kind(spec.worker_spec.trainer("cpu"), spec.worker_spec.evaluator(spec.data, "cpu"), spec.data)
 
 
 def test_retried_task_is_consistent(tmp_path: Path) -> None:
-    assembly = assemble(small("fed-raa", tmp_path))
-    Runner(assembly, tmp_path, local_pool(assembly, Flaky), threading.Event()).execute()
+    spec = build(small("fed-raa", tmp_path))
+    RunSession(spec, tmp_path, local_pool(spec, Flaky), threading.Event()).execute()
     assert "1 fault" in replay(tmp_path)
     log = read(tmp_path)
     fault = next(line for line in log if line["kind"] == "fault")

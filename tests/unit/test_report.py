@@ -11,18 +11,18 @@ import pytest
 import torch
 from torch import nn
 
-from fedraa.cli import Run as RunCommand
-from fedraa.cli import _parse
-from fedraa.experiment import Experiment
-from fedraa.front import run
-from fedraa.landscape import sharpness, surface
+from fedraa.api import run
+from fedraa.cli.main import Run as RunCommand
+from fedraa.cli.main import _parse
+from fedraa.config.experiment import Experiment
 from fedraa.report import report, to_tensorboard, to_wandb
 from fedraa.report.command import command
 from fedraa.report.comparison import curve
+from fedraa.report.landscape import sharpness, surface
 from fedraa.report.runs import Run, load
+from fedraa.report.statistics import ci95, mean, welch
 from fedraa.report.tables import Cell, Table, by_method, metrics
 from fedraa.report.timeline import lanes, window
-from fedraa.statistics import ci95, mean, welch
 
 FLAGS = {"engine": "local", "clients": 4, "hidden": (8,), "local_steps": 1, "quiet": True}
 

@@ -4,58 +4,58 @@ import numpy as np
 import pytest
 import torch
 
-from actors import placement
-from fedraa.assembly import Assembly, assemble
-from fedraa.crews import Crew
-from fedraa.experiment import Experiment
-from fedraa.local.trainer import Trainer
+from actors.cluster import placement
+from fedraa.client.trainer import Trainer
+from fedraa.config.experiment import Experiment
+from fedraa.devices.worker_groups import WorkerGroup
+from fedraa.engine.build import RunSpec, build
 from fedraa.messages import Task, Update
 
 LARGE = 2**30
 
 
-def run(**changes: object) -> Assembly:
-    return assemble(Experiment(hidden=(8,), clients=4, batch_size=16, engine="local", **changes))
+def run(**changes: object) -> RunSpec:
+    return build(Experiment(hidden=(8,), clients=4, batch_size=16, engine="local", **changes))
 
 
-def trained(assembly: Assembly, trainer: Trainer, client: int, turn: int = 0) -> Update:
-    params = assembly.params
-    task = Task(0, client, turn, 0, 0, 0, assembly.traced.widths(assembly.traced.full()), params, 0.1, 1.0)
-    return trainer.train(task, *assembly.data.client(client))
+def trained(spec: RunSpec, trainer: Trainer, client: int, turn: int = 0) -> Update:
+    params = spec.params
+    task = Task(0, client, turn, 0, 0, 0, spec.traced.widths(spec.traced.full()), params, 0.1, 1.0)
+    return trainer.train(task, *spec.data.client(client))
 
 
 @pytest.mark.parametrize("changes", [{}, {"local_steps": 30}, {"method": "fedsam"}])
 def test_from_the_device_come_the_same_bits(changes: dict[str, object]) -> None:
-    assembly = run(**changes)
-    host, device = (Trainer(assembly.traced, assembly.method.local, seed=3, resident_bytes=size) for size in (0, LARGE))
+    spec = run(**changes)
+    host, device = (Trainer(spec.traced, spec.method.local, seed=3, resident_bytes=size) for size in (0, LARGE))
     for client, turn in ((0, 0), (1, 0), (0, 1)):
-        here, there = (trained(assembly, trainer, client, turn) for trainer in (host, device))
+        here, there = (trained(spec, trainer, client, turn) for trainer in (host, device))
         np.testing.assert_array_equal(here.params, there.params)
         assert here.loss == there.loss
 
 
 def test_the_shards_used_last_are_kept_within_the_bound() -> None:
-    assembly = run()
-    x, _ = assembly.data.client(0)
-    two = 2 * max(sum(array.nbytes for array in assembly.data.client(client)) for client in range(4))
-    trainer = Trainer(assembly.traced, assembly.method.local, seed=3, resident_bytes=two)
+    spec = run()
+    x, _ = spec.data.client(0)
+    two = 2 * max(sum(array.nbytes for array in spec.data.client(client)) for client in range(4))
+    trainer = Trainer(spec.traced, spec.method.local, seed=3, resident_bytes=two)
     for client in (0, 1, 0, 2):
-        trained(assembly, trainer, client)
+        trained(spec, trainer, client)
         assert trainer._held == sum(t.nbytes for shard in trainer._resident.values() for t in shard) <= two
     assert list(trainer._resident) == [0, 2]
-    tight = Trainer(assembly.traced, assembly.method.local, seed=3, resident_bytes=x.nbytes)
-    trained(assembly, tight, 0)
+    tight = Trainer(spec.traced, spec.method.local, seed=3, resident_bytes=x.nbytes)
+    trained(spec, tight, 0)
     assert not tight._resident  # its labels no longer fit
 
 
 def test_bf16_trains_nearly_the_same_in_float32() -> None:
-    assembly = run()
-    full = trained(assembly, assembly.recipe.trainer("cpu"), 0)
-    half = trained(assembly, run(bf16=True).recipe.trainer("cpu"), 0)
+    spec = run()
+    full = trained(spec, spec.worker_spec.trainer("cpu"), 0)
+    half = trained(spec, run(bf16=True).worker_spec.trainer("cpu"), 0)
     assert half.params.dtype == np.float32
-    gain, other = full.params - assembly.params, half.params - assembly.params
-    assert not np.array_equal(gain, other)
-    assert np.linalg.norm(gain - other) < 0.05 * np.linalg.norm(gain)
+    delta, other = full.params - spec.params, half.params - spec.params
+    assert not np.array_equal(delta, other)
+    assert np.linalg.norm(delta - other) < 0.05 * np.linalg.norm(delta)
 
 
 @pytest.mark.parametrize(
@@ -73,29 +73,29 @@ def test_workers_share_gpus(
     workers: int, gpus: int, device: str, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(placement.ray, "cluster_resources", lambda: {"CPU": 8.0, "GPU": float(gpus)})
-    (crew,) = placement.crews(Experiment(clients=8, workers=workers, device=device))
-    assert crew == Crew(workers, {"CPU": 1, "GPU": share})
+    (group,) = placement.groups(Experiment(clients=8, workers=workers, device=device))
+    assert group == WorkerGroup(workers, {"CPU": 1, "GPU": share})
 
 
 def test_the_device_cache_keeps_no_view_of_the_data() -> None:
-    assembly = run()
-    trainer = Trainer(assembly.traced, assembly.method.local, seed=3, resident_bytes=LARGE)
-    trained(assembly, trainer, 0)
+    spec = run()
+    trainer = Trainer(spec.traced, spec.method.local, seed=3, resident_bytes=LARGE)
+    trained(spec, trainer, 0)
     kept = trainer._resident[0][0]
-    assert kept.data_ptr() != torch.from_numpy(assembly.data.client(0)[0]).data_ptr()
+    assert kept.data_ptr() != torch.from_numpy(spec.data.client(0)[0]).data_ptr()
 
 
 def test_submodels_of_all_shapes_share_two_buffers_and_leave_each_other_nothing() -> None:
-    assembly = run()
-    full = assembly.traced.widths(assembly.traced.full())
+    spec = run()
+    full = spec.traced.widths(spec.traced.full())
     small = tuple(width // 2 for width in full)
 
     def train(trainer: Trainer, widths: tuple[int, ...]) -> np.ndarray:
-        index = assembly.traced.flat_index(tuple(np.arange(width) for width in widths))
-        task = Task(0, 0, 0, 0, 0, 0, widths, assembly.params[index], 0.1, 1.0)
-        return trainer.train(task, *assembly.data.client(0)).params
+        index = spec.traced.flat_index(tuple(np.arange(width) for width in widths))
+        task = Task(0, 0, 0, 0, 0, 0, widths, spec.params[index], 0.1, 1.0)
+        return trainer.train(task, *spec.data.client(0)).params
 
-    trainer = assembly.recipe.trainer("cpu")
+    trainer = spec.worker_spec.trainer("cpu")
     for widths in (small, full, small, full):
-        np.testing.assert_array_equal(train(trainer, widths), train(assembly.recipe.trainer("cpu"), widths))
-    assert len(trainer._weights) == len(trainer._gradient) == assembly.traced.size
+        np.testing.assert_array_equal(train(trainer, widths), train(spec.worker_spec.trainer("cpu"), widths))
+    assert len(trainer._weights) == len(trainer._gradient) == spec.traced.size

@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedraa.messages import Receipt, Task, Update, Vector
-from fedraa.server.door import refuse
-from fedraa.server.mixing import StalenessMix
-from fedraa.server.shards import Shard, Split, assemble_pieces
-from fedraa.server.store import LocalStore
-from fedraa.submodels.policies import Part
+from fedraa.server.async_rules import StalenessMix
+from fedraa.server.storage.shards import Shard, Split, assemble_pieces
+from fedraa.server.storage.store import LocalStore
+from fedraa.server.validation import refuse
+from fedraa.submodels.policies.policies import Submodel
 
 # Three fragments of 0..8, 10 and 11; 0 and 5 are in all of them, 9 is in none.
 INDICES = ([0, 1, 2, 5], [0, 3, 4, 5, 10], [0, 5, 6, 7, 8, 11])
 SIZE = 12
 ALL = [np.array(index) for index in INDICES]
-PARTS = [Part((len(index),), index) for index in ALL]
+PARTS = [Submodel((len(index),), index) for index in ALL]
 
 
 def task(fragment: int, params: Vector, number: int = 0) -> Task:
@@ -114,5 +114,5 @@ def test_the_door_goes_by_what_shards_say(receipt: Receipt, why: str | None) -> 
 
 
 def test_a_shard_goes_without_torch() -> None:
-    code = "import sys, actors.shard; sys.exit('torch' in sys.modules)"
+    code = "import sys, actors.server.shard; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from fedraa.interrupt import interruptible, terminable, uninterrupted
+from fedraa.engine.signals import interruptible, terminable, uninterrupted
 
 
 def test_the_first_asks_and_the_second_raises() -> None:

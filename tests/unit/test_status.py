@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from fedraa.cli import main
-from fedraa.experiment import Experiment
-from fedraa.front import run
-from fedraa.history import EVENTS, SUMMARY
-from fedraa.status import Status, runs_below, status
-from fedraa.writer import WRITER, is_written
+from fedraa.api import run
+from fedraa.cli.main import main
+from fedraa.config.experiment import Experiment
+from fedraa.rundir.history import EVENTS, SUMMARY
+from fedraa.rundir.lock import WRITER, is_written
+from fedraa.rundir.status import Status, runs_below, status
 
 FLAGS = ["--hidden", "8", "--clients", "4", "--local-steps", "2", "--engine", "local", "--quiet"]
 

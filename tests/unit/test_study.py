@@ -10,16 +10,16 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from benchmarks.metrics import ACCURACY, Metric, evaluations, to_target
-from benchmarks.picture import NAMED, _looks
-from benchmarks.recipes import RECIPES
-from benchmarks.recipes.scale import Scale
-from benchmarks.studies import run_study
-from benchmarks.study import Cell, Claim, Finished, Study, execute, seeded
-from benchmarks.tables import caption, entries, findings, frame, grid, latex
-from fedraa.experiment import Experiment
-from fedraa.history import CONFIG, EVALS, EVENTS, SUMMARY, History
-from fedraa.methods import resolve
+from benchmarks.studies.commands import run_study
+from benchmarks.studies.metrics import ACCURACY, Metric, evaluations, to_target
+from benchmarks.studies.picture import NAMED, _looks
+from benchmarks.studies.recipes import RECIPES
+from benchmarks.studies.recipes.scale import Scale
+from benchmarks.studies.study import Cell, Claim, Finished, Study, execute, seeded
+from benchmarks.studies.tables import caption, entries, findings, frame, grid, latex
+from fedraa.config.experiment import Experiment
+from fedraa.methods.catalog import resolve
+from fedraa.rundir.history import CONFIG, EVALS, EVENTS, SUMMARY, History
 
 SPEED = Metric("steps", lambda history: 0.0, "less", ".1f")
 
@@ -165,7 +165,7 @@ SMALL = Study("small", "Small", GRID, (ACCURACY,), "a", seeds=(0,))
 KILLED = """
 from pathlib import Path
 from tests.unit.test_study import SMALL
-from benchmarks.study import execute
+from benchmarks.studies.study import execute
 execute(SMALL, Path({out!r}), 1, lambda run, left: None)
 """
 

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedraa.submodels import measure, prefix, trace
+from fedraa.submodels import measure, prefix
+from fedraa.submodels.tracing.trace import trace
 
 
 def test_cost_of_an_mlp() -> None:

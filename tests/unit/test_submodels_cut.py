@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedraa.submodels import Traced, flatten, load, trace
+from fedraa.submodels import Traced, flatten, load
+from fedraa.submodels.tracing.trace import trace
 
 
 def mlp() -> nn.Module:

@@ -9,19 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from fedraa.submodels import (
-    IndexSet,
-    Traced,
-    disjoint,
-    fragments,
-    owners,
-    prefix,
-    random_units,
-    regions,
-    trace,
-    window,
-)
+from fedraa.submodels import IndexSet, Traced, disjoint, fragments, owners, prefix, random_units, regions, window
 from fedraa.submodels.indices import blocks
+from fedraa.submodels.tracing.trace import trace
 
 
 def perceptron(*widths: int) -> Traced:

@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedraa.submodels import bernoulli, magnitude, random_parts, trace
+from fedraa.submodels import bernoulli, magnitude, random_parts
+from fedraa.submodels.tracing.trace import trace
 
 # 0.weight 12, 0.bias 3, 2.weight 6, 2.bias 2
 TRACED = trace(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), torch.zeros(2, 4))

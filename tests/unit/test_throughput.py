@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.throughput import main
+from benchmarks.system.throughput import main
 
 
 @pytest.mark.parametrize(

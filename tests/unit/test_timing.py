@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedraa import Experiment, run
+from fedraa.devices.availability import Availability, Timing, read_availability
 from fedraa.replay import replay
-from fedraa.timing import Availability, Timing, read_availability
 
 
 def test_jitter_is_uniform_around_one_and_a_pure_function() -> None:
@@ -95,6 +95,6 @@ def test_a_round_that_can_never_end_says_so(tmp_path: Path) -> None:
     spans = tmp_path / "gone.csv"
     spans.write_text("client,start,end\n0,0,0.3\n")
     arguments = ["run", "--method", "fedavg", "--clients", "2", "--hidden", "8", "--rounds", "9", "--engine", "local"]
-    from fedraa.cli import main
+    from fedraa.cli.main import main
 
     assert main([*arguments, "--availability", str(spans), "--out", str(tmp_path / "run"), "--quiet"]) == 1

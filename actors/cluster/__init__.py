@@ -1,0 +1,1 @@
+"""Ray clusters: start or join one, place actors, operate runs on it."""

@@ -1,0 +1,89 @@
+"""What Ray's dashboard and Prometheus see of a run, and its faults as lines of JSON in the server's log."""
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Mapping
+
+from ray.util.metrics import Counter, Gauge, Histogram
+
+from fedraa.engine.loop import Progress
+
+STALENESS = [0.5, 1.5, 2.5, 4.5, 8.5, 16.5, 32.5, 64.5, 128.5]  # steps
+SECONDS = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0]
+NAMES = {
+    "updates": "fedraa_updates",
+    "staleness": "fedraa_staleness_steps",
+    "mix": "fedraa_mix_seconds",
+    "idle": "fedraa_idle_share",
+    "workers": "fedraa_workers",
+    "accuracy": "fedraa_accuracy",
+    "bytes": "fedraa_bytes",
+    "faults": "fedraa_faults",
+}
+
+
+class Metrics:
+    """Counts a run's events; `run` tells it from others on the same cluster."""
+
+    def __init__(self, run: str) -> None:
+        tags, run_tag = ("run",), {"run": run}
+        self._updates = Counter(NAMES["updates"], "Updates taken in", tags)
+        self._staleness = Histogram(NAMES["staleness"], "Staleness of an update, in steps", STALENESS, tags)
+        self._mix = Histogram(NAMES["mix"], "Real time to mix an update in", SECONDS, tags)
+        self._idle = Gauge(NAMES["idle"], "Share of the workers without work", tags)
+        self._workers = Gauge(NAMES["workers"], "Workers that have started", tags)
+        self._accuracy = Gauge(NAMES["accuracy"], "Test accuracy", tags)
+        self._bytes = Counter(NAMES["bytes"], "Bytes billed to the devices", (*tags, "way"))
+        self._faults = Counter(NAMES["faults"], "Faults", tags)
+        for metric in (self._updates, self._staleness, self._mix, self._idle, self._workers, self._accuracy):
+            metric.set_default_tags(run_tag)
+        self._bytes.set_default_tags(run_tag)
+        self._faults.set_default_tags(run_tag)
+        self._run = run
+
+    def on_event(self, kind: str, t: float, /, **fields: object) -> None:
+        """An event of the run's log."""
+        if kind == "commit":
+            self._updates.inc()
+            self._staleness.observe(_number(fields, "staleness"))
+            self._sent("up", fields)
+        elif kind == "dispatch":
+            self._sent("down", fields)
+        elif kind == "eval":
+            self._accuracy.set(_number(fields, "accuracy"))
+        elif kind in ("fault", "end"):
+            if kind == "fault":
+                self._faults.inc()
+            structured(kind, run=self._run, t=t, **fields)
+
+    def watch(self, progress: Progress) -> None:
+        """After a commit."""
+        self._mix.observe(progress.mixed)
+        self._workers.set(progress.workers)
+        self._idle.set(1 - progress.busy / progress.workers if progress.workers else 0.0)
+
+    def _sent(self, way: str, fields: Mapping[str, object]) -> None:
+        if sent := _number(fields, f"bytes_{way}"):
+            self._bytes.inc(sent, {"way": way})
+
+
+def structured(event: str, /, **fields: object) -> None:
+    """One line of JSON in the server's log: time (s since 1970), event, and the fields."""
+    logging.getLogger(__name__).warning(json.dumps({"time": round(time.time(), 3), "event": event, **fields}))
+
+
+def log_as_lines() -> None:
+    """Bare lines, for machines to read, in the log file of this actor."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    own = logging.getLogger(__name__)
+    own.addHandler(handler)
+    own.propagate = False
+
+
+def _number(fields: Mapping[str, object], name: str) -> float:
+    value = fields[name]
+    assert isinstance(value, int | float)
+    return value

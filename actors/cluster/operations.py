@@ -1,0 +1,84 @@
+"""The runs on a cluster, seen and stopped from another shell: every server is a named actor."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from actors.cluster.attach import attach
+from actors.cluster.placement import find_node
+from actors.cluster.run_dir_sync import RunDirSync, write_all
+from fedraa.engine.loop import Progress
+from fedraa.rundir.history import CONFIG
+
+NAMESPACE = "fedraa"
+HEAD = "node:__internal_head__"  # a resource that every head node has
+ANSWER_SECONDS = 10.0
+
+
+def server_name(label: str) -> str:
+    """A name that no other server has, not even the one before it of the same run."""
+    return f"{label}#{uuid4().hex[:12]}"
+
+
+def runs(address: str) -> list[tuple[str, Progress | None, int]]:
+    """Each run on the cluster: its label MACHINE:DIRECTORY, its progress and the workers that have started."""
+    attach(address)
+    try:
+        return [(label, *ray.get(server.look.remote())) for label, server in _servers()]
+    finally:
+        ray.shutdown()
+
+
+def stop(run: str, address: str) -> None:
+    """Ask a run, named by its label or its directory, to end with a checkpoint; ValueError if it is not there."""
+    attach(address)
+    try:
+        servers = list(_servers())
+        wanted = [server for label, server in servers if run == label or _directory(label) == Path(run).absolute()]
+        if len(wanted) != 1:
+            there = ", ".join(sorted(label for label, _ in servers)) or "none"
+            raise ValueError(f"run: {len(wanted)} runs at {address} are {run}; those that are there: {there}")
+        ray.get(wanted[0].stop.remote(), timeout=ANSWER_SECONDS)
+    finally:
+        ray.shutdown()
+
+
+def fetch(run: Path, node: str | None, address: str, out: Path) -> None:
+    """Copy a run directory from a node of the cluster (default: its head) to `out`, which must be new or empty."""
+    if out.exists() and (out.is_file() or os.listdir(out)):
+        raise ValueError(f"out: {out} is in use; choose a directory that is new or empty")
+    attach(address)
+    try:
+        there = NodeAffinitySchedulingStrategy(find_node(node or HEAD)["NodeID"], soft=False)
+        read = ray.remote(_read).options(num_cpus=0, scheduling_strategy=there)
+        files = ray.get(read.remote(run))
+        if CONFIG not in files:
+            raise ValueError(f"run: {run} on that node is not a run directory; it has no {CONFIG}")
+        write_all(out, files)
+    finally:
+        ray.shutdown()
+
+
+def _read(directory: Path) -> dict[str, bytes]:
+    return RunDirSync(directory).read()
+
+
+def _servers() -> Iterator[tuple[str, Any]]:
+    for actor in ray.util.list_named_actors(all_namespaces=True):
+        if actor["namespace"] == NAMESPACE:
+            try:
+                server: Any = ray.get_actor(actor["name"], namespace=NAMESPACE)
+                ray.get(server.look.remote(), timeout=ANSWER_SECONDS)
+            except (ValueError, RayActorError, GetTimeoutError):  # it has ended meanwhile, or is starting
+                continue
+            yield actor["name"].rpartition("#")[0], server
+
+
+def _directory(label: str) -> Path:
+    return Path(label.partition(":")[2])

@@ -1,0 +1,105 @@
+"""A run directory in two places: the server writes one on its own node, the user's follows it."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedraa.rundir.files import PARTIAL, replacing
+from fedraa.rundir.history import EVALS, EVENTS, SUMMARY
+from fedraa.rundir.lock import WRITER, Hold, this_process
+
+GROWING = (EVENTS, EVALS)  # these are only ever appended to while a server lives
+Stamp = tuple[int, int]
+"""Size and time of change (ns) of a file."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What is new in a directory: the files that are there, the content of those that changed, the tails of logs."""
+
+    stamps: dict[str, Stamp]
+    whole: dict[str, bytes]
+    tails: dict[str, bytes]
+
+
+def write_all(directory: Path, files: Mapping[str, bytes]) -> None:
+    for name, content in files.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        with replacing(directory / name) as stream:
+            stream.write(content)
+
+
+def changes(directory: Path, seen: Mapping[str, Stamp]) -> Changes:
+    """What has changed since `seen`. The logs are read last: they hold all that a checkpoint goes on from."""
+    stamps, whole, tails = _stamps(directory), {}, {}
+    for name, stamp in list(stamps.items()):
+        if name in GROWING or seen.get(name) == stamp:
+            continue
+        try:
+            whole[name] = (directory / name).read_bytes()
+        except FileNotFoundError:  # an old checkpoint, dropped meanwhile
+            del stamps[name]
+    for name in GROWING:
+        if name in stamps:
+            start = seen[name][0] if name in seen else 0
+            with (directory / name).open("rb") as stream:
+                stream.seek(start)
+                tails[name] = stream.read()
+            stamps[name] = (start + len(tails[name]), 0)
+    return Changes(stamps, whole, tails)
+
+
+@dataclass
+class RunDirSync:
+    """The user's copy of a run directory, brought up to date by `apply`."""
+
+    directory: Path
+    seen: dict[str, Stamp] = field(default_factory=dict)
+
+    def read(self) -> dict[str, bytes]:
+        """The content of every file, by its path."""
+        return {name: (self.directory / name).read_bytes() for name in _stamps(self.directory)}
+
+    def apply(self, new: Changes) -> None:
+        """Logs first, then checkpoints, the summary last: whenever this breaks off, the run can be gone on with."""
+        for name, tail in new.tails.items():
+            start = self.seen[name][0] if name in self.seen else 0
+            with (self.directory / name).open("r+b" if (self.directory / name).exists() else "wb") as stream:
+                stream.truncate(start)
+                stream.seek(start)
+                stream.write(tail)
+                stream.flush()
+                os.fsync(stream.fileno())
+        write_all(self.directory, {name: new.whole[name] for name in sorted(new.whole, key=SUMMARY.__eq__)})
+        for name in _stamps(self.directory).keys() - new.stamps.keys():
+            (self.directory / name).unlink()
+        self.seen = new.stamps
+
+
+@contextmanager
+def synced(directory: Path) -> Iterator[None]:
+    """Meanwhile this process is the one that writes the user's directory."""
+    with (directory / EVENTS).open("ab", buffering=0) as log:
+        hold = Hold(directory, log, this_process())
+        try:
+            yield
+        finally:
+            hold.release()
+            if not os.fstat(log.fileno()).st_size:
+                (directory / EVENTS).unlink()
+
+
+def _stamps(directory: Path) -> dict[str, Stamp]:
+    found = {}
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            path = Path(folder, name)
+            if not name.endswith(PARTIAL) and name != WRITER:
+                try:
+                    stat = path.stat()
+                except FileNotFoundError:
+                    continue
+                found[path.relative_to(directory).as_posix()] = (stat.st_size, stat.st_mtime_ns)
+    return found

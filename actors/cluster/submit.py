@@ -1,0 +1,65 @@
+"""Submits a fedraa command to a cluster as a job: it goes on when this machine is switched off."""
+
+import asyncio
+import logging
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ray._private.runtime_env.packaging import GCS_STORAGE_MAX_SIZE, _dir_travel
+from ray.exceptions import AuthenticationError
+from ray.job_submission import JobSubmissionClient
+
+from actors.cluster.attach import TOKEN, packages
+from fedraa.engine.loop import RunFailed
+from fedraa.engine.resources import GIGA
+
+
+def submit(arguments: Sequence[str], address: str, working_dir: Path | None, say: Callable[[str], None]) -> None:
+    """Run `fedraa ARGUMENTS` on the head node with this machine's code; `say` gets its output as it comes.
+
+    Raises ValueError if no dashboard answers at `address`, if it wants another token, or if there is too much to
+    send; RunFailed if the command fails.
+    """
+    environment: dict[str, Any] = {"py_modules": packages()}
+    if working_dir is not None:
+        check_size(working_dir)
+        environment["working_dir"] = str(working_dir)
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    try:
+        client = JobSubmissionClient(address)
+    except ConnectionError:
+        raise ValueError(f"address: no dashboard of a Ray cluster answers at {address}") from None
+    except (AuthenticationError, RuntimeError):
+        raise ValueError(f"address: the cluster at {address} {TOKEN}") from None
+    command = shlex.join(["python", "-m", "fedraa", *arguments])
+    try:
+        job = client.submit_job(entrypoint=command, runtime_env=environment)
+    except RuntimeError as error:  # with a sentence of the dashboard's
+        raise RunFailed(f"no job could be submitted at {address}: {error}") from None
+    say(f"job {job}")
+    asyncio.run(_follow(client, job, say))
+    if (status := client.get_job_status(job)) != "SUCCEEDED":
+        raise RunFailed(f"job {job} at {address} ended as {status.lower()}")
+
+
+def check_size(folder: Path) -> None:
+    """ValueError if a folder, less what its .gitignore names, is more than a cluster takes with a job."""
+    total = 0
+
+    def add(path: Path) -> None:
+        nonlocal total
+        total += path.stat().st_size if path.is_file() else 0
+
+    _dir_travel(folder, [], add, include_gitignore=True)
+    if total > GCS_STORAGE_MAX_SIZE:
+        raise ValueError(
+            f"working_dir: {folder} holds {total / GIGA:.3g} GB, a job takes {GCS_STORAGE_MAX_SIZE / GIGA:.3g} GB; "
+            "name what is not needed in its .gitignore"
+        )
+
+
+async def _follow(client: JobSubmissionClient, job: str, say: Callable[[str], None]) -> None:
+    async for lines in client.tail_job_logs(job):
+        say(lines.rstrip("\n"))

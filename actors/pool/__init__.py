@@ -1,0 +1,1 @@
+"""Worker actors behind the executor's interface."""

@@ -1,0 +1,311 @@
+"""Worker actors behind the pool's interface: two calls on each, the task due first in front; the dead are replaced."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Self
+
+import ray
+from ray.exceptions import ObjectLostError, RayError, RayTaskError
+
+from actors.cluster.placement import worker_options
+from actors.pool.data_blocks import Blocks, put_blocks
+from actors.pool.data_host import DataHosts
+from actors.pool.handles import EVALUATE, FIRST, LOAD, START, TRAIN, Call, PendingEvaluation, WorkerHandle
+from actors.pool.hang_detector import HangDetector
+from actors.pool.queues import Queues
+from actors.pool.serializer import TaskSerializer
+from actors.worker.worker import Worker
+from fedraa.devices.worker_groups import WorkerGroup
+from fedraa.engine.build import RunSpec
+from fedraa.engine.loop import ATTEMPTS, RunFailed
+from fedraa.messages import Fault, Index, Task, Update, Vector
+
+DEPTH = 2  # calls queued on a worker: one in training, one already there when it ends
+DEATHS = 3  # of a worker, one after another with nothing done in between, before it is given up
+GLANCE = 1.0  # seconds between two looks at who has hung
+DIED = "worker died"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class RayExecutor:
+    """Trains tasks on worker actors; equal outcomes whichever worker trains which task.
+
+    A worker that dies or hangs is replaced: the task that it was at comes back as a fault, those that waited behind
+    it go to other workers. If it was at a group, or one of a group erred, nobody knows yet which task is to blame:
+    each goes again, alone. A worker that dies `DEATHS` times in a row is given up; without any left in a crew,
+    RunFailed.
+
+    Workers that have not started, for want of resources, get no work; the others go on without them. The tasks of
+    client n go to the workers of crew `crew_of[n]` alone (None: there is one crew). With `hosts`, every node reads
+    its own shards. Whenever something has gone wrong, `check` may raise if the fault is not a worker's.
+    """
+
+    worker_spec: ray.ObjectRef[Any]
+    blocks: Blocks
+    evaluation_data: ray.ObjectRef[Any]
+    groups: tuple[WorkerGroup, ...]
+    threads: int
+    device: str
+    placement: str
+    stack: int = 1
+    group_of: Index | None = None
+    worker: type[Worker] = Worker
+    hang_detector: HangDetector = field(default_factory=HangDetector)
+    hosts: DataHosts | None = None
+    check: Callable[[], None] | None = None
+    _handles: dict[int, WorkerHandle] = field(default_factory=dict)
+    _evaluations: deque[PendingEvaluation] = field(default_factory=deque)
+    _calls: dict[ray.ObjectRef[Any], Call] = field(default_factory=dict)
+    _outcomes: dict[int, Update | Fault] = field(default_factory=dict)
+    _faults: deque[Fault] = field(default_factory=deque)
+    _last: str = ""
+
+    @classmethod
+    def of(cls, spec: RunSpec, **given: Any) -> Self:
+        """The pool of a run with the fields that are `given`, `groups` at least: its workers start."""
+        experiment = spec.experiment
+        if "blocks" not in given:
+            given["blocks"] = put_blocks(spec.data)
+        return cls(
+            worker_spec=ray.put(spec.worker_spec),
+            evaluation_data=ray.put(spec.data),
+            threads=experiment.threads_per_worker,
+            device=experiment.device,
+            placement=experiment.placement,
+            stack=experiment.stack,
+            **given,
+        )
+
+    def __post_init__(self) -> None:
+        self.workers = sum(group.workers for group in self.groups)
+        self._serializer = TaskSerializer(self.blocks)
+        self._queues = Queues(len(self.groups), self.group_of, self._work, self.stack)
+        numbers = count()
+        for number, group in enumerate(self.groups):
+            for _ in range(group.workers):
+                self._spawn(next(numbers), number, deaths=0)
+
+    def share(self, params: Vector) -> Vector:
+        return self._serializer.share(params)
+
+    def submit(self, task: Task, due: float) -> None:
+        self._serializer.expect(task)
+        self._queues.submit(task, due)
+        self._send()
+
+    def wait(self, task: int, timeout: float) -> Update | Fault | None:
+        give_up = time.monotonic() + timeout
+        while not self._faults and task not in self._outcomes and self.receive(give_up):
+            pass
+        return self._faults.popleft() if self._faults else self._outcomes.pop(task, None)
+
+    def ready(self, timeout: float) -> list[Update | Fault]:
+        if not self._outcomes and not self._faults:
+            self.receive(time.monotonic() + timeout)
+        outcomes = [*self._faults, *self._outcomes.values()]
+        self._faults.clear()
+        self._outcomes.clear()
+        return outcomes
+
+    def evaluate(self, params: Vector) -> PendingEvaluation:
+        pending = PendingEvaluation(self.receive, ray.put(params))
+        self._evaluations.append(pending)
+        self._send()
+        return pending
+
+    def busy(self) -> tuple[int, int]:
+        ready = self._ready()
+        return sum(bool(handle.calls) for handle in ready), len(ready)
+
+    def close(self) -> None:
+        for handle in self._handles.values():
+            ray.kill(handle.actor)
+        self._handles.clear()
+        if self.hosts is not None:
+            self.hosts.close()
+
+    def receive(self, give_up: float) -> bool:
+        """Takes in a call that has ended and looks for the hung; waits up to the time `give_up` (monotonic).
+
+        False if that time has come.
+        """
+        for number, group in enumerate(self.groups):
+            if all(handle.group != number for handle in self._handles.values()):
+                whose = f" for tier {number + 1}" if len(self.groups) > 1 else ""
+                raise RunFailed(
+                    f"no worker is left{whose}, {group.workers} died {DEATHS} times in a row; the last: {self._last}"
+                )
+        left = give_up - time.monotonic()
+        timeout = min(GLANCE, max(0.0, left))
+        if not self._calls:
+            time.sleep(timeout)
+            return left > 0
+        ended, _ = ray.wait(list(self._calls), num_returns=1, timeout=timeout)
+        for ref in ended:
+            self._end(self._calls[ref])
+        for handle in list(self._handles.values()):
+            self._check(handle)
+        self._send()
+        return bool(ended) or left > 0
+
+    def _spawn(self, number: int, group: int, deaths: int) -> None:
+        needs = self.groups[group].needs
+        actor = ray.remote(self.worker).options(**worker_options(self.groups[group], self.placement))
+        device = "cpu" if self.device == "auto" and not needs.get("GPU") else self.device
+        handle = WorkerHandle(number, group, actor.remote(number, self.worker_spec, self.threads, device), deaths)
+        self._handles[number] = handle
+        self._call(Call(START, handle, handle.actor.started.remote()))
+
+    def _call(self, call: Call) -> None:
+        if not call.handle.calls:
+            call.handle.since = time.monotonic()
+        call.handle.calls.append(call)
+        self._calls[call.ref] = call
+
+    def _ready(self, group: int | None = None) -> list[WorkerHandle]:
+        """The workers, of one crew or of all, that have started."""
+        return [
+            handle for handle in self._handles.values() if handle.blocks is not None and group in (None, handle.group)
+        ]
+
+    def _emptiest(self, group: int | None = None) -> WorkerHandle | None:
+        return min(self._ready(group), key=lambda handle: len(handle.calls), default=None)
+
+    def _send(self) -> None:
+        """Fills the queues of the workers, the emptiest first, with the tasks that are due first."""
+        while self._evaluations and (handle := self._emptiest()) is not None:
+            pending = self._evaluations.popleft()
+            ref = handle.actor.evaluate.remote(pending.ref, self.evaluation_data)
+            self._call(Call(EVALUATE, handle, ref, evaluation=pending))
+        for group in range(len(self.groups)):
+            while (
+                self._queues.waits(group)
+                and (handle := self._emptiest(group)) is not None
+                and len(handle.calls) < DEPTH
+            ):
+                assert handle.blocks is not None
+                tasks = self._queues.take(group, DEPTH * len(self._ready(group)))
+                jobs, shared_args = self._serializer.pack(tasks, handle.blocks)
+                ref = handle.actor.train_all.remote(jobs, *shared_args)
+                self._call(Call(TRAIN, handle, ref, work=sum(map(self._work, tasks)), tasks=tasks))
+
+    def _work(self, task: Task) -> float:
+        """About proportional to how long it takes."""
+        return float(self._serializer.samples(task) * task.params.size)
+
+    def _end(self, call: Call) -> None:
+        """A call has ended: with a result, an error in what it ran, or the worker's death."""
+        handle, result, wrong = call.handle, None, None
+        try:
+            result = ray.get(call.ref)
+        except RayError as error:
+            if self.check is not None:
+                self.check()
+            lost = isinstance(getattr(error, "cause", error), ObjectLostError)
+            if isinstance(error, RayTaskError) and not lost and call.kind not in FIRST:
+                wrong = f"{type(error.cause).__name__}: {_line(str(error.cause), 0)}"
+            elif handle.calls[0] is not call:  # calls end in order: one ahead ended well, or is what the worker died in
+                return self._end(handle.calls[0])
+            else:
+                if self.hosts is not None and (lost or call.kind == LOAD):
+                    self.hosts.drop(handle.node)
+                return self._bury(handle, self._cause(call, error))
+        now = time.monotonic()
+        if handle.calls[0] is call:
+            if call.kind not in FIRST:
+                self.hang_detector.saw(call.kind, call.work, now - handle.since)
+                handle.deaths = 0
+            handle.since = now
+        handle.calls.remove(call)
+        del self._calls[call.ref]
+        if call.kind in FIRST and result is not None:
+            self._ready_or_load(handle, result)
+        self._deliver(call, result, wrong)
+
+    def _cause(self, call: Call, error: RayError) -> str:
+        """Why a worker is dead."""
+        if call.kind not in FIRST:
+            return DIED
+        cause = getattr(error, "cause", error)
+        return f"worker did not start: {_line(str(cause), -1)}"
+
+    def _ready_or_load(self, handle: WorkerHandle, answer: str | Blocks) -> None:
+        """A worker has said on which node it is, or its host what blocks there are."""
+        if isinstance(answer, Blocks):
+            handle.blocks = answer
+        elif self.hosts is None:
+            handle.node, handle.blocks = answer, self.blocks
+        else:
+            handle.node = answer
+            self._call(Call(LOAD, handle, self.hosts.blocks(answer)))
+
+    def _check(self, handle: WorkerHandle) -> None:
+        """Has this one hung?"""
+        if not handle.calls or handle.calls[0].kind in FIRST:
+            return
+        bound = self.hang_detector.bound(handle.calls[0].kind, handle.calls[0].work)
+        if time.monotonic() - handle.since > bound:
+            self._bury(handle, f"worker hung: no answer within {bound:.3g} s")
+
+    def _deliver(self, call: Call, result: Any, wrong: str | None) -> None:
+        """The outcome of a call to whom it is for: its result, or what went wrong."""
+        handle, tasks = call.handle.number, call.tasks
+        if wrong is None:
+            self._take_in(call, result)
+        elif len(tasks) == 1:
+            self._settle(tasks[0], Fault(tasks[0].id, handle, wrong))
+        else:
+            self._faults.append(Fault(None, handle, wrong + (f"; {len(tasks)} tasks go again, alone" if tasks else "")))
+            self._queues.again(tasks, alone=True)
+            if call.evaluation is not None:
+                self._evaluate_again(call.evaluation, wrong)
+
+    def _take_in(self, call: Call, result: Any) -> None:
+        if call.evaluation is not None:
+            call.evaluation.evaluation = result
+        elif call.tasks:
+            for task, update in zip(call.tasks, result, strict=True):
+                self._settle(task, update)
+            self._queues.saw(sum(update.seconds for update in result), call.work)
+
+    def _settle(self, task: Task, outcome: Update | Fault) -> None:
+        self._queues.ended(task, well=isinstance(outcome, Update))
+        self._serializer.release(task)
+        self._outcomes[task.id] = outcome
+
+    def _evaluate_again(self, pending: PendingEvaluation, wrong: str) -> None:
+        pending.failures += 1
+        if pending.failures == ATTEMPTS:
+            raise RunFailed(f"an evaluation failed {ATTEMPTS} times: {wrong}")
+        self._evaluations.append(pending)
+
+    def _bury(self, handle: WorkerHandle, what: str) -> None:
+        """Replace a worker that is dead, or as good as dead, unless it dies again and again."""
+        ray.kill(handle.actor)
+        del self._handles[handle.number]
+        self._last = what
+        deaths = handle.deaths + 1
+        if deaths < DEATHS:
+            self._spawn(handle.number, handle.group, deaths)
+        else:
+            what += f"; given up after {deaths} deaths in a row"
+            logger.warning("worker %d: %s; %d go on", handle.number, what, len(self._handles))
+        for call in handle.calls:
+            del self._calls[call.ref]
+        culprit, *innocent = handle.calls
+        self._deliver(culprit, None, what)
+        for call in innocent:
+            self._queues.again(call.tasks)
+            if call.evaluation is not None:
+                self._evaluations.append(call.evaluation)
+
+
+def _line(text: str, number: int) -> str:
+    """One line of what may be a traceback."""
+    return (text.strip().splitlines() or [""])[number].strip()

@@ -1,0 +1,1 @@
+"""The parameter server as an actor, and its shards."""

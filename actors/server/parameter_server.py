@@ -1,0 +1,112 @@
+"""The parameter server actor: hosts a run, its event loop and its workers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event
+
+import torch
+
+from actors.cluster.metrics import Metrics, log_as_lines
+from actors.cluster.run_dir_sync import Changes, Stamp, changes, write_all
+from actors.pool.data_blocks import Blocks
+from actors.pool.data_host import DataHosts
+from actors.pool.executor import RayExecutor
+from actors.server.sharded_store import ShardedStore
+from fedraa.devices.worker_groups import WorkerGroup
+from fedraa.engine.build import RunSpec
+from fedraa.engine.loop import Progress
+from fedraa.engine.session import RunSession
+from fedraa.messages import Index
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What a server needs besides the assembly: the clients' data, its workers, and who started it.
+
+    `driver` and `description` are for the run directory; `label` names the run; with `fingerprint`, that of the
+    training data, nodes read their shards themselves.
+    """
+
+    blocks: Blocks
+    groups: tuple[WorkerGroup, ...]
+    group_of: Index
+    driver: str
+    description: dict[str, object]
+    label: str
+    fingerprint: int | None
+
+
+class ParameterServer:
+    """Runs one experiment to its end; the other methods may be called meanwhile.
+
+    Without a `directory` it works in one of its own, which `take` fills and `changes` reads.
+    """
+
+    def __init__(self, spec: RunSpec, directory: Path | None, setting: Setting) -> None:
+        torch.set_num_threads(1)
+        log_as_lines()
+        self._own = None if directory is not None else TemporaryDirectory(prefix="fedraa-run-")
+        self._directory = directory if self._own is None else Path(self._own.name)
+        self._assembly, self._setting = spec, setting
+        self._metrics = Metrics(setting.label)
+        self._progress: Progress | None = None
+        self._executor: RayExecutor | None = None
+        self._stop = Event()
+
+    def execute(self, resume: bool) -> bool:
+        """Begin the run, or go on with it; whether it came to its end. Leaves no worker behind."""
+        spec, experiment, setting = self._assembly, self._assembly.experiment, self._setting
+        assert self._directory is not None
+        store = ShardedStore.of(spec) if experiment.server_shards > 1 else None
+        executor = self._executor = RayExecutor.of(
+            spec,
+            blocks=setting.blocks,
+            groups=setting.groups,
+            group_of=setting.group_of,
+            hosts=None if setting.fingerprint is None else DataHosts(experiment, setting.fingerprint),
+            check=None if store is None else store.check,
+        )
+        try:
+            return RunSession(
+                spec,
+                self._directory,
+                executor,
+                self._stop,
+                self._watch,
+                driver=setting.driver,
+                description=setting.description,
+                on_event=self._metrics.on_event,
+                store=store,
+            ).execute(resume=resume)
+        finally:
+            executor.close()
+            if store is not None:
+                store.close()
+
+    def look(self) -> tuple[Progress | None, int]:
+        """How far the run is, None before its first step, and how many workers have started."""
+        return self._progress, 0 if self._executor is None else self._executor.busy()[1]
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def take(self, files: Mapping[str, bytes]) -> None:
+        """The run directory as the user has it."""
+        assert self._directory is not None
+        write_all(self._directory, files)
+
+    def changes(self, seen: Mapping[str, Stamp]) -> Changes:
+        """What is new in the run directory."""
+        assert self._directory is not None
+        return changes(self._directory, seen)
+
+    def close(self) -> None:
+        """Leaves no file behind."""
+        if self._own is not None:
+            self._own.cleanup()
+
+    def _watch(self, progress: Progress) -> None:
+        self._progress = progress
+        self._metrics.watch(progress)

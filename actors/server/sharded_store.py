@@ -1,0 +1,158 @@
+"""Shards of the server: actors that hold its parameters, cut fragments for workers and mix in what these push.
+
+What is decided, and by which weight an update counts, stays with the server. It tells shards what to do and hears from
+workers what shards say of an update, but no parameters pass through it: workers fetch them from the shards' object
+stores and send theirs to the shards.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import ray
+from ray.exceptions import ActorUnschedulableError, ObjectLostError, RayActorError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from actors.cluster.placement import nodes_for_shards
+from actors.server.shard import Route, ShardActor
+from fedraa.engine.build import RunSpec
+from fedraa.messages import Cut, Task, Update, Vector
+from fedraa.rundir.checkpoint import State
+from fedraa.server.async_rules import StalenessMix
+from fedraa.server.storage.shards import Split, assemble_pieces
+from fedraa.submodels.policies.policies import Submodel
+
+UNSETTLED = 64  # mixes that the server runs ahead of the shards
+
+
+class ShardDied(Exception):
+    """A shard, and the parameters that it had, are gone."""
+
+
+@dataclass(frozen=True, eq=False)
+class RemoteRef:
+    """Where a fragment's buffer lies: the Route to it, and each shard's cut."""
+
+    route: ray.ObjectRef[Any]
+    cuts: tuple[ray.ObjectRef[Any], ...]
+
+
+class ShardedStore:
+    """A Store whose parameters [d] lie on shards, one after another on different nodes as long as there are some.
+
+    An update's norm is measured with `norms`. Raises ShardDied as soon as it notices.
+    """
+
+    def __init__(
+        self, params: Vector, fragments: Sequence[Submodel], rule: StalenessMix, shards: int, *, norms: bool
+    ) -> None:
+        self._rest = params.copy()
+        whole = np.arange(len(params))
+        indices = [whole if part.index is None else part.index for part in fragments]
+        self._split = split = Split.of(indices, len(params), shards)
+        self._rule = rule
+        self._shards: list[Any] = []
+        for number, node in enumerate(nodes_for_shards(shards)):
+            there = NodeAffinitySchedulingStrategy(node, soft=False)
+            where = [next((p.where for p in pieces if p.shard == number), None) for pieces in split.pieces]
+            actor = ray.remote(ShardActor).options(num_cpus=0, scheduling_strategy=there)
+            self._shards.append(actor.remote(params[split.own[number]], where, norms=norms))
+        self._routes = [
+            ray.put(Route(tuple(self._shards[p.shard] for p in pieces), tuple(p.place for p in pieces)))
+            for pieces in split.pieces
+        ]
+        self._cuts: dict[int, tuple[int, Cut]] = {}
+        self._unsettled: list[ray.ObjectRef[Any]] = []
+
+    @classmethod
+    def of(cls, spec: RunSpec) -> "ShardedStore":
+        rule, experiment = spec.method.update, spec.experiment
+        assert isinstance(rule, StalenessMix)
+        norms = experiment.max_update_norm is not None
+        return cls(spec.params, spec.parts, rule, experiment.server_shards, norms=norms)
+
+    @property
+    def params(self) -> Vector:
+        self._settle()
+        params = self._rest.copy()
+        for own, values in zip(self._split.own, _get([shard.values.remote() for shard in self._shards]), strict=True):
+            params[own] = values
+        return params
+
+    def cut(self, fragment: int, version: int) -> Cut:
+        if fragment not in self._cuts or self._cuts[fragment][0] != version:
+            cuts = [self._shards[piece.shard].publish.remote(fragment) for piece in self._split.pieces[fragment]]
+            self._cuts[fragment] = (version, self._cut(fragment, cuts))
+        return self._cuts[fragment][1]
+
+    def take(self, task: Task, update: Update, stale: int) -> tuple[float, bool]:
+        assert update.receipt is not None
+        mix = self._rule.weight(stale)
+        for piece in self._split.pieces[task.fragment]:
+            shard = self._shards[piece.shard]
+            self._unsettled.append(shard.mix.remote(task.fragment, task.id, update.receipt.push, mix))
+        if len(self._unsettled) > UNSETTLED:
+            self._settle()
+        return mix, True
+
+    def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
+        tasks = list(tasks)
+        fragments = {task.remote_ref: task.fragment for task in tasks if isinstance(task.remote_ref, RemoteRef)}
+        cuts = _get([cut for remote_ref in fragments for cut in remote_ref.cuts])
+        pieces = iter(_get([piece for [piece] in cuts]))
+        buffers: dict[object, Vector] = {}
+        for remote_ref, fragment in fragments.items():
+            places = [piece.place for piece in self._split.pieces[fragment]]
+            buffers[remote_ref] = assemble_pieces(places, [next(pieces) for _ in places])
+        return {task.id: buffers[task.remote_ref] for task in tasks}
+
+    def sent_again(self, tasks: list[Task]) -> list[Task]:
+        cuts: dict[int, Cut] = {}
+        again = []
+        for task in tasks:
+            if id(task.params) not in cuts:
+                pieces = self._split.pieces[task.fragment]
+                held = [self._shards[piece.shard].hold.remote(task.params[piece.place]) for piece in pieces]
+                cuts[id(task.params)] = self._cut(task.fragment, held)
+            again.append(replace(task, **cuts[id(task.params)]._asdict()))
+        return again
+
+    def state(self) -> State:
+        return {"shards": self.report()}
+
+    def restore(self, params: Vector, state: State) -> None:
+        self._rest = params.copy()
+        self._cuts = {}
+        for shard, own, was in zip(self._shards, self._split.own, state["shards"], strict=True):
+            self._unsettled.append(shard.load.remote(params[own], was["pulls"], was["pushes"]))
+        self._settle()
+
+    def report(self) -> list[dict[str, object]]:
+        tallies = _get([shard.tally.remote() for shard in self._shards])
+        return [{"node": node, "pulls": pulls, "pushes": pushes} for node, pulls, pushes in tallies]
+
+    def check(self) -> None:
+        """ShardDied if one has."""
+        self.report()
+
+    def close(self) -> None:
+        for shard in self._shards:
+            ray.kill(shard)
+        self._shards.clear()
+
+    def _cut(self, fragment: int, cuts: list[ray.ObjectRef[Any]]) -> Cut:
+        size = sum(len(piece.place) for piece in self._split.pieces[fragment])
+        return Cut(np.broadcast_to(np.float32(np.nan), (size,)), RemoteRef(self._routes[fragment], tuple(cuts)))
+
+    def _settle(self) -> None:
+        """Waits for the shards to have done what they were told to; raises what went wrong there."""
+        _get(self._unsettled)
+        self._unsettled.clear()
+
+
+def _get(refs: list[ray.ObjectRef[Any]]) -> list[Any]:
+    try:
+        return list(ray.get(refs))
+    except (RayActorError, ActorUnschedulableError, ObjectLostError) as error:
+        raise ShardDied(f"a shard of the server died: {error}") from None

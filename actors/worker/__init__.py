@@ -1,0 +1,1 @@
+"""The worker as an actor."""

@@ -1,0 +1,1 @@
+"""Studies of methods: one recipe each."""

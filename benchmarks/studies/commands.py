@@ -1,0 +1,94 @@
+"""The commands of the studies: list them, run one to its table, its words and its picture."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import tyro
+from rich import box
+from rich.table import Table
+
+from benchmarks.studies.picture import draw
+from benchmarks.studies.recipes import RECIPES
+from benchmarks.studies.recipes.scale import Scale
+from benchmarks.studies.study import Finished, Study, execute, values
+from benchmarks.studies.tables import Entry, caption, entries, findings, frame, latex, markdown, rich_table
+from fedraa.cli.display import say, show
+from fedraa.rundir.files import write_text
+from fedraa.rundir.history import History
+
+
+def list_studies() -> None:
+    """Every study and what it shows."""
+    table = Table("study", "what it shows", box=box.SIMPLE_HEAD)
+    for name, recipe in RECIPES.items():
+        table.add_row(name, (recipe.__doc__ or "").partition("\n")[0])
+    show(table)
+
+
+def run_study(
+    study: tyro.conf.Positional[str],
+    quick: tyro.conf.FlagCreatePairsOff[bool] = False,
+    paper: tyro.conf.FlagCreatePairsOff[bool] = False,
+    data_dir: Path | None = None,
+    out: Path = Path("runs/studies"),
+    seeds: tuple[int, ...] | None = None,
+    jobs: int | None = None,
+) -> None:
+    """Run a study, or go on with it: its table, words and picture.
+
+    Args:
+        study: Its name, see `list`.
+        quick: A size that ends in minutes on two cores.
+        paper: The paper's size.
+        data_dir: Where the datasets lie.
+        out: Where the runs and the results go.
+        seeds: One run per cell and seed (default: the study's).
+        jobs: Runs at a time (default: one per core).
+    """
+    if study not in RECIPES:
+        raise ValueError(f"study: there is no {study!r}; choose one of {', '.join(RECIPES)}")
+    if quick == paper:
+        raise ValueError("quick: give one of --quick and --paper")
+    planned = RECIPES[study](Scale(paper, data_dir))
+    if seeds is not None:
+        if not seeds or len(set(seeds)) < len(seeds):
+            raise ValueError(f"seeds: got {' '.join(map(str, seeds)) or 'none'}; give one or more, each once")
+        planned = Study(**vars(planned) | {"seeds": seeds})
+    size = "paper" if paper else "quick"
+    directory = out / f"{study}-{size}"
+    runs = execute(planned, directory, jobs or len(os.sched_getaffinity(0)), watch)
+    chosen = f" --seeds {' '.join(map(str, seeds))}" if seeds else ""
+    data = " --data-dir DATA" if data_dir else ""
+    report(planned, runs, directory, f"python -m benchmarks run {study} --{size}{chosen}{data}")
+
+
+def watch(run: Finished, left: int) -> None:
+    where = f"{run.cell.row} {run.cell.column}".strip()
+    came = f"failed: {run.failure}" if run.failure else f"accuracy {History(run.directory).summary['accuracy']:.4f}"
+    say(f"{where} seed {run.seed}: {came}, {left} to go")
+
+
+def report(study: Study, runs: Sequence[Finished], directory: Path, command: str) -> None:
+    """Writes the table as CSV, LaTeX and Markdown with the words, and the picture; shows table and words."""
+    found = entries(study, values(study, runs))
+    commits = sorted({str(History(run.directory).config["commit"]) for run in runs if not run.failure})
+    which = f", commit {' and '.join(commits)}"
+    base = directory / study.name
+    rows = frame(study, found).to_csv(index=False, float_format="%.6g")
+    write_text(base.with_suffix(".csv"), f"# {command}{which}\n{rows}")
+    write_text(base.with_suffix(".tex"), latex(study, found))
+    write_text(base.with_suffix(".md"), page(study, found, f"`{command}`{which}"))
+    draw(study, runs, found, base.with_suffix(".png"))
+    show(rich_table(study, found))
+    for sentence in findings(study, found):
+        say(sentence)
+    say(f"written to {base}.csv, .tex, .md and .png")
+
+
+def page(study: Study, found: Sequence[Entry], made: str) -> str:
+    """The table, what it says in words, and what it stands on."""
+    told = [f"- {sentence}" for sentence in findings(study, found)]
+    notes = [f"- {note}" for note in study.notes]
+    parts = [f"# {study.title}", markdown(study, found), caption(study, found) + ".", "\n".join(told), "\n".join(notes)]
+    return "\n\n".join(part for part in [*parts, made] if part) + "\n"

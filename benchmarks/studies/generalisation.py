@@ -1,0 +1,47 @@
+"""The gap between training and test data: the final model of a run, evaluated on both alike."""
+
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from benchmarks.studies.metrics import Metric
+from fedraa.engine.build import build
+from fedraa.rundir.history import MODEL, History
+
+BATCH = 1024
+MOST = 10_000  # training samples that are evaluated, an even choice of all
+
+
+@lru_cache(maxsize=1)  # the metrics of one run follow each other
+def on_training_data(directory: Path) -> tuple[float, float]:
+    """Mean cross-entropy and accuracy of a run's model.pt on all clients' training data, unmasked."""
+    spec = build(History(directory).experiment)
+    module = spec.traced.module
+    module.load_state_dict(torch.load(directory / MODEL, weights_only=True), assign=True)
+    module.eval()
+    dataset = spec.data.dataset
+    rows = np.linspace(0, len(dataset.y_train) - 1, min(MOST, len(dataset.y_train))).astype(np.int64)
+    loss = correct = 0.0
+    with torch.inference_mode():
+        for batch in np.array_split(rows, -(-len(rows) // BATCH)):
+            labels = torch.from_numpy(dataset.y_train[batch])
+            logits = module(torch.from_numpy(dataset.x_train[batch]))
+            loss += float(F.cross_entropy(logits, labels, reduction="sum"))
+            correct += int((logits.argmax(1) == labels).sum())
+    return loss / len(rows), correct / len(rows)
+
+
+def _loss_gap(history: History) -> float:
+    return float(history.evals["loss"].iloc[-1]) - on_training_data(history.directory)[0]
+
+
+def _accuracy_gap(history: History) -> float:
+    return 100 * (on_training_data(history.directory)[1] - float(history.evals["accuracy"].iloc[-1]))
+
+
+TRAIN_ACCURACY = Metric("train accuracy %", lambda history: 100 * on_training_data(history.directory)[1])
+LOSS_GAP = Metric("loss gap", _loss_gap, "less", ".3f")
+ACCURACY_GAP = Metric("accuracy gap %", _accuracy_gap, "less")

@@ -1,0 +1,163 @@
+"""What a run came to: one number each, read from its directory."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from fedraa.rundir.history import History
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A column of a table: its name with its unit, how it is read and shown, and which way is better, if any.
+
+    What a run never reached is infinite. `own_units`: ours are not the paper's, only multiples can be compared.
+    """
+
+    name: str
+    of: Callable[[History], float]
+    better: Literal["more", "less"] | None = "more"
+    form: str = ".2f"
+    own_units: bool = False
+
+
+def _last(column: str, factor: float = 1.0) -> Callable[[History], float]:
+    return lambda history: factor * float(history.evals[column].iloc[-1])
+
+
+ACCURACY = Metric("accuracy %", _last("accuracy", 100))
+CLIENT_MEAN = Metric("client accuracy %", _last("client_mean", 100))
+CLIENT_STD = Metric("deviation %", _last("client_std", 100), "less")
+CLIENT_WORST = Metric("worst client %", _last("client_worst", 100))
+LOSS = Metric("test loss", _last("loss"), "less", ".3f")
+TIME = Metric("time", _last("t"), "less", ".3g")
+
+
+def total(name: str, column: str, factor: float = 1.0) -> Metric:
+    """A total of the run's summary."""
+    return Metric(name, lambda history: factor * float(str(history.summary[column])), "less", ".4g")
+
+
+def to_target(target: float | Mapping[str, float], quantity: Literal["step", "t", "bytes", "flops"]) -> Metric:
+    """How much of a quantity was spent until an evaluation first came to the target accuracy, of each data set."""
+    name = {"step": "steps", "t": "time", "bytes": "MB", "flops": "GFLOP"}[quantity]
+    unit = {"step": 1.0, "t": 1.0, "bytes": 1e-6, "flops": 1e-9}[quantity]
+
+    def of(history: History) -> float:
+        spent = evaluations(history)
+        wanted = target[Path(history.experiment.dataset).stem] if isinstance(target, Mapping) else target
+        reached = spent.loc[spent["accuracy"] >= wanted, quantity]
+        return unit * float(reached.iloc[0]) if len(reached) else math.inf
+
+    to = "target" if isinstance(target, Mapping) else f"{100 * target:g} %"
+    return Metric(f"{name} to {to}", of, "less", ".4g", own_units=quantity in ("t", "step"))
+
+
+def evaluations(history: History) -> pd.DataFrame:
+    """One row per evaluation: step, t, accuracy and what was spent till then: bytes both ways, flops."""
+    rows, sent, computed = [], 0.0, 0.0
+    for line in history.lines():
+        if line["kind"] == "dispatch":
+            sent += _number(line["bytes_down"])
+        elif line["kind"] == "commit":
+            sent += _number(line["bytes_up"])
+            computed += _number(line["flops"])
+        elif line["kind"] == "eval":
+            rows.append((line["step"], line["t"], line["accuracy"], sent, computed))
+    return pd.DataFrame(rows, columns=["step", "t", "accuracy", "bytes", "flops"]).astype(float)
+
+
+def _number(value: object) -> float:
+    assert isinstance(value, int | float)
+    return float(value)
+
+
+def _staleness(history: History, share: float) -> float:
+    return float(np.quantile([_number(line["global_staleness"]) for line in _kind(history, "commit")], share))
+
+
+STALENESS_TAIL = Metric("staleness, 99th percentile", lambda history: _staleness(history, 0.99), "less", ".1f")
+STALENESS_MEDIAN = Metric("staleness, median", lambda history: _staleness(history, 0.5), "less", ".1f")
+
+
+def _kind(history: History, kind: str) -> Sequence[dict[str, object]]:
+    return [line for line in history.lines() if line["kind"] == kind]
+
+
+def _idle(history: History) -> float:
+    """Share of all client time in which nothing was given out to the client, in per cent."""
+    began = {line["task"]: _number(line["t"]) for line in _kind(history, "dispatch")}
+    commits = _kind(history, "commit")
+    end = max(_number(line["t"]) for line in commits)
+    # Tasks in flight at the end kept their clients busy until then.
+    busy = sum(_number(line["t"]) - began.pop(line["task"]) for line in commits)
+    busy += sum(max(0.0, end - t) for t in began.values())
+    return round(100 * abs(1 - busy / (end * history.experiment.clients)), 9)  # less what sums leave
+
+
+IDLE = Metric("idle %", _idle, "less", ".1f")
+
+
+def _fairness(history: History) -> float:
+    """Jain's index of updates per fragment, (sum x)^2 / (M sum x^2): 1 where all fragments had as many."""
+    fragments = range(len(history.config["resolved"]["fragments"]))
+    took = [line["fragment"] for line in _kind(history, "commit")]
+    counts = np.array([took.count(fragment) for fragment in fragments], np.float64)
+    return float(counts.sum() ** 2 / (len(counts) * (counts**2).sum()))
+
+
+FAIRNESS = Metric("fairness of updates", _fairness, "more", ".3f")
+
+
+def _peak_memory(history: History) -> float:
+    """Megabytes to train the largest part that a device may be given, on the example batch of two."""
+    resolved = history.config["resolved"]
+    parts = resolved["fragments"]
+    return 1e-6 * max(float(shape["memory"]) for shape in resolved["shapes"] if shape["widths"] in parts)
+
+
+PEAK_MEMORY = Metric("device MB", _peak_memory, "less", ".3g")
+
+
+def _rounds(column: str, of: Callable[[Sequence[float]], float]) -> Callable[[History], float]:
+    return lambda history: of([_number(line[column]) for line in _kind(history, "round")])
+
+
+def _least_trained(history: History) -> float:
+    """The least share of coordinates that a round trained, in per cent."""
+    most = max(_number(line["uncovered"]) for line in _kind(history, "round"))
+    return 100 * (1 - most / float(history.config["resolved"]["parameters"]))
+
+
+LEAST_COVERAGE = Metric("least coverage", _rounds("coverage_min_trained", min), None, ".1f")  # Gamma*, C*
+LEAST_TRAINED = Metric("least trained %", _least_trained, None, ".1f")  # S*
+LONGEST_UNTRAINED = Metric("longest untrained", _rounds("longest_untrained", max), None, ".1f")  # max of tau_q
+DRIFT = Metric("drift", _rounds("drift", lambda drifts: drifts[-1]), "less", ".3g")
+
+
+def sent_back(which: Literal["least", "most"]) -> Metric:
+    """Thousands of float32 parameters' worth of bytes that the client that sends least, or most, sends back."""
+    pick = min if which == "least" else max
+    return Metric(
+        f"thousand parameters, {which}",
+        lambda history: pick(_number(line["bytes_up"]) for line in _kind(history, "commit")) / 4e3,
+        "less",
+        ".1f",
+    )
+
+
+def _flops_per_sample(history: History) -> float:
+    solver = history.experiment
+    assert solver.local_steps is not None
+    commits = _kind(history, "commit")
+    return (
+        1e-6 * sum(_number(line["flops"]) for line in commits) / (len(commits) * solver.local_steps * solver.batch_size)
+    )
+
+
+FLOPS_PER_SAMPLE = Metric("MFLOP a sample", _flops_per_sample, "less", ".1f")  # of tasks that are counted in steps

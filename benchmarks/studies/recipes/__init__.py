@@ -1,0 +1,45 @@
+"""Studies by name: each a function from a scale to what is run."""
+
+from collections.abc import Callable
+
+from benchmarks.studies.recipes import fedsam, fleets, raa, ramfed, shuffled, subdismo
+from benchmarks.studies.recipes.scale import Scale
+from benchmarks.studies.study import Study
+
+Recipe = Callable[[Scale], Study]
+
+RECIPES: dict[str, Recipe] = {
+    recipe.__name__: recipe
+    for recipe in (
+        ramfed.ramfed_mnist,
+        subdismo.subdismo_delta,
+        raa.raa_baselines,
+        raa.raa_schedules,
+        raa.raa_beta,
+        raa.raa_fragments,
+        ramfed.ramfed_table2_mnist,
+        ramfed.ramfed_table2_cifar10,
+        ramfed.ramfed_table3_agnews,
+        ramfed.ramfed_coverage,
+        subdismo.subdismo_table1,
+        subdismo.subdismo_radius,
+        subdismo.subdismo_architectures,
+        subdismo.subdismo_masks,
+        subdismo.subdismo_cost,
+        subdismo.subdismo_clients,
+        subdismo.subdismo_coverage,
+        shuffled.shuffled_policies,
+        shuffled.shuffled_generalisation,
+        fedsam.fedsam_emnist,
+        fedsam.fedsam_cifar10,
+        fedsam.fedsam_cifar100,
+        fedsam.fedsam_parameters,
+        fedsam.fedsam_beta,
+        fleets.equal_budget,
+        fleets.stragglers,
+        fleets.staleness,
+        fleets.networks,
+        fleets.schedulers,
+        fleets.best_lr,
+    )
+}

@@ -1,0 +1,201 @@
+"""Studies that none of the papers has: equal budgets, stragglers, staleness, networks, schedulers, learning rates."""
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.studies.metrics import (
+    ACCURACY,
+    CLIENT_WORST,
+    FAIRNESS,
+    IDLE,
+    PEAK_MEMORY,
+    STALENESS_MEDIAN,
+    STALENESS_TAIL,
+    to_target,
+)
+from benchmarks.studies.recipes.scale import Scale
+from benchmarks.studies.study import Cell, Claim, Study
+from fedraa.config.experiment import Experiment
+from fedraa.methods.catalog import METHODS
+
+FLEETS = Path(__file__).parents[2] / "fleets"
+TARGETS = {"digits": 0.85, "mnist": 0.95}
+TIME = to_target(TARGETS, "t")
+ASYNCHRONOUS = ("fed-raa", "fedasync", "fedbuff")
+COMPARED = (*ASYNCHRONOUS, "fedavg", "fedrolex", "ram-fed")
+
+
+def _experiment(scale: Scale, method: str, **own: Any) -> Experiment:
+    """MNIST or digits, an MLP, 10 clients of which half are three times as fast, equal time, Dirichlet 0.5."""
+    common: dict[str, Any] = {"method": method, "partition": "dirichlet", "dirichlet": 0.5}
+    common |= scale.pick(
+        {"dataset": "digits", "hidden": (64,), "time": 15.0, "lr": 0.05},
+        {"dataset": "mnist", "hidden": (200,), "time": 60.0, "lr": 0.02, "batch_size": 128},
+    )
+    if METHODS[method].asynchronous:
+        common["eval_every"] = scale.pick(2, 5)
+    return scale.experiment(**common | own)
+
+
+def equal_budget(scale: Scale) -> Study:
+    """Every method with the same time: accuracy, and time, bytes, operations and memory to a target."""
+    cells = [Cell(method, _experiment(scale, method)) for method in METHODS]
+    spent = (to_target(TARGETS, "bytes"), to_target(TARGETS, "flops"))
+    return Study(
+        "equal_budget",
+        "All methods at equal time",
+        cells,
+        (ACCURACY, TIME, *spent, PEAK_MEMORY),
+        reference="fedavg",
+        notes=(
+            "Every method has the same learning rate, and otherwise what its paper states; best_lr tunes the rate.",
+            "Memory is that of training the largest part that the method may give a device. The bill of masks is that "
+            "of the full model: dense kernels save nothing by them.",
+        ),
+        along="t",
+    )
+
+
+def stragglers(scale: Scale) -> Study:
+    """Device speeds spread from 1 to 100 times, heavy tails, dropouts, days and nights: accuracy, time to a target."""
+    fleets: dict[str, dict[str, Any]] = {
+        "1×": {"capabilities": "1:1"},
+        "3×": {"capabilities": "1:0.5,3:0.5"},
+        "10×": {"capabilities": "1:0.5,10:0.5"},
+        "100×": {"capabilities": "1:0.5,100:0.5"},
+        "log-normal, σ = 1": {"capabilities": "lognormal:1"},
+        "zipf 1.5": {"capabilities": "zipf:1.5"},
+        "dropouts": {"availability": FLEETS / "dropouts.csv"},
+        "day and night": {"availability": FLEETS / "diurnal.csv", "availability_period": 5.0},
+    }
+    shorter: dict[str, Any] = scale.pick({"time": 10.0}, {})
+    chosen = scale.pick(("1×", "100×", "dropouts", "day and night"), tuple(fleets))
+    cells = [
+        Cell(method, _experiment(scale, method, **fleets[column], **shorter), column)
+        for column in chosen
+        for method in COMPARED
+    ]
+    return Study(
+        "stragglers",
+        "Stragglers: a fast half so many times as fast as the slow half, and devices that go away",
+        cells,
+        (ACCURACY, TIME),
+        reference="fedavg",
+        notes=(
+            "The slowest device has capability 1 in the spreads; a log-normal's median and a zipf's fastest have it.",
+            "Dropouts: every other device leaves for good between time 2 and 6, and a round that waits for one never "
+            "ends. Day and night: every device is there for three fifths of a day of 5, each from another hour on; "
+            "work goes on when it is back. Both are benchmarks/fleets/*.csv, in a fleet of half 1, half 3.",
+        ),
+        along="t",
+    )
+
+
+def staleness(scale: Scale) -> Study:
+    """Weight of stale updates x mixing x concurrency, FedAsync: accuracy and time to a target."""
+    counts = scale.pick((5, 20), (5, 10, 20, 50))
+    cells = [
+        Cell(
+            f"{weight}, α = {mixing:g}",
+            _experiment(scale, "fedasync", staleness=weight, mixing=mixing, clients=clients),
+            f"{clients} clients",
+        )
+        for clients in counts
+        for weight in ("constant", "polynomial", "hinge")
+        for mixing in scale.pick((0.3, 0.9), (0.1, 0.3, 0.6, 0.9))
+    ]
+    return Study(
+        "staleness",
+        "Staleness weight, mixing and concurrency (FedAsync)",
+        cells,
+        (ACCURACY, TIME),
+        reference="constant, α = 0.3",
+        notes=("All clients are busy all the time, so the number of clients is the concurrency.",),
+        seeds=scale.seeds,
+        along="t",
+    )
+
+
+def networks(scale: Scale) -> Study:
+    """Fleets bound by computing and by bandwidth: who profits from small submodels, and from which."""
+    fleets = {name: str(FLEETS / f"{name}-bound.csv") for name in ("compute", "bandwidth")}
+    longer: dict[str, dict[str, Any]] = {"compute": {}, "bandwidth": {"time": scale.pick(60.0, 240.0)}}
+    cells = [
+        Cell(method, _experiment(scale, method, capabilities=path, **longer[name]), f"{name}-bound")
+        for name, path in fleets.items()
+        for method in COMPARED
+    ]
+    return Study(
+        "networks",
+        "Compute-bound and bandwidth-bound fleets",
+        cells,
+        (ACCURACY, TIME, to_target(TARGETS, "bytes")),
+        reference="fedavg",
+        notes=(
+            "Moving the full model takes a tenth of the time of training it, or ten times as long; half the devices "
+            "are three times as fast in both. The fleets are benchmarks/fleets/*.csv.",
+            "The bandwidth-bound runs have four times as much time, in which a method with rounds comes to a few.",
+        ),
+        seeds=scale.seeds,
+        along="t",
+    )
+
+
+def schedulers(scale: Scale) -> Study:
+    """Gre-RAA against random, minimum priority and offline: tail staleness, idle time, fairness of updates."""
+    rows = {
+        "gre-raa": "fed-raa",
+        "random": "fed-raa-random",
+        "minimum priority": "fed-raa-mp",
+        "offline": "fed-raa-offline",
+    }
+    spreads = {"3×": "1:0.5,3:0.5", "10×": "1:0.5,10:0.5"}
+    cells = [
+        Cell(row, _experiment(scale, method, capabilities=spec, fragments=4), column)
+        for column, spec in spreads.items()
+        for row, method in rows.items()
+    ]
+    return Study(
+        "schedulers",
+        "Schedulers of fragments, M = 4",
+        cells,
+        (STALENESS_TAIL, STALENESS_MEDIAN, IDLE, FAIRNESS, TIME, ACCURACY, CLIENT_WORST),
+        reference="gre-raa",
+        notes=(
+            "Staleness counts all server updates since an update's fragment was sent. Fairness is Jain's index of "
+            "updates per fragment, 1 where all had as many. No scheduler leaves a client without work in an "
+            "asynchronous run, so idle time tells of the fleet alone.",
+        ),
+        claims=tuple(
+            Claim("gre-raa", row, STALENESS_TAIL.name, f"Gre-RAA's tail staleness is under that of {row}")
+            for row in ("random", "minimum priority")
+        ),
+        along="t",
+    )
+
+
+def best_lr(scale: Scale) -> Study:
+    """Each method at every learning rate of a grid: its best beside the one that all share."""
+    rates = scale.pick((0.01, 0.05, 0.2), (0.003, 0.01, 0.03, 0.1, 0.3))
+    methods = scale.pick(
+        ("fed-raa", "fedasync", "fedavg", "scaffold", "fedsam", "ra-fed", "ram-fed", "subdismo"), tuple(METHODS)
+    )
+    fixed = scale.pick(0.05, 0.1)
+    cells = [
+        Cell(method, _experiment(scale, method, lr=rate), f"lr {rate:g}" + (" (fixed)" if rate == fixed else ""))
+        for rate in rates
+        for method in methods
+    ]
+    return Study(
+        "best_lr",
+        "Each method at its own best learning rate, at equal time",
+        cells,
+        (ACCURACY,),
+        reference="fedavg",
+        notes=(
+            "The best rate is chosen by the accuracy that is shown, on the same seeds and test data: it flatters all "
+            "methods alike, and those more that depend on their rate more.",
+        ),
+        along="t",
+        fixed=f"lr {fixed:g} (fixed)",
+    )

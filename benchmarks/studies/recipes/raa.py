@@ -1,0 +1,176 @@
+"""Studies of Fed-RAA: its baselines, its schedules, and the shares of slow devices and of fragments."""
+
+from typing import Any
+
+from benchmarks.studies.metrics import ACCURACY, FAIRNESS, STALENESS_TAIL, Metric, to_target
+from benchmarks.studies.recipes.scale import Scale
+from benchmarks.studies.study import Cell, Claim, Study
+from fedraa.config.experiment import Experiment
+
+# Test accuracy at which Table 2 stops the clock.
+TARGETS = {"digits": 0.85, "mnist": 0.93, "cifar10": 0.45, "cifar100": 0.19}
+TIME = to_target(TARGETS, "t")
+CLOCK = (
+    "The paper's seconds are of a machine of its own and ours are units of the cost model: orders and multiples of "
+    "Fed-RAA can be compared, seconds cannot."
+)
+OPEN = (
+    "The paper leaves open its mix of devices, its fragments, its mixing weight and its data split; half the devices "
+    "at 1 and half at 3, M = 3, 0.6 and IID are taken."
+)
+SMALL = "Digits and an MLP of 64 stand in for the paper's data and models at the quick size, with batches of 32."
+HIDDEN = {"digits": 64, "mnist": 200, "cifar10": 2048, "cifar100": 4096}
+BUDGET = {"digits": 15.0, "mnist": 60.0, "cifar10": 60.0, "cifar100": 60.0}
+
+
+def _experiment(scale: Scale, dataset: str, **own: Any) -> Experiment:
+    """The paper's appendix: 10 clients, 5 local epochs, batch 128 (64 on CIFAR-100), lr 0.005, momentum 0.5."""
+    common = {
+        "hidden": (HIDDEN[dataset],),
+        "time": BUDGET[dataset],
+        "batch_size": {"digits": 32, "cifar100": 64}.get(dataset, 128),
+        "lr": 0.05 if dataset == "digits" else 0.005,
+        "momentum": 0.5,
+        "capabilities": "1:0.5,3:0.5",
+    }
+    return scale.experiment(dataset, **common | own)
+
+
+def _asynchronous(**own: Any) -> dict[str, Any]:
+    return {"method": "fed-raa", "fragments": 3, "mixing": 0.6, "eval_every": 1} | own
+
+
+def _paper(time: float, accuracy: float) -> dict[str, float]:
+    return {TIME.name: time, ACCURACY.name: accuracy}
+
+
+# Rows of Tables 2 (seconds to the target) and 5 (accuracy) for MNIST, CIFAR-10 and CIFAR-100.
+BASELINES: dict[str, tuple[dict[str, Any], tuple[dict[str, float], ...]]] = {
+    "fed-raa": (_asynchronous(), (_paper(91.06, 93.86), _paper(89.85, 47.38), _paper(101.86, 20.55))),
+    "fedavg": ({"method": "fedavg"}, (_paper(406.35, 96.35), _paper(390.83, 52.88), _paper(435.51, 25.22))),
+    "fedasync (Fed-Sync)": (
+        {"method": "fedasync", "mixing": 0.6, "eval_every": 1},
+        (_paper(242.46, 96.50), _paper(253.11, 53.01), _paper(1123.25, 25.41)),
+    ),
+    "fedprox": ({"method": "fedprox"}, (_paper(866.40, 96.40), _paper(870.44, 52.89), _paper(910.98, 25.87))),
+    "prunefl": ({"method": "prunefl"}, (_paper(776.82, 94.13), _paper(975.48, 53.60), _paper(3158.55, 24.97))),
+    "splitfed": ({"method": "splitfed"}, (_paper(840.15, 95.30), _paper(769.88, 51.30), _paper(2181.59, 23.68))),
+    "ram-fed": ({"method": "ram-fed"}, (_paper(808.96, 96.55), _paper(783.06, 54.22), _paper(918.11, 27.04))),
+}
+
+
+def raa_baselines(scale: Scale) -> Study:
+    """Fed-RAA against its baselines at equal time: time to an accuracy (Table 2) and accuracy (Table 5)."""
+    datasets = scale.pick(("digits",), ("mnist", "cifar10", "cifar100"))
+    cells = [
+        Cell(row, _experiment(scale, dataset, **own), dataset, papers[number])
+        for number, dataset in enumerate(datasets)
+        for row, (own, papers) in BASELINES.items()
+    ]
+    notes = (CLOCK, OPEN, *scale.pick((f"{SMALL} The paper's numbers are those of MNIST.",), ()))
+    return Study(
+        "raa_baselines",
+        "Fed-RAA and its baselines at equal time (Fed-RAA, Tables 2 and 5)",
+        cells,
+        (TIME, ACCURACY),
+        reference="fed-raa",
+        notes=notes,
+        along="t",
+    )
+
+
+def raa_schedules(scale: Scale) -> Study:
+    """Gre-RAA against random, minimum priority and synchronous assignment: Table 3."""
+    datasets = scale.pick(("digits",), ("mnist", "cifar10", "cifar100"))
+    rows: dict[str, tuple[dict[str, Any], tuple[dict[str, float], ...]]] = {
+        "gre-raa": (_asynchronous(), (_paper(69.46, 93.95), _paper(68.58, 47.43), _paper(75.96, 20.74))),
+        "random": (
+            _asynchronous(method="fed-raa-random"),
+            (_paper(78.54, 93.76), _paper(84.63, 47.43), _paper(60.10, 18.77)),
+        ),
+        "minimum priority": (
+            _asynchronous(method="fed-raa-mp"),
+            (_paper(80.73, 93.88), _paper(84.77, 47.39), _paper(78.28, 20.75)),
+        ),
+        "sync": (
+            {"method": "fed-raa-sync", "fragments": 3, "mixing": 0.6},
+            (_paper(162.71, 93.94), _paper(162.82, 47.84), _paper(179.44, 21.46)),
+        ),
+    }
+    cells = [
+        Cell(row, _experiment(scale, dataset, **own), dataset, papers[number])
+        for number, dataset in enumerate(datasets)
+        for row, (own, papers) in rows.items()
+    ]
+    return Study(
+        "raa_schedules",
+        "Schedules of Fed-RAA at equal time (Fed-RAA, Table 3)",
+        cells,
+        (TIME, ACCURACY),
+        reference="gre-raa",
+        notes=(CLOCK, OPEN, *scale.pick((f"{SMALL} The paper's numbers are those of MNIST.",), ())),
+        along="t",
+    )
+
+
+def raa_beta(scale: Scale) -> Study:
+    """Fed-RAA with 10 to 90 % slow devices: Figures 5 and 7 to 9."""
+    shares = (0.1, 0.3, 0.5, 0.7, 0.9)
+    cells = [
+        Cell(
+            f"β = {beta:g}",
+            _experiment(scale, dataset, **_asynchronous(capabilities=_slow(beta), fragments=fragments)),
+            f"{dataset}, M = {fragments}",
+        )
+        for dataset in scale.pick(("digits",), ("mnist", "cifar10", "cifar100"))
+        for fragments in scale.pick((3,), (2, 3, 4, 5))
+        for beta in shares
+    ]
+    return _trend(
+        scale,
+        "raa_beta",
+        "Share β of devices at capability 1, the others at 3 (Fed-RAA, Figures 5, 7–9)",
+        cells,
+        (TIME, ACCURACY, STALENESS_TAIL),
+        reference="β = 0.1",
+        claims=(
+            Claim("β = 0.1", "β = 0.9", TIME.name, "More slow devices train slower (Figure 5)"),
+            Claim("β = 0.1", "β = 0.9", ACCURACY.name, "More slow devices end less accurate (Figure 5)"),
+        ),
+    )
+
+
+def raa_fragments(scale: Scale) -> Study:
+    """Fed-RAA with 2 to 5 fragments: Figure 6."""
+    cells = [
+        Cell(f"M = {fragments}", _experiment(scale, dataset, **_asynchronous(fragments=fragments)), dataset)
+        for dataset in scale.pick(("digits",), ("mnist", "cifar10", "cifar100"))
+        for fragments in (2, 3, 4, 5)
+    ]
+    return _trend(
+        scale,
+        "raa_fragments",
+        "Number M of fragments (Fed-RAA, Figure 6)",
+        cells,
+        (TIME, ACCURACY, FAIRNESS),
+        reference="M = 2",
+        claims=(Claim("M = 2", "M = 5", TIME.name, "More fragments train slower (Figure 6)"),),
+    )
+
+
+def _trend(
+    scale: Scale,
+    name: str,
+    title: str,
+    cells: list[Cell],
+    metrics: tuple[Metric, ...],
+    *,
+    reference: str,
+    claims: tuple[Claim, ...],
+) -> Study:
+    notes = ("The paper gives curves alone, no numbers.", OPEN, *scale.pick((SMALL,), ()))
+    return Study(name, title, cells, metrics, reference, notes=notes, claims=claims, seeds=scale.seeds, along="t")
+
+
+def _slow(beta: float) -> str:
+    return f"1:{beta:g},3:{1 - beta:g}"

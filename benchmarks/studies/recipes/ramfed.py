@@ -1,0 +1,223 @@
+"""Studies of "Resource-adaptive federated learning" (RA-Fed, RAM-Fed)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.studies.metrics import ACCURACY, CLIENT_WORST, LEAST_COVERAGE, LEAST_TRAINED, LONGEST_UNTRAINED
+from benchmarks.studies.recipes.scale import Scale
+from benchmarks.studies.study import SEEDS, Cell, Claim, Study
+
+PRINTED = (
+    "RA-Fed and RAM-Fed are the paper's algorithms as printed: clients train under the mask. Its released code trains "
+    "the whole model, masks the first layer's weights afterwards and takes 5 epochs, not 5 steps."
+)
+OAP_NOTE = (
+    "oap is the method as its paper defines it, 100, 75 and 50 % of the weights by magnitude, which trains more than "
+    "level L does; oap (50 %) prunes for every client to half. Both keep what nobody covers, while the released "
+    "code sets it to zero."
+)
+
+
+def ramfed_mnist(scale: Scale) -> Study:
+    """RA-Fed, RAM-Fed and OAP on MNIST at equal rounds: RAM-Fed's Table 2, Dirichlet 0.1, L-Arb."""
+    common: dict[str, Any] = {
+        "hidden": (200,),
+        "partition": "dirichlet",
+        "dirichlet": 0.1,
+        "local_steps": 5,
+        "batch_size": 128,
+        "lr": 0.01,
+        "momentum": 0.5,
+        "rounds": scale.pick(300, 2000),
+        "eval_every": 10,
+    }
+    rows: dict[str, tuple[dict[str, Any], float | None]] = {
+        "ram-fed": ({"method": "ram-fed", "mask_level": "L"}, 95.4),
+        "ra-fed": ({"method": "ra-fed", "mask_level": "L"}, 92.8),
+        "oap (50 %)": ({"method": "oap", "capacities": (0.5,)}, 84.9),
+        "oap": ({"method": "oap"}, None),
+        "fedavg (full)": ({"method": "fedavg"}, 94.2),
+    }
+    cells = [
+        Cell(row, scale.experiment("mnist", **common, **own), paper={} if paper is None else {ACCURACY.name: paper})
+        for row, (own, paper) in rows.items()
+    ]
+    return Study(
+        "ramfed_mnist",
+        f"MLP-200 on MNIST, 10 clients, Dirichlet 0.1, L-Arb, {common['rounds']} rounds (RAM-Fed, Table 2)",
+        cells,
+        (ACCURACY, CLIENT_WORST, LEAST_COVERAGE),
+        reference="ram-fed",
+        notes=(f"The paper does not state its rounds; {common['rounds']} are run here.", PRINTED, OAP_NOTE),
+        claims=(
+            Claim("ram-fed", "ra-fed", ACCURACY.name, "RAM-Fed at least RA-Fed"),
+            Claim("ra-fed", "oap (50 %)", ACCURACY.name, "RA-Fed at least OAP at level L"),
+            Claim("ra-fed", "oap", ACCURACY.name, "RA-Fed at least OAP as defined"),
+        ),
+    )
+
+
+# Tables 2 and 3, per method and mask level: accuracies at the tables' concentrations. `same structure` is what
+# the paper calls SplitFL: one slice for all clients.
+ROWS: dict[str, dict[str, Any]] = {
+    "fedavg": {"method": "fedavg"},
+    "same structure (SplitFL)": {"method": "heterofl", "capacities": (0.5,)},
+    "ist": {"method": "ist"},
+    "prunefl L": {"method": "prunefl", "density": 0.5},
+    "prunefl S": {"method": "prunefl", "density": 0.25},
+    "oap L": {"method": "oap", "capacities": (0.5,)},
+    "oap S": {"method": "oap", "capacities": (0.25,)},
+    "oap MIX": {"method": "oap", "capacities": (0.5, 0.25)},
+    **{
+        f"{method} {level}": {"method": method, "mask_level": level}
+        for method in ("ra-fed", "ram-fed")
+        for level in ("L", "S", "MIX")
+    },
+}
+MNIST = {
+    "fedavg": (87.9, 91.2, 94.2, 96.4),
+    "same structure (SplitFL)": (52.2, 69.9, 72.4, 67.6),
+    "ist": (66.9, 80.5, 87.0, 91.5),
+    "prunefl L": (80.8, 87.5, 91.5, 94.8),
+    "prunefl S": (64.3, 79.1, 86.4, 91.7),
+    "oap L": (65.8, 77.7, 84.9, 92.2),
+    "oap S": (37.8, 71.7, 75.9, 84.4),
+    "oap MIX": (61.5, 74.5, 80.9, 90.4),
+    "ra-fed L": (85.2, 89.0, 92.8, 95.6),
+    "ra-fed S": (78.1, 86.4, 90.5, 94.1),
+    "ra-fed MIX": (82.7, 87.1, 91.0, 94.8),
+    "ram-fed L": (88.0, 90.1, 95.4, 96.6),
+    "ram-fed S": (85.0, 87.8, 94.2, 94.9),
+    "ram-fed MIX": (86.5, 89.6, 94.5, 95.7),
+}
+CIFAR10 = {
+    "fedavg": (61.9, 64.5, 70.6, 75.8),
+    "same structure (SplitFL)": (37.6, 45.8, 50.1, 63.8),
+    "prunefl L": (48.7, 51.4, 53.6, 60.0),
+    "prunefl S": (29.5, 39.7, 42.4, 43.7),
+    "oap L": (45.9, 49.4, 50.5, 56.0),
+    "oap S": (16.8, 18.0, 27.9, 35.4),
+    "oap MIX": (45.5, 43.8, 54.0, 56.8),
+    "ra-fed L": (49.2, 54.8, 57.8, 65.1),
+    "ra-fed S": (33.4, 44.5, 46.2, 51.1),
+    "ra-fed MIX": (49.6, 53.4, 54.6, 61.6),
+    "ram-fed L": (52.7, 55.6, 61.8, 65.3),
+    "ram-fed S": (39.5, 47.5, 49.2, 51.1),
+    "ram-fed MIX": (50.8, 53.7, 60.5, 61.4),
+}
+AGNEWS = {
+    "fedavg": (73.7, 71.8, 82.0, 82.2),
+    "same structure (SplitFL)": (50.4, 73.4, 82.0, 83.4),
+    "ist": (51.6, 52.3, 57.7, 62.8),
+    "prunefl L": (67.3, 72.0, 80.3, 80.4),
+    "prunefl S": (57.8, 59.6, 71.2, 72.2),
+    "oap L": (45.8, 44.1, 51.7, 53.3),
+    "oap MIX": (37.3, 39.7, 46.2, 49.4),
+    "ra-fed L": (73.3, 78.1, 84.6, 84.9),
+    "ra-fed S": (66.7, 72.9, 83.0, 84.1),
+    "ra-fed MIX": (70.8, 77.3, 83.9, 84.7),
+    "ram-fed L": (77.6, 86.6, 89.3, 89.4),
+    "ram-fed S": (73.1, 85.3, 87.1, 88.7),
+    "ram-fed MIX": (76.8, 86.5, 88.4, 89.2),
+}
+SETTINGS = {"partition": "dirichlet", "local_steps": 5, "momentum": 0.5}
+STAND_IN = (
+    "SplitFL is, in this paper, one slice that all clients train; it is run as HeteroFL with half of the width for all."
+)
+
+
+def ramfed_table2_mnist(scale: Scale) -> Study:
+    """Thirteen methods and mask levels, MLP on MNIST (digits at the quick size): RAM-Fed's Table 2."""
+    common = scale.pick(
+        {"dataset": "digits", "hidden": (100,), "rounds": 60, "lr": 0.05},
+        {"dataset": "mnist", "hidden": (200,), "rounds": 2000, "eval_every": 20, "batch_size": 128, "lr": 0.01},
+    )
+    at = scale.pick((0.1,), (0.01, 0.05, 0.1, 0.15))
+    return _table(scale, "ramfed_table2_mnist", "MLP (RAM-Fed, Table 2)", common, MNIST, (0.01, 0.05, 0.1, 0.15), at)
+
+
+def ramfed_table2_cifar10(scale: Scale) -> Study:
+    """The same, CNN on CIFAR-10 (its subset at the quick size): RAM-Fed's Table 2."""
+    common = scale.pick(
+        {"dataset": "cifar10-subset", "rounds": 50, "eval_every": 10, "batch_size": 32},
+        {"dataset": "cifar10", "rounds": 4000, "eval_every": 20, "batch_size": 128},
+    ) | {"model": "cnn", "lr": 0.05}
+    at = scale.pick((0.3,), (0.1, 0.2, 0.3, 0.4))
+    note = "The data are a subset of CIFAR-10: 10,000 training and 2,000 test images; chance is 10 %."
+    title = "CNN (RAM-Fed, Table 2)"
+    return _table(scale, "ramfed_table2_cifar10", title, common, CIFAR10, (0.1, 0.2, 0.3, 0.4), at, note)
+
+
+def ramfed_table3_agnews(scale: Scale) -> Study:
+    """The same, FastText on AG News (a subset of its training rows): RAM-Fed's Table 3."""
+    common = {"dataset": "agnews", "model": "fasttext", "batch_size": 128}
+    common |= scale.pick({"rounds": 60, "eval_every": 10, "lr": 1.0}, {"rounds": 2000, "eval_every": 20, "lr": 0.1})
+    at = scale.pick((0.2,), (0.05, 0.1, 0.15, 0.2))
+    note = "lr 1 and Dirichlet 0.2, since with the paper's 0.1 nothing is learnt in so few rounds; chance is 25 %."
+    title = "FastText (RAM-Fed, Table 3)"
+    return _table(scale, "ramfed_table3_agnews", title, common, AGNEWS, (0.05, 0.1, 0.15, 0.2), at, note)
+
+
+def _table(
+    scale: Scale,
+    name: str,
+    title: str,
+    common: dict[str, Any],
+    paper: Mapping[str, tuple[float, ...]],
+    concentrations: tuple[float, ...],
+    at: tuple[float, ...],
+    note: str | None = None,
+) -> Study:
+    """The rows that the paper has a number for, at the concentrations `at`."""
+    cells = [
+        Cell(
+            row,
+            scale.experiment(**common | SETTINGS | ROWS[row] | {"dirichlet": alpha}),
+            f"α = {alpha:g}",
+            {ACCURACY.name: numbers[concentrations.index(alpha)]},
+        )
+        for alpha in at
+        for row, numbers in paper.items()
+    ]
+    seeds = scale.seeds if common["dataset"] == "digits" else SEEDS
+    notes = (
+        f"The paper does not state its rounds; {common['rounds']} are run here on {common['dataset']}.",
+        *([] if note is None or scale.paper else [note]),
+        PRINTED,
+        STAND_IN,
+    )
+    return Study(name, title, cells, (ACCURACY, CLIENT_WORST), "ram-fed L", notes=notes, seeds=seeds)
+
+
+def ramfed_coverage(scale: Scale) -> Study:
+    """Coverage: how few clients train a region, how few regions are trained, how long none is (Figures 3 and 4)."""
+    dataset, hidden, rounds = scale.pick(("digits", 100, 60), ("mnist", 200, 2000))
+    common = SETTINGS | {"dirichlet": 0.15, "hidden": (hidden,), "rounds": rounds, "eval_every": scale.pick(1, 20)}
+    common |= scale.pick({"lr": 0.05}, {"lr": 0.01, "batch_size": 128})
+    cells = [
+        Cell(f"{level}, {told}", scale.experiment(dataset, method=method, **common, **own), method)
+        for method in ("ra-fed", "ram-fed")
+        for level in ("S", "L")
+        for told, gaps in (("always covered", 0), ("gaps every 10", 10), ("gaps every 2", 2), ("one region for all", 1))
+        for own in ({"mask_level": level, "uncovered_every": gaps},)
+    ]
+    return Study(
+        "ramfed_coverage",
+        f"Coverage in RA-Fed and RAM-Fed, MLP on {dataset}, Dirichlet 0.15, {rounds} rounds (Figures 3, 4)",
+        cells,
+        (ACCURACY, LEAST_COVERAGE, LEAST_TRAINED, LONGEST_UNTRAINED),
+        reference="S, always covered",
+        notes=(
+            "The paper sets the least coverage, the trained regions and the longest untrained spell by hand; here "
+            "they follow from the mask level and from how often all clients train the same regions, and are measured.",
+            "With gaps in every round one region alone is trained after the first round: least coverage 10, S* 1.",
+        ),
+        claims=tuple(
+            Claim("S, always covered", f"S, {worse}", ACCURACY.name, told)
+            for worse, told in (
+                ("gaps every 2", "Longer untrained spells end less accurate (Figure 4)"),
+                ("one region for all", "Many untrained regions end less accurate, however well covered (Figure 3)"),
+            )
+        ),
+        seeds=scale.seeds,
+    )

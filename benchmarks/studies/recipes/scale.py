@@ -1,0 +1,39 @@
+"""How large a study is, and where its data lie."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from benchmarks.studies.study import SEEDS
+from fedraa.config.experiment import Experiment
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The paper's size, or one that ends in minutes on two cores."""
+
+    paper: bool
+    data_dir: Path | None
+
+    def pick(self, quick: T, paper: T) -> T:
+        return paper if self.paper else quick
+
+    @property
+    def seeds(self) -> Sequence[int]:
+        """For studies whose quick runs take seconds: more than three, since three tell little apart."""
+        return self.pick((*SEEDS, 3, 4), SEEDS)
+
+    def experiment(self, dataset: str, **fields: Any) -> Experiment:
+        """An experiment on a data set by name; `cifar10-subset` is the file of that name in the data folder.
+
+        Raises ValueError if it needs a data folder and there is none.
+        """
+        if dataset == "digits":
+            return Experiment(dataset=dataset, **fields)
+        if self.data_dir is None:
+            raise ValueError(f"data_dir: this study needs {dataset}; give the folder that it is in")
+        name = str(self.data_dir / f"{dataset}.npz") if dataset == "cifar10-subset" else dataset
+        return Experiment(dataset=name, data_dir=self.data_dir, **fields)

@@ -1,0 +1,288 @@
+"""Studies of "Resource-aware distributed minimax optimization" (SubDisMO)."""
+
+from typing import Any
+
+from benchmarks.studies.metrics import CLIENT_MEAN, CLIENT_STD, FLOPS_PER_SAMPLE, LEAST_COVERAGE, sent_back
+from benchmarks.studies.recipes.scale import Scale
+from benchmarks.studies.recipes.subdismo_numbers import TABLE_1, TABLE_1_CIFAR100
+from benchmarks.studies.study import Cell, Claim, Study
+from fedraa.config.experiment import Experiment
+
+
+def _open(lr: float) -> str:
+    return f"The paper states no learning rate, batch size, local steps nor rounds; lr {lr:g}, batches of 32 are taken."
+
+
+OPEN = _open(0.1)
+CNN = "A CNN of two masked residual blocks stands in for the paper's ViT-Small, whose numbers are in brackets."
+SUBSET = "The data are a subset of CIFAR-10: 10,000 training and 2,000 test images."
+
+
+def _paper(accuracy: float, deviation: float) -> dict[str, float]:
+    return {CLIENT_MEAN.name: accuracy, CLIENT_STD.name: deviation}
+
+
+def subdismo_delta(scale: Scale) -> Study:
+    """SubDisMO against delta = 0 and RAM-Fed on CIFAR-10: client accuracy and deviation beside Table 1."""
+    dataset, told, model, rounds = scale.pick(
+        ("cifar10-subset", "Small CNN", "benchmarks.studies.recipes.networks:small_resnet", 60),
+        ("cifar10", "ViT-Small", "vit-small", 1000),
+    )
+    common: dict[str, Any] = {
+        "model": model,
+        "partition": "dirichlet",
+        "dirichlet": 0.5,
+        "local_steps": scale.pick(5, 10),
+        "batch_size": 32,
+        "lr": (lr := scale.pick(0.3, 0.1)),
+        "momentum": 0.0,
+        "rounds": rounds,
+        "eval_every": 10,
+    }
+    rows: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
+        "subdismo δ=0.1": ({"method": "subdismo"}, _paper(48.50, 8.47)),
+        "subdismo δ=0": ({"method": "subdismo", "sam": 0.0}, {}),
+        "ram-fed": ({"method": "ram-fed"}, _paper(43.31, 11.49)),
+    }
+    cells = [Cell(row, scale.experiment(dataset, **common, **own), paper=paper) for row, (own, paper) in rows.items()]
+    return Study(
+        "subdismo_delta",
+        f"{told} on {dataset}, 10 clients, Dirichlet 0.5, {rounds} rounds (SubDisMO, Table 1)",
+        cells,
+        (CLIENT_MEAN, CLIENT_STD),
+        reference="subdismo δ=0.1",
+        notes=(_open(lr), *scale.pick((SUBSET, CNN), ())),
+        claims=(
+            Claim("subdismo δ=0.1", "subdismo δ=0", CLIENT_MEAN.name, "δ = 0.1 is more accurate than δ = 0"),
+            Claim("subdismo δ=0.1", "subdismo δ=0", CLIENT_STD.name, "δ = 0.1 deviates less than δ = 0"),
+        ),
+    )
+
+
+METRICS = (CLIENT_MEAN, CLIENT_STD)
+STAND_IN = "Digits and an MLP stand in for the paper's data and models at the quick size"
+DIGITS = f"{STAND_IN}; its numbers are in brackets."
+
+
+def _experiment(scale: Scale, **own: Any) -> Experiment:
+    """ViT-Small on CIFAR-10, or an MLP on digits, unless told otherwise."""
+    common: dict[str, Any] = {"local_steps": scale.pick(5, 10), "batch_size": 32, "lr": 0.1, "partition": "dirichlet"}
+    common |= scale.pick({"dataset": "digits", "rounds": 60}, {"dataset": "cifar10", "rounds": 1000})
+    common |= {"model": scale.pick("mlp", "vit-small"), "eval_every": scale.pick(2, 10)} | own
+    if common["model"] == "mlp":
+        common = {"hidden": (64,)} | common
+    return scale.experiment(**common)
+
+
+# Half the clients train a quarter of the model, half train half of it; PruneFL all the same half.
+SHARES: dict[str, dict[str, Any]] = {
+    "oap": {"capacities": (0.25, 0.5)},
+    "fedrolex": {"capacities": (0.25, 0.5), "redraw": False},
+    "prunefl": {"density": 0.5},
+}
+SPLITS: dict[str, dict[str, Any]] = {
+    "μ = 0.5": {"dirichlet": 0.5},
+    "μ = 1.0": {"dirichlet": 1.0},
+    "IID": {"partition": "iid"},
+}
+
+
+IST = (
+    "IST gives every unit of every layer to one client alone, so no more clients than the narrowest layer has units "
+    "take part in a round: 8, the heads, in the ViTs."
+)
+NARROWEST = {"vit-small": 8, "vit": 8}
+
+
+def subdismo_table1(scale: Scale) -> Study:
+    """SubDisMO, RAM-Fed and sixteen crossings of submodels with solvers: Table 1, CIFAR-10 and CIFAR-100."""
+    halves: dict[str, tuple[dict[str, Any], dict[str, tuple[tuple[float, float], ...]]]] = {
+        "": ({}, {row: papers for row, (_, papers) in TABLE_1.items()}),
+        "CIFAR-100, ": ({"dataset": "cifar100", "model": "vit"}, TABLE_1_CIFAR100),
+    }
+    cells = [
+        Cell(row, _cell(scale, own, momentum=0.0, **half | split), half_name + column, _paper(*papers[row][number]))
+        for half_name, (half, papers) in list(halves.items())[: scale.pick(1, 2)]
+        for number, (column, split) in enumerate(SPLITS.items())
+        if column in scale.pick(("μ = 0.5",), tuple(SPLITS))
+        for row, (own, _) in TABLE_1.items()
+    ]
+    notes = (OPEN, IST, *scale.pick((DIGITS, "The CIFAR-100 half of the table is run at the paper's size alone."), ()))
+    title = "Submodel methods and solvers, 10 clients (SubDisMO, Table 1)"
+    return Study("subdismo_table1", title, cells, METRICS, "subdismo", notes=notes)
+
+
+def _cell(scale: Scale, own: dict[str, Any], **common: Any) -> Experiment:
+    """The method with its shares, and for IST no more clients a round than it has units to give."""
+    name = own["method"].partition("+")[0]
+    experiment = _experiment(scale, **common | own | SHARES.get(name, {}))
+    if name != "ist" or experiment.model not in NARROWEST:
+        return experiment
+    return experiment.model_copy(update={"participation": f"sample:{NARROWEST[experiment.model]}"})
+
+
+def subdismo_radius(scale: Scale) -> Study:
+    """SubDisMO's radius delta from 0 to 0.3: Table 2, CIFAR-10."""
+    table = {
+        0.0: {},
+        0.01: _paper(49.73, 5.84),
+        0.05: _paper(50.66, 5.76),
+        0.08: _paper(50.99, 5.48),
+        0.1: _paper(51.23, 4.77),
+        0.15: _paper(50.30, 5.31),
+        0.2: _paper(50.58, 6.06),
+        0.3: _paper(50.48, 6.07),
+    }
+    cells = [
+        Cell(f"δ = {delta:g}", _experiment(scale, method="subdismo", sam=delta, dirichlet=1.0), paper=paper)
+        for delta, paper in table.items()
+    ]
+    title = "Radius δ, Dirichlet 1.0 (SubDisMO, Table 2)"
+    return Study(
+        "subdismo_radius", title, cells, METRICS, "δ = 0.1", (OPEN, *scale.pick((DIGITS,), ())), seeds=scale.seeds
+    )
+
+
+ARCHITECTURES = (
+    "Digits and small models stand in for the paper's at the quick size: two masked residual blocks, lr 0.3, for "
+    "ResNet18 and an MLP for ViT-Small; the paper's numbers are in brackets."
+)
+
+
+def subdismo_architectures(scale: Scale) -> Study:
+    """The methods on three models: Table 5, CIFAR-10 and CIFAR-100."""
+    rows: dict[str, tuple[dict[str, Any], tuple[tuple[float, float], ...]]] = {
+        "fedavg": ({"method": "fedavg"}, ((76.78, 2.92), (55.70, 2.96), (30.95, 2.90))),
+        "fedsam": ({"method": "fedsam", "sam": 0.1}, ((78.35, 2.89), (57.03, 2.62), (32.11, 2.68))),
+        "ist": ({"method": "ist"}, ((62.51, 5.39), (38.06, 10.27), (17.15, 5.54))),
+        "oap": ({"method": "oap"}, ((64.90, 3.54), (48.29, 9.29), (26.09, 6.97))),
+        "prunefl": ({"method": "prunefl"}, ((64.04, 4.06), (48.20, 5.16), (22.35, 5.80))),
+        "fedrolex": ({"method": "fedrolex+fedavg"}, ((65.30, 3.16), (44.84, 4.75), (21.73, 2.57))),
+        "ram-fed": ({"method": "ram-fed"}, ((69.15, 3.15), (50.19, 4.16), (23.25, 4.77))),
+        "subdismo": ({"method": "subdismo"}, ((76.34, 3.33), (51.23, 4.77), (25.43, 4.56))),
+    }
+    models: dict[str, dict[str, Any]] = scale.pick(
+        {
+            "small ResNet": {"model": "benchmarks.studies.recipes.networks:digits_resnet", "lr": 0.3, "rounds": 40},
+            "MLP": {"model": "mlp"},
+        },
+        {
+            "ResNet18": {"model": "resnet18"},
+            "ViT-Small": {"model": "vit-small"},
+            "ViT, CIFAR-100": {"model": "vit", "dataset": "cifar100"},
+        },
+    )
+    cells = [
+        Cell(row, _cell(scale, own, dirichlet=1.0, momentum=0.0, **model), name, _paper(*papers[number]))
+        for number, (name, model) in enumerate(models.items())
+        for row, (own, papers) in rows.items()
+    ]
+    notes = (OPEN, IST, *scale.pick((ARCHITECTURES,), ()))
+    title = "Architectures, Dirichlet 1.0 (SubDisMO, Table 5)"
+    return Study("subdismo_architectures", title, cells, METRICS, "subdismo", notes=notes)
+
+
+def subdismo_masks(scale: Scale) -> Study:
+    """Random masks against rolling windows with and without overlap: Table 6."""
+    width = scale.pick(64, 512)
+    rows: dict[str, tuple[dict[str, Any], tuple[tuple[float, float], ...]]] = {
+        "random": ({"method": "subdismo"}, ((51.23, 4.77), (55.99, 1.85))),
+        "rolling, no overlap": (_rolling(width // 4), ((45.11, 5.79), (47.35, 1.70))),
+        "rolling, 50 % overlap": (_rolling(width // 8), ((51.57, 4.17), (55.48, 1.36))),
+    }
+    splits = list(SPLITS.items())[1:]
+    mlp = scale.pick({}, {"model": "mlp", "hidden": (width,)})
+    cells = [
+        Cell(row, _experiment(scale, **mlp | own | split), column, _paper(*papers[number]))
+        for number, (column, split) in enumerate(splits)
+        for row, (own, papers) in rows.items()
+    ]
+    notes = (
+        OPEN,
+        *scale.pick((DIGITS,), ()),
+        f"A window moves on by as many units in every layer, so an MLP of one hidden layer of {width} is trained, "
+        "in which a quarter or an eighth of it is a number of units.",
+    )
+    title = "Mask policies (SubDisMO, Table 6)"
+    return Study("subdismo_masks", title, cells, METRICS, "random", notes=notes, seeds=scale.seeds)
+
+
+def _rolling(stride: int) -> dict[str, Any]:
+    shares = {"capacities": (0.25,), "redraw": False}
+    return {"method": "fedrolex+fedsam", "sam": 0.1, "stride": stride} | shares
+
+
+def subdismo_cost(scale: Scale) -> Study:
+    """Parameters and operations of SubDisMO's submodels and of full FedSAM: Table 7."""
+    common = {"model": "vit-small", "lr": 0.1, "rounds": 1, "local_steps": 1, "batch_size": 32}
+    dataset = scale.pick("cifar10-subset", "cifar10")
+    least, most = sent_back("least"), sent_back("most")
+    rows: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
+        "subdismo": ({"method": "subdismo"}, {least.name: 55.242, most.name: 88.522}),
+        "fedsam": ({"method": "fedsam"}, {least.name: 155.082, most.name: 155.082}),
+    }
+    cells = [Cell(row, scale.experiment(dataset, **common, **own), paper=paper) for row, (own, paper) in rows.items()]
+    notes = (
+        "Nothing random bears on these numbers but which parts a client draws; one round is run.",
+        "The paper bills a mask's operations by its share; in dense kernels a mask saves none, and none is billed.",
+        "The paper's ViT-Small has 7,680 parameters more outside its blocks than any usual embedding and head.",
+        "What a client sends back includes the bitmap of its mask, a bit per parameter.",
+    )
+    title = "What a client sends back and computes, ViT-Small (SubDisMO, Table 7)"
+    return Study(
+        "subdismo_cost", title, cells, (least, most, FLOPS_PER_SAMPLE), "fedsam", notes=notes, seeds=(0,), along=None
+    )
+
+
+def subdismo_clients(scale: Scale) -> Study:
+    """SubDisMO and RAM-Fed with ten times and a hundred times as many clients: Table 8."""
+    table = {
+        "ram-fed": ((50.19, 4.16), (37.09, 8.46), (27.02, 9.88)),
+        "subdismo": ((51.23, 4.77), (47.53, 6.41), (32.05, 8.97)),
+    }
+    counts = scale.pick((10, 30, 100), (10, 100, 1000))
+    cells = [
+        Cell(
+            row,
+            _experiment(scale, method=row, momentum=0.0, clients=clients, dirichlet=1.0, eval_every=10),
+            f"{clients} clients",
+            _paper(*papers[number]),
+        )
+        for number, clients in enumerate(counts)
+        for row, papers in table.items()
+    ]
+    notes = (
+        OPEN,
+        "The paper repeats data so that a client keeps some thousands; here the clients share what there is.",
+        *scale.pick((DIGITS, "The paper's numbers beside 30 and 100 clients are those of its 100 and 1000."), ()),
+    )
+    title = "Scalability (SubDisMO, Table 8)"
+    return Study("subdismo_clients", title, cells, METRICS, "subdismo", notes=notes)
+
+
+def subdismo_coverage(scale: Scale) -> Study:
+    """SubDisMO with less and more coverage C*: Figure 4."""
+    cells = [
+        Cell(
+            f"{count} of 30 clients",
+            _experiment(scale, method="subdismo", clients=30, dirichlet=1.0, participation=f"sample:{count}"),
+        )
+        for count in (6, 10, 18, 30)
+    ]
+    return Study(
+        "subdismo_coverage",
+        "Coverage C* (SubDisMO, Figure 4)",
+        cells,
+        (*METRICS, LEAST_COVERAGE),
+        reference="30 of 30 clients",
+        notes=(
+            OPEN,
+            "The paper sets C* to 1, 2 and 3 by hand; here it follows from how many clients take part and is "
+            "measured, as the least over all rounds of how many train any parameter that is trained at all.",
+            *scale.pick((f"{STAND_IN}.",), ()),
+        ),
+        claims=(
+            Claim("30 of 30 clients", "6 of 30 clients", CLIENT_MEAN.name, "More coverage is more accurate (Figure 4)"),
+        ),
+        seeds=scale.seeds,
+    )

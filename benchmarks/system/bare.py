@@ -1,0 +1,127 @@
+"""The floor: the same local work in bare PyTorch loops, one process per core, no framework around them."""
+
+import multiprocessing
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from multiprocessing.connection import Connection
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+Shards = list[tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]]
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Real seconds, and CPU seconds of all processes together."""
+
+    wall: float
+    cpu: float
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Plain minibatch SGD."""
+
+    epochs: int
+    batch: int
+    lr: float
+    momentum: float = 0.5
+    device: str = "cpu"
+
+
+class BareProcesses:
+    """Processes that each hold the shards of every so many-th client, and nothing else."""
+
+    def __init__(self, widths: Sequence[int], shards: Shards, settings: Settings, *, processes: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._model = mlp(widths)
+        self._pipes: list[Connection] = []
+        self._processes = []
+        for number in range(processes):
+            ours, theirs = context.Pipe()
+            arguments = (theirs, tuple(widths), shards[number::processes], settings)
+            process = context.Process(target=_serve, args=arguments, daemon=True)
+            process.start()
+            theirs.close()  # so that a process that dies is an EOFError here, not silence
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def round(self) -> Spent:
+        """One round of FedAvg: all that any system has to do.
+
+        Every process trains its clients one after another from the global weights and adds up theirs; the parent
+        averages.
+        """
+        started, used = time.perf_counter(), time.process_time()
+        state = {name: tensor.numpy() for name, tensor in self._model.state_dict().items()}
+        for pipe in self._pipes:
+            pipe.send(state)
+        sums, counts, cpu = zip(*[pipe.recv() for pipe in self._pipes], strict=True)
+        mean = {name: sum(total[name] for total in sums) / sum(counts) for name in state}
+        self._model.load_state_dict({name: torch.from_numpy(value) for name, value in mean.items()})
+        return Spent(time.perf_counter() - started, time.process_time() - used + sum(cpu))
+
+    def tasks(self, tasks: Sequence[tuple[int, int]]) -> Spent:
+        """Trains (client, hidden units) one after another, each process its own clients' tasks."""
+        started = time.perf_counter()
+        processes = len(self._pipes)
+        for number, pipe in enumerate(self._pipes):
+            pipe.send([(client // processes, width) for client, width in tasks if client % processes == number])
+        cpu = sum(pipe.recv() for pipe in self._pipes)
+        return Spent(time.perf_counter() - started, cpu)
+
+    def close(self) -> None:
+        for pipe, process in zip(self._pipes, self._processes, strict=True):
+            pipe.send(None)
+            process.join()
+
+
+def mlp(widths: Sequence[int]) -> nn.Sequential:
+    """Linear layers of the given widths, input to output, with ReLU between them."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, after in pairwise(widths):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def train(model: nn.Module, x: torch.Tensor, y: torch.Tensor, settings: Settings) -> None:
+    """As anyone would write it."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=settings.momentum)
+    for _ in range(settings.epochs):
+        order = torch.randperm(len(y), device=y.device)
+        for start in range(0, len(y), settings.batch):
+            rows = order[start : start + settings.batch]
+            optimizer.zero_grad()
+            torch.autograd.backward([F.cross_entropy(model(x[rows]), y[rows])])
+            optimizer.step()
+
+
+def _serve(pipe: Connection, widths: tuple[int, ...], shards: Shards, settings: Settings) -> None:
+    torch.set_num_threads(1)
+    device = torch.device(settings.device)
+    model = mlp(widths).to(device)
+    data = [(torch.from_numpy(x).to(device), torch.from_numpy(y).to(device)) for x, y in shards]
+    while (asked := pipe.recv()) is not None:
+        used = time.process_time()
+        if isinstance(asked, list):
+            for client, width in asked:
+                x, y = data[client]
+                train(mlp((widths[0], width, widths[-1])).to(device), x, y, settings)
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            pipe.send(time.process_time() - used)
+            continue
+        start = {name: torch.from_numpy(value).to(device) for name, value in asked.items()}
+        total = {name: torch.zeros_like(value) for name, value in start.items()}
+        for x, y in data:
+            model.load_state_dict(start)
+            train(model, x, y, settings)
+            for name, value in model.state_dict().items():
+                total[name] += value
+        pipe.send(({name: value.cpu().numpy() for name, value in total.items()}, len(data), time.process_time() - used))

@@ -1,0 +1,107 @@
+"""Memory over a long run of many clients: 2,000 of them, 20,000 updates of tiny tasks, one cluster.
+
+    python -m benchmarks.system.memory
+
+Every second the memory that is each process's own is read; through what comes after the warm-up, the first third, a
+line is fitted. The table gives per process the level, the slope per 1,000 updates, and what the object store holds
+more than before.
+"""
+
+import os
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pandas as pd
+import ray
+
+from benchmarks.system.processes import descendants, resident_bytes, title
+from fedraa.api import run
+from fedraa.config.experiment import Experiment
+from fedraa.data import Dataset
+from fedraa.engine.loop import Progress
+from fedraa.rundir.files import replacing
+
+CLIENTS, UPDATES = 2_000, 20_000
+RESULTS = Path(__file__).parents[1] / "results" / "memory.csv"
+NAMES = {"ray::ParameterServer": "server", "ray::Worker": "worker"}
+
+
+def dataset() -> Dataset:
+    """Four samples of noise for every client."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(4 * CLIENTS, 8)).astype(np.float32), rng.integers(0, 4, 4 * CLIENTS)
+    return Dataset("noise", x, y, x[: 2 * CLIENTS], y[: 2 * CLIENTS], classes=4)
+
+
+def kind(process: int) -> str | None:
+    if process == os.getpid():
+        return "driver"
+    return next((name for prefix, name in NAMES.items() if title(process).startswith(prefix)), None)
+
+
+def stored() -> float:
+    """Bytes in use in the object store."""
+    whole, free = ray.cluster_resources(), ray.available_resources()  # type: ignore[no-untyped-call]  # ray leaves them untyped
+    return float(whole["object_store_memory"] - free.get("object_store_memory", 0.0))
+
+
+def main() -> None:
+    """Run, fit, write the table."""
+    samples: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    step, over = 0, threading.Event()
+
+    def watch(progress: Progress) -> None:
+        nonlocal step
+        step = progress.step
+
+    def sample() -> None:
+        while not over.wait(1.0):
+            sizes: dict[str, list[int]] = defaultdict(list)
+            for process in (os.getpid(), *descendants(os.getpid())):
+                if (name := kind(process)) is not None:
+                    sizes[name].append(resident_bytes(process))
+            for name, found in sizes.items():
+                samples[name].append((step, max(found)))
+
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    before = stored()
+    sampler = threading.Thread(target=sample)
+    sampler.start()
+    try:
+        with TemporaryDirectory(prefix="fedraa-memory-") as directory:
+            experiment = Experiment(
+                clients=CLIENTS, hidden=(8,), local_steps=1, updates=UPDATES, workers=1, out=Path(directory), quiet=True
+            )
+            run(experiment, dataset=dataset(), watch=watch)
+    finally:
+        over.set()
+        sampler.join()
+    lines = [fit(name, [point for point in points if point[0] > UPDATES / 3]) for name, points in samples.items()]
+    give_up = time.monotonic() + 60  # seconds for Ray to bury the last of the killed
+    while stored() > before and time.monotonic() < give_up:
+        time.sleep(0.5)
+    lines.append({"process": "object store", "megabytes": round((stored() - before) / 1e6, 3), "per_1000_updates": 0.0})
+    ray.shutdown()
+    with replacing(RESULTS) as stream:
+        stream.write(pd.DataFrame(lines).to_csv(index=False).encode())
+
+
+def fit(name: str, points: list[tuple[int, float]]) -> dict[str, object]:
+    """Level and slope in MB: the medians, for a checkpoint makes a peak (Theil-Sen)."""
+    steps, sizes = np.array(points, np.float64).T
+    first, second = np.triu_indices(len(steps), 1)
+    apart = steps[second] > steps[first]
+    slopes = (sizes[second] - sizes[first])[apart] / (steps[second] - steps[first])[apart]
+    return {
+        "process": name,
+        "megabytes": round(float(np.median(sizes)) / 1e6, 1),
+        "per_1000_updates": round(float(np.median(slopes)) / 1e3, 3),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,407 @@
+"""What the system costs beyond the training itself: ratios to bare PyTorch loops and to bare Ray calls."""
+
+import json
+import os
+import pickle
+import statistics
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event, Thread
+from typing import Any, Literal
+
+import numpy as np
+import ray
+from rich.console import Console
+from rich.table import Table
+
+from actors.cluster.memory import lean
+from actors.pool.executor import DEPTH, RayExecutor
+from actors.server.shard import NO_BUFFER
+from actors.worker.worker import Worker
+from benchmarks.system.bare import BareProcesses, Settings, Shards, Spent
+from benchmarks.system.memory import kind, stored
+from benchmarks.system.processes import cpu_seconds, descendants, resident_bytes
+from fedraa.api import run
+from fedraa.client import choose_device
+from fedraa.config.experiment import Experiment
+from fedraa.data import Dataset
+from fedraa.devices.worker_groups import WorkerGroup
+from fedraa.engine.build import build
+from fedraa.engine.loop import Progress
+from fedraa.engine.resources import Need
+from fedraa.engine.session import RunSession
+from fedraa.messages import Fault, Task, Update, Vector
+
+CORES = 2
+SGD = Settings(epochs=5, batch=128, lr=0.005)
+WIDEST = "widest"
+MODELS = {"small": 50, "mnist": 200, "large": 1024, WIDEST: 20_000}  # hidden units of the MLP
+LOOK_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A median of repetitions and, where there is one, of its floor; `cpu` is the ratio of CPU seconds."""
+
+    what: str
+    clients: int
+    model: str
+    unit: str
+    fedraa: float
+    floor: float | None = None
+    cpu: float | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        return None if self.floor is None else self.fedraa / self.floor
+
+    def numbers(self) -> list[str]:
+        """As text: fedraa's with its unit, the floor's, their ratio, that of CPU seconds."""
+        others = ("" if value is None else f"{value:.3g}" for value in (self.floor, self.ratio, self.cpu))
+        return [f"{self.fedraa:.3g} {self.unit}", *others]
+
+
+def synthetic(samples: int) -> Dataset:
+    """MNIST-shaped noise: speed does not depend on what is learnt."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((samples, 1, 28, 28), np.float32)
+    y = rng.integers(0, 10, samples)
+    return Dataset("synthetic", x, y, x[:100], y[:100], 10)
+
+
+def main(
+    clients: tuple[int, ...] = (10, 100, 1000, 10_000),
+    models: tuple[str, ...] = ("small", "mnist", "large"),
+    repeats: int = 3,
+    samples: int = 60_000,
+    device: Literal["cpu", "cuda"] = "cpu",
+    stack: int = 1,
+    out: Path | None = None,
+) -> None:
+    """Run all measurements, each in turn with its floor; a table of medians and ratios, and JSON as they come.
+
+    The bare loops train on the `device`, too. Rounds alone are trained in stacks.
+    """
+    check(clients, models, repeats, samples, out)
+    dataset = synthetic(samples)
+    choose_device(device)
+    figures: list[Figure] = []
+
+    def add(*measured: Figure) -> None:
+        figures.extend(measured)
+        for figure in measured:
+            Console().print(" ".join([figure.what, f"({figure.clients}, {figure.model}):", *figure.numbers()]))
+        if out is not None:
+            rows = [asdict(figure) | {"ratio": figure.ratio} for figure in figures]
+            out.write_text(json.dumps(rows, indent=2) + "\n")
+
+    add(start_up(repeats))
+    with cluster():
+        for model in models:
+            for count in clients:
+                add(synchronous(dataset, count, model, repeats, device=device, stack=stack))
+                add(*memory(dataset, count, model, device=device))
+            add(*asynchronous(dataset, 10, model, repeats, device=device))
+            add(empty(dataset, model, repeats), mixing(dataset, model), bytes_moved(dataset, model))
+        few = synthetic(2000)
+        add(*footprint(few, "fedavg", rounds=2, device=device))
+        add(*footprint(few, "fed-raa", updates=20, fragments=3, device=device))
+    show(figures)
+
+
+def check(clients: tuple[int, ...], models: tuple[str, ...], repeats: int, samples: int, out: Path | None) -> None:
+    """ValueError for what could not be measured, before minutes have gone into it."""
+    if wrong := [count for count in clients if not 1 <= count <= samples]:
+        raise ValueError(f"clients: got {wrong[0]}; give numbers from 1 to {samples}, the samples")
+    if wrong_models := [model for model in models if model not in MODELS]:
+        raise ValueError(f"models: there is no {wrong_models[0]!r}; choose among {', '.join(MODELS)}")
+    if repeats < 1:
+        raise ValueError(f"repeats: got {repeats}; give at least 1")
+    if out is not None and not out.parent.is_dir():
+        raise ValueError(f"out: there is no folder {out.parent}; make it, or choose another")
+
+
+@contextmanager
+def cluster() -> Iterator[None]:
+    """One Ray for all measurements; the driver trains nothing, so each core has a worker."""
+    with lean():
+        ray.init("local", num_cpus=CORES, include_dashboard=False, log_to_driver=False)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def synchronous(
+    dataset: Dataset, clients: int, model: str, repeats: int, *, rounds: int = 2, device: str = "cpu", stack: int = 1
+) -> Figure:
+    """A warm round of FedAvg, here and in bare processes."""
+    bare = bare_processes(dataset, clients, model, device)
+    bare.round()
+    ours: list[Spent] = []
+    floor: list[Spent] = []
+    for _ in range(repeats):
+        spent, _ = measured(
+            trial("fedavg", clients, model, rounds=rounds + 1, device=device, stack=stack), dataset, warm=1
+        )
+        ours.append(Spent(spent.wall / rounds, spent.cpu / rounds))
+        floor += [bare.round() for _ in range(rounds)]
+    bare.close()
+    return compared("fedavg round", clients, model, ours, floor)
+
+
+def asynchronous(dataset: Dataset, clients: int, model: str, repeats: int, *, device: str) -> list[Figure]:
+    """Fed-RAA on the virtual clock against bare processes at the same tasks; how idle its workers were."""
+    bare = bare_processes(dataset, clients, model, device)
+    ours: list[Spent] = []
+    floor: list[Spent] = []
+    idle: list[float] = []
+    warm = 2 * clients
+    for _ in range(repeats):
+        experiment = trial("fed-raa", clients, model, updates=8 * clients, fragments=3, device=device)
+        widths = [part.widths[0] for part in build(experiment, dataset=dataset).parts]
+        spent, commits = measured(experiment, dataset, warm)
+        ours.append(spent)
+        idle.append(1 - sum(update.seconds for update in commits) / (CORES * spent.wall))
+        floor.append(bare.tasks([(update.client, widths[update.fragment]) for update in commits]))
+    bare.close()
+    return [
+        compared("fed-raa", clients, model, ours, floor),
+        Figure("idle workers", clients, model, "share", statistics.median(idle)),
+    ]
+
+
+class Idle(Worker):
+    """Sends back what it was sent."""
+
+    def train(self, task: Task, x: Any, y: Any) -> Update:
+        return Update(task.id, task.client, task.fragment, task.version, task.params, 1, 0.0, 0.0)
+
+
+class Echo:
+    """The least that an actor can do for an update."""
+
+    def call(self, params: Vector) -> Vector:
+        return params.copy()
+
+
+def empty(dataset: Dataset, model: str, repeats: int, *, clients: int = 100, updates: int = 2000) -> Figure:
+    """Seconds per update of asynchronous training that does nothing, against actors that return as many bytes."""
+    sent = build(trial("fedasync", clients, model, updates=1), dataset=dataset).params
+    actors: list[Any] = [ray.remote(Echo).options(num_cpus=0).remote() for _ in range(CORES)]
+    ours: list[Spent] = []
+    floor: list[Spent] = []
+    for _ in range(repeats):
+        experiment = trial("fedasync", clients, model, updates=updates + clients)
+        spent, commits = measured(experiment, dataset, clients, Idle)
+        ours.append(Spent(spent.wall / len(commits), spent.cpu / len(commits)))
+        floor.append(echoes(actors, sent, updates))
+    for actor in actors:
+        ray.kill(actor)
+    return compared("empty update", clients, model, ours, floor)
+
+
+def echoes(actors: list[Any], params: Vector, updates: int) -> Spent:
+    """Seconds per call of actors with as many calls queued as a pool's workers have."""
+    ref = ray.put(params)
+    ray.get([actor.call.remote(ref) for actor in actors])
+    started, used = time.perf_counter(), cpu_seconds_of_all()
+    calls = {actor.call.remote(ref): actor for actor in actors for _ in range(DEPTH)}
+    for _ in range(updates):
+        [ended], _ = ray.wait(list(calls), num_returns=1)
+        ray.get(ended)
+        actor = calls.pop(ended)
+        calls[actor.call.remote(ref)] = actor
+    wall, cpu = time.perf_counter() - started, cpu_seconds_of_all() - used
+    return Spent(wall / updates, cpu / updates)
+
+
+def mixing(dataset: Dataset, model: str, clients: int = 10, updates: int = 300) -> Figure:
+    """The server's part of an asynchronous update: choose, cut, mix; without the log."""
+    server = build(trial("fed-raa", clients, model, updates=1, fragments=3), dataset=dataset).server(
+        lambda *_, **__: None
+    )
+    seconds = []
+    for number in range(updates):
+        started = time.perf_counter()
+        task = server.assign(number % clients, 0.0)
+        server.commit(Update(task.id, task.client, task.fragment, task.version, task.params, 1, 0.0, 0.0), 0.0)
+        seconds.append(time.perf_counter() - started)
+    return Figure("assign and mix", clients, model, "ms", 1000 * statistics.median(seconds))
+
+
+def bytes_moved(dataset: Dataset, model: str) -> Figure:
+    """The message of an update against the bytes of the submodel in it."""
+    server = build(trial("fed-raa", 10, model, updates=1, fragments=3), dataset=dataset).server(lambda *_, **__: None)
+    task = server.assign(0, 0.0)
+    update = Update(task.id, task.client, task.fragment, task.version, task.params, 1, 0.0, 0.0)
+    buffers: list[pickle.PickleBuffer] = []
+    header = pickle.dumps(update, protocol=5, buffer_callback=buffers.append)
+    moved = len(header) + sum(len(buffer.raw()) for buffer in buffers)
+    return Figure("bytes of an update", 10, model, "kB", moved / 1e3, task.params.nbytes / 1e3)
+
+
+def memory(dataset: Dataset, clients: int, model: str, *, device: str) -> list[Figure]:
+    """The most private memory that each kind of process had in two rounds of FedAvg, and the object store held."""
+    peaks = peak_bytes(trial("fedavg", clients, model, rounds=2, device=device), dataset)
+    return [Figure(f"peak of {name}", clients, model, "MB", size / 1e6) for name, size in peaks.items()]
+
+
+def footprint(dataset: Dataset, method: str, clients: int = 10, **given: Any) -> list[Figure]:
+    """What the largest model adds to the peaks of server and worker, against what is to be had no cheaper.
+
+    The server's floor is the plan's: three times the model, and what the method keeps. The worker's is the largest
+    submodel, its gradient and momentum; activations come on top of it.
+    """
+    base, peaks = (
+        peak_bytes(trial(method, clients, model, **given), dataset) for model in (next(iter(MODELS)), WIDEST)
+    )
+    spec = build(trial(method, clients, WIDEST, **given), dataset=dataset)
+    submodel = max(spec.measure(part.widths).bytes for part in spec.parts)
+    return [
+        Figure(
+            f"{method}: {what} beyond its base", clients, WIDEST, "MB", (peaks[what] - base[what]) / 1e6, floor / 1e6
+        )
+        for what, floor in (("server", Need.of(spec).server), ("worker", 3 * submodel))
+    ]
+
+
+def peak_bytes(experiment: Experiment, dataset: Dataset) -> dict[str, float]:
+    """The most private memory of a server and of a worker in a run, and the most that the object store held."""
+    peaks: dict[str, float] = defaultdict(float)
+    ended = Event()
+
+    def actors() -> list[tuple[str, int]]:
+        return [(name, process) for process in descendants(os.getpid()) if (name := kind(process)) is not None]
+
+    def look() -> None:
+        while not ended.wait(LOOK_SECONDS):
+            for name, process in actors():
+                peaks[name] = max(peaks[name], resident_bytes(process))
+            peaks["object store"] = max(peaks["object store"], stored())
+
+    while actors():  # of the run before, which are going
+        time.sleep(LOOK_SECONDS)
+    looking = Thread(target=look)
+    looking.start()
+    try:
+        with TemporaryDirectory() as directory:
+            run(experiment.model_copy(update={"out": Path(directory) / "run"}), dataset=dataset)
+    finally:
+        ended.set()
+        looking.join()
+    return dict(peaks)
+
+
+def start_up(repeats: int) -> Figure:
+    """From nothing to a first update, against `ray.init` and the imports; the machine is warm after the first."""
+    experiment = "method='fedavg', clients=1, hidden=(8,), local_steps=1, rounds=1, workers=1, quiet=True"
+    code = f"import fedraa, pathlib, sys; fedraa.run(fedraa.Experiment({experiment}, out=pathlib.Path(sys.argv[1])))"
+    bare = "import torch, ray, pandas; ray.init('local', include_dashboard=False, log_to_driver=False)"
+    ours: list[Spent] = []
+    floor: list[Spent] = []
+    for number in range(repeats + 1):
+        with TemporaryDirectory() as directory:
+            pair = [python(code, f"{directory}/run"), python(bare)]
+        if number:
+            ours.append(Spent(pair[0], 0.0))
+            floor.append(Spent(pair[1], 0.0))
+    return Figure("start-up", 1, "small", "s", median_wall(ours), median_wall(floor))
+
+
+def python(code: str, *arguments: str) -> float:
+    """Seconds that a new interpreter takes for it."""
+    started = time.perf_counter()
+    subprocess.run([sys.executable, "-c", code, *arguments], check=True, capture_output=True)
+    return time.perf_counter() - started
+
+
+def trial(method: str, clients: int, model: str, *, updates: int | None = None, **changes: Any) -> Experiment:
+    """The experiment that the bare loops repeat; nothing but training in it."""
+    steps = updates or changes["rounds"]
+    return Experiment(
+        method=method,
+        clients=clients,
+        capabilities="1:0.5,3:0.5",
+        hidden=(MODELS[model],),
+        local_epochs=SGD.epochs,
+        batch_size=SGD.batch,
+        lr=SGD.lr,
+        momentum=SGD.momentum,
+        workers=CORES,
+        quiet=True,
+        updates=updates,
+        eval_every=steps,
+        checkpoint_every=steps,
+        **changes,
+    )
+
+
+def measured(
+    experiment: Experiment, dataset: Dataset, warm: int, worker: type[Worker] = Worker
+) -> tuple[Spent, list[Update]]:
+    """A run whose server is this process, from step `warm` to the last; the updates that it took in meanwhile."""
+    spec = build(experiment, dataset=dataset)
+    marks: dict[int, tuple[float, float]] = {}
+    commits: list[Update] = []
+    last = experiment.updates or experiment.rounds
+
+    def mark(progress: Progress) -> None:
+        if progress.step in (warm, last) and progress.step not in marks:
+            marks[progress.step] = (time.perf_counter(), cpu_seconds_of_all())
+
+    executor = _Noting.of(spec, groups=(WorkerGroup(CORES, {"CPU": 1}),), worker=worker, taken=commits)
+    with TemporaryDirectory() as directory:
+        try:
+            RunSession(spec, Path(directory), executor, Event(), mark).execute()
+        finally:
+            executor.close()
+    (start, used), (end, using) = marks[warm], marks[last or 0]
+    return Spent(end - start, using - used), commits[warm:]
+
+
+@dataclass
+class _Noting(RayExecutor):
+    """A pool that remembers, without their parameters, the updates that it gave."""
+
+    taken: list[Update] = field(default_factory=list)
+
+    def wait(self, task: int, timeout: float) -> Update | Fault | None:
+        outcome = super().wait(task, timeout)
+        if isinstance(outcome, Update):
+            self.taken.append(replace(outcome, params=NO_BUFFER))
+        return outcome
+
+
+def cpu_seconds_of_all() -> float:
+    """Of this process and all below it that live."""
+    return time.process_time() + sum(map(cpu_seconds, descendants(os.getpid())))
+
+
+def bare_processes(dataset: Dataset, clients: int, model: str, device: str) -> BareProcesses:
+    shards = np.array_split(np.arange(len(dataset.y_train)), clients)
+    pieces: Shards = [(np.asarray(dataset.x_train[rows], np.float32), dataset.y_train[rows]) for rows in shards]
+    return BareProcesses((784, MODELS[model], 10), pieces, replace(SGD, device=device), processes=CORES)
+
+
+def compared(what: str, clients: int, model: str, ours: list[Spent], floor: list[Spent]) -> Figure:
+    cpu = statistics.median(spent.cpu for spent in ours) / statistics.median(spent.cpu for spent in floor)
+    return Figure(what, clients, model, "s", median_wall(ours), median_wall(floor), cpu)
+
+
+def median_wall(spent: list[Spent]) -> float:
+    return statistics.median(one.wall for one in spent)
+
+
+def show(figures: list[Figure]) -> None:
+    table = Table("what", "clients", "model", "fedraa", "floor", "ratio", "CPU ratio")
+    for f in figures:
+        table.add_row(f.what, str(f.clients), f.model, *f.numbers())
+    Console().print(table)

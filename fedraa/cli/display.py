@@ -1,0 +1,182 @@
+"""What the command line shows: progress while a run lasts, a table when it has ended."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import MISSING, asdict, fields, is_dataclass
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from fedraa.client.solver import Solver
+from fedraa.config.experiment import Experiment
+from fedraa.engine.loop import Progress
+from fedraa.methods.catalog import METHODS, Method
+from fedraa.rundir.history import History
+from fedraa.rundir.status import Status
+
+AXES = ("submodel", "local", "update", "schedule")
+WIDEST = 10_000  # characters
+PLAIN = Solver(momentum=0.0)  # what a local solver sets beyond this tells it from others
+
+
+def say(text: str) -> None:
+    """One line for the user."""
+    Console().print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def show(table: Table) -> None:
+    """A table; where the output is no terminal it gets all the width that it needs."""
+    console = Console()
+    if not console.is_terminal:
+        wanted = console.measure(table, options=console.options.update(width=WIDEST)).maximum
+        console = Console(width=max(console.width, wanted))
+    console.print(table)
+
+
+def profile_table(rows: list[tuple[str, str, float, float]]) -> None:
+    """Who, what, seconds and the share of the time that there was."""
+    table = Table("who", "doing", "seconds", "share", box=box.SIMPLE_HEAD)
+    for who, what, seconds, share in rows:
+        table.add_row(who, what, f"{seconds:.2f}", f"{share:.1%}")
+    show(table)
+
+
+def status_table(rows: list[Status]) -> None:
+    """How the runs of this machine stand."""
+    table = Table("run", "state", "step", "time", "accuracy", "faults", box=box.SIMPLE_HEAD)
+    for row in rows:
+        accuracy = "–" if row.accuracy is None else f"{row.accuracy:.4f}"
+        table.add_row(escape(row.run), row.state, str(row.step), f"{row.t:.4g}", accuracy, str(row.faults))
+    show(table)
+
+
+def cluster_table(rows: list[tuple[str, Progress | None, int]]) -> None:
+    """The runs on a cluster: label, progress, workers that have started."""
+    table = Table("run", "progress", box=box.SIMPLE_HEAD)
+    for label, progress, started in rows:
+        table.add_row(escape(label), figures(progress) if progress else f"starting · {started} workers have started")
+    show(table)
+
+
+@contextmanager
+def progress(experiment: Experiment) -> Iterator[Callable[[Progress], None]]:
+    """Shows a bar for as long as a run lasts; silent if the run is quiet or the output is no terminal."""
+    console = Console()
+    if experiment.quiet or not console.is_terminal:
+        yield lambda progress: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}"))
+    with Bar(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+        task = bar.add_task(experiment.method, total=1.0, figures="starting")
+
+        def watch(progress: Progress) -> None:
+            bar.update(task, completed=share(progress), figures=figures(progress))
+
+        yield watch
+
+
+def share(progress: Progress) -> float:
+    """How far a run is towards the nearest of its limits of steps and time, 0 to 1."""
+    limits = progress.limits
+    shares = [progress.step / limits.steps if limits.steps else 0.0, progress.t / limits.time if limits.time else 0.0]
+    return min(1.0, max(shares))
+
+
+def figures(progress: Progress) -> str:
+    """Step, time, accuracy, staleness, tasks in flight and workers that have work, on one line."""
+    limits = progress.limits
+    steps = f"step {progress.step}" + (f"/{limits.steps}" if limits.steps else "")
+    time = f"time {progress.t:.4g}" + (f"/{limits.time:g}" if limits.time else "")
+    accuracy = "" if progress.accuracy is None else f"accuracy {progress.accuracy:.3f}"
+    stale = f"staleness {progress.staleness:.1f}" if progress.staleness else ""
+    work = f"{progress.in_flight} in flight · {progress.busy}/{progress.workers} busy"
+    return " · ".join(text for text in (steps, time, accuracy, stale, work) if text)
+
+
+def closing_table(history: History) -> None:
+    """What a finished run came to."""
+    total = history.summary
+    experiment = history.config["experiment"]
+    rows = {
+        "ended by": total["reason"],
+        "steps": f"{total['steps']} ({total['tasks']} tasks)",
+        f"{experiment['clock']} time": f"{total['time']:.4g}",
+        "real time": f"{total['wall']:.1f} s",
+        "accuracy": f"{total['accuracy']:.4f} (best {total['best_accuracy']:.4f})",
+        "worst client": f"{total['client_worst']:.4f}",
+        "sent": f"{quantity(total['bytes_down'], 'B')} down, {quantity(total['bytes_up'], 'B')} up",
+        "computed": quantity(total["flops"], "FLOP"),
+        "staleness": f"mean {total['staleness_mean']:.2f}, max {total['staleness_max']}",
+        "faults": total["faults"],
+        "model sha256": str(total["model_sha256"])[:16],
+        "written to": history.directory,
+    }
+    if total["time_to_target"] is not None:
+        rows["time to target"] = f"{total['time_to_target']:.4g} (accuracy {experiment['target_accuracy']})"
+    table = Table(title=f"{experiment['method']} on {experiment['dataset']}", show_header=False, box=box.SIMPLE_HEAD)
+    for name, value in rows.items():
+        table.add_row(name, str(value))
+    show(table)
+
+
+def methods_table(*, as_json: bool) -> None:
+    """Every method and its four choices, for people or for scripts."""
+    if as_json:
+        listed = [
+            {"name": name, "paper": method.paper, "note": method.note, "state": method.keeps}
+            | {axis: {"kind": type(choice).__name__, **_fields(choice)} for axis, choice in _choices(method)}
+            for name, method in METHODS.items()
+        ]
+        say(json.dumps(listed, indent=2))
+        return
+    table = Table("method", *AXES, "state", "paper", box=box.SIMPLE_HEAD)
+    for name, method in METHODS.items():
+        table.add_row(name, *(words(choice) for _, choice in _choices(method)), escape(method.keeps), _source(method))
+    show(table)
+
+
+def words(choice: object) -> str:
+    """A choice on one line: its kind, what it sets, and the parts of it that are not as usual."""
+    assert is_dataclass(choice)
+    texts = []
+    for item in fields(choice):
+        value = getattr(choice, item.name)
+        if is_dataclass(value):
+            usual = item.default if item.default_factory is MISSING else item.default_factory()
+            texts += [] if value == usual else [f"({words(value)})"]
+        elif value and not (isinstance(choice, Solver) and value == getattr(PLAIN, item.name)):
+            texts.append(item.name if value is True else f"{item.name} {_listed(value)}")
+    return type(choice).__name__ + (f": {', '.join(texts)}" if texts else "")
+
+
+def quantity(value: object, unit: str) -> str:
+    """A number with a decimal prefix: 1234567 B is 1.23 MB."""
+    number = float(str(value))
+    for prefix in ("", "k", "M", "G", "T"):
+        if number < 999.5:
+            return f"{number:.3g} {prefix}{unit}"
+        number /= 1000
+    return f"{number:.4g} P{unit}"
+
+
+def _listed(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _source(method: Method) -> str:
+    return f"{method.paper}; {method.note}" if method.note else method.paper
+
+
+def _choices(method: Method) -> list[tuple[str, object]]:
+    return [(axis, getattr(method, axis)) for axis in AXES]
+
+
+def _fields(choice: object) -> dict[str, object]:
+    assert is_dataclass(choice)
+    assert not isinstance(choice, type)
+    return asdict(choice)

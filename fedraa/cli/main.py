@@ -1,0 +1,325 @@
+"""The command line: typed flags from the typed configuration, one sentence for every mistake."""
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+from tyro import _errors
+
+from fedraa.config.experiment import Experiment
+
+_UNION = re.compile(r"no type matching (?P<allowed>.+) could be instantiated from (?P<given>.+)\.")  # tyro's words
+
+
+@dataclass(frozen=True)
+class Run:
+    """Run one experiment and write its run directory."""
+
+    experiment: tyro.conf.OmitArgPrefixes[Experiment]
+
+    def __call__(self) -> None:
+        from fedraa.api import run
+        from fedraa.cli.display import closing_table, progress
+
+        with progress(self.experiment) as watch:
+            history = run(self.experiment, watch=watch)
+        if not self.experiment.quiet:
+            closing_table(history)
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Go on with an interrupted or killed run, from its last checkpoint."""
+
+    run: tyro.conf.Positional[Path]
+    """A run directory."""
+    quiet: bool = False
+    """No progress, no table."""
+
+    def __call__(self) -> None:
+        from fedraa.api import resume
+        from fedraa.cli.display import closing_table, progress
+        from fedraa.rundir.history import History
+
+        experiment = History(self.run).experiment.model_copy(update={"quiet": self.quiet})
+        with progress(experiment) as watch:
+            history = resume(self.run, watch=watch)
+        if not self.quiet:
+            closing_table(history)
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Run several methods under the same flags and budget: one table, one plot."""
+
+    methods: tyro.conf.Positional[tuple[str, ...]]
+    """Names of methods, see `fedraa methods`."""
+    experiment: tyro.conf.OmitArgPrefixes[Experiment]
+    seeds: tuple[int, ...] = (0,)
+    """One run per method and seed."""
+
+    def __call__(self) -> None:
+        from fedraa.report.compare import compare
+
+        compare(self.methods, self.seeds, self.experiment)
+
+
+@dataclass(frozen=True)
+class Methods:
+    """Every method and its four choices."""
+
+    json: bool = False
+    """As JSON."""
+
+    def __call__(self) -> None:
+        from fedraa.cli.display import methods_table
+
+        methods_table(as_json=self.json)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will cost, before it is run: costs, delay bound, feasible sets, memory, time."""
+
+    experiment: tyro.conf.OmitArgPrefixes[Experiment]
+
+    def __call__(self) -> None:
+        from fedraa.cli.plan import plan
+
+        plan(self.experiment)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Check a run's log against the rules."""
+
+    run: tyro.conf.Positional[Path]
+    """A run directory."""
+
+    def __call__(self) -> None:
+        from fedraa.cli.display import say
+        from fedraa.replay import replay
+
+        say(replay(self.run))
+
+
+@dataclass(frozen=True)
+class Report:
+    """One page of tables and figures about runs, with CSV, LaTeX and PDF beside it."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Run directories, or folders of them."""
+    out: Path = Path("report.html")
+    """The page to write; the files go into NAME_files beside it."""
+    theme: Literal["auto", "light", "dark"] = "auto"
+    """auto is light or dark as the reader's screen is."""
+    landscape: bool = False
+    """Also the loss around every final model, and its sharpness; needs the dataset."""
+    tensorboard: Path | None = None
+    """Also write the evaluations here for TensorBoard."""
+    wandb: str | None = None
+    """Also send the evaluations to this project of Weights & Biases."""
+
+    def __call__(self) -> None:
+        from fedraa.cli.display import say
+        from fedraa.report import report, to_tensorboard, to_wandb
+
+        if self.tensorboard is not None:
+            to_tensorboard(self.runs, self.tensorboard)
+        if self.wandb is not None:
+            to_wandb(self.runs, self.wandb)
+        folder = report(self.runs, self.out, theme=self.theme, landscape=self.landscape)
+        say(f"{self.out}; tables and figures for papers are in {folder}")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Where a run's real time went: training, waiting, sending, mixing, evaluating."""
+
+    run: tyro.conf.Positional[Path]
+    """A run directory."""
+
+    def __call__(self) -> None:
+        from fedraa.cli.display import profile_table
+        from fedraa.rundir.profile import profile
+
+        profile_table(profile(self.run))
+
+
+@dataclass(frozen=True)
+class Status:
+    """How runs stand: those of this machine, or those on a cluster."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]] = ()
+    """Run directories (default: those in runs/)."""
+    address: str | None = None
+    """Of a Ray cluster: list the runs that are on it now."""
+
+    def __call__(self) -> None:
+        from fedraa.cli.display import cluster_table, status_table
+
+        if self.address is None:
+            from fedraa.api import RUNS
+            from fedraa.rundir.status import runs_below, status
+
+            status_table([status(run) for run in self.runs or runs_below(RUNS)])
+            return
+        if self.runs:
+            raise ValueError(f"address: with {self.address!r} all runs of the cluster are listed; give no run")
+        from actors.cluster.operations import runs
+
+        cluster_table(runs(self.address))
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Ask a run to end with a checkpoint, from which `fedraa resume` goes on."""
+
+    run: tyro.conf.Positional[Path]
+    """A run directory."""
+    address: str | None = None
+    """Of the Ray cluster that the run is on, if it was not started on this machine."""
+
+    def __call__(self) -> None:
+        if self.address is None:
+            from fedraa.rundir.history import EVENTS, History
+            from fedraa.rundir.lock import interrupt
+
+            interrupt(self.run, History(self.run).directory / EVENTS)
+            return
+        from actors.cluster.operations import stop
+
+        stop(str(self.run), self.address)
+
+
+@dataclass(frozen=True)
+class Submit:
+    """Run a command as a job on a cluster, which goes on without this machine: fedraa submit -- run --method ..."""
+
+    command: tyro.conf.Positional[tuple[str, ...]]
+    """What follows `fedraa`, after --; a run's --out is on the head node, an absolute path is best."""
+    address: str = "http://127.0.0.1:8265"
+    """Of the cluster's dashboard."""
+    working_dir: Path | None = None
+    """A folder to send along, for files that the command names (default: nothing but this code)."""
+
+    def __call__(self) -> None:
+        from actors.cluster.submit import submit
+        from fedraa.cli.display import say
+
+        submit(self.command, self.address, self.working_dir, say)
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Copy a run directory from a node of a cluster to here."""
+
+    run: tyro.conf.Positional[Path]
+    """The run directory there."""
+    address: str
+    """A running Ray cluster: auto, HOST:PORT, or ray://HOST:PORT for one that is elsewhere."""
+    out: Path
+    """The directory to write here, new or empty."""
+    node: str | None = None
+    """The node's id, address or name (default: the head node)."""
+
+    def __call__(self) -> None:
+        from actors.cluster.operations import fetch
+
+        fetch(self.run, self.node, self.address, self.out)
+
+
+COMMANDS: dict[str, Callable[..., Callable[[], None]]] = {
+    "run": Run,
+    "resume": Resume,
+    "compare": Compare,
+    "methods": Methods,
+    "plan": Plan,
+    "replay": Replay,
+    "report": Report,
+    "profile": Profile,
+    "status": Status,
+    "stop": Stop,
+    "submit": Submit,
+    "fetch": Fetch,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Does what the arguments (default: the process's own) ask for; returns the exit code."""
+    return exit_code(lambda: _parse(sys.argv[1:] if arguments is None else arguments)())
+
+
+def exit_code(command: Callable[[], object]) -> int:
+    """Exit code 0; 1: a run failed or a log is wrong; 2: a mistake in what was asked for; 130: Ctrl-C."""
+    try:
+        command()
+    except ValueError as error:
+        sys.stderr.write(f"fedraa: {_line(error)}\n")
+        return 2
+    except KeyboardInterrupt as error:
+        sys.stderr.write(f"\nfedraa: {error or 'interrupted'}\n")
+        return 130
+    except SystemExit:  # of --help, which is to be quick: what follows takes seconds to import
+        raise
+    except _failures() as error:
+        sys.stderr.write(f"fedraa: {_line(error)}\n")
+        return 1
+    return 0
+
+
+def _line(error: Exception) -> str:
+    """What went wrong on one line, whatever the user's own words in it hold."""
+    return " ".join(str(error).split())
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """What a run or a log may come to."""
+    from fedraa.engine.loop import RunFailed
+    from fedraa.replay import Inconsistent
+
+    return RunFailed, Inconsistent
+
+
+def _parse(arguments: Sequence[str]) -> Callable[[], None]:
+    with _errors.on_parse_error(_one_sentence):
+        return tyro.extras.subcommand_cli_from_dict(  # type: ignore[no-any-return]  # tyro knows no better
+            COMMANDS, args=list(arguments), prog="fedraa", description=__doc__
+        )
+
+
+def _one_sentence(event: _errors.ParseErrorEvent) -> None:
+    """Turns tyro's error boxes into sentences; what is not known here is left to tyro."""
+    match event:
+        case _errors.UnrecognizedArgs(tokens=tokens):
+            what = "flag" if tokens[0].startswith("-") else "command"
+            raise ValueError(f"{tokens[0]}: there is no such {what}; see {event.prog} --help")
+        case _errors.InvalidChoice(argument=argument, value=value, choices=choices):
+            raise ValueError(f"{_flag(argument)}: got {value!r}; choose one of {', '.join(choices)}")
+        case _errors.BadValue(argument=argument, offending_value=value):
+            given = "no value" if value is None else repr(value)
+            raise ValueError(f"{_flag(argument)}: got {given}, but takes {argument.lowered.metavar}")
+        case _errors.InstantiationFailure(argument=None, message=message):
+            raise ValueError(message)
+        case _errors.InstantiationFailure(argument=argument, message=message):
+            if union := _UNION.match(message):
+                raise ValueError(f"{_flag(argument)}: got {union['given']}, but takes {union['allowed']}")
+            raise ValueError(f"{_flag(argument)}: {message.splitlines()[0]}")
+        case _errors.MissingSubcommand(found_token=token):
+            given = "no command" if token is None else repr(token)
+            raise ValueError(f"got {given}; choose one of {', '.join(COMMANDS)}")
+        case _errors.MissingArgs(missing_arguments=missing):
+            raise ValueError(f"{_flag(missing[0].arg)}: missing; see {event.prog} --help")
+
+
+def _flag(argument: "tyro._arguments.ArgumentDefinition | None") -> str:
+    assert argument is not None
+    return argument.lowered.name_or_flags[0].lstrip("-").rpartition(".")[2].replace("-", "_")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

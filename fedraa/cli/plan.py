@@ -1,0 +1,193 @@
+"""What a run will take, before it is run: costs, delay bound, feasible sets, memory, time to expect."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from rich import box
+from rich.table import Table
+
+from fedraa.cli.display import quantity, say, show
+from fedraa.config.experiment import Experiment
+from fedraa.devices.fleet import Fleet, Floats
+from fedraa.engine.build import RunSpec, build
+from fedraa.engine.forecast import dry_run, first_round
+from fedraa.messages import Task
+from fedraa.methods.catalog import Asynchronous, Rounds
+from fedraa.server.async_rules import Buffer
+from fedraa.submodels.indices import owners
+from schedulers import SCHEDULERS, Scheduler, delay_bound
+
+Ints = npt.NDArray[np.int64]
+
+MOST_CLASSES = 12  # of devices, or shapes of submodels, that are shown one by one
+GROUPS = 10  # that more classes of devices are put into, from fast to slow
+MOST_WIDTHS = 6  # of one submodel
+DRY_STEPS = 20_000  # updates of a dry run; what is beyond follows from the rate
+
+
+def plan(experiment: Experiment) -> None:
+    """Print what the experiment will take; ValueError, as `run` would raise it, if it cannot be run."""
+    spec = build(experiment)
+    schedule = spec.method.schedule
+    if isinstance(schedule, Rounds):
+        tasks = first_round(spec)
+        show(shapes_table(spec, tasks))
+        show(devices_table(spec.fleet, {"task": round_costs(spec, tasks)}))
+        outlook = rounds_outlook(spec, tasks)
+    else:
+        costs = spec.costs().table([part.widths for part in spec.parts])
+        bound = delay_bound(costs) if schedule.delay_bound is None else schedule.delay_bound
+        scheduler = SCHEDULERS[schedule.scheduler](costs, bound)
+        show(fragments_table(spec))
+        show(devices_table(spec.fleet, {str(j): column for j, column in enumerate(costs.T)}, scheduler))
+        say(f"delay bound    {bound:.4g} ({'K*, from the costs' if schedule.delay_bound is None else 'as given'})")
+        if isinstance(schedule, Asynchronous):
+            outlook = async_outlook(spec, costs, scheduler)
+        else:
+            outlook = rounds_outlook(spec, first_round(spec))
+    say(f"server memory  about {quantity(server_bytes(spec), 'B')}")
+    say(f"expected       {outlook}")
+
+
+def fragments_table(spec: RunSpec) -> Table:
+    """The fragments, or the full model: widths, parameters and what training one takes."""
+    owned = owners(spec.traced, spec.index_sets)
+    never = int((owned == 0).sum())
+    title = f"{spec.experiment.model}: {spec.traced.size} parameters, {never} of them never trained"
+    table = _shapes(title, "fragment", "owned", "shared")
+    for number, part in enumerate(spec.parts):
+        holders = owned if part.index is None else owned[part.index]
+        once, more = int((holders == 1).sum()), int((holders > 1).sum())
+        table.add_row(str(number), *_shape(spec, part.widths), str(once), str(more))
+    return table
+
+
+def shapes_table(spec: RunSpec, tasks: Sequence[Task]) -> Table:
+    """The shapes of the submodels of a first round, the commonest first, and what training one takes."""
+    shapes = Counter(task.widths for task in tasks)
+    trained = {task.widths: 1.0 if task.mask is None else float(task.mask.mean()) for task in tasks}
+    shown = shapes.most_common(MOST_CLASSES)
+    title = f"{spec.experiment.model}: {spec.traced.size} parameters; submodels of the first round"
+    if len(shown) < len(shapes):
+        title += f", {len(shown)} of {len(shapes)} shapes"
+    table = _shapes(title, "clients", "unmasked")
+    for widths, clients in shown:
+        table.add_row(str(clients), *_shape(spec, widths), f"{trained[widths]:.0%}")
+    return table
+
+
+def _shapes(title: str, first: str, *last: str) -> Table:
+    table = Table(title=title, box=box.SIMPLE_HEAD)
+    for name in (first, "widths", "parameters", "one way", "per sample", "to train it", *last):
+        table.add_column(name, justify="right")
+    return table
+
+
+def _shape(spec: RunSpec, widths: Sequence[int]) -> list[str]:
+    cost = spec.measure(tuple(widths))
+    listed = " ".join(map(str, widths[:MOST_WIDTHS])) + (" …" if len(widths) > MOST_WIDTHS else "")
+    return [
+        listed or "–",
+        str(cost.params),
+        quantity(cost.bytes, "B"),
+        quantity(cost.flops, "FLOP"),
+        quantity(cost.memory, "B"),
+    ]
+
+
+def devices_table(fleet: Fleet, costs: dict[str, Floats], scheduler: Scheduler | None = None) -> Table:
+    """What a task costs each class of devices; `costs` [N] by fragment. Where a scheduler picks: what is feasible.
+
+    A range covers unequal data or devices of one class; a fragment in brackets is feasible for some of them.
+    """
+    table = Table(title="cost of a task by device", box=box.SIMPLE_HEAD)
+    for name in ("clients", "compute", *costs, *(["feasible", "|S|"] if scheduler else [])):
+        table.add_column(name, justify="right")
+    for clients in device_classes(fleet, np.stack(list(costs.values()), axis=1)):
+        row = [
+            str(len(clients)),
+            _range(fleet.compute[clients]),
+            *(_range(column[clients]) for column in costs.values()),
+        ]
+        if scheduler:
+            sets = [set(scheduler.feasible(client).tolist()) for client in clients.tolist()]
+            every = set.intersection(*sets)
+            row.append(" ".join(str(j) if j in every else f"({j})" for j in sorted(set.union(*sets))))
+            row.append(_range(np.array([len(feasible) for feasible in sets], np.float64)))
+        table.add_row(*row)
+    return table
+
+
+def device_classes(fleet: Fleet, costs: Floats) -> list[Ints]:
+    """The clients of each class of equal devices; where there are many classes, groups from fast to slow."""
+    rows = np.stack([fleet.compute, fleet.downlink, fleet.uplink, fleet.latency, fleet.memory], axis=1)
+    kinds, kind = np.unique(rows, axis=0, return_inverse=True)
+    if len(kinds) <= MOST_CLASSES:
+        return [np.flatnonzero(kind.ravel() == number) for number in range(len(kinds))]
+    return np.array_split(np.argsort(np.nansum(costs, axis=1), kind="stable"), GROUPS)
+
+
+def round_costs(spec: RunSpec, tasks: Sequence[Task]) -> Floats:
+    """The cost of each client's task [N]; NaN for who does not take part."""
+    costs = np.full(len(spec.fleet), np.nan)
+    for task in tasks:
+        costs[task.client] = task.cost
+    return costs
+
+
+def server_bytes(spec: RunSpec) -> int:
+    """The model, and for every client a buffer sent and a buffer returned, each of the largest part."""
+    largest = max(spec.measure(part.widths).bytes for part in spec.parts)
+    return spec.params.nbytes + 2 * len(spec.fleet) * largest
+
+
+def async_outlook(spec: RunSpec, costs: Floats, scheduler: Scheduler) -> str:
+    """What the budget of an asynchronous run will come to, by a dry run."""
+    limits, experiment, update = spec.limits, spec.experiment, spec.method.update
+    dry = dry_run(
+        costs,
+        scheduler,
+        timing=spec.timing,
+        seed=experiment.seed,
+        steps=min(limits.steps or DRY_STEPS, DRY_STEPS),
+        time=limits.time,
+        tasks_per_step=update.size if isinstance(update, Buffer) else 1,
+    )
+    steps, time = float(dry.steps), dry.time
+    if dry.steps == DRY_STEPS:
+        rate = dry.steps / dry.time
+        steps = min(limits.steps or np.inf, np.inf if limits.time is None else rate * limits.time)
+        time = steps / rate
+    shares = " ".join(f"{count / max(1, sum(dry.tasks)):.0%}" for count in dry.tasks)
+    by_fragment = f" ({shares} by fragment)" if len(dry.tasks) > 1 else ""
+    return (
+        f"{steps:.0f} updates in time {time:.4g}{by_fragment}, staleness {dry.staleness_mean:.2f}, "
+        f"at most {dry.staleness_max}{_unless(spec)}"
+    )
+
+
+def rounds_outlook(spec: RunSpec, tasks: Sequence[Task]) -> str:
+    """What the budget of a run in rounds will come to, if they are like the first."""
+    limits = spec.limits
+    longest = max(task.cost for task in tasks)
+    steps = np.inf if limits.steps is None else limits.steps
+    if limits.time is not None:
+        steps = min(steps, limits.time // longest)
+    time = steps * longest
+    return f"{steps:.0f} rounds of {longest:.4g} in time {time:.4g}, if they are like the first{_unless(spec)}"
+
+
+def _unless(spec: RunSpec) -> str:
+    target = spec.limits.accuracy
+    return "" if target is None else f", unless accuracy {target:g} is reached before"
+
+
+def _range(values: Floats) -> str:
+    """`0.2`, or `0.1–0.2` where they differ; `–` for what is nobody's or no device can hold."""
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        return "–"
+    low, high = (f"{value:.3g}" for value in (finite.min(), finite.max()))
+    return low if low == high else f"{low}–{high}"

@@ -1,0 +1,121 @@
+"""Several tasks trained as one batched computation: for models so small that launching kernels takes the longest."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedraa.client.flat_module import PADDING, BatchedModule
+from fedraa.client.local_step import LocalStep
+from fedraa.client.solver import Solver
+from fedraa.client.trainer import Trainer, Work
+from fedraa.messages import Task, Update
+from fedraa.submodels import Traced
+
+
+class BatchedTrainer(Trainer):
+    """Trains up to `stack` tasks of the same shape at once, and no other way in `train_all`.
+
+    What comes out is not bit for bit what it is without stacks, but depends on task, shard, seed and `stack` alone: all
+    stacks are filled up to the same height, all minibatches to a size that follows from the shard's.
+    """
+
+    def __init__(
+        self, traced: Traced, solver: Solver, stack: int, *, seed: int, device: str, fragment_scale: bool, bf16: bool
+    ) -> None:
+        super().__init__(traced, solver, seed=seed, device=device, fragment_scale=fragment_scale, bf16=bf16)
+        self._height = stack
+        self._stacks: dict[tuple[int, ...], BatchedModule] = {}
+
+    def train_all(self, work: Sequence[Work]) -> list[Update]:
+        """Train all of this, of what has the same shape as much at once as a stack holds."""
+        updates: dict[int, Update] = {}
+        alike: dict[object, list[int]] = defaultdict(list)
+        for number, one in enumerate(work):
+            alike[self._shape(one)].append(number)
+        for numbers in alike.values():
+            for start in range(0, len(numbers), self._height):
+                some = numbers[start : start + self._height]
+                updates |= zip(some, self._train_stack([work[number] for number in some]), strict=True)
+        return [updates[number] for number in range(len(work))]
+
+    def _shape(self, work: Work) -> object:
+        """What tasks of one stack have in common."""
+        task = work.task
+        return task.widths, self._batch_rows(len(work.y)), task.lr, task.mask is None, tuple(task.extras)
+
+    def _batch_rows(self, samples: int) -> int:
+        """The rows of a minibatch in a stack: the first power of two that takes a shard of so many, or a minibatch."""
+        return min(self._solver.batch_size, 1 << (samples - 1).bit_length())
+
+    def _train_stack(self, work: Sequence[Work]) -> list[Update]:
+        started = time.perf_counter()
+        filled = [*work, *[work[0]] * (self._height - len(work))]
+        stack = self._stack(work[0].task.widths)
+        whole, labels = stacked([one.task for one in filled]), [one.y for one in filled]
+        local_step = LocalStep(self._solver, stack, whole, labels, self._device, bf16=self._bf16)
+        totals = torch.zeros(self._height, device=self._device)
+        steps = [self._solver.batches(len(one.y)) for one in work]
+        trained: dict[int, Update] = {}
+        for step, batch in enumerate(self._stacked_minibatches(work), 1):
+            totals += local_step.step(*batch)
+            for row in (row for row, last in enumerate(steps) if last == step):
+                task = work[row].task
+                local_step.compress(row)
+                squares = (
+                    {} if local_step.squares is None else {"squares": local_step.squares[row].cpu().numpy().copy()}
+                )
+                trained[row] = Update(
+                    task=task.id,
+                    client=task.client,
+                    fragment=task.fragment,
+                    version=task.version,
+                    params=stack.weights[row].cpu().numpy().copy(),
+                    steps=step,
+                    loss=float(totals[row]) / step,
+                    seconds=0.0,
+                    extras=squares,
+                )
+        seconds = (time.perf_counter() - started) / len(work)
+        return [replace(trained[row], seconds=seconds) for row in range(len(work))]
+
+    def _stacked_minibatches(self, work: Sequence[Work]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Minibatches [height, b, ...] and their labels, PADDING where a shard has no more samples or steps.
+
+        All shards and the order of their samples go to the device first.
+        """
+        most, width = max(len(one.y) for one in work), self._batch_rows(len(work[0].y))
+        steps = max(self._solver.batches(len(one.y)) for one in work)
+        x = np.zeros((self._height, most + 1, *work[0].x.shape[1:]), work[0].x.dtype)
+        y = np.full((self._height, most + 1), PADDING)
+        orders = np.full((steps, self._height, width), most)  # the row of no sample
+        for row, one in enumerate(work):
+            x[row, : len(one.y)], y[row, : len(one.y)] = one.x, one.y
+            batches = chain.from_iterable(self._epochs(one.task, len(one.y)))
+            for step, chosen in enumerate(batches):
+                orders[step, row, : len(chosen)] = chosen
+        inputs, labels, orders_there = self._tensor(x), self._tensor(y), self._tensor(orders)
+        rows = torch.arange(self._height, device=self._device)[:, None]
+        for chosen_there in orders_there:
+            yield inputs[rows, chosen_there], labels[rows, chosen_there]
+
+    def _stack(self, widths: tuple[int, ...]) -> BatchedModule:
+        if widths not in self._stacks:
+            self._stacks[widths] = BatchedModule(self._module(widths), self._height, self._device)
+        return self._stacks[widths]
+
+
+def stacked(tasks: Sequence[Task]) -> Task:
+    """Tasks of one shape as one whose buffers are [height, k]."""
+    masks = [task.mask for task in tasks if task.mask is not None]
+    return replace(
+        tasks[0],
+        params=np.stack([task.params for task in tasks]),
+        mask=np.stack(masks) if masks else None,
+        extras={name: np.stack([task.extras[name] for task in tasks]) for name in tasks[0].extras},
+    )

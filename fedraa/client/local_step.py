@@ -1,0 +1,141 @@
+"""The steps of local training: momentum SGD and the terms that bend its gradient."""
+
+from collections.abc import Sequence
+from types import EllipsisType
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedraa.client.flat_module import BatchedModule, FlatModule
+from fedraa.client.solver import Solver
+from fedraa.client.terms.adversary import Adversary
+from fedraa.client.terms.compression import Compressor
+from fedraa.messages import Task
+from fedraa.submodels import view
+
+EPSILON = 1e-12  # guards divisions by a gradient norm
+
+
+class LocalStep:
+    """The steps of one task: the solver's terms in the order that Solver states.
+
+    With a Stack those of several tasks at once; `task` is then all of them, its buffers are [height, k], and the losses
+    are [height].
+    """
+
+    def __init__(
+        self,
+        solver: Solver,
+        model: FlatModule | BatchedModule,
+        task: Task,
+        labels: Sequence[npt.NDArray[np.int64]],
+        device: torch.device,
+        *,
+        bf16: bool = False,
+    ) -> None:
+        def tensor(array: npt.NDArray[np.generic]) -> Tensor:
+            return torch.tensor(array, device=device)
+
+        self.model = model
+        self.adversary: Adversary | None = None
+        self._solver, self._lr, self._bf16 = solver, task.lr, bf16
+        self._unperturbed = torch.empty_like(model.weights) if solver.sam else model.weights
+        self._compressor = Compressor.parse(solver.compress)
+        self._mask = None if task.mask is None else tensor(task.mask).to(torch.float32)
+        model.load(task.params)
+        self._masked(model.weights)
+        self._anchor = model.weights
+        if solver.proximal or self._compressor.kind != "none":
+            self._anchor = model.weights.clone() if self._mask is not None else view(task.params).to(device)
+        self._velocity = torch.zeros_like(model.weights) if solver.momentum else None
+        self._control = tensor(task.extras["control"]) if solver.control else None
+        self._drift = tensor(task.extras["momentum"]) if "momentum" in task.extras else None
+        self.squares = torch.zeros_like(model.weights) if solver.squares else None
+        self._labels = [torch.from_numpy(np.unique(y)).to(device) for y in labels] if solver.label_masked else None
+
+    def compress(self, row: int | EllipsisType = ...) -> None:
+        """What arrives is the received weights plus the decoded gain on the trained coordinates."""
+        if self._compressor.kind == "none":
+            return
+        w, anchor = self.model.weights[row], self._anchor[row]
+        if self._mask is None:
+            w.copy_(anchor + self._compressor.apply(w - anchor))
+        else:
+            trained = self._mask[row] > 0
+            w[trained] = anchor[trained] + self._compressor.apply((w - anchor)[trained])
+
+    def step(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """One step on a minibatch; returns its loss at the weights before the step."""
+        if self.adversary is not None:
+            self.adversary.ascend(self.loss(self.adversary.perturb(inputs), labels) * len(labels))
+            inputs = self.adversary.perturb(inputs).detach()
+        if isinstance(self.model, BatchedModule) or self.model.whole:
+            loss = self._loss_gradient(inputs, labels)
+            self._descend(..., self.model.gradient)
+        else:
+            loss = self.loss(inputs, labels)
+            self.model.backward_by_piece(loss, lambda piece, g: self._descend(piece, self._masked(g, piece)))
+        return loss.detach()
+
+    def _descend(self, piece: slice | EllipsisType, g: Tensor) -> None:
+        """Takes the step on one piece of the buffer, given its masked gradient, which it uses up."""
+        solver, w = self._solver, self.model.weights[piece]
+        if solver.proximal:
+            g.add_(w, alpha=solver.proximal).sub_(self._anchor[piece], alpha=solver.proximal)
+        if self._control is not None:
+            self._masked(g.add_(self._control[piece]), piece)
+        if self._drift is not None:
+            self._masked(g.mul_(solver.fresh).add_(self._drift[piece], alpha=1 - solver.fresh), piece)
+        if solver.clip:
+            g.mul_(torch.clamp(solver.clip / (_norm(g) + EPSILON), max=1.0))
+        if solver.weight_decay:
+            g.add_(w, alpha=solver.fresh * solver.weight_decay)
+        if self._velocity is None:
+            w.sub_(g, alpha=self._lr)
+        else:
+            w.sub_(self._velocity[piece].mul_(solver.momentum).add_(g), alpha=self._lr)
+
+    def loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Mean cross-entropy; with `label_masked`, logits of labels that the client lacks are set to 0."""
+        if self._bf16:
+            with torch.autocast(inputs.device.type, torch.bfloat16):
+                logits = self.model.logits(inputs).float()
+        else:
+            logits = self.model.logits(inputs)
+        if self._labels is not None:
+            held = logits.new_zeros(len(self._labels), logits.shape[-1])
+            for row, mine in zip(held, self._labels, strict=True):
+                row[mine] = 1.0
+            logits = logits * held.view(*logits.shape[:-2], 1, -1)
+        return self.model.loss(logits, labels)
+
+    def _loss_gradient(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Leaves the masked (SAM) gradient in the body; returns the loss at the unperturbed weights.
+
+        SAM: the gradient at w + rho g/||g||, one norm over all trained coordinates of the client (FedSAM
+        eq. 4; the sign() factor of its eq. 3 is in no later equation), same minibatch for both passes.
+        """
+        w, g = self.model.weights, self.model.gradient
+        loss = self.loss(inputs, labels)
+        self.model.backward(loss)
+        if self.squares is not None:
+            self.squares.addcmul_(g, g)
+        self._masked(g)
+        if self._solver.sam:
+            self._unperturbed.copy_(w)
+            w.add_(g.mul_(self._solver.sam / (_norm(g) + EPSILON)))
+            self.model.backward(self.loss(inputs, labels))
+            self._masked(g)
+            w.copy_(self._unperturbed)
+        return loss
+
+    def _masked(self, g: Tensor, piece: slice | EllipsisType = ...) -> Tensor:
+        return g if self._mask is None else g.mul_(self._mask[piece])
+
+
+def _norm(g: Tensor) -> Tensor:
+    """Of a gradient [k], or of each of [height, k]."""
+    norm: Tensor = torch.linalg.vector_norm(g, dim=-1, keepdim=True)
+    return norm

@@ -1,0 +1,1 @@
+"""Terms of local training, and how a client's update is compressed."""

@@ -1,0 +1,205 @@
+"""The one local training loop: momentum SGD on a dense submodel held in one flat buffer."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from fedraa.client.flat_module import FlatModule
+from fedraa.client.fragment_scale import scale_readers
+from fedraa.client.local_step import LocalStep
+from fedraa.client.solver import Solver
+from fedraa.client.split import SplitBody
+from fedraa.client.terms.adversary import Adversary
+from fedraa.messages import Task, Update
+from fedraa.models import set_scaler_rate
+from fedraa.rng import generator, torch_seed
+from fedraa.submodels import Traced, drop_weights, trainable
+
+FULL_BATCH = 1024  # minibatch of the full-batch gradient: a matter of memory, not of the result
+RESIDENT_BYTES = 2 * 2**30  # of shards that a trainer keeps on a GPU
+BY_PIECE = 2**19  # numbers in a submodel, about what a core's cache holds, from which descent goes by parameter
+
+Shard = tuple[Tensor, Tensor]
+
+
+class Work(NamedTuple):
+    """A task, and the client's shard x [n, ...], y [n]."""
+
+    task: Task
+    x: npt.NDArray[np.generic]
+    y: npt.NDArray[np.int64]
+
+
+class Trainer:
+    """Trains tasks one after another; holds no client's state, only one module per submodel shape.
+
+    The weights of all these modules are in one buffer, their gradients in another, as large as the largest needs.
+
+    A result depends on the task, the shard and the seed alone, never on what was trained before: optimizer
+    buffers start at zero for each task, minibatches and dropout are drawn from (seed, client, turn).
+
+    On a GPU whole shards are kept on the device, those used last, up to `resident_bytes` (None: `RESIDENT_BYTES` on a
+    GPU, 0 elsewhere): then a client must always come with the same shard. With `bf16` the forward pass is computed in
+    bfloat16 where torch's autocast allows it; weights, gradients and updates stay float32.
+    """
+
+    def __init__(
+        self,
+        traced: Traced,
+        solver: Solver,
+        *,
+        seed: int,
+        device: str = "cpu",
+        fragment_scale: bool = False,
+        bf16: bool = False,
+        resident_bytes: int | None = None,
+    ) -> None:
+        self._traced = traced
+        self._solver = solver
+        self._seed = seed
+        self._device = torch.device(device)
+        self._fragment_scale = fragment_scale
+        self._bf16 = bf16
+        self._models: dict[tuple[int, ...], FlatModule] = {}
+        self._weights = self._gradient = torch.empty(0, device=self._device)
+        if resident_bytes is None:
+            resident_bytes = RESIDENT_BYTES if self._device.type == "cuda" else 0
+        self._resident_bytes, self._held = resident_bytes, 0
+        self._resident: OrderedDict[int, Shard] = OrderedDict()
+
+    def train(self, task: Task, x: npt.NDArray[np.generic], y: npt.NDArray[np.int64]) -> Update:
+        """Train the task's submodel on the client's shard x [n, ...], y [n]."""
+        started = time.perf_counter()
+        self._seed_dropout(task)
+        model = self._model(task.widths)
+        local_step = LocalStep(self._solver, model, task, [y], self._device, bf16=self._bf16)
+        extras: dict[str, Tensor] = {}
+        if self._solver.full_gradient:
+            extras["gradient"] = self._full_gradient(local_step, x, y)
+        if self._solver.adversary:
+            local_step.adversary = Adversary(self._tensor(task.extras["adversary"]), torch.Size(x.shape[1:]))
+        total = torch.zeros((), device=self._device)
+        steps = 0
+        for inputs, labels in self._minibatches(task, x, y):
+            total += local_step.step(inputs, labels)
+            steps += 1
+        local_step.compress()
+        if local_step.squares is not None:
+            extras["squares"] = local_step.squares
+        if local_step.adversary is not None:
+            extras["adversary"] = local_step.adversary.state.detach()
+        del local_step  # its buffers, before the weights are copied
+        return Update(
+            task=task.id,
+            client=task.client,
+            fragment=task.fragment,
+            version=task.version,
+            params=model.weights.cpu().numpy().copy(),
+            steps=steps,
+            loss=float(total) / steps,
+            seconds=time.perf_counter() - started,
+            extras={name: tensor.cpu().numpy() for name, tensor in extras.items()},
+        )
+
+    def train_all(self, work: Sequence[Work]) -> list[Update]:
+        """Train all of this."""
+        return [self.train(*one) for one in work]
+
+    def _seed_dropout(self, task: Task) -> None:
+        """Seeds the one generator that is drawn from: torch.manual_seed asks for a traceback per kind of device."""
+        seed = torch_seed(self._seed, "dropout", task.client, task.turn)
+        if self._device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+        else:
+            torch.default_generator.manual_seed(seed)
+
+    def _full_gradient(self, local_step: LocalStep, x: npt.NDArray[np.generic], y: npt.NDArray[np.int64]) -> Tensor:
+        """The gradient of the mean loss over the whole shard, with weight decay, at the received weights [k]."""
+        total = torch.zeros_like(local_step.model.weights)
+        for start in range(0, len(y), FULL_BATCH):
+            rows = np.arange(start, min(start + FULL_BATCH, len(y)))
+            inputs, labels = self._batch(x, y, rows)
+            local_step.model.backward(local_step.loss(inputs, labels))
+            total.add_(local_step.model.gradient, alpha=len(rows) / len(y))
+        return total.add_(local_step.model.weights, alpha=self._solver.weight_decay)
+
+    def _minibatches(
+        self, task: Task, x: npt.NDArray[np.generic], y: npt.NDArray[np.int64]
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """The task's minibatches, from the device if its shard is there."""
+        shard = self._on_device(task.client, x, y)
+        for batches in self._epochs(task, len(y)):
+            if shard is None:
+                yield from (self._batch(x, y, order) for order in batches)
+            else:
+                rows = self._tensor(np.concatenate(batches))
+                for start in range(0, len(rows), self._solver.batch_size):
+                    chosen = rows[start : start + self._solver.batch_size]
+                    yield shard[0].index_select(0, chosen), shard[1].index_select(0, chosen)
+
+    def _epochs(self, task: Task, samples: int) -> Iterator[list[npt.NDArray[np.int64]]]:
+        """The samples of each minibatch: a new permutation per epoch; the last of an epoch may be smaller."""
+        rng = generator(self._seed, "batches", task.client, task.turn)
+        size, left = self._solver.batch_size, self._solver.batches(samples)
+        while left > 0:
+            order = rng.permutation(samples)
+            yield [order[start : start + size] for start in range(0, samples, size)[:left]]
+            left -= -(-samples // size)
+
+    def _on_device(self, client: int, x: npt.NDArray[np.generic], y: npt.NDArray[np.int64]) -> Shard | None:
+        """The client's shard on the device; None if it is not kept there. The longest unused make room."""
+        size = x.nbytes + y.nbytes
+        if client in self._resident:
+            self._resident.move_to_end(client)
+        elif size > self._resident_bytes:
+            return None
+        else:
+            while self._held + size > self._resident_bytes:
+                _, dropped = self._resident.popitem(last=False)
+                self._held -= sum(tensor.nbytes for tensor in dropped)
+            # torch.tensor copies: on a CPU a view of the object store would be kept alive
+            self._resident[client] = (torch.tensor(x, device=self._device), torch.tensor(y, device=self._device))
+            self._held += size
+        return self._resident[client]
+
+    def _batch(
+        self, x: npt.NDArray[np.generic], y: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
+    ) -> tuple[Tensor, Tensor]:
+        return self._tensor(x.take(rows, axis=0)), self._tensor(y.take(rows))
+
+    def _tensor(self, array: npt.NDArray[np.generic]) -> Tensor:
+        return torch.from_numpy(array).to(self._device)
+
+    def _module(self, widths: tuple[int, ...]) -> nn.Module:
+        """A submodel of this shape, without weights."""
+        module = self._traced.skeleton(widths)
+        drop_weights(module)
+        set_scaler_rate(module, rate(self._traced, widths))
+        if self._fragment_scale:
+            scale_readers(module, self._traced, widths)
+        return SplitBody(module, self._solver.split) if self._solver.split else module
+
+    def _model(self, widths: tuple[int, ...]) -> FlatModule:
+        if widths not in self._models:
+            module = self._module(widths)
+            size = sum(parameter.numel() for parameter in trainable(module))
+            held = 0 if size >= BY_PIECE and not self._solver.needs_whole_gradient else size
+            sizes = max(size, len(self._weights)), max(held, len(self._gradient))
+            if sizes != (len(self._weights), len(self._gradient)):
+                self._models.clear()  # the old buffers go before the new come
+                self._weights = self._gradient = torch.empty(0)
+                self._weights, self._gradient = (torch.empty(length, device=self._device) for length in sizes)
+            self._models[widths] = FlatModule(module, self._weights[:size], self._gradient[:size] if held else None)
+        return self._models[widths]
+
+
+def rate(traced: Traced, widths: tuple[int, ...]) -> float:
+    """The width share of a cut: mean over the groups, as HeteroFL's model rate where all are cut alike."""
+    shares = [kept / group.size for kept, group in zip(widths, traced.groups, strict=True)]
+    return sum(shares) / len(shares) if shares else 1.0

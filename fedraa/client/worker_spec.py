@@ -1,0 +1,48 @@
+"""What a worker is made from, wherever it runs: the model and the solver, without the data."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fedraa.client.batched_trainer import BatchedTrainer
+from fedraa.client.evaluator import Evaluator
+from fedraa.client.solver import Solver
+from fedraa.client.trainer import Trainer
+from fedraa.data import Federated
+from fedraa.submodels import Traced
+
+
+@dataclass(frozen=True, eq=False)
+class WorkerSpec:
+    """Picklable; makes the two things a worker does."""
+
+    traced: Traced
+    solver: Solver
+    seed: int
+    fragment_scale: bool
+    bf16: bool = False
+    stack: int = 1
+
+    def trainer(self, device: str) -> Trainer:
+        given: dict[str, Any] = {
+            "seed": self.seed,
+            "device": device,
+            "fragment_scale": self.fragment_scale,
+            "bf16": self.bf16,
+        }
+        if self.stack > 1:
+            return BatchedTrainer(self.traced, self.solver, self.stack, **given)
+        return Trainer(self.traced, self.solver, **given)
+
+    def evaluator(self, data: Federated, device: str) -> Evaluator:
+        return Evaluator(self.traced, data, device=device)
+
+
+def choose_device(device: str) -> str:
+    """The torch device that `auto` stands for here; ValueError if there is no such device."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device: cuda was asked for, but torch finds no CUDA device here; use cpu or auto")
+    return device

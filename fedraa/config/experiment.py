@@ -1,0 +1,226 @@
+"""What one run is: typed, validated on construction, saved with its results."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+ADDRESS = re.compile(r"auto|(ray://)?([\w.-]+|\[[\w.:]+\]):\d{1,5}")
+
+
+class Experiment(BaseModel):
+    """One run of one method; every field is a command-line flag of the same name.
+
+    Fields that default to None take the method's own value, or none.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    method: str = "fed-raa"
+    """A named method, see `fedraa methods`."""
+    dataset: str = "digits"
+    """digits, mnist, fashion-mnist, emnist, cifar10, cifar100, agnews, or a .npz file."""
+    data_dir: Path | None = None
+    """Where the datasets lie."""
+    model: str = "mlp"
+    """A model's name or package.module:callable."""
+    hidden: tuple[Count, ...] = (200,)
+    """Hidden widths of the mlp."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Dropout of the models that have one."""
+
+    clients: Count = 10
+    """Number of clients."""
+    partition: Literal["iid", "dirichlet", "labels"] = "iid"
+    """How training data is dealt to the clients."""
+    dirichlet: Positive = 0.5
+    """Concentration of the Dirichlet partition."""
+    labels_per_client: Count = 2
+    """Labels per client of the labels partition."""
+
+    capabilities: str = "1:0.5,3:0.5"
+    """Tiers (capability:share,...), lognormal:S, uniform:LOW:HIGH, zipf:A, or a .csv file of devices."""
+    units: Literal["relative", "physical"] = "relative"
+    """Units of the devices: relative to the full model, or FLOP/s, bytes/s, seconds and bytes."""
+    availability: Path | None = None
+    """A .csv file of when devices are there: a row with client, start and end for every span."""
+    availability_period: Positive | None = None
+    """The spans repeat with this period, on the run's clock."""
+    jitter: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """A task's duration varies uniformly by this share of its cost."""
+
+    fragments: Count | None = None
+    """Number of fragments (default 4, or as many as there are ratios)."""
+    ratios: tuple[Positive, ...] | None = None
+    """Share of every width group in each fragment (default: Table 4 of the Fed-RAA paper)."""
+    fragment_scale: bool = False
+    """Scale a fragment's activations by the inverse of its share while it trains."""
+    scheduler: Literal["gre-raa", "random", "minimum-priority", "offline"] | None = None
+    """Who trains which fragment."""
+    delay_bound: Positive | None = None
+    """The longest task that Gre-RAA gives out, in time units (default: K* from the costs)."""
+    mixing: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Weight of an update in the asynchronous mix."""
+    staleness: Literal["constant", "polynomial", "hinge"] | None = None
+    """How that weight falls with staleness."""
+    server_lr: Positive | None = None
+    """Step length of the server along the mean gain of a round."""
+
+    buffer_size: Count | None = None
+    """Arrivals per server update of a buffered method."""
+    participation: str | None = None
+    """Who takes part in a round: all, sample:K or bernoulli:P."""
+    capacities: tuple[Annotated[float, Field(gt=0, le=1)], ...] | None = None
+    """Shares of the model that clients can train, dealt out in turn."""
+    redraw: bool | None = None
+    """Draw every client's capacity anew each round."""
+    mask_level: Literal["L", "S", "MIX"] | None = None
+    """Regions that a client trains: 2 of 4, 1 of 4, or half the clients each."""
+    uncovered_every: Annotated[int, Field(ge=0)] | None = None
+    """Every so many rounds all clients train the same regions; 0 is never."""
+    stride: Annotated[int, Field(ge=0)] | None = None
+    """Units that a rolling window moves on per round."""
+    shuffled: bool | None = None
+    """Permute the blocks of every cycle, or keep their order."""
+    density: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Share of the weights that pruning keeps."""
+    reprune_every: Count | None = None
+    """Choose the pruned weights anew every so many rounds."""
+    split: Count | None = None
+    """Layers on the client in split learning."""
+
+    lr: Positive = 0.05
+    """Local learning rate."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Local momentum."""
+    batch_size: Count = 32
+    """Local minibatch size."""
+    local_epochs: Count = 5
+    """Passes over the client's data per task."""
+    local_steps: Count | None = None
+    """Minibatches per task, instead of epochs."""
+    lr_schedule: str = "constant"
+    """constant, exponential:0.998, steps:150,250:0.1 or cosine:100, by server updates or rounds."""
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Local weight decay."""
+    clip: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Bound on the norm of a local gradient; 0 is off."""
+    compress: str = "none"
+    """How a client sends its gain back: none, topk:SHARE or 8bit."""
+    proximal: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Weight of the proximal term."""
+    sam: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Radius of sharpness-aware minimisation; 0 is off."""
+
+    fresh: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Weight of the fresh gradient beside the server's momentum (alpha of FedCM, beta of MoFedSAM)."""
+
+    updates: Count | None = None
+    """End after so many server updates (asynchronous methods)."""
+    rounds: Count | None = None
+    """End after so many rounds (synchronous methods)."""
+    time: Positive | None = None
+    """End at this time on the run's clock."""
+    target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
+    """End when the test accuracy reaches this."""
+    eval_every: Count | None = None
+    """Evaluate every so many updates (default: one per client) or rounds (default 1)."""
+    checkpoint_every: Count | None = None
+    """Checkpoint every so many updates or rounds (default: about every 10 seconds)."""
+    max_update_norm: Positive | None = None
+    """Refuse updates whose Euclidean norm is over this (default: no bound)."""
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Seed of everything random."""
+
+    engine: Literal["ray", "local"] = "ray"
+    """Worker processes on Ray, or this process alone."""
+    workers: Count | None = None
+    """Worker actors (default: one per core, at most one per client)."""
+    threads_per_worker: Count = 1
+    """Threads of each worker."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where workers train."""
+    bf16: bool = False
+    """Forward passes of training in bfloat16."""
+    stack: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Tasks of the same shape that a worker trains as one batched computation: for small models on a GPU."""
+    clock: Literal["virtual", "wall"] = "virtual"
+    """Modelled durations, or real ones."""
+    time_scale: Positive = 1.0
+    """Real seconds per time unit of the cost model, on the wall clock."""
+    address: str | None = None
+    """A running Ray cluster to attach to: auto, HOST:PORT, or ray://HOST:PORT for one that is elsewhere."""
+    placement: Literal["pack", "spread"] = "pack"
+    """Workers fill the nodes of the cluster one after another, or are dealt out to all."""
+    resources: tuple[str, ...] | None = None
+    """Workers and Ray resources for each tier of capabilities: COUNT:NAME=AMOUNT,... once per tier."""
+    server_node: str | None = None
+    """Where the server lives: a node's id, address or name, or a resource that it has (default: the driver's node)."""
+    server_shards: Count = 1
+    """Actors over which the fragments of an asynchronous method are spread; one is the server itself."""
+    data_on_nodes: bool = False
+    """Every node reads the dataset by itself, from its own data_dir, instead of being sent it."""
+    out: Path | None = None
+    """The run directory to write (default: a new one under runs/)."""
+    quiet: bool = False
+    """No progress, no table."""
+
+    def __init__(self, **values: object) -> None:
+        """Raises ValueError with one sentence: the field, the value and what is allowed."""
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ValueError(_one_sentence(error)) from None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.ratios is not None:
+            if abs(sum(self.ratios) - 1) > 1e-6:
+                raise ValueError(f"ratios: {_list(self.ratios)} sum to {sum(self.ratios):g}; they must sum to 1")
+            if self.fragments is not None and self.fragments != len(self.ratios):
+                raise ValueError(
+                    f"fragments: {self.fragments} does not match the {len(self.ratios)} ratios "
+                    f"{_list(self.ratios)}; give one of the two"
+                )
+        on_ray = {
+            "address": None,
+            "resources": None,
+            "server_node": None,
+            "server_shards": 1,
+            "data_on_nodes": False,
+            "placement": "pack",
+        }
+        for field, default in on_ray.items():
+            if (value := getattr(self, field)) != default and self.engine != "ray":
+                raise ValueError(f"{field}: {value!r} needs engine ray, not {self.engine}")
+        if self.address is not None and not ADDRESS.fullmatch(self.address):
+            raise ValueError(f"address: got {self.address!r}; takes auto, HOST:PORT or ray://HOST:PORT")
+        if self.resources is not None:
+            self._check_resources(self.resources)
+        return self
+
+    def _check_resources(self, resources: tuple[str, ...]) -> None:
+        from fedraa.devices.worker_groups import group_of_clients, parse_group  # they take seconds to import
+
+        groups = [parse_group(text) for text in resources]
+        group_of_clients(groups, self.capabilities, self.clients)
+        total = sum(group.workers for group in groups)
+        if self.workers not in (None, total):
+            raise ValueError(f"workers: {self.workers} does not match the {total} of resources; give one of the two")
+
+
+def _list(values: tuple[float, ...]) -> str:
+    return " ".join(f"{value:g}" for value in values)
+
+
+def _one_sentence(error: ValidationError) -> str:
+    """The first thing wrong with a configuration: field, value, what is allowed."""
+    first = error.errors(include_url=False)[0]
+    message = first["msg"].removeprefix("Value error, ")
+    if not first["loc"]:
+        return message
+    field = first["loc"][0]
+    return f"{field}: got {first['input']!r}; {message[0].lower()}{message[1:]}"

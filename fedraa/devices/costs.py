@@ -1,0 +1,146 @@
+"""What tasks cost: from submodels, shards and devices to the table c[n, j] that the schedulers read."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraa.client.solver import Solver
+from fedraa.client.split import Stem
+from fedraa.client.terms.compression import Compressor
+from fedraa.devices.fleet import REFERENCE_EPOCHS, Fleet, Floats, Load
+from fedraa.rundir.checkpoint import State
+from fedraa.submodels.cost import Cost
+
+Widths = tuple[int, ...]
+BYTES = 4  # of one float32 parameter
+# Real durations of a client that its speed is judged by; the median of a few forgets and forgives outliers.
+REMEMBERED = 5
+# Times that a table follows what was observed while every client is observed once: making one looks at them all.
+TABLES = 64
+
+
+class CostModel:
+    """The modelled duration, FLOPs and bytes of any task.
+
+    `sizes` [N] are the clients' training samples, `measure` gives the cost of a submodel shape, `unit` is the
+    length of one cost unit on the run's clock (seconds on the wall clock, 1 on the virtual one). With a `stem`
+    the client trains and sends that alone, and activations cross; the server's part is not on its bill.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        sizes: npt.NDArray[np.int64],
+        solver: Solver,
+        measure: Callable[[Widths], Cost],
+        full: Widths,
+        *,
+        unit: float = 1.0,
+        stem: Stem | None = None,
+    ) -> None:
+        self.fleet = fleet
+        self._sizes = sizes
+        self._mean_size = float(sizes.mean())
+        self._solver = solver
+        self._measure = measure
+        self._full = measure(full)
+        self._unit = unit
+        self._stem = stem
+        self.compressor = Compressor.parse(solver.compress)
+        self._ratios: dict[int, list[float]] = {}
+        self._fresh: list[tuple[int, float]] = []
+
+    def load(
+        self,
+        widths: Widths,
+        passed: npt.NDArray[np.float64] | float,
+        down: npt.NDArray[np.float64] | float,
+        up: npt.NDArray[np.float64] | float,
+    ) -> Load:
+        """What one task asks of a device, in the fleet's units.
+
+        `passed` training samples go forward and backward (a sample of SAM's goes twice), `down` and `up` bytes
+        move.
+        """
+        cost = self._trained(widths)
+        if not self.fleet.relative:
+            return Load(work=cost.flops * passed, down=down, up=up, memory=cost.memory)
+        work = cost.params / self._full.params * (passed / (self._mean_size * REFERENCE_EPOCHS))
+        return Load(
+            work=work,
+            down=down / self._full.bytes,
+            up=up / self._full.bytes,
+            memory=cost.memory / self._full.memory,
+        )
+
+    def cost(self, widths: Widths, client: int, down: float, up: float) -> float:
+        """The modelled duration of one task that moves so many bytes, before jitter, on the run's clock.
+
+        What was observed is not in it: it is how long the wall clock holds an update back, and a delay once seen
+        would otherwise be simulated, and so seen, ever after.
+        """
+        passed = self._solver.passed_samples(int(self._sizes[client]))
+        return float(self.fleet.cost(self.load(widths, passed, down, up), client)) * self._unit
+
+    def flops(self, widths: Widths, client: int) -> float:
+        """FLOPs of one task on the client."""
+        return self._trained(widths).flops * self._solver.passed_samples(int(self._sizes[client]))
+
+    def sent(self, widths: Widths) -> int:
+        """Bytes of a submodel on the wire, one way."""
+        return self._trained(widths).bytes
+
+    def crossing(self, client: int) -> int:
+        """Bytes of activations, and as many of their gradients, that cross a split model in one task, in all passes."""
+        if self._stem is None:
+            return 0
+        return BYTES * self._stem.activations * self._solver.passed_samples(int(self._sizes[client]))
+
+    def table(self, shapes: Sequence[Widths]) -> Floats:
+        """c[n, j] [N, M] of one task on each of the shapes, as far as is known; infinite where it cannot be held."""
+        sizes, shard = np.unique(self._sizes, return_inverse=True)
+        passed = np.array([self._solver.passed_samples(int(size)) for size in sizes], np.float64)[shard]
+        columns = []
+        for widths in shapes:
+            load = self.load(widths, passed, *self._moved(widths))
+            columns.append(np.where(self.fleet.fits(load), self.fleet.cost(load), np.inf))
+        table = np.stack(columns, axis=1) * self._unit
+        for client in self._ratios:
+            table[client] *= self._speed(client)
+        return table
+
+    def observe(self, widths: Widths, client: int, real: float) -> bool:
+        """Learn from a real duration: the client's row of later tables is scaled by the median of its last ratios.
+
+        Returns whether tables are others now; in a fleet of over `TABLES` clients that takes several observations.
+        """
+        self._fresh.append((client, real / self.cost(widths, client, *self._moved(widths))))
+        if len(self._fresh) < -(-len(self._sizes) // TABLES):
+            return False
+        for who, ratio in self._fresh:
+            ratios = self._ratios.setdefault(who, [])
+            ratios.append(ratio)
+            del ratios[:-REMEMBERED]
+        self._fresh.clear()
+        return True
+
+    def state(self) -> State:
+        ratios = {str(client): ratios for client, ratios in self._ratios.items()}
+        return {"ratios": ratios, "fresh": [[client, ratio] for client, ratio in self._fresh]}
+
+    def restore(self, state: State) -> None:
+        self._ratios = {int(client): list(ratios) for client, ratios in state["ratios"].items()}
+        self._fresh = [(client, ratio) for client, ratio in state["fresh"]]
+
+    def _trained(self, widths: Widths) -> Cost:
+        return self._measure(widths) if self._stem is None else self._stem.cost
+
+    def _moved(self, widths: Widths) -> tuple[int, int]:
+        """Bytes down and up of a dense submodel."""
+        sent = self.sent(widths)
+        return sent, self.compressor.bytes(sent // BYTES)
+
+    def _speed(self, client: int) -> float:
+        ratios = self._ratios.get(client)
+        return float(np.median(ratios)) if ratios else 1.0

@@ -1,0 +1,49 @@
+"""Crews: the workers of one kind, which train the clients of one tier of devices."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedraa.devices.fleet import tier_sizes
+from fedraa.messages import Index
+
+FORM = "COUNT:NAME=AMOUNT,..., as in 2:CPU=1,GPU=0.5"
+
+
+@dataclass(frozen=True)
+class WorkerGroup:
+    """So many workers, each of which takes `needs` of the cluster: amounts of Ray's resources by their names."""
+
+    workers: int
+    needs: Mapping[str, float]
+
+
+def parse_group(text: str) -> WorkerGroup:
+    """`2:CPU=1,GPU=0.5`: two workers, each with a core and half a GPU."""
+    count, _, needs = text.partition(":")
+    pairs = [part.partition("=")[::2] for part in needs.split(",")]
+    if not count.isdecimal() or int(count) < 1 or not all(name for name, _ in pairs):
+        raise ValueError(f"resources: got {text!r}; takes {FORM}, once for every tier of capabilities")
+    return WorkerGroup(int(count), {name: _amount(text, amount) for name, amount in pairs})
+
+
+def group_of_clients(groups: Sequence[WorkerGroup], capabilities: str, clients: int) -> Index:
+    """The crew that trains each client, int64 [clients]; ValueError unless there is one crew for every tier."""
+    sizes = tier_sizes(capabilities, clients)
+    if len(sizes) != len(groups):
+        raise ValueError(
+            f"resources: {len(groups)} kinds of workers for the {len(sizes)} tiers of capabilities {capabilities!r}; "
+            "give one for every tier, in their order"
+        )
+    return np.repeat(np.arange(len(groups)), sizes)
+
+
+def _amount(text: str, amount: str) -> float:
+    try:
+        value = float(amount)
+    except ValueError:
+        value = np.nan
+    if not 0 <= value < np.inf:
+        raise ValueError(f"resources: {amount!r} in {text!r} is no amount; takes {FORM}")
+    return value

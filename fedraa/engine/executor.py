@@ -1,0 +1,128 @@
+"""Where tasks are trained. The in-process pool; the Ray one is its twin in `actors`."""
+
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
+
+from fedraa.client import Evaluator, Trainer, Work
+from fedraa.data import Federated
+from fedraa.messages import Evaluation, Fault, Task, Update, Vector
+
+
+class PendingEvaluation(Protocol):
+    """An evaluation under way."""
+
+    @property
+    def params(self) -> Vector:
+        """The model that is evaluated, as it stood [d]; read-only."""
+
+    def result(self, timeout: float) -> Evaluation | None:
+        """The evaluation; None if it is not there within `timeout` seconds."""
+
+
+class Executor(Protocol):
+    """Takes tasks, gives updates; a task that fails comes back as a Fault, for the loop to decide on."""
+
+    workers: int
+
+    def share(self, params: Vector) -> Vector:
+        """The buffer where workers read it too, so that it is held but once; it never changes again."""
+
+    def submit(self, task: Task, due: float) -> None:
+        """Train the task some time; tasks due earlier go first."""
+
+    def wait(self, task: int, timeout: float) -> Update | Fault | None:
+        """The outcome of this very task, or a fault of none; None if there is none within `timeout` seconds."""
+
+    def ready(self, timeout: float) -> list[Update | Fault]:
+        """The outcomes that arrived, in the order of arrival; waits up to `timeout` seconds for the first."""
+
+    def evaluate(self, params: Vector) -> PendingEvaluation:
+        """Starts an evaluation of the full model [d], which may change meanwhile."""
+
+    def busy(self) -> tuple[int, int]:
+        """How many workers have work, and how many there are."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """An evaluation that is there."""
+
+    params: Vector
+    evaluation: Evaluation
+
+    def result(self, timeout: float) -> Evaluation:
+        return self.evaluation
+
+
+class _Dropped(Exception):
+    """Training is broken off."""
+
+
+class LocalExecutor:
+    """Trains in this process, a task or a `stack` of them at a time, when an outcome is asked for, however long."""
+
+    workers = 1
+
+    def __init__(self, trainer: Trainer, evaluator: Evaluator, data: Federated, stack: int = 1) -> None:
+        self._trainer = trainer
+        self._stack = stack
+        self._evaluator = evaluator
+        self._data = data
+        self._tasks: OrderedDict[int, Task] = OrderedDict()
+        self._trained: dict[int, Update] = {}
+        self._training = False
+
+    def share(self, params: Vector) -> Vector:
+        return params
+
+    def submit(self, task: Task, due: float) -> None:
+        self._tasks[task.id] = task
+
+    def wait(self, task: int, timeout: float) -> Update | Fault | None:
+        if task not in self._trained:
+            try:
+                self._training = True
+                try:
+                    self._train(task)
+                finally:
+                    self._training = False
+            except _Dropped:
+                return None
+        del self._tasks[task]
+        return self._trained.pop(task)
+
+    def _train(self, task: int) -> None:
+        """Trains this task and, in a stack, the next ones of its shape."""
+        first = self._tasks[task]
+        waiting = (one for number, one in self._tasks.items() if number not in self._trained and one is not first)
+        alike = (one for one in waiting if one.widths == first.widths)
+        some = [first, *islice(alike, self._stack - 1)]
+        updates = self._trainer.train_all([Work(one, *self._data.client(one.client)) for one in some])
+        self._trained |= {update.task: update for update in updates}
+
+    def ready(self, timeout: float) -> list[Update | Fault]:
+        if not self._tasks:
+            time.sleep(timeout)
+            return []
+        outcome = self.wait(next(iter(self._tasks)), timeout)
+        return [] if outcome is None else [outcome]
+
+    def busy(self) -> tuple[int, int]:
+        return int(bool(self._tasks)), 1
+
+    def evaluate(self, params: Vector) -> PendingEvaluation:
+        return Evaluated(params.copy(), self._evaluator.evaluate(params))
+
+    def drop(self) -> None:
+        """Breaks off what is being trained; for a signal handler, which runs in the midst of it."""
+        if self._training:
+            raise _Dropped
+
+    def close(self) -> None:
+        self._tasks.clear()
+        self._trained.clear()

@@ -1,0 +1,323 @@
+"""The event loop: one for the virtual and the wall clock, over any pool of workers.
+
+A task leaves at t and is due at t + cost * jitter on the run's clock. On the virtual clock nothing sleeps:
+updates are committed in the order in which they are due, and the loop waits for a worker only when the very
+next update is not there yet. On the wall clock an update is committed once it has arrived and is due: a
+worker that is faster than the device it stands for is held back, a slower one is taken as it comes.
+"""
+
+import heapq
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from math import inf
+from threading import Event
+
+from fedraa.devices.availability import Timing
+from fedraa.engine.executor import Executor, PendingEvaluation
+from fedraa.messages import Fault, Task, Update
+from fedraa.rundir.checkpoint import State
+from fedraa.rundir.history import EventLog
+from fedraa.rundir.profile import Stopwatch
+from fedraa.server.base import Server
+from fedraa.server.validation import refuse
+
+ATTEMPTS = 4  # of one task, before the run gives up
+SAVE_SECONDS = 10.0  # between checkpoints, if the steps do not say when; what a death costs at most
+SAVE_PAUSE = 20  # and at least so many times what the last one took
+ASIDE = 4  # evaluations under way at a time, before the loop waits for the first of them
+POLL = 0.1  # seconds that one move waits before the loop looks around
+
+
+class RunFailed(Exception):
+    """The run cannot go on; the message says why in one sentence."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a run ends, whichever comes first; None is no limit."""
+
+    steps: int | None
+    time: float | None
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is, for whoever watches; `staleness` is a mean that forgets, over about ten commits."""
+
+    step: int
+    t: float
+    accuracy: float | None
+    in_flight: int
+    limits: Limits
+    staleness: float
+    busy: int
+    workers: int
+    mixed: float = 0.0
+    """Seconds that the last commit took."""
+
+
+@dataclass(frozen=True)
+class _Evaluating:
+    """An evaluation under way: of the model as of when."""
+
+    step: int
+    t: float
+    result: PendingEvaluation
+
+
+class Loop:
+    """Runs a server to one of its limits, by moves between which loop, server and log are consistent.
+
+    `save` is called at the start and with every `checkpoint_every` steps, or where that is None every
+    `SAVE_SECONDS` of real time; `stop`, once set by whomever, ends the loop after the move under way.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        executor: Executor,
+        log: EventLog,
+        *,
+        limits: Limits,
+        eval_every: int,
+        checkpoint_every: int | None,
+        timing: Timing,
+        wall: bool,
+        max_update_norm: float | None,
+        save: Callable[[], None],
+        stop: Event,
+        watch: Callable[[Progress], None] = lambda progress: None,
+    ) -> None:
+        self.server, self.executor, self.log = server, executor, log
+        self._limits, self._eval_every, self._every = limits, eval_every, checkpoint_every
+        self._timing, self._wall = timing, wall
+        self._max_update_norm = max_update_norm
+        self._save, self._stop, self._watch = save, stop, watch
+        self._now = 0.0
+        self._started = time.monotonic()
+        self._tasks: dict[int, tuple[Task, float]] = {}
+        self._due: list[tuple[float, int]] = []
+        self._arrived: dict[int, Update] = {}
+        self._there: list[tuple[float, int]] = []  # a heap of what has arrived, by when it is due
+        self._failures: dict[int, int] = {}
+        self._waiting: deque[int] = deque()
+        self._pending: deque[_Evaluating] = deque()
+        self._evaluated = self._saved = -1  # steps
+        self._save_at = 0.0
+        self._accuracy: float | None = None
+        self.time_to_target: float | None = None
+        self.server_time, self.worker_time = Stopwatch(), Stopwatch()
+
+    def begin(self) -> None:
+        """Start anew."""
+        self._waiting.extend(self.server.begin())
+
+    def state(self) -> State:
+        """All that is needed to go on; what workers are at is not, they begin it again."""
+        return {
+            "server": self.server.state(),
+            "log": self.log.state(),
+            "now": self._now,
+            "clock": self._clock(),
+            "due": [[number, due] for number, (_, due) in self._tasks.items()],
+            "waiting": list(self._waiting),
+            "pending": [{"step": one.step, "t": one.t, "params": one.result.params} for one in self._pending],
+            "evaluated": self._evaluated,
+            "saved": self._saved,
+            "accuracy": self._accuracy,
+            "time_to_target": self.time_to_target,
+            "server_time": dict(self.server_time.seconds),
+            "worker_time": dict(self.worker_time.seconds),
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from there."""
+        self.server.restore(state["server"])
+        self.log.restore(state["log"])
+        self._now = state["now"]
+        self._started = time.monotonic() - state["clock"]
+        for number, due in state["due"]:
+            self._send(self.server.task_table.in_flight[number].task, due)
+        self._waiting.extend(state["waiting"])
+        for one in state["pending"]:
+            self._pending.append(_Evaluating(one["step"], one["t"], self.executor.evaluate(one["params"])))
+        self._evaluated, self._saved = state["evaluated"], state["saved"]
+        self._accuracy, self.time_to_target = state["accuracy"], state["time_to_target"]
+        self.server_time.seconds.update(state["server_time"])
+        self.worker_time.seconds.update(state["worker_time"])
+
+    def run(self) -> str | None:
+        """Runs to the end; returns which limit ended it (steps, time or accuracy), or None if it was stopped."""
+        reason = None
+        while reason is None and not self._stop.is_set():
+            reason = self._move()
+        return reason
+
+    @property
+    def now(self) -> float:
+        return self._now
+
+    def _move(self) -> str | None:
+        """Do what is next; returns the limit that has ended the run once all is done."""
+        reason, step = self._ended(), self.server.step
+        if self._evaluated != step and (reason is not None or step % self._eval_every == 0):
+            with self.server_time.on("evaluate"):
+                if len(self._pending) < ASIDE or self._collect(POLL):
+                    self._evaluate()
+        elif self._pending and (reason is not None or self._limits.accuracy is not None):
+            with self.server_time.on("evaluate"):
+                self._collect(POLL)
+        elif reason is not None:
+            return reason
+        elif self._waiting:
+            with self.server_time.on("dispatch"):
+                self._offer()
+        elif self._checkpoint_is_due():
+            with self.server_time.on("save"):
+                self._checkpoint()
+        elif (update := self._next_real() if self._wall else self._next_virtual()) is not None:
+            self.worker_time.seconds["train"] += update.seconds
+            before = self.server_time.seconds["mix"]
+            with self.server_time.on("mix"):
+                self._waiting.extend(self.server.commit(update, self._now))
+            self._report(self.server_time.seconds["mix"] - before)
+        return None
+
+    def _report(self, mixed: float) -> None:
+        self._watch(
+            Progress(
+                self.server.step,
+                self._now,
+                self._accuracy,
+                len(self._tasks),
+                self._limits,
+                self.server.task_table.staleness,
+                *self.executor.busy(),
+                mixed,
+            )
+        )
+
+    def _ended(self) -> str | None:
+        limits = self._limits
+        if self.time_to_target is not None:
+            return "accuracy"
+        if limits.steps is not None and self.server.step >= limits.steps:
+            return "steps"
+        return "time" if self._late() else None
+
+    def _late(self) -> bool:
+        """Time is up; on the virtual clock as soon as the next update would come after it."""
+        limit = self._limits.time
+        if limit is None or (not self._wall and self._waiting):
+            return False
+        if (self._clock() if self._wall else self._due[0][0]) <= limit:
+            return False
+        self._now = max(self._now, limit)
+        return True
+
+    def _offer(self) -> None:
+        task = self.server.assign(self._waiting[0], self._now)
+        del self._waiting[0]
+        self._send(task, self._timing.due(task.client, task.turn, self._now, task.cost))
+
+    def _send(self, task: Task, due: float) -> None:
+        self._tasks[task.id] = (task, due)
+        if not self._wall:
+            heapq.heappush(self._due, (due, task.id))
+        self.executor.submit(task, due)
+
+    def _next_virtual(self) -> Update | None:
+        due, number = self._due[0]
+        if due == inf:
+            raise RunFailed(
+                f"no device at work ({len(self._tasks)} are) will ever be there to finish; end the run earlier"
+            )
+        with self.server_time.on("wait"):
+            outcome = self.executor.wait(number, POLL)
+        update = None if outcome is None else self._admit(outcome, number)
+        if update is not None:
+            heapq.heappop(self._due)
+            del self._tasks[number]
+            self._now = due
+        return update
+
+    def _next_real(self) -> Update | None:
+        """The update that was first both there and due; None if there is none yet."""
+        patience = min(POLL, max(0.0, self._there[0][0] - self._clock())) if self._there else POLL
+        with self.server_time.on("wait"):
+            outcomes = self.executor.ready(patience)
+        for outcome in outcomes:
+            number = None if outcome.task in self._arrived else outcome.task
+            if (update := self._admit(outcome, number)) is not None:
+                self._arrived[update.task] = update
+                heapq.heappush(self._there, (self._tasks[update.task][1], update.task))
+        if self._pending:
+            self._collect(0)
+        self._now = self._clock()
+        if not self._there or self._there[0][0] > self._now:
+            return None
+        _, number = heapq.heappop(self._there)
+        del self._tasks[number]
+        return self._arrived.pop(number)
+
+    def _admit(self, outcome: Update | Fault, number: int | None) -> Update | None:
+        """The outcome if it is a good answer to task `number`; if not, that is recorded and the task sent again."""
+        task, due = (None, 0.0) if number is None else self._tasks.get(number, (None, 0.0))
+        if isinstance(outcome, Update):
+            with self.server_time.on("mix"):
+                wrong = refuse(outcome, task, max_norm=self._max_update_norm)
+            if wrong is None:
+                return outcome
+            outcome = Fault(outcome.task, None, f"update refused: {wrong}")
+        if task is None or outcome.task is None:
+            self.log.record("fault", self._now, **asdict(outcome), action="none")
+        else:
+            self._retry(task, due, outcome)
+        return None
+
+    def _retry(self, task: Task, due: float, fault: Fault) -> None:
+        failures = self._failures[task.id] = self._failures.get(task.id, 0) + 1
+        again = failures < ATTEMPTS
+        self.log.record("fault", self._now, **asdict(fault), action="retry" if again else "give up")
+        if not again:
+            raise RunFailed(f"task {task.id} of client {task.client} failed {ATTEMPTS} times: {fault.what}")
+        self.executor.submit(task, due)
+
+    def _evaluate(self) -> None:
+        """Starts an evaluation of the model as it stands."""
+        self._pending.append(_Evaluating(self.server.step, self._now, self.executor.evaluate(self.server.params)))
+        self._evaluated = self.server.step
+
+    def _collect(self, timeout: float) -> bool:
+        """Takes in the first evaluation under way if it is there within `timeout` seconds; whether it was."""
+        evaluation = self._pending[0].result.result(timeout)
+        if evaluation is None:
+            return False
+        pending = self._pending.popleft()
+        self._accuracy = evaluation.accuracy
+        self.worker_time.seconds["evaluate"] += evaluation.seconds
+        self.log.evaluated(pending.step, pending.t, evaluation)
+        if self._limits.accuracy is not None and evaluation.accuracy >= self._limits.accuracy:
+            self.time_to_target = pending.t
+        return True
+
+    def _checkpoint_is_due(self) -> bool:
+        if self._every is None:
+            return time.monotonic() >= self._save_at
+        return self._saved != self.server.step and self.server.step % self._every == 0
+
+    def _checkpoint(self) -> None:
+        """Recorded only where the number of steps says when: real time must not show in a log."""
+        if self._every is not None:
+            self.log.record("checkpoint", self._now, step=self.server.step)
+        self._saved = self.server.step
+        started = time.monotonic()
+        self._save()
+        ended = time.monotonic()
+        self._save_at = ended + max(SAVE_SECONDS, SAVE_PAUSE * (ended - started))
+
+    def _clock(self) -> float:
+        return time.monotonic() - self._started

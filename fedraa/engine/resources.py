@@ -1,0 +1,145 @@
+"""Whether a run fits the machine, before it starts: what it is sure to need against what is free."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from fedraa.client import choose_device
+from fedraa.config.experiment import Experiment
+from fedraa.devices.worker_groups import parse_group
+from fedraa.methods.catalog import Mean
+
+if TYPE_CHECKING:
+    from fedraa.engine.build import RunSpec  # which calls `check`
+
+PROCESS = 200e6  # bytes of a process with torch and ray, measured on Linux
+CONTEXT = 400e6  # bytes of a process on a GPU before it holds anything
+GIGA = 1e9
+
+
+@dataclass(frozen=True)
+class Free:
+    """Bytes that can be had: of this machine's memory, and of its GPU's, None if there is none."""
+
+    memory: float
+    gpu: float | None
+
+    @classmethod
+    def here(cls, device: str) -> "Free":
+        """What the operating system, its control group and the driver of the GPU say."""
+        on_gpu = choose_device(device) == "cuda"
+        return cls(min(_available(), _group_left()), torch.cuda.mem_get_info()[0] if on_gpu else None)
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes that a run is sure to take.
+
+    The server's, `per_client` of them for each client; the data's in the object store; each worker's, and what of
+    that its largest task takes.
+    """
+
+    server: float
+    per_client: float
+    data: float
+    worker: float
+    task: float
+
+    @classmethod
+    def of(cls, spec: "RunSpec") -> "Need":
+        """Lower bounds: what is refused could not have run, what is let in may still grow."""
+        experiment, update, size = spec.experiment, spec.method.update, spec.params.nbytes
+        clients = len(spec.fleet)
+        remembered = per_client = 0.0
+        if isinstance(update, Mean):
+            remembered = _remembered(update, size // 4, clients)
+            per_client = remembered - _remembered(update, size // 4, clients - 1)
+        if spec.method.asynchronous:  # every task that is out holds a version of its own
+            per_client += min(spec.measure(part.widths).bytes for part in spec.parts)
+            remembered += clients * per_client
+            remembered += sum(part.index.nbytes for part in spec.parts if part.index is not None)
+        task = experiment.stack * max(spec.measure(part.widths).memory for part in spec.parts)
+        dataset = spec.data.dataset
+        stored = sum(array.nbytes for array in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test))
+        on_ray = experiment.engine == "ray"
+        return cls(
+            server=3 * size + remembered,  # the model, its evaluation, a step
+            per_client=per_client,
+            data=float(stored) if on_ray else 0.0,
+            worker=task + PROCESS if on_ray else task,
+            task=task,
+        )
+
+
+def workers(experiment: Experiment) -> int:
+    """The worker actors that an experiment asks for on this machine."""
+    if experiment.resources is not None:
+        return sum(parse_group(text).workers for text in experiment.resources)
+    return experiment.workers or min(experiment.clients, os.cpu_count() or 1)
+
+
+def cluster_address(experiment: Experiment) -> str | None:
+    """The cluster to attach to; None for one of our own. A job submitted to a cluster finds it in RAY_ADDRESS."""
+    return experiment.address or (os.environ.get("RAY_ADDRESS") if experiment.engine == "ray" else None)
+
+
+def check(spec: "RunSpec", free: Free | None = None) -> None:
+    """ValueError for a run that cannot fit, with the numbers and the smallest change that fits.
+
+    Of a cluster that is there already nothing is known here.
+    """
+    experiment = spec.experiment
+    if cluster_address(experiment) is not None:
+        return
+    free, need = free or Free.here(experiment.device), Need.of(spec)
+    count = workers(experiment) if experiment.engine == "ray" else 1
+    beside = free.memory - need.data - need.worker
+    if need.server > beside:
+        few = int((beside - need.server) / need.per_client) + experiment.clients if need.per_client else 0
+        change = f"--clients {few} would fit" if few > 0 else "take a smaller model or a larger machine"
+        raise ValueError(
+            f"memory: the server of {experiment.method} needs {need.server / GIGA:.3g} GB for {experiment.clients} "
+            f"clients, data and a worker {(need.data + need.worker) / GIGA:.3g} GB, and {free.memory / GIGA:.3g} GB "
+            f"are free; {change}"
+        )
+    fit = int((free.memory - need.server - need.data) / need.worker)
+    if count > fit:
+        raise ValueError(
+            f"workers: {count} need {need.worker / GIGA:.3g} GB each, server and data "
+            f"{(need.server + need.data) / GIGA:.3g} GB, and {free.memory / GIGA:.3g} GB are free; {fit} would fit"
+        )
+    fit = count if free.gpu is None else int(free.gpu / (CONTEXT + need.task))
+    if count > fit:
+        assert free.gpu is not None
+        raise ValueError(
+            f"workers: {count} need {(CONTEXT + need.task) / GIGA:.3g} GB of the GPU each, which has "
+            f"{free.gpu / GIGA:.3g} GB free; {f'{fit} would fit' if fit else '--device cpu would fit'}"
+        )
+
+
+def _remembered(update: Mean, size: int, clients: int) -> float:
+    """What a round's update keeps of the clients and itself; the adversaries' few numbers aside."""
+    return float(update.aggregator.memory(size, clients) + update.carry.memory(size, clients, 0))
+
+
+def _available() -> float:
+    """Memory that new processes may take without swapping, as the kernel reckons."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return float(line.split()[1]) * 1024
+    raise AssertionError("/proc/meminfo has no MemAvailable")
+
+
+def _group_left() -> float:
+    """What the limit of this process's control group leaves; infinite without one."""
+    group = Path("/sys/fs/cgroup")
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        if (group / limit).is_file() and (text := (group / limit).read_text().strip()) != "max":
+            return float(text) - float((group / used).read_text())
+    return float("inf")

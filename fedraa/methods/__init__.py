@@ -1,0 +1,1 @@
+"""A method is four choices; the table of those that are built in."""

@@ -1,0 +1,107 @@
+"""How the loss lies around a trained model: a surface in two random directions, and how sharp it is."""
+
+import copy
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedraa.client import choose_device
+from fedraa.engine.build import build
+from fedraa.rundir.history import MODEL, History
+
+Floats = npt.NDArray[np.float64]
+
+SAMPLES = 1024  # test samples that the loss is taken over
+RADIUS, POINTS = 1.0, 15
+RHO, ASCENT_STEPS = 0.05, 20
+
+
+@dataclass(frozen=True)
+class Surface:
+    """`loss` [points, points] at theta + x[j] first + y[i] second: mean cross-entropy on test data."""
+
+    x: Floats
+    y: Floats
+    loss: Floats
+
+
+def trained(history: History, samples: int = SAMPLES) -> tuple[nn.Module, Tensor, Tensor]:
+    """A run's final model, ready for inference, and as many random samples of its test data.
+
+    Raises ValueError for a run that cannot be built from its configuration, such as one of the user's own model.
+    """
+    spec = build(history.experiment)
+    module = copy.deepcopy(spec.traced.module)
+    try:
+        module.load_state_dict(torch.load(history.directory / MODEL, weights_only=True), assign=True)
+    except (OSError, RuntimeError):
+        path, model = history.directory / MODEL, history.experiment.model
+        raise ValueError(f"landscape: {path} does not hold the {model} of the run's configuration") from None
+    dataset = spec.data.dataset
+    chosen = np.random.default_rng(0).permutation(len(dataset.y_test))[:samples]
+    x, y = torch.from_numpy(dataset.x_test[chosen]), torch.from_numpy(dataset.y_test[chosen])
+    device = choose_device("auto")
+    return module.to(device).eval(), x.to(device), y.to(device)
+
+
+def surface(
+    module: nn.Module, x: Tensor, y: Tensor, *, radius: float = RADIUS, points: int = POINTS, seed: int = 0
+) -> Surface:
+    """The loss on a square around the model, -radius to radius in each of two filter-normalised directions.
+
+    Filter normalisation (Li et al. 2018, section 4): a Gaussian direction whose every filter, a row of a weight,
+    is scaled to the norm of the model's own; biases and normalisation layers stay as they are.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    first, second = (_direction(module, generator) for _ in range(2))
+    along = np.linspace(-radius, radius, points)
+    loss = np.empty((points, points))
+    with torch.inference_mode():
+        for i, b in enumerate(along.tolist()):
+            for j, a in enumerate(along.tolist()):
+                moved = {name: p + a * first[name] + b * second[name] for name, p in module.named_parameters()}
+                loss[i, j] = _loss(module, moved, x, y).item()
+    return Surface(along, along, loss)
+
+
+def sharpness(module: nn.Module, x: Tensor, y: Tensor, *, rho: float = RHO, steps: int = ASCENT_STEPS) -> float:
+    """The worst rise of the loss that gradient ascent finds within the Euclidean distance `rho` of the model.
+
+    max L(theta + e) - L(theta) over |e| <= rho, what SAM minimises (Foret et al. 2021, eq. 1), from below: every
+    step goes to the edge of the ball, along the gradient taken where the last one ended.
+    """
+    here = {name: p.detach() for name, p in module.named_parameters()}
+    start = _loss(module, here, x, y).item()
+    worst, away = start, {name: torch.zeros_like(p) for name, p in here.items()}
+    for _ in range(steps):
+        there = {name: (here[name] + away[name]).requires_grad_() for name in here}
+        loss = _loss(module, there, x, y)
+        gradients = torch.autograd.grad(loss, list(there.values()))
+        norm = torch.stack([g.norm() for g in gradients]).norm()
+        if norm == 0:
+            break
+        away = {name: rho * g / norm for name, g in zip(here, gradients, strict=True)}
+        moved = {name: here[name] + away[name] for name in here}
+        worst = max(worst, _loss(module, moved, x, y).item())
+    return worst - start
+
+
+def _direction(module: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
+    direction = {}
+    for name, p in module.named_parameters():
+        if p.ndim < 2:
+            direction[name] = torch.zeros_like(p)
+            continue
+        d = torch.randn(p.shape, generator=generator).to(p.device)
+        rows = (len(p), -1)
+        scale = p.detach().reshape(rows).norm(dim=1) / d.reshape(rows).norm(dim=1)
+        direction[name] = d * scale.reshape(-1, *[1] * (p.ndim - 1))
+    return direction
+
+
+def _loss(module: nn.Module, params: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(torch.func.functional_call(module, params, (x,)), y)

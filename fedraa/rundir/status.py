@@ -1,0 +1,47 @@
+"""How runs stand, from the files alone: whoever runs them need not be asked."""
+
+import csv
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedraa.rundir.history import CONFIG, EVALS, EVENTS, SUMMARY, History
+from fedraa.rundir.lock import is_written
+
+
+@dataclass(frozen=True)
+class Status:
+    """`state` is running, ended (by what), or interrupted; step and time are those of the last line in the log."""
+
+    run: str
+    state: str
+    step: int
+    t: float
+    accuracy: float | None
+    faults: int
+
+
+def status(directory: Path) -> Status:
+    """ValueError for what is no run directory."""
+    history = History(directory)
+    step, t, faults = 0, 0.0, 0
+    with (directory / EVENTS).open("rb") as stream:
+        for text in stream:
+            try:
+                line = json.loads(text)
+            except ValueError:  # being written at this moment, or torn
+                break
+            step, t = line.get("step", step), line["t"]
+            faults += line["kind"] == "fault"
+    with (directory / EVALS).open(newline="") as table:
+        accuracies = [float(row["accuracy"]) for row in csv.DictReader(table) if row["accuracy"]]
+    if (directory / SUMMARY).exists():
+        state = f"ended by {history.summary['reason']}"
+    else:
+        state = "running" if is_written(directory / EVENTS) else "interrupted"
+    return Status(str(directory), state, step, t, accuracies[-1] if accuracies else None, faults)
+
+
+def runs_below(directory: Path) -> list[Path]:
+    """The run directories in a folder, by name."""
+    return sorted(path.parent for path in directory.glob(f"*/{CONFIG}"))

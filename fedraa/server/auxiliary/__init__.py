@@ -1,0 +1,1 @@
+"""State that rides along with rounds."""

@@ -1,0 +1,1 @@
+"""Where an asynchronous server keeps its parameters."""

@@ -1,0 +1,103 @@
+"""Fragments spread over several servers: which coordinates lie where, and what each server does with its own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedraa.messages import Index, Vector
+from fedraa.server.async_rules import blend
+from fedraa.server.validation import not_finite, wrong_kind
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """What of a fragment lies on a shard: `place` in the fragment's buffer [k], `where` in what the shard owns."""
+
+    shard: int
+    place: Index
+    where: Index
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A model spread over shards: `own` are each one's coordinates, ascending; `pieces` those of each fragment.
+
+    A coordinate is on shard (first fragment that contains it) % shards: what all fragments share is on shard 0, and a
+    fragment is in its own shard and there. Coordinates in no fragment, which nobody trains, are on none.
+    """
+
+    own: tuple[Index, ...]
+    pieces: tuple[tuple[Piece, ...], ...]
+
+    @classmethod
+    def of(cls, indices: Sequence[Index], size: int, shards: int) -> "Split":
+        """Of a model of `size` coordinates, of which fragment j has `indices[j]` [k]."""
+        home = np.full(size, -1)
+        for j, index in reversed(list(enumerate(indices))):
+            home[index] = j % shards
+        own = tuple(np.flatnonzero(home == shard) for shard in range(shards))
+        pieces = []
+        for index in indices:
+            places = [(shard, np.flatnonzero(home[index] == shard)) for shard in range(shards)]
+            pieces.append(
+                tuple(
+                    Piece(shard, place, np.searchsorted(own[shard], index[place]))
+                    for shard, place in places
+                    if len(place)
+                )
+            )
+        return cls(own, tuple(pieces))
+
+
+def assemble_pieces(places: Sequence[Index], pieces: Sequence[Vector]) -> Vector:
+    """The buffer [k] of a fragment."""
+    buffer = np.empty(sum(map(len, places)), np.float32)
+    for place, piece in zip(places, pieces, strict=True):
+        buffer[place] = piece
+    return buffer
+
+
+class Shard:
+    """The server of a part of the coordinates: cuts pieces of fragments out of it, and mixes others in.
+
+    `params` [d_s] are its coordinates; `where[j]` those of them that are in fragment j. What is pushed waits until it
+    is asked to mix it in. With `norms` it measures how far a push is from what was sent.
+    """
+
+    def __init__(self, params: Vector, where: Sequence[Index | None], *, norms: bool) -> None:
+        self.params = np.array(params)
+        self.pulls = self.pushes = 0
+        self._where, self._norms = where, norms
+        self._pushed: dict[int, dict[str, Vector]] = {}
+
+    def cut(self, fragment: int) -> Vector:
+        """Its piece of the fragment as it stands, a copy."""
+        return np.array(self.params[self._of(fragment)])
+
+    def receive(self, task: int, push: str, sent: Vector, new: Vector) -> tuple[str | None, int, float]:
+        """A piece that answers a task comes in; what is wrong with it, its values not finite, its squared norm.
+
+        One that is wrong is not kept.
+        """
+        wrong = wrong_kind(new, sent.shape)
+        bad = 0 if wrong else not_finite(new)
+        if wrong or bad:
+            return wrong, bad, 0.0
+        self.pushes += 1
+        self._pushed.setdefault(task, {})[push] = new
+        return None, 0, float(np.square(new.astype(np.float64) - sent).sum()) if self._norms else 0.0
+
+    def mix(self, fragment: int, task: int, push: str, weight: float) -> None:
+        """Takes in what was pushed under that name for the task, and forgets what else was."""
+        blend(self.params, self._of(fragment), self._pushed.pop(task)[push], weight)
+
+    def load(self, params: Vector, pulls: int, pushes: int) -> None:
+        """Go on from these, with no task out."""
+        self.params, self.pulls, self.pushes = np.array(params), pulls, pushes
+        self._pushed.clear()
+
+    def _of(self, fragment: int) -> Index:
+        where = self._where[fragment]
+        assert where is not None, "no piece of that fragment is here"
+        return where

@@ -1,0 +1,189 @@
+"""The book of tasks: what was sent to whom, what is still out. Both servers keep one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from fedraa.devices.costs import BYTES, CostModel
+from fedraa.messages import Cut, Task, Update, Vector
+from fedraa.rundir.checkpoint import State
+from fedraa.submodels.policies.policies import Assignment
+
+FORGETTING = 0.1  # weight of the newest commit in the mean staleness that is shown
+
+
+class Record(Protocol):
+    """Where events go: `record(kind, t, **fields)`."""
+
+    def __call__(self, kind: str, t: float, /, **fields: object) -> None: ...
+
+
+class ExtraBuffers(NamedTuple):
+    """Buffers that a protocol moves besides the submodel: of what is trained, and `up_whole` of the whole part."""
+
+    down: int = 0
+    up: int = 0
+    up_whole: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class InFlightTask:
+    """A task on its way, what it was cut from and when it left."""
+
+    task: Task
+    assignment: Assignment
+    left: float
+
+
+class TaskTable:
+    """Numbers tasks, records `dispatch` and `commit`, and knows what is in flight.
+
+    `lr` gives the local learning rate at a server step.
+    """
+
+    def __init__(self, sizes: list[int], costs: CostModel, record: Record, lr: Callable[[int], float]) -> None:
+        self.turns = np.zeros(len(sizes), np.int64)
+        self.in_flight: dict[int, InFlightTask] = {}
+        self.staleness = 0.0
+        self.sizes, self.costs = sizes, costs
+        self._record, self._lr = record, lr
+        self._next = 0
+
+    def dispatch(
+        self,
+        client: int,
+        now: float,
+        assignment: Assignment,
+        cut: Cut,
+        *,
+        version: int,
+        step: int,
+        feasible: list[int],
+        counts: list[int],
+        extras: Mapping[str, Vector] | None = None,
+        extra_buffers: Sequence[ExtraBuffers] = (),
+    ) -> Task:
+        """The client's next task: `cut`, the part as it stands, and the decision's audit trail.
+
+        `extra_buffers` is billed besides the submodel.
+        """
+        down, up = self._bytes(assignment, client, extra_buffers)
+        task = Task(
+            id=self._next,
+            client=client,
+            turn=int(self.turns[client]),
+            fragment=assignment.label,
+            version=version,
+            step=step,
+            widths=assignment.part.widths,
+            params=cut.params,
+            lr=self._lr(step),
+            cost=self.costs.cost(assignment.part.widths, client, down, up),
+            mask=assignment.mask,
+            extras=extras or {},
+            bytes_up=up,
+            remote_ref=cut.remote_ref,
+        )
+        self._record(
+            "dispatch",
+            now,
+            task=task.id,
+            client=client,
+            fragment=assignment.label,
+            version=version,
+            step=step,
+            cost=task.cost,
+            feasible=feasible,
+            counts=counts,
+            bytes_down=down,
+        )
+        self._next += 1
+        self.turns[client] += 1
+        self.in_flight[task.id] = InFlightTask(task, assignment, now)
+        return task
+
+    def settle(
+        self, update: Update, now: float, *, version: int, staleness: int, global_staleness: int, mix: float
+    ) -> None:
+        """The task is answered and its update is in the model as `version`."""
+        task = self.in_flight.pop(update.task).task
+        self.staleness += FORGETTING * (staleness - self.staleness)
+        self._record(
+            "commit",
+            now,
+            task=task.id,
+            client=task.client,
+            fragment=task.fragment,
+            base_version=task.version,
+            version=version,
+            staleness=staleness,
+            global_staleness=global_staleness,
+            mix=mix,
+            bytes_up=task.bytes_up,
+            samples=self.sizes[task.client],
+            flops=self.costs.flops(task.widths, task.client),
+            train_loss=update.loss,
+        )
+
+    def _bytes(self, assignment: Assignment, client: int, extra_buffers: Sequence[ExtraBuffers]) -> tuple[int, int]:
+        sent, crossing = self.costs.sent(assignment.part.widths), self.costs.crossing(client)
+        down, up = assignment.bytes(sent // BYTES, self.costs.compressor.bytes)
+        trained = sent if assignment.mask is None else BYTES * int(assignment.mask.sum())
+        received = trained if assignment.sends_mask else sent
+        for more in extra_buffers:
+            down += more.down * received
+            up += more.up * trained + more.up_whole * sent
+        return down + crossing, up + crossing
+
+    def state(self, sent: Mapping[int, Vector] | None = None) -> State:
+        """`sent` are the buffers of those tasks, by number, that lie elsewhere."""
+        sent = sent or {}
+        return {
+            "turns": self.turns,
+            "next": self._next,
+            "in_flight": [
+                {
+                    "task": task_state(flight.task) | {"params": sent.get(flight.task.id, flight.task.params)},
+                    "choice": flight.assignment.state(),
+                    "left": flight.left,
+                }
+                for flight in self.in_flight.values()
+            ],
+        }
+
+    def restore(self, state: State, send: Callable[[list[Task]], list[Task]] = list) -> None:
+        """`send` brings the buffers of all tasks back to where they lie."""
+        self.turns[:], self._next = state["turns"], state["next"]
+        assignments = [Assignment.restored(flight["choice"]) for flight in state["in_flight"]]
+        tasks = send(
+            [
+                restored_task(f["task"], assignment)
+                for f, assignment in zip(state["in_flight"], assignments, strict=True)
+            ]
+        )
+        flights = zip(tasks, assignments, state["in_flight"], strict=True)
+        self.in_flight = {
+            task.id: InFlightTask(task, assignment, flight["left"]) for task, assignment, flight in flights
+        }
+
+
+def task_state(task: Task) -> State:
+    """All of a task but what its choice knows."""
+    return {
+        "id": task.id,
+        "client": task.client,
+        "turn": task.turn,
+        "version": task.version,
+        "step": task.step,
+        "params": task.params,
+        "lr": task.lr,
+        "cost": task.cost,
+        "bytes_up": task.bytes_up,
+        "extras": dict(task.extras),
+    }
+
+
+def restored_task(state: State, assignment: Assignment) -> Task:
+    return Task(**state, fragment=assignment.label, widths=assignment.part.widths, mask=assignment.mask)

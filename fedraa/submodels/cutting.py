@@ -1,0 +1,76 @@
+"""Make the dense, smaller module of a cut."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedraa.submodels.tracing.attention import CutAttention
+
+Kept = Mapping[str, Mapping[int, np.ndarray]]
+"""Per tensor and cut dimension, the indices that stay."""
+
+
+def shrink(module: nn.Module, kept: Kept, grouped: frozenset[str]) -> nn.Module:
+    """A copy of `module` with the kept slices of its tensors and the widths of its layers to match.
+
+    Args:
+        module: the full module.
+        kept: the slices; a tensor that is not named is copied whole.
+        grouped: names of convolution weights whose groups are cut with their output channels.
+    """
+    memo: dict[int, object] = {}
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        part = tensor.detach()
+        for dim, index in kept.get(name, {}).items():
+            if len(index) < part.size(dim):
+                part = part.index_select(dim, torch.from_numpy(index).to(part.device))
+        part = part.clone() if part.data_ptr() == tensor.data_ptr() else part
+        own = isinstance(tensor, nn.Parameter)
+        memo[id(tensor)] = nn.Parameter(part, tensor.requires_grad) if own else part
+    small = copy.deepcopy(module, memo)  # copies the structure; the tensors are in the memo already
+    full = dict(module.named_modules())
+    for name, layer in small.named_modules():
+        _fit(layer, full[name], f"{name}.weight".lstrip(".") in grouped)
+    return small
+
+
+def _fit(layer: nn.Module, full: nn.Module, grouped: bool) -> None:
+    """Set a layer's own record of its widths from the shapes of its tensors."""
+    if isinstance(layer, nn.MultiheadAttention):
+        _fit_attention(layer)
+        return
+    weight = getattr(layer, "weight", None)
+    if not isinstance(weight, Tensor):
+        return
+    if isinstance(layer, nn.Linear):
+        layer.out_features, layer.in_features = weight.shape
+    elif isinstance(layer, nn.modules.conv._ConvNd):
+        assert isinstance(full, nn.modules.conv._ConvNd)
+        if grouped:
+            layer.groups = full.groups * weight.size(0) // full.weight.size(0)
+        first, second = weight.size(0), weight.size(1) * layer.groups
+        layer.out_channels, layer.in_channels = (second, first) if layer.transposed else (first, second)
+    elif isinstance(layer, nn.modules.batchnorm._NormBase):
+        layer.num_features = weight.size(0)
+    elif isinstance(layer, nn.GroupNorm):
+        assert isinstance(full, nn.GroupNorm)
+        layer.num_groups = full.num_groups * weight.size(0) // full.num_channels
+        layer.num_channels = weight.size(0)
+    elif isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
+        layer.embedding_dim = weight.size(1)
+    elif isinstance(layer, nn.PReLU):
+        layer.num_parameters = weight.size(0)
+
+
+def _fit_attention(layer: nn.MultiheadAttention) -> None:
+    if layer.in_proj_weight is None or len(layer.in_proj_weight) == 3 * layer.embed_dim:
+        return
+    layer.__class__ = CutAttention
+    layer.num_heads = len(layer.in_proj_weight) // (3 * layer.head_dim)
+    layer.out_proj.in_features = layer.out_proj.weight.size(1)
+    layer._qkv_same_embed_dim = False  # or nn.TransformerEncoderLayer takes a fast path for uncut widths

@@ -1,0 +1,1 @@
+"""Which part of the model a client trains."""

@@ -1,0 +1,134 @@
+"""Policies of element-wise masks over the blocks of a model, or over its current weights."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraa.messages import Vector
+from fedraa.rng import generator
+from fedraa.submodels import indices, masks
+from fedraa.submodels.blocks import maskable
+from fedraa.submodels.policies.policies import Assignment, Capacities, Pure, RoundContext, RunContext, SubmodelSampler
+from fedraa.submodels.traced import Traced
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class FourWay:
+    """SubDisMO: each round one random disjoint split of the block parameters into parts, shared by all.
+
+    The low half of the clients trains one part, the rest two; parameters outside the blocks always train.
+    """
+
+    parts: int = 4
+
+    def bind(self, run: RunContext) -> SubmodelSampler:
+        whole, names = run.whole(), maskable(run.traced)
+        split = _Last(
+            lambda context: masks.random_parts(
+                run.traced, self.parts, names, generator(run.seed, "split", context.round)
+            )
+        )
+
+        def draw(context: RoundContext) -> Assignment:
+            count = 1 if context.client < run.clients // 2 else 2
+            rng = generator(run.seed, "parts", context.round, context.client)
+            chosen = rng.choice(self.parts, count, replace=False)
+            mask = np.logical_or.reduce([split(context)[part] for part in chosen])
+            return Assignment(int((1 << chosen).sum()), whole, mask, sends_mask=False)
+
+        return Pure(draw)
+
+
+@dataclass(frozen=True)
+class Arbitrary:
+    """RA-Fed, RAM-Fed: regions of neurons (Definition 1), masked by the client.
+
+    The regions are contiguous equal parts of the units of every width group. Level L trains 2 of 4 regions, S
+    one, MIX half the clients each. Round 0 trains everything; every `uncovered_every`-th round all clients train
+    the same last regions, so that the others are covered by nobody (0: never).
+    """
+
+    level: str = "L"
+    parts: int = 4
+    uncovered_every: int = 10
+
+    def bind(self, run: RunContext) -> SubmodelSampler:
+        run.check_units(self.parts, f"submodel: {self.parts} regions need as many units in every group")
+        whole = run.whole()
+
+        def draw(context: RoundContext) -> Assignment:
+            if context.round == 0:
+                return Assignment(0, whole)
+            large = self.level == "L" or (self.level == "MIX" and context.client < run.clients // 2)
+            count = max(1, self.parts // 2) if large else 1
+            if self.uncovered_every and context.round % self.uncovered_every == 0:
+                chosen = np.arange(self.parts - count, self.parts)
+            else:
+                rng = generator(run.seed, "regions", context.round, context.client)
+                chosen = rng.choice(self.parts, count, replace=False)
+            mask = np.zeros(run.traced.size, bool)
+            mask[run.traced.flat_index(indices.regions(run.traced, self.parts, chosen.tolist()))] = True
+            return Assignment(int((1 << chosen).sum()), whole, mask, sends_mask=False)
+
+        return Pure(draw)
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """OAP: each client prunes the current global model to its share of largest weights, tensor by tensor.
+
+    Shares are whole quarters, as in the paper's settings.
+    """
+
+    capacities: Capacities = field(default_factory=lambda: Capacities((1.0, 0.75, 0.5)))
+    parts: int = 4
+
+    def bind(self, run: RunContext) -> SubmodelSampler:
+        whole, names = run.whole(), maskable(run.traced)
+        for level in self.capacities.levels:
+            if not (level * self.parts).is_integer():
+                raise ValueError(f"capacities: {level:g} given, expected whole parts of {self.parts}, like 0.5 or 0.75")
+        ranks = _Last(lambda context: rank_parts(run.traced, context.params, names, self.parts))
+
+        def draw(context: RoundContext) -> Assignment:
+            ratio = self.capacities.of(context.client, context.round, run.seed)
+            kept = int(ratio * self.parts)
+            if kept == self.parts:
+                return Assignment(self.parts, whole)
+            part = ranks(context)
+            return Assignment(kept, whole, (part < 0) | (part >= self.parts - kept))
+
+        return Pure(draw)
+
+
+@dataclass
+class _Last(Generic[T]):
+    """Remembers the value of one round: all clients of a round ask for the same."""
+
+    make: Callable[[RoundContext], T]
+    round: int = -1
+    value: T | None = None
+
+    def __call__(self, context: RoundContext) -> T:
+        if self.value is None or self.round != context.round:
+            self.round, self.value = context.round, self.make(context)
+        return self.value
+
+
+def rank_parts(traced: Traced, params: Vector, names: Sequence[str], parts: int) -> npt.NDArray[np.int8]:
+    """Which of `parts` equal parts by rank of |value| within its tensor each coordinate is in: int8 [d].
+
+    Part 0 holds the smallest values; -1 are coordinates of tensors not named.
+    """
+    part = np.full(traced.size, -1, np.int8)
+    for name, shape, offset in zip(traced.names, traced.shapes, traced.offsets, strict=True):
+        if name in names:
+            size = int(np.prod(shape))
+            order = np.argsort(np.abs(params[offset : offset + size]), kind="stable")
+            part[offset + order] = np.arange(size) * parts // size
+    return part

@@ -1,0 +1,1 @@
+"""Finds the width groups of any module by running it once."""

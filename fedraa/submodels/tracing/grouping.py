@@ -1,0 +1,144 @@
+"""From the ties of a trace to width groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import accumulate
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedraa.submodels.traced import Entry, Group, Traced
+from fedraa.submodels.tracing.labels import FIXED, Roots, varies
+from fedraa.submodels.tracing.recorder import Recorder
+
+Units = dict[str, dict[int, np.ndarray]]
+
+
+def group_units(module: nn.Module, recorder: Recorder) -> Traced:
+    """Settle what the recorder saw and number the units, group by group."""
+    _settle(recorder)
+    roots = recorder.ties.resolve()
+    units, groups = _group(module, _entries(recorder, roots))
+    shapes = [(n, tuple(p.shape), p.numel()) for n, p in module.named_parameters() if p.requires_grad]
+    ends = list(accumulate(size for _, _, size in shapes))
+    return Traced(
+        module=module,
+        groups=groups,
+        uncut=_left_whole(module, recorder, roots, units),
+        names=tuple(name for name, _, _ in shapes),
+        shapes=tuple(shape for _, shape, _ in shapes),
+        offsets=tuple([0, *ends][: len(shapes)]),
+        size=ends[-1] if ends else 0,
+        units=units,
+        grouped=frozenset(recorder.grouped),
+    )
+
+
+def _settle(recorder: Recorder) -> None:
+    """Add ties until every tensor can be cut along one of its dimensions at a time."""
+    ties = recorder.ties
+    both = sorted(recorder.raw.keys() & recorder.bound.keys())
+    reasons = dict.fromkeys(both, "its weight is also used outside its layer") | recorder.whole
+    for name, reason in reasons.items():
+        for labels in recorder.bound.get(name, {}).values():
+            ties.pin(labels, reason)
+        if name in recorder.raw:
+            ties.pin(recorder.raw[name], reason)
+    while True:
+        roots = ties.resolve()
+        settled = True
+        for labels in (*recorder.splits, *recorder.raw.values()):
+            found = torch.from_numpy(roots(labels))
+            dims = [d for d in range(found.dim()) if varies(found, d)]
+            if len(dims) > 1:
+                ties.span(labels, dims[:1], "a view splits them in two dimensions")
+                settled = False
+        if settled:
+            return
+
+
+def _entries(recorder: Recorder, roots: Roots) -> Units:
+    """Per tensor and dimension, the root of each index."""
+    entries = {name: {dim: roots(x) for dim, x in dims.items()} for name, dims in recorder.bound.items()}
+    for name, labels in recorder.raw.items():
+        found = torch.from_numpy(roots(labels))
+        for dim in range(found.dim()):
+            if varies(found, dim):
+                entries.setdefault(name, {})[dim] = found.movedim(dim, -1).reshape(-1, found.size(dim))[0].numpy()
+    return entries
+
+
+def _group(module: nn.Module, entries: Units) -> tuple[Units, tuple[Group, ...]]:
+    """Number the units group by group; a group's units run through the same dimensions equally often."""
+    order = [name for name, _ in (*module.named_parameters(), *module.named_buffers()) if name in entries]
+    places = [(name, dim) for name in order for dim in sorted(entries[name])]
+    size = 1 + max((int(x.max(initial=0)) for dims in entries.values() for x in dims.values()), default=0)
+    signature = np.zeros(size, dtype=np.uint64)
+    first = np.full(size, np.iinfo(np.int64).max)
+    marks = np.random.default_rng(0).integers(1, 2**63, size=len(places), dtype=np.uint64)
+    start = 0
+    for (name, dim), mark in zip(places, marks, strict=True):
+        root = entries[name][dim]
+        signature += np.bincount(root, minlength=size).astype(np.uint64) * mark
+        np.minimum.at(first, root, start + np.arange(len(root)))
+        start += len(root)
+    used = np.flatnonzero(signature)
+    used = used[used != FIXED]
+    used = used[np.argsort(first[used], kind="stable")]
+
+    number = np.full(size, -1)
+    groups: list[Group] = []
+    _, which, counts = np.unique(signature[used], return_inverse=True, return_counts=True)
+    next_unit = 0
+    for key in dict.fromkeys(which.tolist()):
+        if counts[key] < 2:
+            continue  # a single unit has nothing to cut
+        members = used[which == key]
+        number[members] = next_unit + np.arange(len(members))
+        next_unit += len(members)
+        groups.append(_describe(module, entries, places, members))
+    units: Units = {}
+    for name, dim in places:
+        if (number[entries[name][dim]] >= 0).any():
+            units.setdefault(name, {})[dim] = number[entries[name][dim]]
+    return units, tuple(groups)
+
+
+def _describe(module: nn.Module, entries: Units, places: list[tuple[str, int]], members: np.ndarray) -> Group:
+    trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    found, through = [], dict[str, float]()
+    for name, dim in places:
+        mine = np.isin(entries[name][dim], members)
+        if mine.any():
+            found.append(Entry(name, dim, int(mine.sum()) // len(members)))
+            if name in trainable:
+                through[name] = through.get(name, 1.0) * (1 - mine.mean())
+    parameters = sum(round(trainable[name].numel() * (1 - rest)) for name, rest in through.items())
+    return Group(_layer(found[0].tensor), len(members), tuple(found), parameters)
+
+
+def _left_whole(
+    module: nn.Module, recorder: Recorder, roots: Roots, units: Mapping[str, Mapping[int, np.ndarray]]
+) -> dict[str, str]:
+    uncut = {}
+    for name, _ in module.named_parameters():
+        dim = recorder.made.get(name)
+        layer = _layer(name)
+        if dim is not None:
+            labels = recorder.bound[name][dim]
+            fixed = units.get(name, {}).get(dim, np.full(len(labels), -1)) < 0
+            if fixed.any():
+                what = "stays whole" if fixed.all() else "is cut in part"
+                reason = recorder.ties.reason(labels[torch.from_numpy(fixed)], roots)
+                uncut[layer] = f"{layer} {what}: {reason}."
+        elif name not in units and name in recorder.whole:
+            uncut[layer] = f"{layer} stays whole: {recorder.whole[name]}."
+        elif name not in units and name in recorder.raw and recorder.raw[name].numel() > 1:
+            uncut[layer] = f"{layer} stays whole: {recorder.ties.reason(recorder.raw[name], roots)}."
+    return uncut
+
+
+def _layer(parameter: str) -> str:
+    return parameter.removesuffix(".weight").removesuffix(".in_proj_weight")

@@ -1,0 +1,167 @@
+"""Run a module once and follow which unit every element of every activation belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from fedraa.submodels.tracing.labels import Ties, varies
+
+_READS_VALUES = frozenset(
+    ("allclose", "array", "bool", "contains", "equal", "float", "index", "int", "is_nonzero", "item", "numpy", "tolist")
+)
+
+Rule = Callable[["Recorder", str, Any, tuple[Any, ...], dict[str, Any]], None]
+
+
+class DataDependentError(Exception):
+    """The forward pass read a value of its data, so that another batch might take another path."""
+
+
+class Recorder(TorchFunctionMode):
+    """While it is active, every torch function that runs also acts on the labels of its arguments.
+
+    `bound[tensor name][dim]` holds the labels along the dimensions of parameters and buffers that a layer
+    reads, `raw[tensor name]` the labels of parameters used as plain tensors. A function without a rule fixes
+    whatever it reads.
+    """
+
+    def __init__(self, module: nn.Module, rules: Mapping[str, Rule]) -> None:
+        super().__init__()
+        self._rules = rules
+        self.ties = Ties()
+        self.bound: dict[str, dict[int, Tensor]] = {}
+        self.raw: dict[str, Tensor] = {}
+        self.made: dict[str, int] = {}  # parameters that make units, and along which dimension
+        self.whole: dict[str, str] = {}  # parameters that reached a function without a rule
+        self.grouped: set[str] = set()  # convolutions whose own groups are cut with their output channels
+        self.splits: list[Tensor] = []  # labels after a view that may have split one cut dimension in two
+        self._names = {id(x): name for name, x in (*module.named_parameters(), *module.named_buffers())}
+        self._frozen = {name for name, x in module.named_parameters() if not x.requires_grad}
+        self._labels = WeakTensorKeyDictionary()
+        self._hidden = WeakTensorKeyDictionary()
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if "input" in kwargs:
+            args = (kwargs.pop("input"), *args)
+        out = func(*args, **kwargs)
+        name = _name(func)
+        read = [x for x in tensors((args, kwargs)) if x in self._labels or isinstance(x, nn.Parameter)]
+        makes_tensors = any(True for _ in tensors(out))
+        if name in _READS_VALUES and not makes_tensors and any(x in self._labels for x in read):
+            raise DataDependentError(f"its forward branches on data: it reads a value by `{name}`")
+        if read and name == "setitem":  # returns nothing and changes its first argument
+            self.give_up(name, args[0], args, kwargs)
+        elif read and makes_tensors:
+            try:
+                self._rules.get(name, Recorder.give_up)(self, name, out, args, kwargs)
+            except (IndexError, RuntimeError, TypeError, ValueError):  # called in a way that its rule does not know
+                self.give_up(name, out, args, kwargs)
+        return out
+
+    def name(self, tensor: object) -> str | None:
+        """The name of a parameter or buffer of the module; None for any other value."""
+        return self._names.get(id(tensor))
+
+    def labels(self, tensor: Tensor) -> Tensor:
+        """The labels of a tensor, of its shape."""
+        if tensor in self._hidden:
+            self.ties.pin(*self._hidden[tensor])
+        if tensor in self._labels:
+            return torch.as_tensor(self._labels[tensor])
+        name = self.name(tensor)
+        if name is None or not isinstance(tensor, nn.Parameter):
+            return torch.zeros((), dtype=torch.int64).expand(tensor.shape)
+        if name not in self.raw:
+            self.raw[name] = self.ties.raw(tensor.shape)
+            if name in self._frozen:
+                self.ties.pin(self.raw[name], "it runs through a frozen parameter")
+        return self.raw[name]
+
+    def put(self, tensor: Tensor, labels: Tensor) -> None:
+        """Set the labels of a result."""
+        if labels.shape != tensor.shape:
+            raise ValueError(f"labels: shape {tuple(labels.shape)} given for a tensor {tuple(tensor.shape)}")
+        self._labels[tensor] = labels
+
+    def hide(self, tensor: Tensor, labels: Tensor, reason: str) -> None:
+        """A result that is right only while these units are whole: pin them if anything reads it."""
+        self.track(tensor)
+        self._hidden[tensor] = (labels, reason)
+
+    def track(self, tensor: Tensor) -> None:
+        """Follow a tensor none of whose elements is ever cut, such as the model's input."""
+        self.put(tensor, torch.zeros((), dtype=torch.int64).expand(tensor.shape))
+
+    def make(self, weight: Tensor, dim: int) -> Tensor:
+        """The labels `[size]` of the units that a layer makes along `dim` of its weight."""
+        name = self.name(weight)
+        if name is None:  # computed from other tensors, so its rows are nobody's units
+            self.ties.pin(self.labels(weight), "it is computed from other tensors")
+            return torch.zeros(weight.size(dim), dtype=torch.int64)
+        dims = self.bound.setdefault(name, {})
+        if dim not in dims:
+            self.made[name] = dim
+            self.bind(weight, dim, self.ties.fresh(weight.size(dim)))
+        return dims[dim]
+
+    def bind(self, tensor: Tensor | None, dim: int, labels: Tensor) -> None:
+        """Dimension `dim` of a parameter or buffer runs through these units (`labels` `[size]`)."""
+        if tensor is None:
+            return
+        name = self.name(tensor)
+        if name is None:
+            for computed in (labels, self.labels(tensor)):
+                self.ties.pin(computed, "it meets a weight that is computed from other tensors")
+            return
+        dims = self.bound.setdefault(name, {})
+        if dim in dims:
+            self.ties.tie(dims[dim], labels)
+            return
+        dims[dim] = labels.contiguous()
+        if name in self._frozen:
+            self.ties.pin(labels, "it runs through a frozen parameter")
+
+    def give_up(self, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A function without a rule: all that it reads stays whole."""
+        reason = f"`{name}` is not a function that can be cut"
+        for x in tensors((args, kwargs)):
+            owner = self.name(x)
+            if owner is None:
+                self.ties.pin(self.labels(x), reason)
+            elif isinstance(x, nn.Parameter):
+                self.whole.setdefault(owner, reason)
+        for x in tensors(out):
+            self.track(x)
+
+    def split(self, labels: Tensor) -> None:
+        """Remember a view whose labels vary along two dimensions, where only one can be cut."""
+        if sum(varies(labels, d) for d in range(labels.dim())) > 1:
+            self.splits.append(labels)
+
+
+def tensors(value: object) -> Iterator[Tensor]:
+    """Every tensor in nested tuples, lists and dictionaries."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors(item)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors(item)
+
+
+def _name(func: Callable[..., Any]) -> str:
+    name = getattr(func, "__name__", "")
+    if name == "__get__":  # a property such as Tensor.T
+        name = getattr(getattr(func, "__self__", None), "__name__", "")
+    return name.strip("_") if name.startswith("__") else name.removesuffix("_")

@@ -1,0 +1,351 @@
+"""What each torch function does to the labels of units.
+
+A rule gets the recorder, the function's name, its result and its arguments. Functions are known by name,
+which is the same for `torch.add`, `Tensor.add`, `Tensor.add_` and `+`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedraa.submodels.tracing.labels import varies
+from fedraa.submodels.tracing.recorder import Recorder, Rule, tensors
+
+
+def _elementwise(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    labels = torch.zeros((), dtype=torch.int64)
+    for x in tensors((args, {k: v for k, v in kwargs.items() if k != "out"})):
+        labels = r.ties.merge(labels, r.labels(x))
+    r.put(out, labels.expand(out.shape))
+
+
+def _same(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Its other arguments, if they are tensors, lend no values."""
+    r.put(out, r.labels(args[0]))
+
+
+def _constant(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    r.track(out)
+
+
+def _structural(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Moves elements: the same function moves their labels."""
+    x, *rest = args
+    labels = r.labels(x)
+    if name in ("T", "mT"):
+        moved = getattr(labels, name)
+    else:
+        # labels are strided in their own way, so that a view of them may need a copy
+        method = {"getitem": "__getitem__", "view": "reshape"}.get(name, name)
+        moved = getattr(labels, method)(*rest, **kwargs)
+    for tensor, labels in zip(tensors(out), tensors(moved), strict=True):
+        r.put(tensor, labels)
+        if name in _VIEWS:
+            r.split(labels)
+
+
+def _take(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Picks positions by a constant; positions along a cut dimension must therefore be alike."""
+    labels = r.labels(args[0])
+    if name == "getitem":
+        index = args[1] if isinstance(args[1], tuple) else (args[1],)
+        if any(isinstance(i, list) or (isinstance(i, Tensor) and i.dtype == torch.bool) for i in index):
+            r.give_up(name, out, args, kwargs)
+            return
+        dim = 0
+        for place, item in enumerate(index):
+            if item is Ellipsis:
+                dim = labels.dim() - sum(i is not None for i in index[place + 1 :])
+            elif item is not None:
+                if not isinstance(item, slice):
+                    r.ties.span(labels, [dim], "some of them are picked by position")
+                dim += 1
+    else:
+        dim = kwargs.get("dim", args[1] if len(args) > 1 else 0)
+        r.ties.span(labels, [dim], "some of them are picked by position")
+    _structural(r, name, out, args, kwargs)
+
+
+def _split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Equal pieces stay equal only if their units vanish together."""
+    _structural(r, name, out, args, kwargs)
+    place = 1 if name == "unbind" else 2
+    if not varies(r.labels(args[0]), kwargs.get("dim", args[place] if len(args) > place else 0)):
+        return
+    first, *others = (r.labels(x) for x in out)
+    for piece in others:
+        if piece.shape == first.shape:
+            r.ties.tie(piece, first)
+        else:
+            r.ties.pin(r.labels(args[0]), "they are split into unequal parts")
+
+
+def _cat(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    parts = list(tensors(args[0] if args else kwargs["tensors"]))
+    dim = kwargs.get("dim", args[1] if len(args) > 1 else 0) % out.dim()
+    pieces = [r.labels(x) for x in parts]
+    if name == "stack":
+        pieces = [x.unsqueeze(dim) for x in pieces]
+    if any(varies(x, d) for x in pieces for d in range(out.dim()) if d != dim):
+        heads = [r.ties.span(x, [dim], "they are joined along another dimension") for x in pieces]
+        for head in heads[1:]:
+            r.ties.tie(heads[0], head)
+    r.put(out, torch.cat(pieces, dim))
+
+
+def _pad(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    labels, widths = r.labels(args[0]), args[1] if len(args) > 1 else kwargs["pad"]
+    for step in range(len(widths) // 2):
+        dim = labels.dim() - 1 - step
+        if varies(labels, dim):  # new units that belong to nobody
+            new = [0] * (2 * step) + list(widths[2 * step : 2 * step + 2])
+            labels = F.pad(labels, new)
+        else:
+            size = labels.size(dim) + widths[2 * step] + widths[2 * step + 1]
+            labels = labels.narrow(dim, 0, 1).expand(*labels.shape[:dim], size, *labels.shape[dim + 1 :])
+    r.put(out, labels)
+
+
+def _pool(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Each channel on its own, over space."""
+    labels = r.labels(args[0])
+    channels = r.ties.span(labels, range(2, labels.dim()), f"`{name}` mixes its positions")
+    for result in tensors(out):
+        r.put(result, channels.expand(result.shape))
+
+
+def _reduce(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Mixes all elements along some dimensions; keeps the shape (softmax) or not (mean)."""
+    x, *rest = args
+    if rest and isinstance(rest[0], Tensor):  # max(a, b)
+        _elementwise(r, name, out, args, kwargs)
+        return
+    labels = r.labels(x)
+    place = _DIM_AT.get(name, 0)
+    dim = kwargs.get("dim", kwargs.get("axis", rest[place] if len(rest) > place else None))
+    if dim is None and name == "normalize":
+        dim = 1
+    dims = range(labels.dim()) if dim is None else [dim] if isinstance(dim, int) else list(dim)
+    dims = sorted(d % labels.dim() for d in dims)
+    head = r.ties.span(labels, dims, f"`{name}` runs over all of them")
+    for result in tensors(out):
+        small = head
+        if result.dim() < labels.dim():
+            for d in reversed(dims):
+                small = small.squeeze(d)
+        r.put(result, small.expand(result.shape))
+
+
+def _linear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    x, weight, bias = _arguments(args, kwargs, "input", "weight", "bias")
+    labels = r.labels(x)
+    inner = r.ties.span(labels, range(labels.dim() - 1), "a linear layer reads them at every position")
+    r.bind(weight, 1, inner.reshape(-1))
+    units = r.make(weight, 0)
+    r.bind(bias, 0, units)
+    r.put(out, units.expand(out.shape))
+
+
+def _convolution(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    x, weight, bias, _, _, _, groups = _arguments(
+        args, kwargs, "input", "weight", "bias", "stride", "padding", "dilation", "groups"
+    )
+    groups = groups or 1
+    channels = _channels(r, x, weight.dim() - 2)
+    units = r.make(weight, 0)
+    if groups == 1:
+        r.bind(weight, 1, channels)
+    else:
+        per_in, per_out = len(channels) // groups, len(units) // groups
+        ins, outs = channels.view(groups, per_in), units.view(groups, per_out)
+        if groups >= per_in:  # cut whole groups: depthwise is the case of one channel each
+            r.grouped.add(r.name(weight) or "")
+            r.ties.tie(ins, ins[:, :1])
+            r.ties.tie(outs, ins[:, :1])
+        else:  # cut every group alike
+            r.ties.tie(ins, ins[:1])
+            r.ties.tie(outs, outs[:1])
+            r.bind(weight, 1, ins[0])
+    r.bind(bias, 0, units)
+    r.put(out, units.view(-1, *[1] * (weight.dim() - 2)).expand(out.shape))
+
+
+def _transposed(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    x, weight, bias, _, _, _, groups = _arguments(
+        args, kwargs, "input", "weight", "bias", "stride", "padding", "output_padding", "groups"
+    )
+    if (groups or 1) != 1:
+        r.give_up(name, out, args, kwargs)
+        return
+    r.bind(weight, 0, _channels(r, x, weight.dim() - 2))
+    units = r.make(weight, 1)
+    r.bind(bias, 0, units)
+    r.put(out, units.view(-1, *[1] * (weight.dim() - 2)).expand(out.shape))
+
+
+def _channels(r: Recorder, x: Tensor, space: int) -> Tensor:
+    labels = r.labels(x)
+    at = labels.dim() - space - 1
+    dims = [d for d in range(labels.dim()) if d != at]
+    return r.ties.span(labels, dims, "a convolution reads them at every position").reshape(-1)
+
+
+def _batch_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    x, mean, var, weight, bias = _arguments(args, kwargs, "input", "running_mean", "running_var", "weight", "bias")
+    labels = r.labels(x)
+    dims = [d for d in range(labels.dim()) if d != 1]
+    channels = r.ties.span(labels, dims, f"`{name}` takes its statistics over all of them").reshape(-1)
+    for tensor in (mean, var, weight, bias):
+        r.bind(tensor, 0, channels)
+    r.put(out, labels)
+
+
+def _group_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Exact in whole normalisation groups: those that stay keep their own statistics."""
+    x, groups, weight, bias = _arguments(args, kwargs, "input", "num_groups", "weight", "bias")
+    labels = r.labels(x)
+    dims = [d for d in range(labels.dim()) if d != 1]
+    channels = r.ties.span(labels, dims, "GroupNorm takes its statistics over all of them").reshape(-1)
+    r.ties.span(channels.view(groups, -1), [1], "GroupNorm takes its statistics over all of them")
+    for tensor in (weight, bias):
+        r.bind(tensor, 0, channels)
+    r.put(out, labels)
+
+
+def _layer_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    x, shape = _arguments(args, kwargs, "input", "normalized_shape")
+    labels = r.labels(x)
+    last = range(labels.dim() - len(shape), labels.dim())
+    r.ties.span(labels, last, "LayerNorm takes its statistics over all of them")
+    r.put(out, labels)
+
+
+def _embedding(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    _, weight = _arguments(args, kwargs, "input", "weight")
+    r.put(out, r.make(weight, 1).expand(out.shape))
+
+
+def _prelu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    x, weight = _arguments(args, kwargs, "input", "weight")
+    labels = r.labels(x)
+    if weight.numel() > 1:
+        r.bind(weight, 0, _channels(r, x, labels.dim() - 2))
+    r.put(out, labels)
+
+
+def _glu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    x, dim = _arguments(args, kwargs, "input", "dim")
+    value, gate = r.labels(x).chunk(2, -1 if dim is None else dim)
+    r.put(out, r.ties.merge(value, gate))
+
+
+def _product(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
+    """Labels of `left @ right`, for labels `[..., i, c]` and `[..., c, k]` of two activations."""
+    reason = "a matrix product runs over all of them"
+    left = r.ties.span(left, [left.dim() - 1], reason)
+    return r.ties.merge(left, r.ties.span(right, [right.dim() - 2], reason))
+
+
+def _matmul(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    left, right = args if name != "rmatmul" else args[::-1]
+    if r.name(right) and right.dim() == 2:
+        labels = r.labels(left)
+        inner = r.ties.span(labels, range(labels.dim() - 1), "a matrix product reads them at every position")
+        r.bind(right, 0, inner.reshape(-1))
+        r.put(out, r.make(right, 1).expand(out.shape))
+    elif left.dim() < 2 or right.dim() < 2:
+        r.give_up(name, out, args, kwargs)
+    else:
+        r.put(out, _product(r, r.labels(left), r.labels(right)).expand(out.shape))
+
+
+def _attention(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Whole heads: the products over a head's width tie it together."""
+    query, key, value, mask = _arguments(args, kwargs, "query", "key", "value", "attn_mask")
+    if kwargs.get("enable_gqa"):
+        r.give_up(name, out, args, kwargs)
+        return
+    scores = _product(r, r.labels(query), r.labels(key).transpose(-1, -2))
+    if mask is not None:
+        scores = r.ties.merge(scores, r.labels(mask))
+    r.put(out, _product(r, scores, r.labels(value)).expand(out.shape))
+
+
+def _multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """`nn.MultiheadAttention`: one unit per head, through queries, keys, values and the output projection."""
+    query, key, value, _, heads, weight, bias, bias_k, bias_v, zero = args[:10]
+    mask = kwargs.get("attn_mask")
+    per_head = mask is not None and mask.dim() > 2
+    if r.name(weight) is None or bias_k is not None or bias_v is not None or zero or per_head:
+        r.give_up(name, out, args, kwargs)
+        return
+    out_weight, out_bias = args[11:13]
+    for x in (query, key, value):
+        labels = r.labels(x)
+        inner = r.ties.span(labels, range(labels.dim() - 1), "attention reads them at every position")
+        r.bind(weight, 1, inner.reshape(-1))
+    units = r.make(weight, 0)
+    r.bind(bias, 0, units)
+    split = units.view(3, heads, -1)
+    r.ties.tie(split, split[:1, :, :1])
+    r.bind(out_weight, 1, split[2].reshape(-1))
+    made = r.make(out_weight, 0)
+    r.bind(out_bias, 0, made)
+    result, weights = out
+    r.put(result, made.expand(result.shape))
+    if weights is not None:
+        r.hide(weights, units, "the weights of its attention are used")
+
+
+def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any], *names: str) -> tuple[Any, ...]:
+    values = (*args, *[None] * len(names))[: len(names)]
+    return tuple(kwargs.get(name, value) for name, value in zip(names, values, strict=True))
+
+
+_DIM_AT = {"norm": 1, "normalize": 1, "std": 0, "var": 0}
+
+_VIEWS = {"view", "reshape", "unflatten"}
+
+_GROUPS: dict[Rule, str] = {
+    _elementwise: """
+        abs add addcmul alpha_dropout celu clamp clamp_max clamp_min cos div
+        dropout dropout1d dropout2d dropout3d elu eq erf exp feature_alpha_dropout floor ge gelu gt
+        hardsigmoid hardswish hardtanh iadd idiv imul isub itruediv le leaky_relu log log1p logsigmoid lt
+        masked_fill maximum minimum mish mul ne neg pow radd rdiv reciprocal relu relu6 rmul rpow
+        rrelu rsqrt rsub rtruediv selu sigmoid silu sin softplus softsign sqrt square sub tanh tanhshrink
+        true_divide truediv where""",
+    _same: """
+        clone contiguous cpu data detach double empty_like float full_like half ones_like rand_like randn_like
+        requires_grad to type type_as zeros_like""",
+    _constant: "new_empty new_full new_ones new_tensor new_zeros",
+    _structural: """
+        T expand flatten flip mT movedim narrow permute repeat reshape roll squeeze swapdims t tile transpose
+        unflatten unsqueeze view""",
+    _take: "getitem index_select select",
+    _split: "chunk split tensor_split unbind",
+    _cat: "cat concat concatenate stack",
+    _pad: "pad",
+    _pool: """
+        adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d
+        adaptive_max_pool3d avg_pool1d avg_pool2d avg_pool3d interpolate lp_pool1d lp_pool2d max_pool1d
+        max_pool2d max_pool3d upsample""",
+    _reduce: "amax amin cumsum log_softmax logsumexp max mean min norm normalize softmax softmin std sum var",
+    _linear: "linear",
+    _convolution: "conv1d conv2d conv3d",
+    _transposed: "conv_transpose1d conv_transpose2d conv_transpose3d",
+    _batch_norm: "batch_norm instance_norm",
+    _group_norm: "group_norm",
+    _layer_norm: "layer_norm rms_norm",
+    _embedding: "embedding embedding_bag",
+    _prelu: "prelu",
+    _glu: "glu",
+    _matmul: "matmul bmm rmatmul",
+    _attention: "scaled_dot_product_attention",
+    _multi_head: "multi_head_attention_forward",
+}
+
+RULES: dict[str, Rule] = {name: rule for rule, names in _GROUPS.items() for name in names.split()}

@@ -1,0 +1,96 @@
+"""Find the width groups of any module."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fedraa.submodels.traced import Traced
+from fedraa.submodels.tracing.grouping import group_units
+from fedraa.submodels.tracing.recorder import DataDependentError, Recorder, tensors
+from fedraa.submodels.tracing.rules import RULES
+from fedraa.submodels.tracing.verify import Trial
+
+
+def trace(module: nn.Module, example: Tensor) -> Traced:
+    """Find every index space of units along which `module` can be made smaller.
+
+    The module runs on `example`, in evaluation and in training mode, while labels of units follow its tensors
+    through every function. Units that must vanish together are tied; a group is a set of units that run
+    through the same dimensions. Inputs and outputs are never cut, nor is anything that does not stay exact:
+    a cut gives what the full module gives when the parameters of its absent units are zero. This is tried
+    before the result is returned, and what does not pass is left whole.
+
+    Args:
+        module: any module with one tensor as its input. It is copied to the CPU, not changed.
+        example: a batch of at least two inputs.
+
+    Raises:
+        ValueError: the example does not run through the module, or the forward pass depends on data.
+    """
+    if example.dim() < 1 or len(example) < 2:
+        raise ValueError(f"example: shape {tuple(example.shape)} given, expected a batch of at least 2")
+    module, example = copy.deepcopy(module).cpu(), example.cpu()
+    recorder = _record(module, example)
+    traced = group_units(module, recorder)
+    trial = Trial(traced, example)
+    while traced.groups and (failure := trial.fails(traced, range(len(traced.groups)))):
+        for g in _suspects(trial, traced):
+            _pin(recorder, traced, g, failure)
+        traced = group_units(module, recorder)
+    return traced
+
+
+def _record(module: nn.Module, example: Tensor) -> Recorder:
+    scratch = copy.deepcopy(module)  # training mode moves running statistics
+    recorder = Recorder(scratch, RULES)
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # it hides the layers inside
+    try:
+        with torch.no_grad(), torch.random.fork_rng():
+            for training in (False, True):  # some parts, such as auxiliary heads, run in training only
+                scratch.train(training)
+                inputs = example[:2].clone()
+                recorder.track(inputs)
+                with recorder:
+                    out = scratch(inputs)
+                for tensor in tensors(out):
+                    recorder.ties.pin(recorder.labels(tensor), "it is the output of the model")
+    except DataDependentError as error:
+        raise ValueError(f"module: {type(module).__name__} cannot be traced, {error}") from None
+    except (RuntimeError, ValueError, TypeError, IndexError, AssertionError, AttributeError) as error:
+        raise ValueError(
+            f"example: a batch {tuple(example.shape)} of {example.dtype} does not run through "
+            f"{type(module).__name__}: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
+        ) from error
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+    return recorder
+
+
+def _suspects(trial: Trial, traced: Traced) -> Sequence[int]:
+    """The groups that fail on their own; if none does, all of them."""
+    alike: dict[tuple[tuple[str, int], ...], list[int]] = {}
+    for g, group in enumerate(traced.groups):
+        # the layers of repeated blocks differ in a number, and their code is the same
+        kind = tuple((re.sub(r"\d+", "#", entry.tensor), entry.dim) for entry in group.entries)
+        alike.setdefault(kind, []).append(g)
+    failing = [g for groups in alike.values() if trial.fails(traced, groups[:1]) for g in groups]
+    everything = range(len(traced.groups))
+    return failing or [g for g in everything if trial.fails(traced, [g])] or everything
+
+
+def _pin(recorder: Recorder, traced: Traced, g: int, reason: str) -> None:
+    entry = traced.groups[g].entries[0]
+    start = sum(group.size for group in traced.groups[:g])
+    units = traced.units[entry.tensor][entry.dim]
+    mine = torch.from_numpy((units >= start) & (units < start + traced.groups[g].size))
+    if entry.tensor in recorder.raw:
+        labels = recorder.raw[entry.tensor].movedim(entry.dim, 0)[mine]
+    else:
+        labels = recorder.bound[entry.tensor][entry.dim][mine]
+    recorder.ties.pin(labels, reason)
