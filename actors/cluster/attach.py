@@ -55,7 +55,7 @@ def carried() -> dict[str, Any]:
 
 def packages() -> list[str]:
     """The folders that this code consists of."""
-    return [str(Path(__file__).parents[1] / package) for package in PACKAGES]
+    return [str(Path(__file__).parents[2] / package) for package in PACKAGES]
 
 
 def _greet(address: str) -> None:

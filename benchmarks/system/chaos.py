@@ -125,7 +125,7 @@ def at_chosen_tasks(method: str, directory: Path, dose: Dose, rng: np.random.Gen
         spec,
         groups=(WorkerGroup(2, {"CPU": 1}),),
         worker=doomed(frozenset(tasks[: dose.deaths]), frozenset(tasks[dose.deaths :]), marks),
-        patience=HangDetector(least=FREEZE, factor=0.0),
+        hang_detector=HangDetector(least=FREEZE, factor=0.0),
     )
     try:
         RunSession(spec, directory, executor, threading.Event()).execute()

@@ -1,14 +1,38 @@
 """What one run is: typed, validated on construction, saved with its results."""
 
 import re
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    SkipValidation,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core.core_schema import ValidationInfo
+
+from fedraa.components import is_path, text_of
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 ADDRESS = re.compile(r"auto|(ray://)?([\w.-]+|\[[\w.:]+\]):\d{1,5}")
+
+# The names of the components that are built in, by the field that takes one; a test compares them with the seams.
+NAMES: dict[str, tuple[str, ...]] = {
+    "scheduler": ("gre-raa", "random", "minimum-priority", "offline"),
+    "staleness": ("constant", "polynomial", "hinge"),
+    "partition": ("iid", "dirichlet", "labels"),
+}
+if TYPE_CHECKING:
+    Component = Any
+else:  # the command line reads text; objects come from Python, and are written down as that text
+    Component = Annotated[str, SkipValidation, PlainSerializer(text_of, when_used="json")]
 
 
 class Experiment(BaseModel):
@@ -34,7 +58,7 @@ class Experiment(BaseModel):
 
     clients: Count = 10
     """Number of clients."""
-    partition: Literal["iid", "dirichlet", "labels"] = "iid"
+    partition: Component = "iid"
     """How training data is dealt to the clients."""
     dirichlet: Positive = 0.5
     """Concentration of the Dirichlet partition."""
@@ -58,14 +82,14 @@ class Experiment(BaseModel):
     """Share of every width group in each fragment (default: Table 4 of the Fed-RAA paper)."""
     fragment_scale: bool = False
     """Scale a fragment's activations by the inverse of its share while it trains."""
-    scheduler: Literal["gre-raa", "random", "minimum-priority", "offline"] | None = None
-    """Who trains which fragment."""
+    scheduler: Component | None = None
+    """Who trains which fragment: gre-raa, random, minimum-priority, offline, or an own Scheduler."""
     delay_bound: Positive | None = None
     """The longest task that Gre-RAA gives out, in time units (default: K* from the costs)."""
     mixing: Annotated[float, Field(gt=0, le=1)] | None = None
     """Weight of an update in the asynchronous mix."""
-    staleness: Literal["constant", "polynomial", "hinge"] | None = None
-    """How that weight falls with staleness."""
+    staleness: Component | None = None
+    """How that weight falls with staleness: constant, polynomial, hinge, or an own StalenessWeight."""
     server_lr: Positive | None = None
     """Step length of the server along the mean gain of a round."""
 
@@ -174,6 +198,18 @@ class Experiment(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             raise ValueError(_one_sentence(error)) from None
+
+    @field_validator(*NAMES)
+    @classmethod
+    def _known(cls, value: object, info: ValidationInfo) -> object:
+        """A name is one of those that are built in; import paths are followed when the run is built."""
+        if isinstance(value, str) and not is_path(value.partition("(")[0].strip()):
+            name, names = value.partition("(")[0].strip(), NAMES[str(info.field_name)]
+            if name not in names:
+                close = get_close_matches(name, names, n=1)
+                hint = f"did you mean {close[0]}? it " if close else ""
+                raise ValueError(f"{hint}takes {', '.join(names)}, or an own one as package.module:Name")
+        return value
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -14,7 +14,8 @@ import ray
 from mishaps import die, err, first, freeze
 from same_run import same
 
-from actors.pool.executor import RayExecutor, queues
+from actors.pool import queues
+from actors.pool.executor import RayExecutor
 from actors.pool.hang_detector import HangDetector
 from actors.worker.worker import Worker
 from fedraa.api import run

@@ -1,0 +1,178 @@
+"""Components: parts that a user names, imports or makes, and how each describes itself so that it can be made again.
+
+A component is given as a name (`gre-raa`), with values if it takes some (`polynomial(exponent=0.3)`), as an import path
+(`package.module:Name`, likewise with values), as a mapping (`{"kind": NAME_OR_PATH, field: value, ...}`), or as an
+object: an instance, a class that takes no arguments, or a function where that is enough.
+
+What is built in comes through the same door: a `Seam` knows its names, and what any component must be able to do.
+"""
+
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field, fields, is_dataclass
+from difflib import get_close_matches
+from importlib import import_module
+from types import FunctionType
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+KIND = "kind"
+OURS = ("fedraa", "schedulers")  # packages whose classes are known by their names alone
+_TEXT = re.compile(r"\s*(?P<what>[^()]+?)\s*(?:\((?P<values>.*)\))?\s*", re.DOTALL)
+_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.<>]*")
+
+
+@dataclass(frozen=True)
+class Seam(Generic[T]):
+    """One place where components fit: `name` is the field that takes them, `builtin` those that have a name.
+
+    `needs` are the methods that a component must have (`__call__`: it is called itself). `short` reads what is neither
+    a name nor a path, such as `sample:10`; it raises ValueError.
+    """
+
+    name: str
+    needs: tuple[str, ...]
+    builtin: Mapping[str, Callable[..., T]]
+    short: Callable[[str], T] | None = None
+    example: str = field(default="", compare=False)
+
+    def make(self, given: object) -> T:
+        """The component that was given, ready for use.
+
+        Raises ValueError with one sentence: the field, what was given, what it takes.
+        """
+        if isinstance(given, str):
+            return self._checked(self._from_text(given), given)
+        if isinstance(given, Mapping):
+            values = dict(given)
+            what = values.pop(KIND, None)
+            if not isinstance(what, str):
+                raise ValueError(f"{self.name}: {dict(given)} has no {KIND!r}, the name or import path of a component")
+            return self._checked(self._called(self._find(what), (), values, what), what)
+        return self._checked(self._called(given, (), {}, repr(given)) if inspect.isclass(given) else given, repr(given))
+
+    def own(self, given: object) -> T:
+        """A copy that one run may change."""
+        return deepcopy(self.make(given))
+
+    def _from_text(self, text: str) -> Any:
+        match = _TEXT.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{self.name}: got {text!r}; {self._takes()}")
+        what, values = match["what"], match["values"]
+        if self.short is not None and values is None and what not in self.builtin and not is_path(what):
+            return self.short(text)
+        found = self._find(what)
+        if values is None and not inspect.isclass(found) and what not in self.builtin:
+            return found  # a function, or an object that its module has made
+        return self._called(found, *_arguments(self.name, text, values or ""), text)
+
+    def _find(self, what: str) -> Any:
+        if what in self.builtin:
+            return self.builtin[what]
+        if not is_path(what):
+            for made in self.builtin.values():
+                if getattr(made, "__name__", "") == what:  # as a configuration that was written has it
+                    return made
+            close = get_close_matches(what, self.builtin, n=1)
+            hint = f"did you mean {close[0]}? " if close else ""
+            raise ValueError(f"{self.name}: there is no {what!r}; {hint}{self._takes()}")
+        return imported(self.name, what)
+
+    def _called(self, make: Any, arguments: tuple[Any, ...], values: dict[str, Any], said: str) -> Any:
+        try:
+            return make(*arguments, **values)
+        except TypeError as error:
+            raise ValueError(f"{self.name}: {said} cannot be made: {error}") from None
+
+    def _checked(self, part: Any, said: str) -> T:
+        missing = [name for name in self.needs if not callable(getattr(part, name, None))]
+        if missing:
+            what = "is not callable" if missing == ["__call__"] else f"has no method {' or '.join(missing)}"
+            raise ValueError(f"{self.name}: {said} {what}; {self._takes()}")
+        result: T = part
+        return result
+
+    def _takes(self) -> str:
+        names = ", ".join(self.builtin)
+        return f"takes {names + ', or ' if names else ''}an own one as package.module:Name"
+
+
+def is_path(text: str) -> bool:
+    """Whether this is an import path, `package.module:Name`."""
+    return _PATH.fullmatch(text) is not None
+
+
+def imported(where: str, path: str) -> Any:
+    """What `package.module:Name` stands for; ValueError, a sentence that names the field `where`, if there is none."""
+    module, _, name = path.partition(":")
+    try:
+        found: Any = sys.modules[module] if module == "__main__" else import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError, KeyError) as error:
+        if module == "__main__" or "<" in name:
+            raise ValueError(f"{where}: {path} was made in a script or a notebook; give it again") from None
+        raise ValueError(f"{where}: {path} cannot be imported: {error}") from None
+    return found
+
+
+def path_of(made: object) -> str:
+    """Where a class or a function can be imported from; the bare name for our own classes."""
+    name: str = getattr(made, "__qualname__", type(made).__qualname__)
+    module: str = getattr(made, "__module__", type(made).__module__)
+    return name if module.partition(".")[0] in OURS and inspect.isclass(made) else f"{module}:{name}"
+
+
+def describe(part: object) -> Any:
+    """A component as JSON, from which `Seam.make` makes its equal: kind and values, or what it was if that is JSON.
+
+    Values are the fields of a dataclass, or the attributes that are named like the arguments of `__init__`.
+    """
+    if part is None or isinstance(part, bool | int | float | str):
+        return part
+    if isinstance(part, tuple | list):
+        return [describe(item) for item in part]
+    if isinstance(part, Mapping):
+        return {str(key): describe(value) for key, value in part.items()}
+    if isinstance(part, FunctionType) or inspect.isclass(part):
+        return path_of(part)
+    return {KIND: path_of(type(part))} | {name: describe(value) for name, value in values_of(part).items()}
+
+
+def text_of(part: object) -> Any:
+    """A component as a flag takes it, `package.module:Name(field=value)`; as JSON where that cannot be said so."""
+    described = describe(part)
+    if not isinstance(described, dict) or any(isinstance(value, dict) for value in described.values()):
+        return described
+    values = ", ".join(f"{name}={value!r}" for name, value in values_of(part).items() if value != _default(part, name))
+    return described[KIND] + (f"({values})" if values else "")
+
+
+def values_of(part: object) -> dict[str, Any]:
+    """The values that a component was made with, as far as it keeps them."""
+    if is_dataclass(part):
+        return {item.name: getattr(part, item.name) for item in fields(part) if item.init}
+    taken = inspect.signature(type(part).__init__).parameters
+    return {name: vars(part)[name] for name in taken if name in getattr(part, "__dict__", {})}
+
+
+def _default(part: object, name: str) -> object:
+    parameter = inspect.signature(type(part)).parameters.get(name)
+    return inspect.Parameter.empty if parameter is None else parameter.default
+
+
+def _arguments(where: str, text: str, values: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The literals between the brackets of a component."""
+    try:
+        call = ast.parse(f"f({values})", mode="eval").body
+        assert isinstance(call, ast.Call)
+        by_name = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+        return tuple(ast.literal_eval(argument) for argument in call.args), by_name
+    except (SyntaxError, ValueError, AssertionError):
+        raise ValueError(f"{where}: the values in {text!r} are not Python literals, as in Name(share=0.1)") from None
