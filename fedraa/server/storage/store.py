@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from fedraa.messages import Cut, Task, Update, Vector
-from fedraa.rundir.checkpoint import State
-from fedraa.server.async_rules import Rule
-from fedraa.submodels.policies.policies import Assignment, Submodel
+from fedraa.components import saved
+from fedraa.messages import Cut, State, Task, Update, Vector
+from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken
+from fedraa.submodels.assignment import Assignment, Submodel
 
 Share = Callable[[Vector], Vector]
 
@@ -26,8 +26,8 @@ class Store(Protocol):
     def cut(self, fragment: int, version: int) -> Cut:
         """The fragment as it stands; the same object as long as `version`, that of the model, is the same."""
 
-    def take(self, task: Task, update: Update, stale: int) -> tuple[float, bool]:
-        """Takes in the answer to a task; returns its weight and whether the model is a new version now."""
+    def take(self, task: Task, update: Update, stale: int) -> Taken:
+        """Takes in the answer to a task."""
 
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
         """The buffers of these tasks, by number, as far as they lie elsewhere; what tasks share is one array."""
@@ -52,22 +52,38 @@ class LocalStore:
         self,
         params: Vector,
         fragments: Sequence[Submodel],
-        rule: Rule,
+        rule: AsyncRule,
+        sizes: Sequence[int],
         share: Share = stay,
     ) -> None:
-        """`share` puts a buffer where workers read it too."""
+        """`sizes` [N] are the clients' samples; `share` puts a buffer where workers read it too."""
         self.params = params
-        self._rule, self._share = rule, share
-        self._assignments = [Assignment(j, part) for j, part in enumerate(fragments)]
+        self._model = AsyncModel(params, len(sizes), len(fragments))
+        self._rule, self._sizes, self._share = rule.bind(self._model), sizes, share
+        self._assignments = [Assignment(j, submodel) for j, submodel in enumerate(fragments)]
         self._cuts: dict[int, tuple[int, Cut]] = {}
 
     def cut(self, fragment: int, version: int) -> Cut:
         if fragment not in self._cuts or self._cuts[fragment][0] != version:
-            self._cuts[fragment] = (version, Cut(self._share(self._assignments[fragment].part.take(self.params))))
+            self._cuts[fragment] = (version, Cut(self._share(self._assignments[fragment].submodel.take(self.params))))
         return self._cuts[fragment][1]
 
-    def take(self, task: Task, update: Update, stale: int) -> tuple[float, bool]:
-        return self._rule.take(self.params, self._assignments[task.fragment].where, update.params, task.params, stale)
+    def take(self, task: Task, update: Update, stale: int) -> Taken:
+        where = self._assignments[task.fragment].where
+        arrival = Arrival(
+            task.client,
+            task.fragment,
+            where,
+            update.params,
+            task.params,
+            stale,
+            self._sizes[task.client],
+            update.loss,
+        )
+        taken = self._rule.take(arrival, self._model)
+        if not isinstance(taken, Taken):
+            raise ValueError(f"async_rule: {type(self._rule).__name__} gave {taken!r}; takes Taken(weight, advanced)")
+        return taken
 
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
         return {}
@@ -76,7 +92,7 @@ class LocalStore:
         return tasks
 
     def state(self) -> State:
-        return self._rule.state()
+        return saved(self._rule)
 
     def restore(self, params: Vector, state: State) -> None:
         self.params[:] = params
