@@ -20,8 +20,8 @@ from actors.cluster.memory import lean
 from actors.cluster.operations import NAMESPACE, server_name
 from actors.cluster.placement import find_node, group_of, groups, server_options
 from actors.cluster.run_dir_sync import RunDirSync, synced
-from actors.pool.data_blocks import Blocks, put_blocks
 from actors.pool.data_host import fingerprint
+from actors.pool.serializer import Blocks, put_blocks
 from actors.server.parameter_server import ParameterServer, Setting
 from actors.server.sharded_store import ShardDied
 from actors.worker import worker

@@ -50,8 +50,8 @@ class LocalStep:
         if solver.proximal or self._compressor.kind != "none":
             self._anchor = model.weights.clone() if self._mask is not None else view(task.params).to(device)
         self._velocity = torch.zeros_like(model.weights) if solver.momentum else None
-        self._control = tensor(task.extras["control"]) if solver.control else None
-        self._drift = tensor(task.extras["momentum"]) if "momentum" in task.extras else None
+        self._control = tensor(task.extra("control")) if solver.control else None
+        self._drift = tensor(task.extra("momentum")) if "momentum" in task.extras else None
         self.squares = torch.zeros_like(model.weights) if solver.squares else None
         self._labels = [torch.from_numpy(np.unique(y)).to(device) for y in labels] if solver.label_masked else None
 

@@ -20,7 +20,7 @@ from fedraa.devices.costs import CostModel
 from fedraa.devices.fleet import Fleet, make_fleet
 from fedraa.engine import resources
 from fedraa.engine.loop import Limits
-from fedraa.messages import Vector
+from fedraa.messages import SharedBuffer, Vector
 from fedraa.methods.catalog import Asynchronous, Mean, Method, Rounds, ScheduledRounds, SyncMix, resolve
 from fedraa.models import build_model
 from fedraa.server.aggregation.label_owners import LabelOwners, labels_held
@@ -31,7 +31,7 @@ from fedraa.server.base import Server
 from fedraa.server.optimizers import Sgd
 from fedraa.server.participation import Participation
 from fedraa.server.rounds import RoundServer, ScheduledSampler
-from fedraa.server.storage.store import LocalStore, Share, Store, stay
+from fedraa.server.storage.store import LocalStore, Share, Store
 from fedraa.server.task_table import Record, TaskTable
 from fedraa.submodels import IndexSet, Traced, drop_weights, flatten
 from fedraa.submodels.cost import Cost, measure
@@ -114,7 +114,7 @@ class RunSpec:
         widths = {part.widths for part in self.parts} | {self.traced.widths(self.traced.full())}
         return {shape: self.measure(shape) for shape in sorted(widths)}
 
-    def server(self, record: Record, store: Store | None = None, share: Share = stay) -> Server:
+    def server(self, record: Record, store: Store | None = None, share: Share = SharedBuffer) -> Server:
         """The method's server, at its start; `store` keeps an asynchronous one's parameters.
 
         The default keeps them itself, and puts what it sends where `share` says.

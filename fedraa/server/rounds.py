@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.messages import Cut, Task, Update, Vector
+from fedraa.messages import SharedBuffer, Task, Update, Vector
 from fedraa.rng import generator
 from fedraa.rundir.checkpoint import State
 from fedraa.server.aggregation.aggregate import Aggregator
@@ -77,7 +77,7 @@ class RoundServer:
         self._auxiliaries, self._participation = auxiliaries, participation
         self._record, self._seed, self._held = record, seed, held
         self._by_samples = weights == "samples"
-        self._snapshots: dict[int, tuple[object, Vector]] = {}
+        self._snapshots: dict[Submodel | None, SharedBuffer] = {}  # None: of the whole model
         self._last_trained = np.full(len(params), -1, np.int64)
         self._begin_round()
 
@@ -88,14 +88,14 @@ class RoundServer:
         feasible, counts = self._audit(client)
         turn = RoundContext(client, self.step, self._position[client], len(self._cohort), self.params)
         assignment = self._sampler.draw(turn)
-        extras: dict[str, Vector] = {}
+        extras: dict[str, Vector | SharedBuffer] = {}
         for auxiliary in self._auxiliaries:
             extras |= auxiliary.send(client, assignment)
         return self.task_table.dispatch(
             client,
             now,
             assignment,
-            Cut(self._snapshot(assignment.part)),
+            self._snapshot(assignment.part),
             version=self.step,
             step=self.step,
             feasible=feasible,
@@ -194,17 +194,17 @@ class RoundServer:
             return self._sampler.scheduler.feasible(client).tolist(), self._sampler.counts.tolist()
         return [], []
 
-    def _snapshot(self, part: Submodel) -> Vector:
-        """The part at the start of the round: one array for all clients that train it.
+    def _snapshot(self, part: Submodel) -> SharedBuffer:
+        """The part at the start of the round: one buffer for all clients that train it.
 
         The whole model is not copied: it stays as it is until all have trained.
         """
-        key = id(part.index)
+        key = None if part.index is None else part
         if key not in self._snapshots:
             whole = self.params[:]
             whole.flags.writeable = False
-            self._snapshots[key] = (part.index, whole if part.index is None else part.take(whole))
-        return self._snapshots[key][1]
+            self._snapshots[key] = SharedBuffer(whole if part.index is None else part.take(whole))
+        return self._snapshots[key]
 
     def _weight(self, client: int) -> float:
         return float(self.task_table.sizes[client]) if self._by_samples else 1.0

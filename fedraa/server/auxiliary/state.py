@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedraa.messages import Update, Vector
+from fedraa.messages import SharedBuffer, Update, Vector
 from fedraa.rundir.checkpoint import State
 from fedraa.server.aggregation.aggregate import CoverageMean
 from fedraa.server.task_table import ExtraBuffers
@@ -23,7 +23,7 @@ class AuxiliaryState:
     def extra_buffers(self) -> ExtraBuffers:
         return ExtraBuffers()
 
-    def send(self, client: int, assignment: Assignment) -> Mapping[str, Vector]:
+    def send(self, client: int, assignment: Assignment) -> Mapping[str, Vector | SharedBuffer]:
         """Further buffers for the client's task."""
         return {}
 
@@ -56,7 +56,7 @@ class ControlVariates(AuxiliaryState):
         self._client = np.zeros((clients, size), np.float32)
         self._change = np.zeros(size, np.float32)
 
-    def send(self, client: int, assignment: Assignment) -> Mapping[str, Vector]:
+    def send(self, client: int, assignment: Assignment) -> Mapping[str, Vector | SharedBuffer]:
         return {"control": assignment.part.take(self._server - self._client[client])}
 
     def receive(
@@ -86,18 +86,24 @@ class GlobalMomentum(AuxiliaryState):
 
     def __init__(self, size: int, clients: int) -> None:
         self._momentum = np.zeros(size, np.float32)
+        self._whole: SharedBuffer | None = None  # as it is sent in this round with the whole model
 
-    def send(self, client: int, assignment: Assignment) -> Mapping[str, Vector]:
-        return {"momentum": assignment.part.take(self._momentum)}
+    def send(self, client: int, assignment: Assignment) -> Mapping[str, Vector | SharedBuffer]:
+        if assignment.part.index is not None:
+            return {"momentum": assignment.part.take(self._momentum)}
+        if self._whole is None:
+            self._whole = SharedBuffer(self._momentum.copy())
+        return {"momentum": self._whole}
 
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
+        self._whole = None
         np.divide(delta, np.float32(-scale), out=self._momentum, where=moved)
 
     def state(self) -> State:
         return {"momentum": self._momentum}
 
     def restore(self, state: State) -> None:
-        self._momentum[:] = state["momentum"]
+        self._momentum[:], self._whole = state["momentum"], None
 
 
 class FrozenMomentum(GlobalMomentum):
@@ -117,6 +123,7 @@ class FrozenMomentum(GlobalMomentum):
         self._gradient.add(client, assignment.where, gradient, weight, lr)
 
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
+        self._whole = None
         mean, _, covered = self._gradient.finish(1.0)
         fresh = (1 - self._beta) * mean + self._beta * self._momentum
         np.copyto(self._momentum, fresh, where=covered)
@@ -136,7 +143,7 @@ class Adversaries(AuxiliaryState):
         identity = np.concatenate([np.ones(inputs, np.float32), np.zeros(inputs, np.float32)])
         self._client = np.tile(identity, (clients, 1))
 
-    def send(self, client: int, assignment: Assignment) -> Mapping[str, Vector]:
+    def send(self, client: int, assignment: Assignment) -> Mapping[str, Vector | SharedBuffer]:
         return {"adversary": self._client[client].copy()}
 
     def receive(
