@@ -31,7 +31,7 @@ class ShardDied(Exception):
 
 
 class ShardedStore:
-    """A Store whose parameters [d] lie on shards, one after another on different nodes as long as there are some.
+    """A Store whose parameters [d] are on shards, one after another on different nodes as long as there are some.
 
     An update's norm is measured with `norms`. Raises ShardDied as soon as it notices.
     """

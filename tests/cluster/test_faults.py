@@ -39,7 +39,7 @@ Plan = Mapping[tuple[int | None, int], Callable[[], None]]
 
 
 def faulty(plan: Plan, marks: Path | None = None) -> type[Worker]:
-    """A worker to which the plan happens, by (seat, task): once, with `marks` as the memory, or every time."""
+    """A worker to which the plan happens, by (worker, task): once, with `marks` as the memory, or every time."""
 
     class Faulty(Worker):
         def train(self, header: Task, *rest: Any) -> Update:

@@ -33,7 +33,7 @@ class Store(Protocol):
         """The tasks that are out, from a checkpoint, with their buffers back where this store keeps them."""
 
     def state(self) -> State:
-        """What it has become besides the parameters."""
+        """What it has become, less the parameters."""
 
     def restore(self, params: Vector, state: State) -> None:
         """Become that, with no task out."""
