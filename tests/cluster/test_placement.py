@@ -1,4 +1,4 @@
-"""Who trains where: worker groups for tiers of devices, fewer workers than asked for, data that nodes read themselves."""
+"""Who trains where: worker groups for tiers of devices, fewer workers than asked, data that nodes read themselves."""
 
 import logging
 import sys
