@@ -18,15 +18,25 @@ several times is written once and comes back as one array.
 """
 
 
-class Cut(NamedTuple):
-    """The buffer [k] of a submodel as cut.
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class SharedBuffer:
+    """The buffer [k] of tasks that carry the same: this object tells an executor so, which sends it but once."""
 
-    With a `remote_ref` it lies elsewhere, where its store and the executor find it, and `params` only stands for it:
-    it has its shape, and is all NaN.
-    """
+    values: Vector
 
-    params: Vector
-    remote_ref: object | None = None
+    @property
+    def size(self) -> int:
+        return self.values.size
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class RemoteBuffer:
+    """The buffer [size] of a submodel whose values are elsewhere; whoever keeps them says in a subclass where."""
+
+    size: int
+
+
+Buffer = Vector | SharedBuffer | RemoteBuffer
 
 
 class ExtraBuffers(NamedTuple):
@@ -55,11 +65,11 @@ class Receipt:
 class Task:
     """One piece of local training for one client.
 
-    `params` [k] is the flat buffer of the submodel as cut at dispatch; its shape is told by `widths` (kept
-    units per width group), so a worker needs no index sets. `turn` counts the client's earlier tasks and
-    seeds its minibatches. `cost` is the modelled duration on the run's clock. `mask` [k] (True = trained) is
-    for methods defined element-wise. `extras` are further buffers [k] that a local term needs (a control
-    variate, a server momentum). `bytes_up` is what the answer is billed. `remote_ref` is as in Cut.
+    `buffer` [k] is that of the submodel as cut at dispatch; its shape is told by `widths` (kept units per width
+    group), so a worker needs no index sets. `turn` counts the client's earlier tasks and seeds its minibatches.
+    `cost` is the modelled duration on the run's clock. `mask` [k] (True = trained) is for methods defined
+    element-wise. `extras` are further buffers that a local term needs (a control variate, a server momentum).
+    `bytes_up` is what the answer is billed.
     """
 
     id: int
@@ -69,13 +79,37 @@ class Task:
     version: int
     step: int
     widths: tuple[int, ...]
-    params: Vector
+    buffer: Buffer
     lr: float
     cost: float
     mask: npt.NDArray[np.bool_] | None = None
-    extras: Mapping[str, Vector] = field(default_factory=dict)
+    extras: Mapping[str, Vector | SharedBuffer] = field(default_factory=dict)
     bytes_up: int = 0
-    remote_ref: object | None = None
+
+    @property
+    def size(self) -> int:
+        """How many parameters the submodel has, wherever their values are."""
+        return self.buffer.size
+
+    @property
+    def nbytes(self) -> int:
+        """Of the submodel's parameters."""
+        return self.size * np.dtype(np.float32).itemsize
+
+    @property
+    def params(self) -> Vector:
+        """The values of the buffer [k]; TypeError if they are elsewhere."""
+        if isinstance(self.buffer, RemoteBuffer):
+            raise TypeError(f"the buffer of task {self.id} is elsewhere; whoever keeps it has its values")
+        return values_of(self.buffer)
+
+    def extra(self, name: str) -> Vector:
+        """The values of a further buffer."""
+        return values_of(self.extras[name])
+
+
+def values_of(buffer: Vector | SharedBuffer) -> Vector:
+    return buffer.values if isinstance(buffer, SharedBuffer) else buffer
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -18,10 +18,11 @@ from ray.exceptions import RayActorError, RayTaskError
 from actors.cluster.attach import CLIENT, attach
 from actors.cluster.memory import lean
 from actors.cluster.operations import NAMESPACE, server_name
+from actors.cluster.own_parts import carry_by_value, importable
 from actors.cluster.placement import find_node, group_of, groups, server_options
 from actors.cluster.run_dir_sync import RunDirSync, synced
-from actors.pool.data_blocks import Blocks, put_blocks
 from actors.pool.data_host import fingerprint
+from actors.pool.serializer import Blocks, put_blocks
 from actors.server.parameter_server import ParameterServer, Setting
 from actors.server.sharded_store import ShardDied
 from actors.worker import worker
@@ -55,6 +56,8 @@ def run_on_ray(spec: RunSpec, directory: Path, watch: Callable[[Progress], None]
         node = find_node(experiment.server_node or own_node)
         elsewhere = (attached or "").startswith(CLIENT) or node["NodeID"] != own_node
         memory = Need.of(spec).server if attached else 0.0
+        if attached:
+            carry_by_value([spec])
         hosted, setting = ray.put(spec.without_training_rows()), _setting(spec, directory)
         deaths, last = 0, None
         with synced(directory) if elsewhere else nullcontext():
@@ -169,7 +172,7 @@ def cluster(experiment: Experiment) -> Iterator[None]:
     address = cluster_address(experiment)
     with TemporaryDirectory(prefix="fedraa-", ignore_cleanup_errors=True) as directory:
         if address is None:
-            with lean():
+            with lean(), importable():
                 ray.init(
                     num_cpus=max(os.cpu_count() or 1, workers(experiment) * experiment.threads_per_worker),
                     include_dashboard=False,

@@ -1,4 +1,4 @@
-"""Where actors live: the crews of workers and what each takes, the server's node and its memory."""
+"""Where actors run: the groups of workers and what each takes, the server's node and its memory."""
 
 from itertools import cycle, islice
 from typing import Any
@@ -16,7 +16,7 @@ NAMED = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}  # Ray's own 
 
 
 def groups(experiment: Experiment) -> tuple[WorkerGroup, ...]:
-    """The workers that an experiment asks for; one crew unless it has `resources`."""
+    """The workers that an experiment asks for; one group unless it has `resources`."""
     if experiment.resources is not None:
         return tuple(parse_group(text) for text in experiment.resources)
     count, threads = workers(experiment), experiment.threads_per_worker
@@ -26,7 +26,7 @@ def groups(experiment: Experiment) -> tuple[WorkerGroup, ...]:
 
 
 def group_of(experiment: Experiment) -> Index:
-    """The crew that trains each client, int64 [clients]."""
+    """The worker group that trains each client, int64 [clients]."""
     if experiment.resources is None:
         return np.zeros(experiment.clients, np.int64)
     return group_of_clients(groups(experiment), experiment.capabilities, experiment.clients)

@@ -9,7 +9,7 @@ import numpy as np
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.pool.data_blocks import Blocks, put_blocks
+from actors.pool.serializer import Blocks, put_blocks
 from fedraa.config.experiment import Experiment
 from fedraa.data import Federated, load_dataset
 from fedraa.engine.build import deal

@@ -1,4 +1,4 @@
-"""Worker actors behind the pool's interface: two calls on each, the task due first in front; the dead are replaced."""
+"""The executor on Ray: two calls on each worker actor, the task due first in front; the dead are replaced."""
 
 import logging
 import time
@@ -12,17 +12,15 @@ import ray
 from ray.exceptions import ObjectLostError, RayError, RayTaskError
 
 from actors.cluster.placement import worker_options
-from actors.pool.data_blocks import Blocks, put_blocks
 from actors.pool.data_host import DataHosts
-from actors.pool.handles import EVALUATE, FIRST, LOAD, START, TRAIN, Call, PendingEvaluation, WorkerHandle
-from actors.pool.hang_detector import HangDetector
+from actors.pool.handles import EVALUATE, FIRST, LOAD, START, TRAIN, Call, HangDetector, PendingEvaluation, WorkerHandle
 from actors.pool.queues import Queues
-from actors.pool.serializer import TaskSerializer
+from actors.pool.serializer import Blocks, TaskSerializer, put_blocks
 from actors.worker.worker import Worker
 from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.loop import ATTEMPTS, RunFailed
 from fedraa.engine.run_spec import RunSpec
-from fedraa.messages import Fault, Index, Task, Update, Vector
+from fedraa.messages import Fault, Index, SharedBuffer, Task, Update, Vector
 
 DEPTH = 2  # calls queued on a worker: one in training, one already there when it ends
 DEATHS = 3  # of a worker, one after another with nothing done in between, before it is given up
@@ -38,12 +36,12 @@ class RayExecutor:
 
     A worker that dies or hangs is replaced: the task that it was at comes back as a fault, those that waited behind
     it go to other workers. If it was at a group, or one of a group erred, nobody knows yet which task is to blame:
-    each goes again, alone. A worker that dies `DEATHS` times in a row is given up; without any left in a crew,
-    RunFailed.
+    each goes again, alone. A worker that dies `DEATHS` times in a row is given up; without any left in a worker
+    group, RunFailed.
 
     Workers that have not started, for want of resources, get no work; the others go on without them. The tasks of
-    client n go to the workers of crew `crew_of[n]` alone (None: there is one crew). With `hosts`, every node reads
-    its own shards. Whenever something has gone wrong, `check` may raise if the fault is not a worker's.
+    client n go to worker group `group_of[n]` alone (None: there is one). With `hosts`, every node reads the clients'
+    data itself. Whenever something has gone wrong, `check` may raise if the fault is not a worker's.
     """
 
     worker_spec: ray.ObjectRef[Any]
@@ -68,7 +66,7 @@ class RayExecutor:
 
     @classmethod
     def of(cls, spec: RunSpec, **given: Any) -> Self:
-        """The pool of a run with the fields that are `given`, `groups` at least: its workers start."""
+        """The executor of a run with the fields that are `given`, `groups` at least: its workers start."""
         experiment = spec.experiment
         if "blocks" not in given:
             given["blocks"] = put_blocks(spec.data)
@@ -84,18 +82,17 @@ class RayExecutor:
 
     def __post_init__(self) -> None:
         self.workers = sum(group.workers for group in self.groups)
-        self._serializer = TaskSerializer(self.blocks)
+        self._serializer = TaskSerializer()
         self._queues = Queues(len(self.groups), self.group_of, self._work, self.stack)
         numbers = count()
         for number, group in enumerate(self.groups):
             for _ in range(group.workers):
                 self._spawn(next(numbers), number, deaths=0)
 
-    def share(self, params: Vector) -> Vector:
+    def share(self, params: Vector) -> SharedBuffer:
         return self._serializer.share(params)
 
     def submit(self, task: Task, due: float) -> None:
-        self._serializer.expect(task)
         self._queues.submit(task, due)
         self._send()
 
@@ -169,7 +166,7 @@ class RayExecutor:
         self._calls[call.ref] = call
 
     def _ready(self, group: int | None = None) -> list[WorkerHandle]:
-        """The workers, of one crew or of all, that have started."""
+        """The workers, of one group or of all, that have started."""
         return [
             handle for handle in self._handles.values() if handle.blocks is not None and group in (None, handle.group)
         ]
@@ -197,7 +194,8 @@ class RayExecutor:
 
     def _work(self, task: Task) -> float:
         """About proportional to how long it takes."""
-        return float(self._serializer.samples(task) * task.params.size)
+        samples = self.blocks.offsets[task.client + 1] - self.blocks.offsets[task.client]
+        return float(int(samples) * task.size)
 
     def _end(self, call: Call) -> None:
         """A call has ended: with a result, an error in what it ran, or the worker's death."""
@@ -276,7 +274,6 @@ class RayExecutor:
 
     def _settle(self, task: Task, outcome: Update | Fault) -> None:
         self._queues.ended(task, well=isinstance(outcome, Update))
-        self._serializer.release(task)
         self._outcomes[task.id] = outcome
 
     def _evaluate_again(self, pending: PendingEvaluation, wrong: str) -> None:

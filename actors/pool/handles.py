@@ -1,4 +1,4 @@
-"""Seats in a pool: a worker actor each, and the calls that are out to it."""
+"""Workers as their executor sees them: an actor each, the calls that are out to it, and whether it has hung."""
 
 import time
 from collections import deque
@@ -8,7 +8,7 @@ from typing import Any
 
 import ray
 
-from actors.pool.data_blocks import Blocks
+from actors.pool.serializer import Blocks
 from fedraa.messages import Evaluation, Task, Vector
 
 START, LOAD, TRAIN, EVALUATE = "start", "load", "train", "evaluate"
@@ -67,3 +67,27 @@ class PendingEvaluation:
         while self.evaluation is None and self.receive(give_up):
             pass
         return self.evaluation
+
+
+@dataclass
+class HangDetector:
+    """Generous bounds from what was seen: `factor` times the slowest pace so far, and never under `least` seconds.
+
+    Work is counted in units that durations are about proportional to, per kind of work: a pace is seconds per unit.
+    Of a kind of which nothing has been seen yet, `unseen` seconds are borne.
+    """
+
+    factor: float = 20.0
+    least: float = 60.0
+    unseen: float = 3600.0
+    _paces: dict[str, float] = field(default_factory=dict)
+
+    def saw(self, kind: str, work: float, seconds: float) -> None:
+        """One piece of work took so long."""
+        self._paces[kind] = max(self._paces.get(kind, 0.0), seconds / work)
+
+    def bound(self, kind: str, work: float) -> float:
+        """Seconds after which such a piece of work counts as hung."""
+        if kind not in self._paces:
+            return self.unseen
+        return max(self.least, self.factor * self._paces[kind] * work)

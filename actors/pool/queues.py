@@ -11,7 +11,7 @@ GROUP_BYTES = 8 * 2**20  # of answers to one call
 
 
 class Queues:
-    """One queue for each crew, the tasks that are due first in front; those of client n wait for crew `crew_of[n]`.
+    """A queue for each worker group, tasks due first in front; those of client n wait for group `group_of[n]`.
 
     Short tasks travel in groups, by the pace seen last, where many wait. `work` of a task is about proportional to
     how long it takes. Of tasks that are trained in stacks as many travel together as a `stack` holds.
@@ -49,7 +49,7 @@ class Queues:
         self._pace = seconds / work
 
     def waits(self, group: int) -> bool:
-        """Whether any task waits for the crew."""
+        """Whether any task waits for the worker group."""
         return bool(self._waiting[group])
 
     def take(self, group: int, places: int) -> list[Task]:
@@ -62,7 +62,7 @@ class Queues:
             number = waiting[0][1]
             task, _ = self._tasks[number]
             seconds += self._pace * self._work(task)
-            size += task.params.nbytes
+            size += task.nbytes
             full = len(tasks) >= share or seconds > GROUP_SECONDS or size > GROUP_BYTES
             if (full and len(tasks) >= self._stack) or (tasks and number in self._alone):
                 break

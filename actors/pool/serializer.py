@@ -1,124 +1,159 @@
-"""Groups of tasks as they travel to a worker: large arrays by reference, each once, small ones in the message."""
+"""How tasks and clients' data travel to workers: large arrays by reference, each once, small ones in the message."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 import ray
 
-from actors.pool.data_blocks import Blocks
-from actors.server.shard import NO_BUFFER
-from actors.server.sharded_store import RemoteRef
-from fedraa.messages import Task
+from actors.server.shard import CutOnShards
+from fedraa.client import Work
+from fedraa.data import Federated
+from fedraa.messages import Index, RemoteBuffer, SharedBuffer, Task, Update, Vector
 
 Array = npt.NDArray[Any]
 INLINE_BYTES = 100_000  # below, a copy in the message costs less than an object of its own
+BLOCK_BYTES = 16 * 2**20  # few objects for many small clients, no huge one for a node that trains one client
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """The clients' data: client n trains on rows of the block that holds it, `find(n)`.
+
+    Without `refs` only shards' sizes are known.
+    """
+
+    offsets: Index
+    starts: Index
+    refs: list[tuple[ray.ObjectRef[Any], ray.ObjectRef[Any]]]
+
+    def find(self, client: int) -> tuple[ray.ObjectRef[Any], ray.ObjectRef[Any], tuple[int, int]]:
+        """The block's features and labels, and the client's rows in it."""
+        block = int(np.searchsorted(self.starts, client, side="right")) - 1
+        base = self.offsets[self.starts[block]]
+        rows = (int(self.offsets[client] - base), int(self.offsets[client + 1] - base))
+        return (*self.refs[block], rows)
+
+
+def put_blocks(data: Federated) -> Blocks:
+    """Put all training data into the object store, in blocks of whole clients, to be read without a copy."""
+    row_bytes = data.x_train[:1].nbytes
+    starts, size = [0], 0
+    for client, rows in enumerate(data.sizes.tolist()):
+        if size and size + rows * row_bytes > BLOCK_BYTES:
+            starts.append(client)
+            size = 0
+        size += rows * row_bytes
+    refs = []
+    for first, last in zip(starts, [*starts[1:], len(data.sizes)], strict=True):
+        rows = slice(data.offsets[first], data.offsets[last])
+        refs.append((ray.put(data.x_train[rows]), ray.put(data.y_train[rows])))
+    return Blocks(data.offsets, np.array(starts, np.int64), refs)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Job:
-    """A task less its arrays. `arrays` are these in order, a number standing for one sent beside the group.
+    """A task as it travels: a `header` without arrays; a number stands for one of the call's shared arguments.
 
-    The client's shard is rows [start, end) of the arrays `x` and `y` beside the group. If the buffer lies on shards of
-    the server, `remote_args` is what is beside the group to get it: the route and the cuts.
+    `buffer` is the task's; if it is on shards of the server, the route there and each shard's cut. `mask` is in bits.
+    The client's data are rows [start, end) of the arguments `x` and `y`.
     """
 
     header: Task
-    arrays: list[Array | int]
+    buffer: Array | int | tuple[int, ...]
+    mask: Array | int | None
+    extras: dict[str, Array | int]
     x: int
     y: int
     rows: tuple[int, int]
-    remote_args: tuple[int, ...] = ()
 
-    def task(self, shared_args: Sequence[Array]) -> Task:
-        """The task as it was."""
-        rest = iter([shared_args[array] if isinstance(array, int) else array for array in self.arrays])
-        params = next(rest)
-        mask = None if self.header.mask is None else next(rest)
-        return replace(self.header, params=params, mask=mask, extras=dict(zip(self.header.extras, rest, strict=True)))
+    def work(self, shared_args: Sequence[Any]) -> Work:
+        """The task as it was, its buffer fetched if it is on shards, and the client's data."""
+        start, end = self.rows
+        mask = None if self.mask is None else _found(self.mask, shared_args)
+        task = replace(
+            self.header,
+            buffer=self._params(shared_args),
+            mask=None if mask is None else np.unpackbits(mask, count=self.header.size).view(np.bool_),
+            extras={name: _found(array, shared_args) for name, array in self.extras.items()},
+        )
+        return Work(task, shared_args[self.x][start:end], shared_args[self.y][start:end])
+
+    def answer(self, update: Update, shared_args: Sequence[Any]) -> Update:
+        """The update; if the task's buffer is on shards of the server, a receipt from there in place of its buffer."""
+        if not isinstance(self.buffer, tuple):
+            return update
+        route, *cuts = (shared_args[number] for number in self.buffer)
+        answer: Update = route.push(update, cuts)
+        return answer
+
+    def _params(self, shared_args: Sequence[Any]) -> Vector:
+        if not isinstance(self.buffer, tuple):
+            return _found(self.buffer, shared_args)
+        route, *cuts = (shared_args[number] for number in self.buffer)
+        params: Vector = route.pull(cuts)
+        return params
 
 
-@dataclass
-class _Object:
-    """An array, how many tasks still need it and, once one was sent, where it is in the object store."""
-
-    array: Array
-    uses: int = 0
-    ref: ray.ObjectRef[Any] | None = None
+def _found(array: Array | int, shared_args: Sequence[Any]) -> Array:
+    found: Array = shared_args[array] if isinstance(array, int) else array
+    return found
 
 
 @dataclass
 class TaskSerializer:
-    """Packs tasks into groups. An array is put into the object store once, however many tasks carry it.
+    """Makes jobs of tasks. A shared buffer is put into the object store once, and stays while any task carries it."""
 
-    Every task is first announced by `expect`, and done with by `release`.
-    """
+    _refs: WeakKeyDictionary[SharedBuffer, ray.ObjectRef[Any]] = field(default_factory=WeakKeyDictionary)
 
-    blocks: Blocks
-    _objects: dict[int, _Object] = field(default_factory=dict)
-
-    def share(self, array: Array) -> Array:
-        """The array as a view of the object store, for tasks to carry; itself if it is too small for that."""
-        if array.nbytes < INLINE_BYTES:
-            return array
-        ref = ray.put(array)
-        view: Array = ray.get(ref)
-        self._objects[id(view)] = _Object(view, ref=ref)
-        return view
-
-    def expect(self, task: Task) -> None:
-        for array in _large(task):
-            self._objects.setdefault(id(array), _Object(array)).uses += 1
-
-    def release(self, task: Task) -> None:
-        for array in _large(task):
-            shared = self._objects[id(array)]
-            shared.uses -= 1
-            if not shared.uses:
-                del self._objects[id(array)]
-
-    def samples(self, task: Task) -> int:
-        """In the client's shard."""
-        return int(self.blocks.offsets[task.client + 1] - self.blocks.offsets[task.client])
+    def share(self, params: Vector) -> SharedBuffer:
+        """The buffer, as a view of the object store unless it is too small for that."""
+        if params.nbytes < INLINE_BYTES:
+            return SharedBuffer(params)
+        ref = ray.put(params)
+        shared = SharedBuffer(ray.get(ref))
+        self._refs[shared] = ref
+        return shared
 
     def pack(self, tasks: Iterable[Task], blocks: Blocks) -> tuple[list[Job], list[ray.ObjectRef[Any]]]:
-        """The jobs, and the objects that go beside them; the shards are those in `blocks`."""
+        """The jobs of a call and its shared arguments, each of which is there once; the data are those in `blocks`."""
         shared_args: dict[ray.ObjectRef[Any], int] = {}
+
+        def number(ref: ray.ObjectRef[Any]) -> int:
+            return shared_args.setdefault(ref, len(shared_args))
+
+        def packed(array: Array | SharedBuffer) -> Array | int:
+            values = array.values if isinstance(array, SharedBuffer) else array
+            return values if values.nbytes < INLINE_BYTES else number(self._put(array))
+
         jobs = []
         for task in tasks:
-            arrays = [
-                array if array.nbytes < INLINE_BYTES else shared_args.setdefault(self._put(array), len(shared_args))
-                for array in _arrays(task)
-            ]
-            header = replace(
-                task,
-                params=NO_BUFFER,
-                mask=None if task.mask is None else np.empty(0, bool),
-                extras=dict.fromkeys(task.extras, NO_BUFFER),
-                remote_ref=None,
-            )
-            remote_args = (
-                (task.remote_ref.route, *task.remote_ref.cuts) if isinstance(task.remote_ref, RemoteRef) else ()
-            )
             x, y, rows = blocks.find(task.client)
-            features, labels = (shared_args.setdefault(ref, len(shared_args)) for ref in (x, y))
-            there = tuple(shared_args.setdefault(ref, len(shared_args)) for ref in remote_args)
-            jobs.append(Job(header, arrays, features, labels, rows, there))
+            job = Job(
+                header=replace(task, buffer=RemoteBuffer(task.size), mask=None, extras={}),
+                buffer=tuple(map(number, task.buffer.refs))
+                if isinstance(task.buffer, CutOnShards)
+                else packed(_here(task)),
+                mask=None if task.mask is None else packed(np.packbits(task.mask)),
+                extras={name: packed(extra) for name, extra in task.extras.items()},
+                x=number(x),
+                y=number(y),
+                rows=rows,
+            )
+            jobs.append(job)
         return jobs, list(shared_args)
 
-    def _put(self, array: Array) -> ray.ObjectRef[Any]:
-        shared = self._objects[id(array)]
-        if shared.ref is None:
-            shared.ref = ray.put(array)
-        return shared.ref
+    def _put(self, array: Array | SharedBuffer) -> ray.ObjectRef[Any]:
+        if not isinstance(array, SharedBuffer):
+            return ray.put(array)
+        if array not in self._refs:
+            self._refs[array] = ray.put(array.values)
+        return self._refs[array]
 
 
-def _arrays(task: Task) -> list[Array]:
-    params = task.params if task.remote_ref is None else NO_BUFFER
-    return [params, *(() if task.mask is None else (task.mask,)), *task.extras.values()]
-
-
-def _large(task: Task) -> list[Array]:
-    return [array for array in _arrays(task) if array.nbytes >= INLINE_BYTES]
+def _here(task: Task) -> Vector | SharedBuffer:
+    assert not isinstance(task.buffer, RemoteBuffer), "only shards of the server keep buffers elsewhere"
+    return task.buffer

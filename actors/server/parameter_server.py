@@ -10,9 +10,9 @@ import torch
 
 from actors.cluster.metrics import Metrics, log_as_lines
 from actors.cluster.run_dir_sync import Changes, Stamp, changes, write_all
-from actors.pool.data_blocks import Blocks
 from actors.pool.data_host import DataHosts
 from actors.pool.executor import RayExecutor
+from actors.pool.serializer import Blocks
 from actors.server.sharded_store import ShardedStore
 from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.loop import Progress

@@ -1,4 +1,4 @@
-"""A shard of the server as an actor, and how a worker deals with it. Without torch it is small and soon there."""
+"""A shard of the server as an actor, and how a worker deals with it. Without torch it is small and starts soon."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ from uuid import uuid4
 import numpy as np
 import ray
 
-from fedraa.messages import Index, Receipt, Update, Vector
+from fedraa.messages import Index, Receipt, RemoteBuffer, Update, Vector
 from fedraa.server.storage.shards import Shard, assemble_pieces
 from fedraa.server.validation import wrong_kind
 
@@ -38,6 +38,20 @@ class ShardActor(Shard):
     def tally(self) -> tuple[str, int, int]:
         """Its node, and how often it was pulled from and pushed to."""
         return str(ray.get_runtime_context().get_node_id()), self.pulls, self.pushes
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class CutOnShards(RemoteBuffer):
+    """The buffer of a fragment as its shards have cut it: the Route to them, and each one's cut."""
+
+    fragment: int
+    route: ray.ObjectRef[Any]
+    cuts: tuple[ray.ObjectRef[Any], ...]
+
+    @property
+    def refs(self) -> tuple[ray.ObjectRef[Any], ...]:
+        """All that a worker needs to get it."""
+        return self.route, *self.cuts
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,6 @@ stores and send theirs to the shards.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -15,11 +14,12 @@ from ray.exceptions import ActorUnschedulableError, ObjectLostError, RayActorErr
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.cluster.placement import nodes_for_shards
-from actors.server.shard import Route, ShardActor
+from actors.server.shard import CutOnShards, Route, ShardActor
 from fedraa.engine.run_spec import RunSpec
-from fedraa.messages import Cut, State, Task, Update, Vector
+from fedraa.messages import State, Task, Update, Vector
 from fedraa.server.async_rules import AsyncRule, Taken
 from fedraa.server.storage.shards import Split, assemble_pieces
+from fedraa.server.storage.store import shared_again
 from fedraa.submodels.assignment import Submodel
 
 UNSETTLED = 64  # mixes that the server runs ahead of the shards
@@ -29,16 +29,8 @@ class ShardDied(Exception):
     """A shard, and the parameters that it had, are gone."""
 
 
-@dataclass(frozen=True, eq=False)
-class RemoteRef:
-    """Where a fragment's buffer lies: the Route to it, and each shard's cut."""
-
-    route: ray.ObjectRef[Any]
-    cuts: tuple[ray.ObjectRef[Any], ...]
-
-
 class ShardedStore:
-    """A Store whose parameters [d] lie on shards, one after another on different nodes as long as there are some.
+    """A Store whose parameters [d] are on shards, one after another on different nodes as long as there are some.
 
     An update's norm is measured with `norms`. Raises ShardDied as soon as it notices.
     """
@@ -61,7 +53,7 @@ class ShardedStore:
             ray.put(Route(tuple(self._shards[p.shard] for p in pieces), tuple(p.place for p in pieces)))
             for pieces in split.pieces
         ]
-        self._cuts: dict[int, tuple[int, Cut]] = {}
+        self._cuts: dict[int, tuple[int, CutOnShards]] = {}
         self._unsettled: list[ray.ObjectRef[Any]] = []
 
     @classmethod
@@ -79,7 +71,7 @@ class ShardedStore:
             params[own] = values
         return params
 
-    def cut(self, fragment: int, version: int) -> Cut:
+    def cut(self, fragment: int, version: int) -> CutOnShards:
         if fragment not in self._cuts or self._cuts[fragment][0] != version:
             cuts = [self._shards[piece.shard].publish.remote(fragment) for piece in self._split.pieces[fragment]]
             self._cuts[fragment] = (version, self._cut(fragment, cuts))
@@ -96,26 +88,17 @@ class ShardedStore:
         return Taken(mix)
 
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
-        tasks = list(tasks)
-        fragments = {task.remote_ref: task.fragment for task in tasks if isinstance(task.remote_ref, RemoteRef)}
-        cuts = _get([cut for remote_ref in fragments for cut in remote_ref.cuts])
-        pieces = iter(_get([piece for [piece] in cuts]))
-        buffers: dict[object, Vector] = {}
-        for remote_ref, fragment in fragments.items():
-            places = [piece.place for piece in self._split.pieces[fragment]]
-            buffers[remote_ref] = assemble_pieces(places, [next(pieces) for _ in places])
-        return {task.id: buffers[task.remote_ref] for task in tasks}
+        buffers = {task.id: _cut_of(task) for task in tasks}
+        there = list(dict.fromkeys(buffers.values()))
+        pieces = iter(_get([piece for [piece] in _get([cut for buffer in there for cut in buffer.cuts])]))
+        values = {}
+        for buffer in there:
+            places = [piece.place for piece in self._split.pieces[buffer.fragment]]
+            values[buffer] = assemble_pieces(places, [next(pieces) for _ in places])
+        return {number: values[buffer] for number, buffer in buffers.items()}
 
     def sent_again(self, tasks: list[Task]) -> list[Task]:
-        cuts: dict[int, Cut] = {}
-        again = []
-        for task in tasks:
-            if id(task.params) not in cuts:
-                pieces = self._split.pieces[task.fragment]
-                held = [self._shards[piece.shard].hold.remote(task.params[piece.place]) for piece in pieces]
-                cuts[id(task.params)] = self._cut(task.fragment, held)
-            again.append(replace(task, **cuts[id(task.params)]._asdict()))
-        return again
+        return shared_again(tasks, self._held)
 
     def state(self) -> State:
         return {"shards": self.report()}
@@ -140,14 +123,25 @@ class ShardedStore:
             ray.kill(shard)
         self._shards.clear()
 
-    def _cut(self, fragment: int, cuts: list[ray.ObjectRef[Any]]) -> Cut:
+    def _held(self, task: Task) -> CutOnShards:
+        """The buffer of a task from a checkpoint, its pieces where the fragment's are."""
+        pieces = self._split.pieces[task.fragment]
+        held = [self._shards[piece.shard].hold.remote(task.params[piece.place]) for piece in pieces]
+        return self._cut(task.fragment, held)
+
+    def _cut(self, fragment: int, cuts: list[ray.ObjectRef[Any]]) -> CutOnShards:
         size = sum(len(piece.place) for piece in self._split.pieces[fragment])
-        return Cut(np.broadcast_to(np.float32(np.nan), (size,)), RemoteRef(self._routes[fragment], tuple(cuts)))
+        return CutOnShards(size, fragment, self._routes[fragment], tuple(cuts))
 
     def _settle(self) -> None:
         """Waits for the shards to have done what they were told to; raises what went wrong there."""
         _get(self._unsettled)
         self._unsettled.clear()
+
+
+def _cut_of(task: Task) -> CutOnShards:
+    assert isinstance(task.buffer, CutOnShards), "this store has cut the buffers of all its tasks"
+    return task.buffer
 
 
 def _get(refs: list[ray.ObjectRef[Any]]) -> list[Any]:

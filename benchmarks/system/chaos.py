@@ -25,7 +25,7 @@ import pandas as pd
 import ray
 
 from actors.pool.executor import RayExecutor
-from actors.pool.hang_detector import HangDetector
+from actors.pool.handles import HangDetector
 from actors.worker.worker import Worker
 from benchmarks.system.processes import descendants, title
 from fedraa.api import resume, run

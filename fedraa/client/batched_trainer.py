@@ -115,7 +115,7 @@ def stacked(tasks: Sequence[Task]) -> Task:
     masks = [task.mask for task in tasks if task.mask is not None]
     return replace(
         tasks[0],
-        params=np.stack([task.params for task in tasks]),
+        buffer=np.stack([task.params for task in tasks]),
         mask=np.stack(masks) if masks else None,
-        extras={name: np.stack([task.extras[name] for task in tasks]) for name in tasks[0].extras},
+        extras={name: np.stack([task.extra(name) for task in tasks]) for name in tasks[0].extras},
     )

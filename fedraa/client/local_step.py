@@ -56,7 +56,7 @@ class LocalStep:
         self._unperturbed = torch.empty_like(model.weights) if solver.sam else model.weights
         self._compressor = COMPRESSOR.make(solver.compress)
         self._mask = None if task.mask is None else tensor(task.mask).to(torch.float32)
-        extras = {name: tensor(array) for name, array in task.extras.items() if name in BLENDED}
+        extras = {name: tensor(task.extra(name)) for name in task.extras if name in BLENDED}
         self._terms = [term.begin(extras) for term in terms(solver, momentum="momentum" in extras)]
         model.load(task.params)
         self._masked(model.weights)

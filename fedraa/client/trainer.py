@@ -83,7 +83,7 @@ class Trainer:
         if self._solver.full_gradient:
             extras["gradient"] = self._full_gradient(local_step, x, y)
         if self._solver.adversary:
-            local_step.adversary = Adversary(self._tensor(task.extras["adversary"]), torch.Size(x.shape[1:]))
+            local_step.adversary = Adversary(self._tensor(task.extra("adversary")), torch.Size(x.shape[1:]))
         total = torch.zeros((), device=self._device)
         steps = 0
         for inputs, labels in self._minibatches(task, x, y):

@@ -1,4 +1,4 @@
-"""Where tasks are trained. The in-process pool; the Ray one is its twin in `actors`."""
+"""Where tasks are trained: the executor in this process. The one on Ray is its twin in `actors`."""
 
 import time
 from collections import OrderedDict
@@ -8,7 +8,7 @@ from typing import Protocol
 
 from fedraa.client import Evaluator, Trainer, Work
 from fedraa.data import Federated
-from fedraa.messages import Evaluation, Fault, Task, Update, Vector
+from fedraa.messages import Evaluation, Fault, SharedBuffer, Task, Update, Vector
 
 
 class PendingEvaluation(Protocol):
@@ -27,8 +27,8 @@ class Executor(Protocol):
 
     workers: int
 
-    def share(self, params: Vector) -> Vector:
-        """The buffer where workers read it too, so that it is held but once; it never changes again."""
+    def share(self, params: Vector) -> SharedBuffer:
+        """The buffer for tasks to carry, held and sent but once; it never changes again."""
 
     def submit(self, task: Task, due: float) -> None:
         """Train the task some time; tasks due earlier go first."""
@@ -77,8 +77,8 @@ class LocalExecutor:
         self._trained: dict[int, Update] = {}
         self._training = False
 
-    def share(self, params: Vector) -> Vector:
-        return params
+    def share(self, params: Vector) -> SharedBuffer:
+        return SharedBuffer(params)
 
     def submit(self, task: Task, due: float) -> None:
         self._tasks[task.id] = task

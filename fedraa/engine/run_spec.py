@@ -17,11 +17,11 @@ from fedraa.devices.availability import Timing
 from fedraa.devices.costs import CostModel
 from fedraa.devices.fleet import Fleet
 from fedraa.engine.loop import Limits
-from fedraa.messages import Vector
+from fedraa.messages import SharedBuffer, Vector
 from fedraa.methods.method import Method
 from fedraa.server.base import Server
 from fedraa.server.setup import ServerSetup
-from fedraa.server.storage.store import Share, Store, stay
+from fedraa.server.storage.store import Share, Store
 from fedraa.server.task_table import Record, TaskTable
 from fedraa.submodels import IndexSet, Traced
 from fedraa.submodels.assignment import Submodel
@@ -101,7 +101,7 @@ class RunSpec:
         widths = {part.widths for part in self.submodels} | {self.traced.widths(self.traced.full())}
         return {shape: self.measure(shape) for shape in sorted(widths)}
 
-    def server(self, record: Record, store: Store | None = None, share: Share = stay) -> Server:
+    def server(self, record: Record, store: Store | None = None, share: Share = SharedBuffer) -> Server:
         """The method's server, at its start; `store` keeps an asynchronous one's parameters.
 
         The default keeps them itself, and puts what it sends where `share` says.

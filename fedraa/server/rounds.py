@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedraa.components import saved
-from fedraa.messages import Cut, State, Task, Update, Vector
+from fedraa.messages import SharedBuffer, State, Task, Update, Vector
 from fedraa.server.aggregation.aggregator import Aggregator, Contribution, Coverage, RoundTotals
 from fedraa.server.auxiliary.state import NoAuxiliary
 from fedraa.server.optimizers import ServerOptimizer
@@ -62,7 +62,7 @@ class RoundServer:
             client,
             now,
             assignment,
-            Cut(self._snapshot(assignment.submodel)),
+            self._snapshot(assignment.submodel),
             version=self.step,
             step=self.step,
             feasible=feasible,
@@ -134,7 +134,7 @@ class RoundServer:
         self._missing = len(self._cohort)
         self._weight_sum = sum(self._weight(client) for client in self._cohort)
         self._scales = self._square = self._lr = 0.0
-        self._snapshots: dict[Submodel, Vector] = {}
+        self._snapshots: dict[Submodel | None, SharedBuffer] = {}  # None: of the whole model
         return self._cohort
 
     def _close_round(self, now: float) -> None:
@@ -170,16 +170,17 @@ class RoundServer:
                 )
         return delta, moved
 
-    def _snapshot(self, submodel: Submodel) -> Vector:
-        """The submodel at the start of the round: one array for all clients that train it.
+    def _snapshot(self, submodel: Submodel) -> SharedBuffer:
+        """The submodel at the start of the round: one buffer for all clients that train it.
 
         The whole model is not copied: it stays as it is until all have trained.
         """
-        if submodel not in self._snapshots:
+        key = None if submodel.index is None else submodel
+        if key not in self._snapshots:
             whole = self.params[:]
             whole.flags.writeable = False
-            self._snapshots[submodel] = whole if submodel.index is None else submodel.take(whole)
-        return self._snapshots[submodel]
+            self._snapshots[key] = SharedBuffer(whole if submodel.index is None else submodel.take(whole))
+        return self._snapshots[key]
 
     def _weight(self, client: int) -> float:
         return float(self.task_table.sizes[client]) if self._by_samples else 1.0

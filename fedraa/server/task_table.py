@@ -7,7 +7,8 @@ from typing import Protocol
 import numpy as np
 
 from fedraa.devices.costs import BYTES, CostModel
-from fedraa.messages import Cut, ExtraBuffers, State, Task, Update, Vector
+from fedraa.messages import Buffer, ExtraBuffers, SharedBuffer, State, Task, Update, Vector
+from fedraa.server.storage.store import shared_again
 from fedraa.submodels.assignment import Assignment
 
 FORGETTING = 0.1  # weight of the newest commit in the mean staleness that is shown
@@ -47,16 +48,16 @@ class TaskTable:
         client: int,
         now: float,
         assignment: Assignment,
-        cut: Cut,
+        buffer: Buffer,
         *,
         version: int,
         step: int,
         feasible: list[int],
         counts: list[int],
-        extras: Mapping[str, Vector] | None = None,
+        extras: Mapping[str, Vector | SharedBuffer] | None = None,
         extra_buffers: Sequence[ExtraBuffers] = (),
     ) -> Task:
-        """The client's next task: `cut`, the part as it stands, and the decision's audit trail.
+        """The client's next task: `buffer`, that of the part as it stands, and the decision's audit trail.
 
         `extra_buffers` is billed besides the submodel.
         """
@@ -69,13 +70,12 @@ class TaskTable:
             version=version,
             step=step,
             widths=assignment.submodel.widths,
-            params=cut.params,
+            buffer=buffer,
             lr=self._lr(step),
             cost=self.costs.cost(assignment.submodel.widths, client, down, up),
             mask=assignment.mask,
             extras=extras or {},
             bytes_up=up,
-            remote_ref=cut.remote_ref,
         )
         self._record(
             "dispatch",
@@ -129,14 +129,13 @@ class TaskTable:
         return down + crossing, up + crossing
 
     def state(self, sent: Mapping[int, Vector] | None = None) -> State:
-        """`sent` are the buffers of those tasks, by number, that lie elsewhere."""
-        sent = sent or {}
+        """`sent` are the values of all tasks' buffers, by number; without it tasks carry them themselves."""
         return {
             "turns": self.turns,
             "next": self._next,
             "in_flight": [
                 {
-                    "task": task_state(flight.task) | {"params": sent.get(flight.task.id, flight.task.params)},
+                    "task": task_state(flight.task, flight.task.params if sent is None else sent[flight.task.id]),
                     "choice": flight.assignment.state(),
                     "left": flight.left,
                 }
@@ -144,37 +143,36 @@ class TaskTable:
             ],
         }
 
-    def restore(self, state: State, send: Callable[[list[Task]], list[Task]] = list) -> None:
-        """`send` brings the buffers of all tasks back to where they lie."""
+    def restore(self, state: State, send: Callable[[list[Task]], list[Task]] | None = None) -> None:
+        """`send` brings the buffers of all tasks back to where they were; without it tasks carry them themselves."""
         self.turns[:], self._next = state["turns"], state["next"]
         assignments = [Assignment.restored(flight["choice"]) for flight in state["in_flight"]]
-        tasks = send(
-            [
-                restored_task(f["task"], assignment)
-                for f, assignment in zip(state["in_flight"], assignments, strict=True)
-            ]
-        )
+        tasks = [
+            restored_task(f["task"], assignment) for f, assignment in zip(state["in_flight"], assignments, strict=True)
+        ]
+        tasks = shared_again(tasks, lambda task: SharedBuffer(task.params)) if send is None else send(tasks)
         flights = zip(tasks, assignments, state["in_flight"], strict=True)
         self.in_flight = {
             task.id: InFlightTask(task, assignment, flight["left"]) for task, assignment, flight in flights
         }
 
 
-def task_state(task: Task) -> State:
-    """All of a task but what its choice knows."""
+def task_state(task: Task, params: Vector) -> State:
+    """All of a task but what its assignment knows; `params` are the values of its buffer [k]."""
     return {
         "id": task.id,
         "client": task.client,
         "turn": task.turn,
         "version": task.version,
         "step": task.step,
-        "params": task.params,
+        "params": params,
         "lr": task.lr,
         "cost": task.cost,
         "bytes_up": task.bytes_up,
-        "extras": dict(task.extras),
+        "extras": {name: task.extra(name) for name in task.extras},
     }
 
 
 def restored_task(state: State, assignment: Assignment) -> Task:
-    return Task(**state, fragment=assignment.label, widths=assignment.submodel.widths, mask=assignment.mask)
+    known = {name: value for name, value in state.items() if name != "params"} | {"buffer": state["params"]}
+    return Task(**known, fragment=assignment.label, widths=assignment.submodel.widths, mask=assignment.mask)

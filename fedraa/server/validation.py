@@ -1,4 +1,4 @@
-"""The server's door: what is wrong with an update is found before any of it reaches the model."""
+"""Validation of updates: what is wrong with one is found before any of it reaches the model."""
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ def refuse(update: Update, task: Task | None, *, max_norm: float | None = None) 
         if value != asked:
             return f"{name} is {value} where {asked} was asked"
     receipt = update.receipt
-    if wrong := _wrong_buffer(update.params, task.params.shape) if receipt is None else _wrong_receipt(receipt):
+    if wrong := _wrong_buffer(update.params, (task.size,)) if receipt is None else _wrong_receipt(receipt):
         return f"params {wrong}"
     for name, buffer in update.extras.items():
         if wrong := _wrong_buffer(buffer, None):

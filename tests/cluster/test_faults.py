@@ -16,7 +16,7 @@ from same_run import same
 
 from actors.pool import queues
 from actors.pool.executor import RayExecutor
-from actors.pool.hang_detector import HangDetector
+from actors.pool.handles import HangDetector
 from actors.worker.worker import Worker
 from fedraa.api import run
 from fedraa.config.experiment import Experiment
@@ -39,7 +39,7 @@ Plan = Mapping[tuple[int | None, int], Callable[[], None]]
 
 
 def faulty(plan: Plan, marks: Path | None = None) -> type[Worker]:
-    """A worker to which the plan happens, by (seat, task): once, with `marks` as the memory, or every time."""
+    """A worker to which the plan happens, by (worker, task): once, with `marks` as the memory, or every time."""
 
     class Faulty(Worker):
         def train(self, header: Task, *rest: Any) -> Update:
@@ -51,7 +51,7 @@ def faulty(plan: Plan, marks: Path | None = None) -> type[Worker]:
             return super().evaluate(params, data)
 
         def _happen(self, task: int) -> None:
-            for handle in (self.handle, ANY):
+            for handle in (self.number, ANY):
                 if (handle, task) in plan and (marks is None or first(marks / f"{handle} {task}")):
                     plan[handle, task]()
 

@@ -13,9 +13,8 @@ from mishaps import die, err, first
 from same_run import same
 from test_faults import faults
 
-from actors.pool.data_blocks import put_blocks
 from actors.pool.executor import RayExecutor
-from actors.pool.serializer import INLINE_BYTES, Job, TaskSerializer
+from actors.pool.serializer import INLINE_BYTES, Job, TaskSerializer, put_blocks
 from actors.worker.worker import Worker
 from fedraa.api import run
 from fedraa.config.experiment import Experiment
@@ -24,7 +23,7 @@ from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.build import build
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.session import RunSession
-from fedraa.messages import Task, Update
+from fedraa.messages import SharedBuffer, Task, Update, values_of
 from fedraa.rundir.history import History
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
@@ -76,7 +75,7 @@ def test_each_task_of_a_group_that_came_to_nothing_goes_again(
     assert str(fault["what"]).endswith("tasks go again, alone")
 
 
-def task(client: int, params: np.ndarray, **arrays: Any) -> Task:
+def task(client: int, params: np.ndarray | SharedBuffer, **arrays: Any) -> Task:
     return Task(client, client, 0, 0, 0, 0, (), params, 0.1, 1.0, **arrays)
 
 
@@ -90,37 +89,33 @@ def test_an_array_is_put_once_and_small_ones_travel_inside() -> None:
         2,
     )
     spec = build(Experiment(method="fedavg", clients=8), dataset=dataset)
-    large = rng.random(INLINE_BYTES // 4, np.float32)
-    other, small = large + 1, rng.random(7, np.float32)
-    mask = rng.random(len(large)) < 0.5
+    large = SharedBuffer(rng.random(INLINE_BYTES // 4, np.float32))
+    other, small = large.values + 1, rng.random(7, np.float32)
+    mask = rng.random(large.size) < 0.5
     tasks = [
         task(0, large),
         task(1, large, mask=mask, extras={"control": other}),
         task(2, small, extras={"momentum": large}),
     ]
     blocks = put_blocks(spec.data)
-    serializer = TaskSerializer(blocks)
-    for one in tasks:
-        serializer.expect(one)
+    serializer = TaskSerializer()
     jobs, shared_args = serializer.pack(tasks[:2], blocks)
     again, beside_again = serializer.pack(tasks[2:], blocks)
-    assert len(shared_args) == 4  # large, other, features, labels; the mask has fewer bytes
+    assert len(shared_args) == 4  # large, other, features, labels; the mask has few bytes
     assert set(beside_again) < set(shared_args)
     for group, refs, sent in ((jobs, shared_args, tasks[:2]), (again, beside_again, tasks[2:])):
         arrays = ray.get(refs)
         for job, original in zip(group, sent, strict=True):
-            received = job.task(arrays)
+            received, x, y = job.work(arrays)
             np.testing.assert_array_equal(received.params, original.params)
             assert (received.mask is None) == (original.mask is None)
             if original.mask is not None:
                 np.testing.assert_array_equal(received.mask, original.mask)
             assert received.extras.keys() == original.extras.keys()
             for name, extra in original.extras.items():
-                np.testing.assert_array_equal(received.extras[name], extra)
-            x, y = spec.data.client(original.client)
-            np.testing.assert_array_equal(arrays[job.x][slice(*job.rows)], x)
-            np.testing.assert_array_equal(arrays[job.y][slice(*job.rows)], y)
-    for one in tasks:
-        serializer.release(one)
-    serializer.expect(tasks[0])
-    assert serializer.pack(tasks[:1], blocks)[1][0] not in shared_args  # nothing is held that no task needs
+                np.testing.assert_array_equal(received.extra(name), values_of(extra))
+            for got, expected in zip((x, y), spec.data.client(original.client), strict=True):
+                np.testing.assert_array_equal(got, expected)
+    assert list(serializer._refs) == [large]
+    del tasks, sent, original, extra, large
+    assert not serializer._refs  # nothing is held that no task needs

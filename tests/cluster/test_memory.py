@@ -11,43 +11,37 @@ import pytest
 import ray
 
 from actors.cluster import memory
-from actors.pool.data_blocks import Blocks
-from actors.pool.serializer import INLINE_BYTES, TaskSerializer
-from fedraa.messages import Task
+from actors.pool.serializer import INLINE_BYTES, Blocks, TaskSerializer
+from fedraa.messages import SharedBuffer, Task
 
 BLOCK = 24 * 2**20
 PARAMS = np.ones(INLINE_BYTES, np.float32)
 
 
-def task(number: int, params: np.ndarray) -> Task:
+def task(number: int, params: SharedBuffer) -> Task:
     return Task(number, 0, 0, 0, 0, 0, (), params, 0.1, 1.0)
 
 
 @pytest.mark.cluster
 @pytest.mark.usefixtures("cluster")
-def test_what_is_shared_is_sent_from_where_it_lies() -> None:
-    serializer = TaskSerializer(
-        Blocks(np.array([0, 1]), np.array([0, 1]), [(ray.put(np.zeros(1)), ray.put(np.zeros(1)))])
-    )
-    small = PARAMS[:10]
-    assert serializer.share(small) is small
+def test_what_is_shared_is_put_once_however_many_carry_it() -> None:
+    blocks = Blocks(np.array([0, 1]), np.array([0, 1]), [(ray.put(np.zeros(1)), ray.put(np.zeros(1)))])
+    serializer = TaskSerializer()
+    assert serializer.share(PARAMS[:10]).values.base is PARAMS
 
-    shared = serializer.share(PARAMS)
-    np.testing.assert_array_equal(shared, PARAMS)
-    assert not shared.flags.writeable
-    tasks = [task(0, shared), task(1, shared)]
-    sent = []
-    for one in tasks:
-        serializer.expect(one)
-        [job], shared_args = serializer.pack([one], serializer.blocks)
-        [place] = job.arrays
-        sent.append(shared_args[place])
-    assert sent[0] == sent[1]
-    lying = ray.get(sent[0])
-    assert lying.ctypes.data == shared.ctypes.data  # no copy was put
-    for one in tasks:
-        serializer.release(one)
-    assert not serializer._objects
+    for shared, copies in ((serializer.share(PARAMS), 0), (SharedBuffer(PARAMS), 1)):
+        sent = []
+        for number in range(2):
+            [job], shared_args = serializer.pack([task(number, shared)], blocks)
+            sent.append(shared_args[job.buffer])
+        assert sent[0] == sent[1]
+        stored = ray.get(sent[0])
+        np.testing.assert_array_equal(stored, PARAMS)
+        assert not stored.flags.writeable
+        assert (stored.ctypes.data == shared.values.ctypes.data) == (copies == 0)
+    assert len(serializer._refs) == 1  # what no task carries is not held
+    del shared
+    assert not serializer._refs
 
 
 HOLD = f"""

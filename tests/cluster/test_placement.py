@@ -1,4 +1,4 @@
-"""Who trains where: crews for tiers of devices, fewer workers than asked for, data that nodes read themselves."""
+"""Who trains where: worker groups for tiers of devices, fewer workers than asked, data that nodes read themselves."""
 
 import logging
 import sys
@@ -39,7 +39,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> History:
 def test_a_tier_is_trained_by_its_own_workers(undisturbed: History, tmp_path: Path) -> None:
     class Telling(Worker):
         def train(self, header: Task, *rest: Any) -> Update:
-            (tmp_path / f"{self.handle} trained {header.client}").touch()
+            (tmp_path / f"{self.number} trained {header.client}").touch()
             return super().train(header, *rest)
 
     trial = experiment(capabilities="1:0.25,3:0.75")

@@ -34,7 +34,7 @@ def result(terms: dict[str, Any], **fields: Any) -> np.ndarray:
         version=0,
         step=0,
         widths=(HIDDEN,),
-        params=RUN.params,
+        buffer=RUN.params,
         lr=LR,
         cost=1.0,
         **fields,

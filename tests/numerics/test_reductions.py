@@ -207,7 +207,7 @@ def task_of(params: np.ndarray, widths: tuple[int, ...], mask: np.ndarray | None
         version=0,
         step=0,
         widths=widths,
-        params=params,
+        buffer=params,
         lr=LR,
         cost=1.0,
         mask=mask,

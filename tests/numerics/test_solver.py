@@ -31,7 +31,7 @@ def traced(hidden: int = HIDDEN, *dropout: nn.Module) -> Traced:
 
 def task(params: np.ndarray, widths: tuple[int, ...] = (HIDDEN,), *, client: int = CLIENT, lr: float = LR) -> Task:
     return Task(
-        id=0, client=client, turn=TURN, fragment=0, version=0, step=0, widths=widths, params=params, lr=lr, cost=1.0
+        id=0, client=client, turn=TURN, fragment=0, version=0, step=0, widths=widths, buffer=params, lr=lr, cost=1.0
     )
 
 

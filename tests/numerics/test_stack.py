@@ -97,7 +97,7 @@ def test_its_bits_do_not_depend_on_its_company(model: Any, terms: dict[str, Any]
     model = traced(model)
     trainer = stacks(model, Solver(**terms, batch_size=8, epochs=2))
     mine, others = work(model, 0), [work(model, client) for client in (2, 1)]
-    wild = others[0]._replace(task=replace(others[0].task, params=others[0].task.params * np.float32(1e30)))
+    wild = others[0]._replace(task=replace(others[0].task, buffer=others[0].task.params * np.float32(1e30)))
     [alone] = trainer.train_all([mine])
     for company in ([*others, mine], [wild, mine], [mine, mine, mine, mine, mine], [work(model, 3), mine]):
         among = trainer.train_all(company)[-1]

@@ -31,7 +31,7 @@ TASK = Task(
     version=5,
     step=9,
     widths=(3,),
-    params=np.zeros(SIZE, np.float32),
+    buffer=np.zeros(SIZE, np.float32),
     lr=0.1,
     cost=1.0,
 )
@@ -72,7 +72,7 @@ def test_the_bound_is_on_the_distance_from_what_was_sent() -> None:
     # ||0.5 * ones(12)|| = sqrt(3) = 1.732...; from a task sent at 0.5 it is 0.
     assert refuse(GOOD, TASK, max_norm=1.74) is None
     assert refuse(GOOD, TASK, max_norm=1.73) == "the update's norm 1.732 is over the bound 1.73"
-    assert refuse(GOOD, replace(TASK, params=GOOD.params), max_norm=1e-9) is None
+    assert refuse(GOOD, replace(TASK, buffer=GOOD.params), max_norm=1e-9) is None
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=SIZE, max_size=SIZE))

@@ -63,7 +63,7 @@ def test_as_many_travel_together_as_a_stack_holds() -> None:
     assert [taken(queues) for _ in range(2)] == [[0], [1]]
 
 
-def test_a_crew_has_a_queue_of_its_own() -> None:
+def test_a_worker_group_has_a_queue_of_its_own() -> None:
     queues = Queues(2, np.array([1, 0]), lambda task: 1.0)
     queues.submit(task(0, client=0), 0.0)
     queues.submit(task(1, client=1), 0.0)

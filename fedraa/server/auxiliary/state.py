@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from fedraa.messages import ExtraBuffers, State, Update, Vector
+from fedraa.messages import ExtraBuffers, SharedBuffer, State, Update, Vector
 from fedraa.server.aggregation.aggregator import Contribution, Coverage, RoundTotals
 from fedraa.server.aggregation.coverage_mean import Covered
 from fedraa.submodels.assignment import Assignment, Mask
@@ -53,7 +53,7 @@ class NoAuxiliary:
     def start(self, run: AuxiliaryRun) -> None:
         """Makes room for what is kept."""
 
-    def send(self, client: int, assignment: Assignment) -> Mapping[str, Vector]:
+    def send(self, client: int, assignment: Assignment) -> Mapping[str, Vector | SharedBuffer]:
         """Further buffers for the client's task."""
         return {}
 
@@ -100,7 +100,7 @@ class ControlVariates(NoAuxiliary):
         self._client = np.zeros((run.clients, run.size), np.float32)
         self._change = np.zeros(run.size, np.float32)
 
-    def send(self, client: int, assignment: Assignment) -> Mapping[str, Vector]:
+    def send(self, client: int, assignment: Assignment) -> Mapping[str, Vector | SharedBuffer]:
         return {"control": assignment.submodel.take(self._server - self._client[client])}
 
     def receive(
@@ -139,11 +139,17 @@ class GlobalMomentum(NoAuxiliary):
 
     def start(self, run: AuxiliaryRun) -> None:
         self._momentum = np.zeros(run.size, np.float32)
+        self._whole: SharedBuffer | None = None  # as it is sent in this round with the whole model
 
-    def send(self, client: int, assignment: Assignment) -> Mapping[str, Vector]:
-        return {"momentum": assignment.submodel.take(self._momentum)}
+    def send(self, client: int, assignment: Assignment) -> Mapping[str, Vector | SharedBuffer]:
+        if assignment.submodel.index is not None:
+            return {"momentum": assignment.submodel.take(self._momentum)}
+        if self._whole is None:
+            self._whole = SharedBuffer(self._momentum.copy())
+        return {"momentum": self._whole}
 
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
+        self._whole = None
         np.divide(delta, np.float32(-scale), out=self._momentum, where=moved)
 
     def memory(self, size: int, clients: int, inputs: int) -> int:
@@ -153,7 +159,7 @@ class GlobalMomentum(NoAuxiliary):
         return {"momentum": self._momentum}
 
     def restore(self, state: State) -> None:
-        self._momentum[:] = state["momentum"]
+        self._momentum[:], self._whole = state["momentum"], None
 
 
 @dataclass
@@ -179,6 +185,7 @@ class FrozenMomentum(GlobalMomentum):
         self._gradient.add(Contribution(client, assignment.where, gradient, weight, lr))
 
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
+        self._whole = None
         mean, covered = self._gradient.finish(RoundTotals(self._coverage.finish(), 1.0))
         fresh = (1 - self._beta) * mean + self._beta * self._momentum
         np.copyto(self._momentum, fresh, where=covered)
@@ -202,7 +209,7 @@ class Adversaries(NoAuxiliary):
         identity = np.concatenate([np.ones(run.inputs, np.float32), np.zeros(run.inputs, np.float32)])
         self._client = np.tile(identity, (run.clients, 1))
 
-    def send(self, client: int, assignment: Assignment) -> Mapping[str, Vector]:
+    def send(self, client: int, assignment: Assignment) -> Mapping[str, Vector | SharedBuffer]:
         return {"adversary": self._client[client].copy()}
 
     def receive(

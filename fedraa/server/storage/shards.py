@@ -1,4 +1,4 @@
-"""Fragments spread over several servers: which coordinates lie where, and what each server does with its own."""
+"""Fragments spread over several servers: which coordinates are where, and what each server does with its own."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from fedraa.server.validation import not_finite, wrong_kind
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """What of a fragment lies on a shard: `place` in the fragment's buffer [k], `where` in what the shard owns."""
+    """What of a fragment is on a shard: `place` in the fragment's buffer [k], `where` in what the shard owns."""
 
     shard: int
     place: Index

@@ -1,19 +1,16 @@
 """Where an asynchronous server keeps its parameters: here, or whoever else can cut a fragment and mix one in."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from fedraa.components import saved
-from fedraa.messages import Cut, State, Task, Update, Vector
+from fedraa.messages import Buffer, SharedBuffer, State, Task, Update, Vector
 from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken
 from fedraa.submodels.assignment import Assignment, Submodel
 
-Share = Callable[[Vector], Vector]
-
-
-def stay(params: Vector) -> Vector:
-    """Shares nothing: the buffer stays where it is."""
-    return params
+Share = Callable[[Vector], SharedBuffer]
+"""Makes a buffer one that many tasks carry; an executor may keep it where workers read it, too."""
 
 
 class Store(Protocol):
@@ -23,26 +20,41 @@ class Store(Protocol):
     def params(self) -> Vector:
         """The full model [d] as it stands."""
 
-    def cut(self, fragment: int, version: int) -> Cut:
-        """The fragment as it stands; the same object as long as `version`, that of the model, is the same."""
+    def cut(self, fragment: int, version: int) -> Buffer:
+        """The fragment's buffer as it stands; the same object as long as `version`, that of the model, is the same."""
 
     def take(self, task: Task, update: Update, stale: int) -> Taken:
         """Takes in the answer to a task."""
 
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
-        """The buffers of these tasks, by number, as far as they lie elsewhere; what tasks share is one array."""
+        """The buffers of these tasks, by number; what tasks share is one array."""
 
     def sent_again(self, tasks: list[Task]) -> list[Task]:
-        """The tasks that are out, from a checkpoint, with their buffers back where they lay."""
+        """The tasks that are out, from a checkpoint, with their buffers back where this store keeps them."""
 
     def state(self) -> State:
-        """What it has become besides the parameters."""
+        """What it has become, less the parameters."""
 
     def restore(self, params: Vector, state: State) -> None:
         """Become that, with no task out."""
 
     def report(self) -> list[dict[str, object]]:
         """For each server that it is spread over, if it is, its node and how often it was pulled from and pushed to."""
+
+
+def shared_again(tasks: list[Task], make: Callable[[Task], Buffer]) -> list[Task]:
+    """Tasks from a checkpoint, whose buffers are arrays, with buffers as `make` makes them.
+
+    Tasks of the same step and fragment that carry one array get one buffer.
+    """
+    made: dict[object, tuple[Vector, Buffer]] = {}
+    again = []
+    for task in tasks:
+        cut = (task.step, task.fragment, task.widths)
+        if cut not in made or made[cut][0] is not task.params:
+            made[cut] = (task.params, make(task))
+        again.append(replace(task, buffer=made[cut][1]))
+    return again
 
 
 class LocalStore:
@@ -54,18 +66,18 @@ class LocalStore:
         fragments: Sequence[Submodel],
         rule: AsyncRule,
         sizes: Sequence[int],
-        share: Share = stay,
+        share: Share = SharedBuffer,
     ) -> None:
-        """`sizes` [N] are the clients' samples; `share` puts a buffer where workers read it too."""
+        """`sizes` [N] are the clients' samples."""
         self.params = params
         self._model = AsyncModel(params, len(sizes), len(fragments))
         self._rule, self._sizes, self._share = rule.bind(self._model), sizes, share
         self._assignments = [Assignment(j, submodel) for j, submodel in enumerate(fragments)]
-        self._cuts: dict[int, tuple[int, Cut]] = {}
+        self._cuts: dict[int, tuple[int, SharedBuffer]] = {}
 
-    def cut(self, fragment: int, version: int) -> Cut:
+    def cut(self, fragment: int, version: int) -> Buffer:
         if fragment not in self._cuts or self._cuts[fragment][0] != version:
-            self._cuts[fragment] = (version, Cut(self._share(self._assignments[fragment].submodel.take(self.params))))
+            self._cuts[fragment] = (version, self._share(self._assignments[fragment].submodel.take(self.params)))
         return self._cuts[fragment][1]
 
     def take(self, task: Task, update: Update, stale: int) -> Taken:
@@ -86,10 +98,10 @@ class LocalStore:
         return taken
 
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
-        return {}
+        return {task.id: task.params for task in tasks}
 
     def sent_again(self, tasks: list[Task]) -> list[Task]:
-        return tasks
+        return shared_again(tasks, lambda task: self._share(task.params))
 
     def state(self) -> State:
         return saved(self._rule)

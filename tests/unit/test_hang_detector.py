@@ -1,6 +1,6 @@
 """When a worker counts as hung, in numbers worked out by hand."""
 
-from actors.pool.hang_detector import HangDetector
+from actors.pool.handles import HangDetector
 
 
 def test_what_was_never_seen_is_borne_for_long() -> None:

@@ -6,11 +6,11 @@ from fedraa.config.experiment import Experiment
 from fedraa.devices.worker_groups import WorkerGroup, group_of_clients, parse_group
 
 
-def test_a_crew_is_read_as_it_is_written() -> None:
+def test_a_worker_group_is_read_as_it_is_written() -> None:
     assert parse_group("2:CPU=1,GPU=0.5,site_a=1") == WorkerGroup(2, {"CPU": 1.0, "GPU": 0.5, "site_a": 1.0})
 
 
-def test_clients_go_to_the_crew_of_their_tier() -> None:
+def test_clients_go_to_the_worker_group_of_their_tier() -> None:
     groups = [WorkerGroup(1, {}), WorkerGroup(2, {})]
     assert group_of_clients(groups, "1:0.25,3:0.75", 8).tolist() == [0, 0, 1, 1, 1, 1, 1, 1]  # 8 x 0.25 = 2
 

@@ -1,0 +1,75 @@
+"""Which of a user's modules travel by value, and which processes can import."""
+
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from subprocess import run as execute
+from typing import Any
+
+import pytest
+from ray import cloudpickle
+
+from actors.cluster.own_parts import carry_by_value, importable
+from schedulers import SCHEDULERS
+
+MODULES = {
+    "own_base_7": "class Base:\n    factor = 2\n",
+    "own_part_7": (
+        "import json\nimport own_tools_7\nfrom own_base_7 import Base\n"
+        "class Part(Base):\n    def __call__(self, x):\n        return own_tools_7.double(x) + self.factor\n"
+    ),
+    "own_tools_7": "def double(x):\n    return 2 * x\n",
+    "own_lock_7": "import threading\nLOCK = threading.Lock()\ndef part():\n    return LOCK\n",
+}
+
+
+@pytest.fixture
+def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with modules that this process imports."""
+    for name, source in MODULES.items():
+        (tmp_path / f"{name}.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in MODULES:
+        if name in cloudpickle.list_registry_pickle_by_value():
+            cloudpickle.unregister_pickle_by_value(sys.modules[name])
+        sys.modules.pop(name, None)
+
+
+def elsewhere(pickled: Path, path: Path | None = None) -> Any:
+    """What another process, which has no such modules unless they are at `path`, gets from the pickle."""
+    code = f"import pickle; print(pickle.load(open({str(pickled)!r}, 'rb'))[0](5))"
+    extra = "" if path is None else f"import sys; sys.path.insert(0, {str(path)!r}); "
+    return execute([sys.executable, "-c", extra + code], capture_output=True, text=True, check=False, cwd="/")
+
+
+def test_a_module_and_all_of_the_user_s_that_it_needs_travel_by_value(beside: Path, tmp_path: Path) -> None:
+    part = import_module("own_part_7").Part()
+    pickled = tmp_path / "pickle"
+    pickled.write_bytes(cloudpickle.dumps([part]))
+    assert "own_part_7" in elsewhere(pickled).stderr
+    assert elsewhere(pickled, beside).stdout == "12\n"
+    carry_by_value([part, *SCHEDULERS.values()])
+    assert {name for name in cloudpickle.list_registry_pickle_by_value() if name.endswith("_7")} == {
+        "own_base_7",
+        "own_part_7",
+        "own_tools_7",
+    }
+    assert not {"json", "schedulers", "numpy"} & cloudpickle.list_registry_pickle_by_value()
+    pickled.write_bytes(cloudpickle.dumps([part]))
+    assert elsewhere(pickled).stdout == "12\n"
+
+
+@pytest.mark.usefixtures("beside")
+def test_what_cannot_travel_is_said_in_one_sentence() -> None:
+    with pytest.raises(ValueError, match=r"^address: a part of this run cannot be sent to another cluster: .*lock.*$"):
+        carry_by_value([import_module("own_lock_7").part])
+
+
+def test_processes_import_what_this_one_does(beside: Path) -> None:
+    code = [sys.executable, "-c", "import own_part_7; print(own_part_7.Part()(5))"]
+    assert execute(code, capture_output=True, check=False, cwd="/").returncode
+    with importable():
+        assert execute(code, capture_output=True, text=True, check=False, cwd="/").stdout == "12\n"
+    assert execute(code, capture_output=True, check=False, cwd="/").returncode

@@ -1,0 +1,92 @@
+"""What a task carries: values are read only where they are, what is shared is one object, also after a checkpoint."""
+
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fedraa.submodels.policies.policies import Assignment
+
+from fedraa.config.experiment import Experiment
+from fedraa.engine.build import RunSpec, build
+from fedraa.messages import RemoteBuffer, SharedBuffer, Task
+from fedraa.rundir.checkpoint import State, read, write
+from fedraa.server.rounds import RoundServer
+from fedraa.server.task_table import TaskTable
+
+
+def saved(state: State) -> State:
+    """The state as it comes back from a file."""
+    stream = io.BytesIO()
+    write(stream, state)
+    return read(stream.getvalue())
+
+
+def spec_of(method: str) -> RunSpec:
+    return build(Experiment(method=method, clients=4, hidden=(8,), engine="local"))
+
+
+def nowhere(kind: str, t: float, /, **fields: object) -> None:
+    """Records nothing."""
+
+
+def test_values_that_are_elsewhere_cannot_be_read_but_their_number_is_known() -> None:
+    task = Task(7, 0, 0, 0, 0, 0, (), RemoteBuffer(5), 0.1, 1.0)
+    assert (task.size, task.nbytes) == (5, 20)
+    with pytest.raises(TypeError, match=r"^the buffer of task 7 is elsewhere"):
+        _ = task.params
+
+
+@pytest.mark.parametrize("method", ["fed-raa", "fedasync", "fedavg", "fedcm"])
+def test_tasks_share_one_buffer_before_a_checkpoint_and_after(method: str) -> None:
+    spec = spec_of(method)
+    first, second = spec.server(nowhere), spec.server(nowhere)
+    for client in range(4):
+        first.assign(client, 0.0)
+    second.restore(saved(first.state()))
+    for server in (first, second):
+        tasks = [flight.task for flight in server.task_table.in_flight.values()]
+        parts = {task.fragment: task.buffer for task in tasks}
+        assert all(isinstance(task.buffer, SharedBuffer) for task in tasks)
+        assert all(task.buffer is parts[task.fragment] for task in tasks)
+    same_bits(first.task_table, second.task_table)
+    if method == "fedcm":
+        assert isinstance(first, RoundServer)
+        tasks = [flight.task for flight in first.task_table.in_flight.values()]
+        assert all(task.extras["momentum"] is tasks[0].extras["momentum"] for task in tasks)
+
+
+def same_bits(table: TaskTable, other: TaskTable) -> None:
+    assert table.in_flight.keys() == other.in_flight.keys()
+    for number, flight in table.in_flight.items():
+        ours, theirs = flight.task, other.in_flight[number].task
+        assert ours.params.tobytes() == theirs.params.tobytes()
+        assert [ours.extra(name).tobytes() for name in ours.extras] == [
+            theirs.extra(name).tobytes() for name in theirs.extras
+        ]
+
+
+def test_a_checkpoint_holds_the_values_of_remote_buffers_and_they_go_back() -> None:
+    spec = spec_of("fed-raa")
+
+    def table() -> TaskTable:
+        return TaskTable(spec.data.sizes.tolist(), spec.costs(), nowhere, lambda step: 0.1)
+
+    first, part = table(), spec.parts[1]
+    values = part.take(spec.params)
+    buffer = RemoteBuffer(values.size)
+    for client in range(3):
+        first.dispatch(client, 0.0, Assignment(1, part), buffer, version=0, step=0, feasible=[], counts=[])
+    with pytest.raises(TypeError):
+        first.state()
+    state = saved(first.state(dict.fromkeys(first.in_flight, values)))
+    second, seen = table(), []
+
+    def send(tasks: list[Task]) -> list[Task]:
+        seen.extend(task.params for task in tasks)
+        return [replace(task, buffer=buffer) for task in tasks]
+
+    second.restore(state, send)
+    assert all(array is seen[0] for array in seen)
+    np.testing.assert_array_equal(seen[0], values)
+    assert [flight.task.buffer for flight in second.in_flight.values()] == [buffer] * 3
