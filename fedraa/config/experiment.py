@@ -152,6 +152,8 @@ class Experiment(BaseModel):
     """End when the test accuracy reaches this."""
     eval_every: Count | None = None
     """Evaluate every so many updates (default: one per client) or rounds (default 1)."""
+    metrics: tuple[Component, ...] = ()
+    """Further figures of every evaluation, each an own Metric as package.module:Name."""
     checkpoint_every: Count | None = None
     """Checkpoint every so many updates or rounds (default: about every 10 seconds)."""
     max_update_norm: Positive | None = None

@@ -12,9 +12,10 @@ from fedraa.client import WorkerSpec
 from fedraa.client.evaluator import STATISTICS_SAMPLES
 from fedraa.client.flat_module import BatchedModule
 from fedraa.client.lr_schedule import lr_schedule
+from fedraa.client.metrics import NamedMetric, make_metrics, refuse_misfit
 from fedraa.client.split import Stem, measure_stem
 from fedraa.config.experiment import Experiment
-from fedraa.data import Dataset, Federated, federate, load_dataset, partition
+from fedraa.data import Dataset, Federated, divide, federate, load_dataset, make_partitioner
 from fedraa.devices.availability import Timing, read_availability
 from fedraa.devices.costs import CostModel
 from fedraa.devices.fleet import Fleet, make_fleet
@@ -41,6 +42,7 @@ from fedraa.submodels.tracing.trace import trace
 from schedulers import SCHEDULERS, TOLERANCE, delay_bound
 
 DEFAULT_ROUNDS = 20
+TRIAL = 32  # test samples that metrics are tried on before the start
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +59,7 @@ class RunSpec:
     example: torch.Tensor
     labels_held: npt.NDArray[np.bool_]
     timing: Timing
+    metrics: tuple[NamedMetric, ...] = ()
 
     @cached_property
     def parts(self) -> list[Submodel]:
@@ -180,6 +183,7 @@ class RunSpec:
             experiment.fragment_scale,
             experiment.bf16,
             experiment.stack,
+            self.metrics,
         )
 
     def without_training_rows(self) -> "RunSpec":
@@ -200,7 +204,7 @@ def build(experiment: Experiment, model: nn.Module | None = None, dataset: Datas
     """
     method = resolve(experiment)
     fleet = make_fleet(experiment.capabilities, experiment.clients, units=experiment.units, seed=experiment.seed)
-    timing = _timing(experiment)
+    timing, metrics = _timing(experiment), make_metrics(experiment.metrics)
     if dataset is not None and experiment.data_on_nodes:
         raise ValueError("data_on_nodes: nodes cannot read a dataset that is given as an object; leave it out")
     if dataset is None:
@@ -217,6 +221,7 @@ def build(experiment: Experiment, model: nn.Module | None = None, dataset: Datas
             dropout=experiment.dropout,
             seed=experiment.seed,
         )
+    refuse_misfit(metrics, model, *(torch.tensor(rows[:TRIAL]) for rows in (dataset.x_test, dataset.y_test)))
     traced = trace(model, example[:2])
     sets = _index_sets(method, traced)
     params = flatten(traced.module)
@@ -233,6 +238,7 @@ def build(experiment: Experiment, model: nn.Module | None = None, dataset: Datas
         example,
         labels_held(data, dataset.classes),
         timing,
+        metrics,
     )
     _check_feasible(spec)
     if experiment.stack > 1:
@@ -245,15 +251,10 @@ def build(experiment: Experiment, model: nn.Module | None = None, dataset: Datas
 
 def deal(experiment: Experiment, dataset: Dataset) -> Federated:
     """The dataset as the experiment's clients hold it."""
-    shards = partition(
-        dataset.y_train,
-        dataset.y_test,
-        experiment.clients,
-        experiment.partition,
-        dirichlet=experiment.dirichlet,
-        labels_per_client=experiment.labels_per_client,
-        seed=experiment.seed,
+    partitioner = make_partitioner(
+        experiment.partition, dirichlet=experiment.dirichlet, labels_per_client=experiment.labels_per_client
     )
+    shards = divide(partitioner, dataset.y_train, dataset.y_test, experiment.clients, seed=experiment.seed)
     return federate(dataset, shards)
 
 
