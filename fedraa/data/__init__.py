@@ -1,5 +1,6 @@
 """Data sets, and their partition among clients."""
 
+from fedraa.data.check import as_dataset
 from fedraa.data.dataset import Dataset
 from fedraa.data.federated import Federated, federate
 from fedraa.data.load import DATASETS, load_dataset
@@ -15,6 +16,7 @@ __all__ = [
     "Partition",
     "Partitioner",
     "Shards",
+    "as_dataset",
     "divide",
     "federate",
     "load_dataset",
