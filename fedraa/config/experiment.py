@@ -46,7 +46,7 @@ class Experiment(BaseModel):
     method: str = "fed-raa"
     """A named method, see `fedraa methods`."""
     dataset: str = "digits"
-    """digits, mnist, fashion-mnist, emnist, cifar10, cifar100, agnews, or a .npz file."""
+    """digits, mnist, fashion-mnist, emnist, cifar10, cifar100, agnews, a .npz file, or package.module:callable."""
     data_dir: Path | None = None
     """Where the datasets lie."""
     model: str = "mlp"
@@ -65,8 +65,8 @@ class Experiment(BaseModel):
     labels_per_client: Count = 2
     """Labels per client of the labels partition."""
 
-    capabilities: str = "1:0.5,3:0.5"
-    """Tiers (capability:share,...), lognormal:S, uniform:LOW:HIGH, zipf:A, or a .csv file of devices."""
+    capabilities: Component = "1:0.5,3:0.5"
+    """Tiers (capability:share,...), lognormal:S, uniform:LOW:HIGH, zipf:A, a .csv file, or an own function's path."""
     units: Literal["relative", "physical"] = "relative"
     """Units of the devices: relative to the full model, or FLOP/s, bytes/s, seconds and bytes."""
     availability: Path | None = None

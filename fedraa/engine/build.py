@@ -15,10 +15,11 @@ from fedraa.client.lr_schedule import lr_schedule
 from fedraa.client.metrics import NamedMetric, make_metrics, refuse_misfit
 from fedraa.client.split import Stem, measure_stem
 from fedraa.config.experiment import Experiment
-from fedraa.data import Dataset, Federated, divide, federate, load_dataset, make_partitioner
+from fedraa.data import Dataset, Federated, as_dataset, divide, federate, load_dataset, make_partitioner
 from fedraa.devices.availability import Timing, read_availability
+from fedraa.devices.capabilities import make_fleet
 from fedraa.devices.costs import CostModel
-from fedraa.devices.fleet import Fleet, make_fleet
+from fedraa.devices.fleet import Fleet
 from fedraa.engine import resources
 from fedraa.engine.loop import Limits
 from fedraa.messages import Vector
@@ -207,8 +208,7 @@ def build(experiment: Experiment, model: nn.Module | None = None, dataset: Datas
     timing, metrics = _timing(experiment), make_metrics(experiment.metrics)
     if dataset is not None and experiment.data_on_nodes:
         raise ValueError("data_on_nodes: nodes cannot read a dataset that is given as an object; leave it out")
-    if dataset is None:
-        dataset = load_dataset(experiment.dataset, experiment.data_dir)
+    dataset = load_dataset(experiment.dataset, experiment.data_dir) if dataset is None else as_dataset(dataset)
     data = deal(experiment, dataset)
     # a real minibatch, for memory is measured on it; two samples at least, as the tracer wants
     example = torch.from_numpy(dataset.x_train[: max(2, experiment.batch_size)])
