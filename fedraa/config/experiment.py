@@ -49,7 +49,7 @@ class Experiment(BaseModel):
     """digits, mnist, fashion-mnist, emnist, cifar10, cifar100, agnews, a .npz file, or package.module:callable."""
     data_dir: Path | None = None
     """Where the datasets lie."""
-    model: str = "mlp"
+    model: Component = "mlp"
     """A model's name or package.module:callable."""
     hidden: tuple[Count, ...] = (200,)
     """Hidden widths of the mlp."""
