@@ -5,13 +5,21 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fedraa.api import run
+    from fedraa.client.metrics import Metric
     from fedraa.config.experiment import Experiment
-    from fedraa.data import Dataset
+    from fedraa.data import Dataset, Partitioner
     from fedraa.rundir.history import History
 
-__all__ = ["Dataset", "Experiment", "History", "run"]
+__all__ = ["Dataset", "Experiment", "History", "Metric", "Partitioner", "run"]
 
-_HOMES = {"Dataset": "data", "Experiment": "config.experiment", "History": "rundir.history", "run": "api"}
+_HOMES = {
+    "Dataset": "data",
+    "Experiment": "config.experiment",
+    "History": "rundir.history",
+    "Metric": "client.metrics",
+    "Partitioner": "data",
+    "run": "api",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -9,6 +9,7 @@ from rich import box
 from rich.table import Table
 
 from fedraa.cli.display import quantity, say, show
+from fedraa.components import text_of
 from fedraa.config.experiment import Experiment
 from fedraa.devices.fleet import Fleet, Floats
 from fedraa.engine.build import build
@@ -53,7 +54,7 @@ def fragments_table(spec: RunSpec) -> Table:
     """The fragments, or the full model: widths, parameters and what training one takes."""
     owned = owners(spec.traced, spec.index_sets)
     never = int((owned == 0).sum())
-    title = f"{spec.experiment.model}: {spec.traced.size} parameters, {never} of them never trained"
+    title = f"{text_of(spec.experiment.model)}: {spec.traced.size} parameters, {never} of them never trained"
     table = _shapes(title, "fragment", "owned", "shared")
     for number, part in enumerate(spec.submodels):
         holders = owned if part.index is None else owned[part.index]
@@ -67,7 +68,7 @@ def shapes_table(spec: RunSpec, tasks: Sequence[Task]) -> Table:
     shapes = Counter(task.widths for task in tasks)
     trained = {task.widths: 1.0 if task.mask is None else float(task.mask.mean()) for task in tasks}
     shown = shapes.most_common(MOST_CLASSES)
-    title = f"{spec.experiment.model}: {spec.traced.size} parameters; submodels of the first round"
+    title = f"{text_of(spec.experiment.model)}: {spec.traced.size} parameters; submodels of the first round"
     if len(shown) < len(shapes):
         title += f", {len(shown)} of {len(shapes)} shapes"
     table = _shapes(title, "clients", "unmasked")

@@ -7,6 +7,7 @@ import torch
 
 from fedraa.client.batched_trainer import BatchedTrainer
 from fedraa.client.evaluator import Evaluator
+from fedraa.client.metrics import NamedMetric
 from fedraa.client.solver import Solver
 from fedraa.client.trainer import Trainer
 from fedraa.data import Federated
@@ -23,6 +24,7 @@ class WorkerSpec:
     fragment_scale: bool
     bf16: bool = False
     stack: int = 1
+    metrics: tuple[NamedMetric, ...] = ()
 
     def trainer(self, device: str) -> Trainer:
         given: dict[str, Any] = {
@@ -36,7 +38,7 @@ class WorkerSpec:
         return Trainer(self.traced, self.solver, **given)
 
     def evaluator(self, data: Federated, device: str) -> Evaluator:
-        return Evaluator(self.traced, data, device=device)
+        return Evaluator(self.traced, data, device=device, metrics=self.metrics)
 
 
 def choose_device(device: str) -> str:

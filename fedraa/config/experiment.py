@@ -49,10 +49,10 @@ class Experiment(BaseModel):
     method: Component = "fed-raa"
     """A named method, see `fedraa methods`, a crossing a+b, or a Method."""
     dataset: str = "digits"
-    """digits, mnist, fashion-mnist, emnist, cifar10, cifar100, agnews, or a .npz file."""
+    """digits, mnist, fashion-mnist, emnist, cifar10, cifar100, agnews, a .npz file, or package.module:callable."""
     data_dir: Path | None = None
     """Where the datasets lie."""
-    model: str = "mlp"
+    model: Component = "mlp"
     """A model's name or package.module:callable."""
     hidden: tuple[Count, ...] = (200,)
     """Hidden widths of the mlp."""
@@ -68,8 +68,8 @@ class Experiment(BaseModel):
     labels_per_client: Count = 2
     """Labels per client of the labels partition."""
 
-    capabilities: str = "1:0.5,3:0.5"
-    """Tiers (capability:share,...), lognormal:S, uniform:LOW:HIGH, zipf:A, or a .csv file of devices."""
+    capabilities: Component = "1:0.5,3:0.5"
+    """Tiers (capability:share,...), lognormal:S, uniform:LOW:HIGH, zipf:A, a .csv file, or an own function's path."""
     units: Literal["relative", "physical"] = "relative"
     """Units of the devices: relative to the full model, or FLOP/s, bytes/s, seconds and bytes."""
     availability: Path | None = None
@@ -165,6 +165,8 @@ class Experiment(BaseModel):
     """End when the test accuracy reaches this."""
     eval_every: Count | None = None
     """Evaluate every so many updates (default: one per client) or rounds (default 1)."""
+    metrics: tuple[Component, ...] = ()
+    """Further figures of every evaluation, each an own Metric as package.module:Name."""
     checkpoint_every: Count | None = None
     """Checkpoint every so many updates or rounds (default: about every 10 seconds)."""
     max_update_norm: Positive | None = None

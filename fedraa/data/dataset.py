@@ -16,6 +16,13 @@ class Dataset:
     `x_train` is float32 `[n, d]` or `[n, channels, height, width]`, standardised with the training
     statistics, or int64 tokens `[n, length]` for text; `y_train` is int64 `[n]` in `0 .. classes - 1`. All
     are C-contiguous.
+
+    What a user makes is checked, and made so, when a run is built: tensors, lists and other types of integers and
+    floats will do. Its values are taken as they are; `standardise` is for files and the named sets.
+
+        x, y = np.random.rand(1000, 20), np.random.randint(0, 3, 1000)
+        dataset = fl.Dataset("mine", x[:800], y[:800], x[800:], y[800:], classes=3)
+        fl.run(fl.Experiment(clients=4), dataset=dataset)
     """
 
     name: str
@@ -24,6 +31,13 @@ class Dataset:
     x_test: Features
     y_test: Labels
     classes: int
+
+
+def finite(name: str, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """`x` itself; ValueError if it has a value that float32 could not hold."""
+    if not np.isfinite(x).all():
+        raise ValueError(f"{name} holds NaN, an infinity or a value beyond float32; all must be finite")
+    return x
 
 
 def standardise(
@@ -37,9 +51,8 @@ def standardise(
     """
     with np.errstate(over="ignore"):
         train, test = (np.array(x, dtype=np.float32, order="C") for x in (x_train, x_test))
-    for name, x in (("x_train", train), ("x_test", test)):
-        if not np.isfinite(x).all():
-            raise ValueError(f"{name} holds NaN, an infinity or a value beyond float32; all must be finite")
+    finite("x_train", train)
+    finite("x_test", test)
     axes = (0, *range(2, train.ndim))
     mean = train.mean(axis=axes, dtype=np.float64, keepdims=True).astype(np.float32)
     train -= mean

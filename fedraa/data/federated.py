@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.data.dataset import Dataset, Features, Labels
-from fedraa.data.partition import Index, Partition
+from fedraa.data.partition.partitioner import Index, Partition
 
 
 @dataclass(frozen=True, eq=False)

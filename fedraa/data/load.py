@@ -1,15 +1,20 @@
 """Data sets by name or by file."""
 
+import inspect
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from fedraa.components import Seam, is_path
 from fedraa.data.archive import load_npz
+from fedraa.data.check import as_dataset
 from fedraa.data.dataset import Dataset, standardise
 from fedraa.data.text import load_agnews
 from fedraa.data.vision import VISION, load_vision
 
+SOURCES: Seam[Any] = Seam("dataset", (), {})
 DIGITS_TEST = 360  # rows, a fifth
 DATASETS: tuple[str, ...] = ("digits", *VISION, "agnews")
 
@@ -17,20 +22,36 @@ DATASETS: tuple[str, ...] = ("digits", *VISION, "agnews")
 def load_dataset(name: str, data_dir: Path | None) -> Dataset:
     """The data set called `name`, one of `DATASETS`, or the one in the file `name` if that ends in `.npz`.
 
+    `package.module:callable` returns a Dataset; it is called with `data_dir` if it takes that.
+
     `data_dir` is the folder with the files of the named sets, where missing images are downloaded to;
     digits comes with scikit-learn. Raises ValueError with one sentence if the name is unknown or the data
     is missing or malformed.
     """
     if name.endswith(".npz"):
         return load_npz(Path(name))
+    if is_path(name.partition("(")[0].strip()):
+        return _own(name, data_dir)
     if name not in DATASETS:
         known = ", ".join(DATASETS)
-        raise ValueError(f"dataset is {name!r}; it must be one of {known}, or the path of an .npz file")
+        raise ValueError(
+            f"dataset is {name!r}; it must be one of {known}, the path of an .npz file, or package.module:callable"
+        )
     if name == "digits":
         return _digits()
     if data_dir is None or not data_dir.is_dir():
         raise ValueError(f"data_dir is {data_dir}; dataset {name!r} needs a folder that exists")
     return load_agnews(data_dir) if name == "agnews" else load_vision(name, data_dir)
+
+
+def _own(path: str, data_dir: Path | None) -> Dataset:
+    made = SOURCES.make(path)
+    try:
+        if not isinstance(made, Dataset) and callable(made):
+            made = made(data_dir=data_dir) if "data_dir" in inspect.signature(made).parameters else made()
+    except Exception as error:
+        raise ValueError(f"dataset: {path} failed with {type(error).__name__}: {error}") from error
+    return as_dataset(made)
 
 
 def _digits() -> Dataset:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fedraa.data.check import check_arrays
 from fedraa.data.dataset import Dataset, Labels, standardise
 
 Images = npt.NDArray[np.uint8]
@@ -72,6 +73,10 @@ def load_vision(name: str, data_dir: Path) -> Dataset:
         ) from error
     if name == "emnist":
         x_train, y_train, x_test, y_test = x_train[::5], y_train[::5], x_test[::5], y_test[::5]
+    try:
+        check_arrays({"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test})
+    except ValueError as error:
+        raise ValueError(f"dataset {name!r} in {data_dir}: {error}") from None
     train, test = standardise(x_train, x_test)
     return Dataset(name, train, y_train, test, y_test, classes=int(y_train.max()) + 1)
 

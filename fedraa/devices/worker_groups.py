@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedraa.devices.fleet import tier_sizes
+from fedraa.devices.capabilities import tier_sizes
 from fedraa.messages import Index
 
 FORM = "COUNT:NAME=AMOUNT,..., as in 2:CPU=1,GPU=0.5"
@@ -28,7 +28,7 @@ def parse_group(text: str) -> WorkerGroup:
     return WorkerGroup(int(count), {name: _amount(text, amount) for name, amount in pairs})
 
 
-def group_of_clients(groups: Sequence[WorkerGroup], capabilities: str, clients: int) -> Index:
+def group_of_clients(groups: Sequence[WorkerGroup], capabilities: object, clients: int) -> Index:
     """The crew that trains each client, int64 [clients]; ValueError unless there is one crew for every tier."""
     sizes = tier_sizes(capabilities, clients)
     if len(sizes) != len(groups):

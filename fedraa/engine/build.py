@@ -3,10 +3,11 @@
 import torch
 from torch import nn
 
+from fedraa.client.metrics import make_metrics, refuse_misfit
 from fedraa.config.experiment import Experiment
-from fedraa.data import Dataset, Federated, federate, load_dataset, partition
+from fedraa.data import Dataset, Federated, as_dataset, divide, federate, load_dataset, make_partitioner
 from fedraa.devices.availability import Timing, read_availability
-from fedraa.devices.fleet import make_fleet
+from fedraa.devices.capabilities import make_fleet
 from fedraa.engine.preflight import preflight
 from fedraa.engine.run_spec import RunSpec
 from fedraa.methods.resolve import resolve
@@ -16,6 +17,8 @@ from fedraa.submodels import drop_weights, flatten
 from fedraa.submodels.indices import owners
 from fedraa.submodels.tracing.trace import trace
 
+TRIAL = 32  # test samples that metrics are tried on before the start
+
 
 def build(experiment: Experiment, model: nn.Module | None = None, dataset: Dataset | None = None) -> RunSpec:
     """Builds a run's parts; ValueError says in one sentence what is wrong with the experiment.
@@ -24,11 +27,10 @@ def build(experiment: Experiment, model: nn.Module | None = None, dataset: Datas
     """
     method = resolve(experiment)
     fleet = make_fleet(experiment.capabilities, experiment.clients, units=experiment.units, seed=experiment.seed)
-    timing = _timing(experiment)
+    timing, metrics = _timing(experiment), make_metrics(experiment.metrics)
     if dataset is not None and experiment.data_on_nodes:
         raise ValueError("data_on_nodes: nodes cannot read a dataset that is given as an object; leave it out")
-    if dataset is None:
-        dataset = load_dataset(experiment.dataset, experiment.data_dir)
+    dataset = load_dataset(experiment.dataset, experiment.data_dir) if dataset is None else as_dataset(dataset)
     data = deal(experiment, dataset)
     # a real minibatch, for memory is measured on it; two samples at least, as the tracer wants
     example = torch.from_numpy(dataset.x_train[: max(2, experiment.batch_size)])
@@ -41,6 +43,7 @@ def build(experiment: Experiment, model: nn.Module | None = None, dataset: Datas
             dropout=experiment.dropout,
             seed=experiment.seed,
         )
+    refuse_misfit(metrics, model, *(torch.tensor(rows[:TRIAL]) for rows in (dataset.x_test, dataset.y_test)))
     traced = trace(model, example[:2])
     sets = method.submodel.submodels(traced)
     params = flatten(traced.module)
@@ -57,6 +60,7 @@ def build(experiment: Experiment, model: nn.Module | None = None, dataset: Datas
         example,
         labels_held(data, dataset.classes),
         timing,
+        metrics,
     )
     preflight(spec)
     return spec
@@ -64,15 +68,10 @@ def build(experiment: Experiment, model: nn.Module | None = None, dataset: Datas
 
 def deal(experiment: Experiment, dataset: Dataset) -> Federated:
     """The dataset as the experiment's clients hold it."""
-    shards = partition(
-        dataset.y_train,
-        dataset.y_test,
-        experiment.clients,
-        experiment.partition,
-        dirichlet=experiment.dirichlet,
-        labels_per_client=experiment.labels_per_client,
-        seed=experiment.seed,
+    partitioner = make_partitioner(
+        experiment.partition, dirichlet=experiment.dirichlet, labels_per_client=experiment.labels_per_client
     )
+    shards = divide(partitioner, dataset.y_train, dataset.y_test, experiment.clients, seed=experiment.seed)
     return federate(dataset, shards)
 
 

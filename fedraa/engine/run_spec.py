@@ -10,6 +10,7 @@ import torch
 from fedraa.client import WorkerSpec
 from fedraa.client.evaluator import STATISTICS_SAMPLES
 from fedraa.client.lr_schedule import lr_schedule
+from fedraa.client.metrics import NamedMetric
 from fedraa.client.split import Stem, measure_stem
 from fedraa.config.experiment import Experiment
 from fedraa.data import Federated
@@ -45,6 +46,7 @@ class RunSpec:
     example: torch.Tensor
     labels_held: npt.NDArray[np.bool_]
     timing: Timing
+    metrics: tuple[NamedMetric, ...] = ()
 
     @cached_property
     def submodels(self) -> list[Submodel]:
@@ -135,6 +137,7 @@ class RunSpec:
             experiment.fragment_scale,
             experiment.bf16,
             experiment.stack,
+            self.metrics,
         )
 
     def without_training_rows(self) -> "RunSpec":

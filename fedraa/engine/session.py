@@ -22,7 +22,7 @@ from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import State, Vector
 from fedraa.rundir.checkpoint import load_latest, save
 from fedraa.rundir.files import replacing, write_text
-from fedraa.rundir.history import CHECKPOINTS, CONFIG, MODEL, SUMMARY, EventLog, History
+from fedraa.rundir.history import CHECKPOINTS, CONFIG, EVAL_COLUMNS, MODEL, SUMMARY, EventLog, History
 from fedraa.rundir.profile import PROFILE, Spent
 from fedraa.server.storage.store import Store
 from fedraa.submodels.indices import owners
@@ -99,7 +99,7 @@ class RunSession:
         if not (self._directory / CONFIG).exists():  # so early may a server have died
             description = self._description or describe(self._assembly)
             write_text(self._directory / CONFIG, json.dumps(description, indent=2) + "\n")
-        self._log.begin()
+        self._log.begin([metric.name for metric in self._assembly.metrics])
         self._loop.begin()
 
     def _held(self, state: State) -> bool:
@@ -137,6 +137,7 @@ def summarise(history: History) -> dict[str, object]:
     commits = [line for line in lines if line["kind"] == "commit"]
     staleness = [_int(line["staleness"]) for line in commits] or [0]
     evals = history.evals
+    own = {name: _finite_or_none(evals[name].iloc[-1]) for name in evals.columns[len(EVAL_COLUMNS) :]}
     return {
         "method": history.config["experiment"]["method"],
         "reason": end["reason"],
@@ -155,7 +156,12 @@ def summarise(history: History) -> dict[str, object]:
         "staleness_max": max(staleness),
         "faults": sum(line["kind"] == "fault" for line in lines),
         "model_sha256": end["model_sha256"],
+        **({"metrics": own} if own else {}),
     }
+
+
+def _finite_or_none(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
 
 
 def _int(value: object) -> int:
@@ -193,6 +199,7 @@ def describe(spec: RunSpec) -> dict[str, object]:
             "stem": None if spec.stem is None else asdict(spec.stem),
             "eval_every": spec.eval_every,
             "limits": asdict(spec.limits),
+            **({"metrics": [metric.name for metric in spec.metrics]} if spec.metrics else {}),
             "availability": None if spec.timing.availability is None else spec.timing.availability.described(),
         },
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},

@@ -1,6 +1,5 @@
 """Models by name."""
 
-import importlib
 import inspect
 import math
 from collections.abc import Callable
@@ -8,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from fedraa.components import imported, path_of
 from fedraa.models.cnn import cnn, emnist_cnn, wide_cnn
 from fedraa.models.fasttext import FastText
 from fedraa.models.mlp import mlp
@@ -34,7 +34,7 @@ _HIDDEN = (200,)
 
 
 def build_model(
-    name: str,
+    given: object,
     sample: torch.Tensor,
     classes: int,
     *,
@@ -44,21 +44,23 @@ def build_model(
 ) -> nn.Module:
     """A freshly initialised model that maps a batch like `sample`, `[b, ...]`, to logits `[b, classes]`.
 
-    `name` is one of `MODELS`, or `package.module:callable`, which is called with `classes=classes` if it
-    takes that, else without arguments, and must return an `nn.Module`. `hidden` and `dropout` describe the
-    mlp. The same seed gives the same weights, bit for bit, and torch's global generator is left as it was.
+    `given` is one of `MODELS`, or `package.module:callable`, or such a function or class itself; it is called with
+    `classes=classes` if it takes that, else without arguments, and must return an `nn.Module`. `hidden` and
+    `dropout` describe the mlp. The same seed gives the same weights, bit for bit, and torch's global generator is
+    left as it was.
 
     Raises ValueError with one sentence if the name is unknown, the model cannot be made, or it does not fit
     `sample`.
     """
+    name = given if isinstance(given, str) else path_of(given)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         if name == "mlp":
             model = _mlp(sample, classes, hidden, dropout)
         elif hidden != _HIDDEN or dropout != 0.0:
             raise ValueError(f"hidden is {hidden} and dropout {dropout}, but only the mlp takes them, not {name!r}")
-        elif ":" in name:
-            model = _imported(name, classes)
+        elif not isinstance(given, str) or ":" in name:
+            model = _own(name, given, classes)
         elif name in _IMAGE_MODELS:
             model = _image_model(name, sample, classes)
         elif name == "fasttext":
@@ -89,12 +91,10 @@ def _image_model(name: str, sample: torch.Tensor, classes: int) -> nn.Module:
     return make(channels, height, width, classes)
 
 
-def _imported(name: str, classes: int) -> nn.Module:
-    path, _, attribute = name.partition(":")
-    try:
-        make = getattr(importlib.import_module(path), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"model {name!r} cannot be imported: {error}") from error
+def _own(name: str, given: object, classes: int) -> nn.Module:
+    make = imported("model", given) if isinstance(given, str) else given
+    if isinstance(make, nn.Module):
+        raise ValueError(f"model: got a {type(make).__name__} itself; give it to run, as model=..., or what makes one")
     if not callable(make):
         raise ValueError(f"model {name!r} is not callable but {type(make).__name__}")
     takes_classes = "classes" in inspect.signature(make).parameters

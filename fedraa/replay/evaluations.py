@@ -25,6 +25,7 @@ class Evaluations:
         """The time of an evaluation made only because the run ended."""
         self.ending = False
         """Whether nothing but the end can follow."""
+        self._columns = [*EVAL_COLUMNS, *rules.resolved.metrics]
         self._every, self._target = rules.resolved.eval_every, rules.resolved.limits.accuracy
         self._aside = ASIDE if self._target is None else 0
         self._virtual = not rules.wall
@@ -74,16 +75,23 @@ class Evaluations:
         """
         with (directory / EVALS).open(newline="", encoding="utf-8") as stream:
             header, *rows = [*csv.reader(stream)] or [[]]
-        if tuple(header) != EVAL_COLUMNS:
-            raise Inconsistent(f"{EVALS} line 1: is {header}; the rules give {list(EVAL_COLUMNS)}")
+        if header != self._columns:
+            raise Inconsistent(f"{EVALS} line 1: is {header}; the rules give {self._columns}")
         for number, (row, line) in enumerate(zip(rows, self._lines, strict=False), 2):
-            if len(row) != len(EVAL_COLUMNS):
-                raise Inconsistent(f"{EVALS} line {number}: has {len(row)} columns; the rules give {len(EVAL_COLUMNS)}")
-            for column, said in zip(EVAL_COLUMNS, row, strict=True):
-                if column != "wall" and said != repr(line[column]):
+            if len(row) != len(self._columns):
+                raise Inconsistent(
+                    f"{EVALS} line {number}: has {len(row)} columns; the rules give {len(self._columns)}"
+                )
+            for column, said in zip(self._columns, row, strict=True):
+                if column != "wall" and said not in _written(line[column]):
                     raise Inconsistent(
                         f"{EVALS} line {number}: {column} is {said}; line {line.number} of the log gives "
                         f"{line[column]!r}"
                     )
         if len(rows) != len(self._lines) and ended:
             raise Inconsistent(f"{EVALS}: has {len(rows)} evaluations; the log has {len(self._lines)}")
+
+
+def _written(value: object) -> tuple[str, ...]:
+    """How evals.csv may write what the log has; null there stands for what is not finite."""
+    return ("inf", "-inf", "nan") if value is None else (repr(value),)

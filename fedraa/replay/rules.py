@@ -64,6 +64,7 @@ class Resolved(BaseModel):
     stem: _Stem | None
     eval_every: int
     limits: _Limits
+    metrics: list[str] = []
     availability: dict[str, Any] | None
 
 

@@ -14,6 +14,7 @@ from fedraa.engine.build import build
 from fedraa.methods.catalog import find
 from fedraa.methods.resolve import without_foreign_flags
 from fedraa.report.curves import plot_curves
+from fedraa.report.runs import own_figures
 from fedraa.rundir.history import History
 
 DEFAULT_TIME = 20.0
@@ -36,6 +37,7 @@ FROM_SUMMARY = (
     "faults",
     "model_sha256",
 )
+PER_CELL = ("method", "seed", "directory")
 
 
 def compare(methods: Sequence[str], seeds: Sequence[int], experiment: Experiment) -> pd.DataFrame:
@@ -91,13 +93,14 @@ def cells(methods: Sequence[str], seeds: Sequence[int], experiment: Experiment) 
                 f"updates: {each.method} counts its steps otherwise than the flags given; compare at equal "
                 "--time, or give both --updates and --rounds"
             )
-    return [Experiment(**each.model_dump() | {"seed": seed}) for each in templates for seed in seeds]
+    # not model_dump: it takes components that are dataclasses apart
+    return [Experiment(**dict(each) | {"seed": seed}) for each in templates for seed in seeds]
 
 
 def _row(experiment: Experiment, history: History) -> dict[str, object]:
     total = history.summary
-    row = {"method": experiment.method, "seed": experiment.seed}
-    return row | {name: total[name] for name in FROM_SUMMARY} | {"directory": history.directory.name}
+    row = {"method": experiment.method, "seed": experiment.seed} | {name: total[name] for name in FROM_SUMMARY}
+    return row | own_figures(total) | {"directory": history.directory.name}
 
 
 def _line(row: dict[str, object]) -> str:
@@ -118,12 +121,14 @@ def summary_table(frame: pd.DataFrame, experiment: Experiment) -> Table:
     to_target = [] if target is None else [f"time to {target:g}", "ratio"]
     table = Table(title=title, box=box.SIMPLE_HEAD)
     table.add_column("method")
-    for name in ("accuracy", "worst client", *to_target, "time", "steps", "sent", "computed", "staleness"):
+    own = [name for name in frame.columns if name not in (*PER_CELL, *FROM_SUMMARY)]
+    for name in ("accuracy", "worst client", *own, *to_target, "time", "steps", "sent", "computed", "staleness"):
         table.add_column(name, justify="right")
     groups = {str(method): group for method, group in frame.groupby("method", sort=False)}
     base = mean_time(next(iter(groups.values())))
     for method, group in groups.items():
         texts = [mean_std(group["accuracy"], ".4f"), mean_std(group["client_worst"], ".4f")]
+        texts += [mean_std(group[name], ".4g") for name in own]
         if target is not None:
             mean = mean_time(group)
             reached = group["time_to_target"].notna().sum()
@@ -145,7 +150,9 @@ def mean_time(group: pd.DataFrame) -> float | None:
 
 
 def mean_std(values: pd.Series, form: str) -> str:
-    """Mean ± sample standard deviation; the value alone where it is one."""
+    """Mean ± sample standard deviation; the value alone where it is one, a dash where one is not finite."""
     numbers = values.to_numpy(np.float64)
+    if not np.isfinite(numbers).all():
+        return "–"
     mean = format(float(numbers.mean()), form)
     return mean if np.ptp(numbers) == 0 else f"{mean} ± {format(float(numbers.std(ddof=1)), '.2g')}"

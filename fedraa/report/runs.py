@@ -1,7 +1,7 @@
 """The runs of a report, read once, and grouped: same experiment, different seeds."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedraa.config.experiment import Experiment
 from fedraa.rundir.history import CONFIG, History
 
 # What two runs of one group may differ in.
@@ -28,8 +29,8 @@ class Run:
 
     @property
     def flags(self) -> dict[str, Any]:
-        """The experiment, as JSON holds it."""
-        return dict(self.config["experiment"])
+        """The experiment, as JSON holds it; fields that came after the run are at their defaults."""
+        return {**Experiment().model_dump(mode="json"), **self.config["experiment"]}
 
     @property
     def seed(self) -> int:
@@ -142,6 +143,11 @@ def _labels(runs: Sequence[Run]) -> list[str]:
         short = max(map(len, told)) <= LABEL
         labels.append(told[place] if short else f"{run.flags['method']} #{place + 1}")
     return labels
+
+
+def own_figures(summary: Mapping[str, Any]) -> dict[str, float | None]:
+    """The last values of the user's own metrics by their names; None where one was not finite."""
+    return dict(summary.get("metrics", {}))
 
 
 def words(value: object) -> str:

@@ -9,7 +9,7 @@ import pandas as pd
 from fedraa.cli.display import quantity
 from fedraa.report.command import command
 from fedraa.report.landscape import RHO
-from fedraa.report.runs import Group, Run, words
+from fedraa.report.runs import Group, Run, own_figures, words
 from fedraa.report.statistics import LEVEL, ci95, mean, significant, welch
 
 NONE = "–"
@@ -101,11 +101,16 @@ def metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> list[Met
     def summary(name: str) -> Callable[[Run], float | None]:
         return lambda run: run.summary[name]
 
+    def own(name: str) -> Callable[[Run], float | None]:
+        return lambda run: own_figures(run.summary).get(name)
+
+    names = dict.fromkeys(name for group in groups for run in group.runs for name in own_figures(run.summary))
     found = [
         Metric("accuracy", "accuracy", summary("accuracy"), _form(".4f"), interval=True),
         Metric("best_accuracy", "best accuracy", summary("best_accuracy"), _form(".4f"), shown=False),
         Metric("client_worst", "worst client", summary("client_worst"), _form(".4f"), interval=True),
         Metric("loss", "loss", summary("loss"), _form(".4f"), interval=True),
+        *(Metric(name, name, own(name), _form(".4g"), interval=True) for name in names),
         Metric("time_to_target", "time to target", summary("time_to_target"), _form(".4g"), interval=True),
         Metric("time", "time", summary("time"), _form(".4g")),
         Metric("steps", "steps", summary("steps"), _form(".5g")),
@@ -169,7 +174,7 @@ def _values(group: Group, metric: Metric) -> list[float]:
 
 def _estimate(metric: Metric, values: Sequence[float], half: float | None, seeds: int, *, mark: bool) -> Cell:
     if len(values) < seeds:
-        return Cell(f"reached in {len(values)} of {seeds}", None)
+        return Cell(f"reached in {len(values)} of {seeds}" if metric.name == "time_to_target" else NONE, None)
     spread = f" ± {metric.form(half)}" if metric.interval and half is not None else ""
     return Cell(metric.form(mean(values)) + spread + ("*" if mark else ""), mean(values))
 

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedraa.report.runs import load
-from fedraa.rundir.history import EVAL_COLUMNS
+from fedraa.report.runs import Run, load
 
-SCALARS = (*EVAL_COLUMNS[3:], "bytes", "t")
+
+def scalars(run: Run) -> list[str]:
+    """What is written at every evaluation: its figures, the user's own among them, the bytes and the time."""
+    return [name for name in run.evals.columns if name not in ("step", "t", "wall")] + ["t"]
 
 
 def to_tensorboard(runs: Sequence[Path], directory: Path) -> None:
@@ -19,7 +21,7 @@ def to_tensorboard(runs: Sequence[Path], directory: Path) -> None:
         for run in group.runs:
             with SummaryWriter(str(directory / f"{group.slug}-{run.seed}")) as writer:
                 for row in run.evals.itertuples():
-                    for name in SCALARS:
+                    for name in scalars(run):
                         writer.add_scalar(name, getattr(row, name), row.step, walltime=row.wall)
 
 
@@ -35,5 +37,5 @@ def to_wandb(runs: Sequence[Path], project: str) -> None:
                 project=project, group=group.label, name=f"{group.label}-{run.seed}", config=run.config
             ) as writer:
                 for row in run.evals.to_dict("records"):
-                    writer.log({name: row[name] for name in SCALARS}, step=int(row["step"]))
+                    writer.log({name: row[name] for name in scalars(run)}, step=int(row["step"]))
                 writer.summary.update(run.summary)

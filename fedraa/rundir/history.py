@@ -4,7 +4,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,11 +49,11 @@ class EventLog:
     def wall(self) -> float:
         return time.monotonic() - self._started
 
-    def begin(self) -> None:
-        """Start an empty log."""
+    def begin(self, metrics: Sequence[str] = ()) -> None:
+        """Start an empty log; `metrics` are the names of the user's own, columns after ours."""
         self._events.truncate(0)
         self._evals.truncate(0)
-        self._evals.write((",".join(EVAL_COLUMNS) + "\n").encode())
+        self._evals.write((",".join((*EVAL_COLUMNS, *metrics)) + "\n").encode())
 
     def state(self) -> State:
         """Where the log stands."""
@@ -78,14 +78,11 @@ class EventLog:
             self._on_event(kind, t, **fields)
 
     def evaluated(self, step: int, t: float, result: Evaluation) -> None:
-        """An `eval` event and its row in evals.csv; a loss that is not finite is null in the one, inf in the other."""
-        figures = {
-            "accuracy": result.accuracy,
-            "loss": result.loss,
-            "client_mean": result.client_mean,
-            "client_std": result.client_std,
-            "client_worst": result.client_worst,
-        }
+        """An `eval` event and its row in evals.csv.
+
+        A figure that is not finite is null in the one, inf or nan in the other.
+        """
+        figures = result.figures
         finite = {name: value if math.isfinite(value) else None for name, value in figures.items()}
         self.record("eval", t, step=step, **finite)
         row = [step, t, round(self.wall, 6), *figures.values()]

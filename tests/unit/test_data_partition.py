@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedraa.data import Dataset, Partition, Shards, federate, partition
+from fedraa.data import Dataset, Partition, Shards, divide, federate, make_partitioner
 
 
 def labels(per_class, classes=10):
@@ -13,15 +13,8 @@ def labels(per_class, classes=10):
 
 
 def split(y_train, y_test, clients, scheme, *, dirichlet=0.5, labels_per_client=2, seed=0):
-    return partition(
-        y_train,
-        y_test,
-        clients,
-        scheme,
-        dirichlet=dirichlet,
-        labels_per_client=labels_per_client,
-        seed=seed,
-    )
+    partitioner = make_partitioner(scheme, dirichlet=dirichlet, labels_per_client=labels_per_client)
+    return divide(partitioner, y_train, y_test, clients, seed=seed)
 
 
 def counts(shards, y, classes=10):
@@ -123,7 +116,7 @@ def test_a_client_without_a_sample_is_named_with_the_remedy():
     ("change", "message"),
     [
         ({"clients": 0}, "clients is 0"),
-        ({"scheme": "sorted"}, "partition is 'sorted'; it must be one of iid, dirichlet, labels"),
+        ({"scheme": "sorted"}, "partition: there is no 'sorted'; takes iid, dirichlet, labels, or an own one"),
         ({"scheme": "dirichlet", "dirichlet": 0.0}, "dirichlet is 0.0"),
         ({"scheme": "dirichlet", "dirichlet": float("nan")}, "dirichlet is nan"),
         ({"scheme": "labels", "labels_per_client": 11}, "labels_per_client is 11.*10 classes"),
@@ -133,7 +126,7 @@ def test_a_client_without_a_sample_is_named_with_the_remedy():
 def test_bad_settings_are_refused(change, message):
     settings = {"clients": 5, "scheme": "iid", "dirichlet": 0.5, "labels_per_client": 2, "seed": 0} | change
     with pytest.raises(ValueError, match=message):
-        partition(labels(20), labels(5), settings.pop("clients"), settings.pop("scheme"), **settings)
+        split(labels(20), labels(5), settings.pop("clients"), settings.pop("scheme"), **settings)
 
 
 def test_a_test_class_without_training_samples_is_refused():

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fedraa import Experiment
-from fedraa.devices.fleet import Fleet, Load, make_fleet
+from fedraa.devices.capabilities import make_fleet
+from fedraa.devices.fleet import Fleet, Load
 from fedraa.engine.build import build
 
 

@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
+from fedraa import Experiment
 from fedraa.models import MODELS, Scaler, build_model, reestimate_statistics, set_scaler_rate
 from fedraa.models.resnet import group_norm
 from fedraa.models.vit import Attention
@@ -209,6 +210,37 @@ def test_a_model_of_the_users_own():
     assert size(build_model("userland:fixed", x, 3)) == 21
     first, same = (build_model("userland:fixed", x, 3, seed=5).weight for _ in range(2))
     assert torch.equal(first, same)
+
+
+def made(classes):
+    return nn.Linear(6, classes)
+
+
+class Given(nn.Linear):
+    def __init__(self):
+        super().__init__(6, 3)
+
+
+def test_a_function_or_a_class_itself():
+    x = torch.zeros(2, 6)
+    assert size(build_model(made, x, 4)) == 28
+    assert size(build_model(Given, x, 3)) == 21
+    assert torch.equal(build_model(made, x, 4).weight, build_model(f"{__name__}:made", x, 4).weight)
+    assert Experiment(model=made).model_dump(mode="json")["model"] == f"{__name__}:made"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (Given(), r"^model: got a Given itself; give it to run, as model=\.\.\., or what makes one$"),
+        (3, "is not callable but int"),
+        (lambda: 3, "returned int; it must return a torch.nn.Module"),
+        ("__main__:absent", "^model: __main__:absent was made in a script or a notebook; give it again$"),
+    ],
+)
+def test_an_object_that_makes_no_model_is_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        build_model(given, torch.zeros(2, 6), 4)
 
 
 @pytest.mark.usefixtures("user_module")

@@ -1,0 +1,28 @@
+"""How many samples of each class each client gets, and which ones."""
+
+import numpy as np
+import numpy.typing as npt
+
+Index = npt.NDArray[np.int64]
+Shares = npt.NDArray[np.float64]
+
+
+def apportion(shares: Shares, totals: Index, rng: np.random.Generator) -> Index:
+    """Counts `[classes, clients]` that sum to `totals` over clients, each within one of `shares · totals`.
+
+    Systematic sampling: each class starts at a random offset, so that rounding does not favour the same
+    clients.
+    """
+    bounds = np.cumsum(shares, axis=1)
+    bounds[:, -1] = 1.0
+    starts = rng.random((len(totals), 1))
+    return np.diff(np.floor(bounds * totals[:, None] + starts), axis=1, prepend=0.0).astype(np.int64)
+
+
+def shuffled(classes: Index, counts: Index, rng: np.random.Generator) -> tuple[Index, Index]:
+    """Give client n `counts[c, n]` random samples of every class c: the samples in client order, and the offsets."""
+    by_class = rng.permutation(len(classes))
+    by_class = by_class[np.argsort(classes[by_class], kind="stable")]
+    owner = np.repeat(np.tile(np.arange(counts.shape[1]), len(counts)), counts.ravel())
+    offsets = np.concatenate(([0], np.cumsum(counts.sum(axis=0))))
+    return by_class[np.argsort(owner, kind="stable")], offsets

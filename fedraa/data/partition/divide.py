@@ -1,0 +1,72 @@
+"""A partitioner as it was given, and the labels divided by it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraa.components import KIND, Seam
+from fedraa.data.partition.dirichlet import Dirichlet
+from fedraa.data.partition.iid import Iid
+from fedraa.data.partition.labels import Labels
+from fedraa.data.partition.partitioner import Assign, Index, Partition, Partitioner, deal_assigned
+
+PARTITIONERS: Seam[Any] = Seam("partition", (), {"iid": Iid, "dirichlet": Dirichlet, "labels": Labels})
+
+
+@dataclass(frozen=True)
+class _Called(Partitioner):
+    """A function, or the `assign` of what is no Partitioner, that goes by `name`."""
+
+    name: str
+    function: Assign
+
+    def assign(self, labels: Index, clients: int, rng: np.random.Generator) -> Sequence[npt.ArrayLike]:
+        return self.function(labels, clients, rng)
+
+    def deal(self, train: Index, test: Index, clients: int, rng: np.random.Generator) -> Partition:
+        return deal_assigned(self.name, self.function, train, test, clients, rng)
+
+
+def make_partitioner(given: object, *, dirichlet: float = 0.5, labels_per_client: int = 2) -> Partitioner:
+    """The partitioner that was given: a name, an import path, an object, or a function.
+
+    `dirichlet` and `labels_per_client` are the values of those that are named without values of their own. Raises
+    ValueError with one sentence.
+    """
+    values: dict[object, dict[str, object]] = {
+        "dirichlet": {"alpha": dirichlet},
+        "labels": {"per_client": labels_per_client},
+    }
+    if isinstance(given, str) and given in values:
+        given = {KIND: given}
+    if isinstance(given, Mapping):
+        given = {**values.get(given.get(KIND), {}), **given}
+    made = PARTITIONERS.make(given)
+    if isinstance(made, Partitioner):
+        return made
+    function = getattr(made, "assign", made)
+    name = getattr(made, "__qualname__", type(made).__qualname__)
+    if not callable(function):
+        raise ValueError(f"partition: {made!r} has no method assign, and is no function (labels, clients, rng)")
+    return _Called(name, function)
+
+
+def divide(partitioner: Partitioner, labels_train: Index, labels_test: Index, clients: int, *, seed: int) -> Partition:
+    """Deal the samples to `clients`. Every training shard has a sample; a test shard may be empty.
+
+    Raises ValueError with one sentence: what cannot be divided so, or what is wrong with an own partitioner.
+    """
+    if clients < 1:
+        raise ValueError(f"clients is {clients}; it must be at least 1")
+    unknown = np.setdiff1d(labels_test, labels_train)
+    if unknown.size:
+        raise ValueError(f"the test labels hold class {unknown[0]}, of which there is no training sample")
+    if clients > len(labels_train):
+        raise ValueError(
+            f"client {len(labels_train)} has no training sample: {clients} clients share {len(labels_train)} samples; "
+            "use fewer clients or more data"
+        )
+    return partitioner.deal(labels_train, labels_test, clients, np.random.default_rng(seed))

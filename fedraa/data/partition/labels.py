@@ -1,0 +1,50 @@
+"""Each client holds a few of the classes."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedraa.data.partition.by_class import ByClass
+from fedraa.data.partition.counts import Shares, apportion
+from fedraa.data.partition.partitioner import Index
+
+
+@dataclass(frozen=True)
+class Labels(ByClass):
+    """Each client holds `per_client` distinct classes, which as many clients hold (±1) and share evenly.
+
+    These are the label-limited clients of HeteroFL and FedRolex.
+    """
+
+    name: ClassVar[str] = "labels"
+    remedy: ClassVar[str] = "more labels_per_client"
+    per_client: int = 2
+
+    def counts(self, totals: Index, clients: int, rng: np.random.Generator) -> Index:
+        return apportion(self._shares(len(totals), clients, rng), totals, rng)
+
+    def _shares(self, classes: int, clients: int, rng: np.random.Generator) -> Shares:
+        """Who holds which class, as shares `[classes, clients]`.
+
+        A block is the fewest clients that can hold every class equally often; each block is dealt the classes
+        round a circle of its own random order, so that no client gets the same class twice.
+        """
+        labels = self.per_client
+        if not 1 <= labels <= classes:
+            raise ValueError(f"labels_per_client is {labels}; it must be from 1 to the {classes} classes")
+        if clients * labels < classes:
+            raise ValueError(
+                f"labels_per_client is {labels}, with which {clients} clients cannot hold all {classes} classes; "
+                f"it must be at least {math.ceil(classes / clients)}"
+            )
+        block = classes // math.gcd(classes, labels)
+        client = np.arange(clients)
+        circles = rng.permuted(np.tile(np.arange(classes), (math.ceil(clients / block), 1)), axis=1)
+        handles = (client[:, None] % block * labels + np.arange(labels)) % classes
+        held = circles[(client // block)[:, None], handles]  # [clients, labels]
+        holds = np.zeros((classes, clients))
+        holds[held.T, client] = 1.0
+        shares: Shares = holds / holds.sum(axis=1, keepdims=True)
+        return shares

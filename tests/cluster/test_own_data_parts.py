@@ -1,0 +1,103 @@
+"""Partitioner, metric, fleet and data of a script's own: the same run in this process, on one worker and on two."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torch import Tensor
+
+import fedraa as fl
+from fedraa.cli.main import main
+from fedraa.engine.loop import RunFailed
+from fedraa.replay import replay
+from fedraa.rundir.history import History
+
+pytestmark = pytest.mark.cluster
+
+SCRIPT = """
+import sys
+from pathlib import Path
+import numpy as np, torch
+import fedraa as fl
+
+class ByParity(fl.Partitioner):
+    def assign(self, labels, clients, rng):
+        return np.array_split(np.argsort(labels % 2, kind="stable"), clients)
+
+class Top(fl.Metric):
+    name = "top"
+
+    def __init__(self, k):
+        self.k = k
+
+    def values(self, outputs, labels):
+        return (outputs.topk(self.k).indices == labels[:, None]).any(dim=1)
+
+def sure(outputs, labels):
+    return outputs.softmax(1).max(1).values
+
+def devices(clients, rng):
+    return {"compute": rng.uniform(1, 3, clients), "latency": np.full(clients, 0.01)}
+
+def net(classes):
+    return torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.ReLU(), torch.nn.Linear(16, classes)
+    )
+
+if __name__ == "__main__":
+    out = Path(sys.argv[1])
+    for name, engine in {"local": {"engine": "local"}, "one": {"workers": 1}, "two": {"workers": 2}}.items():
+        fl.run(fl.Experiment(
+            partition=ByParity(), metrics=(Top(3), sure), capabilities=devices, model=net,
+            clients=4, fragments=2, updates=24, quiet=True, out=out / name, **engine,
+        ))
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("script")
+    script = folder / "own.py"
+    script.write_text(SCRIPT)
+    where = {"PYTHONPATH": str(Path(fl.__file__).parents[1])}
+    done = subprocess.run([sys.executable, script, folder], capture_output=True, text=True, env=os.environ | where)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_a_script_s_own_parts_run_alike_everywhere(runs: Path) -> None:
+    histories = {name: History(runs / name) for name in ("local", "one", "two")}
+    first = histories["local"]
+    assert list(first.evals.columns[-2:]) == ["top", "sure"]
+    logs = []
+    for history in histories.values():
+        assert history.summary["model_sha256"] == first.summary["model_sha256"]
+        assert history.summary["metrics"] == first.summary["metrics"]
+        logs.append([{key: value for key, value in line.items() if key != "wall"} for line in history.lines()])
+        assert "consistent" in replay(history.directory)
+    assert logs[0] == logs[1] == logs[2]
+    experiment = first.config["experiment"]
+    assert experiment["partition"] == "__main__:ByParity"
+    assert experiment["metrics"] == ["__main__:Top(k=3)", "__main__:sure"]
+
+
+def test_what_needs_no_code_of_theirs_reads_such_runs(runs: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert main(["report", str(runs / "local"), "--out", str(page)]) == 0
+    assert "sure" in page.read_text()
+
+
+def test_an_own_metric_that_fails_on_a_worker_ends_the_run_with_its_name(cluster: None, tmp_path: Path) -> None:
+    def late(outputs: Tensor, labels: Tensor) -> object:
+        """Right for the small batches that it is tried on before the start, wrong for a whole test set."""
+        return labels if len(labels) < 100 else 0.5
+
+    experiment = fl.Experiment(clients=2, workers=1, updates=4, metrics=(late,), quiet=True, out=tmp_path / "run")
+    with pytest.raises(
+        RunFailed, match=r"^an evaluation failed 4 times: .*metrics: late gave float for a batch of 360"
+    ):
+        fl.run(experiment)
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["resolved"]["metrics"] == ["late"]

@@ -1,0 +1,227 @@
+"""Data of the user's own: as an object, as a function's; what is made of it, and what is said of mistakes."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import fedraa as fl
+from fedraa.data import as_dataset, load_dataset
+
+RNG = np.random.default_rng(0)
+X, X_TEST = RNG.normal(size=(40, 6)).astype(np.float32), RNG.normal(size=(12, 6)).astype(np.float32)
+Y, Y_TEST = np.arange(40) % 3, np.arange(12) % 3
+
+
+def dataset(**change: Any) -> Any:
+    return fl.Dataset(
+        **{"name": "mine", "x_train": X, "y_train": Y, "x_test": X_TEST, "y_test": Y_TEST, "classes": 3} | change
+    )
+
+
+def made(data_dir: Path | None = None) -> fl.Dataset:
+    return dataset(name=f"in {data_dir}")  # type: ignore[no-any-return]
+
+
+def sized(rows: int = 40) -> fl.Dataset:
+    return dataset(x_train=X[:rows], y_train=Y[:rows])  # type: ignore[no-any-return]
+
+
+def nothing() -> None: ...
+
+
+def broken() -> fl.Dataset:
+    raise FileNotFoundError("records.csv")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"y_train": Y.astype(np.int32), "y_test": Y_TEST.astype(np.uint8)},
+        {"x_train": X.astype(np.float64), "x_test": X_TEST.astype(np.float16).astype(np.float64)},
+        {"x_train": torch.from_numpy(X), "y_train": torch.from_numpy(Y), "y_test": torch.tensor(Y_TEST)},
+        {"x_train": X.tolist(), "y_train": Y.tolist(), "x_test": X_TEST.tolist(), "y_test": tuple(Y_TEST.tolist())},
+        {"x_train": [torch.tensor(row) for row in X], "y_train": [torch.tensor(label) for label in Y]},
+        {"x_train": np.asfortranarray(X), "y_train": np.repeat(Y, 2)[::2], "classes": np.int64(3)},
+        {"x_train": X.astype(">f4"), "y_train": Y.astype(">i2")},
+        {"x_train": torch.from_numpy(X).requires_grad_()},
+    ],
+)
+def test_what_can_be_made_right_is(change: dict[str, Any]) -> None:
+    given = as_dataset(dataset(**change))
+    for x, right in ((given.x_train, X), (given.y_train, Y), (given.y_test, Y_TEST)):
+        assert np.array_equal(x, right)
+        assert x.flags.c_contiguous
+        assert x.flags.writeable
+        assert x.dtype == right.dtype
+        assert x.dtype.isnative
+    assert given.x_test == pytest.approx(X_TEST, abs=2e-3)
+    assert (given.name, given.classes, type(given.classes)) == ("mine", 3, int)
+
+
+def test_what_is_right_is_not_copied() -> None:
+    given, right = as_dataset(dataset()), dataset()
+    assert all(getattr(given, name) is getattr(right, name) for name in ("x_train", "y_train", "x_test", "y_test"))
+
+
+def test_integers_of_two_dimensions_are_tokens_and_bytes_are_not() -> None:
+    tokens = RNG.integers(0, 9, (40, 6), np.int32)
+    assert as_dataset(dataset(x_train=tokens, x_test=tokens[:12])).x_train.dtype == np.int64
+    assert as_dataset(dataset(x_train=tokens.astype(np.uint8), x_test=X_TEST)).x_train.dtype == np.float32
+
+
+def short(name: str) -> dict[str, Any]:
+    return {name: {"y_train": Y, "x_test": X_TEST, "y_test": Y_TEST}[name][:-1]}
+
+
+def holding(value: float) -> dict[str, Any]:
+    x = X.astype(np.float64)
+    x[3, 2] = value
+    return {"x_train": x}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (short("y_train"), "x_train has 40 samples but y_train 39; they must be as many"),
+        (short("x_test"), "x_test has 11 samples but y_test 12"),
+        ({"y_train": Y + 1}, "y_train holds label 3, but classes is 3; labels count from 0 to 2"),
+        ({"y_test": Y_TEST - 1}, "y_test holds label -1; labels count from 0"),
+        ({"classes": 2}, "y_train holds label 2, but classes is 2; labels count from 0 to 1"),
+        ({"classes": 0}, "classes is 0; it must be how many classes there are"),
+        ({"classes": 3.0}, "classes is 3.0; it must be how many"),
+        ({"y_train": Y.astype(float)}, "y_train is float64 of shape (40,); it must be integers of shape [samples]"),
+        ({"y_train": np.eye(3)[Y]}, "y_train is float64 of shape (40, 3)"),
+        (holding(np.nan), "x_train holds NaN, an infinity or a value beyond float32; all must be finite"),
+        (holding(1e300), "x_train holds NaN, an infinity or a value beyond float32"),
+        ({"x_test": X_TEST[:, :5]}, "samples are (6,) in x_train but (5,) in x_test; they must be alike"),
+        ({"x_train": X[:0], "y_train": Y[:0]}, "x_train has shape (0, 6); it must be [samples, ...] with nothing"),
+        ({"x_train": X[:, 0]}, "x_train has shape (40,)"),
+        ({"x_train": X.astype(complex)}, "x_train holds complex"),
+        ({"x_train": [[1.0, 2.0], [3.0]]}, "x_train cannot be made one array (setting an array element"),
+        ({"x_train": [torch.zeros(2), torch.zeros(3)]}, "x_train cannot be made one array (stack expects each"),
+        ({"x_train": TensorDataset(torch.zeros(40, 6))}, "x_train is TensorDataset; it must be an array, a tensor or"),
+        ({"y_test": None}, "y_test is NoneType; it must be an array"),
+        ({"x_train": np.full((40, 6), -1), "x_test": np.ones((12, 6), int)}, "x_train or x_test holds negative integ"),
+    ],
+)
+def test_mistakes_are_one_sentence_before_the_start(change: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"^dataset 'mine': {re.escape(said)}[^\n]*$"):
+        fl.run(fl.Experiment(clients=2, engine="local", out=tmp_path / "run"), dataset=dataset(**change))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (TensorDataset(torch.zeros(4, 6), torch.zeros(4)), r"got TensorDataset; .* of whole arrays, as x_train=torch"),
+        ((X, Y), r"got tuple; give a fedraa\.Dataset\(name, x_train, .*\) of whole arrays$"),
+        ({"x_train": X}, "got dict; give a fedraa.Dataset"),
+    ],
+)
+def test_what_is_no_dataset_is_answered_with_what_to_do(given: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^dataset: {said}"):
+        fl.run(fl.Experiment(clients=2, engine="local"), dataset=given)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("made", "in somewhere"), ("sized", "mine"), ("sized(rows=20)", "mine")]
+)
+def test_a_function_makes_one(name: str, expected: str) -> None:
+    data = load_dataset(f"{__name__}:{name}", Path("somewhere"))
+    assert data.name == expected
+    assert len(data.x_train) == (20 if "20" in name else 40)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (f"{__name__}:nothing", "dataset: got NoneType; give a fedraa.Dataset"),
+        (f"{__name__}:broken", rf"dataset: {__name__}:broken failed with FileNotFoundError: records.csv"),
+        (f"{__name__}:absent", f"dataset: {__name__}:absent cannot be imported"),
+        (f"{__name__}:sized(columns=1)", "dataset: .* cannot be made: .*unexpected keyword argument"),
+        ("absent_ext:load", "dataset: absent_ext:load cannot be imported: No module named 'absent_ext'"),
+        ("digit", "dataset is 'digit'; it must be one of .* or package.module:callable"),
+    ],
+)
+def test_functions_that_make_none_are_refused(name: str, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{said}"):
+        load_dataset(name, None)
+
+
+def test_a_run_of_tensors_is_the_run_of_arrays(tmp_path: Path) -> None:
+    flags: dict[str, Any] = {"clients": 3, "engine": "local", "updates": 4, "quiet": True, "hidden": (8,)}
+    tensors = dataset(x_train=torch.tensor(X, dtype=torch.float64), y_train=torch.tensor(Y, dtype=torch.int32))
+    ours, theirs = (
+        fl.run(fl.Experiment(**flags, out=tmp_path / name), dataset=given)
+        for name, given in (("tensors", tensors), ("arrays", dataset()))
+    )
+    assert ours.summary["model_sha256"] == theirs.summary["model_sha256"]
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    (tmp_path / "my_ext.py").write_text(
+        "import numpy as np, fedraa as fl\n"
+        "def load(data_dir):\n"
+        "    x, y = np.random.default_rng(1).normal(size=(50, 4)), np.arange(50) % 2\n"
+        "    return fl.Dataset(f'from {data_dir}', x, y, x[:10], y[:10], classes=2)\n"
+        "def halves(labels, clients, rng):\n"
+        "    return np.array_split(rng.permutation(len(labels) // 2), clients)\n"
+        "def sure(outputs, labels):\n"
+        "    return outputs.softmax(1).max(1).values\n"
+        "def devices(clients, rng):\n"
+        "    return {'compute': 1 + np.arange(clients), 'latency': rng.random(clients)}\n"
+    )
+    flags = [
+        "--clients",
+        "3",
+        "--engine",
+        "local",
+        "--updates",
+        "6",
+        "--hidden",
+        "4",
+        "--fragments",
+        "2",
+        "--quiet",
+        "--out",
+    ]
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        path = {"PYTHONPATH": f"{tmp_path}:{Path(fl.__file__).parents[1]}"}
+        line = [sys.executable, "-m", "fedraa.cli.main", "run", *flags, str(tmp_path / "run"), *words]
+        return subprocess.run(line, capture_output=True, text=True, env={"OMP_NUM_THREADS": "1"} | path, check=False)
+
+    return run
+
+
+def test_the_command_line_takes_them_all(
+    command: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    own = "--dataset my_ext:load --data-dir here --partition my_ext:halves --metrics my_ext:sure"
+    done = command(*own.split(), "--capabilities", "my_ext:devices")
+    assert (done.returncode, done.stderr) == (0, "")
+    history = fl.History(tmp_path / "run")
+    assert 0.5 < history.summary["metrics"]["sure"] <= 1  # type: ignore[index]  # a mapping
+    assert history.config["resolved"]["samples"] == [9, 8, 8]  # half of 50 rows
+    assert history.config["resolved"]["compute"] == [1.0, 2.0, 3.0]
+    assert history.config["experiment"]["capabilities"] == "my_ext:devices"
+
+
+def test_the_command_line_refuses_in_one_sentence(
+    command: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    done = command("--dataset", "my_ext:halves")
+    assert done.returncode == 2
+    assert done.stderr.startswith("fedraa: dataset: my_ext:halves failed with TypeError: ")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()

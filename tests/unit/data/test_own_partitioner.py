@@ -1,0 +1,166 @@
+"""Partitioners of the user's own: what they deal, and what is said of those that cannot be."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedraa as fl
+from fedraa.config.experiment import NAMES
+from fedraa.data import Dirichlet, Iid, Labels, divide, make_partitioner
+from fedraa.data.partition import PARTITIONERS
+
+Y = np.arange(60) % 3
+Y_TEST = np.repeat([0, 1, 2], 20)
+
+
+class ByParity(fl.Partitioner):
+    def assign(self, labels: Any, clients: int, rng: np.random.Generator) -> Sequence[Any]:
+        return np.array_split(np.argsort(labels % 2, kind="stable"), clients)
+
+
+@dataclass(frozen=True)
+class Few:
+    """No Partitioner by descent, but by what it can do: each client owns its `rows` own rows, in order."""
+
+    rows: int = 2
+
+    def assign(self, labels: Any, clients: int, rng: np.random.Generator) -> list[list[int]]:
+        return [list(range(self.rows * client, self.rows * client + self.rows)) for client in range(clients)]
+
+
+def one_class_each(labels: Any, clients: int, rng: np.random.Generator) -> list[Any]:
+    return [rng.permutation(np.flatnonzero(labels == client)) for client in range(clients)]
+
+
+def shards(given: object, clients: int = 3) -> tuple[list[Any], list[Any]]:
+    """The training and the test rows of every client."""
+    partition = divide(make_partitioner(given), Y, Y_TEST, clients, seed=0)
+    train, test = (np.split(part.order, part.offsets[1:-1]) for part in (partition.train, partition.test))
+    return train, test
+
+
+def test_the_names_that_an_experiment_knows_are_those_of_the_seam() -> None:
+    assert NAMES["partition"] == tuple(PARTITIONERS.builtin)
+
+
+def test_training_rows_are_as_assigned_and_test_rows_of_the_same_classes() -> None:
+    train, test = shards(ByParity())
+    # Labels 0 and 2 are even: rows 0, 2, 3, 5, ... come first. 40 of 60 rows are even, so client 2 has all odd ones.
+    assert train[0].tolist()[:4] == [0, 2, 3, 5]
+    assert [len(rows) for rows in train] == [20, 20, 20]
+    assert (Y[train[2]] == 1).all()
+    assert sorted(test[2]) == list(range(20, 40))  # the test rows of label 1
+    assert sorted(np.concatenate(test)) == list(range(60))
+    # The first 20 even rows are ten of label 0 and ten of label 2, half of each: so are its test rows.
+    assert np.bincount(Y_TEST[test[0]], minlength=3).tolist() == [10, 0, 10]
+
+
+@pytest.mark.parametrize("given", [ByParity, ByParity(), ByParity().assign, f"{__name__}:ByParity"])
+def test_a_class_an_object_a_function_and_a_path_are_the_same(given: object) -> None:
+    for ours, theirs in zip(shards(given), shards(ByParity()), strict=True):
+        assert [rows.tolist() for rows in ours] == [rows.tolist() for rows in theirs]
+
+
+def test_a_function_draws_from_the_seed() -> None:
+    train, test = shards(one_class_each)
+    again, _ = shards(f"{__name__}:one_class_each")
+    assert [set(Y[rows]) for rows in train] == [set(Y_TEST[rows]) for rows in test] == [{0}, {1}, {2}]
+    assert [rows.tolist() for rows in train] == [rows.tolist() for rows in again]
+    assert train[0].tolist() != sorted(train[0])
+
+
+def test_rows_may_be_left_out_and_with_a_class_its_test_rows() -> None:
+    train, test = shards(Few(1), clients=2)  # rows 0 and 1, of labels 0 and 1
+    assert [rows.tolist() for rows in train] == [[0], [1]]
+    assert [sorted(rows) for rows in test] == [list(range(20)), list(range(20, 40))]
+
+
+def test_values_are_given_by_flags_as_text_or_as_objects() -> None:
+    assert make_partitioner("dirichlet", dirichlet=0.1) == Dirichlet(0.1)
+    assert make_partitioner({"kind": "dirichlet"}, dirichlet=0.1) == Dirichlet(0.1)
+    assert make_partitioner("dirichlet(alpha=0.2)", dirichlet=0.1) == Dirichlet(0.2)
+    assert make_partitioner("dirichlet(0.2)") == Dirichlet(0.2)
+    assert make_partitioner("labels", labels_per_client=5) == Labels(5)
+    assert make_partitioner(Labels(3), labels_per_client=5) == Labels(3)
+    assert fl.Experiment(partition=Dirichlet(0.1)).model_dump(mode="json")["partition"] == "Dirichlet(alpha=0.1)"
+    assert make_partitioner("Dirichlet(alpha=0.1)") == Dirichlet(0.1)
+
+
+@pytest.mark.parametrize("built_in", [Iid(), Dirichlet(5.0), Labels(2)])
+def test_what_is_built_in_can_be_asked_by_an_own_one(built_in: Any) -> None:
+    class Reversed(type(built_in)):  # type: ignore[misc]  # each of the three in turn
+        def assign(self, labels: Any, clients: int, rng: np.random.Generator) -> Sequence[Any]:
+            return list(super().assign(labels, clients, rng))[::-1]
+
+    train, _ = shards(Reversed())
+    assert sorted(np.concatenate(train)) == list(range(60))
+    ours = divide(Reversed(), Y, Y_TEST, 3, seed=0).train
+    theirs = divide(built_in, Y, Y_TEST, 3, seed=0).train
+    if built_in == Iid():
+        assert ours.order[:20].tolist() == theirs.order[40:].tolist()
+
+
+def giving(rows: Any) -> Callable[..., Any]:
+    def mine(labels: Any, clients: int, rng: np.random.Generator) -> Any:
+        return rows
+
+    mine.__qualname__ = "mine"
+    return mine
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([[0], [1]], "mine gave 2 arrays for 3 clients; it must give one each"),
+        (None, "mine gave NoneType; it must give one array of rows per client"),
+        ([[0], [1], [60]], "mine gave client 2 row 60; there are rows 0 to 59"),
+        ([[0], [-1], [2]], "mine gave client 1 row -1; there are rows 0 to 59"),
+        ([[0], [], [2]], "mine gave client 1 no row; every client must have one at least"),
+        ([[0, 4], [1], [2, 4]], "mine gave row 4 to client 0 and again to client 2; a row has one owner at most"),
+        ([[0], [1, 1], [2]], "mine gave row 1 to client 1 and again to client 1; a row has one owner at most"),
+        ([[0.0], [1.0], [2.0]], "mine gave client 0 float64 of shape (1,); it must be integers, the numbers of rows"),
+        (np.zeros((3, 2, 2), int), "mine gave client 0 int64 of shape (2, 2); it must be integers"),
+    ],
+)
+def test_what_no_partition_is_is_refused_by_name_client_and_row(rows: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^partition: {re.escape(said)}"):
+        divide(make_partitioner(giving(rows)), Y, Y_TEST, 3, seed=0)
+
+
+def failing(labels: Any, clients: int, rng: np.random.Generator) -> Any:
+    raise KeyError("speaker")
+
+
+class Unable(fl.Partitioner):
+    """It assigns nothing."""
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (failing, "partition: failing failed with KeyError: 'speaker'"),
+        (Unable, "partition: .*Unable.* cannot be made: Can't instantiate abstract class"),
+        (3, "partition: 3 has no method assign, and is no function"),
+        (f"{__name__}:Absent", "partition: .*:Absent cannot be imported"),
+        ("dirichlet(alpha=-1)", "dirichlet is -1; it must be a positive number"),
+        ("dirichlet(beta=1)", "partition: .* cannot be made: .*unexpected keyword"),
+    ],
+)
+def test_what_no_partitioner_is_is_refused_before_the_start(given: object, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"^{said}"):
+        fl.run(fl.Experiment(partition=given, clients=3, engine="local", out=tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_trains_on_what_its_own_partitioner_deals(tmp_path: Path) -> None:
+    history = fl.run(
+        fl.Experiment(partition=ByParity(), clients=4, updates=4, engine="local", quiet=True, out=tmp_path / "run")
+    )
+    assert history.config["experiment"]["partition"] == f"{__name__}:ByParity"
+    assert history.config["resolved"]["samples"] == [360, 359, 359, 359]
+    assert history.summary["steps"] == 4

@@ -1,0 +1,108 @@
+"""Fleets of the user's own: a function gives the columns, which are checked as those of a file are."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedraa as fl
+from fedraa.devices.capabilities import make_fleet
+from fedraa.devices.fleet import Fleet
+
+
+def fleet(given: object, clients: int = 3) -> Fleet:
+    return make_fleet(given, clients, units="relative", seed=0)
+
+
+def ramp(clients: int, rng: np.random.Generator) -> Any:
+    return 1 + np.arange(clients)
+
+
+class Mobile:
+    """Devices on a slow network; every `every`th is a fast one."""
+
+    def __init__(self, every: int = 2) -> None:
+        self.every = every
+
+    def __call__(self, clients: int, rng: np.random.Generator) -> dict[str, Any]:
+        compute = np.where(np.arange(clients) % self.every, 1.0, 10.0)
+        return {"compute": compute, "downlink": rng.uniform(1, 2, clients), "latency": [0.1] * clients}
+
+
+def test_an_array_is_compute_and_a_mapping_has_columns() -> None:
+    assert fleet(ramp).compute.tolist() == [1, 2, 3]
+    assert fleet(ramp).latency.tolist() == [0, 0, 0]
+    mobile = fleet(Mobile(2))
+    assert mobile.compute.tolist() == [10, 1, 10]
+    assert mobile.latency.tolist() == [0.1] * 3
+    assert np.isinf(mobile.uplink).all()
+
+
+@pytest.mark.parametrize(
+    "given", [Mobile(3), f"{__name__}:Mobile(every=3)", {"kind": f"{__name__}:Mobile", "every": 3}]
+)
+def test_objects_paths_and_mappings_are_the_same(given: object) -> None:
+    ours, theirs = fleet(given), fleet(Mobile(3))
+    assert ours.compute.tolist() == theirs.compute.tolist()
+    assert ours.downlink.tolist() == theirs.downlink.tolist()  # drawn from the seed
+
+
+def giving(made: Any) -> Callable[..., Any]:
+    def mine(clients: int, rng: np.random.Generator) -> Any:
+        return made
+
+    mine.__qualname__ = "mine"
+    return mine
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ([1.0, 2.0], "mine gave compute of shape [2] for 3 clients; give one each"),
+        (2.0, "mine gave compute of shape [] for 3 clients"),
+        ([1, -2, 1], "mine client 1 has compute -2.0; it must be a number over 0"),
+        ([1, 1, np.inf], "mine client 2 has compute inf; it must be a number over 0"),
+        (
+            {"compute": [1] * 3, "latency": [0, np.nan, 0]},
+            "mine client 1 has latency nan; it must be a number at least",
+        ),
+        ({"speed": [1] * 3}, "mine has the columns ['speed']; it needs compute and may have downlink"),
+        (["fast"] * 3, "mine failed with ValueError: could not convert string to float: 'fast'"),
+        (None, "mine gave compute of shape [] for 3 clients"),
+    ],
+)
+def test_what_is_no_fleet_is_refused(made: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^capabilities: {re.escape(said)}"):
+        fleet(giving(made))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (3, "3 is not callable; takes an own one as package.module:Name"),
+        ("absent_ext:fleet", "absent_ext:fleet cannot be imported"),
+        (f"{__name__}:Mobile(count=1)", f"{__name__}:Mobile(count=1) cannot be made"),
+        ("lognormal:x", "'x' in 'lognormal:x' is not a finite number"),
+    ],
+)
+def test_what_makes_no_fleet_is_refused(given: object, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^capabilities: {re.escape(said)}"):
+        fleet(given)
+
+
+@pytest.mark.parametrize("given", [ramp, f"{__name__}:ramp", "devices.csv"])
+def test_workers_by_tier_need_tiers(given: object) -> None:
+    with pytest.raises(ValueError, match=r"^resources: capabilities '[^']*' have no tiers; give some, as in 1:0.5,3:0"):
+        fl.Experiment(capabilities=given, resources=("1:CPU=1", "1:CPU=1"))
+
+
+def test_a_run_on_an_own_fleet_is_written_down(tmp_path: Path) -> None:
+    flags: dict[str, Any] = {"clients": 3, "engine": "local", "updates": 3, "quiet": True, "hidden": (8,)}
+    history = fl.run(fl.Experiment(**flags, capabilities=Mobile(3), out=tmp_path / "run"))
+    assert history.config["experiment"]["capabilities"] == f"{__name__}:Mobile(every=3)"
+    assert history.config["resolved"]["compute"] == [10.0, 1.0, 1.0]
+    again = fl.run(fl.Experiment(**flags, capabilities=f"{__name__}:Mobile(every=3)", out=tmp_path / "again"))
+    assert history.summary["model_sha256"] == again.summary["model_sha256"]
