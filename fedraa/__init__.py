@@ -4,14 +4,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedraa.api import run
+    from fedraa.api import resume, run
+    from fedraa.callbacks import CSV, Callback, EarlyStopping, ProgressBar, TensorBoard, WandB
     from fedraa.config.experiment import Experiment
     from fedraa.data import Dataset
     from fedraa.rundir.history import History
 
-__all__ = ["Dataset", "Experiment", "History", "run"]
+__all__ = [
+    "CSV",
+    "Callback",
+    "Dataset",
+    "EarlyStopping",
+    "Experiment",
+    "History",
+    "ProgressBar",
+    "TensorBoard",
+    "WandB",
+    "resume",
+    "run",
+]
 
-_HOMES = {"Dataset": "data", "Experiment": "config.experiment", "History": "rundir.history", "run": "api"}
+_CALLBACKS = ("CSV", "Callback", "EarlyStopping", "ProgressBar", "TensorBoard", "WandB")
+_HOMES = {
+    "Dataset": "data",
+    "Experiment": "config.experiment",
+    "History": "rundir.history",
+    "resume": "api",
+    "run": "api",
+    **dict.fromkeys(_CALLBACKS, "callbacks"),
+}
 
 
 def __getattr__(name: str) -> object:

@@ -21,7 +21,8 @@ from actors.pool.serializer import TaskSerializer
 from actors.worker.worker import Worker
 from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.build import RunSpec
-from fedraa.engine.loop import ATTEMPTS, RunFailed
+from fedraa.engine.loop import ATTEMPTS
+from fedraa.errors import RunFailed
 from fedraa.messages import Fault, Index, Task, Update, Vector
 
 DEPTH = 2  # calls queued on a worker: one in training, one already there when it ends

@@ -17,6 +17,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from actors.cluster.placement import nodes_for_shards
 from actors.server.shard import Route, ShardActor
 from fedraa.engine.build import RunSpec
+from fedraa.errors import ShardDied
 from fedraa.messages import Cut, Task, Update, Vector
 from fedraa.rundir.checkpoint import State
 from fedraa.server.async_rules import StalenessMix
@@ -24,10 +25,6 @@ from fedraa.server.storage.shards import Split, assemble_pieces
 from fedraa.submodels.policies.policies import Submodel
 
 UNSETTLED = 64  # mixes that the server runs ahead of the shards
-
-
-class ShardDied(Exception):
-    """A shard, and the parameters that it had, are gone."""
 
 
 @dataclass(frozen=True, eq=False)

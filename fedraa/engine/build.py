@@ -8,6 +8,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from fedraa.callbacks.events import Limits
 from fedraa.client import WorkerSpec
 from fedraa.client.evaluator import STATISTICS_SAMPLES
 from fedraa.client.flat_module import BatchedModule
@@ -19,7 +20,6 @@ from fedraa.devices.availability import Timing, read_availability
 from fedraa.devices.costs import CostModel
 from fedraa.devices.fleet import Fleet, make_fleet
 from fedraa.engine import resources
-from fedraa.engine.loop import Limits
 from fedraa.messages import Vector
 from fedraa.methods.catalog import Asynchronous, Mean, Method, Rounds, ScheduledRounds, SyncMix, resolve
 from fedraa.models import build_model

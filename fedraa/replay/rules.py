@@ -62,6 +62,7 @@ class Resolved(BaseModel):
     stem: _Stem | None
     eval_every: int
     limits: _Limits
+    aside: int | None = None
     availability: dict[str, Any] | None
 
 

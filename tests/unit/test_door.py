@@ -12,11 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedraa.callbacks import Limits
 from fedraa.config.experiment import Experiment
 from fedraa.devices.availability import Timing
 from fedraa.engine.build import RunSpec, build
 from fedraa.engine.executor import Evaluated
-from fedraa.engine.loop import Limits, Loop, RunFailed
+from fedraa.engine.loop import Loop
+from fedraa.errors import RunFailed
 from fedraa.messages import Evaluation, Fault, Task, Update, Vector
 from fedraa.rundir.history import EVENTS, EventLog
 from fedraa.server.validation import refuse

@@ -9,7 +9,7 @@ import pytest
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset
 from fedraa.engine.build import RunSpec, build
-from fedraa.engine.session import describe
+from fedraa.engine.description import describe
 from fedraa.messages import Update
 
 MANY = 100_000
