@@ -281,7 +281,7 @@ def exit_code(command: Callable[[], object]) -> int:
 
 def _line(error: Exception) -> str:
     """What went wrong on one line, whatever the user's own words in it hold."""
-    return " ".join(" ".join((str(error), *getattr(error, "__notes__", ()))).split())
+    return " ".join("; ".join((str(error), *getattr(error, "__notes__", ()))).split())
 
 
 def _failures() -> tuple[type[Exception], ...]:
