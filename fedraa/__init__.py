@@ -18,7 +18,9 @@ _HOMES = {
     "History": "rundir.history",
     "Metric": "client.metrics",
     "Partitioner": "data",
+    "resume": "api",
     "run": "api",
+    **dict.fromkeys(("CSV", "Callback", "EarlyStopping", "ProgressBar", "TensorBoard", "WandB"), "callbacks"),
 }
 
 

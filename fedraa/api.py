@@ -3,7 +3,7 @@
 import gc
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from threading import Event
@@ -11,23 +11,23 @@ from threading import Event
 import torch
 from torch import nn
 
+from fedraa.callbacks import CALLBACKS, Callback, RunStart
+from fedraa.callbacks.callback_list import CallbackList
 from fedraa.client import choose_device
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset
 from fedraa.engine.build import build
+from fedraa.engine.description import ASIDE_KEY, describe
 from fedraa.engine.executor import LocalExecutor
-from fedraa.engine.loop import Progress
 from fedraa.engine.run_spec import RunSpec
-from fedraa.engine.session import RunSession, describe
-from fedraa.engine.signals import Interrupted, interruptible, terminable
+from fedraa.engine.session import RunSession
+from fedraa.engine.signals import interruptible, terminable
+from fedraa.errors import CallbackRaised, Interrupted
 from fedraa.rundir.history import SUMMARY, History
 
 RUNS = Path("runs")
-Watch = Callable[[Progress], None]
-
-
-def ignore(progress: Progress) -> None:
-    """Watches nothing."""
+Callbacks = Sequence[Callback | type[Callback] | str | Mapping[str, object]]
+"""Who is told what happens: objects, classes, names (`early-stopping(patience=3)`) or paths (`my_module:Name`)."""
 
 
 def run(
@@ -35,19 +35,23 @@ def run(
     *,
     model: nn.Module | None = None,
     dataset: Dataset | None = None,
-    watch: Watch = ignore,
+    callbacks: Callbacks = (),
 ) -> History:
     """Run an experiment to its end; the History reads the run directory that it wrote.
 
-    `model` and `dataset` are the user's own, in place of the experiment's named ones. Raises ValueError,
-    before anything is started or written, for an experiment that cannot be run; Interrupted, a KeyboardInterrupt,
-    after Ctrl-C, when `resume` can go on.
+    `model` and `dataset` are the user's own, in place of the experiment's named ones; `callbacks` are told what
+    happens, and may end the run. Raises ValueError, before anything is started or written, for an experiment that
+    cannot be run; Interrupted, a KeyboardInterrupt, after Ctrl-C, when `resume` can go on, and so it can where what
+    a callback has raised comes out of here.
+
+        history = fl.run(fl.Experiment(updates=200), callbacks=[fl.EarlyStopping(patience=3), fl.CSV("evals.csv")])
     """
+    told = _callbacks(callbacks)
     directory = free_directory(experiment)
     spec = build(experiment, model, dataset)
     directory.mkdir(parents=True, exist_ok=True)
     try:
-        return _execute(spec, directory, watch, resume=False)
+        return _execute(spec, directory, told, resume=False)
     finally:
         if not os.listdir(directory):
             directory.rmdir()
@@ -58,35 +62,54 @@ def resume(
     *,
     model: nn.Module | None = None,
     dataset: Dataset | None = None,
-    watch: Watch = ignore,
+    callbacks: Callbacks = (),
 ) -> History:
     """Go on with a run that was interrupted or killed, from its last checkpoint, to the end it would have had.
 
-    A run of the user's own `model` or `dataset` needs them again. Raises ValueError for a run that has ended, that
+    A run of the user's own `model` or `dataset` needs them again. So do `callbacks`, which a run does not keep: they
+    are told first what was before the checkpoint. Raises ValueError for a run that has ended, that
     another process is writing, or that was of something else.
     """
+    told = _callbacks(callbacks)
     history = History(directory)
     if (directory / SUMMARY).exists():
         raise ValueError(f"run: {directory} has ended; there is nothing to go on with")
     spec = build(history.experiment, model, dataset)
     was, now = history.config["resolved"], json.loads(json.dumps(describe(spec)["resolved"]))
-    if wrong := [key for key in was.keys() | now.keys() if was.get(key) != now.get(key)]:
+    if wrong := [key for key in (was.keys() | now.keys()) - {ASIDE_KEY} if was.get(key) != now.get(key)]:
         raise ValueError(
             f"run: {directory} was of another model, dataset or fleet, its {min(wrong)} differs; "
             "give those that it was started with"
         )
-    return _execute(spec, directory, watch, resume=True)
+    return _execute(spec, directory, told, resume=True)
 
 
-def _execute(spec: RunSpec, directory: Path, watch: Watch, *, resume: bool) -> History:
+def _callbacks(given: Callbacks) -> CallbackList:
+    if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
+        raise ValueError(f"callbacks: got {given!r}; takes a list")
+    return CallbackList([CALLBACKS.make(each) for each in given])
+
+
+def _execute(spec: RunSpec, directory: Path, callbacks: CallbackList, *, resume: bool) -> History:
     if spec.experiment.engine == "ray":
         from actors.cluster.engine import run_on_ray as execute  # Ray takes seconds to import
     else:
         execute = run_here
-    ended = execute(spec, directory, watch, resume)
+    raised, ended = None, False
+    try:
+        ended = execute(spec, directory, callbacks, resume)
+    except CallbackRaised as wrapped:
+        raised = wrapped.error
+    finally:
+        callbacks.close()
     gc.collect()  # a run's objects refer to each other; several runs in one process must not add up
+    stopped = f"stopped, with a checkpoint; go on with: fedraa resume {directory}"
+    if raised is not None:
+        if not (directory / SUMMARY).exists():
+            raised.add_note(stopped)
+        raise raised
     if not ended:
-        raise Interrupted(f"stopped, with a checkpoint; go on with: fedraa resume {directory}")
+        raise Interrupted(stopped)
     return History(directory)
 
 
@@ -99,8 +122,8 @@ def session(experiment: Experiment) -> AbstractContextManager[None]:
     return cluster(experiment)
 
 
-def run_here(spec: RunSpec, directory: Path, watch: Watch, resume: bool) -> bool:
-    """Runs in this process; whether to the end."""
+def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bool) -> bool:
+    """Runs in this process; whether to the end. CallbackRaised if a callback has failed."""
     experiment = spec.experiment
     threads = torch.get_num_threads()
     torch.set_num_threads(experiment.threads_per_worker)
@@ -115,7 +138,8 @@ def run_here(spec: RunSpec, directory: Path, watch: Watch, resume: bool) -> bool
 
     try:
         with interruptible(interrupt), terminable(interrupt):
-            return RunSession(spec, directory, executor, stop, watch).execute(resume=resume)
+            callbacks.start(RunStart(experiment, directory, spec.limits, resume))
+            return RunSession(spec, directory, executor, stop, callbacks).execute(resume=resume)
     finally:
         torch.set_num_threads(threads)
 

@@ -3,13 +3,13 @@
 import logging
 import os
 import socket
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Event
 from typing import Any
 
 import ray
@@ -24,19 +24,21 @@ from actors.cluster.run_dir_sync import RunDirSync, synced
 from actors.pool.data_host import fingerprint
 from actors.pool.serializer import Blocks, put_blocks
 from actors.server.parameter_server import ParameterServer, Setting
-from actors.server.sharded_store import ShardDied
+from actors.server.relay import Audience
 from actors.worker import worker
+from fedraa.callbacks import Event, Progress, RunStart
+from fedraa.callbacks.callback_list import CallbackList
 from fedraa.config.experiment import Experiment
-from fedraa.engine.loop import Progress, RunFailed
+from fedraa.engine.description import describe
 from fedraa.engine.resources import Need, cluster_address, workers
 from fedraa.engine.run_spec import RunSpec
-from fedraa.engine.session import describe
 from fedraa.engine.signals import interruptible, terminable, uninterrupted
+from fedraa.errors import CallbackRaised, RunFailed, ShardDied
 from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.history import CHECKPOINTS
 from fedraa.rundir.lock import this_process
 
-WATCH_SECONDS = 0.2
+LISTEN_SECONDS = 0.2  # that events may gather at the server where the run waits for no answer
 PULL_SECONDS = 2.0  # between two looks at what is new in a run directory elsewhere
 PATIENCE_SECONDS = 10.0  # with workers that do not start, before the user is told
 DEATHS = 3  # of the server, without a checkpoint in between, before the run is given up
@@ -44,12 +46,14 @@ DEATHS = 3  # of the server, without a checkpoint in between, before the run is 
 logger = logging.getLogger(__name__)
 
 
-def run_on_ray(spec: RunSpec, directory: Path, watch: Callable[[Progress], None], resume: bool) -> bool:
+def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bool) -> bool:
     """Run, or go on; whether to the end. A server that dies or loses a shard is started again from its last checkpoint.
 
-    The server actor lives on this node, where the run directory is, or on another, whose files are brought here.
+    The server actor lives on this node, where the run directory is, or on another, whose files are brought here. The
+    callbacks are called here; CallbackRaised if one has failed.
     """
-    experiment, stop = spec.experiment, Event()
+    experiment, stop = spec.experiment, threading.Event()
+    callbacks.start(RunStart(experiment, directory, spec.limits, resume))
     with interruptible(stop.set), cluster(experiment), terminable(stop.set):
         attached = cluster_address(experiment)
         own_node = ray.get_runtime_context().get_node_id()
@@ -58,7 +62,7 @@ def run_on_ray(spec: RunSpec, directory: Path, watch: Callable[[Progress], None]
         memory = Need.of(spec).server if attached else 0.0
         if attached:
             carry_by_value([spec])
-        hosted, setting = ray.put(spec.without_training_rows()), _setting(spec, directory)
+        hosted, setting = ray.put(spec.without_training_rows()), _setting(spec, directory, callbacks)
         deaths, last = 0, None
         with synced(directory) if elsewhere else nullcontext():
             while True:
@@ -68,7 +72,7 @@ def run_on_ray(spec: RunSpec, directory: Path, watch: Callable[[Progress], None]
                 actor: Any = ray.remote(ParameterServer).options(**options)
                 server: Any = actor.remote(hosted, None if elsewhere else directory.resolve(), setting)
                 try:
-                    follower = _Follower(server, setting, watch, stop, RunDirSync(directory) if elsewhere else None)
+                    follower = _Follower(server, setting, callbacks, stop, RunDirSync(directory) if elsewhere else None)
                     return follower.follow(resume)
                 except (RayActorError, ShardDied) as error:
                     if (missing := _missing(str(error))) is not None:
@@ -80,20 +84,23 @@ def run_on_ray(spec: RunSpec, directory: Path, watch: Callable[[Progress], None]
                         wrong = f"{who} died {DEATHS} times without a new checkpoint"
                         raise RunFailed(f"{wrong}; go on with: fedraa resume {directory}") from None
                     logger.warning("%s died; it is started again from %s", who, newest or "the beginning")
+                    callbacks.start(RunStart(experiment, directory, spec.limits, resumed=True))
                 finally:
                     ray.kill(server)
 
 
 @dataclass
 class _Follower:
-    """Watches a server to the end of what it executes, and tells it to stop when asked to."""
+    """Listens to a server to the end of what it executes, and tells it to stop when asked to."""
 
     server: Any
     setting: Setting
-    watch: Callable[[Progress], None]
-    stop: Event
+    callbacks: CallbackList
+    stop: threading.Event
     sync: RunDirSync | None
     _told: bool = False
+    _asking: str | None = None  # who, of the callbacks, wants the run to end with the last event
+    _raised: CallbackRaised | None = None
     _warn_at: float = field(default_factory=lambda: time.monotonic() + PATIENCE_SECONDS)
     _pull_at: float = 0.0
 
@@ -101,31 +108,46 @@ class _Follower:
         if self.sync is not None:
             ray.get(self.server.take.remote(self.sync.read()))
         end = self.server.execute.remote(resume)
-        while not ray.wait([end], timeout=WATCH_SECONDS)[0]:
-            self._look()
+        while not ray.wait([end], timeout=0)[0]:
+            self._listen()
         try:
-            return bool(ray.get(end))
+            self._listen()
+            ended = bool(ray.get(end))
         except RayTaskError as error:
             if isinstance(error.cause, RunFailed | ValueError | ShardDied):
                 raise error.cause from None
             raise
         finally:
             self._pull()
+        if self._raised is not None:
+            raise self._raised
+        return ended
 
-    def _look(self) -> None:
+    def _listen(self) -> None:
+        """Answers what came before and tells what came since; the server has been waiting for that, perhaps."""
         if self.stop.is_set() and not self._told:
             self.server.stop.remote()
             self._told = True
-        progress, started = ray.get(self.server.look.remote())
-        if progress is not None:
-            self.watch(progress)
-            if time.monotonic() > self._pull_at:
-                self._pull()
+        events, progress, started = ray.get(self.server.listen.remote(self._asking, LISTEN_SECONDS))
+        try:
+            self._tell(events, progress)
+        except CallbackRaised as raised:
+            self._raised = raised
+            ray.get(self.server.fail.remote())
+        if progress is not None and time.monotonic() > self._pull_at:
+            self._pull()
         asked = sum(group.workers for group in self.setting.groups)
         if started < asked and time.monotonic() > self._warn_at:
             self._warn_at = float("inf")
             needs = " or ".join(sorted({_words(group.needs) for group in self.setting.groups}))
             logger.warning("%d of %d workers have started; the others wait for %s each", started, asked, needs)
+
+    def _tell(self, events: list[Event], progress: Progress | None) -> None:
+        if self._raised is None:
+            for event in events:
+                self._asking = self.callbacks.tell(event)
+            if progress is not None:
+                self.callbacks.progress(progress)
 
     def _pull(self) -> None:
         """Brings what is new here. Not before the first step: a resumed log is cut back first."""
@@ -134,7 +156,7 @@ class _Follower:
             self._pull_at = time.monotonic() + PULL_SECONDS
 
 
-def _setting(spec: RunSpec, directory: Path) -> Setting:
+def _setting(spec: RunSpec, directory: Path, callbacks: CallbackList) -> Setting:
     experiment = spec.experiment
     data = spec.data
     return Setting(
@@ -142,9 +164,10 @@ def _setting(spec: RunSpec, directory: Path) -> Setting:
         groups=groups(experiment),
         group_of=group_of(experiment),
         driver=this_process(),
-        description=describe(spec),
+        description=describe(spec, "eval" in callbacks.waits),
         label=f"{socket.gethostname()}:{directory.resolve()}",
         fingerprint=fingerprint(data) if experiment.data_on_nodes else None,
+        audience=Audience(callbacks.hears, callbacks.waits),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from ray.util.metrics import Counter, Gauge, Histogram
 
-from fedraa.engine.loop import Progress
+from fedraa.callbacks import Callback, Event, Progress
 
 STALENESS = [0.5, 1.5, 2.5, 4.5, 8.5, 16.5, 32.5, 64.5, 128.5]  # steps
 SECONDS = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0]
@@ -24,8 +24,10 @@ NAMES = {
 }
 
 
-class Metrics:
-    """Counts a run's events; `run` tells it from others on the same cluster."""
+class Metrics(Callback):
+    """Counts a run's events, in the server's process; `run` tells it from others on the same cluster."""
+
+    waits = False
 
     def __init__(self, run: str) -> None:
         tags, run_tag = ("run",), {"run": run}
@@ -43,29 +45,35 @@ class Metrics:
         self._faults.set_default_tags(run_tag)
         self._run = run
 
-    def on_event(self, kind: str, t: float, /, **fields: object) -> None:
-        """An event of the run's log."""
-        if kind == "commit":
-            self._updates.inc()
-            self._staleness.observe(_number(fields, "staleness"))
-            self._sent("up", fields)
-        elif kind == "dispatch":
-            self._sent("down", fields)
-        elif kind == "eval":
-            self._accuracy.set(_number(fields, "accuracy"))
-        elif kind in ("fault", "end"):
-            if kind == "fault":
-                self._faults.inc()
-            structured(kind, run=self._run, t=t, **fields)
+    def on_commit(self, event: Event) -> None:
+        self._updates.inc()
+        self._staleness.observe(_number(event, "staleness"))
+        self._sent("up", event)
 
-    def watch(self, progress: Progress) -> None:
-        """After a commit."""
+    def on_dispatch(self, event: Event) -> None:
+        self._sent("down", event)
+
+    def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
+        self._accuracy.set(metrics["accuracy"])
+
+    def on_fault(self, event: Event) -> None:
+        self._faults.inc()
+        self._log(event)
+
+    def on_end(self, event: Event) -> None:
+        self._log(event)
+
+    def on_progress(self, progress: Progress) -> None:
+        """After every commit."""
         self._mix.observe(progress.mixed)
         self._workers.set(progress.workers)
         self._idle.set(1 - progress.busy / progress.workers if progress.workers else 0.0)
 
-    def _sent(self, way: str, fields: Mapping[str, object]) -> None:
-        if sent := _number(fields, f"bytes_{way}"):
+    def _log(self, event: Event) -> None:
+        structured(str(event["kind"]), run=self._run, **{name: event[name] for name in event if name != "kind"})
+
+    def _sent(self, way: str, event: Event) -> None:
+        if sent := _number(event, f"bytes_{way}"):
             self._bytes.inc(sent, {"way": way})
 
 
@@ -83,7 +91,7 @@ def log_as_lines() -> None:
     own.propagate = False
 
 
-def _number(fields: Mapping[str, object], name: str) -> float:
-    value = fields[name]
+def _number(event: Event, name: str) -> float:
+    value = event[name]
     assert isinstance(value, int | float)
     return value

@@ -13,7 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from actors.cluster.attach import attach
 from actors.cluster.placement import find_node
 from actors.cluster.run_dir_sync import RunDirSync, write_all
-from fedraa.engine.loop import Progress
+from fedraa.callbacks import Progress
 from fedraa.rundir.history import CONFIG
 
 NAMESPACE = "fedraa"

@@ -52,7 +52,10 @@ def worker_options(group: WorkerGroup, placement: str) -> dict[str, Any]:
 
 
 def server_options(node: dict[str, Any], memory: float) -> dict[str, Any]:
-    """Ray's options for the server: bound to its node, of which it reserves `memory` bytes."""
+    """Ray's options for the server: bound to its node, of which it reserves `memory` bytes.
+
+    Three calls at a time: the run, the driver that listens, and whoever else looks at it.
+    """
     has = node["Resources"].get("memory", 0.0)
     if memory > has:
         raise ValueError(
@@ -60,7 +63,7 @@ def server_options(node: dict[str, Any], memory: float) -> dict[str, Any]:
             f"{has / GIGA:.3g}; choose another with --server-node"
         )
     here = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-    return {"num_cpus": 0, "max_concurrency": 2, "memory": memory, "scheduling_strategy": here}
+    return {"num_cpus": 0, "max_concurrency": 3, "memory": memory, "scheduling_strategy": here}
 
 
 def nodes_for_shards(count: int) -> list[str]:

@@ -12,8 +12,8 @@ from ray.exceptions import AuthenticationError
 from ray.job_submission import JobSubmissionClient
 
 from actors.cluster.attach import TOKEN, packages
-from fedraa.engine.loop import RunFailed
 from fedraa.engine.resources import GIGA
+from fedraa.errors import RunFailed
 
 
 def submit(arguments: Sequence[str], address: str, working_dir: Path | None, say: Callable[[str], None]) -> None:

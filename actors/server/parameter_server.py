@@ -1,10 +1,10 @@
 """The parameter server actor: hosts a run, its event loop and its workers."""
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Event
 
 import torch
 
@@ -13,11 +13,14 @@ from actors.cluster.run_dir_sync import Changes, Stamp, changes, write_all
 from actors.pool.data_host import DataHosts
 from actors.pool.executor import RayExecutor
 from actors.pool.serializer import Blocks
+from actors.server.relay import Audience, Relay
 from actors.server.sharded_store import ShardedStore
+from fedraa.callbacks.callback_list import CallbackList
+from fedraa.callbacks.events import Event, Progress
 from fedraa.devices.worker_groups import WorkerGroup
-from fedraa.engine.loop import Progress
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.session import RunSession
+from fedraa.errors import CallbackRaised
 from fedraa.messages import Index
 
 
@@ -26,7 +29,7 @@ class Setting:
     """What a server needs besides the assembly: the clients' data, its workers, and who started it.
 
     `driver` and `description` are for the run directory; `label` names the run; with `fingerprint`, that of the
-    training data, nodes read their shards themselves.
+    training data, nodes read their shards themselves. `audience` are the callbacks in the driver.
     """
 
     blocks: Blocks
@@ -36,6 +39,7 @@ class Setting:
     description: dict[str, object]
     label: str
     fingerprint: int | None
+    audience: Audience
 
 
 class ParameterServer:
@@ -49,15 +53,17 @@ class ParameterServer:
         log_as_lines()
         self._own = None if directory is not None else TemporaryDirectory(prefix="fedraa-run-")
         self._directory = directory if self._own is None else Path(self._own.name)
-        self._assembly, self._setting = spec, setting
-        self._metrics = Metrics(setting.label)
-        self._progress: Progress | None = None
+        self._spec, self._setting = spec, setting
+        self._relay = Relay(CallbackList([Metrics(setting.label)], progress_seconds=0.0), setting.audience)
         self._executor: RayExecutor | None = None
-        self._stop = Event()
+        self._stop = threading.Event()
 
     def execute(self, resume: bool) -> bool:
-        """Begin the run, or go on with it; whether it came to its end. Leaves no worker behind."""
-        spec, experiment, setting = self._assembly, self._assembly.experiment, self._setting
+        """Begin the run, or go on with it; whether it came to its end. Leaves no worker behind.
+
+        Also False, with a checkpoint, after `fail`.
+        """
+        spec, experiment, setting = self._spec, self._spec.experiment, self._setting
         assert self._directory is not None
         store = ShardedStore.of(spec) if experiment.server_shards > 1 else None
         executor = self._executor = RayExecutor.of(
@@ -74,20 +80,33 @@ class ParameterServer:
                 self._directory,
                 executor,
                 self._stop,
-                self._watch,
+                self._relay,
                 driver=setting.driver,
                 description=setting.description,
-                on_event=self._metrics.on_event,
                 store=store,
             ).execute(resume=resume)
+        except CallbackRaised as raised:
+            if raised.error is not None:
+                raise raised.error from None
+            return False
         finally:
+            self._relay.finish()
             executor.close()
             if store is not None:
                 store.close()
 
     def look(self) -> tuple[Progress | None, int]:
         """How far the run is, None before its first step, and how many workers have started."""
-        return self._progress, 0 if self._executor is None else self._executor.busy()[1]
+        return self._relay.latest, 0 if self._executor is None else self._executor.busy()[1]
+
+    def listen(self, asking: str | None, timeout: float) -> tuple[list[Event], Progress | None, int]:
+        """The events for the driver's callbacks, as Relay.listen gives them, and what `look` says."""
+        return self._relay.listen(asking, timeout), *self.look()
+
+    def fail(self) -> None:
+        """One of the driver's callbacks has failed: the run is to stop, with a checkpoint."""
+        self._stop.set()
+        self._relay.fail()
 
     def stop(self) -> None:
         self._stop.set()
@@ -106,7 +125,3 @@ class ParameterServer:
         """Leaves no file behind."""
         if self._own is not None:
             self._own.cleanup()
-
-    def _watch(self, progress: Progress) -> None:
-        self._progress = progress
-        self._metrics.watch(progress)

@@ -16,6 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from actors.cluster.placement import nodes_for_shards
 from actors.server.shard import CutOnShards, Route, ShardActor
 from fedraa.engine.run_spec import RunSpec
+from fedraa.errors import ShardDied
 from fedraa.messages import State, Task, Update, Vector
 from fedraa.server.async_rules import AsyncRule, Taken
 from fedraa.server.storage.shards import Split, assemble_pieces
@@ -23,10 +24,6 @@ from fedraa.server.storage.store import shared_again
 from fedraa.submodels.assignment import Submodel
 
 UNSETTLED = 64  # mixes that the server runs ahead of the shards
-
-
-class ShardDied(Exception):
-    """A shard, and the parameters that it had, are gone."""
 
 
 class ShardedStore:

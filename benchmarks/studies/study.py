@@ -25,8 +25,8 @@ import pandas as pd
 from benchmarks.studies.metrics import Metric
 from fedraa.api import resume, run
 from fedraa.config.experiment import Experiment
-from fedraa.engine.loop import RunFailed
-from fedraa.engine.session import commit
+from fedraa.engine.description import commit
+from fedraa.errors import RunFailed
 from fedraa.methods.resolve import resolve
 from fedraa.rundir.history import CONFIG, SUMMARY, History
 

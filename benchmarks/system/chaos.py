@@ -32,8 +32,8 @@ from fedraa.api import resume, run
 from fedraa.config.experiment import Experiment
 from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.build import build
-from fedraa.engine.loop import RunFailed
 from fedraa.engine.session import RunSession
+from fedraa.errors import RunFailed
 from fedraa.messages import Task, Update
 from fedraa.methods.catalog import METHODS
 from fedraa.rundir.checkpoint import newest_first, read

@@ -20,9 +20,9 @@ import ray
 
 from benchmarks.system.processes import descendants, resident_bytes, title
 from fedraa.api import run
+from fedraa.callbacks import Callback, Progress
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset
-from fedraa.engine.loop import Progress
 from fedraa.rundir.files import replacing
 
 CLIENTS, UPDATES = 2_000, 20_000
@@ -49,14 +49,20 @@ def stored() -> float:
     return float(whole["object_store_memory"] - free.get("object_store_memory", 0.0))
 
 
+class Seen(Callback):
+    """How far the run is."""
+
+    waits = False
+    step = 0
+
+    def on_progress(self, progress: Progress) -> None:
+        self.step = progress.step
+
+
 def main() -> None:
     """Run, fit, write the table."""
     samples: dict[str, list[tuple[int, float]]] = defaultdict(list)
-    step, over = 0, threading.Event()
-
-    def watch(progress: Progress) -> None:
-        nonlocal step
-        step = progress.step
+    seen, over = Seen(), threading.Event()
 
     def sample() -> None:
         while not over.wait(1.0):
@@ -65,7 +71,7 @@ def main() -> None:
                 if (name := kind(process)) is not None:
                     sizes[name].append(resident_bytes(process))
             for name, found in sizes.items():
-                samples[name].append((step, max(found)))
+                samples[name].append((seen.step, max(found)))
 
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     before = stored()
@@ -76,7 +82,7 @@ def main() -> None:
             experiment = Experiment(
                 clients=CLIENTS, hidden=(8,), local_steps=1, updates=UPDATES, workers=1, out=Path(directory), quiet=True
             )
-            run(experiment, dataset=dataset(), watch=watch)
+            run(experiment, dataset=dataset(), callbacks=[seen])
     finally:
         over.set()
         sampler.join()

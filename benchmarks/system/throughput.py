@@ -29,12 +29,13 @@ from benchmarks.system.bare import BareProcesses, Settings, Shards, Spent
 from benchmarks.system.memory import kind, stored
 from benchmarks.system.processes import cpu_seconds, descendants, resident_bytes
 from fedraa.api import run
+from fedraa.callbacks import Callback, Progress
+from fedraa.callbacks.callback_list import CallbackList
 from fedraa.client import choose_device
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset
 from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.build import build
-from fedraa.engine.loop import Progress
 from fedraa.engine.resources import Need
 from fedraa.engine.session import RunSession
 from fedraa.messages import Fault, Task, Update, Vector
@@ -344,26 +345,34 @@ def trial(method: str, clients: int, model: str, *, updates: int | None = None, 
     )
 
 
+class Marks(Callback):
+    """Real time and CPU time (s) when the run came to step `warm`, and to its last."""
+
+    waits = False
+
+    def __init__(self, warm: int, last: int) -> None:
+        self.warm, self.last = warm, last
+        self.at: dict[int, tuple[float, float]] = {}
+
+    def on_progress(self, progress: Progress) -> None:
+        if progress.step in (self.warm, self.last) and progress.step not in self.at:
+            self.at[progress.step] = (time.perf_counter(), cpu_seconds_of_all())
+
+
 def measured(
     experiment: Experiment, dataset: Dataset, warm: int, worker: type[Worker] = Worker
 ) -> tuple[Spent, list[Update]]:
     """A run whose server is this process, from step `warm` to the last; the updates that it took in meanwhile."""
     spec = build(experiment, dataset=dataset)
-    marks: dict[int, tuple[float, float]] = {}
+    marks = Marks(warm, experiment.updates or experiment.rounds or 0)
     commits: list[Update] = []
-    last = experiment.updates or experiment.rounds
-
-    def mark(progress: Progress) -> None:
-        if progress.step in (warm, last) and progress.step not in marks:
-            marks[progress.step] = (time.perf_counter(), cpu_seconds_of_all())
-
     executor = _Noting.of(spec, groups=(WorkerGroup(CORES, {"CPU": 1}),), worker=worker, taken=commits)
     with TemporaryDirectory() as directory:
         try:
-            RunSession(spec, Path(directory), executor, Event(), mark).execute()
+            RunSession(spec, Path(directory), executor, Event(), CallbackList([marks], progress_seconds=0.0)).execute()
         finally:
             executor.close()
-    (start, used), (end, using) = marks[warm], marks[last or 0]
+    (start, used), (end, using) = marks.at[warm], marks.at[marks.last]
     return Spent(end - start, using - used), commits[warm:]
 
 

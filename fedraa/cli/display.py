@@ -1,20 +1,16 @@
-"""What the command line shows: progress while a run lasts, a table when it has ended."""
+"""The tables that the command line shows."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import MISSING, asdict, fields, is_dataclass
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 from rich.table import Table
 
+from fedraa.callbacks.events import Progress
+from fedraa.callbacks.progress_bar import figures
 from fedraa.client.solver import Solver
-from fedraa.config.experiment import Experiment
-from fedraa.engine.loop import Progress
 from fedraa.methods.catalog import METHODS
 from fedraa.methods.method import Method
 from fedraa.rundir.history import History
@@ -64,47 +60,12 @@ def cluster_table(rows: list[tuple[str, Progress | None, int]]) -> None:
     show(table)
 
 
-@contextmanager
-def progress(experiment: Experiment) -> Iterator[Callable[[Progress], None]]:
-    """Shows a bar for as long as a run lasts; silent if the run is quiet or the output is no terminal."""
-    console = Console()
-    if experiment.quiet or not console.is_terminal:
-        yield lambda progress: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}"))
-    with Bar(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
-        task = bar.add_task(experiment.method, total=1.0, figures="starting")
-
-        def watch(progress: Progress) -> None:
-            bar.update(task, completed=share(progress), figures=figures(progress))
-
-        yield watch
-
-
-def share(progress: Progress) -> float:
-    """How far a run is towards the nearest of its limits of steps and time, 0 to 1."""
-    limits = progress.limits
-    shares = [progress.step / limits.steps if limits.steps else 0.0, progress.t / limits.time if limits.time else 0.0]
-    return min(1.0, max(shares))
-
-
-def figures(progress: Progress) -> str:
-    """Step, time, accuracy, staleness, tasks in flight and workers that have work, on one line."""
-    limits = progress.limits
-    steps = f"step {progress.step}" + (f"/{limits.steps}" if limits.steps else "")
-    time = f"time {progress.t:.4g}" + (f"/{limits.time:g}" if limits.time else "")
-    accuracy = "" if progress.accuracy is None else f"accuracy {progress.accuracy:.3f}"
-    stale = f"staleness {progress.staleness:.1f}" if progress.staleness else ""
-    work = f"{progress.in_flight} in flight · {progress.busy}/{progress.workers} busy"
-    return " · ".join(text for text in (steps, time, accuracy, stale, work) if text)
-
-
 def closing_table(history: History) -> None:
     """What a finished run came to."""
     total = history.summary
     experiment = history.config["experiment"]
     rows = {
-        "ended by": total["reason"],
+        "ended by": f"{total['reason']} {total['by']}" if "by" in total else total["reason"],
         "steps": f"{total['steps']} ({total['tasks']} tasks)",
         f"{experiment['clock']} time": f"{total['time']:.4g}",
         "real time": f"{total['wall']:.1f} s",

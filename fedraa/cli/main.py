@@ -20,13 +20,15 @@ class Run:
     """Run one experiment and write its run directory."""
 
     experiment: tyro.conf.OmitArgPrefixes[Experiment]
+    callbacks: tuple[str, ...] = ()
+    """Who is told what happens, and may end the run: early-stopping(patience=3), csv(path='evals.csv'), tensorboard,
+    wandb, or an own one as package.module:Name. They are no part of what a run is: give them again to resume it."""
 
     def __call__(self) -> None:
         from fedraa.api import run
-        from fedraa.cli.display import closing_table, progress
+        from fedraa.cli.display import closing_table
 
-        with progress(self.experiment) as watch:
-            history = run(self.experiment, watch=watch)
+        history = run(self.experiment, callbacks=_with_bar(self.callbacks, quiet=self.experiment.quiet))
         if not self.experiment.quiet:
             closing_table(history)
 
@@ -39,17 +41,22 @@ class Resume:
     """A run directory."""
     quiet: bool = False
     """No progress, no table."""
+    callbacks: tuple[str, ...] = ()
+    """Who is told what happens, and may end the run: early-stopping(patience=3), csv(path='evals.csv'), tensorboard,
+    wandb, or an own one as package.module:Name. They are told first what was before."""
 
     def __call__(self) -> None:
         from fedraa.api import resume
-        from fedraa.cli.display import closing_table, progress
-        from fedraa.rundir.history import History
+        from fedraa.cli.display import closing_table
 
-        experiment = History(self.run).experiment.model_copy(update={"quiet": self.quiet})
-        with progress(experiment) as watch:
-            history = resume(self.run, watch=watch)
+        history = resume(self.run, callbacks=_with_bar(self.callbacks, quiet=self.quiet))
         if not self.quiet:
             closing_table(history)
+
+
+def _with_bar(callbacks: tuple[str, ...], *, quiet: bool) -> tuple[str, ...]:
+    """The callbacks and, unless the run is quiet, a bar."""
+    return callbacks if quiet or "progress-bar" in callbacks else (*callbacks, "progress-bar")
 
 
 @dataclass(frozen=True)
@@ -274,13 +281,12 @@ def exit_code(command: Callable[[], object]) -> int:
 
 def _line(error: Exception) -> str:
     """What went wrong on one line, whatever the user's own words in it hold."""
-    return " ".join(str(error).split())
+    return " ".join("; ".join((str(error), *getattr(error, "__notes__", ()))).split())
 
 
 def _failures() -> tuple[type[Exception], ...]:
     """What a run or a log may come to."""
-    from fedraa.engine.loop import RunFailed
-    from fedraa.replay import Inconsistent
+    from fedraa.errors import Inconsistent, RunFailed
 
     return RunFailed, Inconsistent
 

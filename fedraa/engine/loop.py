@@ -14,8 +14,11 @@ from dataclasses import asdict, dataclass
 from math import inf
 from threading import Event
 
+from fedraa.callbacks.events import Limits, Progress
 from fedraa.devices.availability import Timing
+from fedraa.engine.announcer import Announcer
 from fedraa.engine.executor import Executor, PendingEvaluation
+from fedraa.errors import RunFailed
 from fedraa.messages import Fault, State, Task, Update
 from fedraa.rundir.history import EventLog
 from fedraa.rundir.profile import Stopwatch
@@ -27,35 +30,7 @@ SAVE_SECONDS = 10.0  # between checkpoints, if the steps do not say when; what a
 SAVE_PAUSE = 20  # and at least so many times what the last one took
 ASIDE = 4  # evaluations under way at a time, before the loop waits for the first of them
 POLL = 0.1  # seconds that one move waits before the loop looks around
-
-
-class RunFailed(Exception):
-    """The run cannot go on; the message says why in one sentence."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When a run ends, whichever comes first; None is no limit."""
-
-    steps: int | None
-    time: float | None
-    accuracy: float | None
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a run is, for whoever watches; `staleness` is a mean that forgets, over about ten commits."""
-
-    step: int
-    t: float
-    accuracy: float | None
-    in_flight: int
-    limits: Limits
-    staleness: float
-    busy: int
-    workers: int
-    mixed: float = 0.0
-    """Seconds that the last commit took."""
+CALLBACK = "callback"  # the reason for an end that a callback asked for
 
 
 @dataclass(frozen=True)
@@ -71,7 +46,8 @@ class Loop:
     """Runs a server to one of its limits, by moves between which loop, server and log are consistent.
 
     `save` is called at the start and with every `checkpoint_every` steps, or where that is None every
-    `SAVE_SECONDS` of real time; `stop`, once set by whomever, ends the loop after the move under way.
+    `SAVE_SECONDS` of real time; `stop`, once set by whomever, ends the loop after the move under way. What a move has
+    recorded is told by `announcer` when it is done.
     """
 
     def __init__(
@@ -88,13 +64,19 @@ class Loop:
         max_update_norm: float | None,
         save: Callable[[], None],
         stop: Event,
-        watch: Callable[[Progress], None] = lambda progress: None,
+        announcer: Announcer | None = None,
     ) -> None:
         self.server, self.executor, self.log = server, executor, log
         self._limits, self._eval_every, self._every = limits, eval_every, checkpoint_every
         self._timing, self._wall = timing, wall
         self._max_update_norm = max_update_norm
-        self._save, self._stop, self._watch = save, stop, watch
+        self._save, self._stop = save, stop
+        self._announcer = announcer or Announcer()
+        self.aside = ASIDE if limits.accuracy is None else 0
+        """How many evaluations may be under way while the run goes on; 0: each is waited for."""
+        self.by: str | None = None
+        """Who asked to end the run, before a limit did."""
+        self._over = False  # a limit has ended the run
         self._now = 0.0
         self._started = time.monotonic()
         self._tasks: dict[int, tuple[Task, float]] = {}
@@ -127,6 +109,9 @@ class Loop:
             "evaluated": self._evaluated,
             "saved": self._saved,
             "accuracy": self._accuracy,
+            "heard": self._announcer.heard,
+            "by": self.by,
+            "over": self._over,
             "time_to_target": self.time_to_target,
             "server_time": dict(self.server_time.seconds),
             "worker_time": dict(self.worker_time.seconds),
@@ -145,14 +130,20 @@ class Loop:
             self._pending.append(_Evaluating(one["step"], one["t"], self.executor.evaluate(one["params"])))
         self._evaluated, self._saved = state["evaluated"], state["saved"]
         self._accuracy, self.time_to_target = state["accuracy"], state["time_to_target"]
+        self.by, self._over = state.get("by"), state.get("over", False)  # older checkpoints have neither
         self.server_time.seconds.update(state["server_time"])
         self.worker_time.seconds.update(state["worker_time"])
 
     def run(self) -> str | None:
-        """Runs to the end; returns which limit ended it (steps, time or accuracy), or None if it was stopped."""
+        """Runs to the end; returns what ended it (steps, time, accuracy or callback), or None if it was stopped.
+
+        Raises CallbackRaised when a callback has failed, between two moves.
+        """
         reason = None
+        self._tell()
         while reason is None and not self._stop.is_set():
             reason = self._move()
+            self._tell()
         return reason
 
     @property
@@ -160,13 +151,14 @@ class Loop:
         return self._now
 
     def _move(self) -> str | None:
-        """Do what is next; returns the limit that has ended the run once all is done."""
+        """Do what is next; returns what has ended the run once all is done."""
         reason, step = self._ended(), self.server.step
+        self._over = reason is not None
         if self._evaluated != step and (reason is not None or step % self._eval_every == 0):
             with self.server_time.on("evaluate"):
-                if len(self._pending) < ASIDE or self._collect(POLL):
+                if len(self._pending) < max(1, self.aside) or self._collect(POLL):
                     self._evaluate()
-        elif self._pending and (reason is not None or self._limits.accuracy is not None):
+        elif self._pending and (reason is not None or not self.aside):
             with self.server_time.on("evaluate"):
                 self._collect(POLL)
         elif reason is not None:
@@ -185,8 +177,13 @@ class Loop:
             self._report(self.server_time.seconds["mix"] - before)
         return None
 
+    def _tell(self) -> None:
+        asking = self._announcer.tell()
+        if self.by is None and not self._over:
+            self.by = asking
+
     def _report(self, mixed: float) -> None:
-        self._watch(
+        self._announcer.progress(
             Progress(
                 self.server.step,
                 self._now,
@@ -201,6 +198,8 @@ class Loop:
 
     def _ended(self) -> str | None:
         limits = self._limits
+        if self.by is not None:
+            return CALLBACK
         if self.time_to_target is not None:
             return "accuracy"
         if limits.steps is not None and self.server.step >= limits.steps:

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fedraa.callbacks.events import Limits
 from fedraa.client import WorkerSpec
 from fedraa.client.evaluator import STATISTICS_SAMPLES
 from fedraa.client.lr_schedule import lr_schedule
@@ -17,7 +18,6 @@ from fedraa.data import Federated
 from fedraa.devices.availability import Timing
 from fedraa.devices.costs import CostModel
 from fedraa.devices.fleet import Fleet
-from fedraa.engine.loop import Limits
 from fedraa.messages import SharedBuffer, Vector
 from fedraa.methods.method import Method
 from fedraa.server.base import Server

@@ -1,33 +1,25 @@
 """One run over one pool: from the first dispatch to a complete run directory."""
 
-import hashlib
 import json
-import platform
-import subprocess
-import sys
-from collections.abc import Callable
-from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from threading import Event
 
-import numpy as np
 import torch
 
-from fedraa.components import describe as describe_component
-from fedraa.devices.fleet import COLUMNS, Floats
+from fedraa.callbacks.callback_list import Listeners
+from fedraa.engine.announcer import Announcer
+from fedraa.engine.description import describe, recorded_aside, sha256
 from fedraa.engine.executor import Executor
-from fedraa.engine.loop import Loop, Progress
+from fedraa.engine.loop import CALLBACK, Loop
 from fedraa.engine.run_spec import RunSpec
-from fedraa.messages import State, Vector
+from fedraa.errors import CallbackRaised
+from fedraa.messages import State
 from fedraa.rundir.checkpoint import load_latest, save
 from fedraa.rundir.files import replacing, write_text
-from fedraa.rundir.history import CHECKPOINTS, CONFIG, EVAL_COLUMNS, MODEL, SUMMARY, EventLog, History
+from fedraa.rundir.history import CHECKPOINTS, CONFIG, MODEL, SUMMARY, EventLog, History
 from fedraa.rundir.profile import PROFILE, Spent
+from fedraa.rundir.summary import summarise
 from fedraa.server.storage.store import Store
-from fedraa.submodels.indices import owners
-
-PACKAGES = ("fedraa", "numpy", "ray", "torch")
 
 
 class RunSession:
@@ -39,21 +31,21 @@ class RunSession:
         directory: Path,
         executor: Executor,
         stop: Event,
-        watch: Callable[[Progress], None] = lambda progress: None,
+        callbacks: Listeners | None = None,
         *,
         driver: str | None = None,
         description: dict[str, object] | None = None,
-        on_event: Callable[..., None] | None = None,
         store: Store | None = None,
     ) -> None:
         """`driver` and `description` are of the process that the user started, where that is another one.
 
-        `on_event` is told all that is recorded: kind, time, fields. `store` keeps the parameters (default: the server).
+        `callbacks` are told what happens, from the first event on. `store` keeps the parameters (default: the server).
         """
-        self._assembly = spec
+        self._spec = spec
         self._directory = directory
         self._description = description
-        self._log = EventLog(directory, driver, on_event)
+        self._announcer = Announcer(callbacks)
+        self._log = EventLog(directory, driver, self._announcer.recorded)
         self._workers = executor.workers
         self._store = store
         experiment = spec.experiment
@@ -69,38 +61,52 @@ class RunSession:
             max_update_norm=experiment.max_update_norm,
             save=self._save,
             stop=stop,
-            watch=watch,
+            announcer=self._announcer,
         )
 
     def execute(self, *, resume: bool = False) -> bool:
         """Runs to the end and writes the model and the summary; False if it was stopped before, all being saved.
 
         With `resume` it goes on from the last usable checkpoint, if it has not ended meanwhile; ValueError says why it
-        cannot.
+        cannot, CallbackRaised that a callback has failed, all being saved.
         """
         try:
             if resume and (self._directory / SUMMARY).exists():
+                self._tell_the_past(None)
                 return True
             self._begin(resume)
-            reason = self._loop.run()
-            if reason is None:
+            if (reason := self._run()) is None:
                 self._save()
                 return False
             self._finish(reason)
+            self._announcer.tell()
             return True
         finally:
             self._log.close()
 
+    def _run(self) -> str | None:
+        try:
+            return self._loop.run()
+        except CallbackRaised:
+            self._save()
+            raise
+
     def _begin(self, resume: bool) -> None:
         state = load_latest(self._directory / CHECKPOINTS, self._held) if resume else None
+        if state is None and not (self._directory / CONFIG).exists():  # so early may a server have died
+            description = self._description or describe(self._spec, self._announcer.waits_for_evaluations)
+            write_text(self._directory / CONFIG, json.dumps(description, indent=2) + "\n")
+        self._loop.aside = recorded_aside(History(self._directory).config, self._loop.aside)
         if state is not None:
             self._loop.restore(state)
+            self._tell_the_past(state.get("heard"))
             return
-        if not (self._directory / CONFIG).exists():  # so early may a server have died
-            description = self._description or describe(self._assembly)
-            write_text(self._directory / CONFIG, json.dumps(description, indent=2) + "\n")
-        self._log.begin([metric.name for metric in self._assembly.metrics])
+        self._log.begin([metric.name for metric in self._spec.metrics])
         self._loop.begin()
+
+    def _tell_the_past(self, heard: int | None) -> None:
+        if self._announcer.hears:
+            self._announcer.past(History(self._directory).lines(), heard)
 
     def _held(self, state: State) -> bool:
         """Whether the log still holds all that this checkpoint goes on from."""
@@ -108,9 +114,10 @@ class RunSession:
 
     def _finish(self, reason: str) -> None:
         params = self._loop.server.params
-        digest = sha256(self._assembly, params)
-        self._log.record("end", self._loop.now, reason=reason, step=self._loop.server.step, model_sha256=digest)
-        module = self._assembly.worker_spec.evaluator(self._assembly.data, "cpu").prepare(params)
+        digest = sha256(self._spec, params)
+        why = {"reason": reason} | ({"by": self._loop.by} if reason == CALLBACK else {})
+        self._log.record("end", self._loop.now, **why, step=self._loop.server.step, model_sha256=digest)
+        module = self._spec.worker_spec.evaluator(self._spec.data, "cpu").prepare(params)
         with replacing(self._directory / MODEL) as stream:
             torch.save(module.state_dict(), stream)
         summary = summarise(History(self._directory)) | {"time_to_target": self._loop.time_to_target}
@@ -128,103 +135,3 @@ class RunSession:
     def _save(self) -> None:
         self._log.sync()
         save(self._directory / CHECKPOINTS, self._loop.server.step, self._loop.state())
-
-
-def summarise(history: History) -> dict[str, object]:
-    """Totals of a log that has ended."""
-    lines = history.lines()
-    end = lines[-1]
-    commits = [line for line in lines if line["kind"] == "commit"]
-    staleness = [_int(line["staleness"]) for line in commits] or [0]
-    evals = history.evals
-    own = {name: _finite_or_none(evals[name].iloc[-1]) for name in evals.columns[len(EVAL_COLUMNS) :]}
-    return {
-        "method": history.config["experiment"]["method"],
-        "reason": end["reason"],
-        "steps": end["step"],
-        "tasks": len(commits),
-        "time": end["t"],
-        "wall": end["wall"],
-        "accuracy": float(evals["accuracy"].iloc[-1]),
-        "best_accuracy": float(evals["accuracy"].max()),
-        "loss": float(evals["loss"].iloc[-1]),
-        "client_worst": float(evals["client_worst"].iloc[-1]),
-        "bytes_down": sum(_int(line["bytes_down"]) for line in lines if line["kind"] == "dispatch"),
-        "bytes_up": sum(_int(line["bytes_up"]) for line in commits),
-        "flops": sum(float(str(line["flops"])) for line in commits),
-        "staleness_mean": float(np.mean(staleness)),
-        "staleness_max": max(staleness),
-        "faults": sum(line["kind"] == "fault" for line in lines),
-        "model_sha256": end["model_sha256"],
-        **({"metrics": own} if own else {}),
-    }
-
-
-def _finite_or_none(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
-
-
-def _int(value: object) -> int:
-    assert isinstance(value, int)
-    return value
-
-
-def sha256(spec: RunSpec, params: Vector) -> str:
-    """Digest of the parameters' float32 bytes in the order of their names."""
-    traced = spec.traced
-    spans = zip(traced.names, traced.offsets, (*traced.offsets[1:], traced.size), strict=True)
-    digest = hashlib.sha256()
-    for _, start, end in sorted(spans):
-        digest.update(params[start:end].tobytes())
-    return digest.hexdigest()
-
-
-def describe(spec: RunSpec) -> dict[str, object]:
-    """The whole resolved configuration of a run, enough to check its log afterwards."""
-    fleet, traced = spec.fleet, spec.traced
-    return {
-        "experiment": spec.experiment.model_dump(mode="json"),
-        "method": {
-            axis: describe_component(getattr(spec.method, axis)) for axis in ("submodel", "local", "update", "schedule")
-        },
-        "resolved": {
-            "samples": spec.data.sizes.tolist(),
-            **{column: _finite(getattr(fleet, column)) for column in COLUMNS},
-            "tensors": list(traced.names),
-            "parameters": traced.size,
-            "shared": int((owners(traced, spec.index_sets) == len(spec.index_sets)).sum()),
-            "groups": {group.name: group.size for group in traced.groups},
-            "fragments": [list(part.widths) for part in spec.submodels],
-            "shapes": [{"widths": list(w), **asdict(cost)} for w, cost in spec.shapes.items()],
-            "stem": None if spec.stem is None else asdict(spec.stem),
-            "eval_every": spec.eval_every,
-            "limits": asdict(spec.limits),
-            **({"metrics": [metric.name for metric in spec.metrics]} if spec.metrics else {}),
-            "availability": None if spec.timing.availability is None else spec.timing.availability.described(),
-        },
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
-        "commit": commit(),
-        "command": sys.argv,
-    }
-
-
-def _version(package: str) -> str | None:
-    """None for a plain checkout, which is not installed."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _finite(column: Floats) -> list[float | None]:
-    """For JSON, which has no infinity: None is one."""
-    return [value if np.isfinite(value) else None for value in column.tolist()]
-
-
-def commit() -> str | None:
-    """The commit of this source tree, if it is a git checkout."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None

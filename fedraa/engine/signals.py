@@ -7,10 +7,6 @@ from contextlib import contextmanager
 from types import FrameType
 
 
-class Interrupted(KeyboardInterrupt):
-    """A run was stopped before its end; the message says where, and how to go on."""
-
-
 @contextmanager
 def interruptible(stop: Callable[[], None]) -> Iterator[None]:
     """Ctrl-C calls `stop` the first time and raises KeyboardInterrupt from then on.

@@ -2,13 +2,15 @@
 
 from pathlib import Path
 
+from fedraa.engine.loop import CALLBACK
+from fedraa.errors import Inconsistent
 from fedraa.replay.audit import Audit
-from fedraa.replay.line import Inconsistent, read
+from fedraa.replay.line import read
 from fedraa.replay.outcome import check_model, check_summary
 from fedraa.replay.rules import Rules
 from fedraa.rundir.history import CONFIG, SUMMARY, History
 
-__all__ = ["Inconsistent", "replay"]
+__all__ = ["replay"]
 
 
 def replay(directory: Path) -> str:
@@ -16,8 +18,8 @@ def replay(directory: Path) -> str:
 
     The rules come from config.json, the books (counts, versions, staleness, clients at work, the clock) from
     the log itself; neither the data set nor the code that ran is needed. What was measured is believed: the
-    time `wall`, losses, accuracies, drift, and arrivals on the wall clock. So is, of a method whose policy draws
-    submodels from the model itself, which one a client got and what it cost.
+    time `wall`, losses, accuracies, drift, and arrivals on the wall clock. So is that a callback asked for the end,
+    and, of a method whose policy draws submodels from the model itself, which one a client got and what it cost.
 
     Raises Inconsistent at the first line that does not follow from those before it, ValueError if the
     directory is no run.
@@ -41,8 +43,9 @@ def replay(directory: Path) -> str:
     check_summary(directory, evaluations.reached)
     check_model(directory, rules.resolved.tensors, digest)
     checked = "choice, version, staleness, mix, cost and time" if rules.known else "client, version, mix and time"
+    by = f" of {end['by']} (believed, not checked)" if end["reason"] == CALLBACK else ""
     believed = "".join(f" What {part} decides is believed, not checked." for part in rules.believed)
     return (
         f"{directory}: consistent ({counts}). Every {checked} follows from config.json; evals.csv, summary.json "
-        f"and model.pt agree with the log, which ended by {end['reason']} at step {end['step']}.{believed}"
+        f"and model.pt agree with the log, which ended by {end['reason']}{by} at step {end['step']}.{believed}"
     )

@@ -1,5 +1,6 @@
 """A whole log against the rules, line by line."""
 
+from fedraa.engine.loop import CALLBACK
 from fedraa.replay.checker import AsyncChecker, Checker, RoundChecker
 from fedraa.replay.evaluations import Evaluations
 from fedraa.replay.line import Line
@@ -93,7 +94,7 @@ class Audit:
         self.end = line
 
     def _why(self, line: Line) -> tuple[str, float]:
-        """The limit that ended the run by the books, and when; on the wall clock not before the last event."""
+        """What ended the run by the books, and when; on the wall clock not before the last event."""
         limits, tasks = self._rules.resolved.limits, self._tasks
         if self._rules.wall:
             t = line.at_least("t", tasks.now)
@@ -101,6 +102,10 @@ class Audit:
         else:
             late = limits.time is not None and not tasks.waiting and tasks.first_due() > limits.time
             t = limits.time if late and limits.time is not None else tasks.now
+        if line["reason"] == CALLBACK:  # that it was asked for is believed, when is not
+            if not isinstance(line["by"], str):
+                raise line.wrong(f"by is {line['by']!r}; the rules give the name of a callback")
+            return CALLBACK, t if self._rules.wall else tasks.now
         if self.evaluations.reached is not None:
             return "accuracy", t
         if limits.steps is not None and self._checker.step >= limits.steps:

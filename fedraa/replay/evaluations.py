@@ -5,7 +5,8 @@ from collections import deque
 from pathlib import Path
 
 from fedraa.engine.loop import ASIDE
-from fedraa.replay.line import Inconsistent, Line
+from fedraa.errors import Inconsistent
+from fedraa.replay.line import Line
 from fedraa.replay.rules import Rules
 from fedraa.rundir.history import EVAL_COLUMNS, EVALS
 
@@ -13,9 +14,9 @@ from fedraa.rundir.history import EVAL_COLUMNS, EVALS
 class Evaluations:
     """The start, then every `eval_every` updates, then the end; evaluated aside while the run goes on.
 
-    A line carries the time of its model and is written, at the latest, when there would be more than `ASIDE` under
-    way: on the virtual clock just then, so that logs do not depend on who is fast; at once where the accuracy may
-    end the run.
+    A line carries the time of its model and is written, at the latest, when there would be more than `aside` under
+    way, as config.json has it: on the virtual clock just then, so that logs do not depend on who is fast; at once
+    where the accuracy, or a callback, may end the run.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -27,7 +28,8 @@ class Evaluations:
         """Whether nothing but the end can follow."""
         self._columns = [*EVAL_COLUMNS, *rules.resolved.metrics]
         self._every, self._target = rules.resolved.eval_every, rules.resolved.limits.accuracy
-        self._aside = ASIDE if self._target is None else 0
+        usual = ASIDE if self._target is None else 0
+        self._aside = usual if rules.resolved.aside is None else rules.resolved.aside
         self._virtual = not rules.wall
         self._pending = deque([(0, 0.0)])
         self._started = 0

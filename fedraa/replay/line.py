@@ -6,11 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from fedraa.errors import Inconsistent
 from fedraa.rundir.history import EVENTS
-
-
-class Inconsistent(Exception):
-    """A run contradicts its rules; the message names the line, what it says and what the rules give."""
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from fedraa.engine.session import summarise
-from fedraa.replay.line import Inconsistent
+from fedraa.errors import Inconsistent
 from fedraa.rundir.history import MODEL, SUMMARY, History
+from fedraa.rundir.summary import summarise
 
 
 def check_summary(directory: Path, time_to_target: float | None) -> None:

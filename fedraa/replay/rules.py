@@ -65,6 +65,7 @@ class Resolved(BaseModel):
     eval_every: int
     limits: _Limits
     metrics: list[str] = []
+    aside: int | None = None
     availability: dict[str, Any] | None
 
 

@@ -8,7 +8,8 @@ from rich import box
 from rich.table import Table
 
 from fedraa.api import free_directory, run, session
-from fedraa.cli.display import progress, quantity, say, show
+from fedraa.callbacks import ProgressBar
+from fedraa.cli.display import quantity, say, show
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build
 from fedraa.methods.catalog import find
@@ -54,8 +55,7 @@ def compare(methods: Sequence[str], seeds: Sequence[int], experiment: Experiment
     with session(experiment):
         for each in runs:
             each = each.model_copy(update={"out": directory / f"{each.method}-{each.seed}"})
-            with progress(each) as watch:
-                history = run(each, watch=watch)
+            history = run(each, callbacks=[] if each.quiet else [ProgressBar()])
             rows.append(_row(each, history))
             evals.setdefault(each.method, []).append(history.evals)
             if not experiment.quiet:

@@ -1,41 +1,44 @@
-"""Runs handed on to TensorBoard and to Weights & Biases, whose packages are imported on use alone."""
+"""Runs that have ended, handed on to TensorBoard and to Weights & Biases by the callbacks that write there live."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from fedraa.callbacks import Limits, RunStart, TensorBoard, WandB
 from fedraa.report.runs import Run, load
 
-
-def scalars(run: Run) -> list[str]:
-    """What is written at every evaluation: its figures, the user's own among them, the bytes and the time."""
-    return [name for name in run.evals.columns if name not in ("step", "t", "wall")] + ["t"]
+NO_METRICS = ("step", "t", "wall")  # columns of evals.csv
 
 
 def to_tensorboard(runs: Sequence[Path], directory: Path) -> None:
     """One TensorBoard run per run, by server step; ValueError if the package is missing."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise ValueError(f"tensorboard: not to be had ({error}); pip install tensorboard first") from None
     for group in load(runs):
         for run in group.runs:
-            with SummaryWriter(str(directory / f"{group.slug}-{run.seed}")) as writer:
-                for row in run.evals.itertuples():
-                    for name in scalars(run):
-                        writer.add_scalar(name, getattr(row, name), row.step, walltime=row.wall)
+            writer = TensorBoard(directory, f"{group.slug}-{run.seed}")
+            writer.on_start(_start(run))
+            for step, t, wall, metrics in _rows(run):
+                writer.write(step, {**metrics, "t": t}, wall)
+            writer.on_close()
 
 
 def to_wandb(runs: Sequence[Path], project: str) -> None:
     """One Weights & Biases run per run, by server step, seeds in one group; ValueError if the package is missing."""
-    try:
-        import wandb
-    except ImportError as error:
-        raise ValueError(f"wandb: not to be had ({error}); pip install wandb first") from None
     for group in load(runs):
         for run in group.runs:
-            with wandb.init(
-                project=project, group=group.label, name=f"{group.label}-{run.seed}", config=run.config
-            ) as writer:
-                for row in run.evals.to_dict("records"):
-                    writer.log({name: row[name] for name in scalars(run)}, step=int(row["step"]))
-                writer.summary.update(run.summary)
+            writer = WandB(project, f"{group.label}-{run.seed}", group.label)
+            writer.on_start(_start(run))
+            for step, t, _, metrics in _rows(run):
+                writer.on_eval(step, t, metrics)
+            writer.on_end(run.summary)
+            writer.on_close()
+
+
+def _start(run: Run) -> RunStart:
+    limits = Limits(**run.config["resolved"]["limits"])
+    return RunStart(run.history.experiment, run.directory, limits, resumed=False)
+
+
+def _rows(run: Run) -> Iterator[tuple[int, float, float, dict[str, float]]]:
+    """Step, t, wall (s since the start) and metrics of every evaluation."""
+    names = [name for name in run.evals.columns if name not in NO_METRICS]
+    for row in run.evals.to_dict("records"):
+        yield int(row["step"]), float(row["t"]), float(row["wall"]), {name: float(row[name]) for name in names}

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.errors import Damaged
 from fedraa.messages import State
 from fedraa.rundir.files import PARTIAL, replacing
 
@@ -22,10 +23,6 @@ LENGTH, DIGEST = 8, 32  # bytes
 SUFFIX = ".ckpt"
 KEPT = 2  # the newest, and the one before in case that one is damaged
 ARRAY = "$array"
-
-
-class Damaged(Exception):
-    """A checkpoint that is not what was written; the message says how."""
 
 
 def save(directory: Path, step: int, state: State) -> None:

@@ -4,7 +4,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,12 +29,17 @@ class EventLog:
     those between an interruption and the resumption).
     """
 
-    def __init__(self, directory: Path, driver: str | None = None, on_event: Callable[..., None] | None = None) -> None:
-        """`driver` is the process that Ctrl-C stops (default: this one); `on_event` is told all that is recorded.
+    def __init__(
+        self,
+        directory: Path,
+        driver: str | None = None,
+        on_line: Callable[[Mapping[str, object]], None] | None = None,
+    ) -> None:
+        """`driver` is the process that Ctrl-C stops (default: this one); `on_line` gets every line that is written.
 
         Raises ValueError if another process goes on writing this run.
         """
-        self._on_event = on_event
+        self._on_line = on_line
         self._events = (directory / EVENTS).open("ab", buffering=0)
         self._evals = (directory / EVALS).open("ab", buffering=0)
         try:
@@ -74,8 +79,8 @@ class EventLog:
         line = {"seq": self._seq, "kind": kind, "t": t, "wall": round(self.wall, 6), **fields}
         self._events.write((json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n").encode())
         self._seq += 1
-        if self._on_event is not None:
-            self._on_event(kind, t, **fields)
+        if self._on_line is not None:
+            self._on_line(line)
 
     def evaluated(self, step: int, t: float, result: Evaluation) -> None:
         """An `eval` event and its row in evals.csv.

@@ -23,8 +23,8 @@ from fedraa.config.experiment import Experiment
 from fedraa.data import Federated
 from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.build import build
-from fedraa.engine.loop import RunFailed
 from fedraa.engine.session import RunSession
+from fedraa.errors import RunFailed
 from fedraa.messages import Evaluation, Task, Update, Vector
 from fedraa.rundir.history import History
 

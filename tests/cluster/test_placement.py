@@ -18,8 +18,8 @@ from fedraa.api import run
 from fedraa.config.experiment import Experiment
 from fedraa.devices.worker_groups import group_of_clients, parse_group
 from fedraa.engine.build import build
-from fedraa.engine.loop import RunFailed
 from fedraa.engine.session import RunSession
+from fedraa.errors import RunFailed
 from fedraa.messages import Task, Update
 from fedraa.rundir.history import History
 

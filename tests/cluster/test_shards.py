@@ -3,9 +3,9 @@
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,11 @@ from actors.server.sharded_store import ShardedStore
 from actors.worker.worker import Worker
 from benchmarks.system.processes import descendants, title
 from fedraa.api import run
+from fedraa.callbacks import Callback, Event
+from fedraa.callbacks.callback_list import CallbackList
 from fedraa.config.experiment import Experiment
 from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.build import build
-from fedraa.engine.loop import Progress
 from fedraa.engine.session import RunSession
 from fedraa.messages import Task, Update
 from fedraa.methods.catalog import without_foreign_flags
@@ -56,18 +57,26 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> History:
 def execute(
     directory: Path,
     worker: type[Worker] = Worker,
-    watch: Callable[[ShardedStore, Event, Progress], None] = lambda store, stop, progress: None,
+    on_commit: Callable[[ShardedStore, threading.Event, int], None] = lambda store, stop, step: None,
     *,
     resume: bool = False,
     **changes: Any,
 ) -> bool:
     """A run on two shards of this process's own; whether it came to its end."""
     directory.mkdir(exist_ok=True)
-    spec, stop = build(experiment(**{"server_shards": 2, **changes})), Event()
+    spec, stop = build(experiment(**{"server_shards": 2, **changes})), threading.Event()
     store = ShardedStore.of(spec)
     executor = RayExecutor.of(spec, groups=(WorkerGroup(1, {"CPU": 1}),), worker=worker, check=store.check)
+
+    class OnCommit(Callback):
+        commits = 0
+
+        def on_commit(self, event: Event) -> None:
+            self.commits += 1
+            on_commit(store, stop, self.commits)
+
     try:
-        runner = RunSession(spec, directory, executor, stop, lambda progress: watch(store, stop, progress), store=store)
+        runner = RunSession(spec, directory, executor, stop, CallbackList([OnCommit()]), store=store)
         return runner.execute(resume=resume)
     finally:
         executor.close()
@@ -166,11 +175,11 @@ def test_poison_is_refused_by_the_shards_and_the_model_keeps_every_bit(undisturb
 
 @pytest.mark.usefixtures("cluster")
 def test_a_run_is_stopped_and_gone_on_with(undisturbed: History, tmp_path: Path) -> None:
-    def stop_midway(store: ShardedStore, stop: Event, progress: Progress) -> None:
-        if progress.step == 9:  # three steps after a checkpoint
+    def stop_midway(store: ShardedStore, stop: threading.Event, step: int) -> None:
+        if step == 9:  # three steps after a checkpoint
             stop.set()
 
-    assert not execute(tmp_path / "run", watch=stop_midway)
+    assert not execute(tmp_path / "run", on_commit=stop_midway)
     assert execute(tmp_path / "run", resume=True)
     same(tmp_path / "run", undisturbed)
     assert tallies(History(tmp_path / "run"))[0]["pushes"] >= 24  # before and after
@@ -182,12 +191,17 @@ def test_when_a_shard_dies_the_server_goes_on_from_its_checkpoint(
 ) -> None:
     killed: list[int] = []
 
-    def kill_one(progress: Progress) -> None:
-        if progress.step >= 6 and not killed:
-            killed.append(max(pid for pid in descendants(os.getpid()) if title(pid).startswith("ray::ShardActor")))
-            os.kill(killed[0], signal.SIGKILL)
+    class KillOne(Callback):
+        waits = False
+        commits = 0
 
-    history = run(experiment(server_shards=2, workers=1, updates=300, out=tmp_path / "run"), watch=kill_one)
+        def on_commit(self, event: Event) -> None:
+            self.commits += 1
+            if self.commits >= 6 and not killed:
+                killed.append(max(pid for pid in descendants(os.getpid()) if title(pid).startswith("ray::ShardActor")))
+                os.kill(killed[0], signal.SIGKILL)
+
+    history = run(experiment(server_shards=2, workers=1, updates=300, out=tmp_path / "run"), callbacks=[KillOne()])
     assert killed
     assert "a shard of the server died; it is started again from" in caplog.text
     same(history.directory, run(experiment(updates=300, engine="local", out=tmp_path / "here")))

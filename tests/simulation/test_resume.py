@@ -9,11 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedraa.api import ignore, resume, run, run_here
+from fedraa.api import resume, run, run_here
+from fedraa.callbacks import Callback, Event
+from fedraa.callbacks.callback_list import CallbackList
 from fedraa.cli.main import main
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build
-from fedraa.engine.loop import Progress
 from fedraa.methods.catalog import METHODS
 from fedraa.methods.resolve import without_foreign_flags
 from fedraa.rundir.checkpoint import newest_first
@@ -22,17 +23,19 @@ from fedraa.rundir.history import CHECKPOINTS, EVALS, EVENTS, History
 SMALL = {"engine": "local", "hidden": (8,), "clients": 4, "local_steps": 2, "checkpoint_every": 3, "seed": 5}
 
 
-class Killed(Exception):
+class Killed(BaseException):
     """The process ends here."""
 
 
-class KillAt:
-    """Dies at the n-th commit that it sees: nothing after it is run or written."""
+class KillAt(Callback):
+    """Dies at the n-th commit of a run: nothing after it is run or written."""
+
+    waits = False
 
     def __init__(self, commit: int) -> None:
         self.left = commit
 
-    def __call__(self, progress: Progress) -> None:
+    def on_commit(self, event: Event) -> None:
         self.left -= 1
         if self.left == 0:
             raise Killed
@@ -63,7 +66,7 @@ def same_run(directory: Path, undisturbed: Path) -> None:
 
 def killed(trial: Experiment, commit: int) -> None:
     with pytest.raises(Killed):
-        run(trial, watch=KillAt(commit))
+        run(trial, callbacks=[KillAt(commit)])
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -72,9 +75,10 @@ def test_killed_twice_and_resumed_it_is_the_same_run(method: str, tmp_path: Path
     run(experiment(method, undisturbed))
     rng = np.random.default_rng(list(METHODS).index(method))
     total = commits(undisturbed)
-    killed(experiment(method, directory), int(rng.integers(1, total)))
+    first = int(rng.integers(1, total))
+    killed(experiment(method, directory), first)
     with pytest.raises(Killed):
-        resume(directory, watch=KillAt(int(rng.integers(1, 4))))
+        resume(directory, callbacks=[KillAt(min(total, first + int(rng.integers(3))))])
     resume(directory)
     same_run(directory, undisturbed)
 
@@ -138,7 +142,7 @@ def test_a_server_killed_before_it_wrote_anything_begins_again(tmp_path: Path) -
     trial = experiment("fed-raa", tmp_path)
     for name in (EVENTS, EVALS):
         (tmp_path / name).touch()
-    run_here(build(trial), tmp_path, ignore, resume=True)
+    run_here(build(trial), tmp_path, CallbackList(), resume=True)
     assert History(tmp_path).summary["reason"] == "steps"
 
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from fedraa.rundir.checkpoint import MAGIC, Damaged, State, load_latest, newest_first, read, save, write
+from fedraa.errors import Damaged
+from fedraa.rundir.checkpoint import MAGIC, State, load_latest, newest_first, read, save, write
 from fedraa.rundir.files import replacing
 
 ARRAYS = arrays.arrays(

@@ -4,34 +4,9 @@ import json
 
 import pytest
 
-from fedraa import Experiment
-from fedraa.cli.display import figures, progress, quantity, share, words
+from fedraa.cli.display import quantity, words
 from fedraa.cli.main import main
-from fedraa.engine.loop import Limits, Progress
 from fedraa.methods.catalog import METHODS
-
-
-@pytest.mark.parametrize(
-    ("steps", "time", "expected"),
-    [(200, None, 0.25), (None, 4.0, 0.5), (200, 4.0, 0.5), (100, 40.0, 0.5), (20, None, 1.0), (None, None, 0.0)],
-)
-def test_share_is_towards_the_nearest_limit(steps: int | None, time: float | None, expected: float) -> None:
-    assert share(Progress(50, 2.0, None, 3, Limits(steps, time, None), 1.25, 2, 2)) == expected
-
-
-def test_figures_name_what_there_is() -> None:
-    assert figures(Progress(50, 2.0, 0.9, 3, Limits(200, None, None), 1.25, 2, 2)) == (
-        "step 50/200 · time 2 · accuracy 0.900 · staleness 1.2 · 3 in flight · 2/2 busy"
-    )
-    assert figures(Progress(50, 2.0, None, 3, Limits(None, 8.0, None), 0.0, 1, 2)) == (
-        "step 50 · time 2/8 · 3 in flight · 1/2 busy"
-    )
-
-
-def test_progress_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress(Experiment()) as watch:
-        watch(Progress(50, 2.0, 0.9, 3, Limits(200, None, None), 1.25, 2, 2))
-    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset
 from fedraa.engine.build import build
+from fedraa.engine.description import describe
 from fedraa.engine.run_spec import RunSpec
-from fedraa.engine.session import describe
 from fedraa.messages import Update
 
 MANY = 100_000

@@ -15,14 +15,16 @@ from hypothesis import strategies as st
 
 from fedraa import Experiment, run
 from fedraa.api import resume
+from fedraa.callbacks import Callback, Event
+from fedraa.callbacks.callback_list import CallbackList
 from fedraa.cli.main import main
 from fedraa.engine.build import build
 from fedraa.engine.executor import LocalExecutor
-from fedraa.engine.loop import Progress
 from fedraa.engine.session import RunSession
+from fedraa.errors import Inconsistent
 from fedraa.messages import Fault, Update
 from fedraa.methods.catalog import METHODS
-from fedraa.replay import Inconsistent, replay
+from fedraa.replay import replay
 
 ASYNCHRONOUS = [name for name, method in METHODS.items() if method.asynchronous]
 SYNCHRONOUS = [name for name, method in METHODS.items() if not method.asynchronous]
@@ -112,12 +114,16 @@ def test_every_ending_is_consistent(reason: str, flags: dict[str, Any], tmp_path
 def test_interrupted_and_resumed_run_is_consistent(tmp_path: Path) -> None:
     stop = threading.Event()
 
-    def watch(seen: Progress) -> None:
-        if seen.step == 7:
-            stop.set()
+    class StopAt7(Callback):
+        commits = 0
+
+        def on_commit(self, event: Event) -> None:
+            self.commits += 1
+            if self.commits == 7:
+                stop.set()
 
     spec = build(small("fed-raa", tmp_path))
-    assert not RunSession(spec, tmp_path, local_pool(spec), stop, watch).execute()
+    assert not RunSession(spec, tmp_path, local_pool(spec), stop, CallbackList([StopAt7()])).execute()
     assert "consistent so far, but the run has not ended" in replay(tmp_path)
     assert "40 commit" in replay(resume(tmp_path).directory)
 

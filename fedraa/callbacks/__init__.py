@@ -1,0 +1,34 @@
+"""Who is told what happens in a run, in the user's own process, and may end it."""
+
+from fedraa.callbacks.callback import Callback
+from fedraa.callbacks.early_stopping import EarlyStopping
+from fedraa.callbacks.events import Event, Limits, Progress, RunStart
+from fedraa.callbacks.progress_bar import ProgressBar
+from fedraa.callbacks.writers import CSV, TensorBoard, WandB
+from fedraa.components import Seam
+
+__all__ = [
+    "CALLBACKS",
+    "CSV",
+    "Callback",
+    "EarlyStopping",
+    "Event",
+    "Limits",
+    "Progress",
+    "ProgressBar",
+    "RunStart",
+    "TensorBoard",
+    "WandB",
+]
+
+CALLBACKS: Seam[Callback] = Seam(
+    "callbacks",
+    ("on_eval",),
+    {
+        "early-stopping": EarlyStopping,
+        "tensorboard": TensorBoard,
+        "wandb": WandB,
+        "csv": CSV,
+        "progress-bar": ProgressBar,
+    },
+)

@@ -1,0 +1,90 @@
+"""A run's callbacks as one."""
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Protocol
+
+from fedraa.callbacks.callback import Callback
+from fedraa.callbacks.events import Event, Progress, RunStart, metrics_of
+from fedraa.errors import CallbackRaised
+
+HOOKS = {kind: f"on_{kind}" for kind in ("dispatch", "commit", "round", "fault", "eval", "end")}
+PROGRESS_SECONDS = 0.2
+
+
+class Listeners(Protocol):
+    """Whom a run tells what happens."""
+
+    hears: frozenset[str]
+    """The kinds of events that anyone is to be told."""
+    waits: frozenset[str]
+    """The kinds whose answers the run waits for."""
+
+    def tell(self, event: Event, *, past: bool = False) -> str | None:
+        """Tell an event; the name of whom ends the run with it, if anyone does. The `past` is of before a resumption.
+
+        CallbackRaised if someone fails.
+        """
+
+    def progress(self, progress: Progress) -> None:
+        """Tell how far the run is; called after every commit."""
+
+
+class CallbackList:
+    """Calls every callback, in their order, in this process."""
+
+    def __init__(self, callbacks: Sequence[Callback] = (), progress_seconds: float = PROGRESS_SECONDS) -> None:
+        self._callbacks = tuple(callbacks)
+        self._hearing = {kind: self._with(hook) for kind, hook in HOOKS.items()}
+        self._on_progress = self._with("on_progress")
+        self._progress_seconds, self._progress_at = progress_seconds, 0.0
+        self.hears = frozenset(kind for kind, callbacks in self._hearing.items() if callbacks)
+        self.waits = frozenset(kind for kind in self.hears if kind != "end" and any(map(_waits, self._hearing[kind])))
+
+    def start(self, run: RunStart) -> None:
+        for callback in self._with("on_start"):
+            callback.on_start(run)
+
+    def tell(self, event: Event, *, past: bool = False) -> str | None:
+        asking = [type(callback).__name__ for callback in self._hearing[str(event["kind"])] if _answer(callback, event)]
+        return asking[0] if asking else None
+
+    def progress(self, progress: Progress) -> None:
+        """At most every `progress_seconds`."""
+        if not self._on_progress or time.monotonic() < self._progress_at:
+            return
+        for callback in self._on_progress:
+            try:
+                callback.on_progress(progress)
+            except Exception as error:
+                raise CallbackRaised(error) from error
+        self._progress_at = time.monotonic() + self._progress_seconds
+
+    def close(self) -> None:
+        """Everyone is closed, whoever of them fails."""
+        with ExitStack() as stack:
+            for callback in self._with("on_close"):
+                stack.callback(callback.on_close)
+
+    def _with(self, hook: str) -> list[Callback]:
+        """Those who have made something of this hook."""
+        nothing = getattr(Callback, hook)
+        return [each for each in self._callbacks if getattr(type(each), hook, nothing) is not nothing]
+
+
+def _waits(callback: Callback) -> bool:
+    return getattr(callback, "waits", True)
+
+
+def _answer(callback: Callback, event: Event) -> bool:
+    """Calls the hook of an event; whether the run is to end."""
+    try:
+        if event["kind"] == "eval":
+            step, t = int(str(event["step"])), float(str(event["t"]))
+            answer = callback.on_eval(step, t, metrics_of(event))
+        else:
+            answer = getattr(callback, HOOKS[str(event["kind"])])(event)
+        return bool(answer) and _waits(callback)
+    except Exception as error:
+        raise CallbackRaised(error) from error

@@ -1,0 +1,66 @@
+"""What callbacks are shown of a run."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import nan
+from pathlib import Path
+
+from fedraa.config.experiment import Experiment
+
+Event = Mapping[str, object]
+"""A line of events.jsonl without `seq` and `wall`: what is the same whichever engine ran and whatever went wrong."""
+
+_OF_THE_LINE = frozenset({"seq", "wall"})
+_OF_THE_EVENT = frozenset({"kind", "step", "t"})
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a run ends, whichever comes first; None is no limit."""
+
+    steps: int | None
+    time: float | None
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class RunStart:
+    """A run that begins, or is gone on with: then all events that it has had are told again, first of all."""
+
+    experiment: Experiment
+    directory: Path
+    limits: Limits
+    resumed: bool
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is; `staleness` is a mean that forgets, over about ten commits.
+
+    `accuracy` is that of the last evaluation which has ended, of an earlier step as a rule.
+    """
+
+    step: int
+    t: float
+    accuracy: float | None
+    in_flight: int
+    limits: Limits
+    staleness: float
+    busy: int
+    workers: int
+    mixed: float = 0.0
+    """Seconds that the last commit took."""
+
+
+def event_of(line: Mapping[str, object]) -> Event:
+    """The event in a line of the log, with the values that a reader of the log gets."""
+    event: Event = json.loads(json.dumps({name: line[name] for name in line if name not in _OF_THE_LINE}))
+    return event
+
+
+def metrics_of(event: Event) -> dict[str, float]:
+    """The figures of an evaluation; those that are null in the log, which has finite numbers alone, are NaN."""
+    return {
+        name: nan if value is None else float(str(value)) for name, value in event.items() if name not in _OF_THE_EVENT
+    }

@@ -1,0 +1,93 @@
+"""What a run is, resolved and written down for config.json, and the digest of its model."""
+
+import hashlib
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedraa.components import describe as describe_component
+from fedraa.devices.fleet import COLUMNS, Floats
+from fedraa.engine.loop import ASIDE
+from fedraa.engine.run_spec import RunSpec
+from fedraa.messages import Vector
+from fedraa.submodels.indices import owners
+
+PACKAGES = ("fedraa", "numpy", "ray", "torch")
+ASIDE_KEY = "aside"  # of what is resolved: how many evaluations may be under way while the run goes on
+
+
+def sha256(spec: RunSpec, params: Vector) -> str:
+    """Digest of the parameters' float32 bytes in the order of their names."""
+    traced = spec.traced
+    spans = zip(traced.names, traced.offsets, (*traced.offsets[1:], traced.size), strict=True)
+    digest = hashlib.sha256()
+    for _, start, end in sorted(spans):
+        digest.update(params[start:end].tobytes())
+    return digest.hexdigest()
+
+
+def describe(spec: RunSpec, evaluations_are_waited_for: bool = False) -> dict[str, object]:
+    """The whole resolved configuration of a run, enough to check its log afterwards.
+
+    They are waited for if a callback may end the run with them, or an accuracy may.
+    """
+    fleet, traced = spec.fleet, spec.traced
+    return {
+        "experiment": spec.experiment.model_dump(mode="json"),
+        "method": {
+            axis: describe_component(getattr(spec.method, axis)) for axis in ("submodel", "local", "update", "schedule")
+        },
+        "resolved": {
+            "samples": spec.data.sizes.tolist(),
+            **{column: _finite(getattr(fleet, column)) for column in COLUMNS},
+            "tensors": list(traced.names),
+            "parameters": traced.size,
+            "shared": int((owners(traced, spec.index_sets) == len(spec.index_sets)).sum()),
+            "groups": {group.name: group.size for group in traced.groups},
+            "fragments": [list(part.widths) for part in spec.submodels],
+            "shapes": [{"widths": list(w), **asdict(cost)} for w, cost in spec.shapes.items()],
+            "stem": None if spec.stem is None else asdict(spec.stem),
+            "eval_every": spec.eval_every,
+            "limits": asdict(spec.limits),
+            ASIDE_KEY: 0 if evaluations_are_waited_for or spec.limits.accuracy is not None else ASIDE,
+            **({"metrics": [metric.name for metric in spec.metrics]} if spec.metrics else {}),
+            "availability": None if spec.timing.availability is None else spec.timing.availability.described(),
+        },
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "commit": commit(),
+        "command": sys.argv,
+    }
+
+
+def recorded_aside(config: Mapping[str, Any], default: int) -> int:
+    """How many evaluations may be under way, as config.json says; the default if it is of an older version."""
+    return int(config["resolved"].get(ASIDE_KEY, default))
+
+
+def _version(package: str) -> str | None:
+    """None for a plain checkout, which is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _finite(column: Floats) -> list[float | None]:
+    """For JSON, which has no infinity: None is one."""
+    return [value if np.isfinite(value) else None for value in column.tolist()]
+
+
+def commit() -> str | None:
+    """The commit of this source tree, if it is a git checkout."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -1,0 +1,32 @@
+"""What a run, a log or a checkpoint may come to, besides the mistakes of a user, which are ValueError."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run was stopped before its end; the message says where, and how to go on."""
+
+
+class RunFailed(Exception):
+    """The run cannot go on; the message says why in one sentence."""
+
+
+class ShardDied(Exception):
+    """A shard of the server is gone, and what it held with it; the run goes on from its last checkpoint."""
+
+
+class Damaged(Exception):
+    """A checkpoint that is not what was written; the message says how."""
+
+
+class Inconsistent(Exception):
+    """A run contradicts its rules; the message names the line, what it says and what the rules give."""
+
+
+class CallbackRaised(Exception):
+    """A callback raised `error`, which the user gets to see once the run is saved.
+
+    None where that is known in the user's process alone.
+    """
+
+    def __init__(self, error: Exception | None) -> None:
+        super().__init__(repr(error))
+        self.error = error

@@ -1,0 +1,174 @@
+"""Evaluations written as they come, and those of a run that has ended: the same, by the same callbacks."""
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from fedraa.api import resume, run
+from fedraa.callbacks import CSV, Callback, Event, TensorBoard, WandB
+from fedraa.config.experiment import Experiment
+from fedraa.report import to_tensorboard, to_wandb
+from fedraa.rundir.history import History
+
+METRICS = ("accuracy", "loss", "client_mean", "client_std", "client_worst")
+Written = dict[str, list[Any]]
+
+
+def experiment(out: Path, updates: int = 12) -> Experiment:
+    return Experiment(
+        engine="local",
+        hidden=(8,),
+        clients=4,
+        local_steps=2,
+        updates=updates,
+        eval_every=4,
+        checkpoint_every=3,
+        out=out,
+    )
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class KillAt(Callback):
+    """Dies at the n-th commit of a run."""
+
+    waits = False
+
+    def __init__(self, commit: int) -> None:
+        self.left = commit
+
+    def on_commit(self, event: Event) -> None:
+        self.left -= 1
+        if not self.left:
+            raise Killed
+
+
+@pytest.fixture
+def tensorboard(monkeypatch: pytest.MonkeyPatch) -> Written:
+    """What is written, by folder."""
+    written: Written = {}
+
+    class SummaryWriter:
+        def __init__(self, folder: str, purge_step: int | None = None) -> None:
+            self._folder = written[folder] = [] if purge_step == 0 else written.get(folder, [])
+
+        def add_scalar(self, name: str, value: float, step: int, walltime: float | None = None) -> None:
+            self._folder.append((name, value, step, walltime))
+
+        def flush(self) -> None: ...
+
+        def close(self) -> None:
+            self._folder.append("closed")
+
+    fake = ModuleType("torch.utils.tensorboard")
+    fake.SummaryWriter = SummaryWriter  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
+    return written
+
+
+@pytest.fixture
+def wandb(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The runs, by id, with what they were given."""
+    runs: dict[str, Any] = {}
+
+    class Run:
+        def __init__(self, id: str, resume: str | None, **given: Any) -> None:
+            before = runs.get(id) if resume == "allow" else None
+            self.rows: dict[int, dict[str, float]] = {} if before is None else before.rows
+            self.given, self.summary, self.finished = given, {}, False
+            runs[id] = self
+
+        @property
+        def step(self) -> int:
+            return max(self.rows, default=0)
+
+        def log(self, row: dict[str, float], step: int) -> None:
+            assert step >= self.step
+            self.rows[step] = row
+
+        def finish(self) -> None:
+            self.finished = True
+
+    fake = ModuleType("wandb")
+    fake.init = Run  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    return runs
+
+
+def expected(history: History) -> list[tuple[int, dict[str, float]]]:
+    """Step, and what is written of it, as evals.csv has it."""
+    rows = history.evals.to_dict("records")
+    return [(int(row["step"]), {name: row[name] for name in (*METRICS, "t")}) for row in rows]
+
+
+def test_a_csv_is_that_of_the_run_and_of_one_that_was_killed(tmp_path: Path) -> None:
+    history = run(experiment(tmp_path / "run"), callbacks=[CSV(tmp_path / "new" / "rows.csv")])
+    text = (tmp_path / "new" / "rows.csv").read_text()
+    evals = [line.split(",") for line in (history.directory / "evals.csv").read_text().splitlines()]
+    assert text == "".join(",".join((*row[:2], *row[3:])) + "\n" for row in evals)  # but for wall
+    with pytest.raises(Killed):
+        run(experiment(tmp_path / "killed"), callbacks=[CSV(tmp_path / "killed.csv"), KillAt(8)])
+    resume(tmp_path / "killed", callbacks=[CSV(tmp_path / "killed.csv")])
+    assert (tmp_path / "killed.csv").read_text() == text
+
+
+def test_tensorboard_gets_every_metric_of_every_evaluation(tensorboard: Written, tmp_path: Path) -> None:
+    history = run(experiment(tmp_path / "run"), callbacks=[TensorBoard(tmp_path / "logs")])
+    scalars = [(name, row[name], step, None) for step, row in expected(history) for name in row]
+    assert tensorboard == {str(tmp_path / "logs" / "run"): [*scalars, "closed"]}
+
+
+def test_tensorboard_of_a_resumed_run_begins_again(tensorboard: Written, tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        run(experiment(tmp_path / "run"), callbacks=[TensorBoard(tmp_path / "logs"), KillAt(8)])
+    history = resume(tmp_path / "run", callbacks=[TensorBoard(tmp_path / "logs")])
+    assert len(tensorboard[str(tmp_path / "logs" / "run")]) == 6 * len(expected(history)) + 1
+
+
+def test_a_run_that_has_ended_is_written_with_its_bytes_and_times(tensorboard: Written, tmp_path: Path) -> None:
+    history = run(experiment(tmp_path / "run"))
+    to_tensorboard([tmp_path / "run"], tmp_path / "logs")
+    (written,) = tensorboard.values()
+    names = (*METRICS, "bytes", "t")
+    assert [(name, step) for name, _, step, _ in written[:-1]] == [(n, s) for s, _ in expected(history) for n in names]
+    assert [wall for name, _, _, wall in written[:-1] if name == "t"] == history.evals["wall"].tolist()
+    assert [value for name, value, _, _ in written[:-1] if name == "loss"] == history.evals["loss"].tolist()
+
+
+def test_weights_and_biases_get_one_run_that_is_gone_on_with(wandb: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        run(experiment(tmp_path / "run"), callbacks=[WandB("project"), KillAt(8)])
+    (killed,) = wandb.values()
+    assert killed.finished
+    history = resume(tmp_path / "run", callbacks=[WandB("project")])
+    (resumed,) = wandb.values()
+    assert sorted(resumed.rows.items()) == expected(history)
+    assert (resumed.given["project"], resumed.given["name"]) == ("project", "run")
+    assert resumed.given["config"] == history.config["experiment"]
+    assert (resumed.summary["reason"], resumed.summary["step"]) == ("steps", 12)
+
+
+def test_weights_and_biases_get_a_run_that_has_ended(wandb: dict[str, Any], tmp_path: Path) -> None:
+    history = run(experiment(tmp_path / "run"))
+    to_wandb([tmp_path / "run"], "project")
+    (written,) = wandb.values()
+    assert [*written.rows] == [step for step, _ in expected(history)]
+    sent = [line for line in history.lines() if line["kind"] == "commit"]
+    assert written.rows[12]["bytes"] > sum(int(str(line["bytes_up"])) for line in sent)  # and what went down
+    assert written.summary == history.summary
+    assert written.finished
+
+
+@pytest.mark.parametrize(("make", "package"), [(TensorBoard, "tensorboard"), (WandB, "wandb")])
+def test_a_missing_package_is_one_sentence_before_the_run(
+    make: type[Callback], package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard" if package == "tensorboard" else package, None)
+    with pytest.raises(ValueError, match=f"^{package}: not to be had .* pip install {package} first$"):
+        run(experiment(tmp_path / "run"), callbacks=[f"{package}('somewhere')"])
+    assert not (tmp_path / "run").exists()

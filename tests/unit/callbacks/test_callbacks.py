@@ -1,0 +1,309 @@
+"""Callbacks in one process: what they are told, where they end a run, and what a resumed run tells them."""
+
+import json
+from collections.abc import Mapping
+from math import nan
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedraa.api import resume, run
+from fedraa.callbacks import Callback, EarlyStopping, Event, Limits, Progress, RunStart
+from fedraa.callbacks.events import event_of, metrics_of
+from fedraa.cli.main import main
+from fedraa.config.experiment import Experiment
+from fedraa.replay import replay
+from fedraa.rundir.history import SUMMARY, History
+
+SMALL: dict[str, Any] = {"engine": "local", "hidden": (8,), "clients": 4, "local_steps": 2, "updates": 24, "seed": 5}
+START = RunStart(Experiment(), Path("run"), Limits(None, None, None), resumed=False)
+
+
+def experiment(out: Path, **changes: Any) -> Experiment:
+    return Experiment(**SMALL | {"eval_every": 4, "checkpoint_every": 3, "out": out} | changes)
+
+
+def lines(directory: Path) -> list[dict[str, object]]:
+    """The log but for real time."""
+    return [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
+
+
+def same_run(directory: Path, undisturbed: Path) -> None:
+    assert lines(directory) == lines(undisturbed)
+    ours, theirs = History(directory).summary, History(undisturbed).summary
+    assert {**ours, "wall": 0} == {**theirs, "wall": 0}
+
+
+class Records(Callback):
+    """Every call, in order; looks on."""
+
+    waits = False
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[object, ...]] = []
+        self.resumed: list[bool] = []
+        self.closed = 0
+
+    def on_start(self, run: RunStart) -> None:
+        self.resumed.append(run.resumed)
+        self.calls = []
+
+    def on_dispatch(self, event: Event) -> None:
+        self.calls.append(("dispatch", event))
+
+    def on_commit(self, event: Event) -> None:
+        self.calls.append(("commit", event))
+
+    def on_round(self, event: Event) -> None:
+        self.calls.append(("round", event))
+
+    def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
+        self.calls.append(("eval", step, t, dict(metrics)))
+
+    def on_end(self, event: Event) -> None:
+        self.calls.append(("end", event))
+
+    def on_close(self) -> None:
+        self.closed += 1
+
+
+class EndAt(Callback):
+    """Asks for the end at the n-th event of a kind."""
+
+    def __init__(self, kind: str, count: int) -> None:
+        self.kind, self.count = kind, count
+        self.seen = 0
+
+    def on_start(self, run: RunStart) -> None:
+        self.seen = 0
+
+    def on_dispatch(self, event: Event) -> bool:
+        return self._saw("dispatch")
+
+    def on_commit(self, event: Event) -> bool:
+        return self._saw("commit")
+
+    def on_round(self, event: Event) -> bool:
+        return self._saw("round")
+
+    def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> bool:
+        return self._saw("eval")
+
+    def _saw(self, kind: str) -> bool:
+        self.seen += kind == self.kind
+        return self.seen == self.count and kind == self.kind
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class RaiseAt(Callback):
+    """Raises at the n-th commit of a run."""
+
+    def __init__(self, commit: int, error: BaseException) -> None:
+        self.commit, self.error = commit, error
+
+    def on_start(self, run: RunStart) -> None:
+        self.seen = 0
+
+    def on_commit(self, event: Event) -> None:
+        self.seen += 1
+        if self.seen == self.commit:
+            raise self.error
+
+
+def test_a_callback_is_told_the_log_in_its_order(tmp_path: Path) -> None:
+    seen = Records()
+    history = run(experiment(tmp_path / "run", method="fed-raa-sync", updates=None, rounds=3), callbacks=[seen])
+    expected: list[tuple[object, ...]] = []
+    for line in history.lines():
+        kind = line["kind"]
+        if kind == "eval":
+            metrics = {name: line[name] for name in ("accuracy", "loss", "client_mean", "client_std", "client_worst")}
+            expected.append((kind, line["step"], line["t"], metrics))
+        elif kind != "checkpoint":
+            expected.append((kind, {name: line[name] for name in line if name not in ("seq", "wall")}))
+    assert seen.calls == expected
+    assert {call[0] for call in expected} == {"dispatch", "commit", "round", "eval", "end"}
+    assert (seen.resumed, seen.closed) == ([False], 1)
+
+
+def test_an_event_has_the_values_of_the_log_and_a_figure_that_is_not_finite_is_nan() -> None:
+    event = event_of({"seq": 3, "kind": "eval", "t": 1.0, "wall": 9.0, "step": 4, "loss": None, "widths": (1, 2)})
+    assert event == {"kind": "eval", "t": 1.0, "step": 4, "loss": None, "widths": [1, 2]}
+    assert str(metrics_of({"kind": "eval", "t": 1.0, "step": 4, "loss": None})) == str({"loss": nan})
+
+
+@pytest.mark.parametrize("clock", ["virtual", "wall"])
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [("dispatch", "fed-raa"), ("commit", "fed-raa"), ("eval", "fed-raa"), ("commit", "fedavg"), ("round", "fedavg")],
+)
+def test_a_run_ends_exactly_where_it_is_asked_to(kind: str, method: str, clock: str, tmp_path: Path) -> None:
+    limit = {"updates": None, "rounds": 12} if method == "fedavg" else {}
+    timed = {"time_scale": 0.01} if clock == "wall" else {}
+    made = experiment(tmp_path / "run", method=method, clock=clock, eval_every=2, **limit, **timed)
+    history = run(made, callbacks=[EndAt(kind, 5)])
+    log = history.lines()
+    assert (log[-1]["reason"], log[-1]["by"]) == ("callback", "EndAt")
+    assert (history.summary["reason"], history.summary["by"]) == ("callback", "EndAt")
+    last = [line["seq"] for line in log if line["kind"] == kind][4]
+    # after it comes nothing but the evaluation of the final model
+    rest = [line["kind"] for line in log if line["seq"] > last]
+    assert rest in (["end"], ["eval", "end"])
+    assert "ended by callback of EndAt (believed, not checked)" in replay(history.directory)
+
+
+def test_replay_checks_when_a_callback_ended_a_run(tmp_path: Path) -> None:
+    directory = run(experiment(tmp_path / "run"), callbacks=[EndAt("commit", 5)]).directory
+    log = (directory / "events.jsonl").read_text().splitlines()
+    end = json.loads(log[-1])
+    for wrong in ({"step": 6}, {"t": end["t"] * 2}, {"by": None}):
+        (directory / "events.jsonl").write_text("\n".join([*log[:-1], json.dumps(end | wrong)]) + "\n")
+        assert main(["replay", str(directory)]) == 1
+
+
+def test_who_looks_on_ends_nothing_and_changes_nothing(tmp_path: Path) -> None:
+    class LooksOn(EndAt):
+        waits = False
+
+    run(experiment(tmp_path / "seen"), callbacks=[LooksOn("commit", 3), LooksOn("eval", 1)])
+    run(experiment(tmp_path / "alone"))
+    same_run(tmp_path / "seen", tmp_path / "alone")
+    assert History(tmp_path / "seen").config["resolved"]["aside"] == 4
+
+
+def test_a_limit_that_came_first_is_the_reason(tmp_path: Path) -> None:
+    class AtTheLast(Callback):
+        def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> bool:
+            return step == 24
+
+    # Step 24 is reached, and then evaluated.
+    assert run(experiment(tmp_path / "run", eval_every=5), callbacks=[AtTheLast]).summary["reason"] == "steps"
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 0.9, 1.0])
+def test_killed_and_resumed_it_stops_where_it_would_have(share: float, tmp_path: Path) -> None:
+    told, again = Records(), Records()
+    made = {"updates": 200, "eval_every": 2}
+    run(experiment(tmp_path / "undisturbed", **made), callbacks=[EarlyStopping(patience=3), told])
+    assert History(tmp_path / "undisturbed").summary["by"] == "EarlyStopping"
+    total = sum(call[0] == "commit" for call in told.calls)
+    commit = max(1, round(share * total))
+    with pytest.raises(Killed):
+        run(experiment(tmp_path / "run", **made), callbacks=[EarlyStopping(patience=3), RaiseAt(commit, Killed())])
+    resume(tmp_path / "run", callbacks=[EarlyStopping(patience=3), again])
+    same_run(tmp_path / "run", tmp_path / "undisturbed")
+    assert again.calls == told.calls
+    assert again.resumed == [True]
+
+
+def test_one_that_raises_ends_the_run_with_a_checkpoint_and_no_answer_is_lost(tmp_path: Path) -> None:
+    """At commit 7 one asks for the end and another fails: resumed, the first is asked again."""
+    run(experiment(tmp_path / "undisturbed"), callbacks=[EndAt("commit", 7)])
+    wrong = ArithmeticError("seven")
+    seen = Records()
+    with pytest.raises(ArithmeticError, match="seven") as caught:
+        run(experiment(tmp_path / "run"), callbacks=[EndAt("commit", 7), RaiseAt(7, wrong), seen])
+    assert caught.value.__notes__ == [f"stopped, with a checkpoint; go on with: fedraa resume {tmp_path / 'run'}"]
+    assert not (tmp_path / "run" / SUMMARY).exists()
+    assert sum(line["kind"] == "commit" for line in lines(tmp_path / "run")) == 7
+    assert seen.closed == 1
+    resume(tmp_path / "run", callbacks=[EndAt("commit", 7)])
+    same_run(tmp_path / "run", tmp_path / "undisturbed")
+
+
+def test_one_that_raises_while_it_looks_at_progress_ends_the_run_too(tmp_path: Path) -> None:
+    class Fails(Callback):
+        def on_progress(self, progress: Progress) -> None:
+            if progress.step:
+                raise ArithmeticError
+
+    run(experiment(tmp_path / "undisturbed"))
+    with pytest.raises(ArithmeticError):
+        run(experiment(tmp_path / "run"), callbacks=[Fails])
+    resume(tmp_path / "run")
+    same_run(tmp_path / "run", tmp_path / "undisturbed")
+
+
+def test_evaluations_are_waited_for_as_the_run_was_started(tmp_path: Path) -> None:
+    """Who comes later to a run that waits for none is told of them later, and replay follows."""
+    with pytest.raises(Killed):
+        run(experiment(tmp_path / "run", eval_every=1), callbacks=[RaiseAt(5, Killed())])
+    history = resume(tmp_path / "run", callbacks=[EndAt("eval", 9)])
+    assert history.config["resolved"]["aside"] == 4
+    assert history.summary["by"] == "EndAt"
+    assert int(str(history.summary["steps"])) == 8 + 4
+    assert "consistent" in replay(history.directory)
+
+
+@pytest.mark.parametrize(
+    ("values", "stops"),
+    [
+        # patience 2: the second in a row that is not better than the best
+        ([0.1, 0.2, 0.2, 0.15, 0.9], 3),
+        ([0.1, 0.2, 0.1, 0.3, 0.2, 0.25], 5),
+        ([0.5, nan, nan, 0.9], 2),
+        ([nan, nan], 1),
+        ([0.1, 0.2, 0.3], None),
+    ],
+)
+def test_early_stopping_waits_for_patience(values: list[float], stops: int | None) -> None:
+    for mode, sign in (("max", 1.0), ("min", -1.0)):
+        callback = EarlyStopping("loss", patience=2, mode=mode)  # type: ignore[arg-type]
+        for _ in range(2):  # on_start begins anew
+            callback.on_start(START)
+            asked = [callback.on_eval(step, 0.0, {"loss": sign * value}) for step, value in enumerate(values)]
+            assert (asked.index(True) if any(asked) else None) == stops
+
+
+def test_early_stopping_takes_no_less_than_its_delta_for_better() -> None:
+    callback = EarlyStopping(patience=1, min_delta=0.125)
+    callback.on_start(START)
+    assert [callback.on_eval(0, 0.0, {"accuracy": value}) for value in (0.0, 0.25, 0.375)] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("early-stoping", r"^callbacks: there is no 'early-stoping'; did you mean early-stopping\?"),
+        ("early-stopping(patience=0)", "^callbacks: early-stopping got patience=0; takes 1 or more$"),
+        ("early-stopping(min_delta=-1)", "^callbacks: early-stopping got min_delta=-1; takes 0 or more$"),
+        ("early-stopping(mode='most')", "^callbacks: early-stopping got mode='most'; takes max or min$"),
+        ("csv", "^callbacks: csv cannot be made: "),
+        (print, "^callbacks: .* has no method on_eval; takes early-stopping, "),
+    ],
+)
+def test_what_is_no_callback_is_refused_before_anything_is_written(given: Any, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=said):
+        run(experiment(tmp_path / "run"), callbacks=[given])
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_metric_that_is_not_there_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    flags = ["--engine", "local", "--hidden", "8", "--clients", "4", "--updates", "8", "--quiet", "--out", str(out)]
+    assert main(["run", *flags, "--callbacks", "early-stopping(metric='acuracy')"]) == 2
+    said = capsys.readouterr().err
+    assert said == (
+        "fedraa: callbacks: early-stopping got metric='acuracy'; takes accuracy, loss, client_mean, client_std, "
+        f"client_worst; stopped, with a checkpoint; go on with: fedraa resume {out}\n"
+    )
+
+
+def test_the_command_line_takes_callbacks_by_name_and_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_callbacks.py").write_text(
+        "import fedraa as fl\n"
+        "class Enough(fl.Callback):\n"
+        "    def on_eval(self, step, t, metrics):\n"
+        "        return step >= 8\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    out, rows = tmp_path / "run", tmp_path / "rows.csv"
+    flags = ["--engine", "local", "--hidden", "8", "--clients", "4", "--updates", "30", "--eval-every", "4", "--quiet"]
+    given = ["--callbacks", "my_callbacks:Enough", f"csv(path='{rows}')"]
+    assert main(["run", *flags, "--out", str(out), *given]) == 0
+    assert (History(out).summary["by"], History(out).summary["steps"]) == ("Enough", 8)
+    assert [line.split(",")[0] for line in rows.read_text().splitlines()] == ["step", "0", "4", "8"]

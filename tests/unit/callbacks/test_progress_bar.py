@@ -1,0 +1,82 @@
+"""The bar: what it says, and that it shows in a terminal and in a notebook, and nowhere else."""
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from fedraa.callbacks import Limits, Progress, ProgressBar, RunStart, progress_bar
+from fedraa.callbacks.progress_bar import figures, share
+from fedraa.config.experiment import Experiment
+
+START = RunStart(Experiment(), Path("run"), Limits(200, None, None), resumed=False)
+QUARTER = Progress(50, 2.0, 0.9, 3, Limits(200, None, None), 1.25, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("steps", "time", "expected"),
+    [(200, None, 0.25), (None, 4.0, 0.5), (200, 4.0, 0.5), (100, 40.0, 0.5), (20, None, 1.0), (None, None, 0.0)],
+)
+def test_share_is_towards_the_nearest_limit(steps: int | None, time: float | None, expected: float) -> None:
+    assert share(Progress(50, 2.0, None, 3, Limits(steps, time, None), 1.25, 2, 2)) == expected
+
+
+def test_figures_name_what_there_is() -> None:
+    assert figures(Progress(50, 2.0, 0.9, 3, Limits(200, None, None), 1.25, 2, 2)) == (
+        "step 50/200 · time 2 · accuracy 0.900 · staleness 1.2 · 3 in flight · 2/2 busy"
+    )
+    assert figures(Progress(50, 2.0, None, 3, Limits(None, 8.0, None), 0.0, 1, 2)) == (
+        "step 50 · time 2/8 · 3 in flight · 1/2 busy"
+    )
+
+
+def test_it_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    bar = ProgressBar()
+    bar.on_start(START)
+    bar.on_progress(QUARTER)
+    bar.on_close()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_shows_it_until_the_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(progress_bar, "Console", lambda: Console(force_terminal=True, force_jupyter=False, width=150))
+    bar = ProgressBar()
+    for _ in range(2):  # a server that died begins again
+        bar.on_start(START)
+        bar.on_progress(QUARTER)
+    bar.on_close()
+    shown = capsys.readouterr().out
+    assert "step 50/200 · time 2 · accuracy 0.900" in shown
+    assert shown.endswith("\x1b[2K")  # wiped
+
+
+def test_a_notebook_has_one_display_that_is_updated(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[tuple[str, Any]] = []
+
+    class Handle:
+        def update(self, content: Any) -> None:
+            shown.append(("update", content))
+
+    def display(content: Any, *, display_id: bool) -> Handle:
+        assert display_id is True
+        shown.append(("display", content))
+        return Handle()
+
+    fake = ModuleType("IPython.display")
+    fake.display = display  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", fake)
+    monkeypatch.setattr(progress_bar, "Console", lambda: Console(force_jupyter=True))
+    bar = ProgressBar()
+    bar.on_start(START)
+    bar.on_progress(QUARTER)
+    bar.on_close()
+    assert [what for what, _ in shown] == ["display", "update"]
+    assert repr(shown[0][1]) == "fed-raa 0% starting"
+    assert shown[1][1]._repr_html_() == (
+        'fed-raa <progress value="0.2500" max="1"></progress> '
+        "step 50/200 · time 2 · accuracy 0.900 · staleness 1.2 · 3 in flight · 2/2 busy"
+    )
