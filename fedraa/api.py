@@ -1,7 +1,6 @@
 """The front door: from an experiment to its run, on whichever engine. The one module that imports everything."""
 
 import gc
-import json
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -17,9 +16,10 @@ from fedraa.data import Dataset
 from fedraa.engine.build import RunSpec, build
 from fedraa.engine.executor import LocalExecutor
 from fedraa.engine.loop import Progress
-from fedraa.engine.session import RunSession, describe
+from fedraa.engine.resumption import lengthen, resumed
+from fedraa.engine.session import RunSession
 from fedraa.engine.signals import Interrupted, interruptible, terminable
-from fedraa.rundir.history import SUMMARY, History
+from fedraa.rundir.history import History
 
 RUNS = Path("runs")
 Watch = Callable[[Progress], None]
@@ -53,27 +53,28 @@ def run(
 
 
 def resume(
-    directory: Path,
+    directory: str | os.PathLike[str],
     *,
     model: nn.Module | None = None,
     dataset: Dataset | None = None,
     watch: Watch = ignore,
+    **fields: object,
 ) -> History:
     """Go on with a run that was interrupted or killed, from its last checkpoint, to the end it would have had.
 
-    A run of the user's own `model` or `dataset` needs them again. Raises ValueError for a run that has ended, that
-    another process is writing, or that was of something else.
+    What was given as an object is given again: `model`, `dataset`, and components by the field of the experiment that
+    takes them. A run goes on for longer, also one that has ended, with a larger `updates`, `rounds`, `time` or
+    `target_accuracy`, and is then the run that it would have been with that from the start, bit for bit.
+
+        fedraa.resume("runs/mine", model=Net(), scheduler=LowestLoss(), updates=400)
+
+    Raises ValueError, one sentence, for a run that has ended and is not made longer, that another process is writing,
+    that lacks something, or that was of something else; Interrupted after Ctrl-C.
     """
-    history = History(directory)
-    if (directory / SUMMARY).exists():
-        raise ValueError(f"run: {directory} has ended; there is nothing to go on with")
-    spec = build(history.experiment, model, dataset)
-    was, now = history.config["resolved"], json.loads(json.dumps(describe(spec)["resolved"]))
-    if wrong := [key for key in was.keys() | now.keys() if was.get(key) != now.get(key)]:
-        raise ValueError(
-            f"run: {directory} was of another model, dataset or fleet, its {min(wrong)} differs; "
-            "give those that it was started with"
-        )
+    directory = Path(directory)
+    spec, longer = resumed(directory, model, dataset, fields)
+    if longer:
+        lengthen(directory, spec)
     return _execute(spec, directory, watch, resume=True)
 
 

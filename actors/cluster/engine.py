@@ -32,7 +32,7 @@ from fedraa.engine.resources import Need, cluster_address, workers
 from fedraa.engine.session import describe
 from fedraa.engine.signals import interruptible, terminable, uninterrupted
 from fedraa.rundir.checkpoint import newest_first
-from fedraa.rundir.history import CHECKPOINTS
+from fedraa.rundir.layout import CHECKPOINTS
 from fedraa.rundir.lock import this_process
 
 WATCH_SECONDS = 0.2

@@ -28,7 +28,8 @@ from fedraa.config.experiment import Experiment
 from fedraa.engine.loop import RunFailed
 from fedraa.engine.session import commit
 from fedraa.methods.catalog import resolve
-from fedraa.rundir.history import CONFIG, SUMMARY, History
+from fedraa.rundir.history import History
+from fedraa.rundir.layout import CONFIG, SUMMARY
 
 SEEDS = (0, 1, 2)
 

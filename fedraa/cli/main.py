@@ -186,7 +186,8 @@ class Stop:
 
     def __call__(self) -> None:
         if self.address is None:
-            from fedraa.rundir.history import EVENTS, History
+            from fedraa.rundir.history import History
+            from fedraa.rundir.layout import EVENTS
             from fedraa.rundir.lock import interrupt
 
             interrupt(self.run, History(self.run).directory / EVENTS)

@@ -57,6 +57,8 @@ class RunSpec:
     example: torch.Tensor
     labels_held: npt.NDArray[np.bool_]
     timing: Timing
+    given: tuple[str, ...] = ()
+    """Which of model and dataset the user gave as objects, in place of the named ones."""
 
     @cached_property
     def parts(self) -> list[Submodel]:
@@ -199,6 +201,7 @@ def build(experiment: Experiment, model: nn.Module | None = None, dataset: Datas
     `model` and `dataset` are the user's own, in place of the named ones.
     """
     method = resolve(experiment)
+    given = tuple(name for name, own in (("model", model), ("dataset", dataset)) if own is not None)
     fleet = make_fleet(experiment.capabilities, experiment.clients, units=experiment.units, seed=experiment.seed)
     timing = _timing(experiment)
     if dataset is not None and experiment.data_on_nodes:
@@ -233,6 +236,7 @@ def build(experiment: Experiment, model: nn.Module | None = None, dataset: Datas
         example,
         labels_held(data, dataset.classes),
         timing,
+        given,
     )
     _check_feasible(spec)
     if experiment.stack > 1:

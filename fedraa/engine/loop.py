@@ -18,7 +18,7 @@ from fedraa.devices.availability import Timing
 from fedraa.engine.executor import Executor, PendingEvaluation
 from fedraa.messages import Fault, Task, Update
 from fedraa.rundir.checkpoint import State
-from fedraa.rundir.history import EventLog
+from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.profile import Stopwatch
 from fedraa.server.base import Server
 from fedraa.server.validation import refuse
@@ -109,6 +109,7 @@ class Loop:
         self._save_at = 0.0
         self._accuracy: float | None = None
         self.time_to_target: float | None = None
+        self._ending = False
         self.server_time, self.worker_time = Stopwatch(), Stopwatch()
 
     def begin(self) -> None:
@@ -146,14 +147,23 @@ class Loop:
             self._pending.append(_Evaluating(one["step"], one["t"], self.executor.evaluate(one["params"])))
         self._evaluated, self._saved = state["evaluated"], state["saved"]
         self._accuracy, self.time_to_target = state["accuracy"], state["time_to_target"]
+        target = self._limits.accuracy
+        if target is None or (self._accuracy is not None and self._accuracy < target):
+            self.time_to_target = None  # it was reached when it was lower
         self.server_time.seconds.update(state["server_time"])
         self.worker_time.seconds.update(state["worker_time"])
 
     def run(self) -> str | None:
-        """Runs to the end; returns which limit ended it (steps, time or accuracy), or None if it was stopped."""
+        """Runs to the end; returns which limit ended it (steps, time or accuracy), or None if it was stopped.
+
+        Either way the state to go on from is saved: that of a run which has ended is as it was before anything was
+        done for its end, so that a longer run goes on as if it had been so long from the start.
+        """
         reason = None
         while reason is None and not self._stop.is_set():
             reason = self._move()
+        if reason is None and not self._ending:
+            self._save()
         return reason
 
     @property
@@ -163,6 +173,8 @@ class Loop:
     def _move(self) -> str | None:
         """Do what is next; returns the limit that has ended the run once all is done."""
         reason, step = self._ended(), self.server.step
+        if reason is not None and not self._ending:
+            self._begin_end(reason)
         if self._evaluated != step and (reason is not None or step % self._eval_every == 0):
             with self.server_time.on("evaluate"):
                 if len(self._pending) < ASIDE or self._collect(POLL):
@@ -213,10 +225,14 @@ class Loop:
         limit = self._limits.time
         if limit is None or (not self._wall and self._waiting):
             return False
-        if (self._clock() if self._wall else self._due[0][0]) <= limit:
-            return False
-        self._now = max(self._now, limit)
-        return True
+        return (self._clock() if self._wall else self._due[0][0]) > limit
+
+    def _begin_end(self, reason: str) -> None:
+        with self.server_time.on("save"):
+            self._save()
+        self._ending = True
+        if reason == "time" and self._limits.time is not None:
+            self._now = max(self._now, self._limits.time)
 
     def _offer(self) -> None:
         task = self.server.assign(self._waiting[0], self._now)

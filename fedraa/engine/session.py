@@ -20,9 +20,12 @@ from fedraa.engine.executor import Executor
 from fedraa.engine.loop import Loop, Progress
 from fedraa.messages import Vector
 from fedraa.rundir.checkpoint import State, load_latest, save
+from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.files import replacing, write_text
-from fedraa.rundir.history import CHECKPOINTS, CONFIG, MODEL, SUMMARY, EventLog, History
+from fedraa.rundir.history import History
+from fedraa.rundir.layout import CHECKPOINTS, CONFIG, MODEL, SUMMARY
 from fedraa.rundir.profile import PROFILE, Spent
+from fedraa.rundir.schema import FORMAT
 from fedraa.server.storage.store import Store
 from fedraa.submodels.indices import owners
 
@@ -83,7 +86,6 @@ class RunSession:
             self._begin(resume)
             reason = self._loop.run()
             if reason is None:
-                self._save()
                 return False
             self._finish(reason)
             return True
@@ -176,7 +178,9 @@ def describe(spec: RunSpec) -> dict[str, object]:
     """The whole resolved configuration of a run, enough to check its log afterwards."""
     fleet, traced = spec.fleet, spec.traced
     return {
+        "format": FORMAT,
         "experiment": spec.experiment.model_dump(mode="json"),
+        "given": list(spec.given),
         "method": {axis: _choice(getattr(spec.method, axis)) for axis in ("submodel", "local", "update", "schedule")},
         "resolved": {
             "samples": spec.data.sizes.tolist(),

@@ -7,7 +7,8 @@ from pathlib import Path
 from fedraa.engine.loop import ASIDE
 from fedraa.replay.line import Inconsistent, Line
 from fedraa.replay.rules import Rules
-from fedraa.rundir.history import EVAL_COLUMNS, EVALS
+from fedraa.rundir.event_log import EVAL_COLUMNS
+from fedraa.rundir.layout import EVALS
 
 
 class Evaluations:

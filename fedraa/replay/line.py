@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from fedraa.rundir.history import EVENTS
+from fedraa.rundir.layout import EVENTS
 
 
 class Inconsistent(Exception):

@@ -9,7 +9,8 @@ import torch
 
 from fedraa.engine.session import summarise
 from fedraa.replay.line import Inconsistent
-from fedraa.rundir.history import MODEL, SUMMARY, History
+from fedraa.rundir.history import History
+from fedraa.rundir.layout import MODEL, SUMMARY
 
 
 def check_summary(directory: Path, time_to_target: float | None) -> None:

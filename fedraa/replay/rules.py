@@ -15,14 +15,15 @@ from fedraa.config.experiment import Experiment
 from fedraa.devices.availability import Availability, Timing
 from fedraa.devices.costs import CostModel
 from fedraa.devices.fleet import COLUMNS, Fleet
-from fedraa.rundir.history import CONFIG
+from fedraa.rundir.layout import CONFIG
+from fedraa.rundir.schema import read_config
 from fedraa.server.participation import Participation
 from fedraa.submodels.cost import Cost
 from schedulers import SCHEDULERS, Scheduler, delay_bound
 
 Widths = tuple[int, ...]
 # Buffers of the submodel's size that go down and come up besides it, by what rides along (ALGORITHMS 1.2).
-FURTHER = {"control": (1, 1), "momentum": (1, 0), "frozen-momentum": (1, 1)}
+FURTHER = {"ControlVariates": (1, 1), "GlobalMomentum": (1, 0), "FrozenMomentum": (1, 1)}
 
 
 class _Shape(BaseModel):
@@ -94,7 +95,7 @@ class Rules:
         """Raises ValueError if the configuration is not that of a run."""
         path = directory / CONFIG
         try:
-            described = _Described.model_validate_json(path.read_text(encoding="utf-8"))
+            described = _Described.model_validate(read_config(path))
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             where = ".".join(map(str, first["loc"])) or "it"
@@ -152,7 +153,7 @@ class Rules:
     def bill(self, widths: Widths, client: int) -> Bill:
         """Of one task on a dense submodel of these widths, as costs are known now."""
         sent, crossing = self.costs.sent(widths), self.costs.crossing(client)
-        down, up = FURTHER.get(self.method["update"].get("carry", {}).get("kind", ""), (0, 0))
+        down, up = FURTHER.get(self.method["update"].get("auxiliary", {}).get("kind", ""), (0, 0))
         down = sent + down * sent + crossing
         up = self.costs.compressor.bytes(sent // 4) + up * sent + crossing
         return Bill(self.costs.cost(widths, client, down, up), down, up, self.costs.flops(widths, client))

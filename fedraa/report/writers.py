@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedraa.report.runs import load
-from fedraa.rundir.history import EVAL_COLUMNS
+from fedraa.rundir.event_log import EVAL_COLUMNS
 
 SCALARS = (*EVAL_COLUMNS[3:], "bytes", "t")
 

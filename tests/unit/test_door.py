@@ -18,7 +18,8 @@ from fedraa.engine.build import RunSpec, build
 from fedraa.engine.executor import Evaluated
 from fedraa.engine.loop import Limits, Loop, RunFailed
 from fedraa.messages import Evaluation, Fault, Task, Update, Vector
-from fedraa.rundir.history import EVENTS, EventLog
+from fedraa.rundir.event_log import EventLog
+from fedraa.rundir.layout import EVENTS
 from fedraa.server.validation import refuse
 
 SIZE = 12
