@@ -2,16 +2,18 @@
 
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from threading import Event
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import nn
 
 from fedraa.client import choose_device
 from fedraa.config.experiment import Experiment
+from fedraa.config.file import check_names
 from fedraa.data import Dataset
 from fedraa.engine.build import RunSpec, build
 from fedraa.engine.executor import LocalExecutor
@@ -19,29 +21,52 @@ from fedraa.engine.loop import Progress
 from fedraa.engine.resumption import lengthen, resumed
 from fedraa.engine.session import RunSession
 from fedraa.engine.signals import Interrupted, interruptible, terminable
+from fedraa.methods.catalog import Method, find
 from fedraa.rundir.history import History
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 RUNS = Path("runs")
 Watch = Callable[[Progress], None]
+Watching = Callable[[Experiment], AbstractContextManager[Watch]]
 
 
 def ignore(progress: Progress) -> None:
     """Watches nothing."""
 
 
+def unseen(experiment: Experiment) -> AbstractContextManager[Watch]:
+    """Nobody watches a run of a comparison."""
+    return nullcontext(ignore)
+
+
 def run(
-    experiment: Experiment,
+    experiment: Experiment | None = None,
+    /,
     *,
-    model: nn.Module | None = None,
-    dataset: Dataset | None = None,
+    model: nn.Module | str | None = None,
+    dataset: Dataset | Path | str | None = None,
     watch: Watch = ignore,
+    **fields: object,
 ) -> History:
     """Run an experiment to its end; the History reads the run directory that it wrote.
 
-    `model` and `dataset` are the user's own, in place of the experiment's named ones. Raises ValueError,
-    before anything is started or written, for an experiment that cannot be run; Interrupted, a KeyboardInterrupt,
-    after Ctrl-C, when `resume` can go on.
+    `fields` are those of an Experiment, in place of the experiment's own. `model`, an nn.Module, and `dataset`, a
+    Dataset, may be your own; a name is a field as any other. The model takes a batch of the dataset's samples, and
+    returns logits `[batch, classes]`.
+
+        fedraa.run(method="fedavg", dataset="digits", rounds=20, engine="local")
+        fedraa.run(experiment, model=Net(), dataset=fedraa.Dataset(...), seed=3)
+
+    Raises ValueError, one sentence, before anything is started or written, for an experiment that cannot be run;
+    RunFailed when a running one cannot go on; Interrupted, a KeyboardInterrupt, after Ctrl-C, when `resume` can go on.
     """
+    if isinstance(model, str):
+        model, fields = None, fields | {"model": model}
+    if isinstance(dataset, str | Path):
+        dataset, fields = None, fields | {"dataset": str(dataset)}
+    experiment = _changed(experiment, fields)
     directory = free_directory(experiment)
     spec = build(experiment, model, dataset)
     directory.mkdir(parents=True, exist_ok=True)
@@ -76,6 +101,102 @@ def resume(
     if longer:
         lengthen(directory, spec)
     return _execute(spec, directory, watch, resume=True)
+
+
+def compare(
+    methods: Sequence[str],
+    seeds: Sequence[int] = (0,),
+    experiment: Experiment | None = None,
+    *,
+    watching: Watching = unseen,
+    **fields: object,
+) -> "pd.DataFrame":
+    """Run every method with every seed under the same flags and budget; returns one row per run.
+
+    `fields` are those of an Experiment, in place of the experiment's own. A field that only some of the methods know is
+    set for those. Every run lies in a directory of its own, METHOD-SEED, below the experiment's `out` (default: a new
+    folder under runs/), beside compare.csv, which is the table, and compare.png. Nothing is printed; `watching` is
+    entered around every run, with its experiment, and gives what watches it.
+
+    Columns: method, seed; accuracy, best_accuracy, client_worst (shares, 0 to 1); reason of the end, steps, tasks;
+    time (on the run's clock), wall (seconds), time_to_target (NaN if not reached); bytes_down, bytes_up, flops;
+    staleness_mean, staleness_max; faults; model_sha256; directory.
+
+        frame = fedraa.compare(["fed-raa", "fedavg"], seeds=range(3), time=8, engine="local")
+        frame.groupby("method")["accuracy"].mean()
+
+    Raises ValueError, one sentence, before anything is started or written, for what cannot be compared.
+    """
+    from fedraa.report.cells import cells  # reports take seconds to import
+    from fedraa.report.compare import write
+
+    experiment = _changed(experiment, fields)
+    runs = cells(tuple(methods), tuple(seeds), experiment)
+    directory = free_directory(experiment.model_copy(update={"method": "compare"}))
+    for each in runs:
+        build(each)
+    histories = []
+    with session(experiment):
+        for each in runs:
+            each = each.model_copy(update={"out": directory / f"{each.method}-{each.seed}"})
+            with watching(each) as watch:
+                histories.append(run(each, watch=watch))
+    return write(histories, directory)
+
+
+def replay(directory: str | os.PathLike[str]) -> str:
+    """Check a run's log against the rules of its method, line by line; returns what was checked, in a sentence or two.
+
+    Every decision, weight, cost and time must follow from config.json and the lines before it; neither the dataset nor
+    the model is needed. What was measured is believed: losses, accuracies, real time.
+
+        print(fedraa.replay("runs/fed-raa-digits-0"))
+
+    Raises Inconsistent at the first line that does not follow, and ValueError for what is no run directory.
+    """
+    from fedraa.replay import replay as check
+
+    return check(Path(directory))
+
+
+def report(
+    runs: Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str] = "report.html",
+    *,
+    theme: Literal["auto", "light", "dark"] = "auto",
+    landscape: bool = False,
+) -> Path:
+    """Write the page `out` of tables and figures about runs that have ended, or folders of them.
+
+    Returns the folder beside it, NAME_files, with every table as CSV and LaTeX and every figure as PDF. Runs that
+    differ in their seed alone are one group, shown as mean and 95 % confidence interval. `theme` auto is light or dark
+    as the reader's screen is; `landscape` adds the loss around every final model, for which it loads the datasets.
+
+        fedraa.report(["runs/compare"], "page.html")
+
+    Raises ValueError, one sentence, for what is no run, has not ended, or is given twice.
+    """
+    from fedraa.report import report as write
+
+    return write([Path(run) for run in runs], Path(out), theme=theme, landscape=landscape)
+
+
+def method(name: str) -> Method:
+    """The method of that name, as `fedraa methods` lists them, or the crossing "a+b"; ValueError says which there are.
+
+    It is a value, the choices of which it is made:
+
+        fedraa.method("fed-raa").schedule
+    """
+    return find(name)
+
+
+def _changed(experiment: Experiment | None, fields: Mapping[str, object]) -> Experiment:
+    """The experiment (default: that of all defaults) with these fields; ValueError for what they do not take."""
+    if experiment is not None and not fields:
+        return experiment
+    check_names(fields, Experiment.model_fields, "experiment")
+    return Experiment(**({} if experiment is None else dict(experiment)) | dict(fields))
 
 
 def _execute(spec: RunSpec, directory: Path, watch: Watch, *, resume: bool) -> History:

@@ -270,7 +270,8 @@ def resolve(experiment: Experiment) -> Method:
     for flag, value in _given(experiment).items():
         path = _path(method, flag)
         if path is None:
-            raise ValueError(f"{flag}: {value} means nothing to {experiment.method}; leave it out")
+            instead = _instead(experiment.method, method, flag, value)
+            raise ValueError(f"{flag}: {value} means nothing to {experiment.method}; {instead}")
         method = _replaced(method, path.split("."), value)
     if isinstance(method.submodel, LayerCut):
         method = replace(method, local=replace(method.local, split=method.submodel.at))
@@ -278,6 +279,13 @@ def resolve(experiment: Experiment) -> Method:
     if experiment.server_shards > 1:
         _check_shards(experiment, method)
     return method
+
+
+def _instead(name: str, method: Method, flag: str, value: object) -> str:
+    """What to do about a flag that the method does not know."""
+    steps = "updates" if method.asynchronous else "rounds"
+    given = {"updates", "rounds"} - {steps}
+    return f"{name} counts {steps}: --{steps} {value}" if flag in given else "leave it out"
 
 
 def without_foreign_flags(experiment: Experiment) -> Experiment:
