@@ -67,7 +67,7 @@ def _one_sentence(event: _errors.ParseErrorEvent, commands: Commands, arguments:
     """Turns tyro's error boxes into sentences; what is not known here is left to tyro."""
     match event:
         case _errors.UnrecognizedArgs(tokens=tokens):
-            raise ValueError(_unknown(tokens[0], commands, arguments, event.prog))
+            raise ValueError(_unknown(tokens[0], commands, arguments))
         case _errors.InvalidChoice(argument=argument, value=value, choices=choices):
             raise ValueError(f"{_flag(argument)}: got {value!r}; choose one of {', '.join(choices)}")
         case _errors.BadValue(argument=argument, offending_value=value):
@@ -86,13 +86,14 @@ def _one_sentence(event: _errors.ParseErrorEvent, commands: Commands, arguments:
             raise ValueError(f"{_flag(missing[0].arg)}: missing; see {event.prog} --help")
 
 
-def _unknown(token: str, commands: Commands, arguments: Sequence[str], program: str) -> str:
+def _unknown(token: str, commands: Commands, arguments: Sequence[str]) -> str:
     """What is wrong with a word that tyro does not know, and which one may be meant."""
     if not token.startswith("-"):
         known, what = (list(commands), "command") if token == arguments[0] else ([], "argument")
     else:
         token, what = token.partition("=")[0], "flag"
         known = [f"--{name.replace('_', '-')}" for name in _flags(commands, arguments[0])]
+    program = " ".join(["fedraa", *arguments[: arguments[0] in commands]])
     return f"{token}: there is no such {what}{meant(token, known) or f'; see {program} --help'}"
 
 
