@@ -1,31 +1,147 @@
-"""fedraa: one model, many unequal devices."""
+"""One model, many unequal devices: federated learning on submodels.
 
+    import fedraa as fl
+
+    history = fl.run(fl.Experiment(method="fed-raa", dataset="digits", updates=200))
+    history.evals.plot("t", "accuracy")
+
+Runs:
+    run              run an experiment to its end
+    resume           go on with a run that was interrupted, or for longer
+    compare          several methods under the same flags and budget, as a table
+    replay           check a run's log against the rules of its method
+    report           one page of tables and figures about runs
+    Experiment       what one run is: every flag of the command line
+    History          a run, read from its directory
+    Dataset          training and test samples of your own
+    method           a named method, to look at or to change
+    Method           a method: the choices of which it is made
+
+Parts of your own (give a name, "package.module:Name", or an object):
+    Scheduler        who trains which fragment
+    AsyncRule        what becomes of an arrival, and Taken, what it says of one
+    StalenessWeight  how an arrival's weight falls with its staleness
+    Aggregator       what becomes of a round's deltas
+    ServerOptimizer  the server's step along them
+    Participation    who takes part in a round
+    SubmodelPolicy   which part of the model a client trains in a round
+    LocalTerm        what bends the gradient of a local step
+    Compressor       how clients send their deltas back
+    Partitioner      which client owns which sample
+    Metric           a further figure of every evaluation
+    Callback         who is told what happens, and may end a run
+
+Callbacks that are there:
+    EarlyStopping, CSV, TensorBoard, WandB, ProgressBar
+
+`help(fedraa.run)`, `help(fedraa.Experiment)` and so on tell more; `fedraa --help` is the command line.
+"""
+
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedraa.api import run
+    from fedraa.api import compare, method, replay, report, resume, run
+    from fedraa.callbacks import CSV, Callback, EarlyStopping, ProgressBar, TensorBoard, WandB
     from fedraa.client.metrics import Metric
+    from fedraa.client.terms.compression import Compressor
+    from fedraa.client.terms.term import LocalTerm
     from fedraa.config.experiment import Experiment
-    from fedraa.data import Dataset, Partitioner
+    from fedraa.data.dataset import Dataset
+    from fedraa.data.partition import Partitioner
+    from fedraa.methods.method import Method
     from fedraa.rundir.history import History
+    from fedraa.server.aggregation.aggregator import Aggregator
+    from fedraa.server.async_rules import AsyncRule, Taken
+    from fedraa.server.optimizers import ServerOptimizer
+    from fedraa.server.participation import Participation
+    from fedraa.server.staleness import StalenessWeight
+    from fedraa.submodels.policies.policy import SubmodelPolicy
+    from schedulers import Scheduler
 
-__all__ = ["Dataset", "Experiment", "History", "Metric", "Partitioner", "run"]
+__all__ = [
+    "CSV",
+    "Aggregator",
+    "AsyncRule",
+    "Callback",
+    "Compressor",
+    "Dataset",
+    "EarlyStopping",
+    "Experiment",
+    "History",
+    "LocalTerm",
+    "Method",
+    "Metric",
+    "Participation",
+    "Partitioner",
+    "ProgressBar",
+    "Scheduler",
+    "ServerOptimizer",
+    "StalenessWeight",
+    "SubmodelPolicy",
+    "Taken",
+    "TensorBoard",
+    "WandB",
+    "compare",
+    "method",
+    "replay",
+    "report",
+    "resume",
+    "run",
+]
 
+# Where every public name is made; a test compares this with `__all__`, the imports and the text above.
 _HOMES = {
-    "Dataset": "data",
-    "Experiment": "config.experiment",
-    "History": "rundir.history",
-    "Metric": "client.metrics",
-    "Partitioner": "data",
-    "resume": "api",
-    "run": "api",
-    **dict.fromkeys(("CSV", "Callback", "EarlyStopping", "ProgressBar", "TensorBoard", "WandB"), "callbacks"),
+    "Aggregator": "fedraa.server.aggregation.aggregator",
+    "AsyncRule": "fedraa.server.async_rules",
+    "CSV": "fedraa.callbacks",
+    "Callback": "fedraa.callbacks",
+    "Compressor": "fedraa.client.terms.compression",
+    "Dataset": "fedraa.data.dataset",
+    "EarlyStopping": "fedraa.callbacks",
+    "Experiment": "fedraa.config.experiment",
+    "History": "fedraa.rundir.history",
+    "LocalTerm": "fedraa.client.terms.term",
+    "Method": "fedraa.methods.method",
+    "Metric": "fedraa.client.metrics",
+    "Participation": "fedraa.server.participation",
+    "Partitioner": "fedraa.data.partition",
+    "ProgressBar": "fedraa.callbacks",
+    "Scheduler": "schedulers",
+    "ServerOptimizer": "fedraa.server.optimizers",
+    "StalenessWeight": "fedraa.server.staleness",
+    "SubmodelPolicy": "fedraa.submodels.policies.policy",
+    "Taken": "fedraa.server.async_rules",
+    "TensorBoard": "fedraa.callbacks",
+    "WandB": "fedraa.callbacks",
+    "compare": "fedraa.api",
+    "method": "fedraa.api",
+    "replay": "fedraa.api",
+    "report": "fedraa.api",
+    "resume": "fedraa.api",
+    "run": "fedraa.api",
 }
+
+
+class _Package(ModuleType):
+    """The functions `replay` and `report` are public, not the packages of these names: an import sets those here."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> object:
     """Public names load on first use: torch and pandas take seconds that `fedraa --help` need not wait for."""
     if name not in _HOMES:
         raise AttributeError(f"module 'fedraa' has no attribute {name!r}")
-    return getattr(import_module(f"fedraa.{_HOMES[name]}"), name)
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,12 +1,12 @@
 """The front door: from an experiment to its run, on whichever engine. The one module that imports everything."""
 
 import gc
-import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from threading import Event
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import nn
@@ -15,15 +15,22 @@ from fedraa.callbacks import CALLBACKS, Callback, RunStart
 from fedraa.callbacks.callback_list import CallbackList
 from fedraa.client import choose_device
 from fedraa.config.experiment import Experiment
+from fedraa.config.file import check_names
 from fedraa.data import Dataset
 from fedraa.engine.build import build
-from fedraa.engine.description import ASIDE_KEY, describe
 from fedraa.engine.executor import LocalExecutor
+from fedraa.engine.resumption import lengthen, resumed
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.session import RunSession
 from fedraa.engine.signals import interruptible, terminable
 from fedraa.errors import CallbackRaised, Interrupted
-from fedraa.rundir.history import SUMMARY, History
+from fedraa.methods.catalog import find
+from fedraa.methods.method import Method
+from fedraa.rundir.history import History
+from fedraa.rundir.layout import SUMMARY
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 RUNS = Path("runs")
 Callbacks = Sequence[Callback | type[Callback] | str | Mapping[str, object]]
@@ -31,22 +38,33 @@ Callbacks = Sequence[Callback | type[Callback] | str | Mapping[str, object]]
 
 
 def run(
-    experiment: Experiment,
+    experiment: Experiment | None = None,
     *,
-    model: nn.Module | None = None,
-    dataset: Dataset | None = None,
+    model: nn.Module | str | None = None,
+    dataset: Dataset | Path | str | None = None,
     callbacks: Callbacks = (),
+    **fields: object,
 ) -> History:
     """Run an experiment to its end; the History reads the run directory that it wrote.
 
-    `model` and `dataset` are the user's own, in place of the experiment's named ones; `callbacks` are told what
-    happens, and may end the run. Raises ValueError, before anything is started or written, for an experiment that
-    cannot be run; Interrupted, a KeyboardInterrupt, after Ctrl-C, when `resume` can go on, and so it can where what
-    a callback has raised comes out of here.
+    `fields` are those of an Experiment, in place of the experiment's own. `model`, an nn.Module, and `dataset`, a
+    Dataset, may be your own; a name is a field as any other. The model takes a batch of the dataset's samples, and
+    returns logits `[batch, classes]`. `callbacks` are told what happens, and may end the run.
 
-        history = fl.run(fl.Experiment(updates=200), callbacks=[fl.EarlyStopping(patience=3), fl.CSV("evals.csv")])
+        fedraa.run(method="fedavg", dataset="digits", rounds=20, engine="local")
+        fedraa.run(experiment, model=Net(), dataset=fedraa.Dataset(...), seed=3)
+        fedraa.run(experiment, callbacks=[fedraa.EarlyStopping(patience=3), fedraa.CSV("evals.csv")])
+
+    Raises ValueError, one sentence, before anything is started or written, for an experiment that cannot be run;
+    RunFailed when a running one cannot go on; Interrupted, a KeyboardInterrupt, after Ctrl-C, when `resume` can go on,
+    and so it can where what a callback has raised comes out of here.
     """
+    if isinstance(model, str):
+        model, fields = None, fields | {"model": model}
+    if isinstance(dataset, str | Path):
+        dataset, fields = None, fields | {"dataset": str(dataset)}
     told = _callbacks(callbacks)
+    experiment = _changed(experiment, fields)
     directory = free_directory(experiment)
     spec = build(experiment, model, dataset)
     directory.mkdir(parents=True, exist_ok=True)
@@ -58,30 +76,129 @@ def run(
 
 
 def resume(
-    directory: Path,
+    directory: str | os.PathLike[str],
     *,
     model: nn.Module | None = None,
     dataset: Dataset | None = None,
     callbacks: Callbacks = (),
+    **fields: object,
 ) -> History:
     """Go on with a run that was interrupted or killed, from its last checkpoint, to the end it would have had.
 
-    A run of the user's own `model` or `dataset` needs them again. So do `callbacks`, which a run does not keep: they
-    are told first what was before the checkpoint. Raises ValueError for a run that has ended, that
-    another process is writing, or that was of something else.
+    What was given as an object is given again: `model`, `dataset`, and components by the field of the experiment that
+    takes them. So are `callbacks`, which a run does not keep: they are told first what was before the checkpoint. A run
+    goes on for longer, also one that has ended, with a larger `updates`, `rounds`, `time` or `target_accuracy`, and is
+    then the run that it would have been with that from the start, bit for bit.
+
+        fedraa.resume("runs/mine", model=Net(), scheduler=LowestLoss(), updates=400)
+
+    Raises ValueError, one sentence, for a run that has ended and is not made longer, that another process is writing,
+    that lacks something, or that was of something else; Interrupted after Ctrl-C.
     """
+    directory = Path(directory)
     told = _callbacks(callbacks)
-    history = History(directory)
-    if (directory / SUMMARY).exists():
-        raise ValueError(f"run: {directory} has ended; there is nothing to go on with")
-    spec = build(history.experiment, model, dataset)
-    was, now = history.config["resolved"], json.loads(json.dumps(describe(spec)["resolved"]))
-    if wrong := [key for key in (was.keys() | now.keys()) - {ASIDE_KEY} if was.get(key) != now.get(key)]:
-        raise ValueError(
-            f"run: {directory} was of another model, dataset or fleet, its {min(wrong)} differs; "
-            "give those that it was started with"
-        )
+    spec, longer = resumed(directory, model, dataset, fields)
+    if longer:
+        lengthen(directory, spec)
     return _execute(spec, directory, told, resume=True)
+
+
+def compare(
+    methods: Sequence[str],
+    seeds: Sequence[int] = (0,),
+    experiment: Experiment | None = None,
+    *,
+    callbacks: Callbacks = (),
+    ended: Callable[[History], None] | None = None,
+    **fields: object,
+) -> "pd.DataFrame":
+    """Run every method with every seed under the same flags and budget; returns one row per run.
+
+    `fields` are those of an Experiment, in place of the experiment's own. A field that only some of the methods know is
+    set for those. Every run lies in a directory of its own, METHOD-SEED, below the experiment's `out` (default: a new
+    folder under runs/), beside compare.csv, which is the table, and compare.png. Nothing is printed; `callbacks` are
+    told what happens in every run, and `ended` is called with each that has ended.
+
+    Columns: method, seed; accuracy, best_accuracy, client_worst (shares, 0 to 1); reason of the end, steps, tasks;
+    time (on the run's clock), wall (seconds), time_to_target (NaN if not reached); bytes_down, bytes_up, flops;
+    staleness_mean, staleness_max; faults; model_sha256; directory.
+
+        frame = fedraa.compare(["fed-raa", "fedavg"], seeds=range(3), time=8, engine="local")
+        frame.groupby("method")["accuracy"].mean()
+
+    Raises ValueError, one sentence, before anything is started or written, for what cannot be compared.
+    """
+    from fedraa.report.cells import cells  # reports take seconds to import
+    from fedraa.report.compare import write
+
+    experiment = _changed(experiment, fields)
+    runs = cells(tuple(methods), tuple(seeds), experiment)
+    directory = free_directory(experiment.model_copy(update={"method": "compare"}))
+    for each in runs:
+        build(each)
+    histories = []
+    with session(experiment):
+        for each in runs:
+            each = each.model_copy(update={"out": directory / f"{each.method}-{each.seed}"})
+            histories.append(run(each, callbacks=callbacks))
+            if ended is not None:
+                ended(histories[-1])
+    return write(histories, directory)
+
+
+def replay(directory: str | os.PathLike[str]) -> str:
+    """Check a run's log against the rules of its method, line by line; returns what was checked, in a sentence or two.
+
+    Every decision, weight, cost and time must follow from config.json and the lines before it; neither the dataset nor
+    the model is needed. What was measured is believed: losses, accuracies, real time.
+
+        print(fedraa.replay("runs/fed-raa-digits-0"))
+
+    Raises Inconsistent at the first line that does not follow, and ValueError for what is no run directory.
+    """
+    from fedraa.replay import replay as check
+
+    return check(Path(directory))
+
+
+def report(
+    runs: Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str] = "report.html",
+    *,
+    theme: Literal["auto", "light", "dark"] = "auto",
+    landscape: bool = False,
+) -> Path:
+    """Write the page `out` of tables and figures about runs that have ended, or folders of them.
+
+    Returns the folder beside it, NAME_files, with every table as CSV and LaTeX and every figure as PDF. Runs that
+    differ in their seed alone are one group, shown as mean and 95 % confidence interval. `theme` auto is light or dark
+    as the reader's screen is; `landscape` adds the loss around every final model, for which it loads the datasets.
+
+        fedraa.report(["runs/compare"], "page.html")
+
+    Raises ValueError, one sentence, for what is no run, has not ended, or is given twice.
+    """
+    from fedraa.report import report as write
+
+    return write([Path(run) for run in runs], Path(out), theme=theme, landscape=landscape)
+
+
+def method(name: str) -> Method:
+    """The method of that name, as `fedraa methods` lists them, or the crossing "a+b"; ValueError says which there are.
+
+    It is a value, the choices of which it is made:
+
+        fedraa.method("fed-raa").schedule
+    """
+    return find(name)
+
+
+def _changed(experiment: Experiment | None, fields: Mapping[str, object]) -> Experiment:
+    """The experiment (default: that of all defaults) with these fields; ValueError for what they do not take."""
+    if experiment is not None and not fields:
+        return experiment
+    check_names(fields, Experiment.model_fields, "experiment")
+    return Experiment(**({} if experiment is None else dict(experiment)) | dict(fields))
 
 
 def _callbacks(given: Callbacks) -> CallbackList:

@@ -35,7 +35,7 @@ from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.signals import interruptible, terminable, uninterrupted
 from fedraa.errors import CallbackRaised, RunFailed, ShardDied
 from fedraa.rundir.checkpoint import newest_first
-from fedraa.rundir.history import CHECKPOINTS
+from fedraa.rundir.layout import CHECKPOINTS
 from fedraa.rundir.lock import this_process
 
 LISTEN_SECONDS = 0.2  # that events may gather at the server where the run waits for no answer

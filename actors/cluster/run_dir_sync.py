@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedraa.rundir.files import PARTIAL, replacing
-from fedraa.rundir.history import EVALS, EVENTS, SUMMARY
+from fedraa.rundir.layout import EVALS, EVENTS, SUMMARY
 from fedraa.rundir.lock import WRITER, Hold, this_process
 
 GROWING = (EVENTS, EVALS)  # these are only ever appended to while a server lives

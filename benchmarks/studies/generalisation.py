@@ -9,7 +9,8 @@ from torch.nn import functional as F
 
 from benchmarks.studies.metrics import Metric
 from fedraa.engine.build import build
-from fedraa.rundir.history import MODEL, History
+from fedraa.rundir.history import History
+from fedraa.rundir.layout import MODEL
 
 BATCH = 1024
 MOST = 10_000  # training samples that are evaluated, an even choice of all

@@ -11,9 +11,10 @@ import pandas as pd
 from rich import box
 from rich.table import Table
 
+from fedraa.api import compare
 from fedraa.cli.display import say, show
 from fedraa.config.experiment import Experiment
-from fedraa.report.compare import compare, mean_std, mean_time
+from fedraa.report.compare import mean_std, mean_time
 
 RESULTS = Path(__file__).parents[1] / "results" / "paper004.csv"
 TARGET = 0.93

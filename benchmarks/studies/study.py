@@ -28,7 +28,8 @@ from fedraa.config.experiment import Experiment
 from fedraa.engine.description import commit
 from fedraa.errors import RunFailed
 from fedraa.methods.resolve import resolve
-from fedraa.rundir.history import CONFIG, SUMMARY, History
+from fedraa.rundir.history import History
+from fedraa.rundir.layout import CONFIG, SUMMARY
 
 SEEDS = (0, 1, 2)
 

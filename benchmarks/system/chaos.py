@@ -38,7 +38,8 @@ from fedraa.messages import Task, Update
 from fedraa.methods.catalog import METHODS
 from fedraa.rundir.checkpoint import newest_first, read
 from fedraa.rundir.files import replacing
-from fedraa.rundir.history import CHECKPOINTS, EVENTS, SUMMARY, History
+from fedraa.rundir.history import History
+from fedraa.rundir.layout import CHECKPOINTS, EVENTS, SUMMARY
 from fedraa.server.async_rules import Buffer
 
 SEED = 0

@@ -1,6 +1,6 @@
 """The command line: typed flags from the typed configuration, one sentence for every mistake."""
 
-import re
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Literal
 
 import tyro
-from tyro import _errors
 
+from fedraa.cli.parse import Command, parse
 from fedraa.config.experiment import Experiment
 
-_UNION = re.compile(r"no type matching (?P<allowed>.+) could be instantiated from (?P<given>.+)\.")  # tyro's words
+LIMITS = ("updates", "rounds", "time", "target_accuracy")
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,8 @@ class Run:
     callbacks: tuple[str, ...] = ()
     """Who is told what happens, and may end the run: early-stopping(patience=3), csv(path='evals.csv'), tensorboard,
     wandb, or an own one as package.module:Name. They are no part of what a run is: give them again to resume it."""
+    config: Path | None = None
+    """A .toml file of flags, local_epochs = 5 for --local-epochs 5; flags given here win."""
 
     def __call__(self) -> None:
         from fedraa.api import run
@@ -35,10 +37,18 @@ class Run:
 
 @dataclass(frozen=True)
 class Resume:
-    """Go on with an interrupted or killed run, from its last checkpoint."""
+    """Go on with an interrupted or killed run, from its last checkpoint; or with any run for longer, by a limit."""
 
     run: tyro.conf.Positional[Path]
     """A run directory."""
+    updates: int | None = None
+    """End after so many server updates instead, more than before."""
+    rounds: int | None = None
+    """End after so many rounds instead, more than before."""
+    time: float | None = None
+    """End at this time on the run's clock instead, later than before."""
+    target_accuracy: float | None = None
+    """End when the test accuracy reaches this instead, a higher one than before."""
     quiet: bool = False
     """No progress, no table."""
     callbacks: tuple[str, ...] = ()
@@ -49,7 +59,8 @@ class Resume:
         from fedraa.api import resume
         from fedraa.cli.display import closing_table
 
-        history = resume(self.run, callbacks=_with_bar(self.callbacks, quiet=self.quiet))
+        limits = {name: value for name in LIMITS if (value := getattr(self, name)) is not None}
+        history = resume(self.run, callbacks=_with_bar(self.callbacks, quiet=self.quiet), **limits)
         if not self.quiet:
             closing_table(history)
 
@@ -68,9 +79,11 @@ class Compare:
     experiment: tyro.conf.OmitArgPrefixes[Experiment]
     seeds: tuple[int, ...] = (0,)
     """One run per method and seed."""
+    config: Path | None = None
+    """A .toml file of flags, local_epochs = 5 for --local-epochs 5; flags given here win."""
 
     def __call__(self) -> None:
-        from fedraa.report.compare import compare
+        from fedraa.cli.compare import compare
 
         compare(self.methods, self.seeds, self.experiment)
 
@@ -93,6 +106,8 @@ class Plan:
     """What a run will cost, before it is run: costs, delay bound, feasible sets, memory, time."""
 
     experiment: tyro.conf.OmitArgPrefixes[Experiment]
+    config: Path | None = None
+    """A .toml file of flags, local_epochs = 5 for --local-epochs 5; flags given here win."""
 
     def __call__(self) -> None:
         from fedraa.cli.plan import plan
@@ -193,7 +208,8 @@ class Stop:
 
     def __call__(self) -> None:
         if self.address is None:
-            from fedraa.rundir.history import EVENTS, History
+            from fedraa.rundir.history import History
+            from fedraa.rundir.layout import EVENTS
             from fedraa.rundir.lock import interrupt
 
             interrupt(self.run, History(self.run).directory / EVENTS)
@@ -240,7 +256,7 @@ class Fetch:
         fetch(self.run, self.node, self.address, self.out)
 
 
-COMMANDS: dict[str, Callable[..., Callable[[], None]]] = {
+COMMANDS: dict[str, Callable[..., Command]] = {
     "run": Run,
     "resume": Resume,
     "compare": Compare,
@@ -257,7 +273,12 @@ COMMANDS: dict[str, Callable[..., Callable[[], None]]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Does what the arguments (default: the process's own) ask for; returns the exit code."""
+    """Does what the arguments (default: the process's own) ask for; returns the exit code.
+
+    Parts of the user's own are imported from the current directory first, as `python -m fedraa` would.
+    """
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.insert(0, here)
     return exit_code(lambda: _parse(sys.argv[1:] if arguments is None else arguments)())
 
 
@@ -291,40 +312,8 @@ def _failures() -> tuple[type[Exception], ...]:
     return RunFailed, Inconsistent
 
 
-def _parse(arguments: Sequence[str]) -> Callable[[], None]:
-    with _errors.on_parse_error(_one_sentence):
-        return tyro.extras.subcommand_cli_from_dict(  # type: ignore[no-any-return]  # tyro knows no better
-            COMMANDS, args=list(arguments), prog="fedraa", description=__doc__
-        )
-
-
-def _one_sentence(event: _errors.ParseErrorEvent) -> None:
-    """Turns tyro's error boxes into sentences; what is not known here is left to tyro."""
-    match event:
-        case _errors.UnrecognizedArgs(tokens=tokens):
-            what = "flag" if tokens[0].startswith("-") else "command"
-            raise ValueError(f"{tokens[0]}: there is no such {what}; see {event.prog} --help")
-        case _errors.InvalidChoice(argument=argument, value=value, choices=choices):
-            raise ValueError(f"{_flag(argument)}: got {value!r}; choose one of {', '.join(choices)}")
-        case _errors.BadValue(argument=argument, offending_value=value):
-            given = "no value" if value is None else repr(value)
-            raise ValueError(f"{_flag(argument)}: got {given}, but takes {argument.lowered.metavar}")
-        case _errors.InstantiationFailure(argument=None, message=message):
-            raise ValueError(message)
-        case _errors.InstantiationFailure(argument=argument, message=message):
-            if union := _UNION.match(message):
-                raise ValueError(f"{_flag(argument)}: got {union['given']}, but takes {union['allowed']}")
-            raise ValueError(f"{_flag(argument)}: {message.splitlines()[0]}")
-        case _errors.MissingSubcommand(found_token=token):
-            given = "no command" if token is None else repr(token)
-            raise ValueError(f"got {given}; choose one of {', '.join(COMMANDS)}")
-        case _errors.MissingArgs(missing_arguments=missing):
-            raise ValueError(f"{_flag(missing[0].arg)}: missing; see {event.prog} --help")
-
-
-def _flag(argument: "tyro._arguments.ArgumentDefinition | None") -> str:
-    assert argument is not None
-    return argument.lowered.name_or_flags[0].lstrip("-").rpartition(".")[2].replace("-", "_")
+def _parse(arguments: Sequence[str]) -> Command:
+    return parse(COMMANDS, arguments, __doc__)
 
 
 if __name__ == "__main__":

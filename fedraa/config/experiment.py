@@ -1,5 +1,6 @@
 """What one run is: typed, validated on construction, saved with its results."""
 
+import os
 import re
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,6 +19,8 @@ from pydantic import (
 from pydantic_core.core_schema import ValidationInfo
 
 from fedraa.components import is_path, text_of
+from fedraa.config.document import document
+from fedraa.config.file import read_values
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
@@ -44,7 +47,7 @@ class Experiment(BaseModel):
     Fields that default to None take the method's own value, or none.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True)
 
     method: Component = "fed-raa"
     """A named method, see `fedraa methods`, a crossing a+b, or a Method."""
@@ -214,6 +217,18 @@ class Experiment(BaseModel):
         except ValidationError as error:
             raise ValueError(_one_sentence(error)) from None
 
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> Self:
+        """The experiment that a TOML file describes, its keys the fields; a component is text or a table with `kind`.
+
+        Raises ValueError, one sentence: the file, the field, the value and what is allowed.
+        """
+        values = read_values(path, cls.model_fields)
+        try:
+            return cls(**values)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
     @field_validator(*NAMES)
     @classmethod
     def _known(cls, value: object, info: ValidationInfo) -> object:
@@ -261,6 +276,9 @@ class Experiment(BaseModel):
         total = sum(group.workers for group in groups)
         if self.workers not in (None, total):
             raise ValueError(f"workers: {self.workers} does not match the {total} of resources; give one of the two")
+
+
+document(Experiment)
 
 
 def _list(values: tuple[float, ...]) -> str:

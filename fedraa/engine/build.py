@@ -26,6 +26,7 @@ def build(experiment: Experiment, model: nn.Module | None = None, dataset: Datas
     `model` and `dataset` are the user's own, in place of the named ones.
     """
     method = resolve(experiment)
+    given = tuple(name for name, own in (("model", model), ("dataset", dataset)) if own is not None)
     fleet = make_fleet(experiment.capabilities, experiment.clients, units=experiment.units, seed=experiment.seed)
     timing, metrics = _timing(experiment), make_metrics(experiment.metrics)
     if dataset is not None and experiment.data_on_nodes:
@@ -61,6 +62,7 @@ def build(experiment: Experiment, model: nn.Module | None = None, dataset: Datas
         labels_held(data, dataset.classes),
         timing,
         metrics,
+        given,
     )
     preflight(spec)
     return spec

@@ -17,6 +17,7 @@ from fedraa.devices.fleet import COLUMNS, Floats
 from fedraa.engine.loop import ASIDE
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Vector
+from fedraa.rundir.schema import FORMAT
 from fedraa.submodels.indices import owners
 
 PACKAGES = ("fedraa", "numpy", "ray", "torch")
@@ -40,7 +41,9 @@ def describe(spec: RunSpec, evaluations_are_waited_for: bool = False) -> dict[st
     """
     fleet, traced = spec.fleet, spec.traced
     return {
+        "format": FORMAT,
         "experiment": spec.experiment.model_dump(mode="json"),
+        "given": list(spec.given),
         "method": {
             axis: describe_component(getattr(spec.method, axis)) for axis in ("submodel", "local", "update", "schedule")
         },

@@ -20,7 +20,7 @@ from fedraa.engine.announcer import Announcer
 from fedraa.engine.executor import Executor, PendingEvaluation
 from fedraa.errors import RunFailed
 from fedraa.messages import Fault, State, Task, Update
-from fedraa.rundir.history import EventLog
+from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.profile import Stopwatch
 from fedraa.server.base import Server
 from fedraa.server.validation import refuse
@@ -76,7 +76,8 @@ class Loop:
         """How many evaluations may be under way while the run goes on; 0: each is waited for."""
         self.by: str | None = None
         """Who asked to end the run, before a limit did."""
-        self._over = False  # a limit has ended the run
+        self.ending = False
+        """Whether a limit or a callback has ended the run, and only the rest is left to do."""
         self._now = 0.0
         self._started = time.monotonic()
         self._tasks: dict[int, tuple[Task, float]] = {}
@@ -111,7 +112,6 @@ class Loop:
             "accuracy": self._accuracy,
             "heard": self._announcer.heard,
             "by": self.by,
-            "over": self._over,
             "time_to_target": self.time_to_target,
             "server_time": dict(self.server_time.seconds),
             "worker_time": dict(self.worker_time.seconds),
@@ -130,20 +130,27 @@ class Loop:
             self._pending.append(_Evaluating(one["step"], one["t"], self.executor.evaluate(one["params"])))
         self._evaluated, self._saved = state["evaluated"], state["saved"]
         self._accuracy, self.time_to_target = state["accuracy"], state["time_to_target"]
-        self.by, self._over = state.get("by"), state.get("over", False)  # older checkpoints have neither
+        self.by = state.get("by")  # which older checkpoints do not have
+        target = self._limits.accuracy
+        if target is None or (self._accuracy is not None and self._accuracy < target):
+            self.time_to_target = None  # it was reached when it was lower
         self.server_time.seconds.update(state["server_time"])
         self.worker_time.seconds.update(state["worker_time"])
 
     def run(self) -> str | None:
         """Runs to the end; returns what ended it (steps, time, accuracy or callback), or None if it was stopped.
 
-        Raises CallbackRaised when a callback has failed, between two moves.
+        Either way the state to go on from is saved: that of a run which has ended is as it was before anything was
+        done for its end, so that a longer run goes on as if it had been so long from the start. Raises CallbackRaised
+        when a callback has failed, between two moves.
         """
         reason = None
         self._tell()
         while reason is None and not self._stop.is_set():
             reason = self._move()
             self._tell()
+        if reason is None and not self.ending:
+            self._save()
         return reason
 
     @property
@@ -153,7 +160,8 @@ class Loop:
     def _move(self) -> str | None:
         """Do what is next; returns what has ended the run once all is done."""
         reason, step = self._ended(), self.server.step
-        self._over = reason is not None
+        if reason is not None and not self.ending:
+            self._begin_end(reason)
         if self._evaluated != step and (reason is not None or step % self._eval_every == 0):
             with self.server_time.on("evaluate"):
                 if len(self._pending) < max(1, self.aside) or self._collect(POLL):
@@ -179,7 +187,7 @@ class Loop:
 
     def _tell(self) -> None:
         asking = self._announcer.tell()
-        if self.by is None and not self._over:
+        if self.by is None and not self.ending:
             self.by = asking
 
     def _report(self, mixed: float) -> None:
@@ -211,10 +219,14 @@ class Loop:
         limit = self._limits.time
         if limit is None or (not self._wall and self._waiting):
             return False
-        if (self._clock() if self._wall else self._due[0][0]) <= limit:
-            return False
-        self._now = max(self._now, limit)
-        return True
+        return (self._clock() if self._wall else self._due[0][0]) > limit
+
+    def _begin_end(self, reason: str) -> None:
+        with self.server_time.on("save"):
+            self._save()
+        self.ending = True
+        if reason == "time" and self._limits.time is not None:
+            self._now = max(self._now, self._limits.time)
 
     def _offer(self) -> None:
         task = self.server.assign(self._waiting[0], self._now)

@@ -47,6 +47,8 @@ class RunSpec:
     labels_held: npt.NDArray[np.bool_]
     timing: Timing
     metrics: tuple[NamedMetric, ...] = ()
+    given: tuple[str, ...] = ()
+    """Which of model and dataset the user gave as objects, in place of the named ones."""
 
     @cached_property
     def submodels(self) -> list[Submodel]:

@@ -15,8 +15,10 @@ from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import CallbackRaised
 from fedraa.messages import State
 from fedraa.rundir.checkpoint import load_latest, save
+from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.files import replacing, write_text
-from fedraa.rundir.history import CHECKPOINTS, CONFIG, MODEL, SUMMARY, EventLog, History
+from fedraa.rundir.history import History
+from fedraa.rundir.layout import CHECKPOINTS, CONFIG, MODEL, SUMMARY
 from fedraa.rundir.profile import PROFILE, Spent
 from fedraa.rundir.summary import summarise
 from fedraa.server.storage.store import Store
@@ -76,7 +78,6 @@ class RunSession:
                 return True
             self._begin(resume)
             if (reason := self._run()) is None:
-                self._save()
                 return False
             self._finish(reason)
             self._announcer.tell()
@@ -88,7 +89,8 @@ class RunSession:
         try:
             return self._loop.run()
         except CallbackRaised:
-            self._save()
+            if not self._loop.ending:
+                self._save()
             raise
 
     def _begin(self, resume: bool) -> None:
@@ -96,7 +98,8 @@ class RunSession:
         if state is None and not (self._directory / CONFIG).exists():  # so early may a server have died
             description = self._description or describe(self._spec, self._announcer.waits_for_evaluations)
             write_text(self._directory / CONFIG, json.dumps(description, indent=2) + "\n")
-        self._loop.aside = recorded_aside(History(self._directory).config, self._loop.aside)
+        config = History(self._directory).config
+        self._loop.aside = recorded_aside(config, self._loop.aside)
         if state is not None:
             self._loop.restore(state)
             self._tell_the_past(state.get("heard"))

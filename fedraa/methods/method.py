@@ -107,11 +107,18 @@ class Method:
                 value = SEAMS[flag].make(flags[flag]) if flag in SEAMS else flags[flag]
                 path = method.path(flag)
                 if path is None:
-                    raise ValueError(f"{flag}: {flags[flag]} means nothing to {name}; leave it out")
+                    raise ValueError(
+                        f"{flag}: {flags[flag]} means nothing to {name}; {method._instead(flag, flags[flag])}"
+                    )
                 method = _replaced(method, path.split("."), value)
         if unknown := flags.keys() - FLAGS.keys():
             raise ValueError(f"{min(unknown)}: no choice of a method; takes {', '.join(FLAGS)}")
         return method
+
+    def _instead(self, flag: str, value: object) -> str:
+        """What to do about a flag that the method does not know."""
+        steps, other = ("updates", "rounds") if self.asynchronous else ("rounds", "updates")
+        return f"{self.name} counts {steps}: --{steps} {value}" if flag == other else "leave it out"
 
     def path(self, flag: str) -> str | None:
         """Where the value is that the flag replaces; None if the method has no such value."""

@@ -8,7 +8,8 @@ from fedraa.replay.audit import Audit
 from fedraa.replay.line import read
 from fedraa.replay.outcome import check_model, check_summary
 from fedraa.replay.rules import Rules
-from fedraa.rundir.history import CONFIG, SUMMARY, History
+from fedraa.rundir.history import History
+from fedraa.rundir.layout import CONFIG, SUMMARY
 
 __all__ = ["replay"]
 

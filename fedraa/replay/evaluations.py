@@ -8,7 +8,8 @@ from fedraa.engine.loop import ASIDE
 from fedraa.errors import Inconsistent
 from fedraa.replay.line import Line
 from fedraa.replay.rules import Rules
-from fedraa.rundir.history import EVAL_COLUMNS, EVALS
+from fedraa.rundir.event_log import EVAL_COLUMNS
+from fedraa.rundir.layout import EVALS
 
 
 class Evaluations:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from fedraa.errors import Inconsistent
-from fedraa.rundir.history import EVENTS
+from fedraa.rundir.layout import EVENTS
 
 
 @dataclass(frozen=True)

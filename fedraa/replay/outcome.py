@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 
 from fedraa.errors import Inconsistent
-from fedraa.rundir.history import MODEL, SUMMARY, History
+from fedraa.rundir.history import History
+from fedraa.rundir.layout import MODEL, SUMMARY
 from fedraa.rundir.summary import summarise
 
 

@@ -17,7 +17,8 @@ from fedraa.config.experiment import Experiment
 from fedraa.devices.availability import Availability, Timing
 from fedraa.devices.costs import CostModel
 from fedraa.devices.fleet import COLUMNS, Fleet
-from fedraa.rundir.history import CONFIG, EVENTS
+from fedraa.rundir.layout import CONFIG, EVENTS
+from fedraa.rundir.schema import read_config
 from fedraa.server.auxiliary.state import AUXILIARIES
 from fedraa.server.participation import PARTICIPATION, draw_cohort
 from fedraa.server.schedule import SCHEDULER
@@ -100,7 +101,7 @@ class Rules:
         """Raises ValueError if the configuration is not that of a run."""
         path = directory / CONFIG
         try:
-            described = _Described.model_validate_json(path.read_text(encoding="utf-8"))
+            described = _Described.model_validate(read_config(path))
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             where = ".".join(map(str, first["loc"])) or "it"

@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 from fedraa.client import choose_device
 from fedraa.engine.build import build
-from fedraa.rundir.history import MODEL, History
+from fedraa.rundir.history import History
+from fedraa.rundir.layout import MODEL
 
 Floats = npt.NDArray[np.float64]
 

@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from fedraa.config.experiment import Experiment
-from fedraa.rundir.history import CONFIG, History
+from fedraa.rundir.history import History
+from fedraa.rundir.layout import CONFIG
 
 # What two runs of one group may differ in.
 PER_RUN = {"seed", "out", "quiet", "address"}

@@ -17,19 +17,22 @@ import numpy.typing as npt
 from fedraa.errors import Damaged
 from fedraa.messages import State
 from fedraa.rundir.files import PARTIAL, replacing
+from fedraa.rundir.schema import FORMAT, check_format
+from fedraa.rundir.upgrade import upgrade_state
 
 MAGIC = b"fedraa checkpoint 1\n"
 LENGTH, DIGEST = 8, 32  # bytes
 SUFFIX = ".ckpt"
 KEPT = 2  # the newest, and the one before in case that one is damaged
 ARRAY = "$array"
+FORMAT_KEY = "format"  # beside what the state itself has; without it a checkpoint is of format 1
 
 
 def save(directory: Path, step: int, state: State) -> None:
-    """Write `directory`/STEP.ckpt and drop all but the `KEPT` newest."""
+    """Write `directory`/STEP.ckpt, with the format that it has, and drop all but the `KEPT` newest."""
     directory.mkdir(exist_ok=True)
     with replacing(directory / f"{step:08d}{SUFFIX}") as stream:
-        write(stream, state)
+        write(stream, {FORMAT_KEY: FORMAT} | state)
     for old in newest_first(directory)[KEPT:]:
         old.unlink()
 
@@ -37,7 +40,8 @@ def save(directory: Path, step: int, state: State) -> None:
 def load_latest(directory: Path, usable: Callable[[State], bool]) -> State | None:
     """The newest checkpoint that is whole and `usable`; newer files, which are neither, are deleted.
 
-    None if no checkpoint was ever written. Raises ValueError if there are some and none will do.
+    Those of an older format are upgraded. None if no checkpoint was ever written. Raises ValueError if there are some
+    and none will do, or one is of a newer format.
     """
     paths = newest_first(directory)
     wrong = []
@@ -47,6 +51,9 @@ def load_latest(directory: Path, usable: Callable[[State], bool]) -> State | Non
         except Damaged as error:
             wrong.append(f"{path.name} {error}")
             continue
+        check_format(path, format := state.pop(FORMAT_KEY, 1))
+        if format == 1:
+            state = upgrade_state(state)
         if usable(state):
             for bad in (*paths[: len(wrong)], *directory.glob("*" + PARTIAL)):
                 bad.unlink()

@@ -1,143 +1,92 @@
-"""The event log: append-only JSON lines, and the tables read from it."""
+"""A run, read from its directory."""
 
+import csv
 import json
-import math
 import os
-import time
-from collections.abc import Callable, Mapping, Sequence
-from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedraa.config.experiment import Experiment
-from fedraa.messages import Evaluation, State
-from fedraa.rundir.lock import Hold, this_process
+from fedraa.rundir.layout import CONFIG, EVALS, EVENTS, SUMMARY
+from fedraa.rundir.lock import is_written
+from fedraa.rundir.schema import read_config
 
 if TYPE_CHECKING:
     import pandas as pd
 
-EVENTS, EVALS, CONFIG, SUMMARY, MODEL = "events.jsonl", "evals.csv", "config.json", "summary.json", "model.pt"
-CHECKPOINTS = "checkpoints"
-CONFIG_PARTS = ("experiment", "method", "resolved", "versions")
-EVAL_COLUMNS = ("step", "t", "wall", "accuracy", "loss", "client_mean", "client_std", "client_worst")
-
-
-class EventLog:
-    """Writes a run's events and evaluations, each line written through as it comes; the only writer of a run.
-
-    Every event has `seq`, `kind`, `t` (seconds on the run's clock) and `wall` (real seconds since the start, less
-    those between an interruption and the resumption).
-    """
-
-    def __init__(
-        self,
-        directory: Path,
-        driver: str | None = None,
-        on_line: Callable[[Mapping[str, object]], None] | None = None,
-    ) -> None:
-        """`driver` is the process that Ctrl-C stops (default: this one); `on_line` gets every line that is written.
-
-        Raises ValueError if another process goes on writing this run.
-        """
-        self._on_line = on_line
-        self._events = (directory / EVENTS).open("ab", buffering=0)
-        self._evals = (directory / EVALS).open("ab", buffering=0)
-        try:
-            self._hold = Hold(directory, self._events, driver or this_process())
-        except ValueError:
-            self._close()
-            raise
-        self._started = time.monotonic()
-        self._seq = 0
-
-    @property
-    def wall(self) -> float:
-        return time.monotonic() - self._started
-
-    def begin(self, metrics: Sequence[str] = ()) -> None:
-        """Start an empty log; `metrics` are the names of the user's own, columns after ours."""
-        self._events.truncate(0)
-        self._evals.truncate(0)
-        self._evals.write((",".join((*EVAL_COLUMNS, *metrics)) + "\n").encode())
-
-    def state(self) -> State:
-        """Where the log stands."""
-        return {"events": _size(self._events), "evals": _size(self._evals), "seq": self._seq, "wall": self.wall}
-
-    def holds(self, state: State) -> bool:
-        """Whether the log still has all that it had then."""
-        return bool(_size(self._events) >= state["events"] and _size(self._evals) >= state["evals"])
-
-    def restore(self, state: State) -> None:
-        """Cut the log back to where it stood then: what came later, torn or whole, comes again."""
-        self._events.truncate(state["events"])
-        self._evals.truncate(state["evals"])
-        self._seq = state["seq"]
-        self._started = time.monotonic() - state["wall"]
-
-    def record(self, kind: str, t: float, /, **fields: object) -> None:
-        line = {"seq": self._seq, "kind": kind, "t": t, "wall": round(self.wall, 6), **fields}
-        self._events.write((json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n").encode())
-        self._seq += 1
-        if self._on_line is not None:
-            self._on_line(line)
-
-    def evaluated(self, step: int, t: float, result: Evaluation) -> None:
-        """An `eval` event and its row in evals.csv.
-
-        A figure that is not finite is null in the one, inf or nan in the other.
-        """
-        figures = result.figures
-        finite = {name: value if math.isfinite(value) else None for name, value in figures.items()}
-        self.record("eval", t, step=step, **finite)
-        row = [step, t, round(self.wall, 6), *figures.values()]
-        self._evals.write((",".join(map(repr, row)) + "\n").encode())
-
-    def sync(self) -> None:
-        """All lines so far, on the disk for good."""
-        os.fsync(self._events.fileno())
-        os.fsync(self._evals.fileno())
-
-    def close(self) -> None:
-        self._hold.release()
-        self._close()
-
-    def _close(self) -> None:
-        self._events.close()
-        self._evals.close()
-
-
-def _size(stream: FileIO) -> int:
-    return os.fstat(stream.fileno()).st_size
-
 
 class History:
-    """A finished (or interrupted) run, read from its directory."""
+    """A run, read from its directory: `events`, `evals`, `summary`, `config`, `experiment`.
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    Everything is read anew when it is asked for, so it can follow a run that another process is writing.
+
+        history = fedraa.History("runs/fed-raa-digits-0")
+        history.evals.plot("t", "accuracy")
+        commits = history.events.query("kind == 'commit'")
+
+    `t` is the time on the run's clock: modelled on the virtual clock, in time units (1 is five local epochs of the full
+    model over an average shard on a device of compute 1) or, with physical units, in seconds; real seconds on the wall
+    clock. `wall` is always real seconds since the start, less interruptions. Accuracies are shares, 0 to 1.
+
+    `events`, one row per event in the order of the log; what another kind has is NaN. All have `seq` (0, 1, ...),
+    `kind`, `t` and `wall`; then, by kind:
+
+    dispatch    a client is given a task: `task` (its number), `client`, `fragment` (or the label of its submodel),
+                `version` (of that fragment, as sent: updates so far; the round, in rounds), `step` (updates of the
+                whole server so far), `cost` (duration expected, on the clock), `feasible` (fragments that the scheduler
+                may choose), `counts` (updates per fragment that it chose by), `bytes_down`
+    commit      its update is in the model: `task`, `client`, `fragment`, `base_version` (as sent), `version` (now),
+                `staleness` (updates of this fragment since it was sent), `global_staleness` (of any), `mix` (weight of
+                the update), `bytes_up`, `samples` (of the client), `flops` (of the task), `train_loss` (mean over it)
+    round       a synchronous round is closed: `round` (0, 1, ...), `clients` (that took part), `coverage_min` and
+                `coverage_max` (clients per coordinate of the model), `uncovered` (coordinates that nobody trained),
+                `coverage_min_trained` (the minimum over those that somebody did), `longest_untrained` (rounds),
+                `drift` (root mean square distance of the clients' models from what they were sent)
+    eval        the full model on the test set: `step` and the columns of `evals`; a loss that is not finite is NaN
+    fault       something failed: `task` and `worker` (NaN if none), `what`, `action` (retry, give up, none)
+    checkpoint  with a given `checkpoint_every`: `step`
+    end         `reason` (steps, time or accuracy), `step`, `model_sha256`
+
+    `evals`, one row per evaluation: `step` (server updates, or rounds), `t` (of the model, not of the result), `wall`,
+    `accuracy` and `loss` (mean cross-entropy, nats) on the whole test set, `client_mean`, `client_std`, `client_worst`
+    of the accuracies on the clients' own shares of it; further metrics have a column each.
+
+    Raises ValueError, one sentence, for what is no run directory, or is damaged.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = Path(directory)
         for name in (CONFIG, EVENTS, EVALS):
-            if not (directory / name).is_file():
-                raise ValueError(f"run: {directory} is not a run directory; it has no {name}")
+            if not (self.directory / name).is_file():
+                raise ValueError(f"run: {self.directory} is not a run directory; it has no {name}")
+
+    def __repr__(self) -> str:
+        flags = self.config["experiment"]
+        parts = [f"{flags['method']} on {flags['dataset']}", self.state]
+        if (last := self._last_eval()) is not None:
+            parts.append(f"step {last['step']}, accuracy {float(last['accuracy']):.4f}")
+        return f"<History of {self.directory}: {', '.join(parts)}>"
+
+    @property
+    def state(self) -> str:
+        """`running` (another process is writing it), `interrupted`, or `ended by` steps, time or accuracy."""
+        if (self.directory / SUMMARY).exists():
+            return f"ended by {self.summary['reason']}"
+        return "running" if is_written(self.directory / EVENTS) else "interrupted"
 
     @property
     def config(self) -> dict[str, Any]:
-        """The whole resolved configuration; ValueError if the file holds none."""
-        path = self.directory / CONFIG
-        try:
-            config = json.loads(path.read_text())
-        except ValueError as error:
-            raise ValueError(f"run: {path} is not JSON: {error}") from None
-        if not isinstance(config, dict) or not all(isinstance(config.get(key), dict) for key in CONFIG_PARTS):
-            raise ValueError(f"run: {path} is not a run's configuration; it lacks one of {', '.join(CONFIG_PARTS)}")
-        return config
+        """config.json, the whole resolved configuration, with the names of today; ValueError if the file holds none."""
+        return read_config(self.directory / CONFIG)
 
     @property
     def experiment(self) -> Experiment:
+        """What was asked for; ValueError if this version knows no such experiment."""
         return Experiment(**self.config["experiment"])
 
     @property
     def summary(self) -> dict[str, object]:
+        """Totals of a run that has ended, as in summary.json; ValueError if it has not."""
         path = self.directory / SUMMARY
         if not path.is_file():
             raise ValueError(f"run: {self.directory} has no {SUMMARY}; the run has not ended")
@@ -145,13 +94,14 @@ class History:
 
     @property
     def events(self) -> "pd.DataFrame":
-        """One row per event; columns of other kinds are NaN."""
+        """One row per event, its columns as told above; columns of other kinds are NaN."""
         import pandas as pd  # here and below: it is slow to import, and workers do without
 
         return pd.DataFrame(self.lines())
 
     @property
     def evals(self) -> "pd.DataFrame":
+        """One row per evaluation, its columns as told above; empty before the first."""
         import pandas as pd
 
         return pd.read_csv(self.directory / EVALS)
@@ -169,3 +119,8 @@ class History:
                     raise ValueError(f"events: line {number} of {self.directory / EVENTS} is not an event")
                 lines.append(line)
         return lines
+
+    def _last_eval(self) -> dict[str, str] | None:
+        with (self.directory / EVALS).open(newline="", encoding="utf-8") as table:
+            rows = [row for row in csv.DictReader(table) if row["accuracy"]]
+        return rows[-1] if rows else None

@@ -5,8 +5,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedraa.rundir.history import CONFIG, EVALS, EVENTS, SUMMARY, History
-from fedraa.rundir.lock import is_written
+from fedraa.rundir.history import History
+from fedraa.rundir.layout import CONFIG, EVALS, EVENTS
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,7 @@ def status(directory: Path) -> Status:
             faults += line["kind"] == "fault"
     with (directory / EVALS).open(newline="") as table:
         accuracies = [float(row["accuracy"]) for row in csv.DictReader(table) if row["accuracy"]]
-    if (directory / SUMMARY).exists():
-        state = f"ended by {history.summary['reason']}"
-    else:
-        state = "running" if is_written(directory / EVENTS) else "interrupted"
-    return Status(str(directory), state, step, t, accuracies[-1] if accuracies else None, faults)
+    return Status(str(directory), history.state, step, t, accuracies[-1] if accuracies else None, faults)
 
 
 def runs_below(directory: Path) -> list[Path]:

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from fedraa.rundir.history import EVAL_COLUMNS, History
+from fedraa.rundir.event_log import EVAL_COLUMNS
+from fedraa.rundir.history import History
 
 
 def summarise(history: History) -> dict[str, object]:

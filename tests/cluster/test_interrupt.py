@@ -16,7 +16,8 @@ from benchmarks.system.processes import descendants, title
 from fedraa.api import run
 from fedraa.config.experiment import Experiment
 from fedraa.rundir.checkpoint import newest_first
-from fedraa.rundir.history import CHECKPOINTS, EVENTS, History
+from fedraa.rundir.history import History
+from fedraa.rundir.layout import CHECKPOINTS, EVENTS
 
 pytestmark = pytest.mark.cluster
 

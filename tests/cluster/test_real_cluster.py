@@ -12,7 +12,8 @@ from same_run import same
 from actors.cluster.metrics import NAMES
 from fedraa.api import run
 from fedraa.config.experiment import Experiment
-from fedraa.rundir.history import EVENTS, History
+from fedraa.rundir.history import History
+from fedraa.rundir.layout import EVENTS
 
 pytestmark = [pytest.mark.alone, pytest.mark.cluster, pytest.mark.xdist_group("three nodes")]
 

@@ -18,7 +18,8 @@ from fedraa.engine.build import build
 from fedraa.methods.catalog import METHODS
 from fedraa.methods.resolve import without_foreign_flags
 from fedraa.rundir.checkpoint import newest_first
-from fedraa.rundir.history import CHECKPOINTS, EVALS, EVENTS, History
+from fedraa.rundir.history import History
+from fedraa.rundir.layout import CHECKPOINTS, EVALS, EVENTS
 
 SMALL = {"engine": "local", "hidden": (8,), "clients": 4, "local_steps": 2, "checkpoint_every": 3, "seed": 5}
 
@@ -181,7 +182,9 @@ def test_what_cannot_be_resumed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not a run directory"):
         resume(tmp_path)
     run(experiment("fed-raa", tmp_path / "ended"))
-    with pytest.raises(ValueError, match=r"ended has ended; there is nothing to go on with$"):
+    with pytest.raises(
+        ValueError, match=r"ended has ended; there is nothing to go on with; make it longer by a larger --updates"
+    ):
         resume(tmp_path / "ended")
     killed(experiment("fed-raa", tmp_path / "killed"), 9)
     config = tmp_path / "killed" / "config.json"

@@ -9,9 +9,12 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+import fedraa
 from fedraa import Experiment
+from fedraa.cli.compare import summary_table
 from fedraa.cli.main import main
-from fedraa.report.compare import cells, mean_std, mean_time, summary_table
+from fedraa.report.cells import cells
+from fedraa.report.compare import mean_std, mean_time
 from fedraa.report.curves import spread
 
 
@@ -127,3 +130,18 @@ def test_nothing_is_written_when_one_cell_cannot_run(tmp_path: Path, capsys: pyt
     assert main(["compare", "fedavg", "scaffold", *flags]) == 2
     assert "breaks scaffold" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_from_python_it_returns_a_table_and_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = Experiment(clients=4, hidden=(8,), local_epochs=1, engine="local", out=tmp_path / "all")
+    frame = fedraa.compare(["fed-raa", "fedavg"], range(2), base, time=0.2)
+    assert list(zip(frame["method"], frame["seed"], strict=True)) == [
+        ("fed-raa", 0),
+        ("fed-raa", 1),
+        ("fedavg", 0),
+        ("fedavg", 1),
+    ]
+    assert (frame["time"] == 0.2).all()
+    assert frame.equals(pd.read_csv(tmp_path / "all" / "compare.csv").astype(frame.dtypes.to_dict()))
+    assert all(name in str(fedraa.compare.__doc__) for name in frame.columns)
+    assert capsys.readouterr() == ("", "")

@@ -21,7 +21,8 @@ from fedraa.engine.loop import Loop
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import RunFailed
 from fedraa.messages import Evaluation, Fault, Task, Update, Vector
-from fedraa.rundir.history import EVENTS, EventLog
+from fedraa.rundir.event_log import EventLog
+from fedraa.rundir.layout import EVENTS
 from fedraa.server.validation import refuse
 
 SIZE = 12

@@ -12,7 +12,7 @@ import pytest
 from fedraa.api import run
 from fedraa.cli.main import main
 from fedraa.config.experiment import Experiment
-from fedraa.rundir.history import EVENTS, SUMMARY
+from fedraa.rundir.layout import EVENTS, SUMMARY
 from fedraa.rundir.lock import WRITER, is_written
 from fedraa.rundir.status import Status, runs_below, status
 

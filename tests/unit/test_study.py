@@ -19,7 +19,8 @@ from benchmarks.studies.study import Cell, Claim, Finished, Study, execute, seed
 from benchmarks.studies.tables import caption, entries, findings, frame, grid, latex
 from fedraa.config.experiment import Experiment
 from fedraa.methods.resolve import resolve
-from fedraa.rundir.history import CONFIG, EVALS, EVENTS, SUMMARY, History
+from fedraa.rundir.history import History
+from fedraa.rundir.layout import CONFIG, EVALS, EVENTS, SUMMARY
 
 SPEED = Metric("steps", lambda history: 0.0, "less", ".1f")
 

@@ -1,0 +1,71 @@
+"""What `fedraa compare` shows: every run as it goes and as it ended, then one row per method."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+from rich import box
+from rich.table import Table
+
+from fedraa import api
+from fedraa.cli.display import quantity, say, show
+from fedraa.config.experiment import Experiment
+from fedraa.report.cells import DEFAULT_TIME
+from fedraa.report.compare import CELLS, FROM_SUMMARY, PER_CELL, PLOT, mean_std, mean_time, row
+from fedraa.rundir.history import History
+
+
+def compare(methods: Sequence[str], seeds: Sequence[int], experiment: Experiment) -> None:
+    """Run every method with every seed, and print what they came to, unless the experiment is quiet."""
+    directory = api.free_directory(experiment.model_copy(update={"method": "compare"}))
+    experiment = experiment.model_copy(update={"out": directory})
+    quiet = experiment.quiet
+    frame = api.compare(
+        methods, seeds, experiment, callbacks=() if quiet else ("progress-bar",), ended=None if quiet else _tell
+    )
+    if not experiment.quiet:
+        show(summary_table(frame, experiment))
+        say(f"runs, {CELLS} and {PLOT} are in {directory}")
+
+
+def _tell(history: History) -> None:
+    say(_line(row(history)))
+
+
+def _line(row: dict[str, object]) -> str:
+    return (
+        f"{row['method']} seed {row['seed']}: accuracy {row['accuracy']:.4f} at time {row['time']:.4g} "
+        f"after {row['steps']} steps, ended by {row['reason']}"
+    )
+
+
+def summary_table(frame: pd.DataFrame, experiment: Experiment) -> Table:
+    """One row per method: mean ± sample standard deviation over its seeds."""
+    seeds = frame["seed"].nunique()
+    target = experiment.target_accuracy
+    budget = " · ".join(
+        f"{name} {value:g}" for name in ("updates", "rounds", "time") if (value := getattr(experiment, name))
+    )
+    title = f"{experiment.dataset}: mean ± std over n = {seeds} seeds, budget {budget or f'time {DEFAULT_TIME:g}'}"
+    to_target = [] if target is None else [f"time to {target:g}", "ratio"]
+    table = Table(title=title, box=box.SIMPLE_HEAD)
+    table.add_column("method")
+    own = [name for name in frame.columns if name not in (*PER_CELL, *FROM_SUMMARY)]
+    for name in ("accuracy", "worst client", *own, *to_target, "time", "steps", "sent", "computed", "staleness"):
+        table.add_column(name, justify="right")
+    groups = {str(method): group for method, group in frame.groupby("method", sort=False)}
+    base = mean_time(next(iter(groups.values())))
+    for method, group in groups.items():
+        texts = [mean_std(group["accuracy"], ".4f"), mean_std(group["client_worst"], ".4f")]
+        texts += [mean_std(group[name], ".4g") for name in own]
+        if target is not None:
+            mean = mean_time(group)
+            reached = group["time_to_target"].notna().sum()
+            texts += [
+                f"reached in {reached} of {len(group)}" if mean is None else mean_std(group["time_to_target"], ".4g"),
+                "–" if mean is None or not base else f"{mean / base:.2f}",
+            ]
+        sent = quantity((group["bytes_down"] + group["bytes_up"]).mean(), "B")
+        staleness = f"{group['staleness_mean'].mean():.2f}, max {group['staleness_max'].max()}"
+        texts += [mean_std(group["time"], ".4g"), f"{group['steps'].mean():.4g}", sent]
+        table.add_row(method, *texts, quantity(group["flops"].mean(), "FLOP"), staleness)
+    return table

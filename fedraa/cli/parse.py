@@ -1,0 +1,102 @@
+"""From words to a command: typed flags over the values of a configuration file, one sentence for every mistake."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields
+from typing import Annotated, Any, Union
+
+import tyro
+from tyro import _errors  # private, and the only way to tyro's mistakes as values: pyproject.toml closes tyro's range
+
+from fedraa.config.experiment import Experiment
+from fedraa.config.file import meant
+
+Command = Callable[[], None]
+Commands = Mapping[str, Callable[..., Command]]
+_UNION = re.compile(r"no type matching (?P<allowed>.+) could be instantiated from (?P<given>.+)\.")  # tyro's words
+
+
+def parse(commands: Commands, arguments: Sequence[str], description: str | None) -> Command:
+    """The command that these words ask for; ValueError, one sentence, for a mistake in them."""
+
+    def mistake(event: _errors.ParseErrorEvent) -> None:
+        _one_sentence(event, commands, arguments)
+
+    name = arguments[0] if arguments else ""
+    path = _config(arguments) if "config" in _flags(commands, name) else None
+    several = tuple(
+        Annotated[
+            command,
+            tyro.conf.subcommand(each, prefix_name=False, **_defaults(command, path if each == name else None)),
+        ]
+        for each, command in commands.items()
+    )
+    one_of: Any = Union[several]  # noqa: UP007  # made as the program runs
+    with _errors.on_parse_error(mistake):
+        parsed: Command = tyro.cli(one_of, args=list(arguments), prog="fedraa", description=description)
+    return parsed
+
+
+def _config(arguments: Sequence[str]) -> str | None:
+    """The configuration file that was given."""
+    for word, value in zip(arguments, [*arguments[1:], None], strict=True):
+        flag, equals, rest = word.partition("=")
+        if flag == "--config":
+            return rest if equals else value
+    return None
+
+
+def _defaults(command: Callable[..., Command], path: str | None) -> dict[str, Any]:
+    """The command as it is without flags, where a configuration file says so."""
+    if path is None:
+        return {}
+    rest = {
+        item.name: tyro.MISSING if item.default is MISSING else item.default
+        for item in fields(command)  # type: ignore[arg-type]  # commands are dataclasses
+    }
+    return {"default": command(**rest | {"experiment": Experiment.from_file(path)})}
+
+
+def _flags(commands: Commands, name: str) -> list[str]:
+    """The flags of a command as fields are called."""
+    own = [item.name for item in fields(commands[name])] if name in commands else []  # type: ignore[arg-type]
+    return [*own, *(Experiment.model_fields if "experiment" in own else ())]
+
+
+def _one_sentence(event: _errors.ParseErrorEvent, commands: Commands, arguments: Sequence[str]) -> None:
+    """Turns tyro's error boxes into sentences; what is not known here is left to tyro."""
+    match event:
+        case _errors.UnrecognizedArgs(tokens=tokens):
+            raise ValueError(_unknown(tokens[0], commands, arguments))
+        case _errors.InvalidChoice(argument=argument, value=value, choices=choices):
+            raise ValueError(f"{_flag(argument)}: got {value!r}; choose one of {', '.join(choices)}")
+        case _errors.BadValue(argument=argument, offending_value=value):
+            given = "no value" if value is None else repr(value)
+            raise ValueError(f"{_flag(argument)}: got {given}, but takes {argument.lowered.metavar}")
+        case _errors.InstantiationFailure(argument=None, message=message):
+            raise ValueError(message)
+        case _errors.InstantiationFailure(argument=argument, message=message):
+            if union := _UNION.match(message):
+                raise ValueError(f"{_flag(argument)}: got {union['given']}, but takes {union['allowed']}")
+            raise ValueError(f"{_flag(argument)}: {message.splitlines()[0]}")
+        case _errors.MissingSubcommand(found_token=token):
+            given = "no command" if token is None else repr(token)
+            raise ValueError(f"got {given}; choose one of {', '.join(commands)}")
+        case _errors.MissingArgs(missing_arguments=missing):
+            raise ValueError(f"{_flag(missing[0].arg)}: missing; see {event.prog} --help")
+
+
+def _unknown(token: str, commands: Commands, arguments: Sequence[str]) -> str:
+    """What is wrong with a word that tyro does not know, and which one may be meant."""
+    if not token.startswith("-"):
+        known, what = (list(commands), "command") if token == arguments[0] else ([], "argument")
+    else:
+        token, what = token.partition("=")[0], "flag"
+        known = [f"--{name.replace('_', '-')}" for name in _flags(commands, arguments[0])]
+    program = " ".join(["fedraa", *arguments[: arguments[0] in commands]])
+    return f"{token}: there is no such {what}{meant(token, known) or f'; see {program} --help'}"
+
+
+def _flag(argument: "tyro._arguments.ArgumentDefinition | None") -> str:
+    assert argument is not None
+    return argument.lowered.name_or_flags[0].lstrip("-").rpartition(".")[2].replace("-", "_")

@@ -1,0 +1,31 @@
+"""A model's fields in its own documentation, for `help()` and editors: name, type, default and text of each."""
+
+import inspect
+import textwrap
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel
+
+WIDTH = 100  # characters of a line of text
+
+
+def document(model: type[BaseModel]) -> None:
+    """Adds every field to the docstring and the signature of `model`, whose fields have descriptions."""
+    hints = get_type_hints(model)  # without what pydantic is told besides the type
+    parameters, lines = [], ["", "", "Attributes:"]
+    for name, field in model.model_fields.items():
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter(name, kind, default=field.default, annotation=hints[name]))
+        lines.append(f"    {name} ({_words(hints[name])} = {field.default!r}):")
+        lines += textwrap.wrap(field.description or "", WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    model.__doc__ = inspect.cleandoc(model.__doc__ or "") + "\n".join(lines) + "\n"
+    setattr(model, "__signature__", inspect.Signature(parameters))  # noqa: B010  # mypy knows no such attribute
+
+
+def _words(hint: Any) -> str:
+    """A type as its source has it."""
+    if get_origin(hint) is Literal:
+        return " | ".join(map(repr, get_args(hint)))
+    if get_args(hint) and type(None) in get_args(hint):
+        return " | ".join("None" if part is type(None) else _words(part) for part in get_args(hint))
+    return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)

@@ -1,0 +1,64 @@
+"""Experiments from configuration files: TOML, with the fields of an experiment as its keys.
+
+method = "fed-raa"
+hidden = [200, 100]
+updates = 400
+scheduler = "my_ext:LowestLoss(patience=3)"
+
+[staleness]            # the same, as a table
+kind = "polynomial"
+exponent = 0.3
+"""
+
+import os
+import tomllib
+from collections.abc import Collection, Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from fedraa.components import KIND
+
+
+def read_values(path: str | os.PathLike[str], known: Collection[str]) -> dict[str, Any]:
+    """The values in this file, a component always as text; ValueError, one sentence, if it has a key that is not known.
+
+    The sentence names the file and the key, as all do that this raises.
+    """
+    values = _read(Path(path))
+    check_names(values, known, str(path))
+    try:
+        return {name: _text(value) if isinstance(value, dict) else value for name, value in values.items()}
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def check_names(names: Iterable[str], known: Collection[str], where: str) -> None:
+    """ValueError, one sentence, for what is no field of an experiment."""
+    for name in names:
+        if name not in known:
+            raise ValueError(f"{where}: {name!r} is no field of an experiment{meant(name, known)}")
+
+
+def meant(word: str, known: Collection[str]) -> str:
+    """`; did you mean ...?`, or nothing where nothing is close."""
+    close = get_close_matches(word, known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"config: {path} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:  # not TOML, or not UTF-8
+        raise ValueError(f"config: {path} is not TOML: {error}") from None
+
+
+def _text(table: Mapping[str, Any]) -> str:
+    """A table as the text of the component that it means: `kind(name=value, ...)`."""
+    values = dict(table)
+    kind = values.pop(KIND, None)
+    if not isinstance(kind, str):
+        raise ValueError(f"the table {dict(table)} has no {KIND!r}, the name or import path of a component")
+    return f"{kind}({', '.join(f'{name}={value!r}' for name, value in values.items())})" if values else kind

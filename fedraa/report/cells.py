@@ -1,0 +1,35 @@
+"""What a comparison runs: one experiment per method and seed, each with the flags that its method knows."""
+
+from collections.abc import Sequence
+
+from fedraa.config.experiment import Experiment
+from fedraa.methods.catalog import find
+from fedraa.methods.resolve import without_foreign_flags
+
+DEFAULT_TIME = 20.0
+
+
+def cells(methods: Sequence[str], seeds: Sequence[int], experiment: Experiment) -> list[Experiment]:
+    """One experiment per method and seed, each with the flags that its method knows and a budget."""
+    for field, values in (("methods", methods), ("seeds", seeds)):
+        if not values or len(set(values)) < len(values):
+            raise ValueError(f"{field}: got {' '.join(map(str, values)) or 'none'}; give one or more, each once")
+    for field, instead in (("method", "methods"), ("seed", "seeds")):
+        if (given := getattr(experiment, field)) != Experiment.model_fields[field].default:
+            raise ValueError(f"{field}: got {given!r}; name the {instead} to compare with {instead}")
+    for method in methods:
+        find(method)
+    if experiment.updates is experiment.rounds is experiment.time is None:
+        experiment = experiment.model_copy(update={"time": DEFAULT_TIME})
+    templates = [without_foreign_flags(experiment.model_copy(update={"method": method})) for method in methods]
+    for field, value in experiment:
+        if value is not None and field != "method" and all(getattr(each, field) != value for each in templates):
+            raise ValueError(f"{field}: {value} means nothing to any of {', '.join(methods)}; leave it out")
+    for each in templates:
+        if each.updates is each.rounds is each.time is None:
+            raise ValueError(
+                f"updates: {each.method} counts its steps otherwise than the flags given; compare at equal "
+                "--time, or give both --updates and --rounds"
+            )
+    # not model_dump: it takes components that are dataclasses apart
+    return [Experiment(**dict(each) | {"seed": seed}) for each in templates for seed in seeds]

@@ -1,0 +1,104 @@
+"""The event log: append-only JSON lines, and the table of evaluations, written as they come."""
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from io import FileIO
+from pathlib import Path
+
+from fedraa.messages import Evaluation, State
+from fedraa.rundir.layout import EVALS, EVENTS
+from fedraa.rundir.lock import Hold, this_process
+
+EVAL_COLUMNS = ("step", "t", "wall", "accuracy", "loss", "client_mean", "client_std", "client_worst")
+
+
+class EventLog:
+    """Writes a run's events and evaluations, each line written through as it comes; the only writer of a run.
+
+    Every event has `seq`, `kind`, `t` (seconds on the run's clock) and `wall` (real seconds since the start, less
+    those between an interruption and the resumption).
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        driver: str | None = None,
+        on_line: Callable[[Mapping[str, object]], None] | None = None,
+    ) -> None:
+        """`driver` is the process that Ctrl-C stops (default: this one); `on_line` gets every line that is written.
+
+        Raises ValueError if another process goes on writing this run.
+        """
+        self._on_line = on_line
+        self._events = (directory / EVENTS).open("ab", buffering=0)
+        self._evals = (directory / EVALS).open("ab", buffering=0)
+        try:
+            self._hold = Hold(directory, self._events, driver or this_process())
+        except ValueError:
+            self._close()
+            raise
+        self._started = time.monotonic()
+        self._seq = 0
+
+    @property
+    def wall(self) -> float:
+        return time.monotonic() - self._started
+
+    def begin(self, metrics: Sequence[str] = ()) -> None:
+        """Start an empty log; `metrics` are the names of the user's own, columns after ours."""
+        self._events.truncate(0)
+        self._evals.truncate(0)
+        self._evals.write((",".join((*EVAL_COLUMNS, *metrics)) + "\n").encode())
+
+    def state(self) -> State:
+        """Where the log stands."""
+        return {"events": _size(self._events), "evals": _size(self._evals), "seq": self._seq, "wall": self.wall}
+
+    def holds(self, state: State) -> bool:
+        """Whether the log still has all that it had then."""
+        return bool(_size(self._events) >= state["events"] and _size(self._evals) >= state["evals"])
+
+    def restore(self, state: State) -> None:
+        """Cut the log back to where it stood then: what came later, torn or whole, comes again."""
+        self._events.truncate(state["events"])
+        self._evals.truncate(state["evals"])
+        self._seq = state["seq"]
+        self._started = time.monotonic() - state["wall"]
+
+    def record(self, kind: str, t: float, /, **fields: object) -> None:
+        line = {"seq": self._seq, "kind": kind, "t": t, "wall": round(self.wall, 6), **fields}
+        self._events.write((json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n").encode())
+        self._seq += 1
+        if self._on_line is not None:
+            self._on_line(line)
+
+    def evaluated(self, step: int, t: float, result: Evaluation) -> None:
+        """An `eval` event and its row in evals.csv.
+
+        A figure that is not finite is null in the one, inf or nan in the other.
+        """
+        figures = result.figures
+        finite = {name: value if math.isfinite(value) else None for name, value in figures.items()}
+        self.record("eval", t, step=step, **finite)
+        row = [step, t, round(self.wall, 6), *figures.values()]
+        self._evals.write((",".join(map(repr, row)) + "\n").encode())
+
+    def sync(self) -> None:
+        """All lines so far, on the disk for good."""
+        os.fsync(self._events.fileno())
+        os.fsync(self._evals.fileno())
+
+    def close(self) -> None:
+        self._hold.release()
+        self._close()
+
+    def _close(self) -> None:
+        self._events.close()
+        self._evals.close()
+
+
+def _size(stream: FileIO) -> int:
+    return os.fstat(stream.fileno()).st_size

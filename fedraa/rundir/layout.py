@@ -1,0 +1,8 @@
+"""What the files of a run directory are called."""
+
+CONFIG = "config.json"  # the whole resolved configuration
+EVENTS = "events.jsonl"  # what happened, one JSON object a line
+EVALS = "evals.csv"  # the evaluations, one row each
+SUMMARY = "summary.json"  # totals; there once the run has ended
+MODEL = "model.pt"  # the final parameters, for torch.load
+CHECKPOINTS = "checkpoints"  # a folder

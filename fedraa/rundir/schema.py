@@ -1,0 +1,68 @@
+"""The format of a run directory, which has a version: what this version of fedraa writes, and how it reads older ones.
+
+Format 1 is that of directories without the key `format`. Reading changes nothing on the disk.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+FORMAT = 2
+PARTS = ("experiment", "method", "resolved", "versions")  # of config.json; each is an object, and always there
+KEYS = {*PARTS, "format", "given", "commit", "command"}
+
+_RENAMED = {"aggregate": "aggregator", "optimiser": "optimizer"}
+_AUXILIARY = {
+    "none": "NoAuxiliary",
+    "control": "ControlVariates",
+    "momentum": "GlobalMomentum",
+    "frozen-momentum": "FrozenMomentum",
+    "adversary": "Adversaries",
+}
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """A config.json as this version writes it, whatever format it has; `format` stays that of the file.
+
+    Raises ValueError, one sentence, for what is no configuration of a run or is of a newer format.
+    """
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"run: {path} is not JSON: {error}") from None
+    if isinstance(config, dict):
+        check_format(path, config.setdefault("format", 1))
+    if not isinstance(config, dict) or not all(isinstance(config.get(key), dict) for key in PARTS):
+        raise ValueError(f"run: {path} is not a run's configuration; it lacks one of {', '.join(PARTS)}")
+    if unknown := sorted(config.keys() - KEYS):
+        raise ValueError(
+            f"run: {path} has the key {unknown[0]!r}, which format {FORMAT} does not know; a newer fedraa wrote it"
+        )
+    return upgrade_config(config)
+
+
+def check_format(path: Path, format: object) -> None:
+    """ValueError, one sentence, unless `format` is a number that this version reads."""
+    if type(format) is not int or format < 1:
+        raise ValueError(f"run: {path} has the format {format!r}; it is a number from 1 to {FORMAT}")
+    if format > FORMAT:
+        raise ValueError(
+            f"run: {path} has the format {format}, and this fedraa reads up to {FORMAT}; use the one that wrote it"
+        )
+
+
+def upgrade_config(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration with the names of today; one that has them already is returned as it is."""
+    update = config["method"].get("update")
+    if not isinstance(update, Mapping):
+        return config
+    return config | {"method": config["method"] | {"update": dict(map(_upgraded, update.items()))}}
+
+
+def _upgraded(item: tuple[str, Any]) -> tuple[str, Any]:
+    name, value = item
+    if name == "carry" and isinstance(value, Mapping):
+        kind = value.get("kind")
+        return "auxiliary", {"kind": _AUXILIARY.get(str(kind), kind)}
+    return _RENAMED.get(name, name), value

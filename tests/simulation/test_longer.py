@@ -1,0 +1,182 @@
+"""A run that goes on for longer is the run that it would have been with that limit from the start."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+import fedraa
+from fedraa import Experiment, History, replay, resume, run
+from fedraa.engine.loop import Loop, Progress
+from fedraa.rundir.layout import CHECKPOINTS, CONFIG, SUMMARY
+
+SMALL: dict[str, Any] = {"engine": "local", "hidden": (8,), "clients": 4, "local_steps": 2, "seed": 5}
+LATER = 0.06  # time units
+
+
+def lines(directory: Path) -> list[dict[str, object]]:
+    """The log but for real time."""
+    return [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
+
+
+def same_run(directory: Path, other: Path) -> None:
+    assert lines(directory) == lines(other)
+    ours, theirs = History(directory), History(other)
+    assert ours.evals.drop(columns="wall").equals(theirs.evals.drop(columns="wall"))
+    assert ours.summary | {"wall": 0} == theirs.summary | {"wall": 0}
+    assert (directory / "model.pt").read_bytes() == (other / "model.pt").read_bytes()
+    for key in ("method", "resolved"):
+        assert ours.config[key] == theirs.config[key]
+    assert ours.experiment.model_copy(update={"out": None}) == theirs.experiment.model_copy(update={"out": None})
+
+
+@pytest.mark.parametrize(
+    ("method", "before", "after"),
+    [
+        ("fed-raa", {"updates": 13, "eval_every": 5}, {"updates": 29}),  # the last evaluation lies off the grid
+        ("fed-raa", {"updates": 15, "eval_every": 5}, {"updates": 29}),
+        ("fed-raa", {"updates": 15, "checkpoint_every": 5}, {"updates": 30}),
+        ("fed-raa", {"time": LATER, "eval_every": 3}, {"time": 2 * LATER}),
+        ("fed-raa", {"time": LATER, "checkpoint_every": 1, "eval_every": 1}, {"time": 2 * LATER}),
+        ("fed-raa", {"updates": 40, "target_accuracy": 0.15}, {"target_accuracy": 0.3}),
+        ("fed-raa", {"updates": 10, "time": 9.0}, {"updates": 20, "time": 10.0}),
+        ("fedbuff", {"updates": 3, "buffer_size": 2}, {"updates": 8}),
+        ("fedavg", {"rounds": 3, "eval_every": 2}, {"rounds": 7}),
+        ("scaffold", {"rounds": 3, "checkpoint_every": 2}, {"rounds": 6}),
+        ("fedrolex", {"time": 0.2}, {"time": 0.5}),
+        ("ram-fed", {"rounds": 4}, {"rounds": 5}),
+    ],
+)
+def test_a_run_that_ended_goes_on(method: str, before: dict[str, Any], after: dict[str, Any], tmp_path: Path) -> None:
+    run(Experiment(method=method, **SMALL, **before, out=tmp_path / "short"))
+    run(Experiment(method=method, **SMALL, **before | after, out=tmp_path / "long"))
+    assert len(lines(tmp_path / "long")) > len(lines(tmp_path / "short"))
+    resume(tmp_path / "short", **after)
+    same_run(tmp_path / "short", tmp_path / "long")
+    assert "consistent (" in replay(tmp_path / "short")
+
+
+def test_it_goes_on_again_and_again(tmp_path: Path) -> None:
+    directory = run(Experiment(**SMALL, updates=5, eval_every=3, out=tmp_path / "short")).directory
+    for updates in (6, 7, 11):
+        resume(directory, updates=updates)
+    same_run(directory, run(Experiment(**SMALL, updates=11, eval_every=3, out=tmp_path / "long")).directory)
+
+
+def test_what_was_trained_is_not_trained_again(tmp_path: Path) -> None:
+    directory = run(Experiment(**SMALL, updates=20, out=tmp_path / "short")).directory
+    seen: list[int] = []
+    resume(directory, updates=24, watch=lambda progress: seen.append(progress.step))
+    assert seen == [21, 22, 23, 24]
+
+
+class Killed(Exception):
+    """The process ends here."""
+
+
+def test_killed_while_it_goes_on_it_can_be_resumed(tmp_path: Path) -> None:
+    directory = run(Experiment(**SMALL, updates=7, eval_every=3, out=tmp_path / "short")).directory
+
+    def kill(progress: Progress) -> None:
+        if progress.step == 10:
+            raise Killed
+
+    with pytest.raises(Killed):
+        resume(directory, updates=15, watch=kill)
+    assert History(directory).state == "interrupted"
+    assert not (directory / "model.pt").exists()
+    resume(directory)
+    same_run(directory, run(Experiment(**SMALL, updates=15, eval_every=3, out=tmp_path / "long")).directory)
+
+
+def test_a_run_that_was_interrupted_goes_on_for_longer(tmp_path: Path) -> None:
+    def kill(progress: Progress) -> None:
+        if progress.step == 4:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(Experiment(**SMALL, updates=7, checkpoint_every=3, out=tmp_path / "short"), watch=kill)
+    resume(tmp_path / "short", updates=15)
+    long = run(Experiment(**SMALL, updates=15, checkpoint_every=3, out=tmp_path / "long")).directory
+    same_run(tmp_path / "short", long)
+
+
+def test_without_a_checkpoint_it_begins_anew_and_comes_out_the_same(tmp_path: Path) -> None:
+    directory = run(Experiment(**SMALL, updates=7, eval_every=3, out=tmp_path / "short")).directory
+    for path in (directory / CHECKPOINTS).iterdir():
+        path.unlink()
+    resume(directory, updates=9)
+    same_run(directory, run(Experiment(**SMALL, updates=9, eval_every=3, out=tmp_path / "long")).directory)
+
+
+@pytest.mark.parametrize(
+    ("flags", "fields", "said"),
+    [
+        ({"updates": 5}, {}, r"^run: .* has ended; there is nothing to go on with; make it longer by a larger --upd"),
+        ({"updates": 5}, {"updates": 5}, "^updates: got 5; the run goes to 5, give more, or leave it out$"),
+        ({"updates": 5}, {"updates": 0}, "^updates: got 0; "),
+        ({"updates": 5}, {"rounds": 9}, "^rounds: 9 means nothing to fed-raa; fed-raa counts updates: --updates 9$"),
+        ({"updates": 5}, {"time": 9.0}, "^time: the run has no such limit that 9.0 could extend; leave it out$"),
+        ({"updates": 5, "time": 9.0}, {"time": 10.0}, "^run: .* ended by steps; make it longer by --updates or --r"),
+        ({"updates": 5}, {"target_acuracy": 1}, r"^resume: 'target_acuracy' is no field of an experiment; did you me"),
+        ({"updates": 5}, {"updates": 9, "lr": 0.2}, "^lr: the run was started with 0.05, not 0.2; give the same$"),
+    ],
+)
+def test_what_cannot_go_on_is_refused_and_left_alone(
+    flags: dict[str, Any], fields: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    directory = run(Experiment(**SMALL, **flags, out=tmp_path / "run")).directory
+    before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match=said):
+        resume(directory, **fields)
+    assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before
+
+
+def test_stopped_between_its_limit_and_its_end_it_can_still_go_on_for_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collect = Loop._collect
+
+    def collect_and_stop(loop: Loop, timeout: float) -> bool:
+        if loop.server.step == 7:
+            loop._stop.set()
+        return collect(loop, timeout)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Loop, "_collect", collect_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(Experiment(**SMALL, updates=7, eval_every=3, out=tmp_path / "short"))
+    assert lines(tmp_path / "short")[-1]["kind"] == "eval"
+    resume(tmp_path / "short", updates=9)
+    same_run(tmp_path / "short", run(Experiment(**SMALL, updates=9, eval_every=3, out=tmp_path / "long")).directory)
+
+
+def test_the_message_says_what_to_give_again(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+    directory = run(Experiment(**SMALL, updates=5, out=tmp_path / "own"), model=net).directory
+    assert History(directory).config["given"] == ["model"]
+    said = r"^run: .* was started with a model given as an object; go on from Python: fedraa.resume\('.*', model=...\)$"
+    with pytest.raises(ValueError, match=said):
+        resume(directory, updates=9)
+    fresh = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+    assert resume(directory, model=fresh, updates=9).summary["steps"] == 9
+    other = nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.ReLU(), nn.Linear(9, 10))
+    with pytest.raises(ValueError, match="was of another model"):
+        resume(directory, model=other, updates=12)
+
+
+def test_parts_of_a_script_that_is_gone_are_named(tmp_path: Path) -> None:
+    directory = run(Experiment(**SMALL, updates=5, out=tmp_path / "own")).directory
+    config = json.loads((directory / CONFIG).read_text())
+    config["experiment"] |= {"scheduler": "__main__:LowestLoss(patience=3)", "model": "notes.<locals>:net"}
+    config["given"] = ["dataset"]
+    (directory / CONFIG).write_text(json.dumps(config))
+    (directory / SUMMARY).unlink()
+    with pytest.raises(ValueError, match=r"with a dataset given as an object and the scheduler __main__:LowestLoss, w"):
+        fedraa.resume(directory)
+    with pytest.raises(ValueError, match=r"fedraa.resume\('.*', dataset=..., scheduler=...\)$"):
+        fedraa.resume(directory)
+    with pytest.raises(ValueError, match=r"^scheduler: the run was started with '__main__:LowestLoss\(patience=3\)'"):
+        fedraa.resume(directory, scheduler="gre-raa", dataset=object())

@@ -1,0 +1,30 @@
+"""What was mistyped is told with what may be meant."""
+
+import pytest
+
+from fedraa.cli.main import main
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("run --dataste digits", "--dataste: there is no such flag; did you mean --dataset?"),
+        ("run --local-epoch=3", "--local-epoch: there is no such flag; did you mean --local-epochs?"),
+        ("compare fedavg --seed-s 3", "--seed-s: there is no such flag; did you mean --seeds?"),
+        ("report runs/x --thme dark", "--thme: there is no such flag; did you mean --theme?"),
+        ("resume runs/x --round 9", "--round: there is no such flag; did you mean --rounds?"),
+        ("run --zzz 3", "--zzz: there is no such flag; see fedraa run --help"),
+        ("rnu --updates 3", "rnu: there is no such command; did you mean run?"),
+        ("zzz", "zzz: there is no such command; see fedraa --help"),
+        ("run fedavg", "fedavg: there is no such argument; see fedraa run --help"),
+        ("plan --method fedavg --updates 10", "updates: 10 means nothing to fedavg; fedavg counts rounds: --rounds 10"),
+        (
+            "plan --method fedbuff --rounds 9",
+            "rounds: 9 means nothing to fedbuff; fedbuff counts updates: --updates 9",
+        ),
+        ("plan --method fedavg --mixing 0.5", "mixing: 0.5 means nothing to fedavg; leave it out"),
+    ],
+)
+def test_a_mistyped_word_is_met_with_a_better_one(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words.split()) == 2
+    assert capsys.readouterr() == ("", f"fedraa: {said}\n")

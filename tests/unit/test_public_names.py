@@ -1,0 +1,88 @@
+"""`import fedraa` is quick, and dir(), help() and editors see what is public, and nothing else."""
+
+import ast
+import pydoc
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fedraa
+from fedraa import Experiment, History
+
+SOURCE = ast.parse(Path(fedraa.__file__).read_text())
+RUNS = Path(__file__).parents[1] / "fixtures" / "runs"
+
+
+def test_every_public_name_is_there() -> None:
+    assert dir(fedraa) == sorted(fedraa.__all__) == sorted(fedraa._HOMES)
+    for name in fedraa.__all__:
+        assert getattr(fedraa, name).__name__ == name
+        assert getattr(fedraa, name).__doc__, name
+    with pytest.raises(AttributeError, match="has no attribute 'walk'"):
+        fedraa.walk  # noqa: B018
+
+
+def test_editors_and_readers_are_told_of_the_same_names() -> None:
+    block = next(node for node in SOURCE.body if isinstance(node, ast.If))
+    seen = {alias.name for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert seen == set(fedraa.__all__)
+    rows = re.findall(r"^    (\w+)  +\S", str(fedraa.__doc__), flags=re.MULTILINE)
+    assert sorted(rows) == sorted(fedraa.__all__)
+
+
+def test_help_begins_with_the_public_names() -> None:
+    text = pydoc.plain(pydoc.render_doc(fedraa))
+    start = text[: text.index("PACKAGE CONTENTS")]
+    assert all(re.search(rf"\b{name}\b", start) for name in fedraa.__all__)
+    assert all(word not in text for word in ("import_module", "_HOMES", "ModuleType"))
+
+
+def fresh(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_importing_it_loads_nothing_slow() -> None:
+    slow = "{'torch', 'pandas', 'ray', 'matplotlib', 'pydantic', 'tyro', 'numpy'}"
+    assert fresh(f"import sys, fedraa; dir(fedraa); print({slow} & set(sys.modules))") == "set()\n"
+
+
+def test_a_star_brings_the_public_names() -> None:
+    names = fresh("before = set(globals()) | {'before'}\nfrom fedraa import *\nprint(*sorted(set(globals()) - before))")
+    assert names.split() == sorted(fedraa.__all__)
+
+
+def test_functions_win_over_the_packages_of_their_names() -> None:
+    code = "import fedraa, fedraa.replay.audit, fedraa.report.page\n"
+    code += "print(fedraa.replay.__module__, fedraa.report.__module__)"
+    assert fresh(code) == "fedraa.api fedraa.api\n"
+
+
+def test_help_on_an_experiment_has_every_field_with_its_text() -> None:
+    text = " ".join(pydoc.plain(pydoc.render_doc(Experiment)).replace("|", " ").split())
+    for name, field in Experiment.model_fields.items():
+        assert field.description, name
+        assert " ".join(field.description.replace("|", " ").split()) in text
+        assert f"{name} (" in text
+    assert "updates (int None = None): End after so many server updates (asynchronous methods)." in text
+    assert "engine ('ray' 'local' = 'ray'):" in text
+
+
+def test_a_history_tells_every_column() -> None:
+    told = str(History.__doc__)
+    for directory in RUNS.iterdir():
+        history = History(directory)
+        columns = {*history.evals.columns} | {key for line in history.lines() for key in line}
+        kinds = {str(line["kind"]) for line in history.lines()}
+        assert [name for name in columns | kinds if not re.search(rf"\b{name}\b", told)] == []
+
+
+@pytest.mark.parametrize("name", ["run", "resume", "compare", "replay", "report", "method", "Experiment", "History"])
+def test_what_can_go_wrong_and_how_it_is_used_is_told(name: str) -> None:
+    told = pydoc.plain(pydoc.render_doc(getattr(fedraa, name)))
+    assert "Raises" in told or "ValueError" in told
+    assert "fedraa." in told
