@@ -14,9 +14,10 @@ from torch import nn
 from fedraa.client import choose_device
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset
-from fedraa.engine.build import RunSpec, build
+from fedraa.engine.build import build
 from fedraa.engine.executor import LocalExecutor
 from fedraa.engine.loop import Progress
+from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.session import RunSession, describe
 from fedraa.engine.signals import Interrupted, interruptible, terminable
 from fedraa.rundir.history import SUMMARY, History

@@ -19,6 +19,8 @@ from importlib import import_module
 from types import FunctionType
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+
 T = TypeVar("T")
 
 KIND = "kind"
@@ -62,15 +64,20 @@ class Seam(Generic[T]):
 
     def _from_text(self, text: str) -> Any:
         match = _TEXT.fullmatch(text)
-        if match is None:
-            raise ValueError(f"{self.name}: got {text!r}; {self._takes()}")
-        what, values = match["what"], match["values"]
-        if self.short is not None and values is None and what not in self.builtin and not is_path(what):
+        what, values = (text, None) if match is None else (match["what"], match["values"])
+        if self.short is not None and values is None and self._is_short(what):
             return self.short(text)
         found = self._find(what)
         if values is None and not inspect.isclass(found) and what not in self.builtin:
             return found  # a function, or an object that its module has made
         return self._called(found, *_arguments(self.name, text, values or ""), text)
+
+    def _is_short(self, what: str) -> bool:
+        """Whether it is neither a name that stands alone nor a path; names come before modules."""
+        if what in self.builtin:
+            parameters = inspect.signature(self.builtin[what]).parameters.values()
+            return any(parameter.default is inspect.Parameter.empty for parameter in parameters)
+        return what.partition(":")[0] in self.builtin or not is_path(what)
 
     def _find(self, what: str) -> Any:
         if what in self.builtin:
@@ -103,6 +110,41 @@ class Seam(Generic[T]):
         return f"takes {names + ', or ' if names else ''}an own one as package.module:Name"
 
 
+class Stateful:
+    """Whatever a part keeps in its attributes is saved with checkpoints and comes back on resume.
+
+    Override both for what is neither numbers, text, lists, dicts with text keys nor NumPy arrays.
+    """
+
+    def state(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    def restore(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+
+def saved(part: Any) -> dict[str, Any]:
+    """A part's state for a checkpoint; ValueError if a checkpoint cannot hold it."""
+    state: dict[str, Any] = part.state()
+    if wrong := _unfit(state):
+        raise ValueError(
+            f"state: {type(part).__name__} keeps {wrong}; a checkpoint takes numbers, text, lists, dicts with text "
+            "keys and NumPy arrays, so give it methods state and restore"
+        )
+    return state
+
+
+def _unfit(value: object) -> str | None:
+    if isinstance(value, Mapping):
+        keys = (f"a dict with the key {key!r}" for key in value if not isinstance(key, str))
+        return next(keys, None) or next(filter(None, map(_unfit, value.values())), None)
+    if isinstance(value, list | tuple):
+        return next(filter(None, map(_unfit, value)), None)
+    if isinstance(value, np.ndarray | np.generic):
+        return f"an array of {value.dtype}" if value.dtype.hasobject else None
+    return None if value is None or isinstance(value, bool | int | float | str) else f"a {type(value).__name__}"
+
+
 def is_path(text: str) -> bool:
     """Whether this is an import path, `package.module:Name`."""
     return _PATH.fullmatch(text) is not None
@@ -120,6 +162,12 @@ def imported(where: str, path: str) -> Any:
             raise ValueError(f"{where}: {path} was made in a script or a notebook; give it again") from None
         raise ValueError(f"{where}: {path} cannot be imported: {error}") from None
     return found
+
+
+def is_foreign(described: Any) -> bool:
+    """Whether a component, as it was written down, is none of ours."""
+    kind = described.get(KIND, "") if isinstance(described, Mapping) else described
+    return isinstance(kind, str) and is_path(kind.partition("(")[0].strip())
 
 
 def path_of(made: object) -> str:
@@ -176,3 +224,19 @@ def _arguments(where: str, text: str, values: str) -> tuple[tuple[Any, ...], dic
         return tuple(ast.literal_eval(argument) for argument in call.args), by_name
     except (SyntaxError, ValueError, AssertionError):
         raise ValueError(f"{where}: the values in {text!r} are not Python literals, as in Name(share=0.1)") from None
+
+
+def rebuild(where: str, described: Any, kinds: Mapping[str, Callable[..., Any]]) -> Any:
+    """What `describe` wrote down: mappings with a kind become objects, of one of `kinds` or imported, lists tuples."""
+    if isinstance(described, list | tuple):
+        return tuple(rebuild(where, item, kinds) for item in described)
+    if not isinstance(described, Mapping) or KIND not in described:
+        return described
+    values = {name: rebuild(where, value, kinds) for name, value in described.items() if name != KIND}
+    kind = str(described[KIND])
+    if kind not in kinds and not is_path(kind):
+        raise ValueError(f"{where}: there is no {kind!r}; it was written by another version")
+    try:
+        return (kinds.get(kind) or imported(where, kind))(**values)
+    except TypeError as error:
+        raise ValueError(f"{where}: {kind} cannot be made: {error}") from None

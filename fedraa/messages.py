@@ -2,12 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 Vector = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
+State = dict[str, Any]
+"""What a stateful object is made of: a nested dict (string keys) and lists of JSON values and numpy arrays.
+
+`state()` gives it, `restore(state)` takes it back. What comes back from a file is equal to what went in but for
+tuples, which come back as lists, and NumPy scalars, which come back as Python's. An array that is in a state
+several times is written once and comes back as one array.
+"""
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
@@ -29,6 +37,14 @@ class RemoteBuffer:
 
 
 Buffer = Vector | SharedBuffer | RemoteBuffer
+
+
+class ExtraBuffers(NamedTuple):
+    """Buffers that a protocol moves besides the submodel: of what is trained, and `up_whole` of the whole part."""
+
+    down: int = 0
+    up: int = 0
+    up_whole: int = 0
 
 
 @dataclass(frozen=True, slots=True)

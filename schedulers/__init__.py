@@ -1,7 +1,17 @@
-"""Who trains what next: pure decisions over a table of costs and the counts of past updates."""
+"""Who trains what next: decisions over costs, the counts of past updates and how training goes."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from schedulers.baselines import MinimumPriority, Offline, Random
 from schedulers.bound import delay_bound, offline_sets
-from schedulers.fragments import SCHEDULERS, TOLERANCE, GreRAA, MinimumPriority, Offline, Random, Scheduler
+from schedulers.greedy import GreRAA
+from schedulers.planner import TOLERANCE, Planner, Standing
+from schedulers.protocol import Scheduler, View
+
+SCHEDULERS: Mapping[str, type[Scheduler]] = MappingProxyType(
+    {"gre-raa": GreRAA, "random": Random, "minimum-priority": MinimumPriority, "offline": Offline}
+)
 
 __all__ = [
     "SCHEDULERS",
@@ -9,8 +19,11 @@ __all__ = [
     "GreRAA",
     "MinimumPriority",
     "Offline",
+    "Planner",
     "Random",
     "Scheduler",
+    "Standing",
+    "View",
     "delay_bound",
     "offline_sets",
 ]

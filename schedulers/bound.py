@@ -5,10 +5,8 @@ its proof uses ceil(nM/N), which is what is done here.
 """
 
 import numpy as np
-import numpy.typing as npt
 
-Costs = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from schedulers.protocol import Costs, Ints
 
 
 def offline_sets(costs: Costs) -> list[Ints]:

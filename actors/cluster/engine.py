@@ -27,9 +27,9 @@ from actors.server.parameter_server import ParameterServer, Setting
 from actors.server.sharded_store import ShardDied
 from actors.worker import worker
 from fedraa.config.experiment import Experiment
-from fedraa.engine.build import RunSpec
 from fedraa.engine.loop import Progress, RunFailed
 from fedraa.engine.resources import Need, cluster_address, workers
+from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.session import describe
 from fedraa.engine.signals import interruptible, terminable, uninterrupted
 from fedraa.rundir.checkpoint import newest_first

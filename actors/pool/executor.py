@@ -18,8 +18,8 @@ from actors.pool.queues import Queues
 from actors.pool.serializer import Blocks, TaskSerializer, put_blocks
 from actors.worker.worker import Worker
 from fedraa.devices.worker_groups import WorkerGroup
-from fedraa.engine.build import RunSpec
 from fedraa.engine.loop import ATTEMPTS, RunFailed
+from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Fault, Index, SharedBuffer, Task, Update, Vector
 
 DEPTH = 2  # calls queued on a worker: one in training, one already there when it ends

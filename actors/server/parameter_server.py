@@ -15,8 +15,8 @@ from actors.pool.executor import RayExecutor
 from actors.pool.serializer import Blocks
 from actors.server.sharded_store import ShardedStore
 from fedraa.devices.worker_groups import WorkerGroup
-from fedraa.engine.build import RunSpec
 from fedraa.engine.loop import Progress
+from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.session import RunSession
 from fedraa.messages import Index
 

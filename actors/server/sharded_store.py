@@ -6,7 +6,7 @@ stores and send theirs to the shards.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import ray
@@ -15,13 +15,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.cluster.placement import nodes_for_shards
 from actors.server.shard import CutOnShards, Route, ShardActor
-from fedraa.engine.build import RunSpec
-from fedraa.messages import Task, Update, Vector
-from fedraa.rundir.checkpoint import State
-from fedraa.server.async_rules import StalenessMix
+from fedraa.engine.run_spec import RunSpec
+from fedraa.messages import State, Task, Update, Vector
+from fedraa.server.async_rules import AsyncRule, Taken
 from fedraa.server.storage.shards import Split, assemble_pieces
 from fedraa.server.storage.store import shared_again
-from fedraa.submodels.policies.policies import Submodel
+from fedraa.submodels.assignment import Submodel
 
 UNSETTLED = 64  # mixes that the server runs ahead of the shards
 
@@ -37,7 +36,7 @@ class ShardedStore:
     """
 
     def __init__(
-        self, params: Vector, fragments: Sequence[Submodel], rule: StalenessMix, shards: int, *, norms: bool
+        self, params: Vector, fragments: Sequence[Submodel], rule: AsyncRule, shards: int, *, norms: bool
     ) -> None:
         self._rest = params.copy()
         whole = np.arange(len(params))
@@ -59,10 +58,10 @@ class ShardedStore:
 
     @classmethod
     def of(cls, spec: RunSpec) -> "ShardedStore":
-        rule, experiment = spec.method.update, spec.experiment
-        assert isinstance(rule, StalenessMix)
+        rule, experiment = cast(AsyncRule, spec.method.update), spec.experiment
+        assert rule.blends
         norms = experiment.max_update_norm is not None
-        return cls(spec.params, spec.parts, rule, experiment.server_shards, norms=norms)
+        return cls(spec.params, spec.submodels, rule, experiment.server_shards, norms=norms)
 
     @property
     def params(self) -> Vector:
@@ -78,7 +77,7 @@ class ShardedStore:
             self._cuts[fragment] = (version, self._cut(fragment, cuts))
         return self._cuts[fragment][1]
 
-    def take(self, task: Task, update: Update, stale: int) -> tuple[float, bool]:
+    def take(self, task: Task, update: Update, stale: int) -> Taken:
         assert update.receipt is not None
         mix = self._rule.weight(stale)
         for piece in self._split.pieces[task.fragment]:
@@ -86,7 +85,7 @@ class ShardedStore:
             self._unsettled.append(shard.mix.remote(task.fragment, task.id, update.receipt.push, mix))
         if len(self._unsettled) > UNSETTLED:
             self._settle()
-        return mix, True
+        return Taken(mix)
 
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
         buffers = {task.id: _cut_of(task) for task in tasks}

@@ -27,7 +27,7 @@ from fedraa.api import resume, run
 from fedraa.config.experiment import Experiment
 from fedraa.engine.loop import RunFailed
 from fedraa.engine.session import commit
-from fedraa.methods.catalog import resolve
+from fedraa.methods.resolve import resolve
 from fedraa.rundir.history import CONFIG, SUMMARY, History
 
 SEEDS = (0, 1, 2)

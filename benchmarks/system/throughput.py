@@ -166,7 +166,7 @@ def asynchronous(dataset: Dataset, clients: int, model: str, repeats: int, *, de
     warm = 2 * clients
     for _ in range(repeats):
         experiment = trial("fed-raa", clients, model, updates=8 * clients, fragments=3, device=device)
-        widths = [part.widths[0] for part in build(experiment, dataset=dataset).parts]
+        widths = [part.widths[0] for part in build(experiment, dataset=dataset).submodels]
         spent, commits = measured(experiment, dataset, warm)
         ours.append(spent)
         idle.append(1 - sum(update.seconds for update in commits) / (CORES * spent.wall))
@@ -264,7 +264,7 @@ def footprint(dataset: Dataset, method: str, clients: int = 10, **given: Any) ->
         peak_bytes(trial(method, clients, model, **given), dataset) for model in (next(iter(MODELS)), WIDEST)
     )
     spec = build(trial(method, clients, WIDEST, **given), dataset=dataset)
-    submodel = max(spec.measure(part.widths).bytes for part in spec.parts)
+    submodel = max(spec.measure(part.widths).bytes for part in spec.submodels)
     return [
         Figure(
             f"{method}: {what} beyond its base", clients, WIDEST, "MB", (peaks[what] - base[what]) / 1e6, floor / 1e6

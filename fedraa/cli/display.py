@@ -15,7 +15,8 @@ from rich.table import Table
 from fedraa.client.solver import Solver
 from fedraa.config.experiment import Experiment
 from fedraa.engine.loop import Progress
-from fedraa.methods.catalog import METHODS, Method
+from fedraa.methods.catalog import METHODS
+from fedraa.methods.method import Method
 from fedraa.rundir.history import History
 from fedraa.rundir.status import Status
 

@@ -11,13 +11,13 @@ from rich.table import Table
 from fedraa.cli.display import quantity, say, show
 from fedraa.config.experiment import Experiment
 from fedraa.devices.fleet import Fleet, Floats
-from fedraa.engine.build import RunSpec, build
+from fedraa.engine.build import build
 from fedraa.engine.forecast import dry_run, first_round
+from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task
-from fedraa.methods.catalog import Asynchronous, Rounds
-from fedraa.server.async_rules import Buffer
+from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.indices import owners
-from schedulers import SCHEDULERS, Scheduler, delay_bound
+from schedulers import Planner
 
 Ints = npt.NDArray[np.int64]
 
@@ -31,22 +31,20 @@ def plan(experiment: Experiment) -> None:
     """Print what the experiment will take; ValueError, as `run` would raise it, if it cannot be run."""
     spec = build(experiment)
     schedule = spec.method.schedule
-    if isinstance(schedule, Rounds):
+    if not schedule.scheduled:
         tasks = first_round(spec)
         show(shapes_table(spec, tasks))
         show(devices_table(spec.fleet, {"task": round_costs(spec, tasks)}))
         outlook = rounds_outlook(spec, tasks)
     else:
-        costs = spec.costs().table([part.widths for part in spec.parts])
-        bound = delay_bound(costs) if schedule.delay_bound is None else schedule.delay_bound
-        scheduler = SCHEDULERS[schedule.scheduler](costs, bound)
+        costs = spec.costs().table([part.widths for part in spec.submodels])
+        planner = Planner(SCHEDULER.own(schedule.scheduler))
+        planner.plan(costs, schedule.delay_bound)
         show(fragments_table(spec))
-        show(devices_table(spec.fleet, {str(j): column for j, column in enumerate(costs.T)}, scheduler))
-        say(f"delay bound    {bound:.4g} ({'K*, from the costs' if schedule.delay_bound is None else 'as given'})")
-        if isinstance(schedule, Asynchronous):
-            outlook = async_outlook(spec, costs, scheduler)
-        else:
-            outlook = rounds_outlook(spec, first_round(spec))
+        show(devices_table(spec.fleet, {str(j): column for j, column in enumerate(costs.T)}, planner))
+        whence = "K*, from the costs" if schedule.delay_bound is None else "as given"
+        say(f"delay bound    {planner.bound:.4g} ({whence})")
+        outlook = async_outlook(spec, planner) if schedule.asynchronous else rounds_outlook(spec, first_round(spec))
     say(f"server memory  about {quantity(server_bytes(spec), 'B')}")
     say(f"expected       {outlook}")
 
@@ -57,7 +55,7 @@ def fragments_table(spec: RunSpec) -> Table:
     never = int((owned == 0).sum())
     title = f"{spec.experiment.model}: {spec.traced.size} parameters, {never} of them never trained"
     table = _shapes(title, "fragment", "owned", "shared")
-    for number, part in enumerate(spec.parts):
+    for number, part in enumerate(spec.submodels):
         holders = owned if part.index is None else owned[part.index]
         once, more = int((holders == 1).sum()), int((holders > 1).sum())
         table.add_row(str(number), *_shape(spec, part.widths), str(once), str(more))
@@ -97,13 +95,13 @@ def _shape(spec: RunSpec, widths: Sequence[int]) -> list[str]:
     ]
 
 
-def devices_table(fleet: Fleet, costs: dict[str, Floats], scheduler: Scheduler | None = None) -> Table:
+def devices_table(fleet: Fleet, costs: dict[str, Floats], planner: Planner | None = None) -> Table:
     """What a task costs each class of devices; `costs` [N] by fragment. Where a scheduler picks: what is feasible.
 
     A range covers unequal data or devices of one class; a fragment in brackets is feasible for some of them.
     """
     table = Table(title="cost of a task by device", box=box.SIMPLE_HEAD)
-    for name in ("clients", "compute", *costs, *(["feasible", "|S|"] if scheduler else [])):
+    for name in ("clients", "compute", *costs, *(["feasible", "|S|"] if planner else [])):
         table.add_column(name, justify="right")
     for clients in device_classes(fleet, np.stack(list(costs.values()), axis=1)):
         row = [
@@ -111,8 +109,8 @@ def devices_table(fleet: Fleet, costs: dict[str, Floats], scheduler: Scheduler |
             _range(fleet.compute[clients]),
             *(_range(column[clients]) for column in costs.values()),
         ]
-        if scheduler:
-            sets = [set(scheduler.feasible(client).tolist()) for client in clients.tolist()]
+        if planner:
+            sets = [set(planner.feasible(client).tolist()) for client in clients.tolist()]
             every = set.intersection(*sets)
             row.append(" ".join(str(j) if j in every else f"({j})" for j in sorted(set.union(*sets))))
             row.append(_range(np.array([len(feasible) for feasible in sets], np.float64)))
@@ -139,21 +137,20 @@ def round_costs(spec: RunSpec, tasks: Sequence[Task]) -> Floats:
 
 def server_bytes(spec: RunSpec) -> int:
     """The model, and for every client a buffer sent and a buffer returned, each of the largest part."""
-    largest = max(spec.measure(part.widths).bytes for part in spec.parts)
+    largest = max(spec.measure(part.widths).bytes for part in spec.submodels)
     return spec.params.nbytes + 2 * len(spec.fleet) * largest
 
 
-def async_outlook(spec: RunSpec, costs: Floats, scheduler: Scheduler) -> str:
+def async_outlook(spec: RunSpec, planner: Planner) -> str:
     """What the budget of an asynchronous run will come to, by a dry run."""
     limits, experiment, update = spec.limits, spec.experiment, spec.method.update
     dry = dry_run(
-        costs,
-        scheduler,
+        planner,
         timing=spec.timing,
         seed=experiment.seed,
         steps=min(limits.steps or DRY_STEPS, DRY_STEPS),
         time=limits.time,
-        tasks_per_step=update.size if isinstance(update, Buffer) else 1,
+        tasks_per_step=update.per_step,
     )
     steps, time = float(dry.steps), dry.time
     if dry.steps == DRY_STEPS:

@@ -11,11 +11,23 @@ from torch import Tensor
 from fedraa.client.flat_module import BatchedModule, FlatModule
 from fedraa.client.solver import Solver
 from fedraa.client.terms.adversary import Adversary
-from fedraa.client.terms.compression import Compressor
+from fedraa.client.terms.compression import COMPRESSOR
+from fedraa.client.terms.term import (
+    EPSILON,
+    LOCAL_TERM,
+    Clipping,
+    ControlVariate,
+    LocalTerm,
+    Place,
+    Proximal,
+    ServerMomentum,
+    WeightDecay,
+    norm,
+)
 from fedraa.messages import Task
 from fedraa.submodels import view
 
-EPSILON = 1e-12  # guards divisions by a gradient norm
+BLENDED = ("control", "momentum")  # buffers beside a task that terms read
 
 
 class LocalStep:
@@ -42,22 +54,22 @@ class LocalStep:
         self.adversary: Adversary | None = None
         self._solver, self._lr, self._bf16 = solver, task.lr, bf16
         self._unperturbed = torch.empty_like(model.weights) if solver.sam else model.weights
-        self._compressor = Compressor.parse(solver.compress)
+        self._compressor = COMPRESSOR.make(solver.compress)
         self._mask = None if task.mask is None else tensor(task.mask).to(torch.float32)
+        extras = {name: tensor(task.extra(name)) for name in task.extras if name in BLENDED}
+        self._terms = [term.begin(extras) for term in terms(solver, momentum="momentum" in extras)]
         model.load(task.params)
         self._masked(model.weights)
         self._anchor = model.weights
-        if solver.proximal or self._compressor.kind != "none":
+        if solver.proximal or solver.terms or not self._compressor.lossless:
             self._anchor = model.weights.clone() if self._mask is not None else view(task.params).to(device)
         self._velocity = torch.zeros_like(model.weights) if solver.momentum else None
-        self._control = tensor(task.extra("control")) if solver.control else None
-        self._drift = tensor(task.extra("momentum")) if "momentum" in task.extras else None
         self.squares = torch.zeros_like(model.weights) if solver.squares else None
         self._labels = [torch.from_numpy(np.unique(y)).to(device) for y in labels] if solver.label_masked else None
 
     def compress(self, row: int | EllipsisType = ...) -> None:
         """What arrives is the received weights plus the decoded gain on the trained coordinates."""
-        if self._compressor.kind == "none":
+        if self._compressor.lossless:
             return
         w, anchor = self.model.weights[row], self._anchor[row]
         if self._mask is None:
@@ -81,21 +93,17 @@ class LocalStep:
 
     def _descend(self, piece: slice | EllipsisType, g: Tensor) -> None:
         """Takes the step on one piece of the buffer, given its masked gradient, which it uses up."""
-        solver, w = self._solver, self.model.weights[piece]
-        if solver.proximal:
-            g.add_(w, alpha=solver.proximal).sub_(self._anchor[piece], alpha=solver.proximal)
-        if self._control is not None:
-            self._masked(g.add_(self._control[piece]), piece)
-        if self._drift is not None:
-            self._masked(g.mul_(solver.fresh).add_(self._drift[piece], alpha=1 - solver.fresh), piece)
-        if solver.clip:
-            g.mul_(torch.clamp(solver.clip / (_norm(g) + EPSILON), max=1.0))
-        if solver.weight_decay:
-            g.add_(w, alpha=solver.fresh * solver.weight_decay)
+        w = self.model.weights[piece]
+        if self._terms:
+            at = Place(w, self._anchor[piece], piece)
+            for term in self._terms:
+                term.bend(g, at)
+                if term.masked:
+                    self._masked(g, piece)
         if self._velocity is None:
             w.sub_(g, alpha=self._lr)
         else:
-            w.sub_(self._velocity[piece].mul_(solver.momentum).add_(g), alpha=self._lr)
+            w.sub_(self._velocity[piece].mul_(self._solver.momentum).add_(g), alpha=self._lr)
 
     def loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """Mean cross-entropy; with `label_masked`, logits of labels that the client lacks are set to 0."""
@@ -125,7 +133,7 @@ class LocalStep:
         self._masked(g)
         if self._solver.sam:
             self._unperturbed.copy_(w)
-            w.add_(g.mul_(self._solver.sam / (_norm(g) + EPSILON)))
+            w.add_(g.mul_(self._solver.sam / (norm(g) + EPSILON)))
             self.model.backward(self.loss(inputs, labels))
             self._masked(g)
             w.copy_(self._unperturbed)
@@ -135,7 +143,14 @@ class LocalStep:
         return g if self._mask is None else g.mul_(self._mask[piece])
 
 
-def _norm(g: Tensor) -> Tensor:
-    """Of a gradient [k], or of each of [height, k]."""
-    norm: Tensor = torch.linalg.vector_norm(g, dim=-1, keepdim=True)
-    return norm
+def terms(solver: Solver, *, momentum: bool) -> list[LocalTerm]:
+    """The terms of a step in the order that Solver states; `momentum`: the server sends one to blend in."""
+    own = [LOCAL_TERM.make(term) for term in solver.terms]
+    return [
+        *([Proximal(solver.proximal)] if solver.proximal else []),
+        *own,
+        *([ControlVariate()] if solver.control else []),
+        *([ServerMomentum(solver.fresh)] if momentum else []),
+        *([Clipping(solver.clip)] if solver.clip else []),
+        *([WeightDecay(solver.fresh * solver.weight_decay)] if solver.weight_decay else []),
+    ]

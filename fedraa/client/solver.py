@@ -1,6 +1,9 @@
 """The local solver as values: which steps a client takes. All terms default to off."""
 
 from dataclasses import dataclass
+from typing import Any
+
+from fedraa.client.terms.term import LOCAL_TERM
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,8 @@ class Solver:
     - `adversary`: ascend on an affine input perturbation of the client's own (FedRobust).
     - `clip`: bound on the norm of the whole gradient; 0 is off.
     - `label_masked`: logits of labels that the client does not hold are 0 (HeteroFL).
-    - `compress`: how the gain is sent back: none, topk:SHARE or 8bit.
+    - `compress`: how the delta is sent back: none, topk:SHARE, 8bit or an own Compressor.
+    - `terms`: own LocalTerms, after the proximal one.
     - `split`: layers of the client's part in split learning; 0 is off (SplitFed).
     """
 
@@ -43,7 +47,8 @@ class Solver:
     squares: bool = False
     adversary: bool = False
     label_masked: bool = False
-    compress: str = "none"
+    compress: Any = "none"
+    terms: tuple[Any, ...] = ()
     split: int = 0
 
     @property
@@ -54,7 +59,8 @@ class Solver:
     @property
     def needs_whole_gradient(self) -> bool:
         """Whether a step looks at the gradient of all parameters at once, for its norm or to keep it."""
-        return bool(self.sam or self.clip or self.full_gradient or self.squares)
+        own = any(LOCAL_TERM.make(term).whole for term in self.terms)
+        return bool(self.sam or self.clip or self.full_gradient or self.squares or own)
 
     def samples(self, shard: int) -> int:
         """Training samples that one task processes in its steps on a shard of that size."""

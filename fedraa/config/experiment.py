@@ -28,6 +28,9 @@ NAMES: dict[str, tuple[str, ...]] = {
     "scheduler": ("gre-raa", "random", "minimum-priority", "offline"),
     "staleness": ("constant", "polynomial", "hinge"),
     "partition": ("iid", "dirichlet", "labels"),
+    "async_rule": ("staleness-mix", "buffer"),
+    "aggregator": ("covered", "filled", "memorised"),
+    "server_optimizer": ("sgd", "momentum", "adam", "yogi", "adagrad"),
 }
 if TYPE_CHECKING:
     Component = Any
@@ -43,8 +46,8 @@ class Experiment(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-    method: str = "fed-raa"
-    """A named method, see `fedraa methods`."""
+    method: Component = "fed-raa"
+    """A named method, see `fedraa methods`, a crossing a+b, or a Method."""
     dataset: str = "digits"
     """digits, mnist, fashion-mnist, emnist, cifar10, cifar100, agnews, or a .npz file."""
     data_dir: Path | None = None
@@ -95,8 +98,16 @@ class Experiment(BaseModel):
 
     buffer_size: Count | None = None
     """Arrivals per server update of a buffered method."""
-    participation: str | None = None
-    """Who takes part in a round: all, sample:K or bernoulli:P."""
+    async_rule: Component | None = None
+    """What becomes of an arrival in an asynchronous method: staleness-mix, buffer, or an own AsyncRule."""
+    aggregator: Component | None = None
+    """How a round's deltas become one: covered, filled, memorised, or an own Aggregator."""
+    server_optimizer: Component | None = None
+    """The step along them: sgd, momentum, adam, yogi, adagrad, or an own ServerOptimizer."""
+    participation: Component | None = None
+    """Who takes part in a round: all, sample:K, bernoulli:P, or an own Participation."""
+    submodel: Component | None = None
+    """Which part of the model a client trains in a round: full, prefix, rolling, ..., or an own SubmodelPolicy."""
     capacities: tuple[Annotated[float, Field(gt=0, le=1)], ...] | None = None
     """Shares of the model that clients can train, dealt out in turn."""
     redraw: bool | None = None
@@ -132,8 +143,10 @@ class Experiment(BaseModel):
     """Local weight decay."""
     clip: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Bound on the norm of a local gradient; 0 is off."""
-    compress: str = "none"
-    """How a client sends its gain back: none, topk:SHARE or 8bit."""
+    compress: Component = "none"
+    """How a client sends its delta back: none, topk:SHARE, 8bit, or an own Compressor."""
+    local_terms: tuple[Component, ...] | None = None
+    """Own LocalTerms that bend the gradient of every local step."""
     proximal: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Weight of the proximal term."""
     sam: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None

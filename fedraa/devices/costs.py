@@ -7,9 +7,9 @@ import numpy.typing as npt
 
 from fedraa.client.solver import Solver
 from fedraa.client.split import Stem
-from fedraa.client.terms.compression import Compressor
+from fedraa.client.terms.compression import COMPRESSOR
 from fedraa.devices.fleet import REFERENCE_EPOCHS, Fleet, Floats, Load
-from fedraa.rundir.checkpoint import State
+from fedraa.messages import State
 from fedraa.submodels.cost import Cost
 
 Widths = tuple[int, ...]
@@ -47,7 +47,7 @@ class CostModel:
         self._full = measure(full)
         self._unit = unit
         self._stem = stem
-        self.compressor = Compressor.parse(solver.compress)
+        self.compressor = COMPRESSOR.make(solver.compress)
         self._ratios: dict[int, list[float]] = {}
         self._fresh: list[tuple[int, float]] = []
 

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedraa.devices.availability import Timing
-from fedraa.devices.fleet import Floats
-from fedraa.engine.build import RunSpec
+from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task
 from fedraa.rng import generator
-from schedulers import Scheduler
+from schedulers import Planner, Standing
 
 
 @dataclass(frozen=True)
@@ -28,8 +27,7 @@ class Forecast:
 
 
 def dry_run(
-    costs: Floats,
-    scheduler: Scheduler,
+    planner: Planner,
     *,
     timing: Timing,
     seed: int,
@@ -37,12 +35,16 @@ def dry_run(
     time: float | None = None,
     tasks_per_step: int = 1,
 ) -> Forecast:
-    """The asynchronous run of a table c[n, j], with the very draws that the real one makes on the virtual clock.
+    """The asynchronous run of a planned scheduler, with the very draws that the real one makes on the virtual clock.
+
+    Losses are not known: they stay infinite.
 
     It ends after `steps` server updates, one every `tasks_per_step` arrivals, or with the last arrival at `time`.
     """
+    costs = planner.costs
     clients, fragments = costs.shape
-    versions, tasks = np.zeros(fragments, np.int64), np.zeros(fragments, np.int64)
+    standing, tasks = Standing.start(fragments), np.zeros(fragments, np.int64)
+    versions = standing.counts
     turns = np.zeros(clients, np.int64)
     due: list[tuple[float, int, int, int, int]] = []
     staleness: list[int] = []
@@ -50,7 +52,9 @@ def dry_run(
 
     def dispatch(client: int) -> None:
         turn = int(turns[client])
-        j = scheduler.choose(client, turn, versions, generator(seed, "schedule", client, turn))
+        rng = generator(seed, "schedule", client, turn)
+        j = planner.choose(client, turn, now, planner.feasible(client), standing, rng)
+        standing.sent[j] += 1
         end = timing.due(client, turn, now, float(costs[client, j]))
         heapq.heappush(due, (end, int(turns.sum()), client, j, int(versions[j])))
         turns[client] += 1
@@ -60,6 +64,7 @@ def dry_run(
     while len(staleness) < steps * tasks_per_step and (time is None or due[0][0] <= time):
         now, _, client, j, version = heapq.heappop(due)
         staleness.append(int(versions[j]) - version)
+        standing.staleness[j] = staleness[-1]
         tasks[j] += 1
         if len(staleness) % tasks_per_step == 0:
             versions[j] += 1

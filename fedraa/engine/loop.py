@@ -16,8 +16,7 @@ from threading import Event
 
 from fedraa.devices.availability import Timing
 from fedraa.engine.executor import Executor, PendingEvaluation
-from fedraa.messages import Fault, Task, Update
-from fedraa.rundir.checkpoint import State
+from fedraa.messages import Fault, State, Task, Update
 from fedraa.rundir.history import EventLog
 from fedraa.rundir.profile import Stopwatch
 from fedraa.server.base import Server

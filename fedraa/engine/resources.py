@@ -3,17 +3,13 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from fedraa.client import choose_device
 from fedraa.config.experiment import Experiment
 from fedraa.devices.worker_groups import parse_group
-from fedraa.methods.catalog import Mean
-
-if TYPE_CHECKING:
-    from fedraa.engine.build import RunSpec  # which calls `check`
+from fedraa.engine.run_spec import RunSpec
 
 PROCESS = 200e6  # bytes of a process with torch and ray, measured on Linux
 CONTEXT = 400e6  # bytes of a process on a GPU before it holds anything
@@ -49,19 +45,17 @@ class Need:
     task: float
 
     @classmethod
-    def of(cls, spec: "RunSpec") -> "Need":
+    def of(cls, spec: RunSpec) -> "Need":
         """Lower bounds: what is refused could not have run, what is let in may still grow."""
         experiment, update, size = spec.experiment, spec.method.update, spec.params.nbytes
         clients = len(spec.fleet)
-        remembered = per_client = 0.0
-        if isinstance(update, Mean):
-            remembered = _remembered(update, size // 4, clients)
-            per_client = remembered - _remembered(update, size // 4, clients - 1)
+        remembered = float(update.memory(size // 4, clients))
+        per_client = remembered - update.memory(size // 4, clients - 1)
         if spec.method.asynchronous:  # every task that is out holds a version of its own
-            per_client += min(spec.measure(part.widths).bytes for part in spec.parts)
+            per_client += min(spec.measure(part.widths).bytes for part in spec.submodels)
             remembered += clients * per_client
-            remembered += sum(part.index.nbytes for part in spec.parts if part.index is not None)
-        task = experiment.stack * max(spec.measure(part.widths).memory for part in spec.parts)
+            remembered += sum(part.index.nbytes for part in spec.submodels if part.index is not None)
+        task = experiment.stack * max(spec.measure(part.widths).memory for part in spec.submodels)
         dataset = spec.data.dataset
         stored = sum(array.nbytes for array in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test))
         on_ray = experiment.engine == "ray"
@@ -86,7 +80,7 @@ def cluster_address(experiment: Experiment) -> str | None:
     return experiment.address or (os.environ.get("RAY_ADDRESS") if experiment.engine == "ray" else None)
 
 
-def check(spec: "RunSpec", free: Free | None = None) -> None:
+def check(spec: RunSpec, free: Free | None = None) -> None:
     """ValueError for a run that cannot fit, with the numbers and the smallest change that fits.
 
     Of a cluster that is there already nothing is known here.
@@ -118,11 +112,6 @@ def check(spec: "RunSpec", free: Free | None = None) -> None:
             f"workers: {count} need {(CONTEXT + need.task) / GIGA:.3g} GB of the GPU each, which has "
             f"{free.gpu / GIGA:.3g} GB free; {f'{fit} would fit' if fit else '--device cpu would fit'}"
         )
-
-
-def _remembered(update: Mean, size: int, clients: int) -> float:
-    """What a round's update keeps of the clients and itself; the adversaries' few numbers aside."""
-    return float(update.aggregator.memory(size, clients) + update.carry.memory(size, clients, 0))
 
 
 def _available() -> float:

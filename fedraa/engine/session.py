@@ -6,7 +6,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from threading import Event
@@ -14,12 +14,13 @@ from threading import Event
 import numpy as np
 import torch
 
+from fedraa.components import describe as describe_component
 from fedraa.devices.fleet import COLUMNS, Floats
-from fedraa.engine.build import RunSpec
 from fedraa.engine.executor import Executor
 from fedraa.engine.loop import Loop, Progress
-from fedraa.messages import Vector
-from fedraa.rundir.checkpoint import State, load_latest, save
+from fedraa.engine.run_spec import RunSpec
+from fedraa.messages import State, Vector
+from fedraa.rundir.checkpoint import load_latest, save
 from fedraa.rundir.files import replacing, write_text
 from fedraa.rundir.history import CHECKPOINTS, CONFIG, MODEL, SUMMARY, EventLog, History
 from fedraa.rundir.profile import PROFILE, Spent
@@ -177,7 +178,9 @@ def describe(spec: RunSpec) -> dict[str, object]:
     fleet, traced = spec.fleet, spec.traced
     return {
         "experiment": spec.experiment.model_dump(mode="json"),
-        "method": {axis: _choice(getattr(spec.method, axis)) for axis in ("submodel", "local", "update", "schedule")},
+        "method": {
+            axis: describe_component(getattr(spec.method, axis)) for axis in ("submodel", "local", "update", "schedule")
+        },
         "resolved": {
             "samples": spec.data.sizes.tolist(),
             **{column: _finite(getattr(fleet, column)) for column in COLUMNS},
@@ -185,7 +188,7 @@ def describe(spec: RunSpec) -> dict[str, object]:
             "parameters": traced.size,
             "shared": int((owners(traced, spec.index_sets) == len(spec.index_sets)).sum()),
             "groups": {group.name: group.size for group in traced.groups},
-            "fragments": [list(part.widths) for part in spec.parts],
+            "fragments": [list(part.widths) for part in spec.submodels],
             "shapes": [{"widths": list(w), **asdict(cost)} for w, cost in spec.shapes.items()],
             "stem": None if spec.stem is None else asdict(spec.stem),
             "eval_every": spec.eval_every,
@@ -209,15 +212,6 @@ def _version(package: str) -> str | None:
 def _finite(column: Floats) -> list[float | None]:
     """For JSON, which has no infinity: None is one."""
     return [value if np.isfinite(value) else None for value in column.tolist()]
-
-
-def _choice(assignment: object) -> object:
-    """A choice as JSON: its kind and its values, which may be choices themselves."""
-    if not is_dataclass(assignment):
-        return assignment
-    return {"kind": type(assignment).__name__} | {
-        f.name: _choice(getattr(assignment, f.name)) for f in fields(assignment)
-    }
 
 
 def commit() -> str | None:

@@ -41,7 +41,8 @@ def replay(directory: Path) -> str:
     check_summary(directory, evaluations.reached)
     check_model(directory, rules.resolved.tensors, digest)
     checked = "choice, version, staleness, mix, cost and time" if rules.known else "client, version, mix and time"
+    believed = "".join(f" What {part} decides is believed, not checked." for part in rules.believed)
     return (
         f"{directory}: consistent ({counts}). Every {checked} follows from config.json; evals.csv, summary.json "
-        f"and model.pt agree with the log, which ended by {end['reason']} at step {end['step']}."
+        f"and model.pt agree with the log, which ended by {end['reason']} at step {end['step']}.{believed}"
     )

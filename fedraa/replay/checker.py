@@ -1,16 +1,17 @@
 """The books of the two kinds of server, kept from the log alone: counts, versions, steps, weights."""
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
-import numpy as np
-
+from fedraa.components import is_foreign
 from fedraa.replay.coverage import Coverage
 from fedraa.replay.line import Line
 from fedraa.replay.rules import Rules
 from fedraa.replay.tasks import LoggedTask, Tasks
 from fedraa.rng import generator
+from fedraa.server.async_rules import ASYNC_RULE
 from fedraa.server.staleness import STALENESS
-from schedulers import Scheduler
+from schedulers import Planner, Standing
 
 
 class Checker(Protocol):
@@ -29,53 +30,61 @@ class Checker(Protocol):
 
 
 class AsyncChecker:
-    """A commit is one update of its fragment, or goes to a buffer that is one when full; its client waits again."""
+    """A commit is one update of its fragment, or goes to a buffer that is one when full; its client waits again.
+
+    Of an own rule the log alone tells its weights, and whether the model is a new version.
+    """
 
     def __init__(self, rules: Rules, tasks: Tasks) -> None:
         update = rules.method["update"]
         self.step = 0
         self.due: str | None = None
         self._rules, self._tasks = rules, tasks
-        self._staleness = STALENESS[update["staleness"]]
-        self._buffer = update["size"] if update["kind"] == "Buffer" else 1
-        self._update = update
+        self._rule = None if is_foreign(update) else ASYNC_RULE.make(_ours(update))
+        self._mix = None if self._rule is None or rules.foreign("update", "staleness") else _weight(update)
         self._buffered = 0
-        self._counts = [0] * len(rules.resolved.fragments)
-        self._scheduler = rules.scheduler()
+        self._standing = Standing.start(len(rules.resolved.fragments))
+        self._planner = rules.planner()
 
     def dispatch(self, line: Line) -> None:
         client = self._tasks.next_client(line)
-        j = scheduled(line, self._rules, client, self._tasks.turns[client], self._scheduler, self._counts)
-        bill = self._rules.bill(self._rules.resolved.fragments[j], client)
-        self._tasks.depart(line, fragment=j, version=self._counts[j], step=self.step, bill=bill)
+        j = scheduled(line, self._rules, client, self._tasks.turns[client], self._planner, self._standing)
+        self._standing.sent[j] += 1
+        bill = self._rules.bill(self._rules.resolved.fragments[j], client) if self._rules.known else None
+        version = int(self._standing.counts[j])
+        self._tasks.depart(line, fragment=j, version=version, step=self.step, bill=bill)
 
     def commit(self, line: Line) -> None:
         flight = self._tasks.arrive(line)
-        j = flight.fragment
-        staleness = self._counts[j] - flight.version
+        j, counts = flight.fragment, self._standing.counts
+        staleness = int(counts[j]) - flight.version
         global_staleness = self.step - flight.step
-        self._buffered = (self._buffered + 1) % self._buffer
-        if self._buffered == 0:
-            self._counts[j] += 1
+        if self._advances(line, int(counts[j])):
+            counts[j] += 1
             self.step += 1
-        line.expect("version", self._counts[j])
+        self._standing.staleness[j] = staleness
+        self._standing.losses[j] = line.number_of("train_loss")
+        line.expect("version", int(counts[j]))
         line.expect("staleness", staleness)
         line.expect("global_staleness", global_staleness)
-        line.expect("mix", self._mix(staleness))
+        if self._mix is not None:
+            line.expect("mix", self._mix(staleness))
+        else:
+            line.number_of("mix")
         self._tasks.waiting.append(flight.client)
         if self._rules.wall:
             widths = self._rules.resolved.fragments[j]
             if self._rules.costs.observe(widths, flight.client, self._tasks.now - flight.left):
-                self._scheduler = self._rules.scheduler()
+                self._planner = self._rules.planner()
 
     def round(self, line: Line) -> None:
         raise line.wrong("a round is closed; the rules give none, for the server is asynchronous")
 
-    def _mix(self, staleness: int) -> float:
-        s = self._staleness(staleness)
-        if self._update["kind"] == "Buffer":
-            return float(s * self._update["server_lr"] / self._buffer)
-        return float(self._update["mixing"] * s)
+    def _advances(self, line: Line, version: int) -> bool:
+        if self._rule is None:
+            return line.between("version", version, version + 1) > version
+        self._buffered = (self._buffered + 1) % self._rule.per_step
+        return self._buffered == 0
 
 
 class RoundChecker:
@@ -91,10 +100,10 @@ class RoundChecker:
         self.step = 0
         self.due: str | None = None
         self._rules, self._tasks = rules, tasks
-        self._server_lr = update["optimizer"]["server_lr"] if update["kind"] == "Mean" else update["mixing"]
+        self._server_lr = update["optimizer"].get("server_lr") if update["kind"] == "Mean" else update["mixing"]
         self._by_samples = update.get("weights") == "samples"
-        self._counts = [0] * len(rules.resolved.fragments)
-        self._scheduler = rules.scheduler() if rules.scheduled else None
+        self._standing = Standing.start(len(rules.resolved.fragments))
+        self._planner = rules.planner() if rules.scheduled else None
         self._coverage = Coverage(rules)
         self._round: list[LoggedTask] = []
         self._weight_sum = 0.0
@@ -102,9 +111,10 @@ class RoundChecker:
     def dispatch(self, line: Line) -> None:
         rules = self._rules
         client = self._tasks.next_client(line)
-        if self._scheduler is not None:
-            j = scheduled(line, rules, client, self._tasks.turns[client], self._scheduler, self._counts)
-            self._counts[j] += 1
+        if self._planner is not None:
+            j = scheduled(line, rules, client, self._tasks.turns[client], self._planner, self._standing)
+            self._standing.counts[j] += 1
+            self._standing.sent[j] += 1
         else:
             line.expect("feasible", [])
             line.expect("counts", [])
@@ -118,7 +128,10 @@ class RoundChecker:
         line.expect("version", self.step + 1)
         line.expect("staleness", 0)
         line.expect("global_staleness", 0)
-        line.expect("mix", self._server_lr * self._weight(flight.client) / self._weight_sum)
+        if self._server_lr is None:
+            line.number_of("mix")
+        else:
+            line.expect("mix", self._server_lr * self._weight(flight.client) / self._weight_sum)
         self.due = None if self._tasks.flights else "round"
 
     def round(self, line: Line) -> None:
@@ -137,9 +150,30 @@ class RoundChecker:
         return float(self._rules.resolved.samples[client]) if self._by_samples else 1.0
 
 
-def scheduled(line: Line, rules: Rules, client: int, turn: int, scheduler: Scheduler, counts: list[int]) -> int:
-    """The scheduler's choice for the client's `turn`-th task; checks what the log says it was made from."""
-    line.expect("counts", counts)
-    line.expect("feasible", scheduler.feasible(client).tolist())
+def scheduled(line: Line, rules: Rules, client: int, turn: int, planner: Planner, standing: Standing) -> int:
+    """The scheduler's choice for the client's `turn`-th task; checks what the log says it was made from.
+
+    That of an own scheduler is in the log.
+    """
+    feasible = planner.feasible(client)
+    line.expect("counts", standing.counts.tolist())
+    line.expect("feasible", feasible.tolist())
+    if rules.foreign("schedule", "scheduler"):
+        return int(line.between("fragment", 0, len(standing.counts) - 1))
     rng = generator(rules.experiment.seed, "schedule", client, turn)
-    return scheduler.choose(client, turn, np.array(counts), rng)
+    return planner.choose(client, turn, line.t, feasible, standing, rng)
+
+
+def _weight(update: dict[str, Any]) -> Callable[[int], float]:
+    """The weight of an arrival by its staleness, worked out from the configuration."""
+    factor = STALENESS.make(update["staleness"])
+    if update["kind"] == "Buffer":
+        server_lr, size = update["server_lr"], update["size"]
+        return lambda staleness: float(factor(staleness) * server_lr / size)
+    mixing = update["mixing"]
+    return lambda staleness: float(mixing * factor(staleness))
+
+
+def _ours(update: dict[str, Any]) -> dict[str, Any]:
+    """A rule of ours, with the usual weight in place of a foreign one: no code that is not ours is run here."""
+    return update | ({"staleness": "constant"} if is_foreign(update.get("staleness")) else {})

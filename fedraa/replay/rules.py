@@ -1,5 +1,6 @@
 """The rules of a run, rebuilt from its config.json alone: no data set, no model."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,18 +12,19 @@ from pydantic import BaseModel, ValidationError
 
 from fedraa.client import Solver
 from fedraa.client.split import Stem
+from fedraa.components import is_foreign
 from fedraa.config.experiment import Experiment
 from fedraa.devices.availability import Availability, Timing
 from fedraa.devices.costs import CostModel
 from fedraa.devices.fleet import COLUMNS, Fleet
-from fedraa.rundir.history import CONFIG
-from fedraa.server.participation import Participation
+from fedraa.rundir.history import CONFIG, EVENTS
+from fedraa.server.auxiliary.state import AUXILIARIES
+from fedraa.server.participation import PARTICIPATION, draw_cohort
+from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.cost import Cost
-from schedulers import SCHEDULERS, Scheduler, delay_bound
+from schedulers import GreRAA, Planner
 
 Widths = tuple[int, ...]
-# Buffers of the submodel's size that go down and come up besides it, by what rides along (ALGORITHMS 1.2).
-FURTHER = {"control": (1, 1), "momentum": (1, 0), "frozen-momentum": (1, 1)}
 
 
 class _Shape(BaseModel):
@@ -88,6 +90,8 @@ class Rules:
     experiment: Experiment
     method: dict[str, dict[str, Any]]
     resolved: Resolved
+    cohorts: tuple[tuple[int, ...], ...] = ()
+    """Those in the log, for an own Participation."""
 
     @classmethod
     def read(cls, directory: Path) -> "Rules":
@@ -99,7 +103,9 @@ class Rules:
             first = error.errors(include_url=False)[0]
             where = ".".join(map(str, first["loc"])) or "it"
             raise ValueError(f"run: {path} is not the configuration of a run; {where}: {first['msg']}") from None
-        return cls(Experiment(**described.experiment), described.method, described.resolved)
+        foreign = is_foreign(described.method["schedule"].get("participation"))
+        cohorts = _cohorts(directory) if foreign else ()
+        return cls(Experiment(**described.experiment), described.method, described.resolved, cohorts)
 
     @property
     def wall(self) -> bool:
@@ -122,7 +128,7 @@ class Rules:
     @property
     def known(self) -> bool:
         """Whether the rules alone tell what each client trains and what it costs."""
-        return self.scheduled or self.whole
+        return (self.scheduled or self.whole) and not is_foreign(self.method["local"].get("compress"))
 
     @cached_property
     def timing(self) -> Timing:
@@ -138,6 +144,8 @@ class Rules:
     def costs(self) -> CostModel:
         columns = {name: np.array([_unbounded(x) for x in getattr(self.resolved, name)]) for name in COLUMNS}
         local = {name: value for name, value in self.method["local"].items() if name != "kind"}
+        if is_foreign(local["compress"]):
+            local["compress"] = "none"
         stem = self.resolved.stem
         return CostModel(
             Fleet(**columns, relative=self.experiment.units == "relative"),
@@ -152,22 +160,53 @@ class Rules:
     def bill(self, widths: Widths, client: int) -> Bill:
         """Of one task on a dense submodel of these widths, as costs are known now."""
         sent, crossing = self.costs.sent(widths), self.costs.crossing(client)
-        down, up = FURTHER.get(self.method["update"].get("carry", {}).get("kind", ""), (0, 0))
+        kind = self.method["update"].get("auxiliary", {}).get("kind", "NoAuxiliary")
+        down, up, _ = AUXILIARIES[kind].extra_buffers
         down = sent + down * sent + crossing
         up = self.costs.compressor.bytes(sent // 4) + up * sent + crossing
         return Bill(self.costs.cost(widths, client, down, up), down, up, self.costs.flops(widths, client))
 
-    def scheduler(self) -> Scheduler:
-        """The scheduler over the costs as they are known now."""
+    def foreign(self, choice: str, value: str) -> bool:
+        """Whether a value of a choice is a component that is none of ours: its decisions are believed."""
+        return is_foreign(self.method[choice].get(value))
+
+    @property
+    def believed(self) -> list[str]:
+        """The foreign components whose decisions no rule tells."""
+        found = [
+            described
+            for choice in self.method.values()
+            for described in (choice, *choice.values())
+            if is_foreign(described)
+        ]
+        return [described["kind"] if isinstance(described, dict) else described for described in found]
+
+    def planner(self) -> Planner:
+        """The scheduler, if it is ours, over the costs as they are known now; else only what is feasible."""
         schedule = self.method["schedule"]
-        table = self.costs.table(self.resolved.fragments)
-        bound = schedule["delay_bound"]
-        return SCHEDULERS[schedule["scheduler"]](table, delay_bound(table) if bound is None else bound)
+        foreign = self.foreign("schedule", "scheduler")
+        planner = Planner(GreRAA() if foreign else SCHEDULER.own(schedule["scheduler"]))
+        planner.plan(self.costs.table(self.resolved.fragments), schedule["delay_bound"])
+        return planner
 
     def cohort(self, round: int) -> Sequence[int]:
         """The clients of a round, in the order in which they are given work."""
-        who = Participation.parse(self.method["schedule"].get("participation", "all"), self.clients)
-        return who.cohort(self.clients, round, self.experiment.seed)
+        if self.foreign("schedule", "participation"):
+            return self.cohorts[round] if round < len(self.cohorts) else ()
+        who = PARTICIPATION.own(self.method["schedule"].get("participation", "all"))
+        return draw_cohort(who, self.clients, round, self.experiment.seed)
+
+
+def _cohorts(directory: Path) -> tuple[tuple[int, ...], ...]:
+    """The clients that were given work in each round of a log, as far as it can be read."""
+    cohorts: list[list[int]] = [[]]
+    with (directory / EVENTS).open(encoding="utf-8", errors="replace") as stream:
+        for text in stream:
+            if '"kind":"dispatch"' in text:
+                cohorts[-1].append(int(json.loads(text)["client"]))
+            elif '"kind":"round"' in text:
+                cohorts.append([])
+    return tuple(map(tuple, cohorts))
 
 
 def _unbounded(value: float | None) -> float:

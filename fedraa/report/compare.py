@@ -11,7 +11,8 @@ from fedraa.api import free_directory, run, session
 from fedraa.cli.display import progress, quantity, say, show
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build
-from fedraa.methods.catalog import find, without_foreign_flags
+from fedraa.methods.catalog import find
+from fedraa.methods.resolve import without_foreign_flags
 from fedraa.report.curves import plot_curves
 from fedraa.rundir.history import History
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedraa.config.experiment import Experiment
-from fedraa.messages import Evaluation
-from fedraa.rundir.checkpoint import State
+from fedraa.messages import Evaluation, State
 from fedraa.rundir.lock import Hold, this_process
 
 if TYPE_CHECKING:

@@ -1,90 +1,162 @@
 """Rules of an asynchronous server: what becomes of the model when an update arrives."""
 
+from abc import ABC, abstractmethod
+from copy import deepcopy
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from fedraa.components import Seam, Stateful
 from fedraa.messages import Index, Vector
-from fedraa.rundir.checkpoint import State
 from fedraa.server.staleness import STALENESS
 
 
-class Rule(Protocol):
-    """What becomes of an arrival; returns its weight and whether the model is a new version now."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrival:
+    """An update that has arrived, on the coordinates `where` of the model.
 
-    def take(self, params: Vector, where: Index | slice, new: Vector, sent: Vector, stale: int) -> tuple[float, bool]:
-        """`params` [d] changes in place on the coordinates `where`; `new` and `sent` [k] are what came and went."""
+    `new` and `sent` [k] are what came and what went, not to be changed. `staleness` counts the updates of the fragment
+    in between; `samples` are the client's, `loss` its mean training loss.
+    """
 
-    def state(self) -> State: ...
+    client: int
+    fragment: int
+    where: Index | slice
+    new: Vector
+    sent: Vector
+    staleness: int
+    samples: int
+    loss: float
 
-    def restore(self, state: State) -> None: ...
+    @property
+    def delta(self) -> Vector:
+        """What the client changed [k]."""
+        return self.new - self.sent
 
 
-@dataclass(frozen=True)
-class StalenessMix:
+@dataclass(frozen=True, eq=False)
+class AsyncModel:
+    """What a rule works on: `params` [d], changed in place; how many clients and fragments there are."""
+
+    params: Vector
+    clients: int
+    fragments: int
+
+
+class Taken(NamedTuple):
+    """What became of an arrival: the weight that the log shows, and whether the model is a new version now."""
+
+    weight: float
+    advanced: bool = True
+
+
+class AsyncRule(Stateful, ABC):
+    """Takes updates in, one at a time. An own one needs `take`, and `start` for what it keeps:
+
+        class LessOfTheFirst(AsyncRule):
+            def take(self, arrival, model):
+                weight = 0.6 / (1 + arrival.client)
+                model.params[arrival.where] += np.float32(weight) * arrival.delta
+                return Taken(weight)
+
+    `keeps` names its state, `per_step` how many arrivals make a new version, `blends` tells that all it does is to mix
+    the arrival in by `weight(staleness)`, so that shards of the server can do it. A run works on a copy of its own.
+    """
+
+    keeps: ClassVar[str] = ""
+    blends: ClassVar[bool] = False
+    asynchronous: ClassVar[bool] = True
+
+    @property
+    def per_step(self) -> int:
+        return 1
+
+    def bind(self, model: AsyncModel) -> Self:
+        own = deepcopy(self)
+        own.start(model)
+        return own
+
+    def start(self, model: AsyncModel) -> None:
+        """Makes room for what is kept."""
+
+    @abstractmethod
+    def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
+        """Takes one update in: `model.params` may change on the coordinates `arrival.where`, or anywhere."""
+
+    def weight(self, staleness: int) -> float:
+        """The weight of an arrival, if that is all there is to the rule."""
+        raise AssertionError(f"{type(self).__name__} does not blend")
+
+    def memory(self, size: int, clients: int) -> int:
+        """Bytes that it takes besides the model; a run that has not so much is refused."""
+        return 0
+
+
+@dataclass
+class StalenessMix(AsyncRule):
     """theta <- (1 - a) theta + a theta_new with a = mixing * s(staleness) (FedAsync, Fed-RAA)."""
 
     mixing: float = 0.6
-    staleness: str = "constant"
+    staleness: Any = "constant"
 
-    def bind(self, size: int) -> Rule:
-        return self
+    blends: ClassVar[bool] = True
 
-    def take(self, params: Vector, where: Index | slice, new: Vector, sent: Vector, stale: int) -> tuple[float, bool]:
-        mix = self.weight(stale)
-        blend(params, where, new, mix)
-        return mix, True
+    def __post_init__(self) -> None:
+        self._factor = STALENESS.make(self.staleness)
 
-    def weight(self, stale: int) -> float:
-        return self.mixing * STALENESS[self.staleness](stale)
+    def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
+        mix = self.weight(arrival.staleness)
+        blend(model.params, arrival.where, arrival.new, mix)
+        return Taken(mix)
 
-    def state(self) -> State:
+    def weight(self, staleness: int) -> float:
+        return self.mixing * _number(self._factor(staleness), self._factor)
+
+    def state(self) -> dict[str, Any]:
         return {}
 
-    def restore(self, state: State) -> None:
-        """The mix keeps nothing."""
 
-
-@dataclass(frozen=True)
-class Buffer:
-    """FedBuff (Nguyen et al. 2022): theta <- theta + server_lr / K * sum of s(staleness) * gain, every K arrivals.
+@dataclass
+class Buffer(AsyncRule):
+    """FedBuff (Nguyen et al. 2022): theta <- theta + server_lr / K * sum of s(staleness) * delta, every K arrivals.
 
     The version and the step count flushes; what is in the buffer when the run ends is dropped.
     """
 
     size: int = 10
-    staleness: str = "polynomial"
+    staleness: Any = "polynomial"
     server_lr: float = 1.0
 
     keeps: ClassVar[str] = "buffer [d]"
 
-    def bind(self, size: int) -> Rule:
-        return _Buffered(self, np.zeros(size, np.float32))
+    def __post_init__(self) -> None:
+        self._factor = STALENESS.make(self.staleness)
 
+    @property
+    def per_step(self) -> int:
+        return self.size
 
-@dataclass
-class _Buffered:
-    rule: Buffer
-    total: Vector
-    count: int = 0
+    def start(self, model: AsyncModel) -> None:
+        self._total = np.zeros(len(model.params), np.float32)
+        self._count = 0
 
-    def take(self, params: Vector, where: Index | slice, new: Vector, sent: Vector, stale: int) -> tuple[float, bool]:
-        weight = STALENESS[self.rule.staleness](stale)
-        self.total[where] += np.float32(weight) * (new - sent)
-        self.count += 1
-        full = self.count == self.rule.size
+    def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
+        weight = _number(self._factor(arrival.staleness), self._factor)
+        self._total[arrival.where] += np.float32(weight) * arrival.delta
+        self._count += 1
+        full = self._count == self.size
         if full:
-            params += np.float32(self.rule.server_lr / self.rule.size) * self.total
-            self.total.fill(0)
-            self.count = 0
-        return weight * self.rule.server_lr / self.rule.size, full
+            np.add(model.params, np.float32(self.server_lr / self.size) * self._total, out=model.params)
+            self._total.fill(0)
+            self._count = 0
+        return Taken(weight * self.server_lr / self.size, full)
 
-    def state(self) -> State:
-        return {"total": self.total, "count": self.count}
+    def state(self) -> dict[str, Any]:
+        return {"total": self._total, "count": self._count}
 
-    def restore(self, state: State) -> None:
-        self.total[:], self.count = state["total"], state["count"]
+    def restore(self, state: dict[str, Any]) -> None:
+        self._total[:], self._count = state["total"], state["count"]
 
 
 def blend(params: Vector, where: Index | slice, new: Vector, mix: float) -> None:
@@ -97,3 +169,14 @@ def blend(params: Vector, where: Index | slice, new: Vector, mix: float) -> None
     mixed += np.float32(mix) * new
     if not isinstance(where, slice):  # of which it is a view
         params[where] = mixed
+
+
+def _number(weight: object, of: object) -> float:
+    if isinstance(weight, int | float | np.number) and np.isfinite(weight):
+        return float(weight)
+    raise ValueError(f"staleness: {getattr(of, '__name__', of)} gave {weight!r}; takes a finite number")
+
+
+ASYNC_RULE: Seam[AsyncRule] = Seam(
+    "async_rule", ("bind", "take", "state", "restore"), {"staleness-mix": StalenessMix, "buffer": Buffer}
+)

@@ -2,15 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
-from fedraa.messages import Task, Update, Vector
+from fedraa.components import saved
+from fedraa.messages import State, Task, Update, Vector
 from fedraa.rng import generator
-from fedraa.rundir.checkpoint import State
 from fedraa.server.storage.store import Store
 from fedraa.server.task_table import TaskTable
-from fedraa.submodels.policies.policies import Assignment, Submodel
-from schedulers import Scheduler, delay_bound
+from fedraa.submodels.assignment import Assignment, Submodel
+from schedulers import Planner, Scheduler, Standing
+from schedulers.protocol import Ints
 
 
 class AsyncServer:
@@ -31,7 +30,7 @@ class AsyncServer:
         self,
         store: Store,
         fragments: Sequence[Submodel],
-        scheduler: type[Scheduler],
+        scheduler: Scheduler,
         task_table: TaskTable,
         *,
         bound: float | None,
@@ -39,13 +38,18 @@ class AsyncServer:
         learn: bool = False,
     ) -> None:
         self.step = 0
-        self.versions = np.zeros(len(fragments), np.int64)
         self.shared_version = 0
         self.task_table = task_table
-        self._assignments = [Assignment(j, part) for j, part in enumerate(fragments)]
-        self._store, self._seed, self._learn = store, seed, learn
-        self._make_scheduler, self._bound = scheduler, bound
+        self.planner = Planner(scheduler)
+        self._assignments = [Assignment(j, submodel) for j, submodel in enumerate(fragments)]
+        self._standing = Standing.start(len(fragments))
+        self._store, self._seed, self._learn, self._bound = store, seed, learn, bound
         self._plan()
+
+    @property
+    def versions(self) -> Ints:
+        """q(j) [M], updates taken in."""
+        return self._standing.counts
 
     @property
     def params(self) -> Vector:
@@ -57,7 +61,9 @@ class AsyncServer:
     def assign(self, client: int, now: float) -> Task:
         turn = int(self.task_table.turns[client])
         rng = generator(self._seed, "schedule", client, turn)
-        j = self._scheduler.choose(client, turn, self.versions, rng)
+        feasible = self.planner.feasible(client)
+        j = self.planner.choose(client, turn, now, feasible, self._standing, rng)
+        self._standing.sent[j] += 1
         return self.task_table.dispatch(
             client,
             now,
@@ -65,7 +71,7 @@ class AsyncServer:
             self._store.cut(j, self.shared_version),
             version=int(self.versions[j]),
             step=self.step,
-            feasible=self._scheduler.feasible(client).tolist(),
+            feasible=feasible.tolist(),
             counts=self.versions.tolist(),
         )
 
@@ -75,6 +81,7 @@ class AsyncServer:
         staleness = int(self.versions[j]) - task.version
         global_staleness = self.step - task.step
         mix, advanced = self._store.take(task, update, staleness)
+        self._standing.staleness[j], self._standing.losses[j] = staleness, update.loss
         if advanced:
             self.versions[j] += 1
             self.shared_version += 1
@@ -96,6 +103,10 @@ class AsyncServer:
             "params": self._store.params,
             "step": self.step,
             "versions": self.versions,
+            "sent": self._standing.sent,
+            "staleness": self._standing.staleness,
+            "losses": self._standing.losses,
+            "scheduler": saved(self.planner.scheduler),
             "shared_version": self.shared_version,
             "rule": self._store.state(),
             "ledger": self.task_table.state(
@@ -107,12 +118,14 @@ class AsyncServer:
     def restore(self, state: State) -> None:
         self.step = state["step"]
         self.versions[:], self.shared_version = state["versions"], state["shared_version"]
+        self._standing.sent[:] = state["sent"]
+        self._standing.staleness[:], self._standing.losses[:] = state["staleness"], state["losses"]
         self._store.restore(state["params"], state["rule"])
         self.task_table.restore(state["ledger"], self._store.sent_again)
         self.task_table.costs.restore(state["costs"])
+        self.planner.scheduler.restore(state["scheduler"])
         self._plan()
 
     def _plan(self) -> None:
-        table = self.task_table.costs.table([assignment.part.widths for assignment in self._assignments])
-        bound = delay_bound(table) if self._bound is None else self._bound
-        self._scheduler = self._make_scheduler(table, bound)
+        table = self.task_table.costs.table([assignment.submodel.widths for assignment in self._assignments])
+        self.planner.plan(table, self._bound)

@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 from typing import Protocol
 
-from fedraa.messages import Task, Update, Vector
-from fedraa.rundir.checkpoint import State
+from fedraa.messages import State, Task, Update, Vector
 from fedraa.server.task_table import TaskTable
 
 

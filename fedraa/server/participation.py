@@ -1,51 +1,97 @@
 """Who takes part in a round."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from fedraa.components import Seam
 from fedraa.rng import generator
+
+DRAWS = 1000  # of a cohort per client, while nobody is drawn
+TAKES = "is none of all, sample:K with K from 1 to the number of clients, or bernoulli:P with P over 0 and at most 1"
+
+
+class Participation(ABC):
+    """Draws the cohort of each round."""
+
+    @abstractmethod
+    def cohort(self, clients: int, round: int, rng: np.random.Generator) -> Sequence[int]:
+        """The clients 0 to `clients` - 1 that take part, each once; if nobody does it is asked again."""
 
 
 @dataclass(frozen=True)
-class Participation:
-    """All clients, a fixed-size sample, or each client on its own with a probability.
+class All(Participation):
+    """Every client."""
 
-    `kind` is all, sample (`value` clients, HeteroFL and FedRolex) or bernoulli (with probability `value`,
-    FedSAM). A Bernoulli round that draws nobody is drawn again.
-    """
+    def cohort(self, clients: int, round: int, rng: np.random.Generator) -> Sequence[int]:
+        return range(clients)
 
-    kind: str = "all"
-    value: float = 1.0
 
-    @classmethod
-    def parse(cls, spec: str, clients: int) -> "Participation":
-        """From `all`, `sample:K` or `bernoulli:P`; ValueError for anything else."""
-        kind, _, number = spec.partition(":")
-        try:
-            value = 1.0 if spec == "all" else float(number)
-        except ValueError:
-            value = -1.0
-        good = {
-            "all": spec == "all",
-            "sample": 1 <= value <= clients and value == int(value),
-            "bernoulli": 0 < value <= 1,
-        }
-        if not good.get(kind, False):
-            raise ValueError(
-                f"participation: {spec!r} is none of all, sample:K with K from 1 to {clients}, or bernoulli:P "
-                "with P over 0 and at most 1"
-            )
-        return cls(kind, value)
+@dataclass(frozen=True)
+class Sample(Participation):
+    """So many clients, without replacement (HeteroFL, FedRolex)."""
 
-    def cohort(self, clients: int, round: int, seed: int) -> Sequence[int]:
-        """The clients of a round, ascending and never empty."""
-        if self.kind == "all":
-            return range(clients)
-        for attempt in range(clients * 1000):
-            rng = generator(seed, "cohort", round, attempt)
-            if self.kind == "sample":
-                return sorted(rng.choice(clients, int(self.value), replace=False).tolist())
-            cohort: list[int] = (rng.random(clients) < self.value).nonzero()[0].tolist()
-            if cohort:
-                return cohort
-        raise ValueError(f"participation: bernoulli:{self.value:g} draws nobody of {clients} clients; raise it")
+    count: int
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError(f"participation: 'sample:{self.count}' {TAKES}")
+
+    def cohort(self, clients: int, round: int, rng: np.random.Generator) -> Sequence[int]:
+        if self.count > clients:
+            raise ValueError(f"participation: 'sample:{self.count}' {TAKES}, {clients} here")
+        drawn: list[int] = rng.choice(clients, self.count, replace=False).tolist()
+        return drawn
+
+
+@dataclass(frozen=True)
+class Bernoulli(Participation):
+    """Each client on its own with the probability `share` (FedSAM)."""
+
+    share: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"participation: 'bernoulli:{self.share:g}' {TAKES}")
+
+    def cohort(self, clients: int, round: int, rng: np.random.Generator) -> Sequence[int]:
+        drawn: list[int] = (rng.random(clients) < self.share).nonzero()[0].tolist()
+        return drawn
+
+
+def draw_cohort(participation: Participation, clients: int, round: int, seed: int) -> Sequence[int]:
+    """The clients of a round, ascending and never empty; ValueError if that cannot be had."""
+    for attempt in range(clients * DRAWS):
+        drawn = participation.cohort(clients, round, generator(seed, "cohort", round, attempt))
+        if isinstance(drawn, range):
+            return drawn
+        cohort = sorted(int(client) for client in drawn)
+        if cohort:
+            if len(set(cohort)) < len(cohort) or not 0 <= cohort[0] <= cohort[-1] < clients:
+                who = type(participation).__name__
+                raise ValueError(
+                    f"participation: {who} drew {cohort}; takes clients from 0 to {clients - 1}, each once"
+                )
+            return cohort
+    raise ValueError(f"participation: {participation} draws nobody of {clients} clients; raise it")
+
+
+def _short(text: str) -> Participation:
+    """From `sample:K` or `bernoulli:P`."""
+    kind, _, number = text.partition(":")
+    try:
+        if kind == "sample":
+            return Sample(int(float(number))) if float(number) == int(float(number)) else Sample(0)
+        if kind == "bernoulli":
+            return Bernoulli(float(number))
+    except (ValueError, OverflowError) as error:
+        if str(error).startswith("participation"):
+            raise ValueError(f"participation: {text!r} {TAKES}") from None
+    raise ValueError(f"participation: {text!r} {TAKES}, or an own one as package.module:Name")
+
+
+PARTICIPATION: Seam[Participation] = Seam(
+    "participation", ("cohort",), {"all": All, "sample": Sample, "bernoulli": Bernoulli}, _short
+)

@@ -1,49 +1,19 @@
 """The synchronous server: rounds with a barrier, alternate to the asynchronous one."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
-from fedraa.messages import SharedBuffer, Task, Update, Vector
-from fedraa.rng import generator
-from fedraa.rundir.checkpoint import State
-from fedraa.server.aggregation.aggregate import Aggregator
-from fedraa.server.auxiliary.state import AuxiliaryState
+from fedraa.components import saved
+from fedraa.messages import SharedBuffer, State, Task, Update, Vector
+from fedraa.server.aggregation.aggregator import Aggregator, Contribution, Coverage, RoundTotals
+from fedraa.server.auxiliary.state import NoAuxiliary
 from fedraa.server.optimizers import ServerOptimizer
-from fedraa.server.participation import Participation
+from fedraa.server.participation import Participation, draw_cohort
 from fedraa.server.task_table import Record, TaskTable
-from fedraa.submodels.policies.policies import Assignment, Mask, RoundContext, Submodel, SubmodelSampler
-from schedulers import Scheduler
-
-
-@dataclass
-class ScheduledSampler(AuxiliaryState):
-    """Sync Fed-RAA: the scheduler's fragment, with counts that rise as the round is assigned.
-
-    Every task of a round returns before the next, so these provisional counts are the real ones by then.
-    """
-
-    fragments: Sequence[Submodel]
-    scheduler: Scheduler
-    seed: int
-    counts: npt.NDArray[np.int64] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.counts = np.zeros(len(self.fragments), np.int64)
-
-    def draw(self, turn: RoundContext) -> Assignment:
-        rng = generator(self.seed, "schedule", turn.client, turn.round)
-        j = self.scheduler.choose(turn.client, turn.round, self.counts, rng)
-        self.counts[j] += 1
-        return Assignment(j, self.fragments[j])
-
-    def state(self) -> State:
-        return {"counts": self.counts}
-
-    def restore(self, state: State) -> None:
-        self.counts[:] = state["counts"]
+from fedraa.submodels.assignment import Assignment, Mask, Submodel
+from fedraa.submodels.policies.policy import RoundContext, RunContext, SubmodelSampler
 
 
 class RoundServer:
@@ -58,26 +28,26 @@ class RoundServer:
     def __init__(
         self,
         params: Vector,
+        run: RunContext,
         sampler: SubmodelSampler,
         aggregator: Aggregator,
         optimizer: ServerOptimizer,
-        auxiliaries: Sequence[AuxiliaryState],
+        auxiliary: NoAuxiliary,
         participation: Participation,
         task_table: TaskTable,
         record: Record,
         *,
-        weights: str,
-        seed: int,
+        by_samples: bool,
         held: Callable[[int], Mask] | None = None,
     ) -> None:
         self.params = params
         self.step = 0
         self.task_table = task_table
-        self._sampler, self._aggregator, self._optimizer = sampler, aggregator, optimizer
-        self._auxiliaries, self._participation = auxiliaries, participation
-        self._record, self._seed, self._held = record, seed, held
-        self._by_samples = weights == "samples"
-        self._snapshots: dict[Submodel | None, SharedBuffer] = {}  # None: of the whole model
+        self._run, self._sampler, self._aggregator, self._optimizer = run, sampler, aggregator, optimizer
+        self._followers: Sequence[NoAuxiliary | SubmodelSampler] = (auxiliary, sampler)
+        self._auxiliary, self._participation = auxiliary, participation
+        self._record, self._held, self._by_samples = record, held, by_samples
+        self._coverage = Coverage(len(params))
         self._last_trained = np.full(len(params), -1, np.int64)
         self._begin_round()
 
@@ -85,23 +55,20 @@ class RoundServer:
         return self._cohort
 
     def assign(self, client: int, now: float) -> Task:
-        feasible, counts = self._audit(client)
-        turn = RoundContext(client, self.step, self._position[client], len(self._cohort), self.params)
-        assignment = self._sampler.draw(turn)
-        extras: dict[str, Vector | SharedBuffer] = {}
-        for auxiliary in self._auxiliaries:
-            extras |= auxiliary.send(client, assignment)
+        feasible, counts = self._sampler.audit(client)
+        place = RoundContext(client, self.step, self._position[client], len(self._cohort), now, self.params, self._run)
+        assignment = self._sampler.draw(place)
         return self.task_table.dispatch(
             client,
             now,
             assignment,
-            self._snapshot(assignment.part),
+            self._snapshot(assignment.submodel),
             version=self.step,
             step=self.step,
             feasible=feasible,
             counts=counts,
-            extras=extras,
-            extra_buffers=[auxiliary.extra_buffers for auxiliary in self._auxiliaries],
+            extras=dict(self._auxiliary.send(client, assignment)),
+            extra_buffers=[follower.extra_buffers for follower in self._followers],
         )
 
     def commit(self, update: Update, now: float) -> Iterable[int]:
@@ -111,12 +78,13 @@ class RoundServer:
             assignment = _reported(assignment, self._held(task.client))
         weight = self._weight(task.client)
         delta = assignment.trained(update.params - task.params)
-        for auxiliary in self._auxiliaries:
-            auxiliary.receive(task.client, assignment, update, delta, weight, task.lr)
+        for follower in self._followers:
+            follower.receive(task.client, assignment, update, delta, weight, task.lr)
         self._missing -= 1
         self._scales += task.lr * update.steps
         self._square += float(np.einsum("i,i->", delta, delta, dtype=np.float64))
-        self._aggregator.add(task.client, assignment.where, delta, weight, task.lr)
+        self._coverage.add(assignment.where)
+        self._aggregator.add(Contribution(task.client, assignment.where, delta, weight, task.lr))
         self._lr = task.lr
         self.task_table.settle(
             update,
@@ -140,9 +108,10 @@ class RoundServer:
             "square": self._square,
             "lr": self._lr,
             "last_trained": self._last_trained,
-            "aggregate": self._aggregator.state(),
-            "stepper": self._optimizer.state(),
-            "companions": [auxiliary.state() for auxiliary in self._auxiliaries],
+            "coverage": self._coverage.state(),
+            "aggregate": saved(self._aggregator),
+            "stepper": saved(self._optimizer),
+            "companions": [saved(follower) for follower in self._followers],
             "ledger": self.task_table.state(),
         }
 
@@ -154,24 +123,26 @@ class RoundServer:
         self._last_trained[:] = state["last_trained"]
         self._aggregator.restore(state["aggregate"])
         self._optimizer.restore(state["stepper"])
-        for auxiliary, ours in zip(self._auxiliaries, state["companions"], strict=True):
-            auxiliary.restore(ours)
+        self._coverage.restore(state["coverage"])
+        for follower, ours in zip(self._followers, state["companions"], strict=True):
+            follower.restore(ours)
         self.task_table.restore(state["ledger"])
 
     def _begin_round(self) -> Iterable[int]:
-        self._cohort = self._participation.cohort(len(self.task_table.sizes), self.step, self._seed)
+        self._cohort = draw_cohort(self._participation, len(self.task_table.sizes), self.step, self._run.seed)
         self._position = {client: position for position, client in enumerate(self._cohort)}
         self._missing = len(self._cohort)
         self._weight_sum = sum(self._weight(client) for client in self._cohort)
         self._scales = self._square = self._lr = 0.0
-        self._snapshots = {}
+        self._snapshots: dict[Submodel, SharedBuffer] = {}
         return self._cohort
 
     def _close_round(self, now: float) -> None:
-        delta, coverage, moved = self._aggregator.finish(self._lr)
+        coverage = self._coverage.finish()
+        delta, moved = self._finished(RoundTotals(coverage, self._lr))
         self._optimizer.step(self.params, delta, moved)
-        for auxiliary in self._auxiliaries:
-            auxiliary.close(self.params, delta, moved, self._scales / len(self._cohort))
+        for follower in self._followers:
+            follower.close(self.params, delta, moved, self._scales / len(self._cohort))
         covered = coverage > 0
         self._last_trained[covered] = self.step
         self._record(
@@ -188,23 +159,27 @@ class RoundServer:
         )
         self.step += 1
 
-    def _audit(self, client: int) -> tuple[list[int], list[int]]:
-        """What the choice was made from, where a scheduler makes it."""
-        if isinstance(self._sampler, ScheduledSampler):
-            return self._sampler.scheduler.feasible(client).tolist(), self._sampler.counts.tolist()
-        return [], []
+    def _finished(self, totals: RoundTotals) -> tuple[Vector, Mask]:
+        """What the aggregator makes of the round, which is the user's own, perhaps."""
+        delta, moved = self._aggregator.finish(totals)
+        for name, array, kind in (("delta", delta, np.float32), ("moved", moved, np.bool_)):
+            if array.shape != self.params.shape or array.dtype != kind:
+                raise ValueError(
+                    f"aggregator: {type(self._aggregator).__name__} gave {name} as {array.dtype} {array.shape}; takes "
+                    f"{np.dtype(kind)} {self.params.shape}"
+                )
+        return delta, moved
 
-    def _snapshot(self, part: Submodel) -> SharedBuffer:
-        """The part at the start of the round: one buffer for all clients that train it.
+    def _snapshot(self, submodel: Submodel) -> SharedBuffer:
+        """The submodel at the start of the round: one buffer for all clients that train it.
 
         The whole model is not copied: it stays as it is until all have trained.
         """
-        key = None if part.index is None else part
-        if key not in self._snapshots:
+        if submodel not in self._snapshots:
             whole = self.params[:]
             whole.flags.writeable = False
-            self._snapshots[key] = SharedBuffer(whole if part.index is None else part.take(whole))
-        return self._snapshots[key]
+            self._snapshots[submodel] = SharedBuffer(whole if submodel.index is None else submodel.take(whole))
+        return self._snapshots[submodel]
 
     def _weight(self, client: int) -> float:
         return float(self.task_table.sizes[client]) if self._by_samples else 1.0
@@ -212,5 +187,5 @@ class RoundServer:
 
 def _reported(assignment: Assignment, held: Mask) -> Assignment:
     """The choice less the coordinates that the client may not report; `held` is over the full vector."""
-    mask = assignment.part.take(held).astype(bool)
+    mask = assignment.submodel.take(held).astype(bool)
     return replace(assignment, mask=mask if assignment.mask is None else assignment.mask & mask)

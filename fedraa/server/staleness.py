@@ -1,26 +1,51 @@
 """Staleness weights s(k) of FedAsync (Xie, Koyejo, Gupta 2019, section 5) in [0, 1], s(0) = 1."""
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
-EXPONENT = 0.5
-HINGE_SLOPE, HINGE_START = 10, 4
-
-
-def constant(staleness: int) -> float:
-    return 1.0
+from fedraa.components import Seam
 
 
-def polynomial(staleness: int) -> float:
-    """(k + 1)^-a with a = 0.5."""
-    return float((staleness + 1) ** -EXPONENT)
+class StalenessWeight(ABC):
+    """How much an update counts that is `staleness` versions old. Any function of that number is one, too:
+
+    lambda staleness: 1 / (1 + staleness)
+    """
+
+    @abstractmethod
+    def __call__(self, staleness: int) -> float:
+        """A factor on the mixing weight; staleness is 0 or more, in updates of the fragment."""
 
 
-def hinge(staleness: int) -> float:
-    """1 up to k = b, then 1 / (a (k - b) + 1), with a = 10 and b = 4."""
-    return 1.0 if staleness <= HINGE_START else 1 / (HINGE_SLOPE * (staleness - HINGE_START) + 1)
+@dataclass(frozen=True)
+class Constant(StalenessWeight):
+    """1, however stale."""
+
+    def __call__(self, staleness: int) -> float:
+        return 1.0
 
 
-STALENESS: Mapping[str, Callable[[int], float]] = MappingProxyType(
-    {"constant": constant, "polynomial": polynomial, "hinge": hinge}
+@dataclass(frozen=True)
+class Polynomial(StalenessWeight):
+    """(k + 1)^-a."""
+
+    exponent: float = 0.5
+
+    def __call__(self, staleness: int) -> float:
+        return float((staleness + 1) ** -self.exponent)
+
+
+@dataclass(frozen=True)
+class Hinge(StalenessWeight):
+    """1 up to k = b, then 1 / (a (k - b) + 1), with the `slope` a and the `start` b."""
+
+    slope: float = 10
+    start: int = 4
+
+    def __call__(self, staleness: int) -> float:
+        return 1.0 if staleness <= self.start else 1 / (self.slope * (staleness - self.start) + 1)
+
+
+STALENESS: Seam[StalenessWeight] = Seam(
+    "staleness", ("__call__",), {"constant": Constant, "polynomial": Polynomial, "hinge": Hinge}
 )

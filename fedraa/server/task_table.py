@@ -2,15 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from fedraa.devices.costs import BYTES, CostModel
-from fedraa.messages import Buffer, SharedBuffer, Task, Update, Vector
-from fedraa.rundir.checkpoint import State
+from fedraa.messages import Buffer, ExtraBuffers, SharedBuffer, State, Task, Update, Vector
 from fedraa.server.storage.store import shared_again
-from fedraa.submodels.policies.policies import Assignment
+from fedraa.submodels.assignment import Assignment
 
 FORGETTING = 0.1  # weight of the newest commit in the mean staleness that is shown
 
@@ -19,14 +18,6 @@ class Record(Protocol):
     """Where events go: `record(kind, t, **fields)`."""
 
     def __call__(self, kind: str, t: float, /, **fields: object) -> None: ...
-
-
-class ExtraBuffers(NamedTuple):
-    """Buffers that a protocol moves besides the submodel: of what is trained, and `up_whole` of the whole part."""
-
-    down: int = 0
-    up: int = 0
-    up_whole: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,10 +69,10 @@ class TaskTable:
             fragment=assignment.label,
             version=version,
             step=step,
-            widths=assignment.part.widths,
+            widths=assignment.submodel.widths,
             buffer=buffer,
             lr=self._lr(step),
-            cost=self.costs.cost(assignment.part.widths, client, down, up),
+            cost=self.costs.cost(assignment.submodel.widths, client, down, up),
             mask=assignment.mask,
             extras=extras or {},
             bytes_up=up,
@@ -128,7 +119,7 @@ class TaskTable:
         )
 
     def _bytes(self, assignment: Assignment, client: int, extra_buffers: Sequence[ExtraBuffers]) -> tuple[int, int]:
-        sent, crossing = self.costs.sent(assignment.part.widths), self.costs.crossing(client)
+        sent, crossing = self.costs.sent(assignment.submodel.widths), self.costs.crossing(client)
         down, up = assignment.bytes(sent // BYTES, self.costs.compressor.bytes)
         trained = sent if assignment.mask is None else BYTES * int(assignment.mask.sum())
         received = trained if assignment.sends_mask else sent
@@ -184,4 +175,4 @@ def task_state(task: Task, params: Vector) -> State:
 
 def restored_task(state: State, assignment: Assignment) -> Task:
     known = {name: value for name, value in state.items() if name != "params"} | {"buffer": state["params"]}
-    return Task(**known, fragment=assignment.label, widths=assignment.part.widths, mask=assignment.mask)
+    return Task(**known, fragment=assignment.label, widths=assignment.submodel.widths, mask=assignment.mask)

@@ -20,7 +20,8 @@ from fedraa.api import run
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset
 from fedraa.devices.worker_groups import WorkerGroup
-from fedraa.engine.build import RunSpec, build
+from fedraa.engine.build import build
+from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.session import RunSession
 from fedraa.messages import SharedBuffer, Task, Update, values_of
 from fedraa.rundir.history import History

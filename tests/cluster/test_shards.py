@@ -112,7 +112,7 @@ def test_no_parameters_pass_through_the_server() -> None:
         route, *cuts = (ray.get(shared_args[number]) for number in job.buffer)
         assert all(isinstance(piece, ray.ObjectRef) for [piece] in cuts)
         buffer = route.pull(cuts)
-        assert buffer.tobytes() == spec.parts[task.fragment].take(spec.params).tobytes()
+        assert buffer.tobytes() == spec.submodels[task.fragment].take(spec.params).tobytes()
         update = route.push(Update(task.id, 0, task.fragment, 0, buffer + 1, 1, 0.0, 0.0), cuts)
         assert update.params.nbytes == 0
         short = route.push(Update(task.id, 0, task.fragment, 0, buffer[1:], 1, 0.0, 0.0), cuts)
@@ -120,8 +120,8 @@ def test_no_parameters_pass_through_the_server() -> None:
         assert refuse(update, task) is None
         assert store.take(task, update, 0) == (0.6, True)
         moved = store.params - spec.params
-        np.testing.assert_allclose(moved[spec.parts[task.fragment].index], 0.6, atol=1e-6)
-        assert (np.delete(moved, spec.parts[task.fragment].index) == 0).all()
+        np.testing.assert_allclose(moved[spec.submodels[task.fragment].index], 0.6, atol=1e-6)
+        assert (np.delete(moved, spec.submodels[task.fragment].index) == 0).all()
     finally:
         store.close()
 

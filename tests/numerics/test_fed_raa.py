@@ -8,7 +8,8 @@ import pytest
 from numpy_mlp import Batch, Weights, mean, train
 
 from fedraa import Dataset, Experiment
-from fedraa.engine.build import RunSpec, build
+from fedraa.engine.build import build
+from fedraa.engine.run_spec import RunSpec
 from fedraa.rng import generator
 
 FEATURES, HIDDEN, CLASSES = 3, 6, 3

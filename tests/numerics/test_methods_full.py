@@ -26,7 +26,7 @@ from tiny import (
     steps,
 )
 
-from fedraa.engine.build import RunSpec
+from fedraa.engine.run_spec import RunSpec
 
 
 def trained(run: RunSpec, theta: Array, turn: int, **terms: Any) -> list[Array]:

@@ -11,7 +11,7 @@ from numpy_mlp import Array, loss_gradient, sgd
 from tiny import LR, SEED, Stepped, close, minibatches, spec, start
 from two_layers import MASKABLE, SIZE, WIDTHS, coordinates, quarters
 
-from fedraa.engine.build import RunSpec
+from fedraa.engine.run_spec import RunSpec
 from fedraa.rng import generator
 
 Mask = np.ndarray

@@ -13,7 +13,7 @@ from tiny import CLASSES, FEATURES, HIDDEN, LR, SEED, WIDTHS, Stepped, close, mi
 from fedraa.client import Solver, Trainer
 from fedraa.client.lr_schedule import lr_schedule
 from fedraa.client.terms.adversary import Adversary
-from fedraa.client.terms.compression import Compressor
+from fedraa.client.terms.compression import COMPRESSOR
 from fedraa.messages import Task
 from fedraa.submodels import flatten
 
@@ -179,15 +179,15 @@ GAIN = torch.tensor([0.1, -3.0, 0.0, 2.0, -0.2])
 
 
 def test_topk_keeps_the_largest_entries() -> None:
-    compressor = Compressor.parse("topk:0.4")
+    compressor = COMPRESSOR.make("topk:0.4")
     assert compressor.apply(GAIN).tolist() == [0, -3, 0, 2, 0]
     assert compressor.bytes(5) == 2 * (4 + 4)  # number and position
-    assert Compressor.parse("topk:0.001").bytes(5) == 8
-    assert Compressor.parse("topk:1").apply(GAIN).tolist() == GAIN.tolist()
+    assert COMPRESSOR.make("topk:0.001").bytes(5) == 8
+    assert COMPRESSOR.make("topk:1").apply(GAIN).tolist() == GAIN.tolist()
 
 
 def test_8bit_is_within_half_a_level() -> None:
-    compressor = Compressor.parse("8bit")
+    compressor = COMPRESSOR.make("8bit")
     delta = torch.from_numpy(np.random.default_rng(0).normal(size=1000).astype(np.float32))
     arrived = compressor.apply(delta)
     level = (delta.max() - delta.min()) / 255
@@ -201,13 +201,13 @@ def test_8bit_is_within_half_a_level() -> None:
 @pytest.mark.parametrize("spec", ["none", "topk:0.5", "8bit"])
 def test_nothing_compresses_to_nothing(spec: str) -> None:
     """A mask may leave a client nothing to train."""
-    assert Compressor.parse(spec).apply(torch.zeros(0)).numel() == 0
+    assert COMPRESSOR.make(spec).apply(torch.zeros(0)).numel() == 0
 
 
 @pytest.mark.parametrize("spec", ["none:1", "topk", "topk:0", "topk:1.1", "topk:x", "8bit:2", "gzip", "topk:nan"])
 def test_bad_compressors_are_refused(spec: str) -> None:
     with pytest.raises(ValueError, match=f"^compress: '{spec}' is none of none, 8bit or topk:SHARE"):
-        Compressor.parse(spec)
+        COMPRESSOR.make(spec)
 
 
 @pytest.mark.parametrize("mask", [None, MASK])

@@ -16,19 +16,12 @@ from fedraa import Experiment
 from fedraa.engine.build import build
 from fedraa.models import build_model
 from fedraa.submodels import Traced
+from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.blocks import maskable
 from fedraa.submodels.policies.masked import Arbitrary, FourWay, Pruned, rank_parts
-from fedraa.submodels.policies.policies import (
-    Assignment,
-    Bernoulli,
-    Capacities,
-    DisjointGroups,
-    Prefix,
-    Rolling,
-    RoundContext,
-    RunContext,
-    ShuffledBlocks,
-)
+from fedraa.submodels.policies.policy import Capacities, RoundContext, RunContext
+from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
+from fedraa.submodels.policies.slices import DisjointGroups, Prefix, Rolling
 from fedraa.submodels.tracing.trace import trace
 
 FIRST, SECOND, SIZE = 8, 4, 8 * 3 + 8 + 4 * 8 + 4 + 2 * 4 + 2  # two hidden layers between 3 features and 2 classes
@@ -48,14 +41,15 @@ def net() -> Traced:
 THETA = np.random.default_rng(2).normal(size=SIZE).astype(np.float32)
 
 
-def turn(client: int, round: int, cohort: int = CLIENTS) -> RoundContext:
-    return RoundContext(client, round, client, cohort, THETA)
+def turn(run: RunContext, client: int, round: int) -> RoundContext:
+    return RoundContext(client, round, client, run.clients, 0.0, THETA, run)
 
 
 def draws(policy: Policy, net: Traced, rounds: int, clients: int = CLIENTS, seed: int = SEED) -> list[list[Assignment]]:
     """Choices by round and client, all of them in the cohort."""
-    sampler = policy.bind(RunContext(net, clients, seed))
-    return [[sampler.draw(turn(n, r, clients)) for n in range(clients)] for r in range(rounds)]
+    run = RunContext(net, clients, seed)
+    sampler = policy.bind(run)
+    return [[sampler.draw(turn(run, n, r)) for n in range(clients)] for r in range(rounds)]
 
 
 def trained(choice: Assignment) -> np.ndarray:
@@ -77,7 +71,8 @@ def test_prefixes_and_windows_have_ceil_of_the_share(net: Traced, ratio: float, 
     sizes = [int(np.ceil(np.round(ratio * size, 9))) for size in FULL]
     [[prefix]] = draws(Prefix(Capacities((ratio,))), net, 1, clients=1)
     assert units(prefix) == tuple([*range(size)] for size in sizes)
-    window = Rolling(Capacities((ratio,))).bind(RunContext(net, 1, SEED)).draw(turn(0, start))
+    run = RunContext(net, 1, SEED)
+    window = Rolling(Capacities((ratio,))).bind(run).draw(turn(run, 0, start))
     expected = tuple(sorted((start + i) % whole for i in range(size)) for size, whole in zip(sizes, FULL, strict=True))
     assert units(window) == expected
 

@@ -10,7 +10,7 @@ from tiny import LR, SEED, Stepped, minibatches, spec
 from two_layers import SIZE, WIDTHS, coordinates
 
 from fedraa.client import Solver, Trainer
-from fedraa.engine.build import RunSpec
+from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task
 from fedraa.methods.catalog import Mean
 from fedraa.server.optimizers import Momentum

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tiny import CLIENTS, LR, Stepped, close, spec, start, steps
 
-from fedraa.engine.build import RunSpec
+from fedraa.engine.run_spec import RunSpec
 
 ORDER = (0, 2, 1, 1, 0)
 

@@ -8,7 +8,8 @@ from numpy_mlp import Array, Batch
 
 from fedraa import Dataset, Experiment
 from fedraa.client import Trainer
-from fedraa.engine.build import RunSpec, build
+from fedraa.engine.build import build
+from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task, Update
 from fedraa.rng import generator
 from fedraa.server.base import Server

@@ -155,7 +155,7 @@ def test_untouched_coordinates_keep_their_bits(tmp_path: Path) -> None:
     )
     spec = build(experiment)
     server, trainer = spec.server(lambda kind, t, **fields: None), spec.worker_spec.trainer("cpu")
-    inside = [np.isin(np.arange(spec.traced.size), part.index) for part in spec.parts]
+    inside = [np.isin(np.arange(spec.traced.size), part.index) for part in spec.submodels]
     never = ~np.logical_or.reduce(inside)
     # 20/30/50 of 10 and of 20 units: 200 - 2*4 - 3*6 - 5*10 weights between the hidden layers are in no fragment
     assert never.sum() == 124

@@ -14,7 +14,8 @@ from fedraa.cli.main import main
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build
 from fedraa.engine.loop import Progress
-from fedraa.methods.catalog import METHODS, without_foreign_flags
+from fedraa.methods.catalog import METHODS
+from fedraa.methods.resolve import without_foreign_flags
 from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.history import CHECKPOINTS, EVALS, EVENTS, History
 

@@ -30,7 +30,7 @@ def test_without_a_budget_everyone_gets_the_same_time() -> None:
 @pytest.mark.parametrize(
     ("methods", "seeds", "flags", "said"),
     [
-        (("fed-raa", "fedmagic"), (0,), {}, "^method: there is no 'fedmagic'; choose one of"),
+        (("fed-raa", "fedmagic"), (0,), {}, "^method: there is no 'fedmagic'; .*choose one of"),
         ((), (0,), {}, "^methods: got none"),
         (("fedavg", "fedavg"), (0,), {}, "^methods: got fedavg fedavg; .* each once"),
         (("fedavg",), (1, 1), {}, "^seeds: got 1 1"),

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from fedraa.config.experiment import Experiment
 from fedraa.devices.availability import Timing
-from fedraa.engine.build import RunSpec, build
+from fedraa.engine.build import build
 from fedraa.engine.executor import Evaluated
 from fedraa.engine.loop import Limits, Loop, RunFailed
+from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Evaluation, Fault, Task, Update, Vector
 from fedraa.rundir.history import EVENTS, EventLog
 from fedraa.server.validation import refuse

@@ -8,7 +8,8 @@ import pytest
 
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset
-from fedraa.engine.build import RunSpec, build
+from fedraa.engine.build import build
+from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.session import describe
 from fedraa.messages import Update
 
@@ -62,7 +63,7 @@ def test_an_event_costs_the_same_in_a_fleet_of_any_size(learn: bool) -> None:
 
 def test_a_large_fleet_learns_from_several_answers_at_a_time_and_across_a_resumption() -> None:
     spec = fleet(640, "fed-raa")  # 640 / 64: ten at a time
-    costs, shapes = spec.costs(), [spec.parts[0].widths]
+    costs, shapes = spec.costs(), [spec.submodels[0].widths]
     before, sent = costs.table(shapes), costs.sent(shapes[0])
     for client in range(9):
         assert not costs.observe(shapes[0], client, 3 * costs.cost(shapes[0], client, sent, sent))

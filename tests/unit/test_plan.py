@@ -13,15 +13,15 @@ from fedraa.devices.availability import Timing
 from fedraa.devices.fleet import Fleet
 from fedraa.engine.build import build
 from fedraa.engine.forecast import dry_run, first_round
-from schedulers import SCHEDULERS, delay_bound
+from schedulers import SCHEDULERS, Planner
 
 
 def forecast(experiment: Experiment, **limits: Any) -> Any:
     spec = build(experiment)
     schedule = spec.method.schedule
-    costs = spec.costs().table([part.widths for part in spec.parts])
-    scheduler = SCHEDULERS[schedule.scheduler](costs, delay_bound(costs))  # type: ignore[union-attr]  # asynchronous
-    return dry_run(costs, scheduler, timing=Timing(experiment.seed, experiment.jitter), seed=experiment.seed, **limits)
+    planner = Planner(SCHEDULERS[schedule.scheduler]())
+    planner.plan(spec.costs().table([submodel.widths for submodel in spec.submodels]), None)
+    return dry_run(planner, timing=Timing(experiment.seed, experiment.jitter), seed=experiment.seed, **limits)
 
 
 @pytest.mark.parametrize("method", ["fed-raa", "fed-raa-random", "fed-raa-mp", "fed-raa-offline", "fedasync"])

@@ -8,7 +8,8 @@ from actors.cluster import placement
 from fedraa.client.trainer import Trainer
 from fedraa.config.experiment import Experiment
 from fedraa.devices.worker_groups import WorkerGroup
-from fedraa.engine.build import RunSpec, build
+from fedraa.engine.build import build
+from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task, Update
 
 LARGE = 2**30

@@ -6,7 +6,18 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from schedulers import SCHEDULERS, GreRAA, MinimumPriority, Offline, Random, Scheduler, delay_bound, offline_sets
+from schedulers import (
+    SCHEDULERS,
+    GreRAA,
+    MinimumPriority,
+    Offline,
+    Planner,
+    Random,
+    Scheduler,
+    Standing,
+    delay_bound,
+    offline_sets,
+)
 
 RATIOS = {2: (0.4, 0.6), 3: (0.2, 0.3, 0.5), 4: (0.1, 0.2, 0.3, 0.4), 5: (0.05, 0.1, 0.2, 0.3, 0.35)}
 INF = np.inf
@@ -16,6 +27,18 @@ def costs(fragments: int, slow: int = 5, clients: int = 10) -> npt.NDArray[np.fl
     """c[n, j] = share of fragment j over capability, 1 for the first `slow` clients and 3 for the others."""
     compute = np.where(np.arange(clients) < slow, 1.0, 3.0)
     return np.array(RATIOS[fragments])[None, :] / compute[:, None]
+
+
+def planned(scheduler: Scheduler, table: npt.NDArray[np.float64], bound: float | None = None) -> Planner:
+    planner = Planner(scheduler)
+    planner.plan(table, bound)
+    return planner
+
+
+def choose(planner: Planner, client: int, turn: int, counts: npt.NDArray[np.int64], rng: np.random.Generator) -> int:
+    standing = Standing.start(len(counts))
+    standing.counts[:] = counts
+    return planner.choose(client, turn, 0.0, planner.feasible(client), standing, rng)
 
 
 # ALGORITHMS section 4: K* for beta = .1 .3 .5 .7 .9, then max_n min_j c and max c at beta = .9.
@@ -39,7 +62,7 @@ def test_the_table_of_delay_bounds(fragments: int) -> None:
 @pytest.mark.parametrize(("fragments", "slow_set"), [(2, [0]), (3, [0, 1]), (4, [0, 1]), (5, [0, 1, 2])])
 def test_feasible_sets_at_half_slow(fragments: int, slow_set: list[int]) -> None:
     table = costs(fragments)
-    scheduler = GreRAA(table, delay_bound(table))
+    scheduler = planned(GreRAA(), table)
     for client in range(10):
         assert scheduler.feasible(client).tolist() == (slow_set if client < 5 else list(range(fragments)))
 
@@ -47,9 +70,9 @@ def test_feasible_sets_at_half_slow(fragments: int, slow_set: list[int]) -> None
 def test_the_bound_is_compared_with_tolerance() -> None:
     table = np.array([[0.1 + 0.2, 0.5]])
     assert table[0, 0] > 0.3  # by an ulp
-    assert GreRAA(table, 0.3).feasible(0).tolist() == [0]
-    assert GreRAA(table, 0.3 / 1.009).feasible(0).tolist() == [0]  # one sample more in 144 is no difference
-    assert GreRAA(table, 0.3 / 1.02).feasible(0).tolist() == []
+    assert planned(GreRAA(), table, 0.3).feasible(0).tolist() == [0]
+    assert planned(GreRAA(), table, 0.3 / 1.009).feasible(0).tolist() == [0]  # one sample more in 144 is no difference
+    assert planned(GreRAA(), table, 0.3 / 1.02).feasible(0).tolist() == []
 
 
 def test_offline_sets_leave_no_client_and_no_fragment_out() -> None:
@@ -62,10 +85,10 @@ def test_offline_sets_leave_no_client_and_no_fragment_out() -> None:
 
 
 def test_offline_cycles_through_what_a_client_owns() -> None:
-    scheduler = Offline(costs(4, slow=1, clients=2), 1.0)
+    scheduler = planned(Offline(), costs(4, slow=1, clients=2), 1.0)
     counts, rng = np.zeros(4, np.int64), np.random.default_rng(0)
-    assert [scheduler.choose(0, turn, counts, rng) for turn in range(4)] == [1, 0, 1, 0]
-    assert [scheduler.choose(1, turn, counts, rng) for turn in range(3)] == [3, 2, 3]
+    assert [choose(scheduler, 0, turn, counts, rng) for turn in range(4)] == [1, 0, 1, 0]
+    assert [choose(scheduler, 1, turn, counts, rng) for turn in range(3)] == [3, 2, 3]
 
 
 def test_what_a_device_cannot_hold_is_never_given_out() -> None:
@@ -73,21 +96,21 @@ def test_what_a_device_cannot_hold_is_never_given_out() -> None:
     counts = np.array([9, 0, 0])
     rng = np.random.default_rng(0)
     for make in SCHEDULERS.values():
-        scheduler: Scheduler = make(table, delay_bound(table))
+        scheduler = planned(make(), table)
         assert scheduler.feasible(0).tolist() == [0]
         if make is not Offline:
-            assert {scheduler.choose(0, turn, counts, rng) for turn in range(20)} == {0}
-            assert 2 not in {scheduler.choose(1, turn, counts, rng) for turn in range(20)}
+            assert {choose(scheduler, 0, turn, counts, rng) for turn in range(20)} == {0}
+            assert 2 not in {choose(scheduler, 1, turn, counts, rng) for turn in range(20)}
     assert np.isfinite(delay_bound(table))
 
 
 def test_gre_takes_the_least_updated_feasible_fragment_and_mp_the_least_of_all() -> None:
     table, rng = costs(4), np.random.default_rng(0)
     counts = np.array([5, 4, 1, 0])
-    gre, mp = GreRAA(table, delay_bound(table)), MinimumPriority(table, delay_bound(table))
-    assert gre.choose(0, 0, counts, rng) == 1  # of 0 and 1
-    assert gre.choose(9, 0, counts, rng) == 3
-    assert mp.choose(0, 0, counts, rng) == 3
+    gre, mp = planned(GreRAA(), table), planned(MinimumPriority(), table)
+    assert choose(gre, 0, 0, counts, rng) == 1  # of 0 and 1
+    assert choose(gre, 9, 0, counts, rng) == 3
+    assert choose(mp, 0, 0, counts, rng) == 3
 
 
 def test_gre_without_a_bound_is_mp() -> None:
@@ -95,7 +118,7 @@ def test_gre_without_a_bound_is_mp() -> None:
     for seed in range(200):
         counts = np.random.default_rng(seed).integers(0, 4, 5)
         draws = [
-            make(table, INF).choose(seed % 10, 0, counts, np.random.default_rng([1, seed]))
+            choose(planned(make(), table, INF), seed % 10, 0, counts, np.random.default_rng([1, seed]))
             for make in (GreRAA, MinimumPriority)
         ]
         assert draws[0] == draws[1]
@@ -108,8 +131,8 @@ def chi_square(draws: list[int], kinds: int) -> float:
 
 def test_ties_are_broken_uniformly() -> None:
     rng = np.random.default_rng(7)
-    scheduler = GreRAA(costs(4), INF)
-    draws = [scheduler.choose(0, 0, np.array([1, 1, 9, 1]), rng) for _ in range(6000)]
+    scheduler = planned(GreRAA(), costs(4), INF)
+    draws = [choose(scheduler, 0, 0, np.array([1, 1, 9, 1]), rng) for _ in range(6000)]
     assert set(draws) == {0, 1, 3}
     # 99.9 % point of chi-square with 2 degrees of freedom; the paper's pseudocode draws 3000, 1500, 1500: 750
     assert chi_square([{0: 0, 1: 1, 3: 2}[draw] for draw in draws], 3) < 13.8
@@ -117,12 +140,12 @@ def test_ties_are_broken_uniformly() -> None:
 
 def test_random_is_uniform_over_all_fragments_whatever_they_cost() -> None:
     rng = np.random.default_rng(8)
-    scheduler = Random(costs(4), 0.2)
-    draws = [scheduler.choose(0, 0, np.array([0, 50, 3, 9]), rng) for _ in range(6000)]
+    scheduler = planned(Random(), costs(4), 0.2)
+    draws = [choose(scheduler, 0, 0, np.array([0, 50, 3, 9]), rng) for _ in range(6000)]
     assert chi_square(draws, 4) < 16.3  # 99.9 % point, 3 degrees of freedom
 
 
-def simulate(scheduler: Scheduler, table: npt.NDArray[np.float64], updates: int) -> tuple[float, float, list[int]]:
+def simulate(scheduler: Planner, table: npt.NDArray[np.float64], updates: int) -> tuple[float, float, list[int]]:
     """Always-busy clients: time per update, mean global staleness after the start, updates per fragment."""
     rng = np.random.default_rng(0)
     counts = np.zeros(table.shape[1], np.int64)
@@ -132,7 +155,7 @@ def simulate(scheduler: Scheduler, table: npt.NDArray[np.float64], updates: int)
     turns = np.zeros(len(table), np.int64)
     for step in range(updates):
         for client in idle:
-            j = scheduler.choose(client, int(turns[client]), counts, rng)
+            j = choose(scheduler, client, int(turns[client]), counts, rng)
             turns[client] += 1
             heapq.heappush(due, (now + table[client, j] * rng.uniform(0.9, 1.1), client, j, step, int(turns[client])))
         now, client, j, sent, _ = heapq.heappop(due)
@@ -147,7 +170,7 @@ def simulate(scheduler: Scheduler, table: npt.NDArray[np.float64], updates: int)
 def test_throughput_is_one_over_fragments_times_capability(name: str, fragments: int, per_update: float) -> None:
     # equal shares of updates make the mean task 1/M of the model; capabilities sum to 20: 1/(20 M) per update
     table = costs(fragments)
-    seconds, staleness, counts = simulate(SCHEDULERS[name](table, delay_bound(table)), table, 8000)
+    seconds, staleness, counts = simulate(planned(SCHEDULERS[name](), table), table, 8000)
     assert seconds == pytest.approx(1 / (20 * fragments), rel=0.02 if name == "random" else 0.01)
     assert seconds == pytest.approx(per_update, rel=0.025)
     assert staleness == pytest.approx(9, abs=0.05)  # N - 1: between two of its own updates every other one has one
@@ -161,7 +184,7 @@ def test_the_planned_bound_always_gives_everyone_work(seed: int) -> None:
     for _ in range(100):
         clients, fragments = int(rng.integers(1, 12)), int(rng.integers(1, 6))
         table = rng.dirichlet(np.ones(fragments))[None, :] / rng.lognormal(size=clients)[:, None]
-        scheduler = GreRAA(table, delay_bound(table))
+        scheduler = planned(GreRAA(), table)
         held = [scheduler.feasible(client) for client in range(clients)]
         assert all(feasible.size for feasible in held)
         assert set(np.concatenate(held).tolist()) == set(range(fragments))

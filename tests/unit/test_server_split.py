@@ -14,7 +14,7 @@ from fedraa.server.async_rules import StalenessMix
 from fedraa.server.storage.shards import Shard, Split, assemble_pieces
 from fedraa.server.storage.store import LocalStore
 from fedraa.server.validation import refuse
-from fedraa.submodels.policies.policies import Submodel
+from fedraa.submodels.assignment import Submodel
 
 # Three fragments of 0..8, 10 and 11; 0 and 5 are in all of them, 9 is in none.
 INDICES = ([0, 1, 2, 5], [0, 3, 4, 5, 10], [0, 5, 6, 7, 8, 11])
@@ -59,7 +59,7 @@ def test_the_same_bits_as_in_one_place(count: int, seed: int, arrivals: list[tup
     rng = np.random.default_rng(seed)
     start = rng.normal(size=SIZE).astype(np.float32)
     rule = StalenessMix(mixing=0.7, staleness="polynomial")
-    whole, split = LocalStore(start.copy(), PARTS, rule), Split.of(ALL, SIZE, count)
+    whole, split = LocalStore(start.copy(), PARTS, rule, [1]), Split.of(ALL, SIZE, count)
     there = shards(split, start)
     for number, (fragment, stale) in enumerate(arrivals):
         sent = values_of(whole.cut(fragment, number))

@@ -18,7 +18,7 @@ from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.study import Cell, Claim, Finished, Study, execute, seeded
 from benchmarks.studies.tables import caption, entries, findings, frame, grid, latex
 from fedraa.config.experiment import Experiment
-from fedraa.methods.catalog import resolve
+from fedraa.methods.resolve import resolve
 from fedraa.rundir.history import CONFIG, EVALS, EVENTS, SUMMARY, History
 
 SPEED = Metric("steps", lambda history: 0.0, "less", ".1f")

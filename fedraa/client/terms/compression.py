@@ -1,57 +1,99 @@
-"""Compressors C(.) of what a client sends back: its gain, w - w_received, on the coordinates that it trained."""
+"""Compressors C(.) of what a client sends back: its delta, w - w_received, on the coordinates that it trained."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from fedraa.components import Seam
+
 LEVELS = 255
+TAKES = "is none of none, 8bit or topk:SHARE with a share over 0 and at most 1"
+
+
+class Compressor(ABC):
+    """How a client sends its delta back. Both methods must be functions of their arguments alone.
+
+    A `lossless` one is not applied at all; one that `drops` entries has them arrive as 0.
+    """
+
+    lossless: ClassVar[bool] = False
+    drops: ClassVar[bool] = False
+
+    @abstractmethod
+    def apply(self, delta: Tensor) -> Tensor:
+        """The delta [k] as it arrives: compressed and decoded."""
+
+    @abstractmethod
+    def bytes(self, coordinates: int) -> int:
+        """Bytes on the wire for a delta of so many coordinates, for the bill."""
 
 
 @dataclass(frozen=True)
-class Compressor:
-    """none; topk, the share `value` of largest entries; or 8bit, uniform quantisation between the extremes."""
+class NoCompression(Compressor):
+    """As it is, 4 bytes a number."""
 
-    kind: str = "none"
-    value: float = 1.0
-
-    @classmethod
-    def parse(cls, spec: str) -> "Compressor":
-        """From `none`, `topk:SHARE` or `8bit`; ValueError for anything else."""
-        kind, _, number = spec.partition(":")
-        if kind in ("none", "8bit") and not number:
-            return cls(kind)
-        try:
-            share = float(number) if kind == "topk" else 0.0
-        except ValueError:
-            share = 0.0
-        if not 0 < share <= 1:
-            raise ValueError(
-                f"compress: {spec!r} is none of none, 8bit or topk:SHARE with a share over 0 and at most 1"
-            )
-        return cls(kind, share)
-
-    def kept(self, coordinates: int) -> int:
-        """How many entries topk keeps of so many."""
-        return min(coordinates, max(1, round(self.value * coordinates)))
-
-    def bytes(self, coordinates: int) -> int:
-        """On the wire: 4 a number; topk sends number and position, 8bit one byte and two extremes."""
-        match self.kind:
-            case "topk":
-                return 8 * self.kept(coordinates)
-            case "8bit":
-                return coordinates + 8
-        return 4 * coordinates
+    lossless: ClassVar[bool] = True
 
     def apply(self, delta: Tensor) -> Tensor:
-        """The gain [k] as it arrives: compressed and decoded."""
-        match self.kind:
-            case "topk":
-                kept = torch.topk(delta.abs(), self.kept(delta.numel()), sorted=False).indices
-                return torch.zeros_like(delta).index_copy_(0, kept, delta[kept])
-            case "8bit" if delta.numel():
-                low, high = delta.min(), delta.max()
-                step = (high - low) / LEVELS
-                return low + torch.round((delta - low) / step.clamp(min=torch.finfo(delta.dtype).tiny)) * step
         return delta
+
+    def bytes(self, coordinates: int) -> int:
+        return 4 * coordinates
+
+
+@dataclass(frozen=True)
+class TopK(Compressor):
+    """The `share` of largest entries, each a number and its position: 8 bytes."""
+
+    share: float
+    drops: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"compress: 'topk:{self.share:g}' {TAKES}")
+
+    def kept(self, coordinates: int) -> int:
+        """How many entries it keeps of so many."""
+        return min(coordinates, max(1, round(self.share * coordinates)))
+
+    def apply(self, delta: Tensor) -> Tensor:
+        kept = torch.topk(delta.abs(), self.kept(delta.numel()), sorted=False).indices
+        return torch.zeros_like(delta).index_copy_(0, kept, delta[kept])
+
+    def bytes(self, coordinates: int) -> int:
+        return 8 * self.kept(coordinates)
+
+
+@dataclass(frozen=True)
+class EightBit(Compressor):
+    """Uniform quantisation between the extremes: one byte a number, and the two extremes."""
+
+    def apply(self, delta: Tensor) -> Tensor:
+        if not delta.numel():
+            return delta
+        low, high = delta.min(), delta.max()
+        step = (high - low) / LEVELS
+        return low + torch.round((delta - low) / step.clamp(min=torch.finfo(delta.dtype).tiny)) * step
+
+    def bytes(self, coordinates: int) -> int:
+        return coordinates + 8
+
+
+def _short(text: str) -> Compressor:
+    """From `topk:SHARE`."""
+    kind, _, number = text.partition(":")
+    try:
+        share = float(number) if kind == "topk" else 0.0
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise ValueError(f"compress: {text!r} {TAKES}, or an own one as package.module:Name")
+    return TopK(share)
+
+
+COMPRESSOR: Seam[Compressor] = Seam(
+    "compress", ("apply", "bytes"), {"none": NoCompression, "topk": TopK, "8bit": EightBit}, _short
+)

@@ -5,7 +5,7 @@ import numpy.typing as npt
 
 from fedraa.data import Federated
 from fedraa.submodels import Traced
-from fedraa.submodels.policies.policies import Mask
+from fedraa.submodels.assignment import Mask
 
 
 def labels_held(data: Federated, classes: int) -> npt.NDArray[np.bool_]:

@@ -5,23 +5,53 @@ that the protocol would move between client and server are billed (`extra_buffer
 """
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar, Self
 
 import numpy as np
 
-from fedraa.messages import SharedBuffer, Update, Vector
-from fedraa.rundir.checkpoint import State
-from fedraa.server.aggregation.aggregate import CoverageMean
-from fedraa.server.task_table import ExtraBuffers
-from fedraa.submodels.policies.policies import Assignment, Mask
+from fedraa.messages import ExtraBuffers, SharedBuffer, State, Update, Vector
+from fedraa.server.aggregation.aggregator import Contribution, Coverage, RoundTotals
+from fedraa.server.aggregation.coverage_mean import Covered
+from fedraa.submodels.assignment import Assignment, Mask
+
+PLAIN_SGD = "the control variate takes a delta over lr * steps for a mean gradient, as it is in plain SGD alone"
 
 
-class AuxiliaryState:
-    """Carries nothing."""
+@dataclass(frozen=True)
+class AuxiliaryRun:
+    """The run that it rides along with: parameters, clients, numbers in one sample, weight of the fresh gradient."""
 
-    @property
-    def extra_buffers(self) -> ExtraBuffers:
-        return ExtraBuffers()
+    size: int
+    clients: int
+    inputs: int
+    fresh: float
+
+
+@dataclass
+class NoAuxiliary:
+    """Nothing rides along; the others change what they need.
+
+    `keeps` names what is held at the server. `refuses` says why a local setting would break the mathematics. With
+    `momentum` the server has one that clients may blend in, and `corrects` tells whether deltas are corrected by what
+    is remembered of each client.
+    """
+
+    keeps: ClassVar[str] = ""
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    momentum: ClassVar[bool] = False
+    corrects: ClassVar[bool] = False
+    extra_buffers: ClassVar[ExtraBuffers] = ExtraBuffers()
+
+    def bind(self, run: AuxiliaryRun) -> Self:
+        own = deepcopy(self)
+        own.start(run)
+        return own
+
+    def start(self, run: AuxiliaryRun) -> None:
+        """Makes room for what is kept."""
 
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Vector | SharedBuffer]:
         """Further buffers for the client's task."""
@@ -35,6 +65,10 @@ class AuxiliaryState:
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
         """The round is over: `delta` [d] is its mean, `scale` the learning rate times the mean local steps."""
 
+    def memory(self, size: int, clients: int, inputs: int) -> int:
+        """Server bytes."""
+        return 0
+
     def state(self) -> State:
         return {}
 
@@ -42,22 +76,32 @@ class AuxiliaryState:
         """Takes back what `state` gave."""
 
 
-class ControlVariates(AuxiliaryState):
+@dataclass
+class ControlVariates(NoAuxiliary):
     """SCAFFOLD (Karimireddy et al. 2020), option II, in full coordinates, on the covered ones.
 
     Clients step along g - c_i + c. c_i+ = c_i - c + (theta - y) / (T_i lr) with the client's own T_i;
     c += (1/N) sum (c_i+ - c_i). All start at 0.
     """
 
-    extra_buffers = ExtraBuffers(down=1, up=1)
+    keeps: ClassVar[str] = "c [d], c_n [N, d]"
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "momentum": PLAIN_SGD,
+            "clip": PLAIN_SGD,
+            "compress": "the control variate would take every entry that topk drops for a gradient of 0",
+        }
+    )
+    corrects: ClassVar[bool] = True
+    extra_buffers: ClassVar[ExtraBuffers] = ExtraBuffers(down=1, up=1)
 
-    def __init__(self, size: int, clients: int) -> None:
-        self._server = np.zeros(size, np.float32)
-        self._client = np.zeros((clients, size), np.float32)
-        self._change = np.zeros(size, np.float32)
+    def start(self, run: AuxiliaryRun) -> None:
+        self._server = np.zeros(run.size, np.float32)
+        self._client = np.zeros((run.clients, run.size), np.float32)
+        self._change = np.zeros(run.size, np.float32)
 
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Vector | SharedBuffer]:
-        return {"control": assignment.part.take(self._server - self._client[client])}
+        return {"control": assignment.submodel.take(self._server - self._client[client])}
 
     def receive(
         self, client: int, assignment: Assignment, update: Update, delta: Vector, weight: float, lr: float
@@ -71,6 +115,9 @@ class ControlVariates(AuxiliaryState):
         self._server += self._change / np.float32(len(self._client))
         self._change.fill(0)
 
+    def memory(self, size: int, clients: int, inputs: int) -> int:
+        return 4 * size * (clients + 2)
+
     def state(self) -> State:
         return {"server": self._server, "client": self._client, "change": self._change}
 
@@ -79,18 +126,24 @@ class ControlVariates(AuxiliaryState):
         self._change[:] = state["change"]
 
 
-class GlobalMomentum(AuxiliaryState):
-    """FedCM, MoFedSAM: Delta <- -mean gain / (lr T), mixed into every local gradient of the next round."""
+@dataclass
+class GlobalMomentum(NoAuxiliary):
+    """FedCM, MoFedSAM: Delta <- -mean delta / (lr T), mixed into every local gradient of the next round."""
 
-    extra_buffers = ExtraBuffers(down=1)
+    keeps: ClassVar[str] = "Delta [d]"
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"momentum": "the server momentum is a delta over lr * steps, which it inflates anew every round"}
+    )
+    momentum: ClassVar[bool] = True
+    extra_buffers: ClassVar[ExtraBuffers] = ExtraBuffers(down=1)
 
-    def __init__(self, size: int, clients: int) -> None:
-        self._momentum = np.zeros(size, np.float32)
+    def start(self, run: AuxiliaryRun) -> None:
+        self._momentum = np.zeros(run.size, np.float32)
         self._whole: SharedBuffer | None = None  # as it is sent in this round with the whole model
 
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Vector | SharedBuffer]:
-        if assignment.part.index is not None:
-            return {"momentum": assignment.part.take(self._momentum)}
+        if assignment.submodel.index is not None:
+            return {"momentum": assignment.submodel.take(self._momentum)}
         if self._whole is None:
             self._whole = SharedBuffer(self._momentum.copy())
         return {"momentum": self._whole}
@@ -99,6 +152,9 @@ class GlobalMomentum(AuxiliaryState):
         self._whole = None
         np.divide(delta, np.float32(-scale), out=self._momentum, where=moved)
 
+    def memory(self, size: int, clients: int, inputs: int) -> int:
+        return 8 * size
+
     def state(self) -> State:
         return {"momentum": self._momentum}
 
@@ -106,42 +162,52 @@ class GlobalMomentum(AuxiliaryState):
         self._momentum[:], self._whole = state["momentum"], None
 
 
+@dataclass
 class FrozenMomentum(GlobalMomentum):
     """MimeLite: m <- (1 - beta) mean full-batch gradient at theta + beta m, frozen while clients train."""
 
-    extra_buffers = ExtraBuffers(down=1, up=1)
+    keeps: ClassVar[str] = "m [d]"
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"momentum": "clients step along the server's momentum, which a task leaves as it is"}
+    )
+    extra_buffers: ClassVar[ExtraBuffers] = ExtraBuffers(down=1, up=1)
 
-    def __init__(self, size: int, clients: int, *, beta: float) -> None:
-        super().__init__(size, clients)
-        self._beta = np.float32(beta)
-        self._gradient = CoverageMean(size)
+    def start(self, run: AuxiliaryRun) -> None:
+        super().start(run)
+        self._beta = np.float32(1 - run.fresh)
+        self._gradient, self._coverage = Covered().bind(run.size, run.clients), Coverage(run.size)
 
     def receive(
         self, client: int, assignment: Assignment, update: Update, delta: Vector, weight: float, lr: float
     ) -> None:
         gradient = assignment.trained(update.extras["gradient"]).copy()
-        self._gradient.add(client, assignment.where, gradient, weight, lr)
+        self._coverage.add(assignment.where)
+        self._gradient.add(Contribution(client, assignment.where, gradient, weight, lr))
 
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
         self._whole = None
-        mean, _, covered = self._gradient.finish(1.0)
+        mean, covered = self._gradient.finish(RoundTotals(self._coverage.finish(), 1.0))
         fresh = (1 - self._beta) * mean + self._beta * self._momentum
         np.copyto(self._momentum, fresh, where=covered)
 
     def state(self) -> State:
-        return super().state() | {"gradient": self._gradient.state()}
+        return super().state() | {"gradient": self._gradient.state(), "coverage": self._coverage.state()}
 
     def restore(self, state: State) -> None:
         super().restore(state)
         self._gradient.restore(state["gradient"])
+        self._coverage.restore(state["coverage"])
 
 
-class Adversaries(AuxiliaryState):
+@dataclass
+class Adversaries(NoAuxiliary):
     """FedRobust: each client's own affine input perturbation (L, d), which never leaves the client."""
 
-    def __init__(self, inputs: int, clients: int) -> None:
-        identity = np.concatenate([np.ones(inputs, np.float32), np.zeros(inputs, np.float32)])
-        self._client = np.tile(identity, (clients, 1))
+    keeps: ClassVar[str] = "Lambda_n, delta_n [N, 2 inputs]"
+
+    def start(self, run: AuxiliaryRun) -> None:
+        identity = np.concatenate([np.ones(run.inputs, np.float32), np.zeros(run.inputs, np.float32)])
+        self._client = np.tile(identity, (run.clients, 1))
 
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Vector | SharedBuffer]:
         return {"adversary": self._client[client].copy()}
@@ -151,6 +217,9 @@ class Adversaries(AuxiliaryState):
     ) -> None:
         self._client[client] = update.extras["adversary"]
 
+    def memory(self, size: int, clients: int, inputs: int) -> int:
+        return 8 * inputs * clients
+
     def state(self) -> State:
         return {"client": self._client}
 
@@ -158,35 +227,6 @@ class Adversaries(AuxiliaryState):
         self._client[:] = state["client"]
 
 
-@dataclass(frozen=True)
-class Carry:
-    """Which companion a method's rounds have: none, control, momentum, frozen-momentum or adversary."""
-
-    kind: str = "none"
-
-    @property
-    def keeps(self) -> str:
-        kept = {
-            "control": "c [d], c_n [N, d]",
-            "momentum": "Delta [d]",
-            "frozen-momentum": "m [d]",
-            "adversary": "Lambda_n, delta_n [N, 2 inputs]",
-        }
-        return kept.get(self.kind, "")
-
-    def bind(self, size: int, clients: int, *, inputs: int, fresh: float) -> AuxiliaryState:
-        match self.kind:
-            case "control":
-                return ControlVariates(size, clients)
-            case "momentum":
-                return GlobalMomentum(size, clients)
-            case "frozen-momentum":
-                return FrozenMomentum(size, clients, beta=1 - fresh)
-            case "adversary":
-                return Adversaries(inputs, clients)
-        return AuxiliaryState()
-
-    def memory(self, size: int, clients: int, inputs: int) -> int:
-        """Server bytes."""
-        per_client = {"control": size, "adversary": 2 * inputs}.get(self.kind, 0)
-        return 4 * (per_client * clients + (0 if self.kind in ("none", "adversary") else 2 * size))
+AUXILIARIES: Mapping[str, type[NoAuxiliary]] = MappingProxyType(
+    {each.__name__: each for each in (NoAuxiliary, ControlVariates, GlobalMomentum, FrozenMomentum, Adversaries)}
+)

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from fedraa.messages import Buffer, SharedBuffer, Task, Update, Vector
-from fedraa.rundir.checkpoint import State
-from fedraa.server.async_rules import Rule
-from fedraa.submodels.policies.policies import Assignment, Submodel
+from fedraa.components import saved
+from fedraa.messages import Buffer, SharedBuffer, State, Task, Update, Vector
+from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken
+from fedraa.submodels.assignment import Assignment, Submodel
 
 Share = Callable[[Vector], SharedBuffer]
 """Makes a buffer one that many tasks carry; an executor may keep it where workers read it, too."""
@@ -23,8 +23,8 @@ class Store(Protocol):
     def cut(self, fragment: int, version: int) -> Buffer:
         """The fragment's buffer as it stands; the same object as long as `version`, that of the model, is the same."""
 
-    def take(self, task: Task, update: Update, stale: int) -> tuple[float, bool]:
-        """Takes in the answer to a task; returns its weight and whether the model is a new version now."""
+    def take(self, task: Task, update: Update, stale: int) -> Taken:
+        """Takes in the answer to a task."""
 
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
         """The buffers of these tasks, by number; what tasks share is one array."""
@@ -64,21 +64,38 @@ class LocalStore:
         self,
         params: Vector,
         fragments: Sequence[Submodel],
-        rule: Rule,
+        rule: AsyncRule,
+        sizes: Sequence[int],
         share: Share = SharedBuffer,
     ) -> None:
+        """`sizes` [N] are the clients' samples; `share` puts a buffer where workers read it too."""
         self.params = params
-        self._rule, self._share = rule, share
-        self._assignments = [Assignment(j, part) for j, part in enumerate(fragments)]
+        self._model = AsyncModel(params, len(sizes), len(fragments))
+        self._rule, self._sizes, self._share = rule.bind(self._model), sizes, share
+        self._assignments = [Assignment(j, submodel) for j, submodel in enumerate(fragments)]
         self._cuts: dict[int, tuple[int, SharedBuffer]] = {}
 
     def cut(self, fragment: int, version: int) -> Buffer:
         if fragment not in self._cuts or self._cuts[fragment][0] != version:
-            self._cuts[fragment] = (version, self._share(self._assignments[fragment].part.take(self.params)))
+            self._cuts[fragment] = (version, self._share(self._assignments[fragment].submodel.take(self.params)))
         return self._cuts[fragment][1]
 
-    def take(self, task: Task, update: Update, stale: int) -> tuple[float, bool]:
-        return self._rule.take(self.params, self._assignments[task.fragment].where, update.params, task.params, stale)
+    def take(self, task: Task, update: Update, stale: int) -> Taken:
+        where = self._assignments[task.fragment].where
+        arrival = Arrival(
+            task.client,
+            task.fragment,
+            where,
+            update.params,
+            task.params,
+            stale,
+            self._sizes[task.client],
+            update.loss,
+        )
+        taken = self._rule.take(arrival, self._model)
+        if not isinstance(taken, Taken):
+            raise ValueError(f"async_rule: {type(self._rule).__name__} gave {taken!r}; takes Taken(weight, advanced)")
+        return taken
 
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
         return {task.id: task.params for task in tasks}
@@ -87,7 +104,7 @@ class LocalStore:
         return shared_again(tasks, lambda task: self._share(task.params))
 
     def state(self) -> State:
-        return self._rule.state()
+        return saved(self._rule)
 
     def restore(self, params: Vector, state: State) -> None:
         self.params[:] = params

@@ -1,1 +1,29 @@
 """Which part of the model a client trains."""
+
+from fedraa.components import Seam
+from fedraa.submodels.policies.masked import Arbitrary, FourWay, Pruned
+from fedraa.submodels.policies.policy import SubmodelPolicy
+from fedraa.submodels.policies.pruning import AdaptivePruning
+from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
+from fedraa.submodels.policies.slices import DisjointGroups, Fragments, Full, LayerCut, Prefix, Rolling
+
+SUBMODEL: Seam[SubmodelPolicy] = Seam(
+    "submodel",
+    ("bind",),
+    {
+        "full": Full,
+        "fragments": Fragments,
+        "prefix": Prefix,
+        "rolling": Rolling,
+        "disjoint-groups": DisjointGroups,
+        "bernoulli": Bernoulli,
+        "shuffled-blocks": ShuffledBlocks,
+        "four-way": FourWay,
+        "arbitrary": Arbitrary,
+        "pruned": Pruned,
+        "adaptive-pruning": AdaptivePruning,
+        "layer-cut": LayerCut,
+    },
+)
+
+__all__ = ["SUBMODEL", "SubmodelPolicy"]

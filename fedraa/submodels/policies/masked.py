@@ -10,15 +10,17 @@ import numpy.typing as npt
 from fedraa.messages import Vector
 from fedraa.rng import generator
 from fedraa.submodels import indices, masks
+from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.blocks import maskable
-from fedraa.submodels.policies.policies import Assignment, Capacities, Pure, RoundContext, RunContext, SubmodelSampler
+from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, RunContext, SubmodelPolicy, SubmodelSampler
 from fedraa.submodels.traced import Traced
 
 T = TypeVar("T")
+LEVELS = ("L", "S", "MIX")
 
 
 @dataclass(frozen=True)
-class FourWay:
+class FourWay(SubmodelPolicy):
     """SubDisMO: each round one random disjoint split of the block parameters into parts, shared by all.
 
     The low half of the clients trains one part, the rest two; parameters outside the blocks always train.
@@ -45,7 +47,7 @@ class FourWay:
 
 
 @dataclass(frozen=True)
-class Arbitrary:
+class Arbitrary(SubmodelPolicy):
     """RA-Fed, RAM-Fed: regions of neurons (Definition 1), masked by the client.
 
     The regions are contiguous equal parts of the units of every width group. Level L trains 2 of 4 regions, S
@@ -56,6 +58,10 @@ class Arbitrary:
     level: str = "L"
     parts: int = 4
     uncovered_every: int = 10
+
+    def __post_init__(self) -> None:
+        if self.level not in LEVELS:
+            raise ValueError(f"mask_level: got {self.level!r}; takes {', '.join(LEVELS)}")
 
     def bind(self, run: RunContext) -> SubmodelSampler:
         run.check_units(self.parts, f"submodel: {self.parts} regions need as many units in every group")
@@ -79,7 +85,7 @@ class Arbitrary:
 
 
 @dataclass(frozen=True)
-class Pruned:
+class Pruned(SubmodelPolicy):
     """OAP: each client prunes the current global model to its share of largest weights, tensor by tensor.
 
     Shares are whole quarters, as in the paper's settings.

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from fedraa.config.experiment import Experiment
-from fedraa.engine.build import RunSpec, build
-from fedraa.messages import RemoteBuffer, SharedBuffer, Task
-from fedraa.rundir.checkpoint import State, read, write
+from fedraa.engine.build import build
+from fedraa.engine.run_spec import RunSpec
+from fedraa.messages import RemoteBuffer, SharedBuffer, State, Task
+from fedraa.rundir.checkpoint import read, write
 from fedraa.server.rounds import RoundServer
 from fedraa.server.task_table import TaskTable
-from fedraa.submodels.policies.policies import Assignment
+from fedraa.submodels.assignment import Assignment
 
 
 def saved(state: State) -> State:

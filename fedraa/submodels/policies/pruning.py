@@ -5,18 +5,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedraa.messages import Update, Vector
-from fedraa.rundir.checkpoint import State
-from fedraa.server.auxiliary.state import AuxiliaryState
-from fedraa.server.task_table import ExtraBuffers
+from fedraa.messages import ExtraBuffers, State, Update, Vector
+from fedraa.submodels.assignment import Assignment, Mask
 from fedraa.submodels.blocks import maskable
-from fedraa.submodels.policies.policies import Assignment, Mask, RoundContext, RunContext
+from fedraa.submodels.policies.policy import RoundContext, RunContext, SubmodelPolicy, SubmodelSampler
 
 REMOVABLE = 0.3  # of each tensor's present weights, the smallest; halves every REMOVABLE_HALF_LIFE rounds
 REMOVABLE_HALF_LIFE = 10_000
 
 
-class SharedMask(AuxiliaryState):
+class SharedMask(SubmodelSampler):
     """The mask, the squared gradients of all coordinates since it was chosen, and how it is chosen anew.
 
     Every `every` rounds the smallest present weights of each tensor become removable; they and the absent
@@ -94,14 +92,17 @@ class SharedMask(AuxiliaryState):
 
 
 @dataclass(frozen=True)
-class AdaptivePruning:
-    """PruneFL: one mask of a fixed density for all clients, re-chosen every so many rounds."""
+class AdaptivePruning(SubmodelPolicy):
+    """PruneFL: one mask of a fixed density for all clients, re-chosen every so many rounds.
+
+    The first keeps the largest of the initial parameters; the others become 0.
+    """
 
     density: float = 0.5
     every: int = 50
 
     keeps: ClassVar[str] = "mask, sum g^2 [d]"
 
-    def start(self, run: RunContext, params: Vector) -> SharedMask:
-        """The mask that keeps the largest of these params [d]; the others become 0."""
-        return SharedMask(run, params, self.density, self.every)
+    def bind(self, run: RunContext) -> SubmodelSampler:
+        assert run.params is not None
+        return SharedMask(run, run.params, self.density, self.every)

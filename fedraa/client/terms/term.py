@@ -1,0 +1,118 @@
+"""Terms of a local step: each bends the gradient in its turn, piece by piece of the flat buffer."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import EllipsisType
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedraa.components import Seam
+
+EPSILON = 1e-12  # guards divisions by a gradient norm
+
+
+class Place(NamedTuple):
+    """Where a gradient is: the weights there before the step, those that the client received, and which piece it is."""
+
+    weights: Tensor
+    received: Tensor
+    piece: slice | EllipsisType
+
+
+class LocalTerm(ABC):
+    """Changes the gradient of every local step, in place. An own one needs `bend` alone:
+
+        class Lasso(LocalTerm):
+            def bend(self, gradient, at):
+                gradient.add_(at.weights.sign(), alpha=1e-4)
+
+    It must be a function of its arguments, element by element: a gradient comes as a whole [k], in pieces, or as
+    several clients' [height, k]. One that looks at all of the gradient says so with `whole`. Where the submodel is
+    masked, what it adds outside the mask is dropped, unless `masked` says that it adds nothing there.
+    """
+
+    whole: ClassVar[bool] = False
+    masked: ClassVar[bool] = True
+
+    @abstractmethod
+    def bend(self, gradient: Tensor, at: Place) -> None:
+        """Changes `gradient` in place, whose weights are those `at` this place."""
+
+    def begin(self, extras: Mapping[str, Tensor]) -> "LocalTerm":
+        """The term for one task that came with these buffers [k]."""
+        return self
+
+
+@dataclass(frozen=True)
+class Proximal(LocalTerm):
+    """rho (w - w_received), the gradient of (rho/2) ||w - w_received||^2 (FedProx, FedAsync, Fed-RAA eq. 2)."""
+
+    rho: float
+    masked: ClassVar[bool] = False
+
+    def bend(self, gradient: Tensor, at: Place) -> None:
+        gradient.add_(at.weights, alpha=self.rho).sub_(at.received, alpha=self.rho)
+
+
+@dataclass(frozen=True)
+class ControlVariate(LocalTerm):
+    """g + c - c_i (SCAFFOLD)."""
+
+    control: Tensor | None = None
+
+    def begin(self, extras: Mapping[str, Tensor]) -> LocalTerm:
+        return ControlVariate(extras["control"])
+
+    def bend(self, gradient: Tensor, at: Place) -> None:
+        assert self.control is not None
+        gradient.add_(self.control[at.piece])
+
+
+@dataclass(frozen=True)
+class ServerMomentum(LocalTerm):
+    """fresh * g + (1 - fresh) * the server's momentum (FedCM, MoFedSAM, MimeLite)."""
+
+    fresh: float
+    momentum: Tensor | None = None
+
+    def begin(self, extras: Mapping[str, Tensor]) -> LocalTerm:
+        return ServerMomentum(self.fresh, extras["momentum"])
+
+    def bend(self, gradient: Tensor, at: Place) -> None:
+        assert self.momentum is not None
+        gradient.mul_(self.fresh).add_(self.momentum[at.piece], alpha=1 - self.fresh)
+
+
+@dataclass(frozen=True)
+class Clipping(LocalTerm):
+    """Scales the gradient down to the norm `bound`, where it is over that."""
+
+    bound: float
+    whole: ClassVar[bool] = True
+    masked: ClassVar[bool] = False
+
+    def bend(self, gradient: Tensor, at: Place) -> None:
+        gradient.mul_(torch.clamp(self.bound / (norm(gradient) + EPSILON), max=1.0))
+
+
+@dataclass(frozen=True)
+class WeightDecay(LocalTerm):
+    """g + decay * w."""
+
+    decay: float
+    masked: ClassVar[bool] = False
+
+    def bend(self, gradient: Tensor, at: Place) -> None:
+        gradient.add_(at.weights, alpha=self.decay)
+
+
+def norm(gradient: Tensor) -> Tensor:
+    """Of a gradient [k], or of each of [height, k]."""
+    result: Tensor = torch.linalg.vector_norm(gradient, dim=-1, keepdim=True)
+    return result
+
+
+LOCAL_TERM: Seam[LocalTerm] = Seam("local_terms", ("bend", "begin"), {})

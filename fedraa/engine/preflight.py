@@ -1,0 +1,68 @@
+"""What is refused before the start: devices without work, models that cannot be batched, too little memory."""
+
+import numpy as np
+import torch
+
+from fedraa.client.flat_module import BatchedModule
+from fedraa.engine import resources
+from fedraa.engine.run_spec import RunSpec
+from fedraa.server.schedule import SCHEDULER
+from schedulers import TOLERANCE, delay_bound
+
+
+def preflight(spec: RunSpec) -> None:
+    """ValueError, one sentence, for a run that could not go on."""
+    if spec.method.schedule.scheduled:
+        _check_feasible(spec)
+    if spec.experiment.stack > 1:
+        _check_stack(spec)
+    resources.check(spec)
+    server = spec.server(_nowhere)
+    server.assign(next(iter(server.begin())), 0.0)  # what they refuse is refused here
+
+
+def _nowhere(kind: str, t: float, /, **fields: object) -> None:
+    """Records nothing."""
+
+
+def _check_feasible(spec: RunSpec) -> None:
+    """Refuses a start in which some client could never be given work."""
+    schedule = spec.method.schedule
+    table = spec.costs().table([submodel.widths for submodel in spec.submodels])
+    cheapest, costs = table.argmin(axis=1), table.min(axis=1)
+    worst = int(costs.argmax())
+    where = f"client {worst} with its cheapest fragment {cheapest[worst]}"
+    if not np.isfinite(costs[worst]):
+        raise ValueError(f"capabilities: {where} lacks the memory to train it; give it more or cut smaller fragments")
+    bound = schedule.delay_bound
+    if bound is not None and costs[worst] > bound * (1 + TOLERANCE) and SCHEDULER.make(schedule.scheduler).bounded:
+        raise ValueError(
+            f"delay_bound: {bound:g} leaves {where} nothing to train, which costs {costs[worst]:.4g}; "
+            f"give at least {costs[worst]:.4g}, or leave it out for K* = {delay_bound(table):.4g}"
+        )
+
+
+def _check_stack(spec: RunSpec) -> None:
+    """ValueError for what cannot be trained in stacks."""
+    experiment, solver = spec.experiment, spec.method.local
+    for on, what in (
+        (solver.full_gradient, "takes the gradient of a whole shard"),
+        (solver.adversary, "has inputs that an adversary of the client's own bends"),
+        (solver.split, "is split in two"),
+    ):
+        if on:
+            raise ValueError(f"stack: what {experiment.method} trains {what}; it cannot be stacked, set stack to 1")
+    widths = spec.traced.widths(spec.traced.full())
+    model = BatchedModule(spec.traced.skeleton(widths), 1, torch.device("cpu"))
+    model.load(spec.params[None])
+    batch = spec.example[:2]
+    try:
+        alone, other = (model.logits(rows[None])[0, 0] for rows in (batch, torch.stack([batch[0], batch[0]])))
+    except (RuntimeError, ValueError) as error:
+        why = str(error).strip().splitlines()[0]
+        raise ValueError(f"stack: torch.func.vmap cannot do with this model ({why}); set stack to 1") from None
+    if not torch.allclose(alone, other, atol=1e-5):
+        raise ValueError(
+            "stack: what this model makes of a sample depends on the others of its minibatch, as with batch "
+            "normalisation; it cannot be stacked, set stack to 1"
+        )

@@ -1,0 +1,148 @@
+"""One run, ready to start: plain objects that are built where the user is and used where the server is."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fedraa.client import WorkerSpec
+from fedraa.client.evaluator import STATISTICS_SAMPLES
+from fedraa.client.lr_schedule import lr_schedule
+from fedraa.client.split import Stem, measure_stem
+from fedraa.config.experiment import Experiment
+from fedraa.data import Federated
+from fedraa.devices.availability import Timing
+from fedraa.devices.costs import CostModel
+from fedraa.devices.fleet import Fleet
+from fedraa.engine.loop import Limits
+from fedraa.messages import SharedBuffer, Vector
+from fedraa.methods.method import Method
+from fedraa.server.base import Server
+from fedraa.server.setup import ServerSetup
+from fedraa.server.storage.store import Share, Store
+from fedraa.server.task_table import Record, TaskTable
+from fedraa.submodels import IndexSet, Traced
+from fedraa.submodels.assignment import Submodel
+from fedraa.submodels.cost import Cost, measure
+from fedraa.submodels.policies.policy import RunContext
+
+DEFAULT_ROUNDS = 20
+
+
+@dataclass(frozen=True, eq=False)
+class RunSpec:
+    """All that a run needs, plain and picklable: it is built where the user is and run where the server is."""
+
+    experiment: Experiment
+    method: Method
+    data: Federated
+    traced: Traced
+    fleet: Fleet
+    params: Vector
+    index_sets: tuple[IndexSet, ...]
+    example: torch.Tensor
+    labels_held: npt.NDArray[np.bool_]
+    timing: Timing
+
+    @cached_property
+    def submodels(self) -> list[Submodel]:
+        """The parts of the model that a scheduler gives out; one is the full model."""
+        return [Submodel.of(self.traced, kept) for kept in self.index_sets]
+
+    @property
+    def wall(self) -> bool:
+        return self.experiment.clock == "wall"
+
+    @property
+    def limits(self) -> Limits:
+        experiment = self.experiment
+        steps = experiment.updates or experiment.rounds
+        if steps is None and experiment.time is None:
+            steps = DEFAULT_ROUNDS * self._steps_per_round
+        return Limits(steps, experiment.time, experiment.target_accuracy)
+
+    @property
+    def eval_every(self) -> int:
+        return self.experiment.eval_every or self._steps_per_round
+
+    @property
+    def _steps_per_round(self) -> int:
+        """Server steps in which every client is heard about once."""
+        if not self.method.asynchronous:
+            return 1
+        return max(1, self.experiment.clients // self.method.update.per_step)
+
+    @cached_property
+    def stem(self) -> Stem | None:
+        """The client's part of a model in split learning."""
+        split = self.method.local.split
+        return measure_stem(self.traced.module, split, self.example) if split else None
+
+    def costs(self) -> CostModel:
+        return CostModel(
+            self.fleet,
+            self.data.sizes,
+            self.method.local,
+            self.measure,
+            self.traced.widths(self.traced.full()),
+            unit=self.experiment.time_scale if self.wall else 1.0,
+            stem=self.stem,
+        )
+
+    def measure(self, widths: tuple[int, ...]) -> Cost:
+        """The cost of a submodel shape, measured once."""
+        return measure(self.traced, widths, self.example)
+
+    @property
+    def shapes(self) -> dict[tuple[int, ...], Cost]:
+        """The costs of the submodel shapes that are known before the start."""
+        widths = {part.widths for part in self.submodels} | {self.traced.widths(self.traced.full())}
+        return {shape: self.measure(shape) for shape in sorted(widths)}
+
+    def server(self, record: Record, store: Store | None = None, share: Share = SharedBuffer) -> Server:
+        """The method's server, at its start; `store` keeps an asynchronous one's parameters.
+
+        The default keeps them itself, and puts what it sends where `share` says.
+        """
+        solver = self.method.local
+        params = self.params.copy() if store is None else self.params
+        factor = lr_schedule(solver.lr_schedule)
+        setup = ServerSetup(
+            params,
+            self.submodels,
+            RunContext(self.traced, self.experiment.clients, self.experiment.seed, params),
+            self.method.submodel,
+            TaskTable(self.data.sizes.tolist(), self.costs(), record, lambda step: solver.lr * factor(step)),
+            record,
+            self.labels_held,
+            inputs=self.example[0].numel(),
+            fresh=solver.fresh,
+            learn=self.wall,
+            store=store,
+            share=share,
+        )
+        return self.method.schedule.server(self.method.update, setup)
+
+    @property
+    def worker_spec(self) -> WorkerSpec:
+        experiment = self.experiment
+        return WorkerSpec(
+            self.traced,
+            self.method.local,
+            experiment.seed,
+            experiment.fragment_scale,
+            experiment.bf16,
+            experiment.stack,
+        )
+
+    def without_training_rows(self) -> "RunSpec":
+        """Itself less the training data but for what an evaluation may need; shard sizes stay known."""
+        dataset = self.data.dataset
+        few = replace(
+            dataset,
+            x_train=dataset.x_train[:STATISTICS_SAMPLES],
+            y_train=dataset.y_train[:STATISTICS_SAMPLES],
+        )
+        return replace(self, data=replace(self.data, dataset=few))

@@ -1,0 +1,62 @@
+"""What must not be crossed: choices that break each other's mathematics."""
+
+from dataclasses import replace
+
+from fedraa.client.terms.compression import COMPRESSOR
+from fedraa.config.experiment import Experiment
+from fedraa.methods.method import Method
+from fedraa.server.updates import Mean
+from fedraa.submodels.policies.slices import Full
+
+
+def cross(name: str, base: Method, other: Method) -> Method:
+    """The submodels and the coverage of one method, the local solver and the server's step of another."""
+    ours, theirs = base.update, other.update
+    if not (isinstance(ours, Mean) and isinstance(theirs, Mean)):
+        raise ValueError(f"method: {name!r} crosses a method without rounds and their mean; only those can be crossed")
+    if other.submodel != Full() or base.submodel == Full():
+        raise ValueError(f"method: {name!r} must be a submodel method + a full-model one, like oap+scaffold")
+    if ours.averaging().corrects and theirs.auxiliary.corrects:
+        raise ValueError(f"method: {name!r} would correct every delta twice, by memory and by control variate")
+    local = replace(
+        other.local, squares=base.local.squares, label_masked=base.local.label_masked, split=base.local.split
+    )
+    update = replace(ours, optimizer=theirs.stepping(), auxiliary=theirs.auxiliary)
+    return replace(base, name=name, paper=f"{base.paper} + {other.paper}", local=local, update=update)
+
+
+def check_terms(name: str, method: Method) -> None:
+    """Refuses local terms that the server's state does not go with (ALGORITHMS section 6, trap 9)."""
+    local = method.local
+    auxiliary = getattr(method.update, "auxiliary", None)
+    if local.fresh < 1 and not (auxiliary is not None and auxiliary.momentum):
+        raise ValueError(f"fresh: {local.fresh:g} means nothing to {name}: its server keeps no momentum; leave it out")
+    if auxiliary is None:
+        return
+    compressor = COMPRESSOR.make(local.compress)
+    given = {
+        "momentum": (local.momentum, f"{local.momentum:g}", "0"),
+        "clip": (local.clip, f"{local.clip:g}", "0"),
+        "compress": (compressor.drops, local.compress, "none"),
+    }
+    for flag, reason in auxiliary.refuses.items():
+        on, value, off = given[flag]
+        if on:
+            raise ValueError(f"{flag}: {value} breaks {name}: {reason}; set it to {off}")
+
+
+def can_be_spread(method: Method) -> bool:
+    """Whether the server's parameters can lie on several actors: each takes in its share of an update by itself."""
+    return method.asynchronous and method.update.blends and method.submodel.scheduled
+
+
+def check_shards(experiment: Experiment, method: Method) -> None:
+    """ValueError for more shards than the method can be spread over."""
+    name, shards = experiment.method, experiment.server_shards
+    if not can_be_spread(method):
+        raise ValueError(
+            f"server_shards: {shards} means nothing to {name}; only fragments that are mixed in one by one, like those "
+            "of fed-raa, can be spread; leave it out"
+        )
+    if shards > (count := len(getattr(method.submodel, "ratios", ()))):
+        raise ValueError(f"server_shards: got {shards}; {name} has {count} fragments here, give at most as many")

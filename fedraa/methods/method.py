@@ -1,0 +1,131 @@
+"""A method: four choices, each an object that does its own work, and how flags replace their values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any
+
+from fedraa.client.solver import Solver
+from fedraa.components import Seam
+from fedraa.server.async_rules import ASYNC_RULE, AsyncRule
+from fedraa.server.optimizers import SERVER_OPTIMIZER
+from fedraa.server.schedule import Rounds, Schedule
+from fedraa.server.updates import Mean, RoundUpdate
+from fedraa.submodels.policies import SUBMODEL
+from fedraa.submodels.policies.policy import SubmodelPolicy
+from fedraa.submodels.policies.slices import Full
+
+# Which flag replaces which value: the first of the paths that the method has. Whole choices come before their values.
+FLAGS: dict[str, tuple[str, ...]] = {
+    "submodel": ("submodel",),
+    "async_rule": ("update",),
+    "aggregator": ("update.aggregator",),
+    "server_optimizer": ("update.optimizer",),
+    "local_terms": ("local.terms",),
+    "ratios": ("submodel.ratios",),
+    "capacities": ("submodel.capacities.levels",),
+    "redraw": ("submodel.capacities.redraw",),
+    "mask_level": ("submodel.level",),
+    "uncovered_every": ("submodel.uncovered_every",),
+    "stride": ("submodel.stride",),
+    "shuffled": ("submodel.shuffled",),
+    "density": ("submodel.density",),
+    "reprune_every": ("submodel.every",),
+    "split": ("submodel.at",),
+    "momentum": ("local.momentum",),
+    "weight_decay": ("local.weight_decay",),
+    "clip": ("local.clip",),
+    "proximal": ("local.proximal",),
+    "sam": ("local.sam",),
+    "fresh": ("local.fresh",),
+    "mixing": ("update.mixing",),
+    "staleness": ("update.staleness",),
+    "buffer_size": ("update.size",),
+    "server_lr": ("update.optimizer.server_lr", "update.server_lr"),
+    "scheduler": ("schedule.scheduler",),
+    "delay_bound": ("schedule.delay_bound",),
+    "participation": ("schedule.participation",),
+    "updates": ("schedule.updates",),
+    "rounds": ("schedule.rounds",),
+}
+SEAMS: dict[str, Seam[Any]] = {"submodel": SUBMODEL, "async_rule": ASYNC_RULE, "server_optimizer": SERVER_OPTIMIZER}
+_MISSING = object()
+
+
+@dataclass(frozen=True)
+class Method:
+    """Four choices, where they come from, and what is particular about them here.
+
+    Raises ValueError for choices that do not go together.
+    """
+
+    paper: str = ""
+    submodel: SubmodelPolicy = field(default_factory=Full)
+    local: Solver = field(default_factory=Solver)
+    update: AsyncRule | RoundUpdate = field(default_factory=Mean)
+    schedule: Schedule = field(default_factory=Rounds)
+    note: str = ""
+    name: str = "own"
+
+    def __post_init__(self) -> None:
+        update, schedule, policy = (type(each).__name__ for each in (self.update, self.schedule, self.submodel))
+        if self.update.asynchronous != self.schedule.asynchronous:
+            kind = "arrivals one by one" if self.update.asynchronous else "rounds"
+            raise ValueError(f"method: {self.name} has the update {update}, which takes {kind}, and {schedule}")
+        if self.submodel.scheduled > self.schedule.scheduled:
+            raise ValueError(f"method: {self.name} has {policy}, which a scheduler gives out, and {schedule}")
+        if self.schedule.scheduled and not (self.submodel.scheduled or self.submodel.whole):
+            raise ValueError(
+                f"method: {self.name} has {schedule}, which gives out fragments, and {policy}, which draws"
+            )
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def keeps(self) -> str:
+        """The state that the method keeps at the server besides the model: d parameters, N clients, M fragments."""
+        parts = (getattr(self.update, f.name) for f in fields(self.update)) if is_dataclass(self.update) else ()
+        choices = (self.submodel, self.update, *parts)
+        return ", ".join(kept for choice in choices if (kept := getattr(choice, "keeps", "")))
+
+    @property
+    def asynchronous(self) -> bool:
+        return self.schedule.asynchronous
+
+    def replace(self, **flags: Any) -> "Method":
+        """The method with these flags of an experiment in place, `scheduler=...` or `mixing=0.3`.
+
+        Raises ValueError for a flag that none of its choices knows.
+        """
+        return self.replaced(flags, self.name)
+
+    def replaced(self, flags: Mapping[str, Any], name: str) -> "Method":
+        """As `replace`; `name` is what the method is called in sentences."""
+        method = self
+        for flag in FLAGS:
+            if flag in flags:
+                value = SEAMS[flag].make(flags[flag]) if flag in SEAMS else flags[flag]
+                path = method.path(flag)
+                if path is None:
+                    raise ValueError(f"{flag}: {flags[flag]} means nothing to {name}; leave it out")
+                method = _replaced(method, path.split("."), value)
+        if unknown := flags.keys() - FLAGS.keys():
+            raise ValueError(f"{min(unknown)}: no choice of a method; takes {', '.join(FLAGS)}")
+        return method
+
+    def path(self, flag: str) -> str | None:
+        """Where the value is that the flag replaces; None if the method has no such value."""
+        if (flag == "async_rule" and not self.asynchronous) or (flag == "submodel" and self.schedule.scheduled):
+            return None
+        for path in FLAGS[flag]:
+            value: Any = self
+            for name in path.split("."):
+                value = getattr(value, name, _MISSING) if is_dataclass(value) else _MISSING
+            if value is not _MISSING:
+                return path
+        return None
+
+
+def _replaced(value: Any, path: list[str], new: object) -> Any:
+    name, *rest = path
+    return replace(value, **{name: _replaced(getattr(value, name), rest, new) if rest else new})

@@ -1,0 +1,60 @@
+"""From an experiment to its method: the flags that concern one of the four choices replace the method's own values."""
+
+from dataclasses import replace
+from typing import Any
+
+from fedraa.config.experiment import Experiment
+from fedraa.methods.catalog import RATIOS, find
+from fedraa.methods.compatibility import can_be_spread, check_shards, check_terms
+from fedraa.methods.method import FLAGS, Method
+
+
+def resolve(experiment: Experiment) -> Method:
+    """The experiment's method with the experiment's flags in place.
+
+    Raises ValueError for a flag that none of the method's choices knows, and for terms that break each other.
+    """
+    method = find(experiment.method)
+    solver = replace(
+        method.local,
+        lr=experiment.lr,
+        lr_schedule=experiment.lr_schedule,
+        batch_size=experiment.batch_size,
+        epochs=experiment.local_epochs,
+        steps=experiment.local_steps,
+        compress=experiment.compress,
+    )
+    method = replace(method, local=solver).replaced(_given(experiment), str(experiment.method))
+    if (split := getattr(method.submodel, "at", 0)) != method.local.split:
+        method = replace(method, local=replace(method.local, split=split))
+    check_terms(str(experiment.method), method)
+    if experiment.server_shards > 1:
+        check_shards(experiment, method)
+    return method
+
+
+def without_foreign_flags(experiment: Experiment) -> Experiment:
+    """The experiment less the flags that its method does not know, to compare methods under one command."""
+    method = find(experiment.method)
+    foreign = {flag for flag in _given(experiment) if method.path(flag) is None}
+    if "ratios" in foreign:
+        foreign.add("fragments")
+    shards = experiment.server_shards if can_be_spread(method) else 1
+    return experiment.model_copy(update={**dict.fromkeys(foreign), "server_shards": shards})
+
+
+def _given(experiment: Experiment) -> dict[str, Any]:
+    """The experiment's flags that were given, by name."""
+    values = {flag: getattr(experiment, flag) for flag in FLAGS} | {"ratios": _ratios(experiment)}
+    return {flag: value for flag, value in values.items() if value is not None}
+
+
+def _ratios(experiment: Experiment) -> tuple[float, ...] | None:
+    if experiment.ratios is not None or experiment.fragments is None:
+        return experiment.ratios
+    if experiment.fragments not in RATIOS:
+        raise ValueError(
+            f"fragments: there are no table ratios for {experiment.fragments} fragments, only for 1 to "
+            f"{max(RATIOS)}; give --ratios"
+        )
+    return RATIOS[experiment.fragments]

@@ -1,0 +1,56 @@
+"""RAM-Fed's mean: corrected by what the server remembers of every client."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedraa.messages import Vector
+from fedraa.server.aggregation.aggregator import Aggregator, Contribution, RoundTotals
+from fedraa.submodels.assignment import Mask
+
+
+@dataclass
+class Memorised(Aggregator):
+    """RAM-Fed, Algorithm 2: the server remembers every client's latest update of every coordinate.
+
+    Updates are in gradient units, Delta = -delta / lr. v = mean_n u_n + (1/Gamma) sum over covering clients of
+    (Delta_n - u_n), the second term only where Gamma > 0; theta -= lr v; then u_n <- Delta_n where trained.
+    Uncovered coordinates move by the mean memory. `mifa` is the released code's form: v = mean_n u_n with the
+    new u_n. Memory is one array of clients x d float32.
+    """
+
+    mifa: bool = False
+
+    keeps: ClassVar[str] = "u_n [N, d]"
+    corrects: ClassVar[bool] = True
+
+    def start(self, size: int, clients: int) -> None:
+        self._memory = np.zeros((clients, size), np.float32)
+        self._mean = np.zeros(size, np.float32)
+        self._change = np.zeros(size, np.float32)
+
+    def add(self, contribution: Contribution) -> None:
+        client, where = contribution.client, contribution.where
+        update = contribution.delta / np.float32(-contribution.lr)
+        self._change[where] += update - self._memory[client][where]
+        self._memory[client][where] = update
+
+    def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
+        count = totals.coverage
+        correction = np.divide(self._change, count, out=np.zeros_like(self._change), where=count > 0)
+        v = self._mean + correction
+        self._mean = self._memory.mean(axis=0, dtype=np.float32)
+        if self.mifa:
+            v = self._mean
+        self._change.fill(0)
+        return (np.float32(-totals.lr) * v).astype(np.float32), np.ones(len(v), bool)
+
+    def memory(self, size: int, clients: int) -> int:
+        return 4 * size * (clients + 3)
+
+    def state(self) -> dict[str, Any]:
+        return {"memory": self._memory, "mean": self._mean, "change": self._change}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._memory[:], self._mean, self._change[:] = state["memory"], state["mean"], state["change"]

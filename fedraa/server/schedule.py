@@ -1,0 +1,160 @@
+"""Who trains when: given work at once by a scheduler, or in rounds with a barrier. A schedule builds the server."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from fedraa.components import Seam, saved
+from fedraa.messages import State, Update, Vector
+from fedraa.rng import generator
+from fedraa.server.aggregation.label_owners import LabelOwners
+from fedraa.server.async_rules import AsyncRule
+from fedraa.server.asynchronous import AsyncServer
+from fedraa.server.auxiliary.state import AuxiliaryRun
+from fedraa.server.base import Server
+from fedraa.server.participation import PARTICIPATION, All, Participation
+from fedraa.server.rounds import RoundServer
+from fedraa.server.setup import ServerSetup
+from fedraa.server.storage.store import LocalStore
+from fedraa.server.updates import RoundUpdate
+from fedraa.submodels.assignment import Assignment, Submodel
+from fedraa.submodels.policies.policy import RoundContext, SubmodelSampler
+from schedulers import SCHEDULERS, Planner, Scheduler, Standing
+
+SCHEDULER: Seam[Scheduler] = Seam("scheduler", ("choose", "plan", "state", "restore"), SCHEDULERS)
+
+
+class Schedule(ABC):
+    """How tasks are given out: with rounds or `asynchronous`, by a policy or, if `scheduled`, by a scheduler."""
+
+    asynchronous: ClassVar[bool] = False
+    scheduled: ClassVar[bool] = False
+    scheduler: Any = None
+    delay_bound: float | None = None
+
+    @abstractmethod
+    def server(self, update: Any, setup: ServerSetup) -> Server:
+        """The server of a method with this schedule and that update."""
+
+
+@dataclass(frozen=True)
+class Asynchronous(Schedule):
+    """Idle clients are given work at once, by a scheduler."""
+
+    scheduler: Any = "gre-raa"
+    delay_bound: float | None = None
+    updates: int | None = None
+
+    asynchronous: ClassVar[bool] = True
+    scheduled: ClassVar[bool] = True
+
+    def server(self, update: AsyncRule, setup: ServerSetup) -> Server:
+        store = setup.store or LocalStore(setup.params, setup.submodels, update, setup.task_table.sizes, setup.share)
+        return AsyncServer(
+            store,
+            setup.submodels,
+            SCHEDULER.own(self.scheduler),
+            setup.task_table,
+            bound=self.delay_bound,
+            seed=setup.run.seed,
+            learn=setup.learn,
+        )
+
+
+class Barrier(Schedule):
+    """Rounds: all of a cohort train before the model moves."""
+
+    @abstractmethod
+    def sampler(self, setup: ServerSetup) -> SubmodelSampler:
+        """What gives each client of a round its submodel."""
+
+    def participants(self) -> Participation:
+        return All()
+
+    def server(self, update: RoundUpdate, setup: ServerSetup) -> Server:
+        run = setup.run
+        size, clients = run.traced.size, run.clients
+        return RoundServer(
+            setup.params,
+            run,
+            self.sampler(setup),
+            update.averaging().bind(size, clients),
+            update.stepping().bind(size),
+            update.auxiliary.bind(AuxiliaryRun(size, clients, setup.inputs, setup.fresh)),
+            self.participants(),
+            setup.task_table,
+            setup.record,
+            by_samples=update.weights == "samples",
+            held=LabelOwners(run.traced, setup.labels_held) if update.owned_head else None,
+        )
+
+
+@dataclass(frozen=True)
+class Rounds(Barrier):
+    """Rounds with a barrier: who takes part."""
+
+    participation: Any = "all"
+    rounds: int | None = None
+
+    def sampler(self, setup: ServerSetup) -> SubmodelSampler:
+        return setup.policy.bind(setup.run)
+
+    def participants(self) -> Participation:
+        return PARTICIPATION.own(self.participation)
+
+
+@dataclass(frozen=True)
+class ScheduledRounds(Barrier):
+    """Rounds with a barrier, fragments given out by a scheduler."""
+
+    scheduler: Any = "gre-raa"
+    delay_bound: float | None = None
+    rounds: int | None = None
+
+    scheduled: ClassVar[bool] = True
+
+    def sampler(self, setup: ServerSetup) -> SubmodelSampler:
+        planner = Planner(SCHEDULER.own(self.scheduler))
+        costs = setup.task_table.costs.table([submodel.widths for submodel in setup.submodels])
+        planner.plan(costs, self.delay_bound)
+        return ScheduledSampler(setup.submodels, planner, setup.run.seed)
+
+
+class ScheduledSampler(SubmodelSampler):
+    """Sync Fed-RAA: the scheduler's fragment, with counts that rise as the round is assigned.
+
+    Every task of a round returns before the next, so these provisional counts are the real ones by then.
+    """
+
+    def __init__(self, submodels: list[Submodel], planner: Planner, seed: int) -> None:
+        self._assignments = [Assignment(j, submodel) for j, submodel in enumerate(submodels)]
+        self._planner, self._seed = planner, seed
+        self._standing = Standing.start(len(submodels))
+
+    def draw(self, context: RoundContext) -> Assignment:
+        rng = generator(self._seed, "schedule", context.client, context.round)
+        feasible = self._planner.feasible(context.client)
+        j = self._planner.choose(context.client, context.round, context.now, feasible, self._standing, rng)
+        self._standing.counts[j] += 1
+        self._standing.sent[j] += 1
+        return self._assignments[j]
+
+    def audit(self, client: int) -> tuple[list[int], list[int]]:
+        return self._planner.feasible(client).tolist(), self._standing.counts.tolist()
+
+    def receive(
+        self, client: int, assignment: Assignment, update: Update, delta: Vector, weight: float, lr: float
+    ) -> None:
+        self._standing.losses[assignment.label] = update.loss
+
+    def state(self) -> State:
+        return {
+            "counts": self._standing.counts,
+            "losses": self._standing.losses,
+            "scheduler": saved(self._planner.scheduler),
+        }
+
+    def restore(self, state: State) -> None:
+        self._standing.counts[:], self._standing.losses[:] = state["counts"], state["losses"]
+        self._standing.sent[:] = state["counts"]
+        self._planner.scheduler.restore(state["scheduler"])

@@ -1,0 +1,82 @@
+"""What one client is given to train: a dense part of the model and, for element-wise methods, a mask over it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraa.messages import Index, Vector
+from fedraa.submodels.traced import IndexSet, Traced
+
+Mask = npt.NDArray[np.bool_]
+BITS = 8  # coordinates per byte of a bitmap
+
+
+@dataclass(frozen=True, eq=False)
+class Submodel:
+    """A part of the model: its shape and where its buffer lies in the full vector (None: all of it)."""
+
+    widths: tuple[int, ...]
+    index: Index | None
+
+    @classmethod
+    def of(cls, traced: Traced, kept: IndexSet) -> "Submodel":
+        widths = traced.widths(kept)
+        whole = widths == tuple(group.size for group in traced.groups)
+        return cls(widths, None if whole else traced.flat_index(kept))
+
+    def take(self, params: npt.NDArray[np.generic]) -> Vector:
+        """A copy of the part's coordinates [k] of a full vector [d]."""
+        return params.astype(np.float32) if self.index is None else params[self.index].astype(np.float32, copy=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Assignment:
+    """What one client trains: a dense part and, for element-wise methods, a mask [k] over it.
+
+    `label` stands for the choice in the log. `sends_mask`: the server masks before it sends; otherwise the
+    client gets the whole part and masks it itself (RA-Fed, SubDisMO).
+    """
+
+    label: int
+    submodel: Submodel
+    mask: Mask | None = None
+    sends_mask: bool = True
+
+    @property
+    def where(self) -> Index | slice:
+        """The coordinates of the full vector that are trained."""
+        if self.mask is None:
+            return slice(None) if self.submodel.index is None else self.submodel.index
+        return np.flatnonzero(self.mask) if self.submodel.index is None else self.submodel.index[self.mask]
+
+    def trained(self, buffer: Vector) -> Vector:
+        """The trained coordinates of a buffer [k] of the part, in the order of `where`."""
+        return buffer if self.mask is None else buffer[self.mask]
+
+    def state(self) -> dict[str, object]:
+        return {
+            "label": self.label,
+            "widths": list(self.submodel.widths),
+            "index": self.submodel.index,
+            "mask": self.mask,
+            "sends_mask": self.sends_mask,
+        }
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any]) -> "Assignment":
+        submodel = Submodel(tuple(state["widths"]), state["index"])
+        return cls(state["label"], submodel, state["mask"], state["sends_mask"])
+
+    def bytes(self, coordinates: int, sent_back: Callable[[int], int]) -> tuple[int, int]:
+        """Bytes down and up for a part of so many coordinates: where masked, a share of it and a bitmap.
+
+        `sent_back` gives the bytes in which so many trained coordinates are sent back.
+        """
+        if self.mask is None:
+            return 4 * coordinates, sent_back(coordinates)
+        trained, bitmap = int(self.mask.sum()), -(-len(self.mask) // BITS)
+        down = 4 * trained + bitmap if self.sends_mask else 4 * coordinates
+        return down, sent_back(trained) + bitmap

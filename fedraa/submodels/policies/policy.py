@@ -1,0 +1,166 @@
+"""Which part of the model a client trains in a round: what a policy sees, what it gives, and what of it lives on.
+
+A policy is a value; `bind` makes its sampler for one run. All that is random is a function of (seed, round, client), so
+that samplers need no state of their own (PruneFL's shared mask is the exception).
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedraa.messages import ExtraBuffers, Update, Vector
+from fedraa.rng import generator
+from fedraa.submodels.assignment import Assignment, Mask, Submodel
+from fedraa.submodels.traced import IndexSet, Traced
+
+REMEMBERED = 8  # submodels per run: each holds an index as large as its parameters twice over
+
+
+@dataclass(frozen=True, eq=False)
+class RunContext:
+    """The run that a policy is bound to; `params` [d] is the model as it starts, which a policy may change then."""
+
+    traced: Traced
+    clients: int
+    seed: int
+    params: Vector | None = None
+    _submodels: OrderedDict[tuple[bytes, ...], Submodel] = field(default_factory=OrderedDict, init=False, repr=False)
+
+    def whole(self) -> Submodel:
+        return self.submodel(self.traced.full())
+
+    def submodel(self, kept: IndexSet) -> Submodel:
+        """The dense submodel of these units; the same object for those who ask for the same, as far as remembered."""
+        key = tuple(np.asarray(units).tobytes() for units in kept)
+        if key not in self._submodels:
+            self._submodels[key] = Submodel.of(self.traced, kept)
+            if len(self._submodels) > REMEMBERED:
+                self._submodels.popitem(last=False)
+        self._submodels.move_to_end(key)
+        return self._submodels[key]
+
+    def units(self, kept: IndexSet, label: int = 0) -> Assignment:
+        """The dense submodel of these units: one ascending int64 array per width group of `traced.groups`."""
+        return Assignment(label, self.submodel(kept))
+
+    def masked(self, mask: Mask, label: int = 0) -> Assignment:
+        """The whole model, of which only the coordinates of `mask` [d] train."""
+        return Assignment(label, self.whole(), mask)
+
+    def rng(self, *index: int) -> np.random.Generator:
+        """Randomness for an own policy, a function of the run's seed and these numbers."""
+        return generator(self.seed, "policy", *index)
+
+    def check_units(self, parts: int = 1, why: str = "") -> None:
+        """ValueError, a sentence that `why` begins, unless every width group can be cut into so many parts."""
+        if not self.traced.groups:
+            reasons = "; ".join(self.traced.uncut.values()) or "it has no hidden units"
+            raise ValueError(f"model: nothing of {type(self.traced.module).__name__} can be cut: {reasons}")
+        smallest = min(self.traced.groups, key=lambda group: group.size)
+        if parts > smallest.size:
+            raise ValueError(f"{why}; group {smallest.name!r} has only {smallest.size}")
+
+
+@dataclass(frozen=True, eq=False)
+class RoundContext:
+    """One client's place in one round: the `position`-th of a `cohort` of so many, given work at the time `now`.
+
+    `params` [d] is the global model at the start of the round, not to be changed.
+    """
+
+    client: int
+    round: int
+    position: int
+    cohort: int
+    now: float
+    params: Vector
+    run: RunContext
+
+
+class SubmodelSampler:
+    """A policy at work in one run. Besides drawing it may follow what comes back, as PruneFL's mask does."""
+
+    @property
+    def extra_buffers(self) -> ExtraBuffers:
+        """What it has clients move besides their submodel, for the bill."""
+        return ExtraBuffers()
+
+    def draw(self, context: RoundContext) -> Assignment:
+        raise AssertionError("a sampler draws")
+
+    def audit(self, client: int) -> tuple[list[int], list[int]]:
+        """What a choice for this client is made from, for the log: feasible fragments and counts, if there are any."""
+        return [], []
+
+    def receive(
+        self, client: int, assignment: Assignment, update: Update, delta: Vector, weight: float, lr: float
+    ) -> None:
+        """Takes in what came back; `delta` is on the trained coordinates."""
+
+    def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
+        """The round is over: `delta` [d] is its mean, `scale` the learning rate times the mean local steps."""
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Takes back what `state` gave."""
+
+
+class Pure(SubmodelSampler):
+    """A sampler that is one pure function of the round and the client."""
+
+    def __init__(self, draw: Callable[[RoundContext], Assignment]) -> None:
+        self._draw = draw
+
+    def draw(self, context: RoundContext) -> Assignment:
+        return self._draw(context)
+
+
+class SubmodelPolicy:
+    """Gives each client of a round its part of the model. An own one needs `draw` alone, a pure function:
+
+        class FirstHalf(SubmodelPolicy):
+            def draw(self, context):
+                groups = context.run.traced.groups
+                return context.run.units(tuple(np.arange(-(-group.size // 2)) for group in groups))
+
+    `keeps` names the state that it holds at the server, `scheduled` tells whether a scheduler gives out its parts, and
+    `whole` whether every client trains all of the model.
+    """
+
+    keeps: ClassVar[str] = ""
+    scheduled: ClassVar[bool] = False
+    whole: ClassVar[bool] = False
+
+    def draw(self, context: RoundContext) -> Assignment:
+        """What the client trains in this round."""
+        raise ValueError(f"submodel: {type(self).__name__} has no draw")
+
+    def bind(self, run: RunContext) -> SubmodelSampler:
+        """Its sampler for one run; ValueError if the model does not suit it."""
+        return Pure(self.draw)
+
+    def submodels(self, traced: Traced) -> tuple[IndexSet, ...]:
+        """The parts that a scheduler gives out; the whole model as one, unless there are several."""
+        return (traced.full(),)
+
+
+@dataclass(frozen=True)
+class Capacities:
+    """Each client's share of the model: level n mod L of client n, or one drawn anew every round."""
+
+    levels: tuple[float, ...] = (1.0, 0.5, 0.25, 0.125, 0.0625)
+    redraw: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.levels:
+            raise ValueError("capacities: none given, expected shares of the model over 0 and at most 1")
+
+    def of(self, client: int, round: int, seed: int) -> float:
+        if self.redraw:
+            return float(generator(seed, "capacity", round, client).choice(self.levels))
+        return self.levels[client % len(self.levels)]

@@ -1,0 +1,93 @@
+"""The shuffled submodels: Bernoulli masks and kernels, and blocks in a random order."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraa.rng import generator
+from fedraa.submodels import indices, masks
+from fedraa.submodels.assignment import Assignment
+from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, RunContext, SubmodelPolicy, SubmodelSampler
+
+
+@dataclass(frozen=True)
+class Bernoulli(SubmodelPolicy):
+    """Shuffled submodels, Algorithm 1: each element (or, structured, a share of the kernels) at random.
+
+    `kernels` draws ceil(p K) units of every group, as the paper's experiments do; elements are its theory.
+    """
+
+    capacities: Capacities = field(default_factory=lambda: Capacities((0.5,)))
+    kernels: bool = False
+
+    def bind(self, run: RunContext) -> SubmodelSampler:
+        whole = run.whole()
+        if self.kernels:
+            run.check_units()
+
+        def draw(context: RoundContext) -> Assignment:
+            p = self.capacities.of(context.client, context.round, run.seed)
+            rng = generator(run.seed, "bernoulli", context.round, context.client)
+            if self.kernels:
+                return Assignment(0, run.submodel(indices.random_units(run.traced, p, rng)))
+            return Assignment(0, whole, masks.bernoulli(run.traced, p, rng))
+
+        return Pure(draw)
+
+
+@dataclass(frozen=True)
+class ShuffledBlocks(SubmodelPolicy):
+    """Shuffled submodels, Algorithm 2: a fixed partition into B = ceil(1/r) blocks, each once per cycle.
+
+    One permutation per cycle and capacity class, so that clients of equal capacity train the same block;
+    `shuffled` False keeps the order (plain rolling). Elements are partitioned, or with `kernels` the units of
+    every group: then each group has an order of its own, or the weights between different blocks of adjacent
+    layers would never be trained.
+    """
+
+    capacities: Capacities = field(default_factory=lambda: Capacities((0.5,)))
+    kernels: bool = False
+    shuffled: bool = True
+
+    def bind(self, run: RunContext) -> SubmodelSampler:
+        traced, whole = run.traced, run.whole()
+        for level in self.capacities.levels:
+            count = block_count(level)
+            if self.kernels:
+                run.check_units(count, f"capacities: {level:g} makes {count} blocks of units")
+            elif count > traced.size:
+                raise ValueError(
+                    f"capacities: {level:g} makes {count} blocks; the model has only {traced.size} parameters"
+                )
+        masks_of: dict[int, Sequence[Assignment]] = {}
+
+        def draw(context: RoundContext) -> Assignment:
+            count = block_count(self.capacities.of(context.client, context.round, run.seed))
+            if count == 1:
+                return Assignment(0, whole)
+            cycle, position = divmod(context.round, count)
+            if self.kernels:
+                blocks = indices.blocks(traced, count)
+                order = self._orders(run.seed, count, cycle, len(traced.groups))[:, position]
+                kept = tuple(blocks[b][g] for g, b in enumerate(order))
+                return Assignment(int(order[0]), run.submodel(kept))
+            if count not in masks_of:
+                block_of = generator(run.seed, "blocks", count).permutation(traced.size) * count // traced.size
+                masks_of[count] = [Assignment(b, whole, block_of == b) for b in range(count)]
+            return masks_of[count][int(self._orders(run.seed, count, cycle, 1)[0, position])]
+
+        return Pure(draw)
+
+    def _orders(self, seed: int, count: int, cycle: int, groups: int) -> npt.NDArray[np.int64]:
+        """The order of a cycle's blocks in each group [groups, count]."""
+        if not self.shuffled:
+            return (np.arange(count) + cycle * np.arange(groups)[:, None]) % count
+        rng = generator(seed, "cycle", count, cycle)
+        return np.stack([rng.permutation(count) for _ in range(groups)])
+
+
+def block_count(ratio: float) -> int:
+    """B = ceil(1/r)."""
+    return int(np.ceil(round(1 / ratio, 9)))

@@ -1,0 +1,99 @@
+"""Policies whose submodels are dense slices, and those that give out the whole model."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from fedraa.rng import generator
+from fedraa.submodels import indices
+from fedraa.submodels.assignment import Assignment, Submodel
+from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, RunContext, SubmodelPolicy, SubmodelSampler
+from fedraa.submodels.traced import IndexSet, Traced
+
+
+@dataclass(frozen=True)
+class Full(SubmodelPolicy):
+    """Every client trains the full model."""
+
+    whole: ClassVar[bool] = True
+
+    def bind(self, run: RunContext) -> SubmodelSampler:
+        assignment = Assignment(0, run.whole())
+        return Pure(lambda context: assignment)
+
+
+@dataclass(frozen=True)
+class Fragments(SubmodelPolicy):
+    """Fixed disjoint fragments of the width groups, given out by a scheduler (Fed-RAA)."""
+
+    ratios: tuple[float, ...]
+
+    keeps: ClassVar[str] = "q(j) [M]"
+    scheduled: ClassVar[bool] = True
+
+    def submodels(self, traced: Traced) -> tuple[IndexSet, ...]:
+        if not traced.groups:
+            reasons = "; ".join(traced.uncut.values()) or "it has no hidden units"
+            raise ValueError(f"model: nothing of {type(traced.module).__name__} can be cut into fragments: {reasons}")
+        return indices.fragments(traced, self.ratios)
+
+
+@dataclass(frozen=True)
+class Prefix(SubmodelPolicy):
+    """HeteroFL: the first ceil(r K) units of every group, nested."""
+
+    capacities: Capacities = field(default_factory=Capacities)
+
+    def bind(self, run: RunContext) -> SubmodelSampler:
+        run.check_units()
+        parts: dict[float, Submodel] = {}
+
+        def draw(context: RoundContext) -> Assignment:
+            ratio = self.capacities.of(context.client, context.round, run.seed)
+            if ratio not in parts:
+                parts[ratio] = run.submodel(indices.prefix(run.traced, ratio))
+            return Assignment(0, parts[ratio])
+
+        return Pure(draw)
+
+
+@dataclass(frozen=True)
+class Rolling(SubmodelPolicy):
+    """FedRolex: a window of ceil(r K) units that starts `stride` units further each round, wrapping."""
+
+    capacities: Capacities = field(default_factory=lambda: Capacities(redraw=True))
+    stride: int = 1
+
+    def bind(self, run: RunContext) -> SubmodelSampler:
+        run.check_units()
+
+        def draw(context: RoundContext) -> Assignment:
+            ratio = self.capacities.of(context.client, context.round, run.seed)
+            start = context.round * self.stride
+            return Assignment(start, run.submodel(indices.window(run.traced, ratio, start)))
+
+        return Pure(draw)
+
+
+@dataclass(frozen=True)
+class DisjointGroups(SubmodelPolicy):
+    """IST: every hidden layer shuffled on its own and dealt to the cohort in equal disjoint groups, each round."""
+
+    def bind(self, run: RunContext) -> SubmodelSampler:
+        def draw(context: RoundContext) -> Assignment:
+            run.check_units(context.cohort, f"clients: {context.cohort} in one round each need units of their own")
+            rng = generator(run.seed, "groups", context.round)
+            groups = indices.disjoint(run.traced, context.cohort, rng)
+            return Assignment(context.position, run.submodel(groups[context.position]))
+
+        return Pure(draw)
+
+
+@dataclass(frozen=True)
+class LayerCut(SubmodelPolicy):
+    """SplitFed: the client holds the first `at` layers, the server the rest."""
+
+    whole: ClassVar[bool] = True
+    at: int = 2
+
+    def bind(self, run: RunContext) -> SubmodelSampler:
+        return Full().bind(run)
