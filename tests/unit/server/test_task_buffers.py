@@ -73,7 +73,7 @@ def test_a_checkpoint_holds_the_values_of_remote_buffers_and_they_go_back() -> N
     def table() -> TaskTable:
         return TaskTable(spec.data.sizes.tolist(), spec.costs(), nowhere, lambda step: 0.1)
 
-    first, part = table(), spec.parts[1]
+    first, part = table(), spec.submodels[1]
     values = part.take(spec.params)
     buffer = RemoteBuffer(values.size)
     for client in range(3):
