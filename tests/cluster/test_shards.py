@@ -28,7 +28,7 @@ from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.build import build
 from fedraa.engine.session import RunSession
 from fedraa.messages import Task, Update
-from fedraa.methods.catalog import without_foreign_flags
+from fedraa.methods.resolve import without_foreign_flags
 from fedraa.rundir.history import History
 from fedraa.server.validation import refuse
 
@@ -164,7 +164,7 @@ def test_poison_is_refused_by_the_shards_and_the_model_keeps_every_bit(undisturb
     history = History(tmp_path / "run")
     faults = [line for line in history.lines() if line["kind"] == "fault"]
     same(history.directory, undisturbed)
-    sizes = [len(part.index) for part in build(experiment()).parts if part.index is not None]
+    sizes = [len(part.index) for part in build(experiment()).submodels if part.index is not None]
     sent = {line["task"]: sizes[int(str(line["fragment"]))] for line in history.lines() if line["kind"] == "dispatch"}
     assert [line["task"] for line in faults] == [4, 9, 11]
     said = [str(line["what"]).removeprefix("update refused: ") for line in faults]

@@ -11,7 +11,7 @@ import pytest
 from ray import cloudpickle
 
 from actors.cluster.own_parts import carry_by_value, importable
-from schedulers import SCHEDULERS
+from fedraa.config.experiment import Experiment
 
 MODULES = {
     "own_base_7": "class Base:\n    factor = 2\n",
@@ -50,7 +50,7 @@ def test_a_module_and_all_of_the_user_s_that_it_needs_travel_by_value(beside: Pa
     pickled.write_bytes(cloudpickle.dumps([part]))
     assert "own_part_7" in elsewhere(pickled).stderr
     assert elsewhere(pickled, beside).stdout == "12\n"
-    carry_by_value([part, *SCHEDULERS.values()])
+    carry_by_value([part, Experiment()])
     assert {name for name in cloudpickle.list_registry_pickle_by_value() if name.endswith("_7")} == {
         "own_base_7",
         "own_part_7",

@@ -8,11 +8,13 @@ import pytest
 from fedraa.submodels.policies.policies import Assignment
 
 from fedraa.config.experiment import Experiment
-from fedraa.engine.build import RunSpec, build
-from fedraa.messages import RemoteBuffer, SharedBuffer, Task
-from fedraa.rundir.checkpoint import State, read, write
+from fedraa.engine.build import build
+from fedraa.engine.run_spec import RunSpec
+from fedraa.messages import RemoteBuffer, SharedBuffer, State, Task
+from fedraa.rundir.checkpoint import read, write
 from fedraa.server.rounds import RoundServer
 from fedraa.server.task_table import TaskTable
+from fedraa.submodels.assignment import Assignment
 
 
 def saved(state: State) -> State:
@@ -72,7 +74,7 @@ def test_a_checkpoint_holds_the_values_of_remote_buffers_and_they_go_back() -> N
     def table() -> TaskTable:
         return TaskTable(spec.data.sizes.tolist(), spec.costs(), nowhere, lambda step: 0.1)
 
-    first, part = table(), spec.parts[1]
+    first, part = table(), spec.submodels[1]
     values = part.take(spec.params)
     buffer = RemoteBuffer(values.size)
     for client in range(3):
