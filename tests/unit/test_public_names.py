@@ -86,3 +86,15 @@ def test_what_can_go_wrong_and_how_it_is_used_is_told(name: str) -> None:
     told = pydoc.plain(pydoc.render_doc(getattr(fedraa, name)))
     assert "Raises" in told or "ValueError" in told
     assert "fedraa." in told
+
+
+def test_run_takes_the_fields_of_an_experiment(tmp_path: Path) -> None:
+    base = Experiment(engine="local", clients=4, hidden=(8,), local_epochs=1, updates=3)
+    history = fedraa.run(base, dataset="digits", model="mlp", seed=4, out=tmp_path / "run")
+    assert (history.experiment.seed, history.experiment.updates, history.config["given"]) == (4, 3, [])
+    assert repr(history).startswith(f"<History of {tmp_path / 'run'}: fed-raa on digits, ended by steps, step 3, ")
+    with pytest.raises(ValueError, match=r"^experiment: 'lrr' is no field of an experiment; did you mean lr\?$"):
+        fedraa.run(base, lrr=3)
+    with pytest.raises(ValueError, match=r"^method: there is no 'fedmagic'; choose one of"):
+        fedraa.method("fedmagic")
+    assert fedraa.method("fed-raa").asynchronous
