@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fedraa.submodels.policies.policies import Assignment
 
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build
