@@ -19,7 +19,8 @@ Runs:
 
 Parts of your own (give a name, "package.module:Name", or an object):
     Scheduler        who trains which fragment
-    AsyncRule        what becomes of an arrival, and Taken, what it says of one
+    AsyncRule        what becomes of an arrival
+    Taken            what an AsyncRule says of one: its weight, and whether the model is a new version
     StalenessWeight  how an arrival's weight falls with its staleness
     Aggregator       what becomes of a round's deltas
     ServerOptimizer  the server's step along them
@@ -32,7 +33,11 @@ Parts of your own (give a name, "package.module:Name", or an object):
     Callback         who is told what happens, and may end a run
 
 Callbacks that are there:
-    EarlyStopping, CSV, TensorBoard, WandB, ProgressBar
+    EarlyStopping    ends a run that no longer gets better
+    CSV              evaluations, live, as a table
+    TensorBoard      evaluations, live, for TensorBoard
+    WandB            evaluations, live, to Weights & Biases
+    ProgressBar      how far a run is, in a terminal or a notebook
 
 `help(fedraa.run)`, `help(fedraa.Experiment)` and so on tell more; `fedraa --help` is the command line.
 """

@@ -17,19 +17,21 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import fedraa as fl
+from fedraa.api import compare
 from fedraa.client import metrics
 from fedraa.client.evaluator import BATCH, Evaluator
 from fedraa.client.metrics import TAKEN, make_metrics
 from fedraa.data import Dataset
 from fedraa.engine.build import build
-from fedraa.engine.session import summarise
 from fedraa.messages import Evaluation
 from fedraa.replay import Inconsistent, replay
-from fedraa.report.compare import CELLS, FROM_SUMMARY, PER_CELL, compare
+from fedraa.report.compare import CELLS, FROM_SUMMARY, PER_CELL
 from fedraa.report.runs import load
 from fedraa.report.tables import by_method, by_run
 from fedraa.report.tables import metrics as report_columns
-from fedraa.rundir.history import EVAL_COLUMNS, History
+from fedraa.rundir.event_log import EVAL_COLUMNS
+from fedraa.rundir.history import History
+from fedraa.rundir.summary import summarise
 
 SMALL: dict[str, Any] = {"engine": "local", "clients": 3, "hidden": (8,), "local_steps": 1, "updates": 6, "quiet": True}
 
