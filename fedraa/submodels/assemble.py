@@ -33,6 +33,7 @@ def assemble(module: nn.Module, recorder: Recorder) -> Traced:
         size=ends[-1] if ends else 0,
         units=units,
         grouped=frozenset(recorder.grouped),
+        estimated=frozenset(recorder.estimated),
     )
 
 
@@ -96,9 +97,12 @@ def _group(module: nn.Module, entries: Units) -> tuple[Units, tuple[Group, ...]]
         if counts[key] < 2:
             continue  # a single unit has nothing to cut
         members = used[which == key]
+        group = _describe(module, entries, places, members)
+        if not group.parameters:
+            continue  # buffers alone
         number[members] = next_unit + np.arange(len(members))
         next_unit += len(members)
-        groups.append(_describe(module, entries, places, members))
+        groups.append(group)
     units: Units = {}
     for name, dim in places:
         if (number[entries[name][dim]] >= 0).any():

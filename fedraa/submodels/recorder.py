@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -20,15 +21,16 @@ Rule = Callable[["Recorder", str, Any, tuple[Any, ...], dict[str, Any]], None]
 
 
 class DataDependentError(Exception):
-    """The forward pass read a value of its data, so that another batch might take another path."""
+    """The forward pass read a value of its data: another batch might take another path, other code might change it."""
 
 
 class Recorder(TorchFunctionMode):
     """While it is active, every torch function that runs also acts on the labels of its arguments.
 
     `bound[tensor name][dim]` holds the labels along the dimensions of parameters and buffers that a layer
-    reads, `raw[tensor name]` the labels of parameters used as plain tensors. A function without a rule fixes
-    whatever it reads.
+    reads, `raw[tensor name]` the labels of parameters and buffers used as plain tensors. A function without a
+    rule fixes whatever it reads. A buffer may run through units only where it is the same for all of them: a
+    worker knows how many units it has, not which.
     """
 
     def __init__(self, module: nn.Module, rules: Mapping[str, Rule]) -> None:
@@ -41,9 +43,13 @@ class Recorder(TorchFunctionMode):
         self.whole: dict[str, str] = {}  # parameters that reached a function without a rule
         self.grouped: set[str] = set()  # convolutions whose own groups are cut with their output channels
         self.splits: list[Tensor] = []  # labels after a view that may have split one cut dimension in two
+        self.estimated: set[str] = set()  # running statistics that training estimates anew
+        self.strange: dict[int, nn.Parameter] = {}  # parameters that are not the module's
         self._names = {id(x): name for name, x in (*module.named_parameters(), *module.named_buffers())}
         self._frozen = {name for name, x in module.named_parameters() if not x.requires_grad}
+        self._alike = {name: _alike(x) for name, x in module.named_buffers()}
         self._labels = WeakTensorKeyDictionary()
+        self._data = WeakTensorKeyDictionary()  # what depends on inputs or parameters, and not on buffers alone
         self._hidden = WeakTensorKeyDictionary()
 
     def __torch_function__(
@@ -54,10 +60,11 @@ class Recorder(TorchFunctionMode):
             args = (kwargs.pop("input"), *args)
         out = func(*args, **kwargs)
         name = _name(func)
-        read = [x for x in tensors((args, kwargs)) if x in self._labels or isinstance(x, nn.Parameter)]
+        self.strange |= {id(x): x for x in tensors((args, kwargs)) if isinstance(x, nn.Parameter) and not self.name(x)}
+        read = [x for x in tensors((args, kwargs)) if x in self._labels or self.name(x) or isinstance(x, nn.Parameter)]
         makes_tensors = any(True for _ in tensors(out))
-        if name in _READS_VALUES and not makes_tensors and any(x in self._labels for x in read):
-            raise DataDependentError(f"its forward branches on data: it reads a value by `{name}`")
+        if name in _READS_VALUES and not makes_tensors and any(x in self._data for x in read):
+            raise DataDependentError(f"its forward branches on data or leaves PyTorch: it reads values by `{name}`")
         if read and name == "setitem":  # returns nothing and changes its first argument
             self.give_up(name, args[0], args, kwargs)
         elif read and makes_tensors:
@@ -65,6 +72,8 @@ class Recorder(TorchFunctionMode):
                 self._rules.get(name, Recorder.give_up)(self, name, out, args, kwargs)
             except (IndexError, RuntimeError, TypeError, ValueError):  # called in a way that its rule does not know
                 self.give_up(name, out, args, kwargs)
+        if any(x in self._data or isinstance(x, nn.Parameter) for x in read):
+            self._data.update((x, True) for x in tensors(args[0] if name == "setitem" else out))
         return out
 
     def name(self, tensor: object) -> str | None:
@@ -78,10 +87,12 @@ class Recorder(TorchFunctionMode):
         if tensor in self._labels:
             return torch.as_tensor(self._labels[tensor])
         name = self.name(tensor)
-        if name is None or not isinstance(tensor, nn.Parameter):
+        if name is None:
             return torch.zeros((), dtype=torch.int64).expand(tensor.shape)
         if name not in self.raw:
-            self.raw[name] = self.ties.raw(tensor.shape)
+            alike = self._alike.get(name, (True,) * tensor.dim())
+            shape = [size if same else 1 for size, same in zip(tensor.shape, alike, strict=True)]
+            self.raw[name] = self.ties.raw(shape).expand(tensor.shape)
             if name in self._frozen:
                 self.ties.pin(self.raw[name], "it runs through a frozen parameter")
         return self.raw[name]
@@ -97,8 +108,13 @@ class Recorder(TorchFunctionMode):
         self.track(tensor)
         self._hidden[tensor] = (labels, reason)
 
+    def feed(self, tensor: Tensor) -> None:
+        """Follow the model's input: it is never cut, and the forward pass may not depend on its values."""
+        self.track(tensor)
+        self._data[tensor] = True
+
     def track(self, tensor: Tensor) -> None:
-        """Follow a tensor none of whose elements is ever cut, such as the model's input."""
+        """Follow a tensor none of whose elements is ever cut."""
         self.put(tensor, torch.zeros((), dtype=torch.int64).expand(tensor.shape))
 
     def make(self, weight: Tensor, dim: int) -> Tensor:
@@ -135,12 +151,19 @@ class Recorder(TorchFunctionMode):
         reason = f"`{name}` is not a function that can be cut"
         for x in tensors((args, kwargs)):
             owner = self.name(x)
-            if owner is None:
+            if owner is None or x in self._labels:
                 self.ties.pin(self.labels(x), reason)
-            elif isinstance(x, nn.Parameter):
+            if owner is not None:
                 self.whole.setdefault(owner, reason)
         for x in tensors(out):
             self.track(x)
+
+    def hold_buffers(self) -> None:
+        """Pin the units that a layer's buffer tells apart; running statistics of those that stay are estimated."""
+        for name in self._alike.keys() & self.bound.keys() - self.estimated:
+            for dim, labels in self.bound[name].items():
+                if not self._alike[name][dim]:
+                    self.ties.pin(labels, f"its units differ in the buffer {name}, which training does not send")
 
     def split(self, labels: Tensor) -> None:
         """Remember a view whose labels vary along two dimensions, where only one can be cut."""
@@ -149,15 +172,23 @@ class Recorder(TorchFunctionMode):
 
 
 def tensors(value: object) -> Iterator[Tensor]:
-    """Every tensor in nested tuples, lists and dictionaries."""
+    """Every tensor in nested tuples, lists, mappings and dataclasses."""
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, dict):
+    elif isinstance(value, Mapping):
         for item in value.values():
             yield from tensors(item)
     elif isinstance(value, (tuple, list)):
         for item in value:
             yield from tensors(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from tensors(getattr(value, field.name, None))
+
+
+def _alike(buffer: Tensor) -> tuple[bool, ...]:
+    """Along which dimensions all slices of a buffer are the same."""
+    return tuple(size == 0 or bool((buffer == buffer.narrow(dim, 0, 1)).all()) for dim, size in enumerate(buffer.shape))
 
 
 def _name(func: Callable[..., Any]) -> str:

@@ -195,7 +195,11 @@ def _channels(r: Recorder, x: Tensor, space: int) -> Tensor:
 
 
 def _batch_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    x, mean, var, weight, bias = _arguments(args, kwargs, "input", "running_mean", "running_var", "weight", "bias")
+    x, mean, var, weight, bias, own = _arguments(
+        args, kwargs, "input", "running_mean", "running_var", "weight", "bias", "use_input_stats"
+    )
+    if kwargs.get("training", own):
+        r.estimated.update(known for tensor in (mean, var) if (known := r.name(tensor)))
     labels = r.labels(x)
     dims = [d for d in range(labels.dim()) if d != 1]
     channels = r.ties.span(labels, dims, f"`{name}` takes its statistics over all of them").reshape(-1)

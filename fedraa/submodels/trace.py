@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from fedraa.submodels.accept import check_gradients, check_kinds, first_line, private
 from fedraa.submodels.assemble import assemble
 from fedraa.submodels.recorder import DataDependentError, Recorder, tensors
 from fedraa.submodels.rules import RULES
@@ -30,11 +31,13 @@ def trace(module: nn.Module, example: Tensor) -> Traced:
         example: a batch of at least two inputs.
 
     Raises:
-        ValueError: the example does not run through the module, or the forward pass depends on data.
+        ValueError: the example does not run through the module, the forward pass depends on data, or the
+            parameters cannot be trained as one float32 vector.
     """
     if example.dim() < 1 or len(example) < 2:
         raise ValueError(f"example: shape {tuple(example.shape)} given, expected a batch of at least 2")
-    module, example = copy.deepcopy(module).cpu(), example.cpu()
+    check_kinds(module)
+    module, example = private(module).cpu(), example.cpu()
     recorder = _record(module, example)
     traced = assemble(module, recorder)
     trial = Trial(traced, example)
@@ -55,20 +58,22 @@ def _record(module: nn.Module, example: Tensor) -> Recorder:
             for training in (False, True):  # some parts, such as auxiliary heads, run in training only
                 scratch.train(training)
                 inputs = example[:2].clone()
-                recorder.track(inputs)
+                recorder.feed(inputs)
                 with recorder:
                     out = scratch(inputs)
                 for tensor in tensors(out):
                     recorder.ties.pin(recorder.labels(tensor), "it is the output of the model")
+        recorder.hold_buffers()
     except DataDependentError as error:
         raise ValueError(f"module: {type(module).__name__} cannot be traced, {error}") from None
     except (RuntimeError, ValueError, TypeError, IndexError, AssertionError, AttributeError) as error:
         raise ValueError(
             f"example: a batch {tuple(example.shape)} of {example.dtype} does not run through "
-            f"{type(module).__name__}: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
+            f"{type(module).__name__}: {first_line(error)}"
         ) from error
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
+    check_gradients(scratch, example[:2], list(recorder.strange.values()))
     return recorder
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
+from fedraa.submodels.parametrized import packed, unpack
 from fedraa.submodels.shrink import shrink
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Traced:
         units: per tensor and cut dimension, the unit of each index, counted over all groups in their order;
             -1 for what is always kept.
         grouped: weights of convolutions whose own groups are cut with their output channels.
+        estimated: running statistics, which training estimates anew: those of a skeleton are of other units.
         costs: what `measure` has measured, by widths and shape of the example.
     """
 
@@ -70,11 +72,16 @@ class Traced:
     size: int
     units: Mapping[str, Mapping[int, np.ndarray]]
     grouped: frozenset[str]
+    estimated: frozenset[str] = frozenset()
     costs: dict[tuple[tuple[int, ...], tuple[int, ...]], Cost] = field(default_factory=dict, init=False, repr=False)
     _flat: OrderedDict[tuple[bytes, ...], np.ndarray] = field(default_factory=OrderedDict, init=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_flat": OrderedDict()}
+        return self.__dict__ | {"_flat": OrderedDict(), "module": packed(self.module)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        unpack(state["module"])
+        self.__dict__.update(state)
 
     def full(self) -> IndexSet:
         """The index set of the whole module."""
@@ -93,7 +100,10 @@ class Traced:
         return shrink(self.module, self._kept(indices), self.grouped)
 
     def skeleton(self, widths: Sequence[int]) -> nn.Module:
-        """A cut of the given widths, its weights to be loaded: any cut of these widths has this shape."""
+        """A cut of the given widths, its weights to be loaded: that makes it any cut of these widths.
+
+        Nothing but trained parameters tells units apart, less the running statistics that are estimated anew.
+        """
         return self.cut(tuple(np.arange(width) for width in widths))
 
     def flat_index(self, indices: IndexSet) -> np.ndarray:

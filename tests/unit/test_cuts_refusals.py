@@ -1,0 +1,105 @@
+"""What cannot be traced or trained is said in one short sentence."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedraa.submodels import trace
+
+VECTOR = torch.randn(4, 6)
+
+
+class Net(nn.Module):
+    def __init__(self, forward: Callable[[nn.Module, Tensor], object] = lambda m, x: m.b(m.a(x).relu())) -> None:
+        super().__init__()
+        self.a, self.b, self.call = nn.Linear(6, 8), nn.Linear(8, 3), forward
+
+    def forward(self, x: Tensor) -> object:
+        return self.call(self, x)
+
+
+class Spectrum(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(8, 6, dtype=torch.complex64))
+        self.b = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.b((x.to(self.w.dtype) @ self.w.mT).abs())
+        return result
+
+
+class Unregistered(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = [nn.Linear(6, 8)]
+        self.b = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.b(self.layers[0](x))
+        return result
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Embedding(20, 8, sparse=True), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.b(self.a(x.long().abs()).mean(1))
+        return result
+
+
+def closed() -> nn.Module:
+    module = Net()
+    first, second = module.a, module.b
+    module.forward = lambda x: second(first(x))  # type: ignore[method-assign]
+    return module
+
+
+def bottomless() -> nn.Module:
+    module = Net()
+    module.state = (x for x in ())
+    return module
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "complex": (Spectrum, "module: parameter 'w' is torch.complex64, and what is trained is float32"),
+    "double": (lambda: Net(lambda m, x: m.b(m.a(x.double()))).double(), "parameter 'a.weight' is torch.float64"),
+    "bfloat16": (lambda: Net(lambda m, x: m.b(m.a(x.bfloat16()))).bfloat16(), "'a.weight' is torch.bfloat16"),
+    "lazy": (lambda: nn.Sequential(nn.LazyLinear(8), nn.Linear(8, 3)), "'0.weight' has no shape yet"),
+    "script": (lambda: torch.jit.script(nn.Linear(6, 3)), "is TorchScript"),
+    "script inside": (lambda: nn.Sequential(torch.jit.script(nn.Linear(6, 3))), "'0' of Sequential is TorchScript"),
+    "a closure": (closed, r"Net reads a parameter \(8, 6\) that is not registered in it"),
+    "layers in a list": (Unregistered, r"Unregistered reads a parameter \(8, 6\) that is not registered in it"),
+    "detached": (lambda: Net(lambda m, x: m.b(m.a(x)).detach()), "no parameter of Net gets a gradient"),
+    "frozen": (lambda: Net().requires_grad_(False), "no parameter of Net gets a gradient"),
+    "no tensor": (lambda: Net(lambda m, x: str(m.b(m.a(x)).shape)), "no tensor is found in what Net returns"),
+    "sparse gradients": (Words, "parameter 'a.weight' gets a sparse gradient"),
+    "numpy": (
+        lambda: Net(lambda m, x: m.b(torch.from_numpy(m.a(x).detach().numpy()))),
+        "its forward branches on data or leaves PyTorch: it reads values by `numpy`",
+    ),
+    "in place": (lambda: Net(lambda m, x: F.linear(x, m.a.weight.mul_(1))), "Net cannot be trained: a leaf Variable"),
+    "no copy": (bottomless, "Net cannot be copied: cannot pickle 'generator' object"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("name", CASES)
+def test_refuses_in_one_sentence(name: str) -> None:
+    make, message = CASES[name]
+    with pytest.raises(ValueError, match=message) as raised:
+        trace(make(), VECTOR)
+    assert len(str(raised.value)) <= 300
+    assert "\n" not in str(raised.value)
+
+
+def test_a_method_may_be_replaced_by_another() -> None:
+    module = Net()
+    module.forward = Net.forward.__get__(module)  # type: ignore[method-assign]
+    assert [group.size for group in trace(copy.deepcopy(module), VECTOR).groups] == [8]
