@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +13,25 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedraa.submodels.labels import Ties, varies
+from fedraa.submodels.resize import RESIZED, Place, name_of, place
 
 _READS_VALUES = frozenset(
     ("allclose", "array", "bool", "contains", "equal", "float", "index", "int", "is_nonzero", "item", "numpy", "tolist")
 )
 
 Rule = Callable[["Recorder", str, Any, tuple[Any, ...], dict[str, Any]], None]
+
+
+class Site(NamedTuple):
+    """A call that may state widths: where it is, its arguments, and the labels of the first and of the results."""
+
+    module: str
+    place: Place
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    before: Tensor
+    after: tuple[Tensor, ...]
 
 
 class DataDependentError(Exception):
@@ -43,8 +57,10 @@ class Recorder(TorchFunctionMode):
         self.whole: dict[str, str] = {}  # parameters that reached a function without a rule
         self.grouped: set[str] = set()  # convolutions whose own groups are cut with their output channels
         self.splits: list[Tensor] = []  # labels after a view that may have split one cut dimension in two
+        self.sites: list[Site] = []
         self.estimated: set[str] = set()  # running statistics that training estimates anew
         self.strange: dict[int, nn.Parameter] = {}  # parameters that are not the module's
+        self._modules = {module: name for name, module in module.named_modules()}
         self._names = {id(x): name for name, x in (*module.named_parameters(), *module.named_buffers())}
         self._frozen = {name for name, x in module.named_parameters() if not x.requires_grad}
         self._alike = {name: _alike(x) for name, x in module.named_buffers()}
@@ -59,7 +75,7 @@ class Recorder(TorchFunctionMode):
         if "input" in kwargs:
             args = (kwargs.pop("input"), *args)
         out = func(*args, **kwargs)
-        name = _name(func)
+        name = name_of(func)
         self.strange |= {id(x): x for x in tensors((args, kwargs)) if isinstance(x, nn.Parameter) and not self.name(x)}
         read = [x for x in tensors((args, kwargs)) if x in self._labels or self.name(x) or isinstance(x, nn.Parameter)]
         makes_tensors = any(True for _ in tensors(out))
@@ -72,6 +88,8 @@ class Recorder(TorchFunctionMode):
                 self._rules.get(name, Recorder.give_up)(self, name, out, args, kwargs)
             except (IndexError, RuntimeError, TypeError, ValueError):  # called in a way that its rule does not know
                 self.give_up(name, out, args, kwargs)
+            if name in RESIZED and (found := place(sys._getframe(1))) and found[0] in self._modules:
+                self._note(self._modules[found[0]], found[1], name, out, args, kwargs)
         if any(x in self._data or isinstance(x, nn.Parameter) for x in read):
             self._data.update((x, True) for x in tensors(args[0] if name == "setitem" else out))
         return out
@@ -165,6 +183,11 @@ class Recorder(TorchFunctionMode):
                 if not self._alike[name][dim]:
                     self.ties.pin(labels, f"its units differ in the buffer {name}, which training does not send")
 
+    def _note(self, module: str, at: Place, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        before, after = self.labels(args[0]), tuple(self.labels(x) for x in tensors(out))
+        if any(varies(before, dim) for dim in range(before.dim())):
+            self.sites.append(Site(module, at, name, (before, *args[1:]), kwargs, before, after))
+
     def split(self, labels: Tensor) -> None:
         """Remember a view whose labels vary along two dimensions, where only one can be cut."""
         if sum(varies(labels, d) for d in range(labels.dim())) > 1:
@@ -189,10 +212,3 @@ def tensors(value: object) -> Iterator[Tensor]:
 def _alike(buffer: Tensor) -> tuple[bool, ...]:
     """Along which dimensions all slices of a buffer are the same."""
     return tuple(size == 0 or bool((buffer == buffer.narrow(dim, 0, 1)).all()) for dim, size in enumerate(buffer.shape))
-
-
-def _name(func: Callable[..., Any]) -> str:
-    name = getattr(func, "__name__", "")
-    if name == "__get__":  # a property such as Tensor.T
-        name = getattr(getattr(func, "__self__", None), "__name__", "")
-    return name.strip("_") if name.startswith("__") else name.removesuffix("_")

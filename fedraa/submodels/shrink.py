@@ -10,18 +10,20 @@ import torch
 from torch import Tensor, nn
 
 from fedraa.submodels.attention import CutAttention
+from fedraa.submodels.resize import Sizes, resized
 
 Kept = Mapping[str, Mapping[int, np.ndarray]]
 """Per tensor and cut dimension, the indices that stay."""
 
 
-def shrink(module: nn.Module, kept: Kept, grouped: frozenset[str]) -> nn.Module:
+def shrink(module: nn.Module, kept: Kept, grouped: frozenset[str], sizes: Mapping[str, Sizes]) -> nn.Module:
     """A copy of `module` with the kept slices of its tensors and the widths of its layers to match.
 
     Args:
         module: the full module.
         kept: the slices; a tensor that is not named is copied whole.
         grouped: names of convolution weights whose groups are cut with their output channels.
+        sizes: per module, where its code states widths that are cut.
     """
     memo = computed(module)
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -36,6 +38,8 @@ def shrink(module: nn.Module, kept: Kept, grouped: frozenset[str]) -> nn.Module:
     full = dict(module.named_modules())
     for name, layer in small.named_modules():
         _fit(layer, full[name], f"{name}.weight".lstrip(".") in grouped)
+        if name in sizes:
+            resized(layer, sizes[name])
     return small
 
 

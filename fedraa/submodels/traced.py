@@ -12,6 +12,7 @@ import numpy as np
 from torch import nn
 
 from fedraa.submodels.parametrized import packed, unpack
+from fedraa.submodels.resize import Sizes
 from fedraa.submodels.shrink import shrink
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Traced:
             -1 for what is always kept.
         grouped: weights of convolutions whose own groups are cut with their output channels.
         estimated: running statistics, which training estimates anew: those of a skeleton are of other units.
+        sizes: per module, where its code states widths that may be cut.
         costs: what `measure` has measured, by widths and shape of the example.
     """
 
@@ -73,6 +75,7 @@ class Traced:
     units: Mapping[str, Mapping[int, np.ndarray]]
     grouped: frozenset[str]
     estimated: frozenset[str] = frozenset()
+    sizes: Mapping[str, Sizes] = field(default_factory=dict)
     costs: dict[tuple[tuple[int, ...], tuple[int, ...]], Cost] = field(default_factory=dict, init=False, repr=False)
     _flat: OrderedDict[tuple[bytes, ...], np.ndarray] = field(default_factory=OrderedDict, init=False, repr=False)
 
@@ -97,7 +100,8 @@ class Traced:
         Buffers that run through units (running statistics) are cut too. Raises ValueError for an index set
         that does not fit the groups.
         """
-        return shrink(self.module, self._kept(indices), self.grouped)
+        part = self.widths(indices) != tuple(group.size for group in self.groups)
+        return shrink(self.module, self._kept(indices), self.grouped, self.sizes if part else {})
 
     def skeleton(self, widths: Sequence[int]) -> nn.Module:
         """A cut of the given widths, its weights to be loaded: that makes it any cut of these widths.
