@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -35,7 +37,7 @@ def assemble(module: nn.Module, recorder: Recorder) -> Traced:
         units=units,
         grouped=frozenset(recorder.grouped),
         estimated=frozenset(recorder.estimated),
-        sizes=_sizes(recorder.sites, lambda labels: number[roots(labels)]),
+        sizes=_sizes(recorder.sites, groups, lambda labels: number[np.minimum(roots(labels), len(number) - 1)]),
     )
 
 
@@ -94,7 +96,7 @@ def _group(module: nn.Module, entries: Units) -> tuple[Units, tuple[Group, ...],
     used = used[used != FIXED]
     used = used[np.argsort(first[used], kind="stable")]
 
-    number = np.full(size, -1)
+    number = np.full(size + 1, -1)  # the last stands for all labels that are in no tensor
     groups: list[Group] = []
     _, which, counts = np.unique(signature[used], return_inverse=True, return_counts=True)
     next_unit = 0
@@ -115,12 +117,12 @@ def _group(module: nn.Module, entries: Units) -> tuple[Units, tuple[Group, ...],
     return units, tuple(groups), number
 
 
-def _sizes(sites: Iterable[Site], number: Callable[[Tensor], np.ndarray]) -> dict[str, Sizes]:
+def _sizes(sites: Iterable[Site], groups: Sequence[Group], number: Callable[[Tensor], np.ndarray]) -> dict[str, Sizes]:
     """Per module, the calls that state the widths of what may be cut; a place that is met in two ways is left out."""
     found: dict[str, dict[Place, Resize]] = {}
     unclear = set()
     for site in sites:
-        resize = _resize(site, number)
+        resize = _resize(site, groups, number)
         if resize and found.setdefault(site.module, {}).setdefault(site.place, resize) != resize:
             unclear.add((site.module, site.place))
     for module, place in unclear:
@@ -128,15 +130,27 @@ def _sizes(sites: Iterable[Site], number: Callable[[Tensor], np.ndarray]) -> dic
     return {module: sizes for module, sizes in found.items() if sizes}
 
 
-def _resize(site: Site, number: Callable[[Tensor], np.ndarray]) -> Resize | None:
+def _resize(site: Site, groups: Sequence[Group], number: Callable[[Tensor], np.ndarray]) -> Resize | None:
     before, *after = (_along(labels, number) for labels in (site.before, *site.after))
     if not before or not after[0] or any(piece != after[0] for piece in after):
         return None
     (dim, units), (out, same) = before, after[0]
     if units.keys() != same.keys() or len(set(units.values())) > 1 or len(set(same.values())) > 1:
         return None  # its parts are not in proportion
+    starts = [0, *accumulate(group.size for group in groups)]
+    g = bisect_right(starts, min(units)) - 1
     numbers = stated(site.name, site.args, site.kwargs, dim, out)
-    return Resize(dim, site.before.size(dim), out, numbers) if numbers else None
+    if not numbers or units.keys() != set(range(starts[g], starts[g + 1])):
+        return None
+    return Resize(g, dim, out, numbers, _mixed(site.before.shape, dim, site.after[0].shape, out))
+
+
+def _mixed(before: Sequence[int], dim: int, after: Sequence[int], out: int) -> bool:
+    """Whether, along dimension `out` of a view, the elements differ in other dimensions of the viewed than `dim`."""
+    if math.prod(before) != math.prod(after):
+        return False  # no view
+    line = np.arange(after[out]) * math.prod(after[out + 1 :])
+    return any(place.any() for d, place in enumerate(np.unravel_index(line, tuple(before))) if d != dim)
 
 
 def _along(labels: Tensor, number: Callable[[Tensor], np.ndarray]) -> tuple[int, dict[int, int]] | None:

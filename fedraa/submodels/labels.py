@@ -85,11 +85,15 @@ class Ties:
             elif _is_raw(a):
                 self.pin(a, "it scales positions, not units")
                 a, along_a = torch.zeros_like(a), set()
-        free = (along_a <= _broadcast(right.shape, shape) and not b.any()) or (
-            along_b <= _broadcast(left.shape, shape) and not a.any()
-        )
-        if not free:
+        apart_a, apart_b = along_a - _broadcast(right.shape, shape), along_b - _broadcast(left.shape, shape)
+        if not b.any() and (apart_a != along_a or not along_a):
+            a = self.span(a, sorted(apart_a), "it meets a tensor that is never cut").expand(shape)
+        elif not a.any() and (apart_b != along_b or not along_b):
+            b = self.span(b, sorted(apart_b), "it meets a tensor that is never cut").expand(shape)
+        else:
             self.tie(a, b)
+            if along_b < along_a and b.all():  # what is tied along a dimension need not be told apart there
+                a, b = b, a
         small_a, small_b = _shrink(a, b)
         return torch.where(small_a != FIXED, small_a, small_b).expand(shape)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,9 +15,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from fedraa.submodels.labels import Ties, varies
 from fedraa.submodels.resize import RESIZED, Place, name_of, place
 
-_READS_VALUES = frozenset(
-    ("allclose", "array", "bool", "contains", "equal", "float", "index", "int", "is_nonzero", "item", "numpy", "tolist")
-)
+_ASKS = frozenset(("allclose", "bool", "contains", "equal", "is_nonzero"))
+_READS_VALUES = _ASKS | {"array", "float", "index", "int", "item", "numpy", "tolist"}
 
 Rule = Callable[["Recorder", str, Any, tuple[Any, ...], dict[str, Any]], None]
 
@@ -58,8 +57,13 @@ class Recorder(TorchFunctionMode):
         self.grouped: set[str] = set()  # convolutions whose own groups are cut with their output channels
         self.splits: list[Tensor] = []  # labels after a view that may have split one cut dimension in two
         self.sites: list[Site] = []
+        self.asked = ""  # the last function by which the code asked something of its data
+        self.deny = False  # whether such questions get the other answer
+        self.path: list[object] = []  # what ran, on what
+        self._steps: MutableMapping[Tensor, int] = WeakTensorKeyDictionary()
         self.estimated: set[str] = set()  # running statistics that training estimates anew
         self.strange: dict[int, nn.Parameter] = {}  # parameters that are not the module's
+        self._turned = WeakTensorKeyDictionary()  # transposed parameters: whose, and which dimension is where
         self._modules = {module: name for name, module in module.named_modules()}
         self._names = {id(x): name for name, x in (*module.named_parameters(), *module.named_buffers())}
         self._frozen = {name for name, x in module.named_parameters() if not x.requires_grad}
@@ -80,6 +84,9 @@ class Recorder(TorchFunctionMode):
         read = [x for x in tensors((args, kwargs)) if x in self._labels or self.name(x) or isinstance(x, nn.Parameter)]
         makes_tensors = any(True for _ in tensors(out))
         if name in _READS_VALUES and not makes_tensors and any(x in self._data for x in read):
+            if name in _ASKS:
+                self.asked = name
+                return not out if self.deny else out
             raise DataDependentError(f"its forward branches on data or leaves PyTorch: it reads values by `{name}`")
         if read and name == "setitem":  # returns nothing and changes its first argument
             self.give_up(name, args[0], args, kwargs)
@@ -90,13 +97,28 @@ class Recorder(TorchFunctionMode):
                 self.give_up(name, out, args, kwargs)
             if name in RESIZED and (found := place(sys._getframe(1))) and found[0] in self._modules:
                 self._note(self._modules[found[0]], found[1], name, out, args, kwargs)
+        if read:
+            self.path.append((name, *self.steps((args, kwargs))))
+            self._steps.update((x, len(self.path)) for x in tensors(args[0] if name == "setitem" else out))
         if any(x in self._data or isinstance(x, nn.Parameter) for x in read):
             self._data.update((x, True) for x in tensors(args[0] if name == "setitem" else out))
         return out
 
+    def steps(self, values: object) -> list[object]:
+        """From where on the path tensors are: parameters by their names."""
+        return [self.name(x) or (self._steps.get(x, 0), x.shape) for x in tensors(values)]
+
     def name(self, tensor: object) -> str | None:
-        """The name of a parameter or buffer of the module; None for any other value."""
+        """The name of a parameter or buffer of the module, transposed or not; None for any other value."""
+        if isinstance(tensor, Tensor) and tensor in self._turned:
+            return str(self._turned[tensor][0])
         return self._names.get(id(tensor))
+
+    def turn(self, tensor: Tensor, result: Tensor, dims: Sequence[int]) -> None:
+        """A parameter is transposed or converted: dimension i of the result is `dims[i]` of the tensor."""
+        before = self._turned[tensor][1] if tensor in self._turned else range(tensor.dim())
+        original = self._turned[tensor][2] if tensor in self._turned else tensor
+        self._turned[result] = (self.name(tensor), [before[d] for d in dims], original)
 
     def labels(self, tensor: Tensor) -> Tensor:
         """The labels of a tensor, of its shape."""
@@ -104,6 +126,9 @@ class Recorder(TorchFunctionMode):
             self.ties.pin(*self._hidden[tensor])
         if tensor in self._labels:
             return torch.as_tensor(self._labels[tensor])
+        if tensor in self._turned:
+            _, dims, original = self._turned[tensor]
+            return self.labels(original).permute(dims)
         name = self.name(tensor)
         if name is None:
             return torch.zeros((), dtype=torch.int64).expand(tensor.shape)
@@ -142,6 +167,9 @@ class Recorder(TorchFunctionMode):
             self.ties.pin(self.labels(weight), "it is computed from other tensors")
             return torch.zeros(weight.size(dim), dtype=torch.int64)
         dims = self.bound.setdefault(name, {})
+        if weight in self._turned:
+            _, places, weight = self._turned[weight]
+            dim = places[dim]
         if dim not in dims:
             self.made[name] = dim
             self.bind(weight, dim, self.ties.fresh(weight.size(dim)))
@@ -152,11 +180,16 @@ class Recorder(TorchFunctionMode):
         if tensor is None:
             return
         name = self.name(tensor)
+        if name is None and tensor.dim() == 1:
+            self.ties.tie(labels, self.labels(tensor))
+            return
         if name is None:
             for computed in (labels, self.labels(tensor)):
                 self.ties.pin(computed, "it meets a weight that is computed from other tensors")
             return
         dims = self.bound.setdefault(name, {})
+        if tensor in self._turned:
+            dim = self._turned[tensor][1][dim]
         if dim in dims:
             self.ties.tie(dims[dim], labels)
             return

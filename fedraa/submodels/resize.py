@@ -23,19 +23,27 @@ class Resize(NamedTuple):
     """What a call states of a dimension that is cut.
 
     Attributes:
-        dim, size: a dimension of the argument, and its full width.
-        out: the dimension of the result that the numbers are about.
-        numbers: those of the full module; they are in proportion to the argument's width.
+        group: all units of this group are there, equally often.
+        dim, out: the dimension, in the argument and in the result.
+        numbers: those that the code gives, in proportion to the units that are kept.
+        mixed: whether a number counts something else as well, such as samples.
+        share: how many of how many units are kept.
     """
 
+    group: int
     dim: int
-    size: int
     out: int
     numbers: tuple[int, ...]
+    mixed: bool
+    share: tuple[int, int] = (1, 1)
+
+    def scale(self, number: int) -> int:
+        """The number that takes the place of another."""
+        return number * self.share[0] // self.share[1]
 
 
 Sizes = Mapping[Place, Resize]
-"""What a cut changes in the code of one module."""
+"""What the code of one module states."""
 
 RESIZED = frozenset(("expand", "getitem", "narrow", "reshape", "split", "unflatten", "view"))
 
@@ -77,6 +85,16 @@ def stated(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], dim: int, 
     return index[at].start or 0, index[at].stop or 0
 
 
+def shared(sizes: Mapping[str, Sizes], shares: Sequence[tuple[int, int]]) -> dict[str, Sizes]:
+    """What follows a cut: the places that state the width of a group of which only a share is kept."""
+    found = dict[str, Sizes]()
+    for module, places in sizes.items():
+        cut = {place: resize for place, resize in places.items() if shares[resize.group][0] < shares[resize.group][1]}
+        if cut:
+            found[module] = {place: resize._replace(share=shares[resize.group]) for place, resize in cut.items()}
+    return found
+
+
 def resized(layer: nn.Module, sizes: Sizes) -> None:
     """Let a layer's code follow the widths of its arguments."""
     kind = type(layer)
@@ -112,11 +130,14 @@ class _Resizing(TorchFunctionMode):
 def _restated(name: str, args: Any, kwargs: Any, resize: Resize) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a call with the numbers that fit the width of the first."""
     x: Tensor = args[0]
-    numbers = [number * x.size(resize.dim) // resize.size for number in resize.numbers]
+    numbers = [resize.scale(number) for number in resize.numbers]
     if name in _SHAPED or name == "unflatten":
         at, sizes = _shape(name, args, kwargs)
-        # a shape may count samples as well as units, so that it is inferred where it can be
-        sizes[resize.out - at] = numbers[0] if -1 in sizes else -1
+        given = sizes[resize.out - at]
+        if -1 in sizes:
+            sizes[resize.out - at] = resize.scale(given) if resize.mixed else numbers[0]
+        else:
+            sizes[resize.out - at] = -1
         return (x, at, sizes) if name == "unflatten" else (x, sizes), {}
     if name == "split":
         return (x, numbers if len(numbers) > 1 else numbers[0], resize.dim), {}

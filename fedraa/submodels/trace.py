@@ -57,12 +57,11 @@ def _record(module: nn.Module, example: Tensor) -> Recorder:
         with torch.no_grad(), torch.random.fork_rng():
             for training in (False, True):  # some parts, such as auxiliary heads, run in training only
                 scratch.train(training)
-                inputs = example[:2].clone()
-                recorder.feed(inputs)
-                with recorder:
-                    out = scratch(inputs)
-                for tensor in tensors(out):
-                    recorder.ties.pin(recorder.labels(tensor), "it is the output of the model")
+                path = _walk(recorder, scratch, example)
+                if recorder.asked and _other_path(recorder, scratch, example) not in (path, None):
+                    raise DataDependentError(
+                        f"its forward branches on data or leaves PyTorch: it reads values by `{recorder.asked}`"
+                    )
         recorder.hold_buffers()
     except DataDependentError as error:
         raise ValueError(f"module: {type(module).__name__} cannot be traced, {error}") from None
@@ -75,6 +74,33 @@ def _record(module: nn.Module, example: Tensor) -> Recorder:
         torch.backends.mha.set_fastpath_enabled(fast)
     check_gradients(scratch, example[:2], list(recorder.strange.values()))
     return recorder
+
+
+def _walk(recorder: Recorder, module: nn.Module, example: Tensor) -> list[object]:
+    """Run the module; returns what it did, down to its output."""
+    inputs = example[:2].clone()
+    recorder.path = []
+    recorder.feed(inputs)
+    torch.manual_seed(0)  # layers that are dropped at random are the same on every path
+    with recorder:
+        out = module(inputs)
+    for tensor in tensors(out):
+        recorder.ties.pin(recorder.labels(tensor), "it is the output of the model")
+    return [*recorder.path, *recorder.steps(out)]
+
+
+def _other_path(recorder: Recorder, module: nn.Module, example: Tensor) -> list[object] | None:
+    """What the module does if all that it asks of its data has the other answer; None if it then complains.
+
+    So a warning or a check of the data is told apart from control flow that depends on data.
+    """
+    recorder.deny = True
+    try:
+        return _walk(recorder, module, example)
+    except (AssertionError, ValueError):
+        return None
+    finally:
+        recorder.deny = False
 
 
 def _suspects(trial: Trial, traced: Traced) -> Sequence[int]:

@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from fedraa.submodels.parametrized import packed, unpack
-from fedraa.submodels.resize import Sizes
+from fedraa.submodels.resize import Sizes, shared
 from fedraa.submodels.shrink import shrink
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ class Traced:
         Buffers that run through units (running statistics) are cut too. Raises ValueError for an index set
         that does not fit the groups.
         """
-        part = self.widths(indices) != tuple(group.size for group in self.groups)
-        return shrink(self.module, self._kept(indices), self.grouped, self.sizes if part else {})
+        shares = [(kept, group.size) for kept, group in zip(self.widths(indices), self.groups, strict=True)]
+        return shrink(self.module, self._kept(indices), self.grouped, shared(self.sizes, shares))
 
     def skeleton(self, widths: Sequence[int]) -> nn.Module:
         """A cut of the given widths, its weights to be loaded: that makes it any cut of these widths.

@@ -103,3 +103,36 @@ def test_a_method_may_be_replaced_by_another() -> None:
     module = Net()
     module.forward = Net.forward.__get__(module)  # type: ignore[method-assign]
     assert [group.size for group in trace(copy.deepcopy(module), VECTOR).groups] == [8]
+
+
+def warned(m: nn.Module, x: Tensor) -> object:
+    if (x > 3).any():
+        m.warnings.append("large inputs")
+    return m.b(m.a(x))
+
+
+def guarded(m: nn.Module, x: Tensor) -> object:
+    if not torch.isfinite(x).all():
+        raise ValueError("inputs are not finite")
+    return m.b(m.a(x))
+
+
+@pytest.mark.parametrize("forward", [warned, guarded])
+def test_a_question_without_consequence_is_no_control_flow(forward: Callable[[nn.Module, Tensor], object]) -> None:
+    module = Net(forward)
+    module.warnings = []
+    assert [group.size for group in trace(module, VECTOR).groups] == [8]
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda m, x: m.b((m.a if x.sum() > 0 else m.c)(x)),  # the same functions of other parameters
+        lambda m, x: m.b((y if x.sum() > 0 else z) if (y := m.a(x)) is not (z := m.c(x)) else y),  # of other results
+    ],
+)
+def test_another_path_is_control_flow(forward: Callable[[nn.Module, Tensor], object]) -> None:
+    module = Net(forward)
+    module.c = nn.Linear(6, 8)
+    with pytest.raises(ValueError, match="branches on data or leaves PyTorch: it reads values by `bool`"):
+        trace(module, VECTOR)
