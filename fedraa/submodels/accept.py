@@ -77,7 +77,7 @@ def private(module: nn.Module) -> nn.Module:
         raise ValueError(f"module: {type(module).__name__} cannot be copied: {first_line(error)}") from error
 
 
-def first_line(error: BaseException) -> str:
+def first_line(error: BaseException, limit: int = 150) -> str:
     """The message of an error, short enough to be part of one sentence."""
     line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return line if len(line) <= 150 else line[:147] + "..."
+    return line if len(line) <= limit else line[: limit - 3] + "..."

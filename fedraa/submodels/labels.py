@@ -51,13 +51,13 @@ class Ties:
         loose = (a != FIXED) & (b != FIXED)
         different = loose & (a != b)
         if different.any():
-            self._pairs.append(np.unique(np.stack([a[different], b[different]]), axis=1))
+            self._pairs.append(_distinct_pairs(a[different], b[different]))
         if not loose.all():
             self.pin(torch.from_numpy(np.concatenate([a[~loose], b[~loose]])), reason)
 
     def pin(self, labels: Tensor, reason: str) -> None:
         """Elements with these labels are never cut."""
-        named = np.unique(compress(labels)[0].numpy())
+        named = _distinct(compress(labels)[0].reshape(-1).numpy())
         named = named[named != FIXED]
         if named.size:
             self._pins.append((named, reason))
@@ -69,7 +69,7 @@ class Ties:
             first = first.narrow(dim, 0, 1)
         if any(varies(labels, dim) for dim in dims):
             self.tie(labels, first, reason)
-            self._spans.append((np.unique(compress(labels)[0].numpy()), reason))
+            self._spans.append((_distinct(compress(labels)[0].reshape(-1).numpy()), reason))
         return first
 
     def merge(self, left: Tensor, right: Tensor) -> Tensor:
@@ -160,6 +160,19 @@ def _shrink(*labels: Tensor) -> tuple[Tensor, ...]:
         if labels[0].size(dim) > 1 and all(x.stride(dim) == 0 for x in labels):
             labels = tuple(x.narrow(dim, 0, 1) for x in labels)
     return labels
+
+
+def _distinct(labels: np.ndarray) -> np.ndarray:
+    """The different ones, ascending: many times faster than `np.unique` on labels, which are nearly in order."""
+    ordered = np.sort(labels, kind="stable")
+    return np.asarray(ordered[np.concatenate([np.ones(min(1, len(ordered)), dtype=bool), ordered[1:] != ordered[:-1]])])
+
+
+def _distinct_pairs(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """The different pairs: `[2, n]`."""
+    order = np.lexsort((right, left))
+    pairs = np.stack([left[order], right[order]])
+    return pairs[:, np.concatenate([[True], (pairs[:, 1:] != pairs[:, :-1]).any(axis=0)])]
 
 
 def _broadcast(shape: Sequence[int], out: Sequence[int]) -> set[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -89,6 +89,11 @@ class Traced:
     def full(self) -> IndexSet:
         """The index set of the whole module."""
         return tuple(np.arange(group.size) for group in self.groups)
+
+    def reasons(self) -> str:
+        """Why so much is whole, in a few words: the most frequent reasons."""
+        counts = Counter(sentence.partition(": ")[2].rstrip(".") for sentence in self.uncut.values())
+        return "; ".join(f"{reason} ({count} x)" for reason, count in counts.most_common(2)) or "it has no hidden units"
 
     def widths(self, indices: IndexSet) -> tuple[int, ...]:
         """How many units of each group an index set keeps."""

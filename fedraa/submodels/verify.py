@@ -68,7 +68,7 @@ class Trial:
         try:
             got = [x for training in modes for x in self._run(small, training)]
         except (RuntimeError, ValueError, TypeError, LookupError, AssertionError, AttributeError) as error:
-            return f"the code of the module fixes its width ({first_line(error)})"
+            return f"the code of the module fixes its width ({first_line(error, 80)})"
         _silence(full, full.flat_index(indices))
         expected = [x for training in modes for x in self._run(self._module, training)]
         if len(got) != len(expected) or not all(self._close(a, b) for a, b in zip(got, expected, strict=True)):

@@ -409,7 +409,7 @@ CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
             c=nn.Linear(5, 3),
         ),
         SEQUENCE,
-        [5],
+        [4, 6, 5],
     ),
     "weight norm": (
         nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(6, 8)), nn.Linear(8, 5), nn.Linear(5, 3)),

@@ -156,6 +156,50 @@ CASES: dict[str, tuple[Callable[[Block, Tensor], Tensor], dict[str, nn.Module | 
 }
 
 
+class Steps(nn.Module):
+    """A recurrent layer, or its cell, between two linear layers."""
+
+    def __init__(self, layer: nn.Module, width: int, run: Callable[[nn.Module, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.a, self.layer, self.b, self.run = nn.Linear(8, 7), layer, nn.Linear(width, 3), run
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.b(self.run(self.layer, self.a(x)))
+        return result
+
+
+def in_steps(cell: nn.Module, x: Tensor) -> Tensor:
+    state = cell(x[:, 0])
+    for t in range(1, x.size(1)):
+        state = cell(x[:, t], state)
+    return state[0] if isinstance(state, tuple) else state
+
+
+STEPS: dict[str, tuple[nn.Module, list[int]]] = {
+    "lstm": (Steps(nn.LSTM(7, 6, 2, batch_first=True), 6, lambda m, x: m(x)[0]), [7, 6]),
+    "its last state": (Steps(nn.LSTM(7, 6), 6, lambda m, x: m(x)[1][0][-1]), [7, 6]),
+    "in two directions": (Steps(nn.GRU(7, 6, 2, bidirectional=True), 12, lambda m, x: m(x)[0]), [7, 6]),
+    "without biases": (Steps(nn.RNN(7, 6, bias=False), 6, lambda m, x: m(x)[0]), [7, 6]),
+    "projected": (Steps(nn.LSTM(7, 6, proj_size=4), 4, lambda m, x: m(x)[0]), []),
+    "from ones": (Steps(nn.GRU(7, 6), 6, lambda m, x: m(x, torch.ones(1, x.size(1), 6).to(x))[0]), [7]),
+    "lstm cell": (Steps(nn.LSTMCell(7, 6), 6, in_steps), [7, 6]),
+    "gru cell": (Steps(nn.GRUCell(7, 6), 6, in_steps), [7, 6]),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_recurrent_layers(name: str) -> None:
+    module, sizes = STEPS[name]
+    traced = trace(module, SEQUENCE)
+    assert [group.size for group in traced.groups] == sizes
+    rng = np.random.default_rng(0)
+    for seed in range(3 if sizes else 0):
+        indices = random_cut(traced, rng)
+        check(traced, SEQUENCE, indices, seed)
+        expected = traced.cut(indices)(SEQUENCE)
+        torch.testing.assert_close(worker(traced, flatten(traced.module), indices)(SEQUENCE), expected)
+
+
 def worker(traced: Traced, theta: np.ndarray, indices: tuple[np.ndarray, ...]) -> nn.Module:
     traced = cloudpickle.loads(cloudpickle.dumps(traced))
     hollow(traced.module)

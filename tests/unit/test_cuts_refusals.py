@@ -136,3 +136,12 @@ def test_another_path_is_control_flow(forward: Callable[[nn.Module, Tensor], obj
     module.c = nn.Linear(6, 8)
     with pytest.raises(ValueError, match="branches on data or leaves PyTorch: it reads values by `bool`"):
         trace(module, VECTOR)
+
+
+def test_why_a_model_is_whole_is_short() -> None:
+    layers = [part for _ in range(20) for part in (nn.Linear(6, 6), nn.LayerNorm(6))]
+    traced = trace(nn.Sequential(*layers, nn.Linear(6, 3)), VECTOR)
+    assert traced.groups == ()
+    assert traced.reasons() == (
+        "LayerNorm takes its statistics over all of them (20 x); it is the output of the model (1 x)"
+    )
