@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -13,10 +14,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedraa.submodels.labels import Ties, varies
-from fedraa.submodels.resize import RESIZED, Place, name_of, place
+from fedraa.submodels.resize import MADE, RESIZED, Place, name_of, place
 
 _ASKS = frozenset(("allclose", "bool", "contains", "equal", "is_nonzero"))
 _READS_VALUES = _ASKS | {"array", "float", "index", "int", "item", "numpy", "tolist"}
+
+_STATES = 2**16  # numbers that zeros may have to be followed
 
 Rule = Callable[["Recorder", str, Any, tuple[Any, ...], dict[str, Any]], None]
 
@@ -95,8 +98,11 @@ class Recorder(TorchFunctionMode):
                 self._rules.get(name, Recorder.give_up)(self, name, out, args, kwargs)
             except (IndexError, RuntimeError, TypeError, ValueError):  # called in a way that its rule does not know
                 self.give_up(name, out, args, kwargs)
-            if name in RESIZED and (found := place(sys._getframe(1))) and found[0] in self._modules:
-                self._note(self._modules[found[0]], found[1], name, out, args, kwargs)
+            if name in RESIZED - MADE:
+                self._note(sys._getframe(1), name, self.labels(args[0]), out, args, kwargs)
+        if name in MADE and out.is_floating_point() and out.dim() > 1 and out.numel() <= _STATES:
+            self.put(out, self.ties.raw(out.shape))  # such as the first state of a recurrent layer: whose shows in use
+            self._note(sys._getframe(1), name, self.labels(out), out, args, kwargs)
         if read:
             self.path.append((name, *self.steps((args, kwargs))))
             self._steps.update((x, len(self.path)) for x in tensors(args[0] if name == "setitem" else out))
@@ -216,10 +222,14 @@ class Recorder(TorchFunctionMode):
                 if not self._alike[name][dim]:
                     self.ties.pin(labels, f"its units differ in the buffer {name}, which training does not send")
 
-    def _note(self, module: str, at: Place, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        before, after = self.labels(args[0]), tuple(self.labels(x) for x in tensors(out))
-        if any(varies(before, dim) for dim in range(before.dim())):
-            self.sites.append(Site(module, at, name, (before, *args[1:]), kwargs, before, after))
+    def _note(
+        self, frame: FrameType, name: str, before: Tensor, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        found = place(frame)
+        if found and found[0] in self._modules and any(varies(before, dim) for dim in range(before.dim())):
+            after = tuple(self.labels(x) for x in tensors(out))
+            light = tuple(before if isinstance(x, Tensor) else x for x in args)
+            self.sites.append(Site(self._modules[found[0]], found[1], name, light, kwargs, before, after))
 
     def split(self, labels: Tensor) -> None:
         """Remember a view whose labels vary along two dimensions, where only one can be cut."""

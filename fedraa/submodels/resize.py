@@ -45,7 +45,8 @@ class Resize(NamedTuple):
 Sizes = Mapping[Place, Resize]
 """What the code of one module states."""
 
-RESIZED = frozenset(("expand", "getitem", "narrow", "reshape", "split", "unflatten", "view"))
+MADE = frozenset(("new_zeros", "zeros"))
+RESIZED = frozenset(("expand", "getitem", "narrow", "reshape", "split", "unflatten", "view")) | MADE
 
 _SHAPED = frozenset(("expand", "reshape", "view"))
 
@@ -71,7 +72,7 @@ def place(frame: FrameType | None) -> tuple[nn.Module, Place] | None:
 
 def stated(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], dim: int, out: int) -> tuple[int, ...] | None:
     """The numbers that a call gives for dimension `dim` of its argument and `out` of its result, if any."""
-    if name in _SHAPED or name == "unflatten":
+    if name in _SHAPED or name in MADE or name == "unflatten":
         at, sizes = _shape(name, args, kwargs)
         return (sizes[out - at],) if 0 <= out - at < len(sizes) and sizes[out - at] != -1 else None
     if name == "split":
@@ -129,8 +130,14 @@ class _Resizing(TorchFunctionMode):
 
 def _restated(name: str, args: Any, kwargs: Any, resize: Resize) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a call with the numbers that fit the width of the first."""
-    x: Tensor = args[0]
     numbers = [resize.scale(number) for number in resize.numbers]
+    if name in MADE:  # zeros of the full width; others follow already
+        at, sizes = _shape(name, args, kwargs)
+        if sizes[resize.out] == resize.numbers[0]:
+            sizes[resize.out] = numbers[0]
+        kept = {key: value for key, value in kwargs.items() if key != "size"}
+        return (sizes,) if name == "zeros" else (args[0], sizes), kept
+    x: Tensor = args[0]
     if name in _SHAPED or name == "unflatten":
         at, sizes = _shape(name, args, kwargs)
         given = sizes[resize.out - at]
@@ -156,7 +163,7 @@ def _shape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[i
     if name == "unflatten":
         dim = _argument(args, kwargs, 1, "dim")
         return dim % args[0].dim(), list(_argument(args, kwargs, 2, "sizes"))
-    sizes = args[1:] or _argument(args, kwargs, 1, "shape", "size")
+    sizes = args[0 if name == "zeros" else 1 :] or _argument(args, kwargs, 1, "shape", "size")
     return 0, list(sizes[0] if isinstance(sizes[0], Sequence) else sizes)
 
 

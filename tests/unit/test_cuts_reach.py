@@ -175,6 +175,20 @@ def in_steps(cell: nn.Module, x: Tensor) -> Tensor:
     return state[0] if isinstance(state, tuple) else state
 
 
+class Own(nn.Module):
+    """A recurrent layer by hand, whose first state is of a width that its code states."""
+
+    def __init__(self, make: Callable[[Tensor, int], Tensor]) -> None:
+        super().__init__()
+        self.into, self.back, self.width, self.make = nn.Linear(7, 6), nn.Linear(6, 6), 6, make
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = self.make(x, self.width)
+        for t in range(x.size(1)):
+            state = torch.tanh(self.into(x[:, t]) + self.back(state))
+        return state
+
+
 STEPS: dict[str, tuple[nn.Module, list[int]]] = {
     "lstm": (Steps(nn.LSTM(7, 6, 2, batch_first=True), 6, lambda m, x: m(x)[0]), [7, 6]),
     "its last state": (Steps(nn.LSTM(7, 6), 6, lambda m, x: m(x)[1][0][-1]), [7, 6]),
@@ -183,6 +197,11 @@ STEPS: dict[str, tuple[nn.Module, list[int]]] = {
     "projected": (Steps(nn.LSTM(7, 6, proj_size=4), 4, lambda m, x: m(x)[0]), []),
     "from ones": (Steps(nn.GRU(7, 6), 6, lambda m, x: m(x, torch.ones(1, x.size(1), 6).to(x))[0]), [7]),
     "lstm cell": (Steps(nn.LSTMCell(7, 6), 6, in_steps), [7, 6]),
+    "by hand": (Steps(Own(lambda x, width: torch.zeros(len(x), width).to(x)), 6, lambda m, x: m(x)), [7, 6]),
+    "by hand, made by another": (
+        Steps(Own(lambda x, width: x.new_zeros((x.size(0), width))), 6, lambda m, x: m(x)),
+        [7, 6],
+    ),
     "gru cell": (Steps(nn.GRUCell(7, 6), 6, in_steps), [7, 6]),
 }
 
