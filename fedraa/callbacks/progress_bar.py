@@ -57,10 +57,11 @@ class _Notebook:
     """One display, updated: it needs no widgets."""
 
     def __init__(self, name: str) -> None:
-        from IPython.display import display  # it is there where a notebook is
+        from IPython import display as shown  # it is there where a notebook is
 
+        show: Any = shown.display  # of which no types are known
         self._name = name
-        self._handle: Any = display(Line(name, 0.0, "starting"), display_id=True)
+        self._handle = show(Line(name, 0.0, "starting"), display_id=True)
 
     def update(self, share: float, figures: str) -> None:
         self._handle.update(Line(self._name, share, figures))

@@ -16,8 +16,7 @@ def maskable(traced: Traced) -> tuple[str, ...]:
         return tuple(name for name in traced.names if name.startswith(blocks))
     cut = {entry.tensor for group in traced.groups for entry in group.entries}
     if not cut:
-        reasons = "; ".join(traced.uncut.values()) or "it has no hidden units"
-        raise ValueError(f"model: nothing of {type(traced.module).__name__} can be masked: {reasons}")
+        raise ValueError(f"model: nothing of {type(traced.module).__name__} can be masked: {traced.reasons()}")
     return tuple(name for name in traced.names if name in cut)
 
 

@@ -9,21 +9,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedraa.submodels.tracing.attention import CutAttention
+from fedraa.submodels.attention import CutAttention
+from fedraa.submodels.resize import Sizes, resized
 
 Kept = Mapping[str, Mapping[int, np.ndarray]]
 """Per tensor and cut dimension, the indices that stay."""
 
 
-def shrink(module: nn.Module, kept: Kept, grouped: frozenset[str]) -> nn.Module:
+def shrink(module: nn.Module, kept: Kept, grouped: frozenset[str], sizes: Mapping[str, Sizes]) -> nn.Module:
     """A copy of `module` with the kept slices of its tensors and the widths of its layers to match.
 
     Args:
         module: the full module.
         kept: the slices; a tensor that is not named is copied whole.
         grouped: names of convolution weights whose groups are cut with their output channels.
+        sizes: per module, where its code states widths that are cut.
     """
-    memo: dict[int, object] = {}
+    memo = computed(module)
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         part = tensor.detach()
         for dim, index in kept.get(name, {}).items():
@@ -36,7 +38,19 @@ def shrink(module: nn.Module, kept: Kept, grouped: frozenset[str]) -> nn.Module:
     full = dict(module.named_modules())
     for name, layer in small.named_modules():
         _fit(layer, full[name], f"{name}.weight".lstrip(".") in grouped)
+        if name in sizes:
+            resized(layer, sizes[name])
     return small
+
+
+def computed(module: nn.Module) -> dict[int, object]:
+    """Copies by id, as `copy.deepcopy` wants them, of tensors that hooks computed, such as a pruned layer's weight."""
+    return {
+        id(value): value.detach().clone()
+        for part in module.modules()
+        for value in vars(part).values()
+        if isinstance(value, Tensor) and not value.is_leaf
+    }
 
 
 def _fit(layer: nn.Module, full: nn.Module, grouped: bool) -> None:
@@ -44,8 +58,15 @@ def _fit(layer: nn.Module, full: nn.Module, grouped: bool) -> None:
     if isinstance(layer, nn.MultiheadAttention):
         _fit_attention(layer)
         return
-    weight = getattr(layer, "weight", None)
-    if not isinstance(weight, Tensor):
+    own = dict((*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False)))
+    if isinstance(layer, (nn.RNNBase, nn.RNNCellBase)):
+        ends = "_l0" if isinstance(layer, nn.RNNBase) else ""
+        back, into = own.get(f"weight_hh{ends}"), own.get(f"weight_ih{ends}")
+        if back is not None and into is not None:
+            layer.hidden_size, layer.input_size = back.size(1), into.size(1)
+        return
+    weight = own.get("weight")  # one that is computed from others belongs to a layer that is whole
+    if weight is None:
         return
     if isinstance(layer, nn.Linear):
         layer.out_features, layer.in_features = weight.shape
@@ -68,9 +89,10 @@ def _fit(layer: nn.Module, full: nn.Module, grouped: bool) -> None:
 
 
 def _fit_attention(layer: nn.MultiheadAttention) -> None:
-    if layer.in_proj_weight is None or len(layer.in_proj_weight) == 3 * layer.embed_dim:
+    weight = dict(layer.named_parameters(recurse=False)).get("in_proj_weight")
+    if weight is None or len(weight) == 3 * layer.embed_dim:
         return
     layer.__class__ = CutAttention
-    layer.num_heads = len(layer.in_proj_weight) // (3 * layer.head_dim)
+    layer.num_heads = len(weight) // (3 * layer.head_dim)
     layer.out_proj.in_features = layer.out_proj.weight.size(1)
     layer._qkv_same_embed_dim = False  # or nn.TransformerEncoderLayer takes a fast path for uncut widths

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +13,8 @@ from torch import nn
 
 from fedraa.submodels.cost import Cost
 from fedraa.submodels.cutting import shrink
+from fedraa.submodels.parametrized import packed, unpack
+from fedraa.submodels.resize import Sizes, shared
 
 IndexSet = tuple[np.ndarray, ...]
 """One sorted int64 array of kept units per group, in the order of `Traced.groups`."""
@@ -56,6 +58,8 @@ class Traced:
         units: per tensor and cut dimension, the unit of each index, counted over all groups in their order;
             -1 for what is always kept.
         grouped: weights of convolutions whose own groups are cut with their output channels.
+        estimated: running statistics, which training estimates anew: those of a skeleton are of other units.
+        sizes: per module, where its code states widths that may be cut.
         costs: what `measure` has measured, by widths and shape of the example.
     """
 
@@ -68,15 +72,26 @@ class Traced:
     size: int
     units: Mapping[str, Mapping[int, np.ndarray]]
     grouped: frozenset[str]
+    estimated: frozenset[str] = frozenset()
+    sizes: Mapping[str, Sizes] = field(default_factory=dict)
     costs: dict[tuple[tuple[int, ...], tuple[int, ...]], Cost] = field(default_factory=dict, init=False, repr=False)
     _flat: OrderedDict[tuple[bytes, ...], np.ndarray] = field(default_factory=OrderedDict, init=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_flat": OrderedDict()}
+        return self.__dict__ | {"_flat": OrderedDict(), "module": packed(self.module)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        unpack(state["module"])
+        self.__dict__.update(state)
 
     def full(self) -> IndexSet:
         """The index set of the whole module."""
         return tuple(np.arange(group.size) for group in self.groups)
+
+    def reasons(self) -> str:
+        """Why so much is whole, in a few words: the most frequent reasons."""
+        counts = Counter(sentence.partition(": ")[2].rstrip(".") for sentence in self.uncut.values())
+        return "; ".join(f"{reason} ({count} x)" for reason, count in counts.most_common(2)) or "it has no hidden units"
 
     def widths(self, indices: IndexSet) -> tuple[int, ...]:
         """How many units of each group an index set keeps."""
@@ -88,10 +103,14 @@ class Traced:
         Buffers that run through units (running statistics) are cut too. Raises ValueError for an index set
         that does not fit the groups.
         """
-        return shrink(self.module, self._kept(indices), self.grouped)
+        shares = [(kept, group.size) for kept, group in zip(self.widths(indices), self.groups, strict=True)]
+        return shrink(self.module, self._kept(indices), self.grouped, shared(self.sizes, shares))
 
     def skeleton(self, widths: Sequence[int]) -> nn.Module:
-        """A cut of the given widths, its weights to be loaded: any cut of these widths has this shape."""
+        """A cut of the given widths, its weights to be loaded: that makes it any cut of these widths.
+
+        Nothing but trained parameters tells units apart, less the running statistics that are estimated anew.
+        """
         return self.cut(tuple(np.arange(width) for width in widths))
 
     def flat_index(self, indices: IndexSet) -> np.ndarray:

@@ -72,6 +72,11 @@ def fill(x: Tensor) -> Tensor:
     return out
 
 
+def checked(x: Tensor, width: int) -> Tensor:
+    assert x.size(1) == width
+    return x
+
+
 def shuffle(x: Tensor) -> Tensor:
     batch, channels, height, width = x.shape
     return x.view(batch, 2, channels // 2, height, width).transpose(1, 2).reshape(batch, channels, height, width)
@@ -286,7 +291,7 @@ CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
             lambda m, x: m["c"](m["b"](m["a"](x))), a=nn.Linear(6, 8), b=Attention(8, 4, fixed=True), c=nn.Linear(8, 3)
         ),
         SEQUENCE,
-        [8, 8],
+        [8, 4, 8],
     ),
     "transformer layer": (transformer(batch_first=True), SEQUENCE, [4, 20]),
     "transformer layer, sequence first": (transformer(norm_first=True), SEQUENCE, [4, 20]),
@@ -306,6 +311,11 @@ CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
         ),
         VECTOR,
         [4, 5],  # the four units that the slice drops may go
+    ),
+    "a width that is checked": (
+        Calls(lambda m, x: m["b"](checked(m["a"](x), 8)), a=nn.Linear(6, 8), b=head_of(8)),
+        VECTOR,
+        [4],
     ),
     "unequal parts": (
         Calls(
@@ -400,7 +410,7 @@ CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
             c=nn.Linear(5, 3),
         ),
         SEQUENCE,
-        [5],
+        [4, 6, 5],
     ),
     "weight norm": (
         nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(6, 8)), nn.Linear(8, 5), nn.Linear(5, 3)),
@@ -479,8 +489,8 @@ def test_what_stays_whole_is_reported(name: str) -> None:
 
 
 def test_code_with_constant_widths_is_reported() -> None:
-    module, example, _ = CASES["attention with constant heads"]
-    assert "the code of the module fixes its width" in trace(module, example).uncut["layers.b.qkv"]
+    module, example, _ = CASES["a width that is checked"]
+    assert "the code of the module fixes its width" in trace(module, example).uncut["layers.a"]
     module, example, _ = CASES["a constant slice"]
     assert trace(module, example).uncut["layers.a"].startswith("layers.a is cut in part: ")
 

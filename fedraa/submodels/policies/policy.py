@@ -57,7 +57,7 @@ class RunContext:
     def check_units(self, parts: int = 1, why: str = "") -> None:
         """ValueError, a sentence that `why` begins, unless every width group can be cut into so many parts."""
         if not self.traced.groups:
-            reasons = "; ".join(self.traced.uncut.values()) or "it has no hidden units"
+            reasons = self.traced.reasons()
             raise ValueError(f"model: nothing of {type(self.traced.module).__name__} can be cut: {reasons}")
         smallest = min(self.traced.groups, key=lambda group: group.size)
         if parts > smallest.size:

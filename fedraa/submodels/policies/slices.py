@@ -32,7 +32,7 @@ class Fragments(SubmodelPolicy):
 
     def submodels(self, traced: Traced) -> tuple[IndexSet, ...]:
         if not traced.groups:
-            reasons = "; ".join(traced.uncut.values()) or "it has no hidden units"
+            reasons = traced.reasons()
             raise ValueError(f"model: nothing of {type(traced.module).__name__} can be cut into fragments: {reasons}")
         return indices.fragments(traced, self.ratios)
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from fedraa.submodels.resize import Place, Resize, Sizes, stated
 from fedraa.submodels.traced import Entry, Group, Traced
-from fedraa.submodels.tracing.labels import FIXED, Roots, varies
-from fedraa.submodels.tracing.recorder import Recorder
+from fedraa.submodels.tracing.labels import FIXED, Roots, compress, varies
+from fedraa.submodels.tracing.recorder import Recorder, Site
 
 Units = dict[str, dict[int, np.ndarray]]
 
@@ -20,7 +23,7 @@ def group_units(module: nn.Module, recorder: Recorder) -> Traced:
     """Settle what the recorder saw and number the units, group by group."""
     _settle(recorder)
     roots = recorder.ties.resolve()
-    units, groups = _group(module, _entries(recorder, roots))
+    units, groups, number = _group(module, _entries(recorder, roots))
     shapes = [(n, tuple(p.shape), p.numel()) for n, p in module.named_parameters() if p.requires_grad]
     ends = list(accumulate(size for _, _, size in shapes))
     return Traced(
@@ -33,6 +36,8 @@ def group_units(module: nn.Module, recorder: Recorder) -> Traced:
         size=ends[-1] if ends else 0,
         units=units,
         grouped=frozenset(recorder.grouped),
+        estimated=frozenset(recorder.estimated),
+        sizes=_sizes(recorder.sites, groups, lambda labels: number[np.minimum(roots(labels), len(number) - 1)]),
     )
 
 
@@ -70,8 +75,11 @@ def _entries(recorder: Recorder, roots: Roots) -> Units:
     return entries
 
 
-def _group(module: nn.Module, entries: Units) -> tuple[Units, tuple[Group, ...]]:
-    """Number the units group by group; a group's units run through the same dimensions equally often."""
+def _group(module: nn.Module, entries: Units) -> tuple[Units, tuple[Group, ...], np.ndarray]:
+    """Number the units group by group; a group's units run through the same dimensions equally often.
+
+    Also returns the number of each root, -1 for what is never cut.
+    """
     order = [name for name, _ in (*module.named_parameters(), *module.named_buffers()) if name in entries]
     places = [(name, dim) for name in order for dim in sorted(entries[name])]
     size = 1 + max((int(x.max(initial=0)) for dims in entries.values() for x in dims.values()), default=0)
@@ -88,7 +96,7 @@ def _group(module: nn.Module, entries: Units) -> tuple[Units, tuple[Group, ...]]
     used = used[used != FIXED]
     used = used[np.argsort(first[used], kind="stable")]
 
-    number = np.full(size, -1)
+    number = np.full(size + 1, -1)  # the last stands for all labels that are in no tensor
     groups: list[Group] = []
     _, which, counts = np.unique(signature[used], return_inverse=True, return_counts=True)
     next_unit = 0
@@ -96,14 +104,63 @@ def _group(module: nn.Module, entries: Units) -> tuple[Units, tuple[Group, ...]]
         if counts[key] < 2:
             continue  # a single unit has nothing to cut
         members = used[which == key]
+        group = _describe(module, entries, places, members)
+        if not group.parameters:
+            continue  # buffers alone
         number[members] = next_unit + np.arange(len(members))
         next_unit += len(members)
-        groups.append(_describe(module, entries, places, members))
+        groups.append(group)
     units: Units = {}
     for name, dim in places:
         if (number[entries[name][dim]] >= 0).any():
             units.setdefault(name, {})[dim] = number[entries[name][dim]]
-    return units, tuple(groups)
+    return units, tuple(groups), number
+
+
+def _sizes(sites: Iterable[Site], groups: Sequence[Group], number: Callable[[Tensor], np.ndarray]) -> dict[str, Sizes]:
+    """Per module, the calls that state the widths of what may be cut; a place that is met in two ways is left out."""
+    found: dict[str, dict[Place, Resize]] = {}
+    unclear = set()
+    for site in sites:
+        resize = _resize(site, groups, number)
+        if resize and found.setdefault(site.module, {}).setdefault(site.place, resize) != resize:
+            unclear.add((site.module, site.place))
+    for module, place in unclear:
+        del found[module][place]
+    return {module: sizes for module, sizes in found.items() if sizes}
+
+
+def _resize(site: Site, groups: Sequence[Group], number: Callable[[Tensor], np.ndarray]) -> Resize | None:
+    before, *after = (_along(labels, number) for labels in (site.before, *site.after))
+    if not before or not after[0] or any(piece != after[0] for piece in after):
+        return None
+    (dim, units), (out, same) = before, after[0]
+    if units.keys() != same.keys() or len(set(units.values())) > 1 or len(set(same.values())) > 1:
+        return None  # its parts are not in proportion
+    starts = [0, *accumulate(group.size for group in groups)]
+    g = bisect_right(starts, min(units)) - 1
+    numbers = stated(site.name, site.args, site.kwargs, dim, out)
+    if not numbers or units.keys() != set(range(starts[g], starts[g + 1])):
+        return None
+    return Resize(g, dim, out, numbers, _mixed(site.before.shape, dim, site.after[0].shape, out))
+
+
+def _mixed(before: Sequence[int], dim: int, after: Sequence[int], out: int) -> bool:
+    """Whether, along dimension `out` of a view, the elements differ in other dimensions of the viewed than `dim`."""
+    if math.prod(before) != math.prod(after):
+        return False  # no view
+    line = np.arange(after[out]) * math.prod(after[out + 1 :])
+    return any(place.any() for d, place in enumerate(np.unravel_index(line, tuple(before))) if d != dim)
+
+
+def _along(labels: Tensor, number: Callable[[Tensor], np.ndarray]) -> tuple[int, dict[int, int]] | None:
+    """The one dimension along which units may be cut, and how often each is there; None if there is no such."""
+    found = torch.from_numpy(number(compress(labels)[0]))
+    dims = [dim for dim in range(found.dim()) if varies(found, dim)]
+    if len(dims) != 1 or bool((found < 0).any()):
+        return None
+    line = found.movedim(dims[0], -1).reshape(-1, found.size(dims[0]))[0]
+    return dims[0], dict(zip(*(x.tolist() for x in np.unique(line.numpy(), return_counts=True)), strict=True))
 
 
 def _describe(module: nn.Module, entries: Units, places: list[tuple[str, int]], members: np.ndarray) -> Group:

@@ -51,13 +51,13 @@ class Ties:
         loose = (a != FIXED) & (b != FIXED)
         different = loose & (a != b)
         if different.any():
-            self._pairs.append(np.unique(np.stack([a[different], b[different]]), axis=1))
+            self._pairs.append(_distinct_pairs(a[different], b[different]))
         if not loose.all():
             self.pin(torch.from_numpy(np.concatenate([a[~loose], b[~loose]])), reason)
 
     def pin(self, labels: Tensor, reason: str) -> None:
         """Elements with these labels are never cut."""
-        named = np.unique(compress(labels)[0].numpy())
+        named = _distinct(compress(labels)[0].reshape(-1).numpy())
         named = named[named != FIXED]
         if named.size:
             self._pins.append((named, reason))
@@ -69,7 +69,7 @@ class Ties:
             first = first.narrow(dim, 0, 1)
         if any(varies(labels, dim) for dim in dims):
             self.tie(labels, first, reason)
-            self._spans.append((np.unique(compress(labels)[0].numpy()), reason))
+            self._spans.append((_distinct(compress(labels)[0].reshape(-1).numpy()), reason))
         return first
 
     def merge(self, left: Tensor, right: Tensor) -> Tensor:
@@ -85,11 +85,15 @@ class Ties:
             elif _is_raw(a):
                 self.pin(a, "it scales positions, not units")
                 a, along_a = torch.zeros_like(a), set()
-        free = (along_a <= _broadcast(right.shape, shape) and not b.any()) or (
-            along_b <= _broadcast(left.shape, shape) and not a.any()
-        )
-        if not free:
+        apart_a, apart_b = along_a - _broadcast(right.shape, shape), along_b - _broadcast(left.shape, shape)
+        if not b.any() and (apart_a != along_a or not along_a):
+            a = self.span(a, sorted(apart_a), "it meets a tensor that is never cut").expand(shape)
+        elif not a.any() and (apart_b != along_b or not along_b):
+            b = self.span(b, sorted(apart_b), "it meets a tensor that is never cut").expand(shape)
+        else:
             self.tie(a, b)
+            if along_b < along_a and b.all():  # what is tied along a dimension need not be told apart there
+                a, b = b, a
         small_a, small_b = _shrink(a, b)
         return torch.where(small_a != FIXED, small_a, small_b).expand(shape)
 
@@ -156,6 +160,19 @@ def _shrink(*labels: Tensor) -> tuple[Tensor, ...]:
         if labels[0].size(dim) > 1 and all(x.stride(dim) == 0 for x in labels):
             labels = tuple(x.narrow(dim, 0, 1) for x in labels)
     return labels
+
+
+def _distinct(labels: np.ndarray) -> np.ndarray:
+    """The different ones, ascending: many times faster than `np.unique` on labels, which are nearly in order."""
+    ordered = np.sort(labels, kind="stable")
+    return np.asarray(ordered[np.concatenate([np.ones(min(1, len(ordered)), dtype=bool), ordered[1:] != ordered[:-1]])])
+
+
+def _distinct_pairs(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """The different pairs: `[2, n]`."""
+    order = np.lexsort((right, left))
+    pairs = np.stack([left[order], right[order]])
+    return pairs[:, np.concatenate([[True], (pairs[:, 1:] != pairs[:, :-1]).any(axis=0)])]
 
 
 def _broadcast(shape: Sequence[int], out: Sequence[int]) -> set[int]:

@@ -2,33 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+import dataclasses
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from types import FrameType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from fedraa.submodels.resize import MADE, RESIZED, Place, name_of, place
 from fedraa.submodels.tracing.labels import Ties, varies
 
-_READS_VALUES = frozenset(
-    ("allclose", "array", "bool", "contains", "equal", "float", "index", "int", "is_nonzero", "item", "numpy", "tolist")
-)
+_ASKS = frozenset(("allclose", "bool", "contains", "equal", "is_nonzero"))
+_READS_VALUES = _ASKS | {"array", "float", "index", "int", "item", "numpy", "tolist"}
+
+_STATES = 2**16  # numbers that zeros may have to be followed
 
 Rule = Callable[["Recorder", str, Any, tuple[Any, ...], dict[str, Any]], None]
 
 
+class Site(NamedTuple):
+    """A call that may state widths: where it is, its arguments, and the labels of the first and of the results."""
+
+    module: str
+    place: Place
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    before: Tensor
+    after: tuple[Tensor, ...]
+
+
 class DataDependentError(Exception):
-    """The forward pass read a value of its data, so that another batch might take another path."""
+    """The forward pass read a value of its data: another batch might take another path, other code might change it."""
 
 
 class Recorder(TorchFunctionMode):
     """While it is active, every torch function that runs also acts on the labels of its arguments.
 
     `bound[tensor name][dim]` holds the labels along the dimensions of parameters and buffers that a layer
-    reads, `raw[tensor name]` the labels of parameters used as plain tensors. A function without a rule fixes
-    whatever it reads.
+    reads, `raw[tensor name]` the labels of parameters and buffers used as plain tensors. A function without a
+    rule fixes whatever it reads. A buffer may run through units only where it is the same for all of them: a
+    worker knows how many units it has, not which.
     """
 
     def __init__(self, module: nn.Module, rules: Mapping[str, Rule]) -> None:
@@ -41,9 +59,20 @@ class Recorder(TorchFunctionMode):
         self.whole: dict[str, str] = {}  # parameters that reached a function without a rule
         self.grouped: set[str] = set()  # convolutions whose own groups are cut with their output channels
         self.splits: list[Tensor] = []  # labels after a view that may have split one cut dimension in two
+        self.sites: list[Site] = []
+        self.asked = ""  # the last function by which the code asked something of its data
+        self.deny = False  # whether such questions get the other answer
+        self.path: list[object] = []  # what ran, on what
+        self._steps: MutableMapping[Tensor, int] = WeakTensorKeyDictionary()
+        self.estimated: set[str] = set()  # running statistics that training estimates anew
+        self.strange: dict[int, nn.Parameter] = {}  # parameters that are not the module's
+        self._turned = WeakTensorKeyDictionary()  # transposed parameters: whose, and which dimension is where
+        self._modules = {module: name for name, module in module.named_modules()}
         self._names = {id(x): name for name, x in (*module.named_parameters(), *module.named_buffers())}
         self._frozen = {name for name, x in module.named_parameters() if not x.requires_grad}
+        self._alike = {name: _alike(x) for name, x in module.named_buffers()}
         self._labels = WeakTensorKeyDictionary()
+        self._data = WeakTensorKeyDictionary()  # what depends on inputs or parameters, and not on buffers alone
         self._hidden = WeakTensorKeyDictionary()
 
     def __torch_function__(
@@ -53,11 +82,15 @@ class Recorder(TorchFunctionMode):
         if "input" in kwargs:
             args = (kwargs.pop("input"), *args)
         out = func(*args, **kwargs)
-        name = _name(func)
-        read = [x for x in tensors((args, kwargs)) if x in self._labels or isinstance(x, nn.Parameter)]
+        name = name_of(func)
+        self.strange |= {id(x): x for x in tensors((args, kwargs)) if isinstance(x, nn.Parameter) and not self.name(x)}
+        read = [x for x in tensors((args, kwargs)) if x in self._labels or self.name(x) or isinstance(x, nn.Parameter)]
         makes_tensors = any(True for _ in tensors(out))
-        if name in _READS_VALUES and not makes_tensors and any(x in self._labels for x in read):
-            raise DataDependentError(f"its forward branches on data: it reads a value by `{name}`")
+        if name in _READS_VALUES and not makes_tensors and any(x in self._data for x in read):
+            if name in _ASKS:
+                self.asked = name
+                return not out if self.deny else out
+            raise DataDependentError(f"its forward branches on data or leaves PyTorch: it reads values by `{name}`")
         if read and name == "setitem":  # returns nothing and changes its first argument
             self.give_up(name, args[0], args, kwargs)
         elif read and makes_tensors:
@@ -65,11 +98,33 @@ class Recorder(TorchFunctionMode):
                 self._rules.get(name, Recorder.give_up)(self, name, out, args, kwargs)
             except (IndexError, RuntimeError, TypeError, ValueError):  # called in a way that its rule does not know
                 self.give_up(name, out, args, kwargs)
+            if name in RESIZED - MADE:
+                self._note(sys._getframe(1), name, self.labels(args[0]), out, args, kwargs)
+        if name in MADE and out.is_floating_point() and out.dim() > 1 and out.numel() <= _STATES:
+            self.put(out, self.ties.raw(out.shape))  # such as the first state of a recurrent layer: whose shows in use
+            self._note(sys._getframe(1), name, self.labels(out), out, args, kwargs)
+        if read:
+            self.path.append((name, *self.steps((args, kwargs))))
+            self._steps.update((x, len(self.path)) for x in tensors(args[0] if name == "setitem" else out))
+        if any(x in self._data or isinstance(x, nn.Parameter) for x in read):
+            self._data.update((x, True) for x in tensors(args[0] if name == "setitem" else out))
         return out
 
+    def steps(self, values: object) -> list[object]:
+        """From where on the path tensors are: parameters by their names."""
+        return [self.name(x) or (self._steps.get(x, 0), x.shape) for x in tensors(values)]
+
     def name(self, tensor: object) -> str | None:
-        """The name of a parameter or buffer of the module; None for any other value."""
+        """The name of a parameter or buffer of the module, transposed or not; None for any other value."""
+        if isinstance(tensor, Tensor) and tensor in self._turned:
+            return str(self._turned[tensor][0])
         return self._names.get(id(tensor))
+
+    def turn(self, tensor: Tensor, result: Tensor, dims: Sequence[int]) -> None:
+        """A parameter is transposed or converted: dimension i of the result is `dims[i]` of the tensor."""
+        before = self._turned[tensor][1] if tensor in self._turned else range(tensor.dim())
+        original = self._turned[tensor][2] if tensor in self._turned else tensor
+        self._turned[result] = (self.name(tensor), [before[d] for d in dims], original)
 
     def labels(self, tensor: Tensor) -> Tensor:
         """The labels of a tensor, of its shape."""
@@ -77,11 +132,16 @@ class Recorder(TorchFunctionMode):
             self.ties.pin(*self._hidden[tensor])
         if tensor in self._labels:
             return torch.as_tensor(self._labels[tensor])
+        if tensor in self._turned:
+            _, dims, original = self._turned[tensor]
+            return self.labels(original).permute(dims)
         name = self.name(tensor)
-        if name is None or not isinstance(tensor, nn.Parameter):
+        if name is None:
             return torch.zeros((), dtype=torch.int64).expand(tensor.shape)
         if name not in self.raw:
-            self.raw[name] = self.ties.raw(tensor.shape)
+            alike = self._alike.get(name, (True,) * tensor.dim())
+            shape = [size if same else 1 for size, same in zip(tensor.shape, alike, strict=True)]
+            self.raw[name] = self.ties.raw(shape).expand(tensor.shape)
             if name in self._frozen:
                 self.ties.pin(self.raw[name], "it runs through a frozen parameter")
         return self.raw[name]
@@ -97,8 +157,13 @@ class Recorder(TorchFunctionMode):
         self.track(tensor)
         self._hidden[tensor] = (labels, reason)
 
+    def feed(self, tensor: Tensor) -> None:
+        """Follow the model's input: it is never cut, and the forward pass may not depend on its values."""
+        self.track(tensor)
+        self._data[tensor] = True
+
     def track(self, tensor: Tensor) -> None:
-        """Follow a tensor none of whose elements is ever cut, such as the model's input."""
+        """Follow a tensor none of whose elements is ever cut."""
         self.put(tensor, torch.zeros((), dtype=torch.int64).expand(tensor.shape))
 
     def make(self, weight: Tensor, dim: int) -> Tensor:
@@ -108,6 +173,9 @@ class Recorder(TorchFunctionMode):
             self.ties.pin(self.labels(weight), "it is computed from other tensors")
             return torch.zeros(weight.size(dim), dtype=torch.int64)
         dims = self.bound.setdefault(name, {})
+        if weight in self._turned:
+            _, places, weight = self._turned[weight]
+            dim = places[dim]
         if dim not in dims:
             self.made[name] = dim
             self.bind(weight, dim, self.ties.fresh(weight.size(dim)))
@@ -118,11 +186,16 @@ class Recorder(TorchFunctionMode):
         if tensor is None:
             return
         name = self.name(tensor)
+        if name is None and tensor.dim() == 1:
+            self.ties.tie(labels, self.labels(tensor))
+            return
         if name is None:
             for computed in (labels, self.labels(tensor)):
                 self.ties.pin(computed, "it meets a weight that is computed from other tensors")
             return
         dims = self.bound.setdefault(name, {})
+        if tensor in self._turned:
+            dim = self._turned[tensor][1][dim]
         if dim in dims:
             self.ties.tie(dims[dim], labels)
             return
@@ -135,12 +208,28 @@ class Recorder(TorchFunctionMode):
         reason = f"`{name}` is not a function that can be cut"
         for x in tensors((args, kwargs)):
             owner = self.name(x)
-            if owner is None:
+            if owner is None or x in self._labels:
                 self.ties.pin(self.labels(x), reason)
-            elif isinstance(x, nn.Parameter):
+            if owner is not None:
                 self.whole.setdefault(owner, reason)
         for x in tensors(out):
             self.track(x)
+
+    def hold_buffers(self) -> None:
+        """Pin the units that a layer's buffer tells apart; running statistics of those that stay are estimated."""
+        for name in self._alike.keys() & self.bound.keys() - self.estimated:
+            for dim, labels in self.bound[name].items():
+                if not self._alike[name][dim]:
+                    self.ties.pin(labels, f"its units differ in the buffer {name}, which training does not send")
+
+    def _note(
+        self, frame: FrameType, name: str, before: Tensor, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        found = place(frame)
+        if found and found[0] in self._modules and any(varies(before, dim) for dim in range(before.dim())):
+            after = tuple(self.labels(x) for x in tensors(out))
+            light = tuple(before if isinstance(x, Tensor) else x for x in args)
+            self.sites.append(Site(self._modules[found[0]], found[1], name, light, kwargs, before, after))
 
     def split(self, labels: Tensor) -> None:
         """Remember a view whose labels vary along two dimensions, where only one can be cut."""
@@ -149,19 +238,20 @@ class Recorder(TorchFunctionMode):
 
 
 def tensors(value: object) -> Iterator[Tensor]:
-    """Every tensor in nested tuples, lists and dictionaries."""
+    """Every tensor in nested tuples, lists, mappings and dataclasses."""
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, dict):
+    elif isinstance(value, Mapping):
         for item in value.values():
             yield from tensors(item)
     elif isinstance(value, (tuple, list)):
         for item in value:
             yield from tensors(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from tensors(getattr(value, field.name, None))
 
 
-def _name(func: Callable[..., Any]) -> str:
-    name = getattr(func, "__name__", "")
-    if name == "__get__":  # a property such as Tensor.T
-        name = getattr(getattr(func, "__self__", None), "__name__", "")
-    return name.strip("_") if name.startswith("__") else name.removesuffix("_")
+def _alike(buffer: Tensor) -> tuple[bool, ...]:
+    """Along which dimensions all slices of a buffer are the same."""
+    return tuple(size == 0 or bool((buffer == buffer.narrow(dim, 0, 1)).all()) for dim, size in enumerate(buffer.shape))

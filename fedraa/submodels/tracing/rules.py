@@ -6,6 +6,7 @@ which is the same for `torch.add`, `Tensor.add`, `Tensor.add_` and `+`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,7 +26,11 @@ def _elementwise(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 def _same(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Its other arguments, if they are tensors, lend no values."""
-    r.put(out, r.labels(args[0]))
+    x = args[0]
+    if not (name in _TURNS and r.name(x)):
+        r.put(out, r.labels(x))
+    elif out is not x:
+        r.turn(x, out, range(x.dim()))
 
 
 def _constant(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -35,17 +40,23 @@ def _constant(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: d
 def _structural(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Moves elements: the same function moves their labels."""
     x, *rest = args
-    labels = r.labels(x)
-    if name in ("T", "mT"):
-        moved = getattr(labels, name)
-    else:
-        # labels are strided in their own way, so that a view of them may need a copy
-        method = {"getitem": "__getitem__", "view": "reshape"}.get(name, name)
-        moved = getattr(labels, method)(*rest, **kwargs)
+    if name in _TURNS and r.name(x):
+        sizes = torch.empty(tuple(range(x.dim())), device="meta")  # a dimension's size is its number
+        r.turn(x, out, _moved(sizes, name, rest, kwargs).shape)
+        return
+    moved = _moved(r.labels(x), name, rest, kwargs)
     for tensor, labels in zip(tensors(out), tensors(moved), strict=True):
         r.put(tensor, labels)
         if name in _VIEWS:
             r.split(labels)
+
+
+def _moved(labels: Tensor, name: str, rest: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    if name in ("T", "mT"):
+        return getattr(labels, name)
+    # labels are strided in their own way, so that a view of them may need a copy
+    method = {"getitem": "__getitem__", "view": "reshape", "view_as": "reshape_as"}.get(name, name)
+    return getattr(labels, method)(*rest, **kwargs)
 
 
 def _take(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -143,6 +154,10 @@ def _reduce(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dic
 def _linear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     x, weight, bias = _arguments(args, kwargs, "input", "weight", "bias")
     labels = r.labels(x)
+    if r.name(weight) is None and weight.dim() == 2:
+        product = _product(r, labels, r.labels(weight).T)
+        r.put(out, (product if bias is None else r.ties.merge(product, r.labels(bias))).expand(out.shape))
+        return
     inner = r.ties.span(labels, range(labels.dim() - 1), "a linear layer reads them at every position")
     r.bind(weight, 1, inner.reshape(-1))
     units = r.make(weight, 0)
@@ -195,7 +210,11 @@ def _channels(r: Recorder, x: Tensor, space: int) -> Tensor:
 
 
 def _batch_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    x, mean, var, weight, bias = _arguments(args, kwargs, "input", "running_mean", "running_var", "weight", "bias")
+    x, mean, var, weight, bias, own = _arguments(
+        args, kwargs, "input", "running_mean", "running_var", "weight", "bias", "use_input_stats"
+    )
+    if kwargs.get("training", own):
+        r.estimated.update(known for tensor in (mean, var) if (known := r.name(tensor)))
     labels = r.labels(x)
     dims = [d for d in range(labels.dim()) if d != 1]
     channels = r.ties.span(labels, dims, f"`{name}` takes its statistics over all of them").reshape(-1)
@@ -252,27 +271,129 @@ def _product(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
 
 def _matmul(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     left, right = args if name != "rmatmul" else args[::-1]
-    if r.name(right) and right.dim() == 2:
-        labels = r.labels(left)
-        inner = r.ties.span(labels, range(labels.dim() - 1), "a matrix product reads them at every position")
-        r.bind(right, 0, inner.reshape(-1))
-        r.put(out, r.make(right, 1).expand(out.shape))
-    elif left.dim() < 2 or right.dim() < 2:
+    if right.dim() < 2 or (left.dim() < 2 and not (r.name(right) and right.dim() == 2)):
         r.give_up(name, out, args, kwargs)
     else:
-        r.put(out, _product(r, r.labels(left), r.labels(right)).expand(out.shape))
+        r.put(out, _times(r, left, right).expand(out.shape))
+
+
+def _times(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
+    """Labels of `left @ right`, where `right` may be a layer's matrix."""
+    if r.name(right) is None or right.dim() != 2:
+        return _product(r, r.labels(left), r.labels(right))
+    labels = r.labels(left)
+    inner = r.ties.span(labels, range(labels.dim() - 1), "a matrix product reads them at every position")
+    r.bind(right, 0, inner.reshape(-1))
+    return r.make(right, 1)
+
+
+def _addmm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    matrices = ("mat1", "mat2") if name == "addmm" else ("batch1", "batch2")
+    added, left, right = _arguments(args, kwargs, "input", *matrices)
+    product = _times(r, left, right)
+    if r.name(added) and added.dim() == 1 and product.dim() == 1:
+        r.bind(added, 0, product)
+    else:
+        product = r.ties.merge(r.labels(added), product)
+    r.put(out, product.expand(out.shape))
+
+
+def _einsum(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Letters that are not in the result are summed over; a layer's weight makes or reads units along one letter."""
+    equation, *operands = args
+    operands = list(operands[0]) if isinstance(operands[0], (list, tuple)) else operands
+    if not isinstance(equation, str) or "." in equation or "->" not in equation:
+        r.give_up(name, out, args, kwargs)
+        return
+    ins, _, outs = equation.replace(" ", "").partition("->")
+    terms = list(zip(ins.split(","), operands, strict=True))
+    named = [i for i, (_, x) in enumerate(terms) if r.name(x)]
+    if len(terms) == 2 and len(named) == 1:
+        (weights, weight), (letters, x) = terms[named[0]], terms[1 - named[0]]
+        shared = set(weights) & set(letters)
+        new = [c for c in weights if c in outs and c not in letters]
+        if new and not shared & set(outs) and len(shared) + len(new) == len(weights):
+            r.put(out, _einsum_layer(r, weights, weight, letters, r.labels(x), new[0], outs).expand(out.shape))
+            return
+    labels = torch.zeros((1,) * len(outs), dtype=torch.int64)
+    for letters, x in terms:
+        if len(set(letters)) < len(letters):
+            r.give_up(name, out, args, kwargs)
+            return
+        summed = [d for d, c in enumerate(letters) if c not in outs]
+        small = r.ties.span(r.labels(x), summed, "`einsum` sums over all of them")
+        labels = r.ties.merge(labels, _ordered(small, letters, outs))
+    r.put(out, labels.expand(out.shape))
+
+
+def _einsum_layer(
+    r: Recorder, weights: str, weight: Tensor, letters: str, labels: Tensor, new: str, outs: str
+) -> Tensor:
+    """Labels of an activation times a weight: read along the first cut letter that is summed, made along `new`."""
+    summed = [c for c in weights if c in letters]
+    cut = next((c for c in summed if varies(labels, letters.index(c))), summed[0]) if summed else None
+    others = [d for d, c in enumerate(letters) if c != cut]
+    inner = r.ties.span(labels, others, "`einsum` reads them at every position").reshape(-1)
+    if cut is not None:
+        r.bind(weight, weights.index(cut), inner)
+    return r.make(weight, weights.index(new)).view([-1 if c == new else 1 for c in outs])
+
+
+def _ordered(labels: Tensor, letters: str, outs: str) -> Tensor:
+    """The dimensions `letters` of labels in the order of `outs`; the others are of size 1."""
+    kept = [c for c in outs if c in letters]
+    gone = [d for d, c in enumerate(letters) if c not in outs]
+    moved = labels.permute([letters.index(c) for c in kept] + gone).flatten(len(kept)) if gone else labels
+    moved = moved.squeeze(-1) if gone else moved.permute([letters.index(c) for c in kept])
+    for d, c in enumerate(outs):
+        moved = moved if c in letters else moved.unsqueeze(d)
+    return moved
+
+
+def _scatter(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Adds or writes slices at other positions of one dimension."""
+    x, dim, _, source = _arguments(args, kwargs, "input", "dim", "index", "src" if "scatter" in name else "source")
+    labels = r.ties.span(r.labels(x), [dim], "some of them are picked by position")
+    if isinstance(source, Tensor):
+        added = r.ties.span(r.labels(source), [dim], "some of them are picked by position")
+        if any(
+            varies(y, d) and y.size(d) != z.size(d)
+            for y, z in ((labels, added), (added, labels))
+            for d in range(y.dim())
+        ):
+            r.give_up(name, out, args, kwargs)
+            return
+        labels = r.ties.merge(*(_thin(y) for y in (labels, added)))
+    r.put(out, labels.expand(out.shape))
+
+
+def _gather(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    x, dim = _arguments(args, kwargs, "input", "dim")
+    labels = r.ties.span(r.labels(x), [dim], "some of them are picked by position")
+    if any(varies(labels, d) and labels.size(d) != out.size(d) for d in range(labels.dim())):
+        r.give_up(name, out, args, kwargs)
+        return
+    r.put(out, _thin(labels).expand(out.shape))
+
+
+def _thin(labels: Tensor) -> Tensor:
+    """Labels with size 1 along every dimension along which they only repeat."""
+    for d in range(labels.dim()):
+        if not varies(labels, d):
+            labels = labels.narrow(d, 0, 1)
+    return labels
 
 
 def _attention(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Whole heads: the products over a head's width tie it together."""
     query, key, value, mask = _arguments(args, kwargs, "query", "key", "value", "attn_mask")
-    if kwargs.get("enable_gqa"):
-        r.give_up(name, out, args, kwargs)
-        return
-    scores = _product(r, r.labels(query), r.labels(key).transpose(-1, -2))
+    keys, values = r.labels(key), r.labels(value)
+    if kwargs.get("enable_gqa"):  # several heads of queries for one of keys and values
+        keys, values = (x.repeat_interleave(query.size(-3) // x.size(-3), -3) for x in (keys, values))
+    scores = _product(r, r.labels(query), keys.transpose(-1, -2))
     if mask is not None:
         scores = r.ties.merge(scores, r.labels(mask))
-    r.put(out, _product(r, scores, r.labels(value)).expand(out.shape))
+    r.put(out, _product(r, scores, values).expand(out.shape))
 
 
 def _multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -301,6 +422,59 @@ def _multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
         r.hide(weights, units, "the weights of its attention are used")
 
 
+def _recurrent(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Layers of one width, each in one or two directions: a unit is a row in every gate, and has a state."""
+    x, state, weights, biased, layers, _, _, two, *_ = args
+    heads = 2 if two else 1
+    if not isinstance(weights, list) or len(weights) != (4 if biased else 2) * layers * heads:
+        r.give_up(name, out, args, kwargs)  # packed sequences, or projections
+        return
+    each = len(weights) // (layers * heads)
+    read, units = r.labels(x), list[Tensor]()
+    for layer in range(layers):
+        for head in range(heads):
+            at = (layer * heads + head) * each
+            units.append(_gates(r, read, weights[at : at + each]))
+            r.ties.tie(units[-1], units[0])
+        read = torch.cat(units[-heads:])
+    _begin(r, units[0], state)
+    sequence, *last = out
+    r.put(sequence, read.expand(sequence.shape))
+    for y in last:
+        r.put(y, units[0].expand(y.shape))
+
+
+def _cell(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    x, state, *weights = args
+    units = _gates(r, r.labels(x), [w for w in weights if w is not None])
+    _begin(r, units, state)
+    for y in tensors(out):
+        r.put(y, units.expand(y.shape))
+
+
+def _gates(r: Recorder, read: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """The units that one layer makes in one direction: a row in each of its gates."""
+    inner = r.ties.span(read, range(read.dim() - 1), "a recurrent layer reads them at every position").reshape(-1)
+    into, back, *biases = weights
+    r.bind(into, 1, inner)
+    rows = r.make(into, 0)
+    gates = rows.view(-1, back.size(1))
+    r.ties.tie(gates, gates[:1])
+    r.bind(back, 0, rows)
+    r.bind(back, 1, gates[0])
+    for bias in biases:
+        r.bind(bias, 0, rows)
+    return gates[0]
+
+
+def _begin(r: Recorder, units: Tensor, state: Any) -> None:
+    """A recurrent layer starts from states of its units, from zeros, or, if they are other numbers, stays whole."""
+    for x in tensors(state):
+        labels = r.labels(x)
+        if labels.any() or x.any():
+            r.ties.tie(labels, units)
+
+
 def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any], *names: str) -> tuple[Any, ...]:
     values = (*args, *[None] * len(names))[: len(names)]
     return tuple(kwargs.get(name, value) for name, value in zip(names, values, strict=True))
@@ -308,7 +482,17 @@ def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any], *names: str) -> tu
 
 _DIM_AT = {"norm": 1, "normalize": 1, "std": 0, "var": 0}
 
-_VIEWS = {"view", "reshape", "unflatten"}
+_VIEWS = {"view", "reshape", "reshape_as", "unflatten", "view_as"}
+
+# what makes of a parameter the same parameter
+_TURNS = {"T", "bfloat16", "clone", "contiguous", "double", "float", "half", "mT", "movedim", "permute"} | {
+    "swapaxes",
+    "swapdims",
+    "t",
+    "to",
+    "transpose",
+    "type_as",
+}
 
 _GROUPS: dict[Rule, str] = {
     _elementwise: """
@@ -319,12 +503,12 @@ _GROUPS: dict[Rule, str] = {
         rrelu rsqrt rsub rtruediv selu sigmoid silu sin softplus softsign sqrt square sub tanh tanhshrink
         true_divide truediv where""",
     _same: """
-        clone contiguous cpu data detach double empty_like float full_like half ones_like rand_like randn_like
-        requires_grad to type type_as zeros_like""",
+        bfloat16 clone contiguous cpu data detach double empty_like float full_like half ones_like rand_like
+        randn_like requires_grad to tril triu type type_as zeros_like""",
     _constant: "new_empty new_full new_ones new_tensor new_zeros",
     _structural: """
-        T expand flatten flip mT movedim narrow permute repeat reshape roll squeeze swapdims t tile transpose
-        unflatten unsqueeze view""",
+        T expand expand_as flatten flip mT movedim narrow permute repeat repeat_interleave reshape reshape_as roll
+        squeeze swapaxes swapdims t tile transpose unflatten unsqueeze view view_as""",
     _take: "getitem index_select select",
     _split: "chunk split tensor_split unbind",
     _cat: "cat concat concatenate stack",
@@ -343,8 +527,14 @@ _GROUPS: dict[Rule, str] = {
     _embedding: "embedding embedding_bag",
     _prelu: "prelu",
     _glu: "glu",
-    _matmul: "matmul bmm rmatmul",
+    _matmul: "matmul bmm mm rmatmul",
+    _addmm: "addmm addbmm baddbmm",
+    _einsum: "einsum",
+    _scatter: "index_add index_copy scatter scatter_add",
+    _gather: "gather",
     _attention: "scaled_dot_product_attention",
+    _recurrent: "gru lstm rnn_relu rnn_tanh",
+    _cell: "gru_cell lstm_cell rnn_relu_cell rnn_tanh_cell",
     _multi_head: "multi_head_attention_forward",
 }
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedraa.submodels.traced import Traced
+from fedraa.submodels.tracing.accept import check_gradients, check_kinds, first_line, private
 from fedraa.submodels.tracing.grouping import group_units
 from fedraa.submodels.tracing.recorder import DataDependentError, Recorder, tensors
 from fedraa.submodels.tracing.rules import RULES
@@ -30,11 +31,13 @@ def trace(module: nn.Module, example: Tensor) -> Traced:
         example: a batch of at least two inputs.
 
     Raises:
-        ValueError: the example does not run through the module, or the forward pass depends on data.
+        ValueError: the example does not run through the module, the forward pass depends on data, or the
+            parameters cannot be trained as one float32 vector.
     """
     if example.dim() < 1 or len(example) < 2:
         raise ValueError(f"example: shape {tuple(example.shape)} given, expected a batch of at least 2")
-    module, example = copy.deepcopy(module).cpu(), example.cpu()
+    check_kinds(module)
+    module, example = private(module).cpu(), example.cpu()
     recorder = _record(module, example)
     traced = group_units(module, recorder)
     trial = Trial(traced, example)
@@ -54,22 +57,50 @@ def _record(module: nn.Module, example: Tensor) -> Recorder:
         with torch.no_grad(), torch.random.fork_rng():
             for training in (False, True):  # some parts, such as auxiliary heads, run in training only
                 scratch.train(training)
-                inputs = example[:2].clone()
-                recorder.track(inputs)
-                with recorder:
-                    out = scratch(inputs)
-                for tensor in tensors(out):
-                    recorder.ties.pin(recorder.labels(tensor), "it is the output of the model")
+                path = _walk(recorder, scratch, example)
+                if recorder.asked and _other_path(recorder, scratch, example) not in (path, None):
+                    raise DataDependentError(
+                        f"its forward branches on data or leaves PyTorch: it reads values by `{recorder.asked}`"
+                    )
+        recorder.hold_buffers()
     except DataDependentError as error:
         raise ValueError(f"module: {type(module).__name__} cannot be traced, {error}") from None
     except (RuntimeError, ValueError, TypeError, IndexError, AssertionError, AttributeError) as error:
         raise ValueError(
             f"example: a batch {tuple(example.shape)} of {example.dtype} does not run through "
-            f"{type(module).__name__}: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
+            f"{type(module).__name__}: {first_line(error)}"
         ) from error
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
+    check_gradients(scratch, example[:2], list(recorder.strange.values()))
     return recorder
+
+
+def _walk(recorder: Recorder, module: nn.Module, example: Tensor) -> list[object]:
+    """Run the module; returns what it did, down to its output."""
+    inputs = example[:2].clone()
+    recorder.path = []
+    recorder.feed(inputs)
+    torch.manual_seed(0)  # layers that are dropped at random are the same on every path
+    with recorder:
+        out = module(inputs)
+    for tensor in tensors(out):
+        recorder.ties.pin(recorder.labels(tensor), "it is the output of the model")
+    return [*recorder.path, *recorder.steps(out)]
+
+
+def _other_path(recorder: Recorder, module: nn.Module, example: Tensor) -> list[object] | None:
+    """What the module does if all that it asks of its data has the other answer; None if it then complains.
+
+    So a warning or a check of the data is told apart from control flow that depends on data.
+    """
+    recorder.deny = True
+    try:
+        return _walk(recorder, module, example)
+    except (AssertionError, ValueError):
+        return None
+    finally:
+        recorder.deny = False
 
 
 def _suspects(trial: Trial, traced: Traced) -> Sequence[int]:

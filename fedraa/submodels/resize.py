@@ -1,0 +1,185 @@
+"""Code that states widths as numbers, such as `x.view(b, t, self.heads, 16)`: in a cut the numbers follow.
+
+The tracer notes where the forward of a module gives numbers for a dimension that may be cut. There, a cut puts
+numbers in their place that follow from the width of the argument. A place is known by its position in the code, from
+the call up to the innermost forward of a module, so that nothing depends on how attributes are called.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import FrameType
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+Place = tuple[tuple[str, int], ...]
+"""Function names and positions in their code, from a call of torch up to a module's forward."""
+
+
+class Resize(NamedTuple):
+    """What a call states of a dimension that is cut.
+
+    Attributes:
+        group: all units of this group are there, equally often.
+        dim, out: the dimension, in the argument and in the result.
+        numbers: those that the code gives, in proportion to the units that are kept.
+        mixed: whether a number counts something else as well, such as samples.
+        share: how many of how many units are kept.
+    """
+
+    group: int
+    dim: int
+    out: int
+    numbers: tuple[int, ...]
+    mixed: bool
+    share: tuple[int, int] = (1, 1)
+
+    def scale(self, number: int) -> int:
+        """The number that takes the place of another."""
+        return number * self.share[0] // self.share[1]
+
+
+Sizes = Mapping[Place, Resize]
+"""What the code of one module states."""
+
+MADE = frozenset(("new_zeros", "zeros"))
+RESIZED = frozenset(("expand", "getitem", "narrow", "reshape", "split", "unflatten", "view")) | MADE
+
+_SHAPED = frozenset(("expand", "reshape", "view"))
+
+
+def name_of(func: Callable[..., Any]) -> str:
+    """The name of a torch function: the same for `torch.add`, `Tensor.add`, `Tensor.add_` and `+`."""
+    name = getattr(func, "__name__", "")
+    if name == "__get__":  # a property such as Tensor.T
+        name = getattr(getattr(func, "__self__", None), "__name__", "")
+    return str(name.strip("_") if name.startswith("__") else name.removesuffix("_"))
+
+
+def place(frame: FrameType | None) -> tuple[nn.Module, Place] | None:
+    """Where a call is made, by the frame that makes it; None outside of any module's forward."""
+    steps = list[tuple[str, int]]()
+    while frame is not None:
+        steps.append((frame.f_code.co_qualname, frame.f_lasti))
+        if frame.f_code.co_name == "forward" and isinstance(module := frame.f_locals.get("self"), nn.Module):
+            return module, tuple(steps)
+        frame = frame.f_back
+    return None
+
+
+def stated(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], dim: int, out: int) -> tuple[int, ...] | None:
+    """The numbers that a call gives for dimension `dim` of its argument and `out` of its result, if any."""
+    if name in _SHAPED or name in MADE or name == "unflatten":
+        at, sizes = _shape(name, args, kwargs)
+        return (sizes[out - at],) if 0 <= out - at < len(sizes) and sizes[out - at] != -1 else None
+    if name == "split":
+        sizes = _argument(args, kwargs, 1, "split_size_or_sections", "split_size")
+        return (sizes,) if isinstance(sizes, int) else tuple(sizes)
+    if name == "narrow":
+        return int(_argument(args, kwargs, 2, "start")), int(_argument(args, kwargs, 3, "length"))
+    at, index = _slice(args, dim)
+    if not isinstance(index[at], slice) or (index[at].start is None and index[at].stop is None):
+        return None
+    return index[at].start or 0, index[at].stop or 0
+
+
+def shared(sizes: Mapping[str, Sizes], shares: Sequence[tuple[int, int]]) -> dict[str, Sizes]:
+    """What follows a cut: the places that state the width of a group of which only a share is kept."""
+    found = dict[str, Sizes]()
+    for module, places in sizes.items():
+        cut = {place: resize for place, resize in places.items() if shares[resize.group][0] < shares[resize.group][1]}
+        if cut:
+            found[module] = {place: resize._replace(share=shares[resize.group]) for place, resize in cut.items()}
+    return found
+
+
+def resized(layer: nn.Module, sizes: Sizes) -> None:
+    """Let a layer's code follow the widths of its arguments."""
+    kind = type(layer)
+    layer.__class__ = type(kind.__name__, (_Resized, kind), {"_sizes": sizes})
+
+
+class _Resized(nn.Module):
+    _sizes: Sizes
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        with _Resizing(self, self._sizes):
+            return super().forward(*args, **kwargs)
+
+
+class _Resizing(TorchFunctionMode):
+    """While it is active, the numbers in the code of one module follow the widths of their arguments."""
+
+    def __init__(self, module: nn.Module, sizes: Sizes) -> None:
+        super().__init__()
+        self._module, self._sizes = module, sizes
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        name, kwargs = name_of(func), kwargs or {}
+        if name in RESIZED and (found := place(sys._getframe(1))) and found[0] is self._module:
+            resize = self._sizes.get(found[1])
+            if resize is not None:
+                args, kwargs = _restated(name, args, kwargs, resize)
+        return func(*args, **kwargs)
+
+
+def _restated(name: str, args: Any, kwargs: Any, resize: Resize) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call with the numbers that fit the width of the first."""
+    numbers = [resize.scale(number) for number in resize.numbers]
+    if name in MADE:  # zeros of the full width; others follow already
+        at, sizes = _shape(name, args, kwargs)
+        if sizes[resize.out] == resize.numbers[0]:
+            sizes[resize.out] = numbers[0]
+        kept = {key: value for key, value in kwargs.items() if key != "size"}
+        return (sizes,) if name == "zeros" else (args[0], sizes), kept
+    x: Tensor = args[0]
+    if name in _SHAPED or name == "unflatten":
+        at, sizes = _shape(name, args, kwargs)
+        given = sizes[resize.out - at]
+        if -1 in sizes:
+            sizes[resize.out - at] = resize.scale(given) if resize.mixed else numbers[0]
+        else:
+            sizes[resize.out - at] = -1
+        return (x, at, sizes) if name == "unflatten" else (x, sizes), {}
+    if name == "split":
+        return (x, numbers if len(numbers) > 1 else numbers[0], resize.dim), {}
+    if name == "narrow":
+        return (x, resize.dim, *numbers), {}
+    at, index = _slice(args, resize.dim)
+    start, stop = (
+        n if given is not None else None for n, given in zip(numbers, (index[at].start, index[at].stop), strict=True)
+    )
+    index[at] = slice(start, stop, index[at].step)
+    return (x, tuple(index)), {}
+
+
+def _shape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, list[int]]:
+    """The first dimension of the result that a shape is about, and the shape."""
+    if name == "unflatten":
+        dim = _argument(args, kwargs, 1, "dim")
+        return dim % args[0].dim(), list(_argument(args, kwargs, 2, "sizes"))
+    sizes = args[0 if name == "zeros" else 1 :] or _argument(args, kwargs, 1, "shape", "size")
+    return 0, list(sizes[0] if isinstance(sizes[0], Sequence) else sizes)
+
+
+def _slice(args: Sequence[Any], dim: int) -> tuple[int, list[Any]]:
+    """An index `x[...]`, and where in it dimension `dim` of x is."""
+    index = list(args[1]) if isinstance(args[1], tuple) else [args[1]]
+    at = 0
+    for place, item in enumerate(index):
+        if item is Ellipsis:
+            at = args[0].dim() - sum(i is not None for i in index[place + 1 :])
+        elif item is not None:
+            if at == dim:
+                return place, index
+            at += 1
+    return 0, [slice(None)]
+
+
+def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, *names: str) -> Any:
+    return args[place] if len(args) > place else next(kwargs[name] for name in names if name in kwargs)

@@ -1,0 +1,83 @@
+"""Which modules can be trained as one float32 vector, and why the others cannot."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from fedraa.submodels.cutting import computed
+from fedraa.submodels.tracing.recorder import tensors
+
+
+def check_kinds(module: nn.Module) -> None:
+    """ValueError for compiled code, and for parameters that are no float32 numbers yet, or never."""
+    for name, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            what = f"{name!r} of {type(module).__name__}" if name else type(part).__name__
+            raise ValueError(f"module: {what} is TorchScript, whose code cannot be followed; give the plain module")
+    for name, p in module.named_parameters():
+        if is_lazy(p):
+            raise ValueError(f"module: {name!r} has no shape yet; run the module once on a batch before")
+        if p.requires_grad and p.dtype != torch.float32:
+            raise ValueError(
+                f"module: parameter {name!r} is {p.dtype}, and what is trained is float32; "
+                + ("split it in real parts" if p.is_complex() else "call module.float() first, or freeze it")
+            )
+
+
+def check_gradients(module: nn.Module, inputs: Tensor, strange: Sequence[nn.Parameter]) -> None:
+    """ValueError unless the output has a dense gradient for some parameter, and for none of `strange`.
+
+    A forward that was replaced by a closure, or that reads layers from a plain list, reads parameters that are not
+    the module's: they would never be trained.
+    """
+    kind = type(module).__name__
+    named = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    others = [p for p in strange if p.requires_grad]
+    found, gradients = _gradients(module, inputs, [*named.values(), *others])
+    if not found:
+        raise ValueError(f"module: no tensor is found in what {kind} returns; return tensors, or a dict or tuple")
+    for p, gradient in zip(others, gradients[len(named) :], strict=True):
+        if gradient is not None:
+            raise ValueError(
+                f"module: {kind} reads a parameter {tuple(p.shape)} that is not registered in it, so that it would "
+                "never be trained; register it, freeze it, or define forward in the class"
+            )
+    if all(gradient is None for gradient in gradients):
+        raise ValueError(f"module: no parameter of {kind} gets a gradient from its output, so nothing is trained")
+    for (name, p), gradient in zip(named.items(), gradients, strict=False):
+        if gradient is not None and gradient.layout != p.layout:
+            raise ValueError(f"module: parameter {name!r} gets a sparse gradient; make its layer with sparse=False")
+
+
+def _gradients(
+    module: nn.Module, inputs: Tensor, parameters: Sequence[nn.Parameter]
+) -> tuple[list[Tensor], Sequence[Tensor | None]]:
+    """The output's tensors, and the gradient of their sum for each parameter, None where there is none."""
+    try:
+        with torch.enable_grad(), torch.random.fork_rng():
+            found = list(tensors(module.train()(inputs.clone())))
+            out = [x.sum() for x in found if x.requires_grad]
+            if not out or not parameters:
+                return found, [None] * len(parameters)
+            return found, torch.autograd.grad(out, parameters, allow_unused=True)
+    except (RuntimeError, ValueError, TypeError, IndexError, AssertionError, AttributeError) as error:
+        raise ValueError(f"module: {type(module).__name__} cannot be trained: {first_line(error)}") from error
+
+
+def private(module: nn.Module) -> nn.Module:
+    """A copy of a module."""
+    try:
+        return copy.deepcopy(module, computed(module))
+    except (RuntimeError, TypeError, ValueError, NotImplementedError, AttributeError) as error:
+        raise ValueError(f"module: {type(module).__name__} cannot be copied: {first_line(error)}") from error
+
+
+def first_line(error: BaseException, limit: int = 150) -> str:
+    """The message of an error, short enough to be part of one sentence."""
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return line if len(line) <= limit else line[: limit - 3] + "..."

@@ -1,0 +1,147 @@
+"""What cannot be traced or trained is said in one short sentence."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedraa.submodels import trace
+
+VECTOR = torch.randn(4, 6)
+
+
+class Net(nn.Module):
+    def __init__(self, forward: Callable[[nn.Module, Tensor], object] = lambda m, x: m.b(m.a(x).relu())) -> None:
+        super().__init__()
+        self.a, self.b, self.call = nn.Linear(6, 8), nn.Linear(8, 3), forward
+
+    def forward(self, x: Tensor) -> object:
+        return self.call(self, x)
+
+
+class Spectrum(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(8, 6, dtype=torch.complex64))
+        self.b = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.b((x.to(self.w.dtype) @ self.w.mT).abs())
+        return result
+
+
+class Unregistered(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = [nn.Linear(6, 8)]
+        self.b = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.b(self.layers[0](x))
+        return result
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Embedding(20, 8, sparse=True), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.b(self.a(x.long().abs()).mean(1))
+        return result
+
+
+def closed() -> nn.Module:
+    module = Net()
+    first, second = module.a, module.b
+    module.forward = lambda x: second(first(x))  # type: ignore[method-assign]
+    return module
+
+
+def bottomless() -> nn.Module:
+    module = Net()
+    module.state = (x for x in ())
+    return module
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "complex": (Spectrum, "module: parameter 'w' is torch.complex64, and what is trained is float32"),
+    "double": (lambda: Net(lambda m, x: m.b(m.a(x.double()))).double(), "parameter 'a.weight' is torch.float64"),
+    "bfloat16": (lambda: Net(lambda m, x: m.b(m.a(x.bfloat16()))).bfloat16(), "'a.weight' is torch.bfloat16"),
+    "lazy": (lambda: nn.Sequential(nn.LazyLinear(8), nn.Linear(8, 3)), "'0.weight' has no shape yet"),
+    "script": (lambda: torch.jit.script(nn.Linear(6, 3)), "is TorchScript"),
+    "script inside": (lambda: nn.Sequential(torch.jit.script(nn.Linear(6, 3))), "'0' of Sequential is TorchScript"),
+    "a closure": (closed, r"Net reads a parameter \(8, 6\) that is not registered in it"),
+    "layers in a list": (Unregistered, r"Unregistered reads a parameter \(8, 6\) that is not registered in it"),
+    "detached": (lambda: Net(lambda m, x: m.b(m.a(x)).detach()), "no parameter of Net gets a gradient"),
+    "frozen": (lambda: Net().requires_grad_(False), "no parameter of Net gets a gradient"),
+    "no tensor": (lambda: Net(lambda m, x: str(m.b(m.a(x)).shape)), "no tensor is found in what Net returns"),
+    "sparse gradients": (Words, "parameter 'a.weight' gets a sparse gradient"),
+    "numpy": (
+        lambda: Net(lambda m, x: m.b(torch.from_numpy(m.a(x).detach().numpy()))),
+        "its forward branches on data or leaves PyTorch: it reads values by `numpy`",
+    ),
+    "in place": (lambda: Net(lambda m, x: F.linear(x, m.a.weight.mul_(1))), "Net cannot be trained: a leaf Variable"),
+    "no copy": (bottomless, "Net cannot be copied: cannot pickle 'generator' object"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("name", CASES)
+def test_refuses_in_one_sentence(name: str) -> None:
+    make, message = CASES[name]
+    with pytest.raises(ValueError, match=message) as raised:
+        trace(make(), VECTOR)
+    assert len(str(raised.value)) <= 300
+    assert "\n" not in str(raised.value)
+
+
+def test_a_method_may_be_replaced_by_another() -> None:
+    module = Net()
+    module.forward = Net.forward.__get__(module)  # type: ignore[method-assign]
+    assert [group.size for group in trace(copy.deepcopy(module), VECTOR).groups] == [8]
+
+
+def warned(m: nn.Module, x: Tensor) -> object:
+    if (x > 3).any():
+        m.warnings.append("large inputs")
+    return m.b(m.a(x))
+
+
+def guarded(m: nn.Module, x: Tensor) -> object:
+    if not torch.isfinite(x).all():
+        raise ValueError("inputs are not finite")
+    return m.b(m.a(x))
+
+
+@pytest.mark.parametrize("forward", [warned, guarded])
+def test_a_question_without_consequence_is_no_control_flow(forward: Callable[[nn.Module, Tensor], object]) -> None:
+    module = Net(forward)
+    module.warnings = []
+    assert [group.size for group in trace(module, VECTOR).groups] == [8]
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda m, x: m.b((m.a if x.sum() > 0 else m.c)(x)),  # the same functions of other parameters
+        lambda m, x: m.b((y if x.sum() > 0 else z) if (y := m.a(x)) is not (z := m.c(x)) else y),  # of other results
+    ],
+)
+def test_another_path_is_control_flow(forward: Callable[[nn.Module, Tensor], object]) -> None:
+    module = Net(forward)
+    module.c = nn.Linear(6, 8)
+    with pytest.raises(ValueError, match="branches on data or leaves PyTorch: it reads values by `bool`"):
+        trace(module, VECTOR)
+
+
+def test_why_a_model_is_whole_is_short() -> None:
+    layers = [part for _ in range(20) for part in (nn.Linear(6, 6), nn.LayerNorm(6))]
+    traced = trace(nn.Sequential(*layers, nn.Linear(6, 3)), VECTOR)
+    assert traced.groups == ()
+    assert traced.reasons() == (
+        "LayerNorm takes its statistics over all of them (20 x); it is the output of the model (1 x)"
+    )
