@@ -1,4 +1,4 @@
-"""The front door: from an experiment to its run, on whichever engine. The one module that imports everything."""
+"""The public functions: from an experiment to its run, on whichever engine. The one module that imports everything."""
 
 import gc
 import os
@@ -115,7 +115,7 @@ def compare(
     """Run every method with every seed under the same flags and budget; returns one row per run.
 
     `fields` are those of an Experiment, in place of the experiment's own. A field that only some of the methods know is
-    set for those. Every run lies in a directory of its own, METHOD-SEED, below the experiment's `out` (default: a new
+    set for those. Every run has a directory of its own, METHOD-SEED, below the experiment's `out` (default: a new
     folder under runs/), beside compare.csv, which is the table, and compare.png. Nothing is printed; `callbacks` are
     told what happens in every run, and `ended` is called with each that has ended.
 

@@ -4,7 +4,7 @@ A component is given as a name (`gre-raa`), with values if it takes some (`polyn
 (`package.module:Name`, likewise with values), as a mapping (`{"kind": NAME_OR_PATH, field: value, ...}`), or as an
 object: an instance, a class that takes no arguments, or a function where that is enough.
 
-What is built in comes through the same door: a `Seam` knows its names, and what any component must be able to do.
+What is built in comes the same way: a `Seam` knows its names, and what any component must be able to do.
 """
 
 import ast

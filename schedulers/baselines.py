@@ -1,4 +1,4 @@
-"""The schedulers that Gre-RAA is compared with (Fed-RAA, section 6): none of them heeds the delay bound."""
+"""The schedulers that Gre-RAA is compared with (Fed-RAA, section 6): none of them keeps to the delay bound."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar

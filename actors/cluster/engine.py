@@ -1,4 +1,4 @@
-"""Runs an assembly on Ray: starts or joins a cluster, spawns the server actor, watches it."""
+"""Runs an experiment on Ray: starts or joins a cluster, spawns the server actor, watches it."""
 
 import logging
 import os

@@ -26,7 +26,7 @@ from fedraa.messages import Index
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """What a server needs besides the assembly: the clients' data, its workers, and who started it.
+    """What a server needs besides the run: the clients' data, its workers, and who started it.
 
     `driver` and `description` are for the run directory; `label` names the run; with `fingerprint`, that of the
     training data, nodes read their shards themselves. `audience` are the callbacks in the driver.

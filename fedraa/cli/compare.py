@@ -7,11 +7,12 @@ from rich import box
 from rich.table import Table
 
 from fedraa import api
-from fedraa.cli.display import quantity, say, show
+from fedraa.cli.display import say, show
 from fedraa.config.experiment import Experiment
 from fedraa.report.cells import DEFAULT_TIME
 from fedraa.report.compare import CELLS, FROM_SUMMARY, PER_CELL, PLOT, mean_std, mean_time, row
 from fedraa.rundir.history import History
+from fedraa.units import quantity
 
 
 def compare(methods: Sequence[str], seeds: Sequence[int], experiment: Experiment) -> None:

@@ -15,6 +15,7 @@ from fedraa.methods.catalog import METHODS
 from fedraa.methods.method import Method
 from fedraa.rundir.history import History
 from fedraa.rundir.status import Status
+from fedraa.units import quantity
 
 AXES = ("submodel", "local", "update", "schedule")
 WIDEST = 10_000  # characters
@@ -114,16 +115,6 @@ def words(choice: object) -> str:
         elif value and not (isinstance(choice, Solver) and value == getattr(PLAIN, item.name)):
             texts.append(item.name if value is True else f"{item.name} {_listed(value)}")
     return type(choice).__name__ + (f": {', '.join(texts)}" if texts else "")
-
-
-def quantity(value: object, unit: str) -> str:
-    """A number with a decimal prefix: 1234567 B is 1.23 MB."""
-    number = float(str(value))
-    for prefix in ("", "k", "M", "G", "T"):
-        if number < 999.5:
-            return f"{number:.3g} {prefix}{unit}"
-        number /= 1000
-    return f"{number:.4g} P{unit}"
 
 
 def _listed(value: object) -> str:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from rich import box
 from rich.table import Table
 
-from fedraa.cli.display import quantity, say, show
+from fedraa.cli.display import say, show
 from fedraa.components import text_of
 from fedraa.config.experiment import Experiment
 from fedraa.devices.fleet import Fleet, Floats
@@ -18,6 +18,7 @@ from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.indices import owners
+from fedraa.units import quantity
 from schedulers import Planner
 
 Ints = npt.NDArray[np.int64]

@@ -29,7 +29,7 @@ class FlatModule:
         self._waiting: dict[nn.Parameter, slice] = {}
         self._take: Take | None = None
         self._pieces: dict[nn.Parameter, slice] = {}
-        model, start = proxy(self), 0  # no cycle: a body's buffers go when it goes
+        model, start = proxy(self), 0  # no cycle: a flat module's buffers go when it goes
         for parameter in trainable(module.to(weights.device).train()):
             piece = slice(start, start + parameter.numel())
             parameter.data = weights[piece].view(parameter.shape)
@@ -91,8 +91,8 @@ class FlatModule:
 class BatchedModule:
     """Submodels of one shape, trained as one batched computation (`torch.func.vmap`): views of `weights` [height, k].
 
-    It stands in for a Body whose buffers have a row for each of them. What becomes of a row depends on nothing in the
-    others, not even whether they are in use: the shapes of all that is computed are always the same.
+    It stands in for a FlatModule whose buffers have a row for each of them. What becomes of a row depends on nothing
+    in the others, not even whether they are in use: the shapes of all that is computed are always the same.
     """
 
     def __init__(self, module: nn.Module, height: int, device: torch.device) -> None:

@@ -33,8 +33,8 @@ BLENDED = ("control", "momentum")  # buffers beside a task that terms read
 class LocalStep:
     """The steps of one task: the solver's terms in the order that Solver states.
 
-    With a Stack those of several tasks at once; `task` is then all of them, its buffers are [height, k], and the losses
-    are [height].
+    With a BatchedModule those of several tasks at once; `task` is then all of them, its buffers are [height, k],
+    and the losses are [height].
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class LocalStep:
         self._labels = [torch.from_numpy(np.unique(y)).to(device) for y in labels] if solver.label_masked else None
 
     def compress(self, row: int | EllipsisType = ...) -> None:
-        """What arrives is the received weights plus the decoded gain on the trained coordinates."""
+        """What arrives is the received weights plus the decoded delta on the trained coordinates."""
         if self._compressor.lossless:
             return
         w, anchor = self.model.weights[row], self._anchor[row]
@@ -120,7 +120,7 @@ class LocalStep:
         return self.model.loss(logits, labels)
 
     def _loss_gradient(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Leaves the masked (SAM) gradient in the body; returns the loss at the unperturbed weights.
+        """Leaves the masked (SAM) gradient in the module; returns the loss at the unperturbed weights.
 
         SAM: the gradient at w + rho g/||g||, one norm over all trained coordinates of the client (FedSAM
         eq. 4; the sign() factor of its eq. 3 is in no later equation), same minibatch for both passes.

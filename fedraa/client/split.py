@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedraa.messages import Vector
 from fedraa.submodels import Cost
-from fedraa.submodels.cost import Meter
+from fedraa.submodels.meter import Meter
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ class Experiment(BaseModel):
     staleness: Component | None = None
     """How that weight falls with staleness: constant, polynomial, hinge, or an own StalenessWeight."""
     server_lr: Positive | None = None
-    """Step length of the server along the mean gain of a round."""
+    """Step length of the server along the mean delta of a round."""
 
     buffer_size: Count | None = None
     """Arrivals per server update of a buffered method."""

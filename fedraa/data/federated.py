@@ -14,7 +14,7 @@ class Federated:
     """A data set dealt to clients.
 
     Client n trains on rows `offsets[n]:offsets[n + 1]` of `x_train`: a slice without a copy, also where the
-    array lies in shared memory. Its test samples are rows `test_order[test_offsets[n]:test_offsets[n + 1]]`
+    array is in shared memory. Its test samples are rows `test_order[test_offsets[n]:test_offsets[n + 1]]`
     of `dataset.x_test`. `dataset` is the original with its training rows in this order.
     """
 

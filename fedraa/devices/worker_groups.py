@@ -1,4 +1,4 @@
-"""Crews: the workers of one kind, which train the clients of one tier of devices."""
+"""Worker groups: the workers of one kind, which train the clients of one tier of devices."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ def parse_group(text: str) -> WorkerGroup:
 
 
 def group_of_clients(groups: Sequence[WorkerGroup], capabilities: object, clients: int) -> Index:
-    """The crew that trains each client, int64 [clients]; ValueError unless there is one crew for every tier."""
+    """The group that trains each client, int64 [clients]; ValueError unless there is one group for every tier."""
     sizes = tier_sizes(capabilities, clients)
     if len(sizes) != len(groups):
         raise ValueError(

@@ -26,7 +26,8 @@ from fedraa.server.storage.store import Share, Store
 from fedraa.server.task_table import Record, TaskTable
 from fedraa.submodels import IndexSet, Traced
 from fedraa.submodels.assignment import Submodel
-from fedraa.submodels.cost import Cost, measure
+from fedraa.submodels.cost import Cost
+from fedraa.submodels.meter import measure
 from fedraa.submodels.policies.policy import RunContext
 
 DEFAULT_ROUNDS = 20

@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
+
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)  # the lazy ones turn into these
 
 
 def reestimate_statistics(module: nn.Module, x: npt.NDArray[np.generic], *, batch: int = 512) -> None:
@@ -16,7 +17,7 @@ def reestimate_statistics(module: nn.Module, x: npt.NDArray[np.generic], *, batc
     each part weighted alike. Modes and momenta are as before afterwards. Without a batch norm this does
     nothing.
     """
-    norms = [norm for norm in module.modules() if isinstance(norm, _BatchNorm) and norm.track_running_stats]
+    norms = [norm for norm in module.modules() if isinstance(norm, NORMS) and norm.track_running_stats]
     if not norms:
         return
     modes = [(part, part.training) for part in module.modules()]

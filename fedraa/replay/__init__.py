@@ -17,7 +17,7 @@ __all__ = ["replay"]
 def replay(directory: Path) -> str:
     """What was checked, in a sentence or two.
 
-    The rules come from config.json, the books (counts, versions, staleness, clients at work, the clock) from
+    The rules come from config.json, the state (counts, versions, staleness, clients at work, the clock) from
     the log itself; neither the data set nor the code that ran is needed. What was measured is believed: the
     time `wall`, losses, accuracies, drift, and arrivals on the wall clock. So is that a callback asked for the end,
     and, of a method whose policy draws submodels from the model itself, which one a client got and what it cost.

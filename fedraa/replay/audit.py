@@ -9,7 +9,7 @@ from fedraa.replay.tasks import Tasks
 
 
 class Audit:
-    """Feeds lines to the books in their order; raises Inconsistent at the first that does not follow."""
+    """Feeds lines to the checker in their order; raises Inconsistent at the first that does not follow."""
 
     def __init__(self, rules: Rules) -> None:
         self.lines = {"dispatch": 0, "commit": 0, "round": 0, "eval": 0, "fault": 0, "checkpoint": 0, "end": 0}
@@ -94,7 +94,7 @@ class Audit:
         self.end = line
 
     def _why(self, line: Line) -> tuple[str, float]:
-        """What ended the run by the books, and when; on the wall clock not before the last event."""
+        """What ended the run by the rules, and when; on the wall clock not before the last event."""
         limits, tasks = self._rules.resolved.limits, self._tasks
         if self._rules.wall:
             t = line.at_least("t", tasks.now)

@@ -1,4 +1,4 @@
-"""The books of the two kinds of server, kept from the log alone: counts, versions, steps, weights."""
+"""What the two kinds of server count, kept from the log alone: counts, versions, steps, weights."""
 
 from collections.abc import Callable
 from typing import Any, Protocol

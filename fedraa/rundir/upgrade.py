@@ -8,7 +8,7 @@ from fedraa.messages import State
 
 
 def upgrade_state(state: State) -> State:
-    """A checkpoint of format 1: counts of coverage lay with the mean, a scheduler saw nothing but its counts."""
+    """A checkpoint of format 1: counts of coverage were kept with the mean, a scheduler saw nothing but its counts."""
     server = state["server"]
     server = _asynchronous(server) if "versions" in server else _rounds(server)
     return state | {"server": server}
@@ -25,8 +25,8 @@ def _asynchronous(server: dict[str, Any]) -> dict[str, Any]:
 
 def _rounds(server: dict[str, Any]) -> dict[str, Any]:
     aggregate, coverage = _split(server["aggregate"])
-    companions = [_companion(companion) for companion in server["companions"]]
-    return server | {"aggregate": aggregate, "coverage": coverage, "companions": [*companions, {}][:2]}
+    auxiliaries = [_auxiliary(state) for state in server["companions"]]
+    return server | {"aggregate": aggregate, "coverage": coverage, "companions": [*auxiliaries, {}][:2]}
 
 
 def _split(mean: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -35,7 +35,7 @@ def _split(mean: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return rest, {"count": mean["count"], "whole": mean.get("whole_count", 0)}
 
 
-def _companion(state: dict[str, Any]) -> dict[str, Any]:
+def _auxiliary(state: dict[str, Any]) -> dict[str, Any]:
     if "gradient" in state:
         gradient, coverage = _split(state["gradient"])
         return state | {"gradient": gradient, "coverage": coverage}

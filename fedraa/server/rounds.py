@@ -17,11 +17,11 @@ from fedraa.submodels.policies.policy import RoundContext, RunContext, SubmodelS
 
 
 class RoundServer:
-    """Each round a cohort trains what `sampler` gives it; then theta steps along the mean gain.
+    """Each round a cohort trains what `sampler` gives it; then theta steps along the mean delta.
 
     With full models, the mean weighted by samples and a step of 1 this is FedAvg (McMahan et al. 2017,
-    Algorithm 1); every other synchronous method changes the drawer, the aggregate, the stepper or what rides
-    along (`auxiliaries`). `held` [clients, d], where given, tells which coordinates a client may report
+    Algorithm 1); every other synchronous method changes the sampler, the aggregator, the optimizer or the
+    auxiliary state. `held` [clients, d], where given, tells which coordinates a client may report
     (HeteroFL's label-aware head).
     """
 

@@ -1,6 +1,6 @@
 """Which part of a model a client trains: width groups of any module, dense cuts, index sets, masks, costs."""
 
-from fedraa.submodels.cost import Cost, measure
+from fedraa.submodels.cost import Cost
 from fedraa.submodels.flat import drop_weights, flatten, load, trainable, twin, view
 from fedraa.submodels.indices import (
     disjoint,
@@ -12,6 +12,7 @@ from fedraa.submodels.indices import (
     window,
 )
 from fedraa.submodels.masks import bernoulli, magnitude, random_parts
+from fedraa.submodels.meter import measure
 from fedraa.submodels.traced import Entry, Group, IndexSet, Traced
 from fedraa.submodels.tracing.trace import trace
 

@@ -16,7 +16,7 @@ BITS = 8  # coordinates per byte of a bitmap
 
 @dataclass(frozen=True, eq=False)
 class Submodel:
-    """A part of the model: its shape and where its buffer lies in the full vector (None: all of it)."""
+    """A part of the model: its shape and where its buffer is in the full vector (None: all of it)."""
 
     widths: tuple[int, ...]
     index: Index | None

@@ -6,17 +6,15 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from torch import nn
 
+from fedraa.submodels.cost import Cost
 from fedraa.submodels.cutting import shrink
 from fedraa.submodels.parametrized import packed, unpack
 from fedraa.submodels.resize import Sizes, shared
-
-if TYPE_CHECKING:
-    from fedraa.submodels.cost import Cost
 
 IndexSet = tuple[np.ndarray, ...]
 """One sorted int64 array of kept units per group, in the order of `Traced.groups`."""
@@ -51,7 +49,7 @@ class Traced:
     """A module with its width groups, as `trace` finds them.
 
     Attributes:
-        module: a private copy of the full module; a run's is hollow, its weights are in flat vectors alone.
+        module: a private copy of the full module; a run's is without weights, which are in flat vectors alone.
         groups: the width groups, in the order in which the parameters run through them.
         uncut: what was left whole, and one sentence why.
         names, shapes, offsets: the flat layout, contiguous float32: trainable parameters in the order of

@@ -18,7 +18,8 @@ from fedraa.callbacks import Callback, EarlyStopping, Event, RunStart
 from fedraa.config.experiment import Experiment
 from fedraa.replay import replay
 from fedraa.rundir.checkpoint import newest_first
-from fedraa.rundir.history import CHECKPOINTS, EVENTS, SUMMARY, History
+from fedraa.rundir.history import History
+from fedraa.rundir.layout import CHECKPOINTS, EVENTS, SUMMARY
 
 pytestmark = pytest.mark.cluster
 

@@ -25,7 +25,7 @@ class System(Stepped):
 
 
 def mean_over_covering(theta: Array, masks: Sequence[Mask], deltas: Sequence[Array]) -> Array:
-    """theta + (1 / Gamma) sum of the gains of those that cover, where Gamma > 0 (rule A)."""
+    """theta + (1 / Gamma) sum of the deltas of those that cover, where Gamma > 0 (rule A)."""
     covered = np.sum(masks, axis=0)
     total = np.sum([delta * mask for delta, mask in zip(deltas, masks, strict=True)], axis=0)
     return np.where(covered > 0, theta + total / np.maximum(covered, 1), theta)
@@ -41,15 +41,15 @@ def labels(run: RunSpec, client: int) -> set[int]:
     return set(run.data.client(client)[1].tolist())
 
 
-def masked_gain(system: System, theta: Array, mask: Mask, client: int, turn: int, **terms: float) -> Array:
+def masked_delta(system: System, theta: Array, mask: Mask, client: int, turn: int, **terms: float) -> Array:
     """m w - m theta [d]."""
     return sgd(theta, minibatches(system.run, client, turn), WIDTHS, lr=LR, mask=mask, **terms) - theta * mask
 
 
-def slice_gain(
+def slice_delta(
     system: System, theta: Array, kept: Sequence[Sequence[int]], client: int, turn: int
 ) -> tuple[Mask, Array]:
-    """Which coordinates the network of the kept units has, and its gain on them, as vectors [d]."""
+    """Which coordinates the network of the kept units has, and its delta on them, as vectors [d]."""
     where, widths = coordinates(kept)
     mask, delta = np.zeros(SIZE, bool), np.zeros(SIZE)
     mask[where] = True
@@ -89,7 +89,7 @@ def test_oap() -> None:
     for turn in range(3):
         part = quarters(theta)
         masks = [part >= 4 - kept for kept in (3, 2, 4, 3, 2)]
-        deltas = [masked_gain(system, theta, masks[n], n, turn, momentum=0.5) for n in range(5)]
+        deltas = [masked_delta(system, theta, masks[n], n, turn, momentum=0.5) for n in range(5)]
         system.round()
         # theta + (w - m theta) is w where m is 1: the mean of the weights themselves
         theta = mean_over_covering(theta, masks, deltas)
@@ -166,7 +166,7 @@ def test_ra_fed(level: str) -> None:
     theta = start(system.run)
     for turn in range(4):
         masks = regions(level, turn, 2, 5)
-        deltas = [masked_gain(system, theta, masks[n], n, turn, momentum=0.5) / -LR for n in range(5)]
+        deltas = [masked_delta(system, theta, masks[n], n, turn, momentum=0.5) / -LR for n in range(5)]
         assert turn != 2 or not np.all(np.any(masks, axis=0))
         system.round()
         theta = mean_over_covering(theta, masks, [-LR * delta for delta in deltas])
@@ -184,7 +184,7 @@ def test_ram_fed(method: str, level: str) -> None:
     theta, u = start(system.run), np.zeros((5, SIZE))
     for turn in range(4):
         masks = regions(level, turn, 2, 5)
-        deltas = [masked_gain(system, theta, masks[n], n, turn, momentum=0.5) / -LR for n in range(5)]
+        deltas = [masked_delta(system, theta, masks[n], n, turn, momentum=0.5) / -LR for n in range(5)]
         remembered = u.mean(axis=0)
         corrected = mean_over_covering(remembered, masks, [deltas[n] - u[n] for n in range(5)])
         u = np.where(masks, deltas, u)
@@ -213,7 +213,7 @@ def test_subdismo() -> None:
             mask = np.arange(SIZE) >= ends
             mask[np.concatenate([split[part] for part in chosen])] = True
             masks.append(mask)
-        deltas = [masked_gain(system, theta, masks[n], n, turn, sam=0.3) for n in range(5)]
+        deltas = [masked_delta(system, theta, masks[n], n, turn, sam=0.3) for n in range(5)]
         system.round()
         theta = mean_over_covering(theta, masks, [0.7 * delta for delta in deltas])
         close(system.server.params, theta)
@@ -225,7 +225,7 @@ def test_bernoulli() -> None:
     theta = start(system.run)
     for turn in range(3):
         masks = [generator(SEED, "bernoulli", turn, n).random(SIZE) < (0.5, 0.2)[n % 2] for n in range(5)]
-        deltas = [masked_gain(system, theta, masks[n], n, turn) for n in range(5)]
+        deltas = [masked_delta(system, theta, masks[n], n, turn) for n in range(5)]
         system.round()
         theta = mean_over_all(theta, masks, deltas)
         close(system.server.params, theta)
@@ -241,7 +241,7 @@ def test_bernoulli_kernels() -> None:
             rng = generator(SEED, "bernoulli", turn, client)
             sizes = ((3, 2), (2, 2))[client % 2]  # ceil(p K) of 6 and of 4
             kept = [sorted(rng.permutation(size)[:count]) for size, count in zip((6, 4), sizes, strict=True)]
-            mask, delta = slice_gain(system, theta, kept, client, turn)
+            mask, delta = slice_delta(system, theta, kept, client, turn)
             masks.append(mask)
             deltas.append(delta)
         system.round()
@@ -260,7 +260,7 @@ def test_shuffled() -> None:
             block_of = generator(SEED, "blocks", count).permutation(SIZE) * count // SIZE
             order = generator(SEED, "cycle", count, turn // count).permutation(count)
             masks.append(block_of == order[turn % count])
-        deltas = [masked_gain(system, theta, masks[n], n, turn) for n in range(5)]
+        deltas = [masked_delta(system, theta, masks[n], n, turn) for n in range(5)]
         system.round()
         theta = mean_over_all(theta, masks, deltas)
         close(system.server.params, theta)
@@ -278,7 +278,7 @@ def test_shuffled_kernels(shuffled: bool) -> None:
         orders = [rng.permutation(2), rng.permutation(2)] if shuffled else [[0, 1], [[0, 1], [1, 0]][cycle]]
         a, b = (order[position] for order in orders)
         kept = range(3 * a, 3 * a + 3), range(2 * b, 2 * b + 2)
-        trained = [slice_gain(system, theta, kept, client, turn) for client in range(5)]
+        trained = [slice_delta(system, theta, kept, client, turn) for client in range(5)]
         system.round()
         theta = mean_over_all(theta, [mask for mask, _ in trained], [delta for _, delta in trained])
         close(system.server.params, theta)

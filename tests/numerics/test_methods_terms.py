@@ -175,15 +175,15 @@ def test_adversary_does_not_feel_the_size_of_its_penalty_through_the_batch_mean(
     close(got, np.concatenate([1 + 0.001 * (back * x).sum(axis=0), 0.025 * back.sum(axis=0)]))
 
 
-GAIN = torch.tensor([0.1, -3.0, 0.0, 2.0, -0.2])
+DELTA = torch.tensor([0.1, -3.0, 0.0, 2.0, -0.2])
 
 
 def test_topk_keeps_the_largest_entries() -> None:
     compressor = COMPRESSOR.make("topk:0.4")
-    assert compressor.apply(GAIN).tolist() == [0, -3, 0, 2, 0]
+    assert compressor.apply(DELTA).tolist() == [0, -3, 0, 2, 0]
     assert compressor.bytes(5) == 2 * (4 + 4)  # number and position
     assert COMPRESSOR.make("topk:0.001").bytes(5) == 8
-    assert COMPRESSOR.make("topk:1").apply(GAIN).tolist() == GAIN.tolist()
+    assert COMPRESSOR.make("topk:1").apply(DELTA).tolist() == DELTA.tolist()
 
 
 def test_8bit_is_within_half_a_level() -> None:
@@ -211,8 +211,8 @@ def test_bad_compressors_are_refused(spec: str) -> None:
 
 
 @pytest.mark.parametrize("mask", [None, MASK])
-def test_the_gain_alone_is_compressed(mask: np.ndarray | None) -> None:
-    """What arrives is the received weights plus the kept entries of the gain, of the covered coordinates."""
+def test_the_delta_alone_is_compressed(mask: np.ndarray | None) -> None:
+    """What arrives is the received weights plus the kept entries of the delta, of the covered coordinates."""
     plain = result({}, mask=mask)
     arrived = result({"compress": "topk:0.25"}, mask=mask)
     covered = np.ones(SIZE, bool) if mask is None else mask

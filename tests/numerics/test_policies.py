@@ -28,7 +28,7 @@ FIRST, SECOND, SIZE = 8, 4, 8 * 3 + 8 + 4 * 8 + 4 + 2 * 4 + 2  # two hidden laye
 MASKED = SIZE - 2  # all but the output bias
 CLIENTS, SEED = 6, 5
 FULL = (FIRST, SECOND)
-Policy = Any  # whatever binds to a scene
+Policy = Any  # whatever binds to a run
 
 
 @pytest.fixture(scope="module")

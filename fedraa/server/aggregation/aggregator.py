@@ -85,8 +85,8 @@ class Aggregator(Stateful, ABC):
     """Takes the deltas of a round one by one, gives what becomes of them, and starts over.
 
     An own one needs `add` and `finish`, `start` for what it keeps, and `memory` to say how much that is. `keeps` names
-    state that outlives a round, `corrects` tells that deltas
-    are corrected by what is remembered of each client. A run works on a copy of its own.
+    state that outlives a round, `corrects` tells that deltas are corrected by what is remembered of each client. A run
+    works on a copy of its own.
     """
 
     keeps: ClassVar[str] = ""

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from fedraa.cli.display import quantity, words
+from fedraa.cli.display import words
 from fedraa.cli.main import main
 from fedraa.methods.catalog import METHODS
+from fedraa.units import quantity
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from ray import autoscaler
 
 from actors.cluster.metrics import NAMES
 
-ACTORS = Path(__file__).parents[2] / "actors"
+ACTORS = Path(__file__).parents[3] / "actors"
 
 
 def test_the_launcher_takes_the_cluster() -> None:

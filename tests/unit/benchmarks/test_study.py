@@ -174,7 +174,7 @@ execute(SMALL, Path({out!r}), 1, lambda run, left: None)
 @pytest.mark.slow
 def test_a_killed_study_goes_on_without_repeating_what_has_finished(tmp_path: Path):
     first, second, third = (seeded(cell, 0, tmp_path).out for cell in GRID)
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     process = subprocess.Popen([sys.executable, "-c", KILLED.format(out=str(tmp_path))], cwd=root)
     deadline = time.monotonic() + 120
     while not (second / EVALS).exists() or len((second / EVALS).read_text().splitlines()) < 5:

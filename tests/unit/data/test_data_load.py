@@ -14,7 +14,7 @@ from fedraa.data import DATASETS, load_dataset
 from fedraa.data.dataset import standardise
 from fedraa.data.vision import import_torchvision
 
-REAL = Path(__file__).parents[3] / "shared" / "data"
+REAL = Path(__file__).parents[4] / "shared" / "data"
 
 
 def arrays(**change):

@@ -1,0 +1,122 @@
+"""What training a cut costs, measured on the cut itself."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count, shape_wrapper
+
+from fedraa.submodels.cost import Cost
+from fedraa.submodels.flat import trainable
+from fedraa.submodels.traced import IndexSet, Traced
+from fedraa.submodels.tracing.recorder import tensors
+
+_BYTES = 4  # of one float32
+
+
+def measure(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tensor) -> Cost:
+    """The cost of a cut, by its index set or widths alone; `example` is a batch `[b, ...]`, b >= 2.
+
+    One real step is taken for each shape of a module and batch, and remembered with `traced`.
+    """
+    shape = tuple(w if isinstance(w, int) else len(w) for w in widths)
+    key = (shape, tuple(example.shape))
+    if key not in traced.costs:
+        traced.costs[key] = _measure(traced.skeleton(shape), example)
+    return traced.costs[key]
+
+
+def _measure(module: nn.Module, example: Tensor) -> Cost:
+    module.train()
+    params = sum(p.numel() for p in trainable(module))
+    with torch.random.fork_rng(), Meter() as meter:  # SGD's own step is in place: it adds to neither
+        torch.autograd.backward([_loss(module, example)])
+    still = sum(x.numel() * x.element_size() for x in (*module.parameters(), *module.buffers()))
+    return Cost(params=params, bytes=_BYTES * params, flops=meter.flops / len(example), memory=still + meter.peak)
+
+
+def _convolution_backward(
+    grad_out: Sequence[int],
+    x: Sequence[int],
+    weight: Sequence[int],
+    bias: object,
+    stride: object,
+    padding: object,
+    dilation: object,
+    transposed: bool,
+    output_padding: object,
+    groups: int,
+    output_mask: Sequence[bool],
+    out_shape: object,
+) -> int:
+    """FLOPs of a convolution's gradients. Torch's own formula takes grouped weights' gradients for dense ones."""
+    return 2 * math.prod(x if transposed else grad_out) * math.prod(weight[1:]) * sum(output_mask[:2])
+
+
+def _attention(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: object, **__: object) -> int:
+    return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]  # torch leaves both untyped
+
+
+def _attention_backward(
+    grad_out: Sequence[int], query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: object, **__: object
+) -> int:
+    return int(sdpa_backward_flop_count(grad_out, query, key, value))  # type: ignore[no-untyped-call]  # likewise
+
+
+# Torch counts no attention on a CPU at all.
+_OURS = {
+    torch.ops.aten.convolution_backward: _convolution_backward,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+}
+_FORMULAS = flop_registry | {
+    operator: shape_wrapper(formula)  # type: ignore[no-untyped-call]  # likewise
+    for operator, formula in _OURS.items()
+}
+
+
+def _loss(module: nn.Module, example: Tensor) -> Tensor:
+    out = [x.float().sum() for x in tensors(module(example)) if x.requires_grad]
+    return torch.stack(out).sum()
+
+
+class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While active: counts the floating-point operations, and the bytes of all storages made, while they live.
+
+    torch's FlopCounterMode with `flop_registry`, less an import of torch._dynamo that takes a second.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flops = self.peak = 0
+        self._now = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing compiles a cost measurement; to skip it, dynamo would be imported
+
+    def __torch_dispatch__(
+        self, func: Any, types: Iterable[type], args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        given = {x.untyped_storage().data_ptr() for x in tensors((args, kwargs))}
+        out = func(*args, **kwargs)
+        if (formula := _FORMULAS.get(func.overloadpacket)) is not None:
+            self.flops += formula(*args, **kwargs, out_val=out)
+        for x in tensors(out):
+            storage = x.untyped_storage()
+            if storage.data_ptr() not in given:
+                given.add(storage.data_ptr())
+                self._now += storage.nbytes()
+                weakref.finalize(storage, self._free, storage.nbytes())
+        self.peak = max(self.peak, self._now)
+        return out
+
+    def _free(self, size: int) -> None:
+        self._now -= size
