@@ -1,0 +1,103 @@
+"""Rules of attention, and of recurrent layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedraa.submodels.tracing.product_rules import arguments_of, product
+from fedraa.submodels.tracing.recorder import Recorder, tensors
+
+
+def attention(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Whole heads: the products over a head's width tie it together."""
+    query, key, value, mask = arguments_of(args, kwargs, "query", "key", "value", "attn_mask")
+    keys, values = r.labels(key), r.labels(value)
+    if kwargs.get("enable_gqa"):  # several heads of queries for one of keys and values
+        keys, values = (x.repeat_interleave(query.size(-3) // x.size(-3), -3) for x in (keys, values))
+    scores = product(r, r.labels(query), keys.transpose(-1, -2))
+    if mask is not None:
+        scores = r.ties.merge(scores, r.labels(mask))
+    r.put(out, product(r, scores, values).expand(out.shape))
+
+
+def multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """`nn.MultiheadAttention`: one unit per head, through queries, keys, values and the output projection."""
+    query, key, value, _, heads, weight, bias, bias_k, bias_v, zero = args[:10]
+    mask = kwargs.get("attn_mask")
+    per_head = mask is not None and mask.dim() > 2
+    if r.name(weight) is None or bias_k is not None or bias_v is not None or zero or per_head:
+        r.give_up(name, out, args, kwargs)
+        return
+    out_weight, out_bias = args[11:13]
+    for x in (query, key, value):
+        labels = r.labels(x)
+        inner = r.ties.span(labels, range(labels.dim() - 1), "attention reads them at every position")
+        r.bind(weight, 1, inner.reshape(-1))
+    units = r.make(weight, 0)
+    r.bind(bias, 0, units)
+    split = units.view(3, heads, -1)
+    r.ties.tie(split, split[:1, :, :1])
+    r.bind(out_weight, 1, split[2].reshape(-1))
+    made = r.make(out_weight, 0)
+    r.bind(out_bias, 0, made)
+    result, weights = out
+    r.put(result, made.expand(result.shape))
+    if weights is not None:
+        r.hide(weights, units, "the weights of its attention are used")
+
+
+def recurrent(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Layers of one width, each in one or two directions: a unit is a row in every gate, and has a state."""
+    x, state, weights, biased, layers, _, _, two, *_ = args
+    heads = 2 if two else 1
+    if not isinstance(weights, list) or len(weights) != (4 if biased else 2) * layers * heads:
+        r.give_up(name, out, args, kwargs)  # packed sequences, or projections
+        return
+    each = len(weights) // (layers * heads)
+    read, units = r.labels(x), list[Tensor]()
+    for layer in range(layers):
+        for head in range(heads):
+            at = (layer * heads + head) * each
+            units.append(_gates(r, read, weights[at : at + each]))
+            r.ties.tie(units[-1], units[0])
+        read = torch.cat(units[-heads:])
+    _begin(r, units[0], state)
+    sequence, *last = out
+    r.put(sequence, read.expand(sequence.shape))
+    for y in last:
+        r.put(y, units[0].expand(y.shape))
+
+
+def cell(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    x, state, *weights = args
+    units = _gates(r, r.labels(x), [w for w in weights if w is not None])
+    _begin(r, units, state)
+    for y in tensors(out):
+        r.put(y, units.expand(y.shape))
+
+
+def _gates(r: Recorder, read: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """The units that one layer makes in one direction: a row in each of its gates."""
+    inner = r.ties.span(read, range(read.dim() - 1), "a recurrent layer reads them at every position").reshape(-1)
+    into, back, *biases = weights
+    r.bind(into, 1, inner)
+    rows = r.make(into, 0)
+    gates = rows.view(-1, back.size(1))
+    r.ties.tie(gates, gates[:1])
+    r.bind(back, 0, rows)
+    r.bind(back, 1, gates[0])
+    for bias in biases:
+        r.bind(bias, 0, rows)
+    return gates[0]
+
+
+def _begin(r: Recorder, units: Tensor, state: Any) -> None:
+    """A recurrent layer starts from states of its units, from zeros, or, if they are other numbers, stays whole."""
+    for x in tensors(state):
+        labels = r.labels(x)
+        if labels.any() or x.any():
+            r.ties.tie(labels, units)

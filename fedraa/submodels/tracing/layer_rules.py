@@ -1,0 +1,121 @@
+"""Rules of layers with parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from fedraa.submodels.tracing.product_rules import arguments_of, product
+from fedraa.submodels.tracing.recorder import Recorder
+
+
+def linear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    x, weight, bias = arguments_of(args, kwargs, "input", "weight", "bias")
+    labels = r.labels(x)
+    if r.name(weight) is None and weight.dim() == 2:
+        made = product(r, labels, r.labels(weight).T)
+        r.put(out, (made if bias is None else r.ties.merge(made, r.labels(bias))).expand(out.shape))
+        return
+    inner = r.ties.span(labels, range(labels.dim() - 1), "a linear layer reads them at every position")
+    r.bind(weight, 1, inner.reshape(-1))
+    units = r.make(weight, 0)
+    r.bind(bias, 0, units)
+    r.put(out, units.expand(out.shape))
+
+
+def convolution(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    x, weight, bias, _, _, _, groups = arguments_of(
+        args, kwargs, "input", "weight", "bias", "stride", "padding", "dilation", "groups"
+    )
+    groups = groups or 1
+    channels = _channels(r, x, weight.dim() - 2)
+    units = r.make(weight, 0)
+    if groups == 1:
+        r.bind(weight, 1, channels)
+    else:
+        per_in, per_out = len(channels) // groups, len(units) // groups
+        ins, outs = channels.view(groups, per_in), units.view(groups, per_out)
+        if groups >= per_in:  # cut whole groups: depthwise is the case of one channel each
+            r.grouped.add(r.name(weight) or "")
+            r.ties.tie(ins, ins[:, :1])
+            r.ties.tie(outs, ins[:, :1])
+        else:  # cut every group alike
+            r.ties.tie(ins, ins[:1])
+            r.ties.tie(outs, outs[:1])
+            r.bind(weight, 1, ins[0])
+    r.bind(bias, 0, units)
+    r.put(out, units.view(-1, *[1] * (weight.dim() - 2)).expand(out.shape))
+
+
+def transposed(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    x, weight, bias, _, _, _, groups = arguments_of(
+        args, kwargs, "input", "weight", "bias", "stride", "padding", "output_padding", "groups"
+    )
+    if (groups or 1) != 1:
+        r.give_up(name, out, args, kwargs)
+        return
+    r.bind(weight, 0, _channels(r, x, weight.dim() - 2))
+    units = r.make(weight, 1)
+    r.bind(bias, 0, units)
+    r.put(out, units.view(-1, *[1] * (weight.dim() - 2)).expand(out.shape))
+
+
+def _channels(r: Recorder, x: Tensor, space: int) -> Tensor:
+    labels = r.labels(x)
+    at = labels.dim() - space - 1
+    dims = [d for d in range(labels.dim()) if d != at]
+    return r.ties.span(labels, dims, "a convolution reads them at every position").reshape(-1)
+
+
+def batch_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    x, mean, var, weight, bias, own = arguments_of(
+        args, kwargs, "input", "running_mean", "running_var", "weight", "bias", "use_input_stats"
+    )
+    if kwargs.get("training", own):
+        r.estimated.update(known for tensor in (mean, var) if (known := r.name(tensor)))
+    labels = r.labels(x)
+    dims = [d for d in range(labels.dim()) if d != 1]
+    channels = r.ties.span(labels, dims, f"`{name}` takes its statistics over all of them").reshape(-1)
+    for tensor in (mean, var, weight, bias):
+        r.bind(tensor, 0, channels)
+    r.put(out, labels)
+
+
+def group_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Exact in whole normalisation groups: those that stay keep their own statistics."""
+    x, groups, weight, bias = arguments_of(args, kwargs, "input", "num_groups", "weight", "bias")
+    labels = r.labels(x)
+    dims = [d for d in range(labels.dim()) if d != 1]
+    channels = r.ties.span(labels, dims, "GroupNorm takes its statistics over all of them").reshape(-1)
+    r.ties.span(channels.view(groups, -1), [1], "GroupNorm takes its statistics over all of them")
+    for tensor in (weight, bias):
+        r.bind(tensor, 0, channels)
+    r.put(out, labels)
+
+
+def layer_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    x, shape = arguments_of(args, kwargs, "input", "normalized_shape")
+    labels = r.labels(x)
+    last = range(labels.dim() - len(shape), labels.dim())
+    r.ties.span(labels, last, "LayerNorm takes its statistics over all of them")
+    r.put(out, labels)
+
+
+def embedding(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    _, weight = arguments_of(args, kwargs, "input", "weight")
+    r.put(out, r.make(weight, 1).expand(out.shape))
+
+
+def prelu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    x, weight = arguments_of(args, kwargs, "input", "weight")
+    labels = r.labels(x)
+    if weight.numel() > 1:
+        r.bind(weight, 0, _channels(r, x, labels.dim() - 2))
+    r.put(out, labels)
+
+
+def glu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    x, dim = arguments_of(args, kwargs, "input", "dim")
+    value, gate = r.labels(x).chunk(2, -1 if dim is None else dim)
+    r.put(out, r.ties.merge(value, gate))

@@ -1,0 +1,138 @@
+"""Rules of products of tensors, and of sums into positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedraa.submodels.tracing.labels import varies
+from fedraa.submodels.tracing.recorder import Recorder
+
+
+def product(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
+    """Labels of `left @ right`, for labels `[..., i, c]` and `[..., c, k]` of two activations."""
+    reason = "a matrix product runs over all of them"
+    left = r.ties.span(left, [left.dim() - 1], reason)
+    return r.ties.merge(left, r.ties.span(right, [right.dim() - 2], reason))
+
+
+def matmul(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    left, right = args if name != "rmatmul" else args[::-1]
+    if right.dim() < 2 or (left.dim() < 2 and not (r.name(right) and right.dim() == 2)):
+        r.give_up(name, out, args, kwargs)
+    else:
+        r.put(out, _times(r, left, right).expand(out.shape))
+
+
+def _times(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
+    """Labels of `left @ right`, where `right` may be a layer's matrix."""
+    if r.name(right) is None or right.dim() != 2:
+        return product(r, r.labels(left), r.labels(right))
+    labels = r.labels(left)
+    inner = r.ties.span(labels, range(labels.dim() - 1), "a matrix product reads them at every position")
+    r.bind(right, 0, inner.reshape(-1))
+    return r.make(right, 1)
+
+
+def addmm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    matrices = ("mat1", "mat2") if name == "addmm" else ("batch1", "batch2")
+    added, left, right = arguments_of(args, kwargs, "input", *matrices)
+    made = _times(r, left, right)
+    if r.name(added) and added.dim() == 1 and made.dim() == 1:
+        r.bind(added, 0, made)
+    else:
+        made = r.ties.merge(r.labels(added), made)
+    r.put(out, made.expand(out.shape))
+
+
+def einsum(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Letters that are not in the result are summed over; a layer's weight makes or reads units along one letter."""
+    equation, *operands = args
+    operands = list(operands[0]) if isinstance(operands[0], (list, tuple)) else operands
+    if not isinstance(equation, str) or "." in equation or "->" not in equation:
+        r.give_up(name, out, args, kwargs)
+        return
+    ins, _, outs = equation.replace(" ", "").partition("->")
+    terms = list(zip(ins.split(","), operands, strict=True))
+    named = [i for i, (_, x) in enumerate(terms) if r.name(x)]
+    if len(terms) == 2 and len(named) == 1:
+        (weights, weight), (letters, x) = terms[named[0]], terms[1 - named[0]]
+        shared = set(weights) & set(letters)
+        new = [c for c in weights if c in outs and c not in letters]
+        if new and not shared & set(outs) and len(shared) + len(new) == len(weights):
+            r.put(out, _einsum_layer(r, weights, weight, letters, r.labels(x), new[0], outs).expand(out.shape))
+            return
+    labels = torch.zeros((1,) * len(outs), dtype=torch.int64)
+    for letters, x in terms:
+        if len(set(letters)) < len(letters):
+            r.give_up(name, out, args, kwargs)
+            return
+        summed = [d for d, c in enumerate(letters) if c not in outs]
+        small = r.ties.span(r.labels(x), summed, "`einsum` sums over all of them")
+        labels = r.ties.merge(labels, _ordered(small, letters, outs))
+    r.put(out, labels.expand(out.shape))
+
+
+def _einsum_layer(
+    r: Recorder, weights: str, weight: Tensor, letters: str, labels: Tensor, new: str, outs: str
+) -> Tensor:
+    """Labels of an activation times a weight: read along the first cut letter that is summed, made along `new`."""
+    summed = [c for c in weights if c in letters]
+    cut = next((c for c in summed if varies(labels, letters.index(c))), summed[0]) if summed else None
+    others = [d for d, c in enumerate(letters) if c != cut]
+    inner = r.ties.span(labels, others, "`einsum` reads them at every position").reshape(-1)
+    if cut is not None:
+        r.bind(weight, weights.index(cut), inner)
+    return r.make(weight, weights.index(new)).view([-1 if c == new else 1 for c in outs])
+
+
+def _ordered(labels: Tensor, letters: str, outs: str) -> Tensor:
+    """The dimensions `letters` of labels in the order of `outs`; the others are of size 1."""
+    kept = [c for c in outs if c in letters]
+    gone = [d for d, c in enumerate(letters) if c not in outs]
+    moved = labels.permute([letters.index(c) for c in kept] + gone).flatten(len(kept)) if gone else labels
+    moved = moved.squeeze(-1) if gone else moved.permute([letters.index(c) for c in kept])
+    for d, c in enumerate(outs):
+        moved = moved if c in letters else moved.unsqueeze(d)
+    return moved
+
+
+def scatter(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Adds or writes slices at other positions of one dimension."""
+    x, dim, _, source = arguments_of(args, kwargs, "input", "dim", "index", "src" if "scatter" in name else "source")
+    labels = r.ties.span(r.labels(x), [dim], "some of them are picked by position")
+    if isinstance(source, Tensor):
+        added = r.ties.span(r.labels(source), [dim], "some of them are picked by position")
+        if any(
+            varies(y, d) and y.size(d) != z.size(d)
+            for y, z in ((labels, added), (added, labels))
+            for d in range(y.dim())
+        ):
+            r.give_up(name, out, args, kwargs)
+            return
+        labels = r.ties.merge(*(_thin(y) for y in (labels, added)))
+    r.put(out, labels.expand(out.shape))
+
+
+def gather(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    x, dim = arguments_of(args, kwargs, "input", "dim")
+    labels = r.ties.span(r.labels(x), [dim], "some of them are picked by position")
+    if any(varies(labels, d) and labels.size(d) != out.size(d) for d in range(labels.dim())):
+        r.give_up(name, out, args, kwargs)
+        return
+    r.put(out, _thin(labels).expand(out.shape))
+
+
+def _thin(labels: Tensor) -> Tensor:
+    """Labels with size 1 along every dimension along which they only repeat."""
+    for d in range(labels.dim()):
+        if not varies(labels, d):
+            labels = labels.narrow(d, 0, 1)
+    return labels
+
+
+def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any], *names: str) -> tuple[Any, ...]:
+    values = (*args, *[None] * len(names))[: len(names)]
+    return tuple(kwargs.get(name, value) for name, value in zip(names, values, strict=True))
