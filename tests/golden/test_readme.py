@@ -56,7 +56,7 @@ def run(line: str) -> None:
         if "--address" in arguments:  # tests/cluster/test_real_cluster.py runs it, on a cluster
             assert _parse(arguments)
             return
-        if arguments[0] == "resume" and len(arguments) == 2:  # as if killed: it has not ended
+        if arguments[0] == "resume" and len(arguments) == 2:  # as after a kill: one that has ended is at its end
             Path(arguments[1], "summary.json").unlink()
         assert main(arguments) == 0, line
 

@@ -255,9 +255,3 @@ def tensors(value: object) -> Iterator[Tensor]:
 def _alike(buffer: Tensor) -> tuple[bool, ...]:
     """Along which dimensions all slices of a buffer are the same."""
     return tuple(size == 0 or bool((buffer == buffer.narrow(dim, 0, 1)).all()) for dim, size in enumerate(buffer.shape))
-
-
-def arguments(args: tuple[Any, ...], kwargs: dict[str, Any], *names: str) -> tuple[Any, ...]:
-    """The values of these arguments, the first of a function's; None for those not given."""
-    values = (*args, *[None] * len(names))[: len(names)]
-    return tuple(kwargs.get(name, value) for name, value in zip(names, values, strict=True))

@@ -1,4 +1,4 @@
-"""Rules of recurrent layers: a unit is a row in every gate, and has a state."""
+"""Rules of attention, and of recurrent layers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,46 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedraa.submodels.tracing.product_rules import arguments_of, product
 from fedraa.submodels.tracing.recorder import Recorder, tensors
+
+
+def attention(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Whole heads: the products over a head's width tie it together."""
+    query, key, value, mask = arguments_of(args, kwargs, "query", "key", "value", "attn_mask")
+    keys, values = r.labels(key), r.labels(value)
+    if kwargs.get("enable_gqa"):  # several heads of queries for one of keys and values
+        keys, values = (x.repeat_interleave(query.size(-3) // x.size(-3), -3) for x in (keys, values))
+    scores = product(r, r.labels(query), keys.transpose(-1, -2))
+    if mask is not None:
+        scores = r.ties.merge(scores, r.labels(mask))
+    r.put(out, product(r, scores, values).expand(out.shape))
+
+
+def multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """`nn.MultiheadAttention`: one unit per head, through queries, keys, values and the output projection."""
+    query, key, value, _, heads, weight, bias, bias_k, bias_v, zero = args[:10]
+    mask = kwargs.get("attn_mask")
+    per_head = mask is not None and mask.dim() > 2
+    if r.name(weight) is None or bias_k is not None or bias_v is not None or zero or per_head:
+        r.give_up(name, out, args, kwargs)
+        return
+    out_weight, out_bias = args[11:13]
+    for x in (query, key, value):
+        labels = r.labels(x)
+        inner = r.ties.span(labels, range(labels.dim() - 1), "attention reads them at every position")
+        r.bind(weight, 1, inner.reshape(-1))
+    units = r.make(weight, 0)
+    r.bind(bias, 0, units)
+    split = units.view(3, heads, -1)
+    r.ties.tie(split, split[:1, :, :1])
+    r.bind(out_weight, 1, split[2].reshape(-1))
+    made = r.make(out_weight, 0)
+    r.bind(out_bias, 0, made)
+    result, weights = out
+    r.put(result, made.expand(result.shape))
+    if weights is not None:
+        r.hide(weights, units, "the weights of its attention are used")
 
 
 def recurrent(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

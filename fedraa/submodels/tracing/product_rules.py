@@ -1,4 +1,4 @@
-"""Rules of products: matrices, einsum, attention."""
+"""Rules of products of tensors, and of sums into positions."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from fedraa.submodels.tracing.labels import varies
-from fedraa.submodels.tracing.recorder import Recorder, arguments
+from fedraa.submodels.tracing.recorder import Recorder
 
 
-def matrix_product(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
+def product(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
     """Labels of `left @ right`, for labels `[..., i, c]` and `[..., c, k]` of two activations."""
     reason = "a matrix product runs over all of them"
     left = r.ties.span(left, [left.dim() - 1], reason)
@@ -29,7 +29,7 @@ def matmul(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
 def _times(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
     """Labels of `left @ right`, where `right` may be a layer's matrix."""
     if r.name(right) is None or right.dim() != 2:
-        return matrix_product(r, r.labels(left), r.labels(right))
+        return product(r, r.labels(left), r.labels(right))
     labels = r.labels(left)
     inner = r.ties.span(labels, range(labels.dim() - 1), "a matrix product reads them at every position")
     r.bind(right, 0, inner.reshape(-1))
@@ -38,13 +38,13 @@ def _times(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
 
 def addmm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     matrices = ("mat1", "mat2") if name == "addmm" else ("batch1", "batch2")
-    added, left, right = arguments(args, kwargs, "input", *matrices)
-    product = _times(r, left, right)
-    if r.name(added) and added.dim() == 1 and product.dim() == 1:
-        r.bind(added, 0, product)
+    added, left, right = arguments_of(args, kwargs, "input", *matrices)
+    made = _times(r, left, right)
+    if r.name(added) and added.dim() == 1 and made.dim() == 1:
+        r.bind(added, 0, made)
     else:
-        product = r.ties.merge(r.labels(added), product)
-    r.put(out, product.expand(out.shape))
+        made = r.ties.merge(r.labels(added), made)
+    r.put(out, made.expand(out.shape))
 
 
 def einsum(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -99,39 +99,40 @@ def _ordered(labels: Tensor, letters: str, outs: str) -> Tensor:
     return moved
 
 
-def attention(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Whole heads: the products over a head's width tie it together."""
-    query, key, value, mask = arguments(args, kwargs, "query", "key", "value", "attn_mask")
-    keys, values = r.labels(key), r.labels(value)
-    if kwargs.get("enable_gqa"):  # several heads of queries for one of keys and values
-        keys, values = (x.repeat_interleave(query.size(-3) // x.size(-3), -3) for x in (keys, values))
-    scores = matrix_product(r, r.labels(query), keys.transpose(-1, -2))
-    if mask is not None:
-        scores = r.ties.merge(scores, r.labels(mask))
-    r.put(out, matrix_product(r, scores, values).expand(out.shape))
+def scatter(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Adds or writes slices at other positions of one dimension."""
+    x, dim, _, source = arguments_of(args, kwargs, "input", "dim", "index", "src" if "scatter" in name else "source")
+    labels = r.ties.span(r.labels(x), [dim], "some of them are picked by position")
+    if isinstance(source, Tensor):
+        added = r.ties.span(r.labels(source), [dim], "some of them are picked by position")
+        if any(
+            varies(y, d) and y.size(d) != z.size(d)
+            for y, z in ((labels, added), (added, labels))
+            for d in range(y.dim())
+        ):
+            r.give_up(name, out, args, kwargs)
+            return
+        labels = r.ties.merge(*(_thin(y) for y in (labels, added)))
+    r.put(out, labels.expand(out.shape))
 
 
-def multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """`nn.MultiheadAttention`: one unit per head, through queries, keys, values and the output projection."""
-    query, key, value, _, heads, weight, bias, bias_k, bias_v, zero = args[:10]
-    mask = kwargs.get("attn_mask")
-    per_head = mask is not None and mask.dim() > 2
-    if r.name(weight) is None or bias_k is not None or bias_v is not None or zero or per_head:
+def gather(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    x, dim = arguments_of(args, kwargs, "input", "dim")
+    labels = r.ties.span(r.labels(x), [dim], "some of them are picked by position")
+    if any(varies(labels, d) and labels.size(d) != out.size(d) for d in range(labels.dim())):
         r.give_up(name, out, args, kwargs)
         return
-    out_weight, out_bias = args[11:13]
-    for x in (query, key, value):
-        labels = r.labels(x)
-        inner = r.ties.span(labels, range(labels.dim() - 1), "attention reads them at every position")
-        r.bind(weight, 1, inner.reshape(-1))
-    units = r.make(weight, 0)
-    r.bind(bias, 0, units)
-    split = units.view(3, heads, -1)
-    r.ties.tie(split, split[:1, :, :1])
-    r.bind(out_weight, 1, split[2].reshape(-1))
-    made = r.make(out_weight, 0)
-    r.bind(out_bias, 0, made)
-    result, weights = out
-    r.put(result, made.expand(result.shape))
-    if weights is not None:
-        r.hide(weights, units, "the weights of its attention are used")
+    r.put(out, _thin(labels).expand(out.shape))
+
+
+def _thin(labels: Tensor) -> Tensor:
+    """Labels with size 1 along every dimension along which they only repeat."""
+    for d in range(labels.dim()):
+        if not varies(labels, d):
+            labels = labels.narrow(d, 0, 1)
+    return labels
+
+
+def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any], *names: str) -> tuple[Any, ...]:
+    values = (*args, *[None] * len(names))[: len(names)]
+    return tuple(kwargs.get(name, value) for name, value in zip(names, values, strict=True))

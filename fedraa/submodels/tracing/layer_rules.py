@@ -1,4 +1,4 @@
-"""Rules of layers: what reads units, makes units, or scales each of them."""
+"""Rules of layers with parameters."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any
 
 from torch import Tensor
 
-from fedraa.submodels.tracing.products import matrix_product
-from fedraa.submodels.tracing.recorder import Recorder, arguments
+from fedraa.submodels.tracing.product_rules import arguments_of, product
+from fedraa.submodels.tracing.recorder import Recorder
 
 
 def linear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    x, weight, bias = arguments(args, kwargs, "input", "weight", "bias")
+    x, weight, bias = arguments_of(args, kwargs, "input", "weight", "bias")
     labels = r.labels(x)
     if r.name(weight) is None and weight.dim() == 2:
-        product = matrix_product(r, labels, r.labels(weight).T)
-        r.put(out, (product if bias is None else r.ties.merge(product, r.labels(bias))).expand(out.shape))
+        made = product(r, labels, r.labels(weight).T)
+        r.put(out, (made if bias is None else r.ties.merge(made, r.labels(bias))).expand(out.shape))
         return
     inner = r.ties.span(labels, range(labels.dim() - 1), "a linear layer reads them at every position")
     r.bind(weight, 1, inner.reshape(-1))
@@ -25,7 +25,7 @@ def linear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
 
 
 def convolution(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    x, weight, bias, _, _, _, groups = arguments(
+    x, weight, bias, _, _, _, groups = arguments_of(
         args, kwargs, "input", "weight", "bias", "stride", "padding", "dilation", "groups"
     )
     groups = groups or 1
@@ -49,7 +49,7 @@ def convolution(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def transposed(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    x, weight, bias, _, _, _, groups = arguments(
+    x, weight, bias, _, _, _, groups = arguments_of(
         args, kwargs, "input", "weight", "bias", "stride", "padding", "output_padding", "groups"
     )
     if (groups or 1) != 1:
@@ -69,7 +69,7 @@ def _channels(r: Recorder, x: Tensor, space: int) -> Tensor:
 
 
 def batch_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    x, mean, var, weight, bias, own = arguments(
+    x, mean, var, weight, bias, own = arguments_of(
         args, kwargs, "input", "running_mean", "running_var", "weight", "bias", "use_input_stats"
     )
     if kwargs.get("training", own):
@@ -84,7 +84,7 @@ def batch_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
 
 def group_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Exact in whole normalisation groups: those that stay keep their own statistics."""
-    x, groups, weight, bias = arguments(args, kwargs, "input", "num_groups", "weight", "bias")
+    x, groups, weight, bias = arguments_of(args, kwargs, "input", "num_groups", "weight", "bias")
     labels = r.labels(x)
     dims = [d for d in range(labels.dim()) if d != 1]
     channels = r.ties.span(labels, dims, "GroupNorm takes its statistics over all of them").reshape(-1)
@@ -95,7 +95,7 @@ def group_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
 
 
 def layer_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    x, shape = arguments(args, kwargs, "input", "normalized_shape")
+    x, shape = arguments_of(args, kwargs, "input", "normalized_shape")
     labels = r.labels(x)
     last = range(labels.dim() - len(shape), labels.dim())
     r.ties.span(labels, last, "LayerNorm takes its statistics over all of them")
@@ -103,12 +103,12 @@ def layer_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
 
 
 def embedding(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    _, weight = arguments(args, kwargs, "input", "weight")
+    _, weight = arguments_of(args, kwargs, "input", "weight")
     r.put(out, r.make(weight, 1).expand(out.shape))
 
 
 def prelu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    x, weight = arguments(args, kwargs, "input", "weight")
+    x, weight = arguments_of(args, kwargs, "input", "weight")
     labels = r.labels(x)
     if weight.numel() > 1:
         r.bind(weight, 0, _channels(r, x, labels.dim() - 2))
@@ -116,6 +116,6 @@ def prelu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[
 
 
 def glu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    x, dim = arguments(args, kwargs, "input", "dim")
+    x, dim = arguments_of(args, kwargs, "input", "dim")
     value, gate = r.labels(x).chunk(2, -1 if dim is None else dim)
     r.put(out, r.ties.merge(value, gate))
