@@ -1,0 +1,51 @@
+"""CONTRIBUTING.md is true: its parts run as they are printed, its walk-through is what the files have."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fedraa.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "CONTRIBUTING.md").read_text()
+PARTS = next(iter(re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)))
+RUNS = [
+    "--method fed-raa --updates 6 --scheduler {0}:LowestLoss --staleness {0}:slow --partition {0}:ByParity "
+    "--metrics {0}:Top3 --callbacks {0}:Enough",
+    "--method fedasync --updates 6 --async-rule {0}:LessOfTheFirst --compress {0}:Half",
+    "--method fedavg --rounds 2 --aggregator {0}:Median --server-optimizer {0}:SignStep --local-terms {0}:Lasso "
+    "--participation {0}:Odd",
+    "--method fedavg --rounds 2 --submodel {0}:FirstHalf",
+]
+SMALL = "--engine local --clients 4 --hidden 8 --local-steps 1"
+MODULE = "contributing_ext"
+
+
+@pytest.mark.parametrize("flags", RUNS)
+def test_the_parts_run(flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / f"{MODULE}.py").write_text(PARTS)
+    monkeypatch.syspath_prepend(tmp_path)
+    command = ["run", *flags.format(MODULE).split(), *SMALL.split(), "--out", str(tmp_path / "run")]
+    assert main(command) == 0
+    assert main(["replay", str(tmp_path / "run")]) == 0
+
+
+def test_every_part_is_run() -> None:
+    made = set(re.findall(r"^(?:class|def) (\w+)", PARTS, re.MULTILINE))
+    assert made == set(re.findall(r":(\w+)", " ".join(RUNS)))
+
+
+def test_files_that_are_named_are_there() -> None:
+    named = re.findall(r"`((?:fedraa|schedulers|tests|docs|benchmarks)/[\w/.]+\.\w+)`", TEXT)
+    assert len(named) > 20
+    assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+def test_the_walk_through_is_what_the_files_have() -> None:
+    files = ("fedraa/server/optimizers.py", "fedraa/methods/catalog.py", "tests/numerics/test_methods_full.py")
+    written = "\n".join((ROOT / name).read_text() for name in (*files, "tests/numerics/test_reductions.py"))
+    blocks = re.findall(r"```diff\n(.*?)```", TEXT, re.DOTALL)
+    assert len(blocks) == 5
+    for block in blocks:
+        assert re.sub(r"^\+", "", block, flags=re.MULTILINE) in written
