@@ -1,9 +1,9 @@
 """For tests of your own parts: do they keep the promises that runs are built on?
 
-    import fedraa as fl
+import fedraa as fl
 
-    def test_my_scheduler():
-        fl.testing.check(LowestLoss())
+def test_my_scheduler():
+    fl.testing.check(LowestLoss())
 """
 
 from fedraa.testing.kit import check as _look

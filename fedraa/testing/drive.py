@@ -35,7 +35,7 @@ def some(size: int, *index: int) -> Index:
 class Drive(ABC):
     """One fresh copy of a part, asked for one decision after another; the inputs of the k-th depend on k alone.
 
-    `broken` are the promises that it was seen to break, each with a sentence; `seconds` is the time within the part.
+    `broken` are the promises that it was seen to break, each with a sentence; `seconds` are those of each of its calls.
     """
 
     stateful: ClassVar[bool] = False
@@ -52,7 +52,7 @@ class Drive(ABC):
     def __init__(self, part: Any, size: int = SIZE) -> None:
         self.part, self.size = part, size
         self.broken: dict[str, str] = {}
-        self.seconds = 0.0
+        self.seconds: list[float] = []
 
     @abstractmethod
     def step(self, k: int) -> object:
@@ -74,7 +74,7 @@ class Drive(ABC):
         before = {name: _bytes(value) for name, value in given.items()}
         started = time.perf_counter()
         yield
-        self.seconds += time.perf_counter() - started
+        self.seconds.append(time.perf_counter() - started)
         for name, value in given.items():
             if _bytes(value) != before[name]:
                 self.broken.setdefault(GIVEN, f"changes {name}, which others go on reading; let it work on a copy")

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torch import Tensor
+
 from fedraa.client.metrics import METRICS, Metric
 from fedraa.client.terms.compression import COMPRESSOR, Compressor
 from fedraa.client.terms.term import LOCAL_TERM, LocalTerm, WeightDecay
@@ -24,7 +26,6 @@ from fedraa.testing.drive import Drive
 from schedulers import Scheduler
 
 SMALL: dict[str, Any] = {
-    "dataset": "digits",
     "hidden": (12,),
     "clients": 4,
     "local_steps": 2,
@@ -32,7 +33,7 @@ SMALL: dict[str, Any] = {
     "engine": "local",
     "device": "cpu",
 }
-TIME, ROUNDS = 5.0, 3  # about 30 tasks without rounds, 12 in rounds
+ARRIVALS, ROUNDS = 24, 3
 Fields = Callable[[Any], dict[str, Any]]
 
 
@@ -61,7 +62,7 @@ class Kind:
 
 
 def _asynchronous(field: str) -> Fields:
-    return lambda part: {"method": "fed-raa", field: part, "time": TIME}
+    return lambda part: {"method": "fed-raa", field: part, "updates": ARRIVALS // getattr(part, "per_step", 1) or 1}
 
 
 def _rounds(field: str, **more: Any) -> Fields:
@@ -72,14 +73,20 @@ def _rounds(field: str, **more: Any) -> Fields:
 def _policy(part: Any) -> dict[str, Any]:
     """In a method that has such a policy, or a plain one."""
     plain = METHODS["fed-raa" if part.scheduled else "fedavg"]
-    found: Method = next((each for each in METHODS.values() if type(each.submodel) is type(part)), plain)
-    limit = {"time": TIME} if found.asynchronous else {"rounds": ROUNDS}
+    alike = (each for each in METHODS.values() if type(each.submodel) is type(part))
+    found: Method = next((each for each in alike if each.asynchronous == part.scheduled), plain)
+    limit = {"updates": ARRIVALS} if found.asynchronous else {"rounds": ROUNDS}
     return {"method": replace(found, submodel=part), **limit}
 
 
 def _among(field: str) -> Fields:
     """As the only one of several."""
     return lambda part: {"method": "ra-fed", field: (part,), "rounds": ROUNDS}
+
+
+def hits(outputs: Tensor, labels: Tensor) -> Tensor:
+    """The share of samples that are told right."""
+    return outputs.argmax(dim=1) == labels
 
 
 _LIST = (
@@ -135,7 +142,7 @@ _LIST = (
         Metric,
         METRICS,
         client_drives.MetricDrive,
-        lambda outputs, labels: outputs.argmax(dim=1) == labels,
+        hits,
         _among("metrics"),
         "(outputs, labels)",
     ),

@@ -15,9 +15,17 @@ from fedraa.testing.trial import Outcome, play, play_on_ray, round_trip, settled
 
 STEPS = 24  # decisions of a part alone
 CUTS = (1, 4, 6, 11)  # decisions after which its state is saved
-PAUSES = 5  # interruptions of a run
-RUNS, SEEDED, WORKERS = "runs in a small experiment", "same bits whatever else draws", "same bits for one worker and two"
-PROCESS, STATE, RESUMED = "same bits in another process", "state and restore complete", "same run when killed and resumed"
+PAUSES = 3  # interruptions of a run
+RUNS, SEEDED, WORKERS = (
+    "runs in a small experiment",
+    "same bits whatever else draws",
+    "same bits for one worker and two",
+)
+PROCESS, STATE, RESUMED = (
+    "same bits in another process",
+    "state and restore complete",
+    "same run when killed and resumed",
+)
 ARGUMENTS, RAY, MEMORY = "answers by its arguments alone", "same bits on Ray", "memory as claimed"
 LATER = "not looked at, for what is above"
 Verdict = str | None
@@ -80,10 +88,10 @@ class _Look:
 
     def _chain(self, drive: Drive, ray: bool) -> list[tuple[str, Callable[[], Verdict]]]:
         chain = [(GIVEN, lambda: drive.broken.get(GIVEN)), (SEEDED, self._seeded), (WORKERS, self._workers)]
-        if can_travel(self._kind, self._part):
-            chain.append((PROCESS, self._elsewhere))
         chain.append((STATE, self._state) if drive.stateful else (ARGUMENTS, self._arguments))
         chain.append((RESUMED, self._resumed))
+        if can_travel(self._kind, self._part):  # last, for other processes take seconds to start
+            chain.append((PROCESS, self._elsewhere))
         return [*chain, (RAY, self._on_ray)] if ray else chain
 
     def _seeded(self) -> Verdict:
@@ -97,8 +105,8 @@ class _Look:
             )
         if where := self._base.parts_from(self._play(seed=1)):
             return (
-                f"makes runs part {where} when the generators of the process are seeded otherwise: it draws from one of "
-                "these; draw from the rng that it is given"
+                f"makes runs part {where} when the generators of the process are seeded otherwise: it draws from one "
+                "of these; draw from the rng that it is given"
             )
         return None
 
@@ -134,8 +142,8 @@ class _Look:
             for k in range(cut, STEPS):
                 if drive.step(k) != again.step(k):
                     return (
-                        f"decides otherwise at decision {k} when restored from what it saved after {cut}: state() leaves "
-                        "something out, or restore() does not take it back"
+                        f"decides otherwise at decision {k} when restored from what it saved after {cut}: state() "
+                        "leaves something out, or restore() does not take it back"
                     )
         return None
 

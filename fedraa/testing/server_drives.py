@@ -30,11 +30,12 @@ class SchedulerDrive(Drive):
     def step(self, k: int) -> object:
         draw = rng(1, k)
         counts, sent, staleness = (draw.integers(0, 9, FRAGMENTS) for _ in range(3))
-        standing = Standing(counts, sent, staleness, draw.uniform(0, 3, FRAGMENTS))
+        losses = draw.uniform(0, 3, FRAGMENTS)
+        standing = Standing(counts, sent, staleness, losses)
         client = k % CLIENTS
         feasible = self._planner.feasible(client)
-        given = {f"view.{name}": value for name, value in vars(standing).items()}
-        with self.watched(**{"view.feasible": feasible, "view.costs": self._costs}, **given):
+        given = {"feasible": feasible, "costs": self._costs, "counts": counts, "sent": sent, "staleness": staleness}
+        with self.watched(**{f"view.{name}": value for name, value in given.items()}, **{"view.losses": losses}):
             return self._planner.choose(client, k // CLIENTS, float(k), feasible, standing, draw)
 
     def state(self) -> State:
