@@ -11,6 +11,8 @@ Runs:
     compare          several methods under the same flags and budget, as a table
     replay           check a run's log against the rules of its method
     report           one page of tables and figures about runs
+    check            whether a part of your own keeps the promises that runs are built on
+    testing          the same for your tests: fl.testing.check(part)
     Experiment       what one run is: every flag of the command line
     History          a run, read from its directory
     Dataset          training and test samples of your own
@@ -48,6 +50,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fedraa import testing
     from fedraa.api import compare, method, replay, report, resume, run
     from fedraa.callbacks import CSV, Callback, EarlyStopping, ProgressBar, TensorBoard, WandB
     from fedraa.client.metrics import Metric
@@ -64,6 +67,7 @@ if TYPE_CHECKING:
     from fedraa.server.participation import Participation
     from fedraa.server.staleness import StalenessWeight
     from fedraa.submodels.policies.policy import SubmodelPolicy
+    from fedraa.testing.kit import check
     from schedulers import Scheduler
 
 __all__ = [
@@ -89,12 +93,14 @@ __all__ = [
     "Taken",
     "TensorBoard",
     "WandB",
+    "check",
     "compare",
     "method",
     "replay",
     "report",
     "resume",
     "run",
+    "testing",
 ]
 
 # Where every public name is made; a test compares this with `__all__`, the imports and the text above.
@@ -121,12 +127,14 @@ _HOMES = {
     "Taken": "fedraa.server.async_rules",
     "TensorBoard": "fedraa.callbacks",
     "WandB": "fedraa.callbacks",
+    "check": "fedraa.testing.kit",
     "compare": "fedraa.api",
     "method": "fedraa.api",
     "replay": "fedraa.api",
     "report": "fedraa.api",
     "resume": "fedraa.api",
     "run": "fedraa.api",
+    "testing": "fedraa.testing",
 }
 
 
@@ -145,7 +153,8 @@ def __getattr__(name: str) -> object:
     """Public names load on first use: torch and pandas take seconds that `fedraa --help` need not wait for."""
     if name not in _HOMES:
         raise AttributeError(f"module 'fedraa' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    home = import_module(_HOMES[name])
+    return home if home.__name__ == f"{__name__}.{name}" else getattr(home, name)
 
 
 def __dir__() -> list[str]:

@@ -21,6 +21,10 @@ class Inconsistent(Exception):
     """A run contradicts its rules; the message names the line, what it says and what the rules give."""
 
 
+class PromiseBroken(Exception):
+    """A part does not keep what runs are built on; the message names it, and how many promises it breaks."""
+
+
 class CallbackRaised(Exception):
     """A callback raised `error`, which the user gets to see once the run is saved.
 

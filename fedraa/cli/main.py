@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -256,6 +256,29 @@ class Fetch:
         fetch(self.run, self.node, self.address, self.out)
 
 
+@dataclass(frozen=True)
+class Check:
+    """Prove that an own part keeps the promises that runs are built on: same bits, exact resume, memory as claimed."""
+
+    part: tyro.conf.Positional[str]
+    """The part, as package.module:Name or with values, package.module:Name(share=0.1)."""
+    as_: Annotated[str | None, tyro.conf.arg(name="as")] = None
+    """What kind of part it is, where that is not seen, as of a function: staleness, partitioner, metric, ..."""
+    ray: bool = False
+    """Also run it on Ray, with one worker and with two."""
+
+    def __call__(self) -> None:
+        from fedraa.cli.display import say
+        from fedraa.errors import PromiseBroken
+        from fedraa.testing.kit import check
+
+        findings = check(self.part, as_=self.as_, ray=self.ray)
+        say(repr(findings))
+        if not findings.held:
+            count = len(findings.failures)
+            raise PromiseBroken(f"{findings.part} breaks {count} promise{'s' * (count > 1)}")
+
+
 COMMANDS: dict[str, Callable[..., Command]] = {
     "run": Run,
     "resume": Resume,
@@ -264,6 +287,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "plan": Plan,
     "replay": Replay,
     "report": Report,
+    "check": Check,
     "profile": Profile,
     "status": Status,
     "stop": Stop,
@@ -283,7 +307,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def exit_code(command: Callable[[], object]) -> int:
-    """Exit code 0; 1: a run failed or a log is wrong; 2: a mistake in what was asked for; 130: Ctrl-C."""
+    """Exit code 0; 1: a run failed, a log or a part is wrong; 2: a mistake in what was asked for; 130: Ctrl-C."""
     try:
         command()
     except ValueError as error:
@@ -307,9 +331,9 @@ def _line(error: Exception) -> str:
 
 def _failures() -> tuple[type[Exception], ...]:
     """What a run or a log may come to."""
-    from fedraa.errors import Inconsistent, RunFailed
+    from fedraa.errors import Inconsistent, PromiseBroken, RunFailed
 
-    return RunFailed, Inconsistent
+    return RunFailed, Inconsistent, PromiseBroken
 
 
 def _parse(arguments: Sequence[str]) -> Command:

@@ -152,6 +152,9 @@ class Buffer(AsyncRule):
             self._count = 0
         return Taken(weight * self.server_lr / self.size, full)
 
+    def memory(self, size: int, clients: int) -> int:
+        return 4 * size
+
     def state(self) -> dict[str, Any]:
         return {"total": self._total, "count": self._count}
 

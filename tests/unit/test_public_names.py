@@ -19,7 +19,7 @@ RUNS = Path(__file__).parents[1] / "fixtures" / "runs"
 def test_every_public_name_is_there() -> None:
     assert dir(fedraa) == sorted(fedraa.__all__) == sorted(fedraa._HOMES)
     for name in fedraa.__all__:
-        assert getattr(fedraa, name).__name__ == name
+        assert getattr(fedraa, name).__name__.removeprefix("fedraa.") == name
         assert getattr(fedraa, name).__doc__, name
     with pytest.raises(AttributeError, match="has no attribute 'walk'"):
         fedraa.walk  # noqa: B018

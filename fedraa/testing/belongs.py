@@ -1,0 +1,70 @@
+"""Which kind of part it is that was given."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from fedraa.components import KIND, imported, is_path
+from fedraa.testing.kinds import KINDS, Kind
+
+METHODS_OF = {"partitioner": ("assign",), "metric": ("values",), "staleness": ()}  # where a seam asks for none
+
+
+def belongs(given: object, as_: str | None = None) -> tuple[Kind, Any]:
+    """The kind of what was given, in whatever form, and the part itself.
+
+    Raises ValueError, one sentence, for what is no part, or may be several kinds and `as_` does not say which.
+    """
+    if as_ is not None:
+        kind = KINDS.get(as_.replace("_", "-"))
+        if kind is None:
+            raise ValueError(f"as: there is no kind of part {as_!r}; takes {', '.join(KINDS)}")
+        return kind, kind.make(given)
+    kinds = _kinds(given)
+    if not kinds:
+        raise ValueError(
+            f"part: {_said(given)} is none; takes an own part as package.module:Name, a name, a class or an object, of "
+            f"one of the kinds {', '.join(KINDS)}"
+        )
+    if len(kinds) > 1:
+        choices = ", ".join(f"{kind.name}{kind.arguments}" for kind in kinds)
+        raise ValueError(f"part: {_said(given)} may be several kinds of part: {choices}; say which, as one of these")
+    return kinds[0], kinds[0].make(given)
+
+
+def _kinds(given: object) -> list[Kind]:
+    """All that it may be."""
+    text = given.get(KIND) if isinstance(given, Mapping) else given
+    if not isinstance(text, str):
+        return _of(given)
+    path = text.partition("(")[0].strip()
+    if is_path(path) and path.partition(":")[0] not in ("sample", "topk", "bernoulli"):
+        return _of(imported("part", path))
+    name = path.partition(":")[0]
+    return [kind for kind in KINDS.values() if name in kind.seam.builtin]
+
+
+def _of(thing: object) -> list[Kind]:
+    """By what it derives from; else by what it can do, the most that any kind asks for; else, if a function, all."""
+    made: type = thing if inspect.isclass(thing) else type(thing)
+    if derived := [kind for kind in KINDS.values() if issubclass(made, kind.base)]:
+        return derived
+    able = {kind.name: needs for kind in KINDS.values() if (needs := _needs(kind)) and _can(made, needs)}
+    if able:
+        most = max(map(len, able.values()))
+        return [KINDS[name] for name, needs in able.items() if len(needs) == most]
+    if inspect.isfunction(thing) or (not inspect.isclass(thing) and callable(thing)) or "__call__" in vars(made):
+        return [kind for kind in KINDS.values() if kind.arguments]
+    return []
+
+
+def _needs(kind: Kind) -> tuple[str, ...]:
+    return METHODS_OF.get(kind.name, kind.seam.needs)
+
+
+def _can(made: type, needs: tuple[str, ...]) -> bool:
+    return all(callable(getattr(made, name, None)) for name in needs)
+
+
+def _said(given: object) -> str:
+    return given if isinstance(given, str) else getattr(given, "__qualname__", repr(given))

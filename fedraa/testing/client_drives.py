@@ -1,0 +1,143 @@
+"""What clients train, how, and on which data: each part alone."""
+
+from copy import deepcopy
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from fedraa.client.metrics import make_metrics
+from fedraa.client.terms.term import Place
+from fedraa.components import saved
+from fedraa.data import divide
+from fedraa.messages import State, Update
+from fedraa.models import build_model
+from fedraa.submodels.assignment import Assignment
+from fedraa.submodels.policies.policy import RoundContext, RunContext
+from fedraa.submodels.traced import Traced
+from fedraa.submodels.tracing.trace import trace
+from fedraa.testing.drive import CLIENTS, COVERED, SIZE, Drive, numbers, rng
+
+PIECES = "same bits in pieces"
+SHARDS = 10
+
+
+class PolicyDrive(Drive):
+    """Every round all clients draw, and what they send back comes in."""
+
+    stateful: ClassVar[bool] = True
+
+    def __init__(self, part: Any, size: int = SIZE) -> None:
+        super().__init__(deepcopy(part), size)
+        self._params = numbers(_traced().size, 0)
+        self._run = RunContext(_traced(), CLIENTS, 3, self._params)
+        self._sampler = None if self.part.scheduled else self.part.bind(self._run)
+
+    def step(self, k: int) -> object:
+        if self._sampler is None:  # a scheduler gives out its parts
+            with self.watched():
+                return [[units.tobytes() for units in kept] for kept in self.part.submodels(_traced())]
+        round, client = divmod(k, CLIENTS)
+        with self.watched(**{"context.params": self._params}):
+            drawn = self._sampler.draw(RoundContext(client, round, client, CLIENTS, float(k), self._params, self._run))
+        trained = self._trained(drawn)
+        delta, squares = np.full(len(trained), 0.01, np.float32), np.abs(numbers(len(self._params), 1, k))
+        update = Update(k, client, drawn.label, round, delta, 1, 1.0, 0.0, {"squares": squares})
+        self._sampler.receive(client, drawn, update, delta, 1.0, 0.05)
+        if client == CLIENTS - 1:
+            self._sampler.close(self._params, numbers(len(self._params), 2, k), self._params != 0, 0.05)
+        return drawn.label, drawn.submodel.widths, trained.tobytes()
+
+    def state(self) -> State:
+        sampler = {} if self._sampler is None else saved(self._sampler)
+        return {"params": self._params, "sampler": sampler}
+
+    def restore(self, state: State) -> None:
+        self._params[:] = state["params"]
+        if self._sampler is not None:
+            self._sampler.restore(state["sampler"])
+
+    def _trained(self, drawn: Assignment) -> Any:
+        """The coordinates that a client is to train, if they are such."""
+        size, index = len(self._params), drawn.submodel.index
+        length = size if index is None else len(index)
+        if drawn.mask is not None and (drawn.mask.dtype != bool or drawn.mask.shape != (length,)):
+            self.broken.setdefault(
+                COVERED, f"draws a mask {drawn.mask.dtype} {drawn.mask.shape} over {length} coordinates; takes bool"
+            )
+            return np.arange(size)
+        where = np.arange(size)[drawn.where]
+        if len(np.unique(where)) != len(where):
+            self.broken.setdefault(COVERED, "draws a coordinate twice")
+        return where
+
+
+@cache
+def _traced() -> Traced:
+    example = torch.from_numpy(numbers(2 * 16, 9).reshape(2, 16))
+    return trace(build_model("mlp", example, SHARDS, hidden=(8, 8), dropout=0.0, seed=0), example)
+
+
+class TermDrive(Drive):
+    """Half of the coordinates are masked out: there gradient, weights and received weights are 0."""
+
+    pieces: ClassVar[bool] = True
+
+    def step(self, k: int) -> object:
+        size = 256  # pieces of which are as round
+        mask = torch.from_numpy(rng(4, k).random(size) < 0.5)
+        gradient, weights, received = (torch.from_numpy(numbers(size, which, k)) * mask for which in (1, 2, 3))
+        term, bent = self.part.begin({}), gradient.clone()
+        with self.watched(**{"at.weights": weights, "at.received": received}):
+            term.bend(bent, Place(weights, received, ...))
+        if not term.masked and bent[~mask].any():
+            self.broken.setdefault(
+                COVERED, "adds to coordinates that are masked out, though it says masked = False; leave that out"
+            )
+        if not term.whole and not torch.equal(bent, self._in_pieces(gradient, weights, received)):
+            self.broken.setdefault(
+                PIECES, "bends a gradient in pieces otherwise than as a whole; say whole = True if it looks at all"
+            )
+        return bent.numpy().tobytes()
+
+    def _in_pieces(self, gradient: torch.Tensor, weights: torch.Tensor, received: torch.Tensor) -> torch.Tensor:
+        bent = gradient.clone()
+        for start in range(0, len(bent), 64):
+            piece = slice(start, start + 64)
+            self.part.begin({}).bend(bent[piece], Place(weights[piece], received[piece], piece))
+        return bent
+
+
+class CompressorDrive(Drive):
+    def step(self, k: int) -> object:
+        size = (self.size, 1, 0)[k % 3]
+        delta = torch.from_numpy(numbers(size, 1, k))
+        with self.watched(delta=delta):
+            arrived = self.part.apply(delta)
+        if arrived.shape != delta.shape or arrived.dtype != delta.dtype:
+            got = f"{arrived.dtype} {list(arrived.shape)}"
+            self.broken.setdefault(COVERED, f"makes {got} of a delta {delta.dtype} {list(delta.shape)}; keep its shape")
+        return arrived.numpy().tobytes(), int(self.part.bytes(size))
+
+
+class MetricDrive(Drive):
+    covers: ClassVar[bool] = False
+
+    def step(self, k: int) -> object:
+        outputs = torch.from_numpy(numbers(32 * SHARDS, 1, k).reshape(32, SHARDS))
+        labels = torch.from_numpy(rng(2, k).integers(0, SHARDS, 32))
+        (metric,) = make_metrics([self.part])
+        with self.watched():
+            return metric.values(outputs, labels).tobytes()
+
+
+class PartitionerDrive(Drive):
+    covers: ClassVar[bool] = False
+
+    def step(self, k: int) -> object:
+        train, test = rng(1, k).permutation(2000) % SHARDS, np.arange(100) % SHARDS
+        train, test = train.astype(np.int64), test.astype(np.int64)
+        with self.watched(labels=train):
+            dealt = divide(self.part, train, test, SHARDS, seed=k)
+        return [array.tobytes() for array in (*dealt.train, *dealt.test)]

@@ -1,0 +1,51 @@
+"""The small experiment in other processes, in which sets are in another order."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from fedraa.components import OURS, describe
+from fedraa.testing.kinds import KINDS, Kind
+from fedraa.testing.trial import play
+
+ORDERS = ("1", "2")  # seeds of what orders sets of text
+
+
+def can_travel(kind: Kind, part: Any) -> bool:
+    """Whether another process can make the part from its description; ours are not looked at."""
+    made = part if hasattr(part, "__qualname__") else type(part)
+    if made.__module__ == "__main__" or "<" in made.__qualname__ or made.__module__.partition(".")[0] in OURS:
+        return False
+    try:
+        return bool(describe(kind.make(json.loads(json.dumps(describe(part))))) == describe(part))
+    except (ValueError, TypeError):
+        return False
+
+
+def digests(kind: Kind, part: Any) -> list[str]:
+    """Of the small experiment in processes of their own; RuntimeError with what one of them had to say."""
+    command = [sys.executable, "-m", __name__, kind.name, json.dumps(describe(part))]
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    started = [
+        subprocess.Popen(
+            command,
+            env=os.environ | {"PYTHONHASHSEED": order, "PYTHONPATH": path},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for order in ORDERS
+    ]
+    told = [process.communicate() for process in started]
+    for process, (_, wrong) in zip(started, told, strict=True):
+        if process.returncode:
+            raise RuntimeError(wrong.strip().splitlines()[-1])
+    return [out.split()[-1] for out, _ in told]
+
+
+if __name__ == "__main__":
+    name, described = sys.argv[1:]
+    here = KINDS[name]
+    sys.stdout.write(play(lambda: here.experiment(here.make(json.loads(described)))).digest + "\n")

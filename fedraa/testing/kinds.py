@@ -1,0 +1,150 @@
+"""The kinds of parts that can be checked: how each is driven, and the small experiment that it runs in."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from fedraa.client.metrics import METRICS, Metric
+from fedraa.client.terms.compression import COMPRESSOR, Compressor
+from fedraa.client.terms.term import LOCAL_TERM, LocalTerm, WeightDecay
+from fedraa.components import Seam
+from fedraa.config.experiment import Experiment
+from fedraa.data.partition import PARTITIONERS, Partitioner, make_partitioner
+from fedraa.methods.catalog import METHODS
+from fedraa.methods.method import Method
+from fedraa.server.aggregation import AGGREGATOR, Aggregator
+from fedraa.server.async_rules import ASYNC_RULE, AsyncRule
+from fedraa.server.optimizers import SERVER_OPTIMIZER, ServerOptimizer
+from fedraa.server.participation import PARTICIPATION, Participation
+from fedraa.server.schedule import SCHEDULER
+from fedraa.server.staleness import STALENESS, StalenessWeight
+from fedraa.submodels.policies import SUBMODEL, SubmodelPolicy
+from fedraa.testing import client_drives, server_drives
+from fedraa.testing.drive import Drive
+from schedulers import Scheduler
+
+SMALL: dict[str, Any] = {
+    "hidden": (12,),
+    "clients": 4,
+    "local_steps": 2,
+    "batch_size": 8,
+    "engine": "local",
+    "device": "cpu",
+}
+ARRIVALS, ROUNDS = 24, 3
+Fields = Callable[[Any], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of part: its `name`, what it derives from, and what it is compared with.
+
+    `fields` are those of an experiment with such a part. `arguments` are those of a function that is one, too.
+    """
+
+    name: str
+    base: type
+    seam: Seam[Any]
+    drive: type[Drive]
+    usual: Any
+    fields: Fields
+    arguments: str = ""
+
+    def make(self, given: object) -> Any:
+        """The part that was given; ValueError with one sentence."""
+        return make_partitioner(given) if self.seam is PARTITIONERS else self.seam.make(given)
+
+    def experiment(self, part: Any) -> Experiment:
+        """A small one, for some 15 tasks, with this part."""
+        return Experiment(**SMALL | self.fields(part))
+
+
+def _asynchronous(field: str) -> Fields:
+    return lambda part: {"method": "fed-raa", field: part, "updates": ARRIVALS // getattr(part, "per_step", 1) or 1}
+
+
+def _rounds(field: str, **more: Any) -> Fields:
+    """Rounds in which clients train masks of their own."""
+    return lambda part: {"method": "ra-fed", field: part, "rounds": ROUNDS, **more}
+
+
+def _policy(part: Any) -> dict[str, Any]:
+    """In a method that has such a policy, or a plain one."""
+    plain = METHODS["fed-raa" if part.scheduled else "fedavg"]
+    alike = (each for each in METHODS.values() if type(each.submodel) is type(part))
+    found: Method = next((each for each in alike if each.asynchronous == part.scheduled), plain)
+    limit = {"updates": ARRIVALS} if found.asynchronous else {"rounds": ROUNDS}
+    return {"method": replace(found, submodel=part), **limit}
+
+
+def _among(field: str) -> Fields:
+    """As the only one of several."""
+    return lambda part: {"method": "ra-fed", field: (part,), "rounds": ROUNDS}
+
+
+def hits(outputs: Tensor, labels: Tensor) -> Tensor:
+    """The share of samples that are told right."""
+    return outputs.argmax(dim=1) == labels
+
+
+_LIST = (
+    Kind("scheduler", Scheduler, SCHEDULER, server_drives.SchedulerDrive, "gre-raa", _asynchronous("scheduler")),
+    Kind(
+        "staleness",
+        StalenessWeight,
+        STALENESS,
+        server_drives.StalenessDrive,
+        "constant",
+        _asynchronous("staleness"),
+        "(staleness)",
+    ),
+    Kind(
+        "async-rule",
+        AsyncRule,
+        ASYNC_RULE,
+        server_drives.AsyncRuleDrive,
+        "staleness-mix",
+        _asynchronous("async_rule"),
+    ),
+    Kind("aggregator", Aggregator, AGGREGATOR, server_drives.AggregatorDrive, "covered", _rounds("aggregator")),
+    Kind(
+        "server-optimizer",
+        ServerOptimizer,
+        SERVER_OPTIMIZER,
+        server_drives.OptimizerDrive,
+        "sgd",
+        _rounds("server_optimizer"),
+    ),
+    Kind(
+        "participation",
+        Participation,
+        PARTICIPATION,
+        server_drives.ParticipationDrive,
+        "all",
+        _rounds("participation", clients=12, local_steps=1),
+    ),
+    Kind("submodel", SubmodelPolicy, SUBMODEL, client_drives.PolicyDrive, "full", _policy),
+    Kind("local-term", LocalTerm, LOCAL_TERM, client_drives.TermDrive, WeightDecay(1e-4), _among("local_terms")),
+    Kind("compressor", Compressor, COMPRESSOR, client_drives.CompressorDrive, "8bit", _rounds("compress")),
+    Kind(
+        "partitioner",
+        Partitioner,
+        PARTITIONERS,
+        client_drives.PartitionerDrive,
+        "iid",
+        _rounds("partition", clients=10, local_steps=1),
+        "(labels, clients, rng)",
+    ),
+    Kind(
+        "metric",
+        Metric,
+        METRICS,
+        client_drives.MetricDrive,
+        hits,
+        _among("metrics"),
+        "(outputs, labels)",
+    ),
+)
+KINDS: dict[str, Kind] = {kind.name: kind for kind in _LIST}

@@ -1,0 +1,185 @@
+"""Whether a part keeps the promises that runs are built on: each looked at in small experiments, or alone."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+from fedraa.testing.belongs import belongs
+from fedraa.testing.client_drives import PIECES
+from fedraa.testing.cost import cost, memory
+from fedraa.testing.drive import COVERED, GIVEN, Drive, answers
+from fedraa.testing.elsewhere import can_travel, digests
+from fedraa.testing.findings import Findings
+from fedraa.testing.kinds import Kind
+from fedraa.testing.trial import Outcome, play, play_on_ray, round_trip, settled
+
+STEPS = 24  # decisions of a part alone
+CUTS = (1, 4, 6, 11)  # decisions after which its state is saved
+PAUSES = 3  # interruptions of a run
+RUNS, SEEDED, WORKERS = (
+    "runs in a small experiment",
+    "same bits whatever else draws",
+    "same bits for one worker and two",
+)
+PROCESS, STATE, RESUMED = (
+    "same bits in another process",
+    "state and restore complete",
+    "same run when killed and resumed",
+)
+ARGUMENTS, RAY, MEMORY = "answers by its arguments alone", "same bits on Ray", "memory as claimed"
+LATER = "not looked at, for what is above"
+Verdict = str | None
+"""The sentence of a failure, less the name of the part; None if the promise holds."""
+
+
+def check(part: object, *, as_: str | None = None, ray: bool = False) -> Findings:
+    """Looks at whether a part keeps the promises that runs are built on, in small experiments of a few seconds.
+
+    `part` is given in any form: an object, a class, a function, or text as "my_ext:Trim(share=0.1)". `as_` says what
+    kind it is, such as "staleness", where that is not seen, as of a function. With `ray` it runs on Ray, too. Returns
+    findings with a line per promise as repr, `held` and `failures`, a sentence each.
+
+        fedraa.check("my_ext:LowestLoss")
+        assert fedraa.check(MyWeight(0.3)).held
+
+    The part gives the same bits for one worker and two, in another process, and whatever draws from the generators of
+    the process; it never changes what it is given, nor touches what nobody covered; it is the same when killed and
+    resumed; it takes the memory that it claims. What it costs, against the usual part of its kind, is told, not judged.
+    Where one promise is broken those that build on it are not looked at.
+
+    Raises ValueError, one sentence, for what is no part, or may be several kinds and `as_` does not say which.
+    """
+    kind, made = belongs(part, as_)
+    name: str = getattr(made, "__qualname__", None) or type(made).__qualname__
+    findings = Findings(name.rpartition(".")[2])
+    _Look(kind, made, findings).at_all(ray=ray)
+    return findings
+
+
+class _Look:
+    """One part under examination; every experiment and every drive has a copy of its own."""
+
+    def __init__(self, kind: Kind, part: Any, findings: Findings) -> None:
+        self._kind, self._part, self._findings = kind, deepcopy(part), findings
+
+    def at_all(self, *, ray: bool) -> None:
+        """Looks at all promises; of those that build on each other, up to the first that is broken."""
+        found = self._findings.found
+        try:
+            _, drive = answers(self._drive, STEPS)
+            self._base = self._play()
+        except Exception as error:  # whatever the user's own code raises
+            found(RUNS, f"fails with {_told(error)}")
+            return
+        found(RUNS, None)
+        sound = True
+        for promise, look in self._chain(drive, ray):
+            if sound:
+                sound = found(promise, look())
+            else:
+                self._findings.lines.append((promise, LATER))
+        if drive.covers:
+            found(COVERED, drive.broken.get(COVERED))
+        if drive.pieces:
+            found(PIECES, drive.broken.get(PIECES))
+        if drive.claimed() is not None:
+            found(MEMORY, memory(self._drive))
+        self._findings.lines.append(("costs", cost(self._drive, self._usual, self._kind.usual)))
+
+    def _chain(self, drive: Drive, ray: bool) -> list[tuple[str, Callable[[], Verdict]]]:
+        chain = [(GIVEN, lambda: drive.broken.get(GIVEN)), (SEEDED, self._seeded), (WORKERS, self._workers)]
+        chain.append((STATE, self._state) if drive.stateful else (ARGUMENTS, self._arguments))
+        chain.append((RESUMED, self._resumed))
+        if can_travel(self._kind, self._part):  # last, for other processes take seconds to start
+            chain.append((PROCESS, self._elsewhere))
+        return [*chain, (RAY, self._on_ray)] if ray else chain
+
+    def _seeded(self) -> Verdict:
+        self._again = self._base.parts_from(self._play(seed=1, workers=2))
+        if self._again is None:
+            return None
+        if where := self._base.parts_from(self._play()):
+            return (
+                f"makes two equal runs part {where}: it draws what no seed decides, or remembers something outside of "
+                "its attributes, as in a global"
+            )
+        if where := self._base.parts_from(self._play(seed=1)):
+            return (
+                f"makes runs part {where} when the generators of the process are seeded otherwise: it draws from one "
+                "of these; draw from the rng that it is given"
+            )
+        return None
+
+    def _workers(self) -> Verdict:
+        if self._again is None:
+            return None
+        return (
+            f"makes runs on one worker and on two part {self._again}: what it answers depends on the calls before, "
+            "which come in another order there"
+        )
+
+    def _elsewhere(self) -> Verdict:
+        try:
+            told = set(digests(self._kind, self._part))
+        except RuntimeError as error:
+            return f"fails in another process: {error}"
+        if told == {self._base.digest}:
+            return None
+        return (
+            "gives other bits in another process: it depends on what is in another order there, such as a set of text "
+            "or hash(); sort it"
+        )
+
+    def _state(self) -> Verdict:
+        for cut in CUTS:
+            drive, again = self._drive(), self._drive()
+            for k in range(cut):
+                drive.step(k)
+            try:
+                again.restore(round_trip(drive.state()))
+            except Exception as error:  # the user's own
+                return f"cannot be restored from what it saved after {cut} decisions: {_told(error)}"
+            for k in range(cut, STEPS):
+                if drive.step(k) != again.step(k):
+                    return (
+                        f"decides otherwise at decision {k} when restored from what it saved after {cut}: state() "
+                        "leaves something out, or restore() does not take it back"
+                    )
+        return None
+
+    def _arguments(self) -> Verdict:
+        forth, _ = answers(self._drive, STEPS)
+        drive = self._drive()
+        back = [drive.step(k) for k in reversed(range(STEPS))]
+        if forth == back[::-1]:
+            return None
+        return "answers otherwise when it is asked in another order; let it depend on its arguments alone"
+
+    def _resumed(self) -> Verdict:
+        try:
+            where = self._base.parts_from(self._play(pauses=PAUSES, events=len(self._base.events)))
+        except Exception as error:  # the user's own
+            return f"fails when its run is killed and resumed, with {_told(error)}"
+        return f"makes a run part {where} when it is killed and resumed" if where else None
+
+    def _on_ray(self) -> Verdict:
+        base = settled(self._base)
+        for workers in (1, 2):
+            there = play_on_ray(lambda: self._kind.experiment(deepcopy(self._part)), workers)
+            if where := base.parts_from(there):
+                return f"makes a run on Ray with {workers} worker{'s' * (workers > 1)} part {where}"
+        return None
+
+    def _play(self, **how: int) -> Outcome:
+        return play(lambda: self._kind.experiment(deepcopy(self._part)), **how)
+
+    def _drive(self, **how: int) -> Drive:
+        return self._kind.drive(deepcopy(self._part), **how)
+
+    def _usual(self, **how: int) -> Drive:
+        return self._kind.drive(self._kind.make(self._kind.usual), **how)
+
+
+def _told(error: Exception) -> str:
+    """On one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

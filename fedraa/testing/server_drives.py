@@ -1,0 +1,163 @@
+"""Parts of the server, each alone."""
+
+from copy import deepcopy
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedraa.components import saved
+from fedraa.messages import Index, State
+from fedraa.server.aggregation.aggregator import Contribution, RoundTotals
+from fedraa.server.async_rules import Arrival, AsyncModel
+from fedraa.server.participation import draw_cohort
+from fedraa.testing.drive import CLIENTS, COVERED, SIZE, Drive, numbers, rng, some
+from schedulers import Planner, Standing
+
+FRAGMENTS = 3
+ROUND = 3  # contributions
+
+
+class SchedulerDrive(Drive):
+    stateful: ClassVar[bool] = True
+    covers: ClassVar[bool] = False
+
+    def __init__(self, part: Any, size: int = SIZE) -> None:
+        super().__init__(deepcopy(part), size)
+        self._costs = np.sort(rng(0).uniform(0.2, 2, (CLIENTS, FRAGMENTS)), axis=1)
+        self._planner = Planner(self.part)
+        self._planner.plan(self._costs, None)
+
+    def step(self, k: int) -> object:
+        draw = rng(1, k)
+        counts, sent, staleness = (draw.integers(0, 9, FRAGMENTS) for _ in range(3))
+        losses = draw.uniform(0, 3, FRAGMENTS)
+        standing = Standing(counts, sent, staleness, losses)
+        client = k % CLIENTS
+        feasible = self._planner.feasible(client)
+        given = {"feasible": feasible, "costs": self._costs, "counts": counts, "sent": sent, "staleness": staleness}
+        with self.watched(**{f"view.{name}": value for name, value in given.items()}, **{"view.losses": losses}):
+            return self._planner.choose(client, k // CLIENTS, float(k), feasible, standing, draw)
+
+    def state(self) -> State:
+        return {"scheduler": saved(self.part)}
+
+    def restore(self, state: State) -> None:
+        self.part.restore(state["scheduler"])
+        self._planner.plan(self._costs, None)  # as a server does
+
+
+class StalenessDrive(Drive):
+    covers: ClassVar[bool] = False
+
+    def step(self, k: int) -> object:
+        with self.watched():
+            return self.part(k % 8)
+
+
+class ParticipationDrive(Drive):
+    covers: ClassVar[bool] = False
+
+    def step(self, k: int) -> object:
+        with self.watched():
+            return list(draw_cohort(self.part, 12, k, 3))
+
+
+class AsyncRuleDrive(Drive):
+    stateful: ClassVar[bool] = True
+    sized: ClassVar[bool] = True
+    own: ClassVar[int] = 9
+
+    def __init__(self, part: Any, size: int = SIZE) -> None:
+        self._model = AsyncModel(numbers(size, 0), CLIENTS, FRAGMENTS)
+        self._start = self._model.params.copy()
+        self._seen = np.zeros(size, bool)
+        super().__init__(part.bind(self._model), size)
+
+    def step(self, k: int) -> object:
+        where = some(self.size, 1, k % FRAGMENTS)
+        sent, new = (numbers(len(where), which, k) for which in (2, 3))
+        arrival = Arrival(k % CLIENTS, k % FRAGMENTS, where, new, sent, k % 3, 10 + k % CLIENTS, 1 / (1 + k))
+        with self.watched(**{"arrival.where": where, "arrival.new": new, "arrival.sent": sent}):
+            taken = self.part.take(arrival, self._model)
+        self._seen[where] = True
+        if (self._model.params != self._start)[~self._seen].any():
+            self.broken.setdefault(COVERED, "changes coordinates of the model that no arrival was about")
+        return tuple(taken), self._model.params.tobytes()
+
+    def state(self) -> State:
+        return {"params": self._model.params, "rule": saved(self.part)}
+
+    def restore(self, state: State) -> None:
+        self._model.params[:] = state["params"]
+        self.part.restore(state["rule"])
+
+    def claimed(self) -> int | None:
+        return int(self.part.memory(self.size, CLIENTS)) if hasattr(self.part, "memory") else 0
+
+
+class AggregatorDrive(Drive):
+    """Every third step ends a round; in every other round one client trains all of the model."""
+
+    stateful: ClassVar[bool] = True
+    sized: ClassVar[bool] = True
+
+    def __init__(self, part: Any, size: int = SIZE) -> None:
+        super().__init__(part.bind(size, CLIENTS), size)
+
+    def step(self, k: int) -> object:
+        where = self._where(k)
+        delta = numbers(self.size if isinstance(where, slice) else len(where), 2, k)
+        with self.watched(**{"contribution.where": where}):
+            self.part.add(Contribution(k % CLIENTS, where, delta, 1.0 + k % 2, 0.05))
+        if k % ROUND != ROUND - 1:
+            return None
+        coverage = np.zeros(self.size, np.int32)
+        for one in range(k - ROUND + 1, k + 1):
+            coverage[self._where(one)] += 1
+        with self.watched(**{"totals.coverage": coverage}):
+            mean, moved = self.part.finish(RoundTotals(coverage, 0.05))
+        if not self.part.keeps and (moved & (coverage == 0)).any():
+            self.broken.setdefault(
+                COVERED,
+                "moves coordinates that no client covered; give totals.covered as what moves, or say in `keeps` what "
+                "it remembers of them",
+            )
+        return mean[moved].tobytes(), moved.tobytes()
+
+    def state(self) -> State:
+        return {"aggregator": saved(self.part)}
+
+    def restore(self, state: State) -> None:
+        self.part.restore(state["aggregator"])
+
+    def claimed(self) -> int | None:
+        return int(self.part.memory(self.size, CLIENTS))
+
+    def _where(self, k: int) -> Index | slice:
+        return slice(None) if k % (2 * ROUND) == ROUND else some(self.size, 1, k)
+
+
+class OptimizerDrive(Drive):
+    stateful: ClassVar[bool] = True
+    sized: ClassVar[bool] = True
+    own: ClassVar[int] = 4
+
+    def __init__(self, part: Any, size: int = SIZE) -> None:
+        super().__init__(part.bind(size), size)
+        self._params = numbers(size, 0)
+
+    def step(self, k: int) -> object:
+        delta, moved = numbers(self.size, 1, k), rng(2, k).random(self.size) < 0.5
+        before = self._params.copy()
+        with self.watched(delta=delta, moved=moved):
+            self.part.step(self._params, delta, moved)
+        if (before != self._params)[~moved].any():
+            self.broken.setdefault(COVERED, "moves coordinates outside of `moved`, which no client covered")
+        return self._params.tobytes()
+
+    def state(self) -> State:
+        return {"params": self._params, "optimizer": saved(self.part)}
+
+    def restore(self, state: State) -> None:
+        self._params[:] = state["params"]
+        self.part.restore(state["optimizer"])

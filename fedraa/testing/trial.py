@@ -1,0 +1,194 @@
+"""Small experiments: the same one as it is, on two workers, after other draws of others, and interrupted."""
+
+import hashlib
+import io
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedraa.client import Trainer
+from fedraa.config.experiment import Experiment
+from fedraa.data import Dataset
+from fedraa.engine.build import build
+from fedraa.engine.executor import LocalExecutor
+from fedraa.engine.loop import Loop
+from fedraa.engine.run_spec import RunSpec
+from fedraa.errors import RunFailed
+from fedraa.messages import State, Vector
+from fedraa.rundir.checkpoint import read, write
+from fedraa.rundir.event_log import EventLog
+from fedraa.rundir.layout import EVENTS
+
+MOST = 400  # events, of which a trial has about 60
+
+Lines = tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The events of a run less their real times, and a digest of its final model."""
+
+    events: Lines
+    model: str
+
+    def parts_from(self, other: "Outcome") -> str | None:
+        """Where two runs part, in words; None if they are equal."""
+        for mine, theirs in zip(self.events, other.events, strict=False):
+            if mine != theirs:
+                return f"from event {mine['seq']} on, of kind {mine['kind']}"
+        if len(self.events) != len(other.events):
+            return f"at event {min(len(self.events), len(other.events))}, where one of them ends"
+        return None if self.model == other.model else "in their final models"
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(json.dumps([self.events, self.model]).encode()).hexdigest()
+
+
+@cache
+def made_up() -> Dataset:
+    """Samples of 16 numbers around a centre for each of 10 classes."""
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((10, 16))
+    labels = rng.permutation(np.arange(500) % 10)
+    samples = (centres[labels] + rng.standard_normal((500, 16))).astype(np.float32)
+    return Dataset("made up", samples[:400], labels[:400], samples[400:], labels[400:], 10)
+
+
+class TwoWorkers(LocalExecutor):
+    """Trains all that wait, the last first, in turn on two workers that know nothing of each other."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        super().__init__(_trainer(spec), spec.worker_spec.evaluator(spec.data, "cpu"), spec.data)
+        self._other = _trainer(spec)
+
+    def _train(self, task: int) -> None:
+        waiting = [one for number, one in self._tasks.items() if number not in self._trained]
+        for one in reversed(waiting):
+            self._trained[one.id] = self._trainer.train(one, *self._data.client(one.client))
+            self._trainer, self._other = self._other, self._trainer
+
+
+def play(
+    make: Callable[[], Experiment], *, seed: int = 0, workers: int = 1, pauses: int = 0, events: int = 0
+) -> Outcome:
+    """Runs what `make` makes, each time anew, in this process.
+
+    The generators of python, NumPy and torch, which a part has no business with, are seeded with `seed`. It is
+    interrupted `pauses` times, evenly over its number of `events`, and goes on in new objects from a checkpoint.
+    """
+    stops = [events * (number + 1) // (pauses + 1) for number in range(pauses)]
+    with _generators(seed), TemporaryDirectory() as folder:
+        state: State | None = None
+        for stop in [*stops, None]:
+            spec = build(make(), dataset=made_up())
+            state, params = _stretch(spec, Path(folder), state, stop, workers)
+            if state is None:
+                break
+        lines = [json.loads(line) for line in (Path(folder) / EVENTS).read_text().splitlines()]
+        return Outcome(tuple(_timeless(line) for line in lines), hashlib.sha256(params.tobytes()).hexdigest())
+
+
+def play_on_ray(make: Callable[[], Experiment], workers: int) -> Outcome:
+    """The same on Ray, where evaluations are logged when they are there and faults may come in between."""
+    from fedraa.api import run  # which imports everything
+
+    with TemporaryDirectory() as folder:
+        experiment = make().model_copy(update={"engine": "ray", "workers": workers, "quiet": True})
+        history = run(experiment, dataset=made_up(), out=Path(folder) / "run")
+        lines = tuple(_timeless(line) for line in history.lines())
+        return settled(Outcome(lines, str(history.summary["model_sha256"])))
+
+
+def settled(outcome: Outcome) -> Outcome:
+    """The events that do not depend on who was quicker: less faults, evaluations last, numbered anew."""
+    kept = [line for line in outcome.events if line["kind"] not in ("fault", "end")]
+    kept.sort(key=lambda line: line["kind"] == "eval")
+    return Outcome(tuple({**line, "seq": number} for number, line in enumerate(kept)), outcome.model)
+
+
+def round_trip(state: State) -> State:
+    """The state as it comes back from a checkpoint's bytes."""
+    stream = io.BytesIO()
+    write(stream, state)
+    return deepcopy(read(stream.getvalue()))
+
+
+def _stretch(
+    spec: RunSpec, directory: Path, state: State | None, until: int | None, workers: int
+) -> tuple[State | None, Vector]:
+    """Runs from `state`, or the start, to the end, or `until` so many events; then the state is that to go on from."""
+    stop = Event()
+
+    def heard(line: Mapping[str, object]) -> None:
+        number = int(str(line["seq"]))
+        if number >= MOST:
+            raise RunFailed(f"it has not ended after {MOST} events, in which others end long before")
+        if until is not None and number >= until:
+            stop.set()
+
+    log = EventLog(directory, on_line=heard)
+    try:
+        loop = Loop(
+            spec.server(log.record),
+            TwoWorkers(spec) if workers > 1 else _one_worker(spec),
+            log,
+            limits=spec.limits,
+            eval_every=spec.eval_every,
+            checkpoint_every=None,
+            timing=spec.timing,
+            wall=False,
+            max_update_norm=None,
+            save=lambda: None,
+            stop=stop,
+        )
+        if state is None:
+            log.begin([metric.name for metric in spec.metrics])
+            loop.begin()
+        else:
+            loop.restore(state)
+        ended = loop.run() is not None
+        return None if ended else round_trip(loop.state()), loop.server.params
+    finally:
+        log.close()
+
+
+def _one_worker(spec: RunSpec) -> LocalExecutor:
+    return LocalExecutor(_trainer(spec), spec.worker_spec.evaluator(spec.data, "cpu"), spec.data)
+
+
+def _trainer(spec: RunSpec) -> Trainer:
+    """A worker's own, made of a copy of what it is sent."""
+    return deepcopy(spec.worker_spec).trainer("cpu")
+
+
+def _timeless(line: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: value for name, value in line.items() if name != "wall"}
+
+
+@contextmanager
+def _generators(seed: int) -> Iterator[None]:
+    """The global generators, seeded, and as they were afterwards; torch on one thread."""
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state(), torch.get_num_threads()
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        torch.set_rng_state(before[2])
+        torch.set_num_threads(before[3])

@@ -1,0 +1,320 @@
+"""Every built-in part keeps the promises; six kinds of broken parts are each caught with one sentence."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedraa as fl
+from fedraa.cli.main import main
+from fedraa.client.terms.term import Clipping, Proximal, WeightDecay
+from fedraa.testing import kit
+from fedraa.testing.kinds import KINDS, hits
+
+VALUES = {
+    ("submodel", "fragments"): "fragments((0.4, 0.6))",
+    ("participation", "sample"): "sample:3",
+    ("participation", "bernoulli"): "bernoulli:0.5",
+    ("compressor", "topk"): "topk:0.2",
+}
+BUILT_IN = [
+    *((name, VALUES.get((name, each), each)) for name, kind in KINDS.items() for each in kind.seam.builtin),
+    *(("local-term", term) for term in (Proximal(0.1), Clipping(1.0), WeightDecay(0.01))),
+    ("metric", hits),
+]
+
+
+@pytest.mark.parametrize(("kind", "part"), BUILT_IN, ids=[f"{kind} {part}" for kind, part in BUILT_IN])
+def test_what_is_built_in_keeps_the_promises(kind: str, part: Any) -> None:
+    findings = fl.check(part, as_=kind)
+    assert findings.held, repr(findings)
+    looked_at = [promise for promise, found in findings.lines if found == "held"]
+    assert len(looked_at) == len(findings.lines) - 1 >= 6
+    assert findings.lines[-1][0] == "costs"
+
+
+def only(part: object, promise: str, sentence: str, as_: str | None = None) -> None:
+    """One promise is broken, and that is said in one sentence."""
+    findings = fl.check(part, as_=as_)
+    assert len(findings.failures) == 1, repr(findings)
+    assert dict(findings.lines)[promise] == findings.failures[0]
+    assert sentence in findings.failures[0]
+    assert "\n" not in findings.failures[0]
+
+
+@pytest.fixture
+def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other processes, which take seconds to start."""
+    monkeypatch.setattr(kit, "can_travel", lambda kind, part: False)
+
+
+class Unseeded(fl.Scheduler):
+    def choose(self, view: Any, rng: Any) -> int:
+        return int(np.random.default_rng().choice(view.feasible))
+
+
+class OfTheProcess(fl.Compressor):
+    def apply(self, delta: Any) -> Any:
+        return delta * np.random.uniform(0.9, 1.1)
+
+    def bytes(self, coordinates: int) -> int:
+        return 4 * coordinates
+
+
+def test_unseeded_random() -> None:
+    only(Unseeded(), "same bits whatever else draws", "Unseeded makes two equal runs part from event ")
+    only(OfTheProcess, "same bits whatever else draws", "draw from the rng that it is given")
+
+
+class Forgetful(fl.Scheduler):
+    """Takes the fragments in turn."""
+
+    def __init__(self) -> None:
+        self.turn = 0
+
+    def choose(self, view: Any, rng: Any) -> int:
+        self.turn += 1
+        return int(view.feasible[self.turn % len(view.feasible)])
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+
+class HalfMomentum(fl.ServerOptimizer):
+    """Saves its momentum and does not take it back."""
+
+    def start(self, size: int) -> None:
+        self.m = np.zeros(size, np.float32)
+
+    def step(self, params: Any, delta: Any, moved: Any) -> None:
+        self.m = self.m / 2 + delta
+        params[moved] += self.m[moved]
+
+    def restore(self, state: Any) -> None:
+        pass
+
+
+class Unfit(Forgetful):
+    """Keeps what no checkpoint can hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = {1}
+
+    def state(self) -> dict[str, Any]:
+        return vars(self)
+
+
+def test_forgotten_state() -> None:
+    only(Forgetful(), "state and restore complete", "Forgetful decides otherwise at decision ")
+    only(HalfMomentum(), "state and restore complete", "restore() does not take it back")
+    only(Unfit(), "state and restore complete", "Unfit keeps a set")
+
+
+SET = """
+import fedraa as fl
+
+class FirstOfASet(fl.Scheduler):
+    def choose(self, view, rng):
+        names = {f"fragment {j} of {view.client} at {view.turn}": j for j in view.feasible}
+        return int(names[next(iter(set(names)))])
+"""
+
+
+class Counting(fl.Compressor):
+    """Sends every other delta of all clients, as they come."""
+
+    calls = 0
+
+    def apply(self, delta: Any) -> Any:
+        self.calls += 1
+        return delta * (self.calls % 2)
+
+    def bytes(self, coordinates: int) -> int:
+        return 4 * coordinates
+
+
+CALLS = [0]
+
+
+def global_counter(staleness: int) -> float:
+    CALLS[0] += 1
+    return 1 / CALLS[0]
+
+
+def test_hidden_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "part_of_a_set.py").write_text(SET)
+    monkeypatch.syspath_prepend(tmp_path)
+    only("part_of_a_set:FirstOfASet", "same bits in another process", "FirstOfASet gives other bits in another process")
+
+
+def test_hidden_order_of_calls() -> None:
+    def counter(staleness: int) -> float:
+        return global_counter(staleness)
+
+    only(
+        Counting(), "same bits for one worker and two", "Counting makes runs on one worker and on two part from event "
+    )
+    with pytest.raises(AssertionError, match=r"^counter makes two equal runs part from event .*, as in a global$"):
+        fl.testing.check(counter, as_="staleness")
+    only(counter, "same bits whatever else draws", "as in a global", as_="staleness")
+
+
+class Median(fl.Aggregator):
+    """Keeps all deltas of a round, and claims next to nothing."""
+
+    def start(self, size: int, clients: int) -> None:
+        self.rows, self.size = [], size
+
+    def add(self, contribution: Any) -> None:
+        row = np.zeros(self.size, np.float32)
+        row[contribution.where] = contribution.delta
+        self.rows.append(row)
+
+    def finish(self, totals: Any) -> Any:
+        rows, self.rows = self.rows, []
+        return np.median(rows, axis=0).astype(np.float32), totals.covered
+
+    def memory(self, size: int, clients: int) -> int:
+        return 4 * size
+
+
+class HonestMedian(Median):
+    def memory(self, size: int, clients: int) -> int:
+        return 4 * size * clients
+
+
+@pytest.mark.usefixtures("at_home")
+def test_false_memory_claim() -> None:
+    findings = fl.check(Median())
+    assert len(findings.failures) == 1
+    assert findings.failures[0].startswith("Median holds ")
+    assert " bytes for a model of 100,000 numbers where its memory() claims 400,000; " in findings.failures[0]
+    assert fl.check(HonestMedian).held
+
+
+class Everywhere(fl.ServerOptimizer):
+    def step(self, params: Any, delta: Any, moved: Any) -> None:
+        params += delta
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+
+class MovesAll(HonestMedian):
+    def finish(self, totals: Any) -> Any:
+        mean, moved = super().finish(totals)
+        return mean, np.ones_like(moved)
+
+
+class Drifts(fl.LocalTerm):
+    masked = False
+
+    def bend(self, gradient: Any, at: Any) -> None:
+        gradient.add_(1e-3)
+
+
+@pytest.mark.usefixtures("at_home")
+def test_touching_what_nobody_covered() -> None:
+    promise = "never touches what nobody covered"
+    only(Everywhere(), promise, "Everywhere moves coordinates outside of `moved`")
+    only(MovesAll(), promise, "MovesAll moves coordinates that no client covered")
+    only(Drifts(), promise, "though it says masked = False")
+
+
+class Claims(fl.Scheduler):
+    def choose(self, view: Any, rng: Any) -> int:
+        view.sent[0] += 1
+        return int(view.feasible[0])
+
+
+class InPlace(fl.AsyncRule):
+    def take(self, arrival: Any, model: Any) -> fl.Taken:
+        delta = np.subtract(arrival.new, arrival.sent, out=arrival.sent)
+        model.params[arrival.where] += np.float32(0.5) * delta
+        return fl.Taken(0.5)
+
+
+def test_changing_what_was_given() -> None:
+    only(Claims(), "never changes what it is given", "Claims changes view.sent, which others go on reading")
+    only(InPlace(), "never changes what it is given", "InPlace changes arrival.sent")
+
+
+class Raises(fl.Scheduler):
+    def choose(self, view: Any, rng: Any) -> int:
+        return 99
+
+
+def test_a_part_that_does_not_work_at_all() -> None:
+    findings = fl.check(Raises)
+    assert repr(findings).splitlines()[0] == "Raises"
+    assert findings.failures == [
+        "Raises fails with ValueError: scheduler: Raises chose 99 for client 0; takes 0 to 2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (
+            lambda staleness: 1.0,
+            "several kinds of part: staleness(staleness), partitioner(labels, clients, rng), metric",
+        ),
+        ("bernoulli", "bernoulli may be several kinds of part: participation, submodel"),
+        (3, "part: 3 is none; takes an own part as package.module:Name"),
+        ("nowhere:Part", "part: nowhere:Part cannot be imported"),
+        ("gre-rao", "part: gre-rao is none"),
+    ],
+)
+def test_what_is_no_part(given: object, sentence: str) -> None:
+    with pytest.raises(ValueError, match="part") as caught:
+        fl.check(given)
+    assert sentence in str(caught.value)
+
+
+OWN = """
+import fedraa as fl
+
+class LowestLoss(fl.Scheduler):
+    def choose(self, view, rng):
+        return min(view.feasible, key=view.losses.__getitem__)
+
+class Careless(LowestLoss):
+    def choose(self, view, rng):
+        view.losses[0] = 0
+        return super().choose(view, rng)
+
+def slow(staleness):
+    return 0.9 ** staleness
+"""
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "parts_on_their_own.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def said(*arguments: str) -> tuple[int, str, str]:
+        code = main(["check", *arguments])
+        return (code, *capsys.readouterr())
+
+    code, out, err = said("parts_on_their_own:LowestLoss")
+    assert (code, err) == (0, "")
+    assert [line.split()[-1] for line in out.splitlines()[1:-1]] == ["held"] * 7
+    code, out, err = said("parts_on_their_own:Careless")
+    assert (code, err) == (1, "fedraa: Careless breaks 1 promise\n")
+    assert "Careless changes view.losses" in out
+    assert said("parts_on_their_own:slow")[0] == 2
+    assert said("parts_on_their_own:slow", "--as", "staleness")[0] == 0
+    assert said("parts_on_their_own:Slow")[0] == 2
+
+
+def make_unpicklable() -> Callable[[int], float]:
+    return lambda staleness: 0.5
+
+
+def test_a_function_of_a_script() -> None:
+    fl.testing.check(make_unpicklable(), as_="staleness")
+    with pytest.raises(ValueError, match="takes scheduler, staleness, async-rule"):
+        fl.testing.check(make_unpicklable(), as_="planner")
