@@ -77,7 +77,8 @@ class AsyncRuleDrive(Drive):
         where = some(self.size, 1, k % FRAGMENTS)
         sent, new = (numbers(len(where), which, k) for which in (2, 3))
         arrival = Arrival(k % CLIENTS, k % FRAGMENTS, where, new, sent, k % 3, 10 + k % CLIENTS, 1 / (1 + k))
-        with self.watched(**{"arrival.where": where, "arrival.new": new, "arrival.sent": sent}):
+        given: dict[str, Any] = {"arrival.where": where, "arrival.new": new, "arrival.sent": sent}
+        with self.watched(**given):
             taken = self.part.take(arrival, self._model)
         self._seen[where] = True
         if (self._model.params != self._start)[~self._seen].any():

@@ -10,6 +10,7 @@ import pytest
 import fedraa as fl
 from fedraa.cli.main import main
 from fedraa.client.terms.term import Clipping, Proximal, WeightDecay
+from fedraa.components import text_of
 from fedraa.testing import kit
 from fedraa.testing.kinds import KINDS, hits
 
@@ -26,7 +27,7 @@ BUILT_IN = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "part"), BUILT_IN, ids=[f"{kind} {part}" for kind, part in BUILT_IN])
+@pytest.mark.parametrize(("kind", "part"), BUILT_IN, ids=[f"{kind} {text_of(part)}" for kind, part in BUILT_IN])
 def test_what_is_built_in_keeps_the_promises(kind: str, part: Any) -> None:
     findings = fl.check(part, as_=kind)
     assert findings.held, repr(findings)
