@@ -40,7 +40,8 @@ def refuse_unsendable(spec: RunSpec) -> None:
 
 def _unsendable(part: object) -> str | None:
     try:
-        cloudpickle.CloudPickler(io.BytesIO(), protocol=5, buffer_callback=lambda buffer: None).dump(part)
+        pickler: Any = registry.CloudPickler(io.BytesIO(), protocol=5, buffer_callback=lambda buffer: None)
+        pickler.dump(part)
     except Exception as error:  # whatever a part of the user's own does
         return str(error) or type(error).__name__
     return None
