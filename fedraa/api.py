@@ -40,7 +40,7 @@ Callbacks = Sequence[Callback | type[Callback] | str | Mapping[str, object]]
 def run(
     experiment: Experiment | None = None,
     *,
-    model: nn.Module | str | None = None,
+    model: nn.Module | Callable[[int], nn.Module] | str | None = None,
     dataset: Dataset | Path | str | None = None,
     callbacks: Callbacks = (),
     **fields: object,
@@ -59,7 +59,7 @@ def run(
     RunFailed when a running one cannot go on; Interrupted, a KeyboardInterrupt, after Ctrl-C, when `resume` can go on,
     and so it can where what a callback has raised comes out of here.
     """
-    if isinstance(model, str):
+    if model is not None and not isinstance(model, nn.Module):  # a name, or a function that makes one
         model, fields = None, fields | {"model": model}
     if isinstance(dataset, str | Path):
         dataset, fields = None, fields | {"dataset": str(dataset)}
@@ -78,7 +78,7 @@ def run(
 def resume(
     directory: str | os.PathLike[str],
     *,
-    model: nn.Module | None = None,
+    model: nn.Module | Callable[[int], nn.Module] | str | None = None,
     dataset: Dataset | None = None,
     callbacks: Callbacks = (),
     **fields: object,
@@ -95,6 +95,8 @@ def resume(
     Raises ValueError, one sentence, for a run that has ended and is not made longer, that another process is writing,
     that lacks something, or that was of something else; Interrupted after Ctrl-C.
     """
+    if model is not None and not isinstance(model, nn.Module):
+        model, fields = None, fields | {"model": model}
     directory = Path(directory)
     told = _callbacks(callbacks)
     spec, longer = resumed(directory, model, dataset, fields)

@@ -11,7 +11,8 @@ import ast
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
@@ -26,6 +27,7 @@ T = TypeVar("T")
 KIND = "kind"
 OURS = ("fedraa", "schedulers")  # packages whose classes are known by their names alone
 _TEXT = re.compile(r"\s*(?P<what>[^()]+?)\s*(?:\((?P<values>.*)\))?\s*", re.DOTALL)
+_SENTENCE = re.compile(r"[a-z_]+: ")  # ours, which names a field
 _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.<>]*")
 
 
@@ -145,6 +147,18 @@ def _unfit(value: object) -> str | None:
     return None if value is None or isinstance(value, bool | int | float | str) else f"a {type(value).__name__}"
 
 
+@contextmanager
+def calling(where: str, part: object) -> Iterator[None]:
+    """Whatever a part raises within is a ValueError, a sentence that names the field `where` and the part."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, ValueError) and _SENTENCE.match(str(error)):
+            raise
+        who = getattr(part, "__qualname__", type(part).__qualname__)
+        raise ValueError(f"{where}: {who} failed with {type(error).__name__}: {error}") from error
+
+
 def is_path(text: str) -> bool:
     """Whether this is an import path, `package.module:Name`."""
     return _PATH.fullmatch(text) is not None
@@ -161,6 +175,8 @@ def imported(where: str, path: str) -> Any:
         if module == "__main__" or "<" in name:
             raise ValueError(f"{where}: {path} was made in a script or a notebook; give it again") from None
         raise ValueError(f"{where}: {path} cannot be imported: {error}") from None
+    except Exception as error:  # whatever a module of the user's own does as it is read
+        raise ValueError(f"{where}: {path} cannot be imported: {type(error).__name__}: {error}") from error
     return found
 
 

@@ -63,7 +63,7 @@ class Planner:
         )
         chosen = self.scheduler.choose(view, rng)
         fragments = self.costs.shape[1]
-        if not isinstance(chosen, int | np.integer) or not 0 <= chosen < fragments:
+        if isinstance(chosen, bool) or not isinstance(chosen, int | np.integer) or not 0 <= chosen < fragments:
             who = type(self.scheduler).__name__
             raise ValueError(f"scheduler: {who} chose {chosen!r} for client {client}; takes 0 to {fragments - 1}")
         if not np.isfinite(self.costs[client, chosen]):

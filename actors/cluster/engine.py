@@ -18,7 +18,7 @@ from ray.exceptions import RayActorError, RayTaskError
 from actors.cluster.attach import CLIENT, attach
 from actors.cluster.memory import lean
 from actors.cluster.operations import NAMESPACE, server_name
-from actors.cluster.own_parts import carry_by_value, importable
+from actors.cluster.own_parts import carry_by_value, importable, refuse_unsendable
 from actors.cluster.placement import find_node, group_of, groups, server_options
 from actors.cluster.run_dir_sync import RunDirSync, synced
 from actors.pool.data_host import fingerprint
@@ -53,6 +53,7 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
     callbacks are called here; CallbackRaised if one has failed.
     """
     experiment, stop = spec.experiment, threading.Event()
+    refuse_unsendable(spec)
     callbacks.start(RunStart(experiment, directory, spec.limits, resume))
     with interruptible(stop.set), cluster(experiment), terminable(stop.set):
         attached = cluster_address(experiment)

@@ -18,11 +18,33 @@ from typing import Any
 from ray import cloudpickle
 
 from actors.cluster.attach import PACKAGES
+from fedraa.engine.run_spec import RunSpec
 
 registry: Any = cloudpickle  # whose functions have no types
 INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 SITES = ("site-packages", "dist-packages")
 PATH = "PYTHONPATH"
+
+
+def refuse_unsendable(spec: RunSpec) -> None:
+    """Raises ValueError, one sentence, for a part of a run that cannot be pickled."""
+    if (wrong := _unsendable(spec)) is None:
+        return
+    given = ((name, value) for name, value in spec.experiment if _unsendable(value))
+    name, value = next(given, ("engine", "a part of this run"))
+    raise ValueError(
+        f"{name}: {value!r} cannot be sent to Ray's processes: {wrong}; let it make what cannot be pickled when it is "
+        "first used, or choose --engine local"
+    )
+
+
+def _unsendable(part: object) -> str | None:
+    try:
+        pickler: Any = registry.CloudPickler(io.BytesIO(), protocol=5, buffer_callback=lambda buffer: None)
+        pickler.dump(part)
+    except Exception as error:  # whatever a part of the user's own does
+        return str(error) or type(error).__name__
+    return None
 
 
 def carry_by_value(parts: Iterable[object]) -> None:

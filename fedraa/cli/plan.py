@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 
 from fedraa.cli.display import say, show
-from fedraa.components import text_of
+from fedraa.components import is_foreign, text_of
 from fedraa.config.experiment import Experiment
 from fedraa.devices.fleet import Fleet, Floats
 from fedraa.engine.build import build
@@ -49,6 +49,15 @@ def plan(experiment: Experiment) -> None:
         outlook = async_outlook(spec, planner) if schedule.asynchronous else rounds_outlook(spec, first_round(spec))
     say(f"server memory  about {quantity(server_bytes(spec), 'B')}")
     say(f"expected       {outlook}")
+    for name, part in own_parts(experiment):
+        say(f"own part       {name} {part}")
+
+
+def own_parts(experiment: Experiment) -> list[tuple[str, str]]:
+    """The components that are none of ours: the field of each, and the component as text."""
+    written = experiment.model_dump(mode="json")
+    several = [(name, value if isinstance(value, list) else [value]) for name, value in written.items()]
+    return [(name, str(part)) for name, parts in several for part in parts if is_foreign(part)]
 
 
 def fragments_table(spec: RunSpec) -> Table:

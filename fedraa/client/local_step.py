@@ -24,6 +24,7 @@ from fedraa.client.terms.term import (
     WeightDecay,
     norm,
 )
+from fedraa.components import calling
 from fedraa.messages import Task
 from fedraa.submodels import view
 
@@ -73,10 +74,20 @@ class LocalStep:
             return
         w, anchor = self.model.weights[row], self._anchor[row]
         if self._mask is None:
-            w.copy_(anchor + self._compressor.apply(w - anchor))
+            w.copy_(anchor + self._compressed(w - anchor))
         else:
             trained = self._mask[row] > 0
-            w[trained] = anchor[trained] + self._compressor.apply((w - anchor)[trained])
+            w[trained] = anchor[trained] + self._compressed((w - anchor)[trained])
+
+    def _compressed(self, delta: Tensor) -> Tensor:
+        """The delta as it arrives, of a compressor that is the user's own, perhaps."""
+        with calling("compress", self._compressor):
+            arrived = self._compressor.apply(delta)
+        if not isinstance(arrived, Tensor) or arrived.shape != delta.shape:
+            what = list(arrived.shape) if isinstance(arrived, Tensor) else repr(arrived)
+            who = type(self._compressor).__name__
+            raise ValueError(f"compress: {who} gave {what}; takes a tensor {list(delta.shape)}, as it was given")
+        return arrived
 
     def step(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """One step on a minibatch; returns its loss at the weights before the step."""
@@ -97,7 +108,8 @@ class LocalStep:
         if self._terms:
             at = Place(w, self._anchor[piece], piece)
             for term in self._terms:
-                term.bend(g, at)
+                with calling("local_terms", term):
+                    term.bend(g, at)
                 if term.masked:
                     self._masked(g, piece)
         if self._velocity is None:

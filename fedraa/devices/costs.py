@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from fedraa.client.solver import Solver
 from fedraa.client.split import Stem
-from fedraa.client.terms.compression import COMPRESSOR
+from fedraa.client.terms.compression import COMPRESSOR, wire_bytes
 from fedraa.devices.fleet import REFERENCE_EPOCHS, Fleet, Floats, Load
 from fedraa.messages import State
 from fedraa.submodels.cost import Cost
@@ -139,7 +139,7 @@ class CostModel:
     def _moved(self, widths: Widths) -> tuple[int, int]:
         """Bytes down and up of a dense submodel."""
         sent = self.sent(widths)
-        return sent, self.compressor.bytes(sent // BYTES)
+        return sent, wire_bytes(self.compressor, sent // BYTES)
 
     def _speed(self, client: int) -> float:
         ratios = self._ratios.get(client)

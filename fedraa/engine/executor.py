@@ -59,7 +59,7 @@ class Evaluated:
         return self.evaluation
 
 
-class _Dropped(Exception):
+class _Dropped(BaseException):
     """Training is broken off."""
 
 

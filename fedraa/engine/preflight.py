@@ -6,7 +6,9 @@ import torch
 from fedraa.client.flat_module import BatchedModule
 from fedraa.engine import resources
 from fedraa.engine.run_spec import RunSpec
+from fedraa.server.async_rules import factor_at
 from fedraa.server.schedule import SCHEDULER
+from fedraa.server.staleness import STALENESS
 from schedulers import TOLERANCE, delay_bound
 
 
@@ -17,8 +19,11 @@ def preflight(spec: RunSpec) -> None:
     if spec.experiment.stack > 1:
         _check_stack(spec)
     resources.check(spec)
+    if (staleness := getattr(spec.method.update, "staleness", None)) is not None:
+        factor_at(0, STALENESS.make(staleness))
     server = spec.server(_nowhere)
     server.assign(next(iter(server.begin())), 0.0)  # what they refuse is refused here
+    server.state()  # and what no checkpoint can hold
 
 
 def _nowhere(kind: str, t: float, /, **fields: object) -> None:

@@ -69,15 +69,24 @@ def lengthen(directory: Path, spec: RunSpec) -> None:
 def _check_given(directory: Path, config: Mapping[str, Any], given: Mapping[str, object]) -> None:
     """All that the run was started with as an object, and that cannot be imported, is given again."""
     lacking = [(name, f"a {name} given as an object") for name in config.get("given", ())]
-    for name, text in config["experiment"].items():
-        if isinstance(text, str) and is_path(path := text.partition("(")[0].strip()) and _is_gone(name, path):
-            lacking.append((name, f"the {name} {path}, which was made in a script or a notebook"))
+    for name, written in config["experiment"].items():
+        if gone := [path for path in _paths(written) if _is_gone(name, path)]:
+            lacking.append((name, f"the {name} {', '.join(gone)}, which was made in a script or a notebook"))
     if lacking := [(name, what) for name, what in lacking if given.get(name) is None]:
         what = " and ".join(what for _, what in lacking)
         again = ", ".join(f"{name}=..." for name, _ in lacking)
         raise ValueError(
             f"run: {directory} was started with {what}; go on from Python: fedraa.resume({str(directory)!r}, {again})"
         )
+
+
+def _paths(written: object) -> list[str]:
+    """The import paths in a field as it was written down, of components that hold others, too."""
+    if isinstance(written, Mapping | list):
+        items = written.values() if isinstance(written, Mapping) else written
+        return [path for item in items for path in _paths(item)]
+    path = written.partition("(")[0].strip() if isinstance(written, str) else ""
+    return [path] if is_path(path) else []
 
 
 def _is_gone(name: str, path: str) -> bool:
@@ -94,6 +103,8 @@ def _is_gone(name: str, path: str) -> bool:
 def _check_same(was: Mapping[str, Any], experiment: Experiment, names: set[str]) -> None:
     now = experiment.model_dump(mode="json")
     for name in sorted(names):
+        if now[name] != was.get(name) and isinstance(now[name], dict):  # too long for a sentence
+            raise ValueError(f"{name}: the run was started with another one; give the same")
         if now[name] != was.get(name):
             raise ValueError(f"{name}: the run was started with {was.get(name)!r}, not {now[name]!r}; give the same")
 

@@ -48,6 +48,12 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "rounds": ("schedule.rounds",),
 }
 SEAMS: dict[str, Seam[Any]] = {"submodel": SUBMODEL, "async_rule": ASYNC_RULE, "server_optimizer": SERVER_OPTIMIZER}
+_AXES: dict[str, tuple[type, ...]] = {
+    "submodel": (SubmodelPolicy,),
+    "local": (Solver,),
+    "update": (AsyncRule, RoundUpdate),
+    "schedule": (Schedule,),
+}
 _MISSING = object()
 
 
@@ -67,6 +73,10 @@ class Method:
     name: str = "own"
 
     def __post_init__(self) -> None:
+        for axis, kinds in _AXES.items():
+            if not isinstance(given := getattr(self, axis), kinds):
+                names = " or ".join(kind.__name__ for kind in kinds)
+                raise ValueError(f"method: {self.name} has {axis} {given!r}; takes an object of {names}")
         update, schedule, policy = (type(each).__name__ for each in (self.update, self.schedule, self.submodel))
         if self.update.asynchronous != self.schedule.asynchronous:
             kind = "arrivals one by one" if self.update.asynchronous else "rounds"
@@ -127,7 +137,8 @@ class Method:
         for path in FLAGS[flag]:
             value: Any = self
             for name in path.split("."):
-                value = getattr(value, name, _MISSING) if is_dataclass(value) else _MISSING
+                own = {each.name for each in fields(value)} if is_dataclass(value) else ()
+                value = getattr(value, name) if name in own else _MISSING
             if value is not _MISSING:
                 return path
         return None

@@ -12,7 +12,7 @@ DEFAULT_TIME = 20.0
 def cells(methods: Sequence[str], seeds: Sequence[int], experiment: Experiment) -> list[Experiment]:
     """One experiment per method and seed, each with the flags that its method knows and a budget."""
     for field, values in (("methods", methods), ("seeds", seeds)):
-        if not values or len(set(values)) < len(values):
+        if not values or len({str(value) for value in values}) < len(values):
             raise ValueError(f"{field}: got {' '.join(map(str, values)) or 'none'}; give one or more, each once")
     for field, instead in (("method", "methods"), ("seed", "seeds")):
         if (given := getattr(experiment, field)) != Experiment.model_fields[field].default:
@@ -24,7 +24,7 @@ def cells(methods: Sequence[str], seeds: Sequence[int], experiment: Experiment) 
     templates = [without_foreign_flags(experiment.model_copy(update={"method": method})) for method in methods]
     for field, value in experiment:
         if value is not None and field != "method" and all(getattr(each, field) != value for each in templates):
-            raise ValueError(f"{field}: {value} means nothing to any of {', '.join(methods)}; leave it out")
+            raise ValueError(f"{field}: {value} means nothing to any of {', '.join(map(str, methods))}; leave it out")
     for each in templates:
         if each.updates is each.rounds is each.time is None:
             raise ValueError(

@@ -8,7 +8,7 @@ import pandas as pd
 
 from fedraa.report.curves import plot_curves
 from fedraa.report.runs import own_figures
-from fedraa.rundir.history import History
+from fedraa.rundir.history import History, method_name
 
 CELLS, PLOT = "compare.csv", "compare.png"
 FROM_SUMMARY = (
@@ -36,7 +36,8 @@ def row(history: History) -> dict[str, object]:
     """What a table of runs tells of one that has ended."""
     experiment, total = history.experiment, history.summary
     told = {name: total[name] for name in FROM_SUMMARY} | own_figures(total)
-    return {"method": str(experiment.method), "seed": experiment.seed} | told | {"directory": history.directory.name}
+    which = {"method": method_name(history.config), "seed": experiment.seed}
+    return which | told | {"directory": history.directory.name}
 
 
 def write(histories: Sequence[History], directory: Path) -> pd.DataFrame:
@@ -45,7 +46,7 @@ def write(histories: Sequence[History], directory: Path) -> pd.DataFrame:
     frame.to_csv(directory / CELLS, index=False)
     evals = dict[str, list[pd.DataFrame]]()
     for history in histories:
-        evals.setdefault(str(history.experiment.method), []).append(history.evals)
+        evals.setdefault(method_name(history.config), []).append(history.evals)
     experiment, seeds = histories[0].experiment, frame["seed"].unique()
     seen = f"mean and range over {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
     title = f"{experiment.dataset}, {experiment.clients} clients, {seen}"

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from fedraa.config.experiment import Experiment
-from fedraa.rundir.history import History
+from fedraa.rundir.history import History, method_name
 from fedraa.rundir.layout import CONFIG
 
 # What two runs of one group may differ in.
@@ -32,6 +32,11 @@ class Run:
     def flags(self) -> dict[str, Any]:
         """The experiment, as JSON holds it; fields that came after the run are at their defaults."""
         return {**Experiment().model_dump(mode="json"), **self.config["experiment"]}
+
+    @property
+    def method(self) -> str:
+        """What the method is called, which may have been given as an object."""
+        return method_name(self.config)
 
     @property
     def seed(self) -> int:
@@ -137,12 +142,12 @@ def _labels(runs: Sequence[Run]) -> list[str]:
     for run in runs:
         alike = [other for other in runs if other.flags["method"] == run.flags["method"]]
         told = [
-            ", ".join([each.flags["method"], *(f"{name} {words(each.flags[name])}" for name in differing(alike))])
+            ", ".join([each.method, *(f"{name} {words(each.flags[name])}" for name in differing(alike))])
             for each in alike
         ]
         place = alike.index(run)
         short = max(map(len, told)) <= LABEL
-        labels.append(told[place] if short else f"{run.flags['method']} #{place + 1}")
+        labels.append(told[place] if short else f"{run.method} #{place + 1}")
     return labels
 
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,7 @@ class History:
 
     def __repr__(self) -> str:
         flags = self.config["experiment"]
-        parts = [f"{flags['method']} on {flags['dataset']}", self.state]
+        parts = [f"{method_name(self.config)} on {flags['dataset']}", self.state]
         if (last := self._last_eval()) is not None:
             parts.append(f"step {last['step']}, accuracy {float(last['accuracy']):.4f}")
         return f"<History of {self.directory}: {', '.join(parts)}>"
@@ -124,3 +125,9 @@ class History:
         with (self.directory / EVALS).open(newline="", encoding="utf-8") as table:
             rows = [row for row in csv.DictReader(table) if row["accuracy"]]
         return rows[-1] if rows else None
+
+
+def method_name(config: Mapping[str, Any]) -> str:
+    """What a run's method is called, given by name or, as a mapping has it, as an object."""
+    given = config["experiment"]["method"]
+    return str(given["name"] if isinstance(given, Mapping) else given)

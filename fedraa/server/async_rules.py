@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from fedraa.components import Seam, Stateful
+from fedraa.components import Seam, Stateful, calling
 from fedraa.messages import Index, Vector
 from fedraa.server.staleness import STALENESS
 
@@ -111,7 +111,7 @@ class StalenessMix(AsyncRule):
         return Taken(mix)
 
     def weight(self, staleness: int) -> float:
-        return self.mixing * _number(self._factor(staleness), self._factor)
+        return self.mixing * factor_at(staleness, self._factor)
 
     def state(self) -> dict[str, Any]:
         return {}
@@ -142,7 +142,7 @@ class Buffer(AsyncRule):
         self._count = 0
 
     def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
-        weight = _number(self._factor(arrival.staleness), self._factor)
+        weight = factor_at(arrival.staleness, self._factor)
         self._total[arrival.where] += np.float32(weight) * arrival.delta
         self._count += 1
         full = self._count == self.size
@@ -174,10 +174,18 @@ def blend(params: Vector, where: Index | slice, new: Vector, mix: float) -> None
         params[where] = mixed
 
 
-def _number(weight: object, of: object) -> float:
-    if isinstance(weight, int | float | np.number) and np.isfinite(weight):
+def factor_at(staleness: int, factor: Any) -> float:
+    """A StalenessWeight's factor; ValueError if that is no finite number."""
+    with calling("staleness", factor):
+        weight = factor(staleness)
+    if is_finite(weight):
         return float(weight)
-    raise ValueError(f"staleness: {getattr(of, '__name__', of)} gave {weight!r}; takes a finite number")
+    raise ValueError(f"staleness: {getattr(factor, '__name__', factor)} gave {weight!r}; takes a finite number")
+
+
+def is_finite(number: object) -> bool:
+    """Whether this is a number, and neither infinite nor NaN."""
+    return isinstance(number, int | float | np.integer | np.floating) and bool(np.isfinite(number))
 
 
 ASYNC_RULE: Seam[AsyncRule] = Seam(

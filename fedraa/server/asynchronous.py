@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from fedraa.components import saved
+from fedraa.components import calling, saved
 from fedraa.messages import State, Task, Update, Vector
 from fedraa.rng import generator
 from fedraa.server.storage.store import Store
@@ -62,7 +62,8 @@ class AsyncServer:
         turn = int(self.task_table.turns[client])
         rng = generator(self._seed, "schedule", client, turn)
         feasible = self.planner.feasible(client)
-        j = self.planner.choose(client, turn, now, feasible, self._standing, rng)
+        with calling("scheduler", self.planner.scheduler):
+            j = self.planner.choose(client, turn, now, feasible, self._standing, rng)
         self._standing.sent[j] += 1
         return self.task_table.dispatch(
             client,
@@ -128,4 +129,5 @@ class AsyncServer:
 
     def _plan(self) -> None:
         table = self.task_table.costs.table([assignment.submodel.widths for assignment in self._assignments])
-        self.planner.plan(table, self._bound)
+        with calling("scheduler", self.planner.scheduler):
+            self.planner.plan(table, self._bound)

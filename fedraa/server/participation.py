@@ -3,10 +3,11 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import index
 
 import numpy as np
 
-from fedraa.components import Seam
+from fedraa.components import Seam, calling
 from fedraa.rng import generator
 
 DRAWS = 1000  # of a cohort per client, while nobody is drawn
@@ -64,10 +65,11 @@ class Bernoulli(Participation):
 def draw_cohort(participation: Participation, clients: int, round: int, seed: int) -> Sequence[int]:
     """The clients of a round, ascending and never empty; ValueError if that cannot be had."""
     for attempt in range(clients * DRAWS):
-        drawn = participation.cohort(clients, round, generator(seed, "cohort", round, attempt))
-        if isinstance(drawn, range):
-            return drawn
-        cohort = sorted(int(client) for client in drawn)
+        with calling("participation", participation):
+            drawn = participation.cohort(clients, round, generator(seed, "cohort", round, attempt))
+            if drawn == range(clients):
+                return range(clients)
+            cohort = sorted(map(index, drawn))
         if cohort:
             if len(set(cohort)) < len(cohort) or not 0 <= cohort[0] <= cohort[-1] < clients:
                 who = type(participation).__name__

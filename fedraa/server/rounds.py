@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedraa.components import saved
+from fedraa.components import calling, saved
 from fedraa.messages import SharedBuffer, State, Task, Update, Vector
 from fedraa.server.aggregation.aggregator import Aggregator, Contribution, Coverage, RoundTotals
 from fedraa.server.auxiliary.state import NoAuxiliary
@@ -84,7 +84,8 @@ class RoundServer:
         self._scales += task.lr * update.steps
         self._square += float(np.einsum("i,i->", delta, delta, dtype=np.float64))
         self._coverage.add(assignment.where)
-        self._aggregator.add(Contribution(task.client, assignment.where, delta, weight, task.lr))
+        with calling("aggregator", self._aggregator):
+            self._aggregator.add(Contribution(task.client, assignment.where, delta, weight, task.lr))
         self._lr = task.lr
         self.task_table.settle(
             update,
@@ -140,7 +141,8 @@ class RoundServer:
     def _close_round(self, now: float) -> None:
         coverage = self._coverage.finish()
         delta, moved = self._finished(RoundTotals(coverage, self._lr))
-        self._optimizer.step(self.params, delta, moved)
+        with calling("server_optimizer", self._optimizer):
+            self._optimizer.step(self.params, delta, moved)
         for follower in self._followers:
             follower.close(self.params, delta, moved, self._scales / len(self._cohort))
         covered = coverage > 0
@@ -161,11 +163,15 @@ class RoundServer:
 
     def _finished(self, totals: RoundTotals) -> tuple[Vector, Mask]:
         """What the aggregator makes of the round, which is the user's own, perhaps."""
-        delta, moved = self._aggregator.finish(totals)
-        for name, array, kind in (("delta", delta, np.float32), ("moved", moved, np.bool_)):
-            if array.shape != self.params.shape or array.dtype != kind:
+        with calling("aggregator", self._aggregator):
+            delta, moved = self._aggregator.finish(totals)
+        for name, given, kind in (("delta", delta, np.float32), ("moved", moved, np.bool_)):
+            fits = isinstance(given, np.ndarray) and given.shape == self.params.shape and given.dtype == kind
+            if not fits:
+                array = isinstance(given, np.ndarray)
+                got = f"{given.dtype} {given.shape}" if array else f"a {type(given).__name__}"
                 raise ValueError(
-                    f"aggregator: {type(self._aggregator).__name__} gave {name} as {array.dtype} {array.shape}; takes "
+                    f"aggregator: {type(self._aggregator).__name__} gave {name} as {got}; takes "
                     f"{np.dtype(kind)} {self.params.shape}"
                 )
         return delta, moved

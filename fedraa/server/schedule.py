@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fedraa.components import Seam, saved
+from fedraa.components import Seam, calling, saved
 from fedraa.messages import State, Update, Vector
 from fedraa.rng import generator
 from fedraa.server.aggregation.label_owners import LabelOwners
@@ -134,7 +134,8 @@ class ScheduledSampler(SubmodelSampler):
     def draw(self, context: RoundContext) -> Assignment:
         rng = generator(self._seed, "schedule", context.client, context.round)
         feasible = self._planner.feasible(context.client)
-        j = self._planner.choose(context.client, context.round, context.now, feasible, self._standing, rng)
+        with calling("scheduler", self._planner.scheduler):
+            j = self._planner.choose(context.client, context.round, context.now, feasible, self._standing, rng)
         self._standing.counts[j] += 1
         self._standing.sent[j] += 1
         return self._assignments[j]

@@ -4,10 +4,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedraa.components import Seam
+from fedraa.components import Seam, calling
 
 LEVELS = 255
 TAKES = "is none of none, 8bit or topk:SHARE with a share over 0 and at most 1"
@@ -29,6 +30,16 @@ class Compressor(ABC):
     @abstractmethod
     def bytes(self, coordinates: int) -> int:
         """Bytes on the wire for a delta of so many coordinates, for the bill."""
+
+
+def wire_bytes(compressor: Compressor, coordinates: int) -> int:
+    """Bytes on the wire for a delta of so many coordinates; ValueError if a compressor does not say so."""
+    with calling("compress", compressor):
+        said = compressor.bytes(coordinates)
+    if isinstance(said, bool) or not isinstance(said, int | np.integer) or said < 0:
+        who = type(compressor).__name__
+        raise ValueError(f"compress: {who} gave {said!r} bytes for {coordinates} coordinates; takes a whole number")
+    return int(said)
 
 
 @dataclass(frozen=True)

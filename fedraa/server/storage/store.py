@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from fedraa.components import saved
+from fedraa.components import calling, saved
 from fedraa.messages import Buffer, SharedBuffer, State, Task, Update, Vector
-from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken
+from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken, is_finite
 from fedraa.submodels.assignment import Assignment, Submodel
 
 Share = Callable[[Vector], SharedBuffer]
@@ -92,10 +92,14 @@ class LocalStore:
             self._sizes[task.client],
             update.loss,
         )
-        taken = self._rule.take(arrival, self._model)
-        if not isinstance(taken, Taken):
-            raise ValueError(f"async_rule: {type(self._rule).__name__} gave {taken!r}; takes Taken(weight, advanced)")
-        return taken
+        with calling("async_rule", self._rule):
+            taken = self._rule.take(arrival, self._model)
+        if not isinstance(taken, Taken) or not is_finite(taken.weight) or taken.advanced not in (True, False):
+            raise ValueError(
+                f"async_rule: {type(self._rule).__name__} gave {taken!r}; takes Taken(weight, advanced), a finite "
+                "number and a bool"
+            )
+        return Taken(float(taken.weight), bool(taken.advanced))
 
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
         return {task.id: task.params for task in tasks}

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fedraa.components import calling
 from fedraa.messages import ExtraBuffers, Update, Vector
 from fedraa.rng import generator
 from fedraa.submodels.assignment import Assignment, Mask, Submodel
@@ -48,6 +49,8 @@ class RunContext:
 
     def masked(self, mask: Mask, label: int = 0) -> Assignment:
         """The whole model, of which only the coordinates of `mask` [d] train."""
+        if mask.shape != (self.traced.size,) or mask.dtype != np.bool_:
+            raise ValueError(f"submodel: a mask is {mask.dtype} {mask.shape}; takes bool ({self.traced.size},)")
         return Assignment(label, self.whole(), mask)
 
     def rng(self, *index: int) -> np.random.Generator:
@@ -117,7 +120,11 @@ class Pure(SubmodelSampler):
         self._draw = draw
 
     def draw(self, context: RoundContext) -> Assignment:
-        return self._draw(context)
+        with calling("submodel", self._draw):
+            drawn = self._draw(context)
+        if not isinstance(drawn, Assignment):
+            raise ValueError(f"submodel: {self._draw.__qualname__} gave {drawn!r}; takes what context.run.units gives")
+        return drawn
 
 
 class SubmodelPolicy:

@@ -1,6 +1,7 @@
 """Which of a user's modules travel by value, and which processes can import."""
 
 import sys
+import threading
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from ray import cloudpickle
 
+import fedraa as fl
 from actors.cluster.own_parts import carry_by_value, importable
 from fedraa.config.experiment import Experiment
 
@@ -65,6 +67,30 @@ def test_a_module_and_all_of_the_user_s_that_it_needs_travel_by_value(beside: Pa
 def test_what_cannot_travel_is_said_in_one_sentence() -> None:
     with pytest.raises(ValueError, match=r"^address: a part of this run cannot be sent to another cluster: .*lock.*$"):
         carry_by_value([import_module("own_lock_7").part])
+
+
+def test_a_part_that_cannot_be_pickled_is_refused_by_its_field(tmp_path: Path) -> None:
+    class Locked(fl.Scheduler):
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+        def __deepcopy__(self, memo: object) -> "Locked":
+            return self
+
+        def choose(self, view: Any, rng: Any) -> int:
+            return int(view.feasible[0])
+
+    with pytest.raises(ValueError, match=r"^scheduler: <.*Locked.*> cannot be sent to Ray's processes: .*lock.*local$"):
+        fl.run(scheduler=Locked(), clients=2, updates=2, quiet=True, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_function_of_a_script_may_use_the_package_as_a_module() -> None:
+    def part() -> str:
+        return fl.Taken.__name__
+
+    assert cloudpickle.loads(cloudpickle.dumps(part))() == "Taken"
+    assert cloudpickle.loads(cloudpickle.dumps(fl)) is fl
 
 
 def test_processes_import_what_this_one_does(beside: Path) -> None:

@@ -1,0 +1,170 @@
+"""Seven parts of a user's own, in a folder outside any checkout: every engine, every way to give them, kill and resume.
+
+The parts, and the script, are tests/fixtures/own_parts/my_ext.py.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from same_run import same
+
+import fedraa as fl
+from fedraa.rundir.history import History
+
+pytestmark = pytest.mark.cluster
+
+SOURCE = Path(__file__).parents[1] / "fixtures" / "own_parts" / "my_ext.py"
+FEDRAA = [str(Path(sys.executable).with_name("fedraa"))]
+SCRIPT = [sys.executable, "study.py"]
+NAMES = ("scheduled", "by-client", "trimmed")
+PARTS = {
+    "scheduled": ("LowestLoss", "gentle", "ByParity", "Top"),
+    "by-client": ("ByClient",),
+    "trimmed": ("TrimmedMean",),
+}
+COMMON = ["--clients", "4", "--local-epochs", "1", "--hidden", "16", "--quiet"]
+FLAGS = {
+    "scheduled": (
+        "--method fed-raa --staleness my_ext:gentle --partition my_ext:ByParity(by_chance=0.3) "
+        "--scheduler my_ext:LowestLoss(every=4) --metrics my_ext:Top(k=3) --updates 1600 --checkpoint-every 40"
+    ),
+    "by-client": ("--method fed-raa --async-rule my_ext:ByClient(mixing=0.5) --updates 400 --checkpoint-every 40"),
+    "trimmed": "--method oap --aggregator my_ext:TrimmedMean --rounds 100 --checkpoint-every 10",
+}
+STOPS = {"scheduled": ["--callbacks", "my_ext:Enough(bound=0.98)"]}
+FILE = """
+method = "fed-raa"
+staleness = "my_ext:gentle"
+metrics = ["my_ext:Top(k=3)"]
+updates = 10
+checkpoint_every = 40
+
+[scheduler]
+kind = "my_ext:LowestLoss"
+every = 4
+
+[partition]
+kind = "my_ext:ByParity"
+by_chance = 0.3
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's: one file, as a script and as a module beside it, and the runs of the script in its own process."""
+    folder = tmp_path_factory.mktemp("own")
+    for name in ("study.py", "my_ext.py"):
+        shutil.copy(SOURCE, folder / name)
+    (folder / "mine.toml").write_text(FILE)
+    for name in NAMES:
+        said = command(folder, [*SCRIPT, "run", f"local-{name}", name, "engine=local"]).split()
+        assert said[:2] == {"scheduled": ["callback", "620"], "by-client": ["steps", "400"]}.get(name, ["steps", "100"])
+    return folder
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(Path(fl.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+
+
+def command(folder: Path, words: list[str], code: int = 0) -> str:
+    """What a command in the folder says."""
+    done = subprocess.run(words, cwd=folder, env=environment(), capture_output=True, text=True, timeout=120)
+    assert done.returncode == code, done.stderr
+    return done.stderr if code else done.stdout
+
+
+def killed(folder: Path, words: list[str], out: str, commits: int = 90) -> None:
+    """The command, and its driver killed when the log in `out` is so long."""
+    process = subprocess.Popen(words, cwd=folder, env=environment())
+    log, give_up = folder / out / "events.jsonl", time.monotonic() + 120
+    while not log.exists() or log.read_text().count('"commit"') < commits:
+        assert process.poll() is None
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (folder / out / "summary.json").exists()
+
+
+def recorded(folder: Path, out: str) -> str:
+    return json.dumps(json.loads((folder / out / "config.json").read_text())["experiment"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_killed_script_is_gone_on_with_by_giving_its_parts_again(folder: Path, name: str) -> None:
+    out = f"killed-{name}"
+    killed(folder, [*SCRIPT, "run", out, name, "engine=local"], out)
+    said = command(folder, [*FEDRAA, "resume", out], code=2)
+    assert said.count("\n") == 1
+    again = re.search(r"go on from Python: fedraa\.resume\('killed-[\w-]+', (.*)\)$", said)
+    assert again is not None, said
+    fields = {"scheduled": ["partition", "scheduler", "staleness", "metrics"], "by-client": ["async_rule"]}
+    assert sorted(again[1].split(", ")) == sorted(f"{field}=..." for field in fields.get(name, ["aggregator"]))
+    command(folder, [*SCRIPT, "resume", out, name])
+    same(folder / out, History(folder / f"local-{name}"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_reads_a_run_names_its_parts(folder: Path, name: str) -> None:
+    said = command(folder, [*FEDRAA, "replay", f"local-{name}"])
+    command(folder, [*FEDRAA, "report", f"local-{name}", "--out", f"{name}.html"])
+    page, config = (folder / f"{name}.html").read_text(), recorded(folder, f"local-{name}")
+    plan = command(folder, [*FEDRAA, "plan", *COMMON, *FLAGS[name].split()])
+    assert "consistent" in said
+    for part in PARTS[name]:
+        assert f"__main__:{part}" in config
+        assert part in page
+        assert f"my_ext:{part}" in plan
+        if part not in ("ByParity", "Top"):  # what they decide is in no line of the log
+            assert f"What __main__:{part} decides is believed, not checked" in said
+
+
+@pytest.mark.parametrize(("name", "workers"), [("scheduled", 1), ("by-client", 2), ("trimmed", 2)])
+def test_parts_of_a_script_run_alike_on_ray(folder: Path, name: str, workers: int) -> None:
+    on_ray(folder, name, workers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "workers"), [("scheduled", 2), ("by-client", 1), ("trimmed", 1)])
+def test_parts_of_a_script_run_alike_on_ray_with_other_workers(folder: Path, name: str, workers: int) -> None:
+    on_ray(folder, name, workers)
+
+
+def on_ray(folder: Path, name: str, workers: int) -> None:
+    out = f"ray-{name}-{workers}"
+    command(folder, [*SCRIPT, "run", out, name, "engine=ray", f"workers={workers}"])
+    same(folder / out, History(folder / f"local-{name}"))
+
+
+def test_a_file_with_parts_by_their_path_is_killed_on_ray_and_resumed(folder: Path) -> None:
+    words = [*FEDRAA, "run", "--config", "mine.toml", *COMMON, *STOPS["scheduled"], "--updates", "1600"]
+    killed(folder, [*words, "--workers", "2", "--out", "file"], "file")
+    command(folder, [*FEDRAA, "resume", "file", *STOPS["scheduled"], "--quiet"])
+    same(folder / "file", History(folder / "local-scheduled"))
+    for part in ("my_ext:LowestLoss", "my_ext:gentle", "my_ext:ByParity(by_chance=0.3)", "my_ext:Top(k=3)"):
+        assert part in recorded(folder, "file")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_command_with_parts_by_their_path_is_killed_and_resumed(folder: Path, name: str) -> None:
+    words = [*FEDRAA, "run", *COMMON, *FLAGS[name].split(), *STOPS.get(name, []), "--engine", "local"]
+    killed(folder, [*words, "--out", f"flags-{name}"], f"flags-{name}")
+    command(folder, [*FEDRAA, "resume", f"flags-{name}", *STOPS.get(name, []), "--quiet"])
+    same(folder / f"flags-{name}", History(folder / f"local-{name}"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_script_on_ray_is_killed_and_resumed(folder: Path, name: str) -> None:
+    killed(folder, [*SCRIPT, "run", f"ray-killed-{name}", name, "engine=ray", "workers=2"], f"ray-killed-{name}")
+    command(folder, [*SCRIPT, "resume", f"ray-killed-{name}", name])
+    same(folder / f"ray-killed-{name}", History(folder / f"local-{name}"))

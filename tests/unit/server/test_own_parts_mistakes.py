@@ -1,0 +1,184 @@
+"""What an own part does wrong is one sentence that names its field; runs of the same experiment share nothing."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fedraa as fl
+from fedraa.server.schedule import Asynchronous
+from fedraa.server.updates import Mean
+
+SMALL: dict[str, Any] = {"clients": 3, "hidden": (8,), "local_steps": 1, "quiet": True, "engine": "local"}
+
+
+def scheduler(choice: Callable[..., Any]) -> fl.Scheduler:
+    return type("Odd", (fl.Scheduler,), {"choose": choice})()
+
+
+def rule(taken: object) -> fl.AsyncRule:
+    return type("Odd", (fl.AsyncRule,), {"take": lambda self, arrival, model: taken})()
+
+
+def aggregator(finish: Callable[[Any], Any]) -> fl.Aggregator:
+    class Odd(fl.Aggregator):
+        def add(self, contribution: Any) -> None:
+            pass
+
+        def finish(self, totals: Any) -> Any:
+            return finish(totals)
+
+    return Odd()
+
+
+def compressor(apply: Callable[..., Any], size: Callable[[int], Any] = lambda n: n) -> fl.Compressor:
+    return type("Odd", (fl.Compressor,), {"apply": lambda self, d: apply(d), "bytes": lambda self, n: size(n)})()
+
+
+def policy(draw: Callable[..., Any]) -> fl.SubmodelPolicy:
+    return type("Odd", (fl.SubmodelPolicy,), {"draw": lambda self, context: draw(context)})()
+
+
+def cohort(drawn: object) -> fl.Participation:
+    return type("Odd", (fl.Participation,), {"cohort": lambda self, clients, round, rng: drawn})()
+
+
+class Keeps(fl.Scheduler):
+    def __init__(self) -> None:
+        self.seen: dict[int, int] = {}
+
+    def choose(self, view: Any, rng: Any) -> int:
+        self.seen[view.client] = 1
+        return int(view.feasible[0])
+
+
+BEFORE_THE_START = [
+    ({"scheduler": scheduler(lambda self, view: 0)}, "scheduler: Odd failed with TypeError"),
+    ({"scheduler": scheduler(lambda self, view, rng: 1 / 0)}, "scheduler: Odd failed with ZeroDivisionError"),
+    ({"scheduler": scheduler(lambda self, view, rng: True)}, "scheduler: Odd chose True"),
+    ({"scheduler": Keeps()}, "state: Keeps keeps a dict with the key 0"),
+    ({"staleness": "polynomial(exponent='x')"}, "staleness: Polynomial failed with TypeError"),
+    ({"staleness": lambda: 1.0}, "staleness: <lambda> failed with TypeError"),
+    ({"compress": compressor(lambda d: d, lambda n: n / 3)}, r"compress: Odd gave \d.* bytes for"),
+    ({"compress": compressor(lambda d: d, lambda n: -1)}, "compress: Odd gave -1 bytes"),
+    ({"method": "fedavg", "participation": cohort(range(99))}, r"participation: Odd drew \[0, 1.*takes clients"),
+    ({"method": "fedavg", "participation": cohort([0.5])}, "participation: Odd failed with TypeError"),
+    ({"method": "fedavg", "submodel": policy(lambda context: None)}, "submodel: .* gave None"),
+    (
+        {"method": "fedavg", "submodel": policy(lambda c: c.run.masked(np.ones(3, bool)))},
+        r"submodel: a mask is bool \(3",
+    ),
+    ({"method": "fedavg", "scheduler": "random"}, "scheduler: random means nothing to fedavg; leave it out"),
+]
+
+
+@pytest.mark.parametrize(("fields", "sentence"), BEFORE_THE_START)
+def test_before_the_start(tmp_path: Path, fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=f"^{sentence}"):
+        fl.run(**SMALL | fields, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+IN_A_RUN = [
+    ({"staleness": lambda staleness: 1 if staleness < 1 else 1 / 0}, "staleness: <lambda> failed with ZeroDivision"),
+    ({"async_rule": rule(fl.Taken(float("nan")))}, "async_rule: Odd gave Taken.*a finite number and a bool"),
+    ({"async_rule": rule(fl.Taken(1.0, None))}, "async_rule: Odd gave Taken"),  # type: ignore[arg-type]
+    ({"async_rule": rule(0.5)}, "async_rule: Odd gave 0.5"),
+    ({"compress": compressor(lambda delta: delta[:2])}, r"compress: Odd gave \[2\]"),
+    (
+        {"method": "fedavg", "aggregator": aggregator(lambda totals: 1 / 0)},
+        "aggregator: .*Odd failed with ZeroDivision",
+    ),
+    (
+        {"method": "fedavg", "aggregator": aggregator(lambda totals: (torch.zeros(3), totals.covered))},
+        "aggregator: Odd gave delta as a Tensor; takes float32",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "sentence"), IN_A_RUN)
+def test_in_a_run(tmp_path: Path, fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=f"^{sentence}"):
+        fl.run(**SMALL | fields, out=tmp_path / "run")
+
+
+def test_a_weight_may_be_a_number_of_numpy(tmp_path: Path) -> None:
+    history = fl.run(**SMALL, async_rule=rule(fl.Taken(np.float32(0.5))), updates=4, out=tmp_path / "run")  # type: ignore[arg-type]
+    assert "consistent" in fl.replay(history.directory)
+
+
+@pytest.mark.parametrize(
+    ("module", "sentence"), [("1 / 0", "ZeroDivisionError: division by zero"), ("def x(:", "SyntaxError")]
+)
+def test_a_module_that_fails_as_it_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, sentence: str
+) -> None:
+    name = f"fails_{len(module)}"
+    (tmp_path / f"{name}.py").write_text(module)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for field in ("scheduler", "dataset"):
+        with pytest.raises(ValueError, match=f"^{field}: {name}:X cannot be imported: {sentence}"):
+            fl.run(**SMALL | {field: f"{name}:X"}, out=tmp_path / "run")
+
+
+def test_choices_of_a_method_are_objects_of_their_kind() -> None:
+    with pytest.raises(ValueError, match=r"^method: own has update 3; takes an object of AsyncRule or RoundUpdate$"):
+        fl.Method(update=3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^method: own has schedule 'random'; takes an object of Schedule$"):
+        fl.Method(schedule="random")  # type: ignore[arg-type]
+
+
+def own_method() -> fl.Method:
+    return fl.Method("mine", update=Mean(aggregator=Mean().averaging()), name="mine")
+
+
+def test_own_methods_are_reported_and_compared(tmp_path: Path) -> None:
+    frame = fl.compare([own_method(), "fedavg", "fed-raa"], time=2, scheduler="random", **SMALL, out=tmp_path / "runs")  # type: ignore[list-item]
+    assert list(frame["method"]) == ["mine", "fedavg", "fed-raa"]
+    fl.report([tmp_path / "runs"], tmp_path / "page.html")
+    assert "mine" in (tmp_path / "page.html").read_text()
+
+
+def test_a_part_inside_of_a_method_is_asked_for_again(tmp_path: Path) -> None:
+    def method() -> fl.Method:
+        class Here(fl.Scheduler):
+            def choose(self, view: Any, rng: Any) -> int:
+                return int(view.feasible[0])
+
+        return fl.Method(schedule=Asynchronous(Here()), update=fl.method("fed-raa").update, name="mine")
+
+    out = fl.run(**SMALL, method=method(), updates=3, out=tmp_path / "run").directory
+    with pytest.raises(ValueError, match=r"^run: .*the method .*Here, which was made .*, method=\.\.\.\)$"):
+        fl.resume(out, updates=5)
+    with pytest.raises(ValueError, match=r"^method: the run was started with another one; give the same$"):
+        fl.resume(out, updates=5, method=own_method())
+    assert fl.resume(out, updates=5, method=method()).summary["steps"] == 5
+
+
+def test_a_function_makes_the_model(tmp_path: Path) -> None:
+    def net(classes: int) -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 8), torch.nn.Linear(8, classes))
+
+    small = {name: value for name, value in SMALL.items() if name != "hidden"}
+    out = fl.run(model=net, **small, updates=3, out=tmp_path / "run").directory
+    with pytest.raises(ValueError, match=r"model=\.\.\.\)$"):
+        fl.resume(out, updates=5)
+    assert fl.resume(out, updates=5, model=net).summary["steps"] == 5
+
+
+def test_runs_of_one_experiment_share_no_state(tmp_path: Path) -> None:
+    class Turns(fl.Scheduler):
+        def __init__(self) -> None:
+            self.turns = 0
+
+        def choose(self, view: Any, rng: Any) -> int:
+            self.turns += 1
+            return int(view.feasible[self.turns % len(view.feasible)])
+
+    mine = fl.Experiment(**SMALL, scheduler=Turns(), updates=9)
+    digests = {fl.run(mine, out=tmp_path / name).summary["model_sha256"] for name in "ab"}
+    assert len(digests) == 1
+    assert mine.scheduler.turns == 0
