@@ -56,16 +56,12 @@ def test_no_import_goes_in_a_circle() -> None:
 def test_what_is_on_top_of_fedraa_is_imported_by_nothing_below() -> None:
     rooms = room_graph(module_graph(["fedraa"]))
     assert {name for name in rooms if "fedraa.cli" in rooms[name]} <= {"fedraa.__main__"}
-<<<<<<< HEAD
-    assert {name for name in rooms if "fedraa.api" in rooms[name]} <= {"fedraa", "fedraa.__main__", "fedraa.cli", "fedraa.testing"}
-=======
     assert {name for name in rooms if "fedraa.api" in rooms[name]} <= {
         "fedraa",
         "fedraa.__main__",
         "fedraa.cli",
         "fedraa.testing",  # the kit runs experiments as a user does
     }
->>>>>>> 38b0f4f671567dc295a9dd1187c3ec339287eee0
 
 
 def test_few_modules_are_at_the_root() -> None:
