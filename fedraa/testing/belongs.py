@@ -28,7 +28,7 @@ def belongs(given: object, as_: str | None = None) -> tuple[Kind, Any]:
         )
     if len(kinds) > 1:
         choices = ", ".join(f"{kind.name}{kind.arguments}" for kind in kinds)
-        raise ValueError(f"part: {_said(given)} may be several kinds of part: {choices}; say which, as one of these")
+        raise ValueError(f"part: {_said(given)} may be several kinds of part: {choices}; say which by --as, or as_=")
     return kinds[0], kinds[0].make(given)
 
 

@@ -36,10 +36,10 @@ class PolicyDrive(Drive):
 
     def step(self, k: int) -> object:
         if self._sampler is None:  # a scheduler gives out its parts
-            with self.watched():
+            with self.watched({}):
                 return [[units.tobytes() for units in kept] for kept in self.part.submodels(_traced())]
         round, client = divmod(k, CLIENTS)
-        with self.watched(**{"context.params": self._params}):
+        with self.watched({"context.params": self._params}):
             drawn = self._sampler.draw(RoundContext(client, round, client, CLIENTS, float(k), self._params, self._run))
         trained = self._trained(drawn)
         delta, squares = np.full(len(trained), 0.01, np.float32), np.abs(numbers(len(self._params), 1, k))
@@ -89,7 +89,7 @@ class TermDrive(Drive):
         mask = torch.from_numpy(rng(4, k).random(size) < 0.5)
         gradient, weights, received = (torch.from_numpy(numbers(size, which, k)) * mask for which in (1, 2, 3))
         term, bent = self.part.begin({}), gradient.clone()
-        with self.watched(**{"at.weights": weights, "at.received": received}):
+        with self.watched({"at.weights": weights, "at.received": received}):
             term.bend(bent, Place(weights, received, ...))
         if not term.masked and bent[~mask].any():
             self.broken.setdefault(
@@ -113,7 +113,7 @@ class CompressorDrive(Drive):
     def step(self, k: int) -> object:
         size = (self.size, 1, 0)[k % 3]
         delta = torch.from_numpy(numbers(size, 1, k))
-        with self.watched(delta=delta):
+        with self.watched({"delta": delta}):
             arrived = self.part.apply(delta)
         if arrived.shape != delta.shape or arrived.dtype != delta.dtype:
             got = f"{arrived.dtype} {list(arrived.shape)}"
@@ -128,7 +128,7 @@ class MetricDrive(Drive):
         outputs = torch.from_numpy(numbers(32 * SHARDS, 1, k).reshape(32, SHARDS))
         labels = torch.from_numpy(rng(2, k).integers(0, SHARDS, 32))
         (metric,) = make_metrics([self.part])
-        with self.watched():
+        with self.watched({}):
             return metric.values(outputs, labels).tobytes()
 
 
@@ -138,6 +138,6 @@ class PartitionerDrive(Drive):
     def step(self, k: int) -> object:
         train, test = rng(1, k).permutation(2000) % SHARDS, np.arange(100) % SHARDS
         train, test = train.astype(np.int64), test.astype(np.int64)
-        with self.watched(labels=train):
+        with self.watched({"labels": train}):
             dealt = divide(self.part, train, test, SHARDS, seed=k)
         return [array.tobytes() for array in (*dealt.train, *dealt.test)]

@@ -2,7 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -69,8 +69,8 @@ class Drive(ABC):
         return None
 
     @contextmanager
-    def watched(self, **given: npt.NDArray[Any] | Tensor | slice) -> Iterator[None]:
-        """Times the calls within, and notes which of what the part is given they change."""
+    def watched(self, given: Mapping[str, npt.NDArray[Any] | Tensor | slice]) -> Iterator[None]:
+        """Times the calls within, and notes what of `given`, by name, they change."""
         before = {name: _bytes(value) for name, value in given.items()}
         started = time.perf_counter()
         yield

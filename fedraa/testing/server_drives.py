@@ -34,8 +34,15 @@ class SchedulerDrive(Drive):
         standing = Standing(counts, sent, staleness, losses)
         client = k % CLIENTS
         feasible = self._planner.feasible(client)
-        given = {"feasible": feasible, "costs": self._costs, "counts": counts, "sent": sent, "staleness": staleness}
-        with self.watched(**{f"view.{name}": value for name, value in given.items()}, **{"view.losses": losses}):
+        given = {
+            "view.feasible": feasible,
+            "view.costs": self._costs,
+            "view.counts": counts,
+            "view.sent": sent,
+            "view.staleness": staleness,
+            "view.losses": losses,
+        }
+        with self.watched(given):
             return self._planner.choose(client, k // CLIENTS, float(k), feasible, standing, draw)
 
     def state(self) -> State:
@@ -50,7 +57,7 @@ class StalenessDrive(Drive):
     covers: ClassVar[bool] = False
 
     def step(self, k: int) -> object:
-        with self.watched():
+        with self.watched({}):
             return self.part(k % 8)
 
 
@@ -58,7 +65,7 @@ class ParticipationDrive(Drive):
     covers: ClassVar[bool] = False
 
     def step(self, k: int) -> object:
-        with self.watched():
+        with self.watched({}):
             return list(draw_cohort(self.part, 12, k, 3))
 
 
@@ -77,8 +84,7 @@ class AsyncRuleDrive(Drive):
         where = some(self.size, 1, k % FRAGMENTS)
         sent, new = (numbers(len(where), which, k) for which in (2, 3))
         arrival = Arrival(k % CLIENTS, k % FRAGMENTS, where, new, sent, k % 3, 10 + k % CLIENTS, 1 / (1 + k))
-        given: dict[str, Any] = {"arrival.where": where, "arrival.new": new, "arrival.sent": sent}
-        with self.watched(**given):
+        with self.watched({"arrival.where": where, "arrival.new": new, "arrival.sent": sent}):
             taken = self.part.take(arrival, self._model)
         self._seen[where] = True
         if (self._model.params != self._start)[~self._seen].any():
@@ -108,14 +114,14 @@ class AggregatorDrive(Drive):
     def step(self, k: int) -> object:
         where = self._where(k)
         delta = numbers(self.size if isinstance(where, slice) else len(where), 2, k)
-        with self.watched(**{"contribution.where": where}):
+        with self.watched({"contribution.where": where}):
             self.part.add(Contribution(k % CLIENTS, where, delta, 1.0 + k % 2, 0.05))
         if k % ROUND != ROUND - 1:
             return None
         coverage = np.zeros(self.size, np.int32)
         for one in range(k - ROUND + 1, k + 1):
             coverage[self._where(one)] += 1
-        with self.watched(**{"totals.coverage": coverage}):
+        with self.watched({"totals.coverage": coverage}):
             mean, moved = self.part.finish(RoundTotals(coverage, 0.05))
         if not self.part.keeps and (moved & (coverage == 0)).any():
             self.broken.setdefault(
@@ -150,7 +156,7 @@ class OptimizerDrive(Drive):
     def step(self, k: int) -> object:
         delta, moved = numbers(self.size, 1, k), rng(2, k).random(self.size) < 0.5
         before = self._params.copy()
-        with self.watched(delta=delta, moved=moved):
+        with self.watched({"delta": delta, "moved": moved}):
             self.part.step(self._params, delta, moved)
         if (before != self._params)[~moved].any():
             self.broken.setdefault(COVERED, "moves coordinates outside of `moved`, which no client covered")

@@ -21,6 +21,7 @@ from fedraa.client import Trainer
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset
 from fedraa.engine.build import build
+from fedraa.engine.description import sha256
 from fedraa.engine.executor import LocalExecutor
 from fedraa.engine.loop import Loop
 from fedraa.engine.run_spec import RunSpec
@@ -97,7 +98,7 @@ def play(
             if state is None:
                 break
         lines = [json.loads(line) for line in (Path(folder) / EVENTS).read_text().splitlines()]
-        return Outcome(tuple(_timeless(line) for line in lines), hashlib.sha256(params.tobytes()).hexdigest())
+        return Outcome(tuple(_timeless(line) for line in lines), sha256(spec, params))
 
 
 def play_on_ray(make: Callable[[], Experiment], workers: int) -> Outcome:
