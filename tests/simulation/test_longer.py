@@ -8,8 +8,11 @@ import pytest
 from torch import nn
 
 import fedraa
-from fedraa import Experiment, History, replay, resume, run
-from fedraa.engine.loop import Loop, Progress
+from fedraa import Callback, Experiment, History, replay, resume, run
+from fedraa.callbacks import Event
+from fedraa.client.trainer import Trainer
+from fedraa.engine.loop import Loop
+from fedraa.messages import Task, Update
 from fedraa.rundir.layout import CHECKPOINTS, CONFIG, SUMMARY
 
 SMALL: dict[str, Any] = {"engine": "local", "hidden": (8,), "clients": 4, "local_steps": 2, "seed": 5}
@@ -65,26 +68,42 @@ def test_it_goes_on_again_and_again(tmp_path: Path) -> None:
     same_run(directory, run(Experiment(**SMALL, updates=11, eval_every=3, out=tmp_path / "long")).directory)
 
 
-def test_what_was_trained_is_not_trained_again(tmp_path: Path) -> None:
+def test_what_was_trained_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = run(Experiment(**SMALL, updates=20, out=tmp_path / "short")).directory
-    seen: list[int] = []
-    resume(directory, updates=24, watch=lambda progress: seen.append(progress.step))
-    assert seen == [21, 22, 23, 24]
+    trained: list[int] = []
+    train = Trainer.train
+
+    def counted(self: Trainer, task: Task, *shard: Any) -> Update:
+        trained.append(task.id)
+        return train(self, task, *shard)
+
+    monkeypatch.setattr(Trainer, "train", counted)
+    resume(directory, updates=24)
+    assert len(trained) == 4
 
 
-class Killed(Exception):
+class Killed(BaseException):
     """The process ends here."""
+
+
+class KillAt(Callback):
+    """Dies at the n-th commit that is told, those of before among them."""
+
+    waits = False
+
+    def __init__(self, commit: int) -> None:
+        self.left = commit
+
+    def on_commit(self, event: Event) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise Killed
 
 
 def test_killed_while_it_goes_on_it_can_be_resumed(tmp_path: Path) -> None:
     directory = run(Experiment(**SMALL, updates=7, eval_every=3, out=tmp_path / "short")).directory
-
-    def kill(progress: Progress) -> None:
-        if progress.step == 10:
-            raise Killed
-
     with pytest.raises(Killed):
-        resume(directory, updates=15, watch=kill)
+        resume(directory, updates=15, callbacks=[KillAt(10)])
     assert History(directory).state == "interrupted"
     assert not (directory / "model.pt").exists()
     resume(directory)
@@ -92,12 +111,8 @@ def test_killed_while_it_goes_on_it_can_be_resumed(tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_interrupted_goes_on_for_longer(tmp_path: Path) -> None:
-    def kill(progress: Progress) -> None:
-        if progress.step == 4:
-            raise Killed
-
     with pytest.raises(Killed):
-        run(Experiment(**SMALL, updates=7, checkpoint_every=3, out=tmp_path / "short"), watch=kill)
+        run(Experiment(**SMALL, updates=7, checkpoint_every=3, out=tmp_path / "short"), callbacks=[KillAt(4)])
     resume(tmp_path / "short", updates=15)
     long = run(Experiment(**SMALL, updates=15, checkpoint_every=3, out=tmp_path / "long")).directory
     same_run(tmp_path / "short", long)
