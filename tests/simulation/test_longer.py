@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_resume import KillAt, Killed
 from torch import nn
 
 import fedraa
-from fedraa import Callback, Experiment, History, replay, resume, run
-from fedraa.callbacks import Event
+from fedraa import Experiment, History, replay, resume, run
 from fedraa.client.trainer import Trainer
 from fedraa.engine.loop import Loop
 from fedraa.messages import Task, Update
@@ -80,24 +80,6 @@ def test_what_was_trained_is_not_trained_again(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(Trainer, "train", counted)
     resume(directory, updates=24)
     assert len(trained) == 4
-
-
-class Killed(BaseException):
-    """The process ends here."""
-
-
-class KillAt(Callback):
-    """Dies at the n-th commit that is told, those of before among them."""
-
-    waits = False
-
-    def __init__(self, commit: int) -> None:
-        self.left = commit
-
-    def on_commit(self, event: Event) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise Killed
 
 
 def test_killed_while_it_goes_on_it_can_be_resumed(tmp_path: Path) -> None:
