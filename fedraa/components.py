@@ -17,7 +17,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from importlib import import_module
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -168,16 +168,28 @@ def imported(where: str, path: str) -> Any:
     """What `package.module:Name` stands for; ValueError, a sentence that names the field `where`, if there is none."""
     module, _, name = path.partition(":")
     try:
-        found: Any = sys.modules[module] if module == "__main__" else import_module(module)
+        found: Any = imported_module(where, module, path)
         for part in name.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError, KeyError) as error:
+    except AttributeError as error:
         if module == "__main__" or "<" in name:
             raise ValueError(f"{where}: {path} was made in a script or a notebook; give it again") from None
         raise ValueError(f"{where}: {path} cannot be imported: {error}") from None
-    except Exception as error:  # whatever a module of the user's own does as it is read
-        raise ValueError(f"{where}: {path} cannot be imported: {type(error).__name__}: {error}") from error
     return found
+
+
+def imported_module(where: str, module: str, path: str = "") -> ModuleType:
+    """A module of the user's own; ValueError, a sentence that names the field `where`, if there is none.
+
+    `path` is what is wanted of it, for that sentence.
+    """
+    try:
+        return sys.modules[module] if module == "__main__" else import_module(module)
+    except (ImportError, ValueError) as error:
+        raise ValueError(f"{where}: {path or module} cannot be imported: {error}") from None
+    except Exception as error:  # whatever a module of the user's own does as it is read
+        said = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{where}: {path or module} cannot be imported: {said}") from error
 
 
 def is_foreign(described: Any) -> bool:

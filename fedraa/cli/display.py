@@ -1,8 +1,5 @@
 """The tables that the command line shows."""
 
-import json
-from dataclasses import MISSING, asdict, fields, is_dataclass
-
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -10,16 +7,11 @@ from rich.table import Table
 
 from fedraa.callbacks.events import Progress
 from fedraa.callbacks.progress_bar import figures
-from fedraa.client.solver import Solver
-from fedraa.methods.catalog import METHODS
-from fedraa.methods.method import Method
 from fedraa.rundir.history import History
 from fedraa.rundir.status import Status
 from fedraa.units import quantity
 
-AXES = ("submodel", "local", "update", "schedule")
 WIDEST = 10_000  # characters
-PLAIN = Solver(momentum=0.0)  # what a local solver sets beyond this tells it from others
 
 
 def say(text: str) -> None:
@@ -85,51 +77,3 @@ def closing_table(history: History) -> None:
     for name, value in rows.items():
         table.add_row(name, str(value))
     show(table)
-
-
-def methods_table(*, as_json: bool) -> None:
-    """Every method and its four choices, for people or for scripts."""
-    if as_json:
-        listed = [
-            {"name": name, "paper": method.paper, "note": method.note, "state": method.keeps}
-            | {axis: {"kind": type(choice).__name__, **_fields(choice)} for axis, choice in _choices(method)}
-            for name, method in METHODS.items()
-        ]
-        say(json.dumps(listed, indent=2))
-        return
-    table = Table("method", *AXES, "state", "paper", box=box.SIMPLE_HEAD)
-    for name, method in METHODS.items():
-        table.add_row(name, *(words(choice) for _, choice in _choices(method)), escape(method.keeps), _source(method))
-    show(table)
-
-
-def words(choice: object) -> str:
-    """A choice on one line: its kind, what it sets, and the parts of it that are not as usual."""
-    assert is_dataclass(choice)
-    texts = []
-    for item in fields(choice):
-        value = getattr(choice, item.name)
-        if is_dataclass(value):
-            usual = item.default if item.default_factory is MISSING else item.default_factory()
-            texts += [] if value == usual else [f"({words(value)})"]
-        elif value and not (isinstance(choice, Solver) and value == getattr(PLAIN, item.name)):
-            texts.append(item.name if value is True else f"{item.name} {_listed(value)}")
-    return type(choice).__name__ + (f": {', '.join(texts)}" if texts else "")
-
-
-def _listed(value: object) -> str:
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _source(method: Method) -> str:
-    return f"{method.paper}; {method.note}" if method.note else method.paper
-
-
-def _choices(method: Method) -> list[tuple[str, object]]:
-    return [(axis, getattr(method, axis)) for axis in AXES]
-
-
-def _fields(choice: object) -> dict[str, object]:
-    assert is_dataclass(choice)
-    assert not isinstance(choice, type)
-    return asdict(choice)

@@ -90,15 +90,17 @@ class Compare:
 
 @dataclass(frozen=True)
 class Methods:
-    """Every method and its four choices."""
+    """Every method and its four choices; with modules of your own, what they bring, too."""
 
+    modules: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Modules of your own, such as my_ext: their methods, and their parts with the flags that take them."""
     json: bool = False
     """As JSON."""
 
     def __call__(self) -> None:
-        from fedraa.cli.display import methods_table
+        from fedraa.cli.methods import methods
 
-        methods_table(as_json=self.json)
+        methods(self.modules, as_json=self.json)
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,12 @@
 """What is shown: figures while a run lasts, tables, quantities."""
 
 import json
+from pathlib import Path
 
 import pytest
 
-from fedraa.cli.display import words
 from fedraa.cli.main import main
+from fedraa.cli.methods import words
 from fedraa.methods.catalog import METHODS
 from fedraa.units import quantity
 
@@ -53,3 +54,45 @@ def test_methods_are_listed_for_people_and_for_scripts(capsys: pytest.CaptureFix
     fed_raa = next(method for method in listed if method["name"] == "fed-raa")
     assert fed_raa["schedule"]["scheduler"] == "gre-raa"
     assert fed_raa["submodel"] == {"kind": "Fragments", "ratios": [0.1, 0.2, 0.3, 0.4]}
+
+
+OWN = """
+import fedraa as fl
+from fedraa import Aggregator
+
+class Lowest(fl.Scheduler):
+    '''The fragment with the lowest loss.
+
+    More.
+    '''
+    def choose(self, view, rng): ...
+
+class Heard(fl.Callback): pass
+class Other: pass
+MINE = fl.method("fed-raa").replace(scheduler=Lowest())
+"""
+
+
+def test_methods_names_what_a_module_of_the_users_own_brings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "brought_ext.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    assert main(["methods", "brought_ext", "--json"]) == 0
+    listed = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert list(listed) == [*METHODS, "brought_ext:MINE", "brought_ext:Lowest", "brought_ext:Heard"]
+    assert listed["brought_ext:Lowest"] == {
+        "name": "brought_ext:Lowest",
+        "flag": "--scheduler",
+        "note": "The fragment with the lowest loss.",
+    }
+    assert listed["brought_ext:MINE"]["schedule"]["scheduler"] == "brought_ext:Lowest"
+    assert listed["brought_ext:Heard"]["flag"] == "--callbacks"
+    assert main(["methods", "brought_ext"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in listed)
+
+
+def test_methods_of_a_module_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods", "no_such_ext"]) == 2
+    assert capsys.readouterr().err == "fedraa: modules: no_such_ext cannot be imported: No module named 'no_such_ext'\n"
