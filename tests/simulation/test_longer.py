@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_resume import KillAt, Killed
+from killing import KillAt, Killed
 from torch import nn
 
 import fedraa
