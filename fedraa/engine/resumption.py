@@ -71,7 +71,7 @@ def _check_given(directory: Path, config: Mapping[str, Any], given: Mapping[str,
     lacking = [(name, f"a {name} given as an object") for name in config.get("given", ())]
     for name, written in config["experiment"].items():
         if gone := [path for path in _paths(written) if _is_gone(name, path)]:
-            lacking.append((name, f"the {name} {', '.join(gone)}, which was made in a script or a notebook"))
+            lacking.append((name, f"the {name} {', '.join(gone)} of a script or a notebook"))
     if lacking := [(name, what) for name, what in lacking if given.get(name) is None]:
         what = " and ".join(what for _, what in lacking)
         again = ", ".join(f"{name}=..." for name, _ in lacking)

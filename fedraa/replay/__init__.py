@@ -45,7 +45,7 @@ def replay(directory: Path) -> str:
     check_model(directory, rules.resolved.tensors, digest)
     checked = "choice, version, staleness, mix, cost and time" if rules.known else "client, version, mix and time"
     by = f" of {end['by']} (believed, not checked)" if end["reason"] == CALLBACK else ""
-    believed = "".join(f" What {part} decides is believed, not checked." for part in rules.believed)
+    believed = "".join(f" What {part} decides is believed, not checked." for part in dict.fromkeys(rules.believed))
     return (
         f"{directory}: consistent ({counts}). Every {checked} follows from config.json; evals.csv, summary.json "
         f"and model.pt agree with the log, which ended by {end['reason']}{by} at step {end['step']}.{believed}"

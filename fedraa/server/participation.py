@@ -67,7 +67,7 @@ def draw_cohort(participation: Participation, clients: int, round: int, seed: in
     for attempt in range(clients * DRAWS):
         with calling("participation", participation):
             drawn = participation.cohort(clients, round, generator(seed, "cohort", round, attempt))
-            if drawn == range(clients):
+            if isinstance(drawn, range) and drawn == range(clients):  # at a million clients a quick answer
                 return range(clients)
             cohort = sorted(map(index, drawn))
         if cohort:
