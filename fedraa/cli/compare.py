@@ -1,6 +1,8 @@
 """What `fedraa compare` shows: every run as it goes and as it ended, then one row per method."""
 
+import time
 from collections.abc import Sequence
+from datetime import timedelta
 
 import pandas as pd
 from rich import box
@@ -21,15 +23,28 @@ def compare(methods: Sequence[str], seeds: Sequence[int], experiment: Experiment
     experiment = experiment.model_copy(update={"out": directory})
     quiet = experiment.quiet
     frame = api.compare(
-        methods, seeds, experiment, callbacks=() if quiet else ("progress-bar",), ended=None if quiet else _tell
+        methods,
+        seeds,
+        experiment,
+        callbacks=() if quiet else ("progress-bar",),
+        ended=None if quiet else _Teller(len(methods) * len(seeds)),
     )
-    if not experiment.quiet:
+    if not quiet:
         show(summary_table(frame, experiment))
         say(f"runs, {CELLS} and {PLOT} are in {directory}")
 
 
-def _tell(history: History) -> None:
-    say(_line(row(history)))
+class _Teller:
+    """Says what each of `count` runs came to, how many there are still, and how long they may take."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._ended, self._started = count, 0, time.monotonic()
+
+    def __call__(self, history: History) -> None:
+        self._ended += 1
+        left = (time.monotonic() - self._started) / self._ended * (self._count - self._ended)
+        more = f"; about {timedelta(seconds=round(left))} to go" if left else ""
+        say(f"run {self._ended} of {self._count}: {_line(row(history))}{more}")
 
 
 def _line(row: dict[str, object]) -> str:

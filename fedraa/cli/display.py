@@ -20,12 +20,37 @@ def say(text: str) -> None:
 
 
 def show(table: Table) -> None:
-    """A table; where the output is no terminal it gets all the width that it needs."""
+    """A table, in which nothing is ever cut off.
+
+    Where the output is no terminal it gets all the width that it needs; a terminal that is too narrow for its words
+    shows every row as lines of its own.
+    """
     console = Console()
+    for column in table.columns:
+        column.overflow = "fold"
+    wanted = console.measure(table, options=console.options.update(width=WIDEST))
     if not console.is_terminal:
-        wanted = console.measure(table, options=console.options.update(width=WIDEST)).maximum
-        console = Console(width=max(console.width, wanted))
-    console.print(table)
+        console = Console(width=max(console.width, wanted.maximum))
+    if wanted.maximum > console.width:  # columns that are close together break fewer lines
+        table.padding = (0, 1, 0, 0)
+        wanted = console.measure(table, options=console.options.update(width=WIDEST))
+    console.print(table if wanted.minimum <= console.width else _stacked(table))
+
+
+def _stacked(table: Table) -> Table:
+    """Every row of the table as lines, `header  value`, under the value of its first column."""
+    stacked = Table(title=table.title, show_header=False, box=box.SIMPLE_HEAD)
+    stacked.add_column(no_wrap=True)
+    stacked.add_column(overflow="fold")
+    first, *rest = ([str(cell) for cell in column.cells] for column in table.columns)
+    names = [str(column.header) for column in table.columns[1:]]
+    for heading, *values in zip(first, *rest, strict=True):
+        stacked.add_row(f"[bold]{table.columns[0].header}[/bold]", f"[bold]{heading}[/bold]")
+        for name, value in zip(names, values, strict=True):
+            if value:
+                stacked.add_row(name, value)
+        stacked.add_section()
+    return stacked
 
 
 def profile_table(rows: list[tuple[str, str, float, float]]) -> None:

@@ -1,4 +1,4 @@
-"""Twelve parts of a user's own, in a folder outside any checkout: every engine, every way to give them, kill and resume.
+"""Twelve parts of a user's own, in a folder outside any checkout: every engine, every way to give them, kill, resume.
 
 The parts, and the script, are tests/fixtures/own_parts/my_ext.py.
 """

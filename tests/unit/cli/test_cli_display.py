@@ -1,6 +1,7 @@
 """What is shown: figures while a run lasts, tables, quantities."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,18 @@ def test_methods_names_what_a_module_of_the_users_own_brings(
 def test_methods_of_a_module_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["methods", "no_such_ext"]) == 2
     assert capsys.readouterr().err == "fedraa: modules: no_such_ext cannot be imported: No module named 'no_such_ext'\n"
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("words", [["methods"], ["plan", "--method", "fed-raa"], ["plan", "--method", "heterofl"]])
+def test_a_narrow_terminal_cuts_nothing_off(
+    words: list[str], width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert main(words) == 0
+    shown = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+    table = shown.partition("delay bound")[0].partition("server memory")[0]
+    assert "…" not in shown
+    assert max(map(len, table.splitlines())) <= width
+    assert all(name in shown for name in METHODS) or words[0] == "plan"
