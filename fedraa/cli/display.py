@@ -28,6 +28,7 @@ def show(table: Table) -> None:
     console = Console()
     for column in table.columns:
         column.overflow = "fold"
+    table.columns[0].no_wrap = True  # names
     wanted = console.measure(table, options=console.options.update(width=WIDEST))
     if not console.is_terminal:
         console = Console(width=max(console.width, wanted.maximum))
