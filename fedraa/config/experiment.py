@@ -50,7 +50,7 @@ class Experiment(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True)
 
     method: Component = "fed-raa"
-    """A named method, see `fedraa methods`, a crossing a+b, or a Method."""
+    """A named method, see `fedraa methods`, a crossing a+b, or an own Method as package.module:NAME."""
     dataset: str = "digits"
     """digits, mnist, fashion-mnist, emnist, cifar10, cifar100, agnews, a .npz file, or package.module:callable."""
     data_dir: Path | None = None

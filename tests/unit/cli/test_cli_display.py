@@ -9,6 +9,7 @@ import pytest
 from fedraa.cli.main import main
 from fedraa.cli.methods import words
 from fedraa.methods.catalog import METHODS
+from fedraa.rundir.history import History
 from fedraa.units import quantity
 
 
@@ -92,6 +93,23 @@ def test_methods_names_what_a_module_of_the_users_own_brings(
     assert main(["methods", "brought_ext"]) == 0
     shown = capsys.readouterr().out
     assert all(name in shown for name in listed)
+
+
+def test_a_method_of_a_module_of_the_users_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine_ext.py").write_text("import fedraa as fl\nMINE = fl.method('fed-raa').replace(mixing=0.25)\n")
+    monkeypatch.chdir(tmp_path)
+    flags = ["--engine", "local", "--clients", "2", "--hidden", "8", "--local-steps", "1", "--updates", "4", "--quiet"]
+    assert main(["run", "--method", "mine_ext:MINE", *flags, "--out", "own"]) == 0
+    assert main(["run", "--method", "fed-raa", "--mixing", "0.25", *flags, "--out", "named"]) == 0
+    own, named = History("own"), History("named")
+    assert own.summary["model_sha256"] == named.summary["model_sha256"]
+    assert own.config["method"]["update"] == named.config["method"]["update"]
+    assert main(["replay", "own"]) == 0
+    assert main(["run", "--method", "mine_ext:absent", *flags]) == 2
+    assert main(["run", "--method", "mine_ext:fl", *flags]) == 2
+    assert "takes a Method" in capsys.readouterr().err
 
 
 def test_methods_of_a_module_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
