@@ -281,6 +281,21 @@ class Check:
             raise PromiseBroken(f"{findings.part} breaks {count} promise{'s' * (count > 1)}")
 
 
+@dataclass(frozen=True)
+class New:
+    """A folder to start a study from: a configuration, own parts, a test and a README, all of which run."""
+
+    folder: tyro.conf.Positional[Path]
+    """The folder to make."""
+
+    def __call__(self) -> None:
+        from fedraa.cli.display import say
+        from fedraa.cli.new import new
+
+        written = new(self.folder)
+        say(f"{self.folder} has {', '.join(path.name for path in written)}; begin with its README.md")
+
+
 COMMANDS: dict[str, Callable[..., Command]] = {
     "run": Run,
     "resume": Resume,
@@ -290,6 +305,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "replay": Replay,
     "report": Report,
     "check": Check,
+    "new": New,
     "profile": Profile,
     "status": Status,
     "stop": Stop,
