@@ -151,7 +151,7 @@ def test_a_part_inside_of_a_method_is_asked_for_again(tmp_path: Path) -> None:
         return fl.Method(schedule=Asynchronous(Here()), update=fl.method("fed-raa").update, name="mine")
 
     out = fl.run(**SMALL, method=method(), updates=3, out=tmp_path / "run").directory
-    with pytest.raises(ValueError, match=r"^run: .*the method .*Here, which was made .*, method=\.\.\.\)$"):
+    with pytest.raises(ValueError, match=r"^run: .*the method .*Here of a script .*, method=\.\.\.\)$"):
         fl.resume(out, updates=5)
     with pytest.raises(ValueError, match=r"^method: the run was started with another one; give the same$"):
         fl.resume(out, updates=5, method=own_method())
