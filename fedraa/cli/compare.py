@@ -17,19 +17,18 @@ from fedraa.units import quantity
 
 def compare(methods: Sequence[str], seeds: Sequence[int], experiment: Experiment) -> None:
     """Run every method with every seed, and print what they came to, unless the experiment is quiet."""
-    directory = api.free_directory(experiment.model_copy(update={"method": "compare"}))
-    experiment = experiment.model_copy(update={"out": directory})
-    quiet = experiment.quiet
-    frame = api.compare(
-        methods, seeds, experiment, callbacks=() if quiet else ("progress-bar",), ended=None if quiet else _tell
-    )
-    if not experiment.quiet:
-        show(summary_table(frame, experiment))
-        say(f"runs, {CELLS} and {PLOT} are in {directory}")
+    if experiment.quiet:
+        api.compare(methods, seeds, experiment)
+        return
+    directories = []
 
+    def tell(history: History) -> None:
+        directories.append(history.directory)
+        say(_line(row(history)))
 
-def _tell(history: History) -> None:
-    say(_line(row(history)))
+    frame = api.compare(methods, seeds, experiment, callbacks=("progress-bar",), ended=tell)
+    show(summary_table(frame, experiment))
+    say(f"runs, {CELLS} and {PLOT} are in {directories[0].parent}")
 
 
 def _line(row: dict[str, object]) -> str:
