@@ -207,9 +207,9 @@ class Status:
 
         if self.address is None:
             from fedraa.api import RUNS
-            from fedraa.rundir.status import runs_below, status
+            from fedraa.rundir.status import status, statuses
 
-            status_table([status(run) for run in self.runs or runs_below(RUNS)])
+            status_table([status(run) for run in self.runs] if self.runs else statuses(RUNS))
             return
         if self.runs:
             raise ValueError(f"address: with {self.address!r} all runs of the cluster are listed; give no run")

@@ -8,9 +8,9 @@ import torch
 
 from fedraa.engine.resumption import changed
 from fedraa.errors import Damaged, Inconsistent
+from fedraa.reading import content, opened
 from fedraa.rundir.chain import damage
 from fedraa.rundir.checkpoint import ASKED, head, newest_first
-from fedraa.rundir.files import content, opened
 from fedraa.rundir.history import History
 from fedraa.rundir.layout import CHECKPOINTS, CONFIG, MODEL, SUMMARY
 from fedraa.rundir.schema import read_config

@@ -8,7 +8,8 @@ from typing import Any
 
 from fedraa.errors import Unwritable
 from fedraa.messages import State
-from fedraa.rundir.files import digest, opened
+from fedraa.reading import opened
+from fedraa.rundir.files import digest
 from fedraa.rundir.layout import EVALS, EVENTS
 
 LOGS = {"events": EVENTS, "evals": EVALS}  # by their names in a checkpoint

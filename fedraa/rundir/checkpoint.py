@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from fedraa.errors import Damaged
 from fedraa.messages import State
-from fedraa.rundir.files import PARTIAL, content, digest, opened, replacing
+from fedraa.reading import content, opened
+from fedraa.rundir.files import PARTIAL, digest, replacing
 from fedraa.rundir.schema import FORMAT, check_format
 from fedraa.rundir.upgrade import upgrade_state
 

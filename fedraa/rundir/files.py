@@ -2,13 +2,13 @@
 
 import hashlib
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from fedraa.errors import Unwritable
+from fedraa.reading import opened
 
 PARTIAL = ".partial"
 CHUNK = 1 << 20  # bytes that are read at a time
@@ -52,21 +52,6 @@ def written(directory: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise Unwritable(f"{error.filename or directory} cannot be written: {error.strerror or error}") from error
-
-
-def opened(path: Path) -> BinaryIO:
-    """The file, to be read; OSError if it is none. A named pipe, which nobody may ever write, is not waited for."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(None, "it is no file", str(path))
-    return os.fdopen(descriptor, "rb")
-
-
-def content(path: Path) -> bytes:
-    """All that is in the file; OSError as `opened` raises it."""
-    with opened(path) as stream:
-        return stream.read()
 
 
 def digest(path: Path, size: int | None = None) -> "hashlib._Hash":

@@ -9,7 +9,8 @@ from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
-from fedraa.rundir.files import content, opened, write_text
+from fedraa.reading import content, opened
+from fedraa.rundir.files import write_text
 
 LOCK_SECONDS = 15
 WRITER = "writer"  # the file that says whom to ask to stop

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedraa.rundir.files import content
+from fedraa.reading import content
 
 FORMAT = 3
 SEALED = 3  # the first format in which a run that has ended has its digests

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedraa.errors import Inconsistent
-from fedraa.rundir.files import content, digest, write_text
+from fedraa.reading import content
+from fedraa.rundir.files import digest, write_text
 from fedraa.rundir.layout import CONFIG, EVALS, EVENTS, MODEL, SEAL, SUMMARY
 from fedraa.rundir.profile import PROFILE
 from fedraa.rundir.schema import SEALED, read_config

@@ -104,11 +104,17 @@ def test_what_is_new_among_what_a_run_came_to_keeps_no_old_run_from_going_on(old
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"format": FORMAT + 1}, rf"^run: .*config.json has the format {FORMAT + 1}, and this fedraa reads up to {FORMAT}; use the one"),
+        (
+            {"format": FORMAT + 1},
+            rf"^run: .*config.json has the format {FORMAT + 1}, and this fedraa reads up to {FORMAT}; use the one",
+        ),
         ({"format": "new"}, rf"^run: .*config.json has the format 'new'; it is a number from 1 to {FORMAT}$"),
         ({"format": 0}, "has the format 0; it is a number from 1"),
         ({"format": FORMAT + 1, "method": []}, f"has the format {FORMAT + 1}"),
-        ({"colour": "red"}, rf"^run: .* has the key 'colour', which format {FORMAT} does not know; a newer fedraa wrote it$"),
+        (
+            {"colour": "red"},
+            rf"^run: .* has the key 'colour', which format {FORMAT} does not know; a newer fedraa wrote it$",
+        ),
     ],
 )
 def test_a_newer_format_is_refused(changes: dict[str, Any], said: str, old: Any) -> None:
