@@ -9,12 +9,14 @@ from typing import Any
 
 from torch import nn
 
+from fedraa.components import describe as describe_component
 from fedraa.components import imported, importing_only, paths_in
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
 from fedraa.data import Dataset
+from fedraa.engine.asked import ELSEWHERE, LIMITS, asked, changed
 from fedraa.engine.build import build
-from fedraa.engine.description import ASIDE_KEY, describe
+from fedraa.engine.description import ASIDE_KEY, describe, recorded_aside
 from fedraa.engine.run_spec import RunSpec
 from fedraa.rundir.chain import damage
 from fedraa.rundir.checkpoint import ASKED, choose, head
@@ -26,22 +28,6 @@ from fedraa.rundir.profile import PROFILE
 from fedraa.rundir.schema import FORMAT
 
 logger = logging.getLogger(__name__)
-
-# The limits that a longer run may change, and what they are called among those resolved and as the reason of an end.
-LIMITS = {"updates": "steps", "rounds": "steps", "time": "time", "target_accuracy": "accuracy"}
-# Where a run goes on and what it shows, which change nothing of what comes out, may be edited in config.json.
-ELSEWHERE = {
-    "address",
-    "data_dir",
-    "device",
-    "engine",
-    "out",
-    "placement",
-    "quiet",
-    "resources",
-    "server_node",
-    "workers",
-}
 
 
 def resumed(
@@ -71,7 +57,9 @@ def resumed(
     _check_resolved(directory, config["resolved"], spec, longer=bool(longer))
     if longer:
         _check_longer(history, longer, spec)
-    _check_log(directory, config["experiment"])
+    else:
+        _check_method(directory, config["method"], spec)
+    _check_log(directory, asked(config))
     return spec, bool(longer)
 
 
@@ -85,7 +73,8 @@ def lengthen(directory: Path, spec: RunSpec) -> None:
     config, now = History(directory).config, describe(spec)
     for name in (SUMMARY, MODEL, PROFILE, SEAL):
         (directory / name).unlink(missing_ok=True)
-    changed = {name: now[name] for name in ("experiment", "method", "resolved")}
+    changed: dict[str, Any] = {name: now[name] for name in ("experiment", "method", "resolved")}
+    changed["resolved"] |= {ASIDE_KEY: recorded_aside(config, changed["resolved"][ASIDE_KEY])}
     write_text(directory / CONFIG, json.dumps(config | changed | {"format": FORMAT}, indent=2) + "\n")
 
 
@@ -146,14 +135,6 @@ def _check_log(directory: Path, experiment: Mapping[str, Any]) -> None:
         logger.warning("%s goes on from %s: %s", directory, choice.path.name, listed)
 
 
-def changed(was: Mapping[str, Any] | None, now: Mapping[str, Any]) -> str | None:
-    """What an experiment says now that it did not say then, in words; None if nothing that matters."""
-    for name, value in (was or {}).items():
-        if name not in LIMITS and name not in ELSEWHERE and now.get(name) != value:
-            return f"has {name} {now.get(name)!r}, and had {value!r}"
-    return None
-
-
 def _check_same(was: Mapping[str, Any], experiment: Experiment, names: set[str]) -> None:
     now = experiment.model_dump(mode="json")
     for name in sorted(names):
@@ -172,6 +153,23 @@ def _check_resolved(directory: Path, was: Mapping[str, Any], spec: RunSpec, *, l
             f"run: {directory} was of another model, dataset or fleet, its {min(wrong)} differs; "
             "give those that it was started with"
         )
+
+
+def _check_method(directory: Path, was: Mapping[str, Any], spec: RunSpec) -> None:
+    """The method that config.json describes is the one that the experiment comes to."""
+    now = json.loads(json.dumps({axis: describe_component(getattr(spec.method, axis)) for axis in was}))
+    if (where := _parts(was, now)) is not None:
+        raise ValueError(
+            f"run: {directory / CONFIG} does not describe the method of its experiment: {where} differs; put it back"
+        )
+
+
+def _parts(was: Any, now: Any, where: str = "") -> str | None:
+    """Where two descriptions part, as far as the older one goes."""
+    if not isinstance(was, Mapping) or not isinstance(now, Mapping):
+        return None if was == now else where
+    found = (_parts(value, now.get(key), f"{where}.{key}".lstrip(".")) for key, value in was.items())
+    return next(filter(None, found), None)
 
 
 def _check_longer(history: History, longer: Mapping[str, Any], spec: RunSpec) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 
 from fedraa.callbacks.callback_list import Listeners
 from fedraa.engine.announcer import Announcer
+from fedraa.engine.asked import asked
 from fedraa.engine.description import describe, recorded_aside, sha256
 from fedraa.engine.executor import Executor
 from fedraa.engine.loop import CALLBACK, Loop
@@ -52,7 +53,7 @@ class RunSession:
         self._description = description
         self._announcer = Announcer(callbacks)
         self._log = EventLog(directory, driver, self._announcer.recorded)
-        self._asked: dict[str, Any] = {}  # the experiment, as config.json has it
+        self._asked: dict[str, Any] = {}  # of config.json, for checkpoints
         self._workers = executor.workers
         self._store = store
         experiment = spec.experiment
@@ -106,7 +107,7 @@ class RunSession:
                 description = self._description or describe(self._spec, self._announcer.waits_for_evaluations)
                 write_text(self._directory / CONFIG, json.dumps(description, indent=2) + "\n")
         config = History(self._directory).config
-        self._asked = config["experiment"]
+        self._asked = asked(config)
         self._loop.aside = recorded_aside(config, self._loop.aside)
         if state is not None:
             self._loop.restore(state)

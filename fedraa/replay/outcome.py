@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from fedraa.engine.resumption import changed
+from fedraa.engine.asked import asked, changed
 from fedraa.errors import Damaged, Inconsistent
 from fedraa.reading import content, opened
 from fedraa.rundir.chain import damage
@@ -19,7 +19,7 @@ from fedraa.rundir.summary import summarise
 
 def check_checkpoints(directory: Path) -> None:
     """Each is whole; the log begins with what it had then, and the experiment is the one that it had."""
-    asked = read_config(directory / CONFIG)["experiment"]
+    now = asked(read_config(directory / CONFIG))
     for path in newest_first(directory / CHECKPOINTS):
         try:
             state = head(path)
@@ -30,7 +30,7 @@ def check_checkpoints(directory: Path) -> None:
         wrong = damage(directory, state["log"]) if "log" in state else "has no state of a log"
         if wrong is not None:
             raise Inconsistent(f"{CHECKPOINTS}/{path.name}: {wrong}")
-        if (what := changed(state.get(ASKED), asked)) is not None:
+        if (what := changed(state.get(ASKED), now)) is not None:
             raise Inconsistent(f"{CONFIG}: {what}, when {path.name} was written")
 
 

@@ -103,13 +103,16 @@ def test_runs_and_comparisons_that_start_together(tmp_path: Path, monkeypatch: p
     """Whole runs, as threads; torch is for one of them at a time."""
     monkeypatch.chdir(tmp_path)
     torch_is_mine = threading.Lock()
-    for name in ("build", "_execute"):
 
-        def alone(*given: Any, work: Any = getattr(api, name), **more: Any) -> Any:
+    def alone(work: Callable[..., Any]) -> Callable[..., Any]:
+        def locked(*given: Any, **more: Any) -> Any:
             with torch_is_mine:
                 return work(*given, **more)
 
-        monkeypatch.setattr(api, name, alone)
+        return locked
+
+    monkeypatch.setattr(api, "build", alone(api.build))
+    monkeypatch.setattr(api, "_execute", alone(api._execute))
     outcomes = at_once(4, lambda: api.run(Experiment(**SMALL)).directory)
     assert sorted(map(str, outcomes)) == [f"runs/fed-raa-digits-0{tail}" for tail in ("", "-2", "-3", "-4")]
     digests = {str(History(str(directory)).summary["model_sha256"]) for directory in outcomes}
