@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 
 import pandas as pd
 from rich import box
@@ -19,19 +20,13 @@ from fedraa.units import quantity
 
 def compare(methods: Sequence[str], seeds: Sequence[int], experiment: Experiment) -> None:
     """Run every method with every seed, and print what they came to, unless the experiment is quiet."""
-    directory = api.free_directory(experiment.model_copy(update={"method": "compare"}))
-    experiment = experiment.model_copy(update={"out": directory})
-    quiet = experiment.quiet
-    frame = api.compare(
-        methods,
-        seeds,
-        experiment,
-        callbacks=() if quiet else ("progress-bar",),
-        ended=None if quiet else _Teller(len(methods) * len(seeds)),
-    )
-    if not quiet:
-        show(summary_table(frame, experiment))
-        say(f"runs, {CELLS} and {PLOT} are in {directory}")
+    if experiment.quiet:
+        api.compare(methods, seeds, experiment)
+        return
+    teller = _Teller(len(methods) * len(seeds))
+    frame = api.compare(methods, seeds, experiment, callbacks=("progress-bar",), ended=teller)
+    show(summary_table(frame, experiment))
+    say(f"runs, {CELLS} and {PLOT} are in {teller.folder}")
 
 
 class _Teller:
@@ -39,8 +34,10 @@ class _Teller:
 
     def __init__(self, count: int) -> None:
         self._count, self._ended, self._started = count, 0, time.monotonic()
+        self.folder = Path()
 
     def __call__(self, history: History) -> None:
+        self.folder = history.directory.parent
         self._ended += 1
         left = (time.monotonic() - self._started) / self._ended * (self._count - self._ended)
         more = f"; about {timedelta(seconds=round(left))} to go" if left else ""

@@ -67,7 +67,7 @@ def status_table(rows: list[Status]) -> None:
     table = Table("run", "state", "step", "time", "accuracy", "faults", box=box.SIMPLE_HEAD)
     for row in rows:
         accuracy = "–" if row.accuracy is None else f"{row.accuracy:.4f}"
-        table.add_row(escape(row.run), row.state, str(row.step), f"{row.t:.4g}", accuracy, str(row.faults))
+        table.add_row(escape(row.run), escape(row.state), str(row.step), f"{row.t:.4g}", accuracy, str(row.faults))
     show(table)
 
 

@@ -1,6 +1,5 @@
 """The rules of a run, rebuilt from its config.json alone: no data set, no model."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +16,8 @@ from fedraa.config.experiment import Experiment
 from fedraa.devices.availability import Availability, Timing
 from fedraa.devices.costs import CostModel
 from fedraa.devices.fleet import COLUMNS, Fleet
-from fedraa.rundir.layout import CONFIG, EVENTS
+from fedraa.replay.line import read
+from fedraa.rundir.layout import CONFIG
 from fedraa.rundir.schema import read_config
 from fedraa.server.auxiliary.state import AUXILIARIES
 from fedraa.server.participation import PARTICIPATION, draw_cohort
@@ -203,12 +203,11 @@ class Rules:
 def _cohorts(directory: Path) -> tuple[tuple[int, ...], ...]:
     """The clients that were given work in each round of a log, as far as it can be read."""
     cohorts: list[list[int]] = [[]]
-    with (directory / EVENTS).open(encoding="utf-8", errors="replace") as stream:
-        for text in stream:
-            if '"kind":"dispatch"' in text:
-                cohorts[-1].append(int(json.loads(text)["client"]))
-            elif '"kind":"round"' in text:
-                cohorts.append([])
+    for line in read(directory):
+        if line.kind == "dispatch":
+            cohorts[-1].append(int(line.at_least("client", 0)))
+        elif line.kind == "round":
+            cohorts.append([])
     return tuple(map(tuple, cohorts))
 
 

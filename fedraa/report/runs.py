@@ -11,11 +11,14 @@ import numpy as np
 import pandas as pd
 
 from fedraa.config.experiment import Experiment
+from fedraa.errors import Inconsistent
 from fedraa.rundir.history import History, method_name
-from fedraa.rundir.layout import CONFIG
+from fedraa.rundir.layout import CONFIG, EVALS, EVENTS, SUMMARY
+from fedraa.rundir.seal import check_seal
 
 # What two runs of one group may differ in.
 PER_RUN = {"seed", "out", "quiet", "address"}
+SHOWN = (CONFIG, EVENTS, EVALS, SUMMARY)  # files that a report is made of
 LABEL = 40  # characters of a label that a legend can take
 
 
@@ -27,6 +30,17 @@ class Run:
         self.history = History(directory)
         self.config = self.history.config
         self.summary: dict[str, Any] = self.history.summary
+        self._check()
+
+    def _check(self) -> None:
+        """ValueError if what is shown is not what the run wrote; without its digests, if it cannot be shown."""
+        try:
+            if not check_seal(self.directory, SHOWN):
+                self.tasks, self.rounds, self.evals, self.flags, self.clients  # noqa: B018  # each is read
+        except Inconsistent as error:
+            raise ValueError(f"run: {self.directory} is damaged: {error}") from None
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"run: {self.directory} is damaged: {type(error).__name__}: {error}") from None
 
     @property
     def flags(self) -> dict[str, Any]:

@@ -1,15 +1,15 @@
 """A run, read from its directory."""
 
-import csv
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedraa.config.experiment import Experiment
 from fedraa.rundir.layout import CONFIG, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.lock import is_written
+from fedraa.rundir.read import is_event, read_evals, read_summary
 from fedraa.rundir.schema import read_config
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class History:
         flags = self.config["experiment"]
         parts = [f"{method_name(self.config)} on {flags['dataset']}", self.state]
         if (last := self._last_eval()) is not None:
-            parts.append(f"step {last['step']}, accuracy {float(last['accuracy']):.4f}")
+            parts.append(f"step {int(last['step'])}, accuracy {float(last['accuracy']):.4f}")
         return f"<History of {self.directory}: {', '.join(parts)}>"
 
     @property
@@ -89,9 +89,9 @@ class History:
     def summary(self) -> dict[str, object]:
         """Totals of a run that has ended, as in summary.json; ValueError if it has not."""
         path = self.directory / SUMMARY
-        if not path.is_file():
+        if not path.exists():
             raise ValueError(f"run: {self.directory} has no {SUMMARY}; the run has not ended")
-        return dict(json.loads(path.read_text()))
+        return read_summary(path)
 
     @property
     def events(self) -> "pd.DataFrame":
@@ -103,28 +103,27 @@ class History:
     @property
     def evals(self) -> "pd.DataFrame":
         """One row per evaluation, its columns as told above; empty before the first."""
-        import pandas as pd
-
-        return pd.read_csv(self.directory / EVALS)
+        return read_evals(self.directory / EVALS)
 
     def lines(self) -> list[dict[str, object]]:
         """The events as they stand in the log; ValueError names the first line that is no event."""
-        lines: list[dict[str, object]] = []
-        with (self.directory / EVENTS).open(encoding="utf-8") as stream:
+        return list(self.stream())
+
+    def stream(self) -> Iterator[dict[str, Any]]:
+        """The same one by one, which takes no memory."""
+        with (self.directory / EVENTS).open("rb") as stream:
             for number, text in enumerate(stream, 1):
                 try:
                     line = json.loads(text)
-                except ValueError:
+                except (ValueError, RecursionError):
                     line = None
-                if not isinstance(line, dict) or not {"seq", "kind", "t", "wall"} <= line.keys():
+                if not is_event(line):
                     raise ValueError(f"events: line {number} of {self.directory / EVENTS} is not an event")
-                lines.append(line)
-        return lines
+                yield line
 
-    def _last_eval(self) -> dict[str, str] | None:
-        with (self.directory / EVALS).open(newline="", encoding="utf-8") as table:
-            rows = [row for row in csv.DictReader(table) if row["accuracy"]]
-        return rows[-1] if rows else None
+    def _last_eval(self) -> dict[str, Any] | None:
+        evals = self.evals
+        return None if evals.empty else dict(evals.iloc[-1])
 
 
 def method_name(config: Mapping[str, Any]) -> str:

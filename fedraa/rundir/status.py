@@ -1,12 +1,12 @@
 """How runs stand, from the files alone: whoever runs them need not be asked."""
 
-import csv
 import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedraa.rundir.history import History
-from fedraa.rundir.layout import CONFIG, EVALS, EVENTS
+from fedraa.rundir.layout import CONFIG, EVENTS
+from fedraa.rundir.read import is_event
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,26 @@ def status(directory: Path) -> Status:
         for text in stream:
             try:
                 line = json.loads(text)
-            except ValueError:  # being written at this moment, or torn
+            except (ValueError, RecursionError):  # being written at this moment, or torn
+                break
+            if not is_event(line) or not isinstance(line.get("step", step), int):
                 break
             step, t = line.get("step", step), line["t"]
             faults += line["kind"] == "fault"
-    with (directory / EVALS).open(newline="") as table:
-        accuracies = [float(row["accuracy"]) for row in csv.DictReader(table) if row["accuracy"]]
-    return Status(str(directory), history.state, step, t, accuracies[-1] if accuracies else None, faults)
+    evals = history.evals
+    accuracy = None if evals.empty else float(evals["accuracy"].iloc[-1])
+    return Status(str(directory), history.state, step, t, accuracy, faults)
+
+
+def statuses(directory: Path) -> list[Status]:
+    """Of all runs in a folder; of one that cannot be read, what is wrong with it in place of its state."""
+    found = []
+    for path in runs_below(directory):
+        try:
+            found.append(status(path))
+        except ValueError as error:
+            found.append(Status(str(path), f"damaged ({error})", 0, 0.0, None, 0))
+    return found
 
 
 def runs_below(directory: Path) -> list[Path]:

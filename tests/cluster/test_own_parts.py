@@ -158,7 +158,7 @@ def on_ray(folder: Path, name: str, workers: int) -> None:
 def test_a_file_with_parts_by_their_path_is_killed_on_ray_and_resumed(folder: Path) -> None:
     words = [*FEDRAA, "run", "--config", "mine.toml", *COMMON, *STOPS["scheduled"], "--updates", "1600"]
     killed(folder, [*words, "--workers", "2", "--out", "file"], "file")
-    command(folder, [*FEDRAA, "resume", "file", *STOPS["scheduled"], "--quiet"])
+    command(folder, [*FEDRAA, "resume", "file", *STOPS["scheduled"], "--trust", "--quiet"])
     same(folder / "file", History(folder / "local-scheduled"))
     for part in ("my_ext:LowestLoss", "my_ext:gentle", "my_ext:ByParity(by_chance=0.3)", "my_ext:Top(k=3)"):
         assert part in recorded(folder, "file")
@@ -169,7 +169,7 @@ def test_a_file_with_parts_by_their_path_is_killed_on_ray_and_resumed(folder: Pa
 def test_a_command_with_parts_by_their_path_is_killed_and_resumed(folder: Path, name: str) -> None:
     words = [*FEDRAA, "run", *COMMON, *FLAGS[name].split(), *STOPS.get(name, []), "--engine", "local"]
     killed(folder, [*words, "--out", f"flags-{name}"], f"flags-{name}")
-    command(folder, [*FEDRAA, "resume", f"flags-{name}", *STOPS.get(name, []), "--quiet"])
+    command(folder, [*FEDRAA, "resume", f"flags-{name}", *STOPS.get(name, []), "--trust", "--quiet"])
     same(folder / f"flags-{name}", History(folder / f"local-{name}"))
 
 

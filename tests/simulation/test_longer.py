@@ -171,7 +171,9 @@ def test_parts_of_a_script_that_is_gone_are_named(tmp_path: Path) -> None:
     config["given"] = ["dataset"]
     (directory / CONFIG).write_text(json.dumps(config))
     (directory / SUMMARY).unlink()
-    with pytest.raises(ValueError, match=r"with a dataset given as an object and the scheduler __main__:LowestLoss of a script"):
+    with pytest.raises(
+        ValueError, match=r"with a dataset given as an object and the scheduler __main__:LowestLoss of a script"
+    ):
         fedraa.resume(directory)
     with pytest.raises(ValueError, match=r"fedraa.resume\('.*', dataset=..., scheduler=...\)$"):
         fedraa.resume(directory)
