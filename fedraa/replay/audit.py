@@ -12,7 +12,8 @@ class Audit:
     """Feeds lines to the checker in their order; raises Inconsistent at the first that does not follow."""
 
     def __init__(self, rules: Rules) -> None:
-        self.lines = {"dispatch": 0, "commit": 0, "round": 0, "eval": 0, "fault": 0, "checkpoint": 0, "end": 0}
+        self.lines = {"dispatch": 0, "commit": 0, "drop": 0, "round": 0, "eval": 0, "fault": 0, "checkpoint": 0}
+        self.lines["end"] = 0
         self.end: Line | None = None
         self.evaluations = Evaluations(rules)
         self._rules = rules
@@ -42,6 +43,10 @@ class Audit:
                 self._not_over(line)
                 self._settled(line)
                 self._checker.commit(line)
+            case "drop":
+                self._not_over(line)
+                self._settled(line)
+                self._checker.drop(line)
             case "round":
                 self._checker.round(line)
             case "fault":

@@ -7,11 +7,15 @@ from pathlib import Path
 
 from fedraa.rundir.history import History
 from fedraa.rundir.layout import CONFIG, EVALS, EVENTS
+from fedraa.server.bad_clients import QUARANTINED
 
 
 @dataclass(frozen=True)
 class Status:
-    """`state` is running, ended (by what), or interrupted; step and time are those of the last line in the log."""
+    """`state` is running, ended (by what), or interrupted; step and time are those of the last line in the log.
+
+    `quarantined` are the clients that are left out.
+    """
 
     run: str
     state: str
@@ -19,12 +23,14 @@ class Status:
     t: float
     accuracy: float | None
     faults: int
+    quarantined: tuple[int, ...] = ()
 
 
 def status(directory: Path) -> Status:
     """ValueError for what is no run directory."""
     history = History(directory)
     step, t, faults = 0, 0.0, 0
+    quarantined: list[int] = []
     with (directory / EVENTS).open("rb") as stream:
         for text in stream:
             try:
@@ -33,9 +39,12 @@ def status(directory: Path) -> Status:
                 break
             step, t = line.get("step", step), line["t"]
             faults += line["kind"] == "fault"
+            if line["kind"] == "drop" and line["action"] == QUARANTINED:
+                quarantined.append(line["client"])
     with (directory / EVALS).open(newline="") as table:
         accuracies = [float(row["accuracy"]) for row in csv.DictReader(table) if row["accuracy"]]
-    return Status(str(directory), history.state, step, t, accuracies[-1] if accuracies else None, faults)
+    accuracy = accuracies[-1] if accuracies else None
+    return Status(str(directory), history.state, step, t, accuracy, faults, tuple(quarantined))
 
 
 def runs_below(directory: Path) -> list[Path]:

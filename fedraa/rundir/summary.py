@@ -4,6 +4,7 @@ import numpy as np
 
 from fedraa.rundir.event_log import EVAL_COLUMNS
 from fedraa.rundir.history import History
+from fedraa.server.bad_clients import QUARANTINED
 
 
 def summarise(history: History) -> dict[str, object]:
@@ -12,6 +13,7 @@ def summarise(history: History) -> dict[str, object]:
     end = lines[-1]
     commits = [line for line in lines if line["kind"] == "commit"]
     staleness = [_int(line["staleness"]) for line in commits] or [0]
+    drops = [line for line in lines if line["kind"] == "drop"]
     evals = history.evals
     own = {name: _finite_or_none(evals[name].iloc[-1]) for name in evals.columns[len(EVAL_COLUMNS) :]}
     return {
@@ -32,8 +34,17 @@ def summarise(history: History) -> dict[str, object]:
         "staleness_mean": float(np.mean(staleness)),
         "staleness_max": max(staleness),
         "faults": sum(line["kind"] == "fault" for line in lines),
+        **(_of_bad_clients(drops) if drops else {}),
         "model_sha256": end["model_sha256"],
         **({"metrics": own} if own else {}),
+    }
+
+
+def _of_bad_clients(drops: list[dict[str, object]]) -> dict[str, object]:
+    """How many tasks came to nothing by their clients' fault, and who was left out."""
+    return {
+        "dropped": len(drops),
+        "quarantined": [_int(line["client"]) for line in drops if line["action"] == QUARANTINED],
     }
 
 
