@@ -141,7 +141,7 @@ def wrong_kind(buffer: object, shape: tuple[int, ...] | None) -> str | None:
 
 def largest_of(buffer: npt.NDArray[np.float32]) -> float:
     """The largest value by size; NaN if there is one. Without temporaries of the buffer's size."""
-    return float(np.maximum(buffer.max(), -buffer.min())) if buffer.size else 0.0
+    return abs(float(np.maximum(buffer.max(), -buffer.min()))) if buffer.size else 0.0
 
 
 def not_finite(buffer: npt.NDArray[np.float32]) -> int:
