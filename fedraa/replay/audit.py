@@ -25,6 +25,8 @@ class Audit:
     def check(self, line: Line) -> None:
         if self.end is not None:
             raise line.wrong(f"the rules give nothing after the end in line {self.end.number}")
+        if self._tasks.bad_clients.stop and self._tasks.bad_clients.left_out:
+            raise line.wrong("the rules give nothing after a bad client that stops the run")
         if line.kind not in self.lines:
             raise line.wrong(f"the rules give one of {', '.join(self.lines)}")
         self.lines[line.kind] += 1

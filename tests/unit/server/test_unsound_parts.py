@@ -60,8 +60,14 @@ PARTS: list[tuple[dict[str, Any], str]] = [
         {"method": "fed-raa", "async_rule": Rule()},
         "async_rule: Rule left values that are not finite in the model with the update of client 1",
     ),
-    ({"method": "fedasync", "staleness": lambda k: 1e30 if k else 1.0}, r"staleness: <lambda> gave 1e\+30; takes a finite number of"),
-    ({"method": "fedbuff", "staleness": lambda k: np.nan if k else 1.0}, "staleness: <lambda> gave nan; takes a finite number"),
+    (
+        {"method": "fedasync", "staleness": lambda k: 1e30 if k else 1.0},
+        r"staleness: <lambda> gave 1e\+30; takes a finite number of",
+    ),
+    (
+        {"method": "fedbuff", "staleness": lambda k: np.nan if k else 1.0},
+        "staleness: <lambda> gave nan; takes a fin",
+    ),
 ]
 
 
