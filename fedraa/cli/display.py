@@ -1,5 +1,8 @@
 """The tables that the command line shows."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -12,6 +15,7 @@ from fedraa.rundir.status import Status
 from fedraa.units import quantity
 
 WIDEST = 10_000  # characters
+SHOWN = 8  # clients by number
 
 
 def say(text: str) -> None:
@@ -64,11 +68,25 @@ def profile_table(rows: list[tuple[str, str, float, float]]) -> None:
 
 def status_table(rows: list[Status]) -> None:
     """How the runs of this machine stand."""
-    table = Table("run", "state", "step", "time", "accuracy", "faults", box=box.SIMPLE_HEAD)
+    table = Table("run", "state", "step", "time", "accuracy", "faults", "quarantined", box=box.SIMPLE_HEAD)
     for row in rows:
         accuracy = "–" if row.accuracy is None else f"{row.accuracy:.4f}"
-        table.add_row(escape(row.run), escape(row.state), str(row.step), f"{row.t:.4g}", accuracy, str(row.faults))
+        table.add_row(
+            escape(row.run),
+            escape(row.state),
+            str(row.step),
+            f"{row.t:.4g}",
+            accuracy,
+            str(row.faults),
+            _clients(row.quarantined),
+        )
     show(table)
+
+
+def _clients(numbers: Sequence[int]) -> str:
+    """The first of them, and how many more there are."""
+    more = f" and {len(numbers) - SHOWN} more" if len(numbers) > SHOWN else ""
+    return " ".join(map(str, numbers[:SHOWN])) + more or "–"
 
 
 def cluster_table(rows: list[tuple[str, Progress | None, int]]) -> None:
@@ -83,6 +101,7 @@ def closing_table(history: History) -> None:
     """What a finished run came to."""
     total = history.summary
     experiment = history.config["experiment"]
+    quarantined: Any = total.get("quarantined", [])
     rows = {
         "ended by": f"{total['reason']} {total['by']}" if "by" in total else total["reason"],
         "steps": f"{total['steps']} ({total['tasks']} tasks)",
@@ -94,6 +113,8 @@ def closing_table(history: History) -> None:
         "computed": quantity(total["flops"], "FLOP"),
         "staleness": f"mean {total['staleness_mean']:.2f}, max {total['staleness_max']}",
         "faults": total["faults"],
+        **({"dropped": f"{total['dropped']} tasks"} if "dropped" in total else {}),
+        **({"quarantined": f"clients {_clients(quarantined)}"} if quarantined else {}),
         "model sha256": str(total["model_sha256"])[:16],
         "written to": history.directory,
     }

@@ -172,8 +172,12 @@ class Experiment(BaseModel):
     """Further figures of every evaluation, each an own Metric as package.module:Name."""
     checkpoint_every: Count | None = None
     """Checkpoint every so many updates or rounds (default: about every 10 seconds)."""
-    max_update_norm: Positive | None = None
-    """Refuse updates whose Euclidean norm is over this (default: no bound)."""
+    max_update_norm: Positive | Literal["auto"] | None = None
+    """Refuse updates whose Euclidean norm is over this; auto: 20 times the median of their fragment's last 50."""
+    client_retries: Annotated[int, Field(ge=0)] = 1
+    """Further tasks that a client is given whose last one came to nothing; after them it is left out."""
+    on_bad_client: Literal["skip", "stop"] = "skip"
+    """What then: the others go on without it, or the run stops."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Seed of everything random."""
 

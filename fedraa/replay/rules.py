@@ -1,6 +1,6 @@
 """The rules of a run, rebuilt from its config.json alone: no data set, no model."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -192,12 +192,12 @@ class Rules:
         planner.plan(self.costs.table(self.resolved.fragments), schedule["delay_bound"])
         return planner
 
-    def cohort(self, round: int) -> Sequence[int]:
-        """The clients of a round, in the order in which they are given work."""
+    def cohort(self, round: int, left_out: Collection[int] = ()) -> Sequence[int]:
+        """The clients of a round less those that are left out, in the order in which they are given work."""
         if self.foreign("schedule", "participation"):
             return self.cohorts[round] if round < len(self.cohorts) else ()
         who = PARTICIPATION.own(self.method["schedule"].get("participation", "all"))
-        return draw_cohort(who, self.clients, round, self.experiment.seed)
+        return draw_cohort(who, self.clients, round, self.experiment.seed, left_out)
 
 
 def _cohorts(directory: Path) -> tuple[tuple[int, ...], ...]:

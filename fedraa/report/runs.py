@@ -73,16 +73,18 @@ class Run:
     def tasks(self) -> pd.DataFrame:
         """One row per task: client, fragment, start, end, bytes, staleness; in the order of the commits.
 
-        A task in flight at the end of the run ends there, with `done` False, and comes last.
+        A task in flight at the end of the run ends there, one that was dropped then; they have `done` False, and come
+        last.
         """
         events = self.events
         sent = events[events["kind"] == "dispatch"][["task", "client", "fragment", "t", "bytes_down"]]
         back = events[events["kind"] == "commit"]
         back = back[["task", "t", "bytes_up", "staleness"]].reset_index(drop=True)
+        dropped = events[events["kind"] == "drop"].set_index("task")["t"]
         back["order"] = back.index
         tasks = sent.rename(columns={"t": "start"}).merge(back.rename(columns={"t": "end"}), on="task", how="left")
         tasks["done"] = tasks["order"].notna()
-        tasks["end"] = tasks["end"].fillna(self.end)
+        tasks["end"] = tasks["end"].fillna(tasks["task"].map(dropped)).fillna(self.end)
         tasks = tasks.sort_values("order", na_position="last", ignore_index=True)
         return tasks.astype({"client": int, "fragment": int})
 

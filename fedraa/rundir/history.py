@@ -38,8 +38,11 @@ class History:
                 may choose), `counts` (updates per fragment that it chose by), `bytes_down`
     commit      its update is in the model: `task`, `client`, `fragment`, `base_version` (as sent), `version` (now),
                 `staleness` (updates of this fragment since it was sent), `global_staleness` (of any), `mix` (weight of
-                the update), `bytes_up`, `samples` (of the client), `flops` (of the task), `train_loss` (mean over it)
-    round       a synchronous round is closed: `round` (0, 1, ...), `clients` (that took part), `coverage_min` and
+                the update; in rounds, if all report), `bytes_up`, `samples` (of the client), `flops` (of the task),
+                `train_loss` (mean over it)
+    drop        its task came to nothing, by its own fault: `task`, `client`, `fragment`, `what` went wrong, `action`
+                (retry: it is given work again; quarantined: it is left out from now on; stop: the run stops)
+    round       a synchronous round is closed: `round` (0, 1, ...), `clients` (that reported), `coverage_min` and
                 `coverage_max` (clients per coordinate of the model), `uncovered` (coordinates that nobody trained),
                 `coverage_min_trained` (the minimum over those that somebody did), `longest_untrained` (rounds),
                 `drift` (root mean square distance of the clients' models from what they were sent)

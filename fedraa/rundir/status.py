@@ -7,11 +7,15 @@ from pathlib import Path
 from fedraa.rundir.history import History
 from fedraa.rundir.layout import CONFIG, EVENTS
 from fedraa.rundir.read import is_event
+from fedraa.server.bad_clients import QUARANTINED
 
 
 @dataclass(frozen=True)
 class Status:
-    """`state` is running, ended (by what), or interrupted; step and time are those of the last line in the log."""
+    """`state` is running, ended (by what), or interrupted; step and time are those of the last line in the log.
+
+    `quarantined` are the clients that are left out.
+    """
 
     run: str
     state: str
@@ -19,12 +23,14 @@ class Status:
     t: float
     accuracy: float | None
     faults: int
+    quarantined: tuple[int, ...] = ()
 
 
 def status(directory: Path) -> Status:
     """ValueError for what is no run directory."""
     history = History(directory)
     step, t, faults = 0, 0.0, 0
+    quarantined: list[int] = []
     with (directory / EVENTS).open("rb") as stream:
         for text in stream:
             try:
@@ -35,9 +41,11 @@ def status(directory: Path) -> Status:
                 break
             step, t = line.get("step", step), line["t"]
             faults += line["kind"] == "fault"
+            if line["kind"] == "drop" and line["action"] == QUARANTINED:
+                quarantined.append(line["client"])
     evals = history.evals
     accuracy = None if evals.empty else float(evals["accuracy"].iloc[-1])
-    return Status(str(directory), history.state, step, t, accuracy, faults)
+    return Status(str(directory), history.state, step, t, accuracy, faults, tuple(quarantined))
 
 
 def statuses(directory: Path) -> list[Status]:

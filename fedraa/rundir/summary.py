@@ -6,12 +6,14 @@ import numpy as np
 
 from fedraa.rundir.event_log import EVAL_COLUMNS
 from fedraa.rundir.history import History
+from fedraa.server.bad_clients import QUARANTINED
 
 
 def summarise(history: History) -> dict[str, object]:
     """Totals of a log that has ended, which is read line by line."""
     end: dict[str, Any] = {}
-    tasks = faults = down = up = stale = most_stale = 0
+    tasks = faults = drops = down = up = stale = most_stale = 0
+    quarantined: list[int] = []
     flops = 0.0
     for line in history.stream():
         match line["kind"]:
@@ -23,6 +25,9 @@ def summarise(history: History) -> dict[str, object]:
                 flops += line["flops"]
                 stale += line["staleness"]
                 most_stale = max(most_stale, line["staleness"])
+            case "drop":
+                drops += 1
+                quarantined += [line["client"]] * (line["action"] == QUARANTINED)
             case "fault":
                 faults += 1
         end = line
@@ -46,6 +51,7 @@ def summarise(history: History) -> dict[str, object]:
         "staleness_mean": stale / max(1, tasks),
         "staleness_max": most_stale,
         "faults": faults,
+        **({"dropped": drops, "quarantined": quarantined} if drops else {}),
         "model_sha256": end["model_sha256"],
         **({"metrics": own} if own else {}),
     }

@@ -172,7 +172,7 @@ def test_parts_of_a_script_that_is_gone_are_named(tmp_path: Path) -> None:
     (directory / CONFIG).write_text(json.dumps(config))
     (directory / SUMMARY).unlink()
     with pytest.raises(
-        ValueError, match=r"with a dataset given as an object and the scheduler __main__:LowestLoss of a script"
+        ValueError, match=r"with a dataset given as an object and the scheduler __main__:LowestLoss of a"
     ):
         fedraa.resume(directory)
     with pytest.raises(ValueError, match=r"fedraa.resume\('.*', dataset=..., scheduler=...\)$"):
