@@ -23,6 +23,8 @@ class Run:
     callbacks: tuple[str, ...] = ()
     """Who is told what happens, and may end the run: early-stopping(patience=3), csv(path='evals.csv'), tensorboard,
     wandb, or an own one as package.module:Name. They are no part of what a run is: give them again to resume it."""
+    restarts: int = 0
+    """If Ray itself dies, go on with a new cluster of our own, up to so many times."""
     config: Path | None = None
     """A .toml file of flags, local_epochs = 5 for --local-epochs 5; flags given here win."""
 
@@ -30,7 +32,8 @@ class Run:
         from fedraa.api import run
         from fedraa.cli.display import closing_table
 
-        history = run(self.experiment, callbacks=_with_bar(self.callbacks, quiet=self.experiment.quiet))
+        bar = _with_bar(self.callbacks, quiet=self.experiment.quiet)
+        history = run(self.experiment, callbacks=bar, restarts=self.restarts)
         if not self.experiment.quiet:
             closing_table(history)
 
@@ -54,13 +57,16 @@ class Resume:
     callbacks: tuple[str, ...] = ()
     """Who is told what happens, and may end the run: early-stopping(patience=3), csv(path='evals.csv'), tensorboard,
     wandb, or an own one as package.module:Name. They are told first what was before."""
+    restarts: int = 0
+    """If Ray itself dies, go on with a new cluster of our own, up to so many times."""
 
     def __call__(self) -> None:
         from fedraa.api import resume
         from fedraa.cli.display import closing_table
 
         limits = {name: value for name in LIMITS if (value := getattr(self, name)) is not None}
-        history = resume(self.run, callbacks=_with_bar(self.callbacks, quiet=self.quiet), **limits)
+        bar = _with_bar(self.callbacks, quiet=self.quiet)
+        history = resume(self.run, callbacks=bar, restarts=self.restarts, **limits)
         if not self.quiet:
             closing_table(history)
 

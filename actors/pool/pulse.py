@@ -1,0 +1,112 @@
+"""Signs of life: every actor answers a ping in a thread of its own, whatever else it is at.
+
+Who is frozen (stopped, swapped out, locked up) answers nothing, and its calls would be waited for without end.
+"""
+
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from actors.cluster.processes import cpu_seconds, crowded
+
+GROUP = "pulse"
+GLANCE = 2.0  # seconds between two looks that count at most: who is not looked at has no time to answer
+SLOWER = 10.0  # times as long as the slowest answer so far may the next one take
+AT_WORK = 0.05  # of a core: who uses so much is not frozen
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """How often an actor is asked, and how long it may owe an answer, in seconds; longer on a crowded machine.
+
+    `starts` is the bound for the first answer of all, None where an actor may have to wait for resources. On other
+    nodes, `far`: what is under way to an actor there may hold up the question.
+    """
+
+    every: float = 3.0
+    bound: float = 20.0
+    far: float = 150.0
+    starts: float | None = None
+
+
+class Pulse:
+    """Of one actor: asks, and tells when it has been silent for too long.
+
+    A process on this node that computes is not frozen, even if it lets no other thread of its own run.
+    """
+
+    def __init__(self, actor: Any, heartbeat: Heartbeat) -> None:
+        self._actor, self._heartbeat = actor, heartbeat
+        self._here = ray.get_runtime_context().get_node_id()
+        self._heard: tuple[str, int] | None = None  # its node and process
+        self._slowest = self._silent = self._used = 0.0
+        self._looked = time.monotonic()
+        self._ask()
+
+    def silence(self) -> float | None:
+        """Seconds for which it has owed an answer, if these are too many. To be called again and again."""
+        now = time.monotonic()
+        self._silent += min(GLANCE, now - self._looked)
+        self._looked = now
+        if self._ref is None:
+            if self._silent >= self._heartbeat.every:
+                self._ask()
+        elif ray.wait([self._ref], timeout=0)[0]:
+            self._hear(self._ref)
+        elif self._silent > self._bound() and not self._works():
+            return self._silent
+        return None
+
+    def _ask(self) -> None:
+        self._ref: ray.ObjectRef[Any] | None = self._actor.ping.remote()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._silent, self._looked = 0.0, time.monotonic()
+        self._used = 0.0 if self._heard is None else cpu_seconds(self._heard[1])
+
+    def _hear(self, ref: ray.ObjectRef[Any]) -> None:
+        try:
+            self._heard = ray.get(ref)
+            self._slowest = max(self._slowest, self._silent)
+        except RayError:  # it is dead, as its calls will tell
+            pass
+        self._ref = None
+        self._begin()
+
+    def _bound(self) -> float:
+        heartbeat = self._heartbeat
+        if self._heard is None:
+            return float("inf") if heartbeat.starts is None else heartbeat.starts * crowded()
+        least = heartbeat.bound if self._heard[0] == self._here else heartbeat.far
+        return max(least * crowded(), SLOWER * self._slowest)
+
+    def _works(self) -> bool:
+        """Whether it computes, as far as this node can tell; then it has time again."""
+        if self._heard is None or self._heard[0] != self._here:
+            return False
+        works = cpu_seconds(self._heard[1]) - self._used > AT_WORK * self._silent
+        if works:
+            self._begin()
+        return works
+
+
+@ray.method(concurrency_group=GROUP)
+def ping(self: object) -> tuple[str, int]:
+    """The node and the process of an actor."""
+    return str(ray.get_runtime_context().get_node_id()), os.getpid()
+
+
+def actor_class(kind: Any) -> Any:
+    """A class as that of actors which have a pulse.
+
+    Ray does not keep what it knows of each of their calls: millions of them in a long run.
+    """
+    members = {"ping": ping, "__module__": kind.__module__}
+    own = type(kind.__name__, (kind,), members)
+    as_actor: Any = ray.remote  # which is typed for fewer options than it takes
+    return as_actor(concurrency_groups={GROUP: 1}, enable_task_events=False)(own)
