@@ -21,8 +21,8 @@ LISTEN_SECONDS = 0.2  # that events may gather at the server where the run waits
 GLANCE = 0.2  # seconds between two looks at who lives while an answer is waited for
 PULL_SECONDS = 2.0  # between two looks at what is new in a run directory elsewhere
 PATIENCE_SECONDS = 10.0  # with workers that do not start, before the user is told
-STOP_SECONDS = 5.0  # for a server to end when it was told to, besides those in which it writes a checkpoint
-SAVING_SECONDS = 1.0  # to say whether it does
+STOP_SECONDS = 4.0  # for a server to end when it was told to, besides those in which it writes a checkpoint
+SAVING_SECONDS = 0.5  # to say whether it does
 
 logger = logging.getLogger(__name__)
 

@@ -5,6 +5,7 @@ Who is frozen (stopped, swapped out, locked up) answers nothing, and its calls w
 
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +44,8 @@ class Pulse:
         self._actor, self._heartbeat = actor, heartbeat
         self._here = ray.get_runtime_context().get_node_id()
         self._heard: tuple[str, int] | None = None  # its node and process
-        self._slowest = self._silent = self._used = 0.0
+        self._slowest = self._silent = 0.0
+        self._used: float | None = None  # CPU time until it had been silent for half of what it may be, in s
         self._looked = time.monotonic()
         self._ask()
 
@@ -57,8 +59,12 @@ class Pulse:
                 self._ask()
         elif ray.wait([self._ref], timeout=0)[0]:
             self._hear(self._ref)
-        elif self._silent > self._bound() and not self._works():
-            return self._silent
+        else:
+            bound = self._bound()
+            if self._used is None and self._silent > bound / 2:
+                self._used = self._cpu_seconds()
+            if self._silent > bound and not self._works(bound / 2):
+                return self._silent
         return None
 
     def _ask(self) -> None:
@@ -66,15 +72,13 @@ class Pulse:
         self._begin()
 
     def _begin(self) -> None:
-        self._silent, self._looked = 0.0, time.monotonic()
-        self._used = 0.0 if self._heard is None else cpu_seconds(self._heard[1])
+        self._silent, self._looked, self._used = 0.0, time.monotonic(), None
 
     def _hear(self, ref: ray.ObjectRef[Any]) -> None:
-        try:
-            self._heard = ray.get(ref)
+        if self._heard is not None:  # the first answer waits for its process
             self._slowest = max(self._slowest, self._silent)
-        except RayError:  # it is dead, as its calls will tell
-            pass
+        with suppress(RayError):  # it is dead, as its calls will tell
+            self._heard = ray.get(ref)
         self._ref = None
         self._begin()
 
@@ -85,14 +89,15 @@ class Pulse:
         least = heartbeat.bound if self._heard[0] == self._here else heartbeat.far
         return max(least * crowded(), SLOWER * self._slowest)
 
-    def _works(self) -> bool:
-        """Whether it computes, as far as this node can tell; then it has time again."""
-        if self._heard is None or self._heard[0] != self._here:
-            return False
-        works = cpu_seconds(self._heard[1]) - self._used > AT_WORK * self._silent
+    def _works(self, seconds: float) -> bool:
+        """Whether it has computed in these last seconds, as far as this node can tell; then it has time again."""
+        works = self._used is not None and self._cpu_seconds() - self._used > AT_WORK * seconds
         if works:
             self._begin()
         return works
+
+    def _cpu_seconds(self) -> float:
+        return cpu_seconds(self._heard[1]) if self._heard is not None and self._heard[0] == self._here else 0.0
 
 
 @ray.method(concurrency_group=GROUP)
