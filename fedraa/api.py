@@ -19,6 +19,7 @@ from fedraa.config.file import check_names
 from fedraa.data import Dataset
 from fedraa.engine.build import build
 from fedraa.engine.executor import LocalExecutor
+from fedraa.engine.resources import cluster_address
 from fedraa.engine.resumption import lengthen, resumed
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.session import RunSession
@@ -46,13 +47,15 @@ def run(
     model: nn.Module | Callable[[int], nn.Module] | str | None = None,
     dataset: Dataset | Path | str | None = None,
     callbacks: Callbacks = (),
+    restarts: int = 0,
     **fields: object,
 ) -> History:
     """Run an experiment to its end; the History reads the run directory that it wrote.
 
     `fields` are those of an Experiment, in place of the experiment's own. `model`, an nn.Module, and `dataset`, a
     Dataset, may be your own; a name is a field as any other. The model takes a batch of the dataset's samples, and
-    returns logits `[batch, classes]`. `callbacks` are told what happens, and may end the run.
+    returns logits `[batch, classes]`. `callbacks` are told what happens, and may end the run. If Ray itself dies, the
+    run goes on with a new cluster of our own, up to `restarts` times.
 
         fedraa.run(method="fedavg", dataset="digits", rounds=20, engine="local")
         fedraa.run(experiment, model=Net(), dataset=fedraa.Dataset(...), seed=3)
@@ -68,12 +71,13 @@ def run(
         dataset, fields = None, fields | {"dataset": str(dataset)}
     told = _callbacks(callbacks)
     experiment = _changed(experiment, fields)
+    _check_restarts(restarts, experiment)
     if experiment.out is not None:
         refuse_used(experiment.out)
     with _before_the_start():
         spec = build(experiment, model, dataset)
     with run_directory(experiment) as directory:
-        return _execute(spec, directory, told, resume=False)
+        return _execute(spec, directory, told, resume=False, restarts=restarts)
 
 
 def resume(
@@ -83,14 +87,15 @@ def resume(
     dataset: Dataset | None = None,
     callbacks: Callbacks = (),
     trust: bool = False,
+    restarts: int = 0,
     **fields: object,
 ) -> History:
     """Go on with a run that was interrupted or killed, from its last checkpoint, to the end it would have had.
 
     What was given as an object is given again: `model`, `dataset`, and components by the field of the experiment that
-    takes them. So are `callbacks`, which a run does not keep: they are told first what was before the checkpoint. A run
-    goes on for longer, also one that has ended, with a larger `updates`, `rounds`, `time` or `target_accuracy`, and is
-    then the run that it would have been with that from the start, bit for bit.
+    takes them. So are `restarts` and `callbacks`, which a run does not keep: callbacks are told first what was before
+    the checkpoint. A run goes on for longer, also one that has ended, with a larger `updates`, `rounds`, `time` or
+    `target_accuracy`, and is then the run that it would have been with that from the start, bit for bit.
 
     Code of others that the run directory names, `package.module:Name`, is imported if you `trust` it; what you give
     again is yours. What was damaged since is noticed before anything is trained: then the run goes on from an earlier
@@ -107,10 +112,11 @@ def resume(
     told = _callbacks(callbacks)
     with _before_the_start():
         spec, longer = resumed(directory, model, dataset, fields, trust=trust)
+    _check_restarts(restarts, spec.experiment)
     if longer:
         with written(directory):
             lengthen(directory, spec)
-    return _execute(spec, directory, told, resume=True)
+    return _execute(spec, directory, told, resume=True, restarts=restarts)
 
 
 def compare(
@@ -222,14 +228,24 @@ def _callbacks(given: Callbacks) -> CallbackList:
     return CallbackList([CALLBACKS.make(each) for each in given])
 
 
-def _execute(spec: RunSpec, directory: Path, callbacks: CallbackList, *, resume: bool) -> History:
-    if spec.experiment.engine == "ray":
-        from actors.cluster.engine import run_on_ray as execute  # Ray takes seconds to import
-    else:
-        execute = run_here
+def _check_restarts(restarts: int, experiment: Experiment) -> None:
+    if restarts < 0:
+        raise ValueError(f"restarts: got {restarts}; takes 0 or more")
+    if restarts and experiment.engine != "ray":
+        raise ValueError(f"restarts: {restarts} needs engine ray, not {experiment.engine}")
+    if restarts and (address := cluster_address(experiment)) is not None:
+        raise ValueError(f"restarts: the cluster at {address} is not ours to start again; leave it out")
+
+
+def _execute(spec: RunSpec, directory: Path, callbacks: CallbackList, *, resume: bool, restarts: int) -> History:
     raised, ended = None, False
     try:
-        ended = execute(spec, directory, callbacks, resume)
+        if spec.experiment.engine == "ray":
+            from actors.cluster.engine import run_on_ray  # Ray takes seconds to import
+
+            ended = run_on_ray(spec, directory, callbacks, resume, restarts)
+        else:
+            ended = run_here(spec, directory, callbacks, resume)
     except CallbackRaised as wrapped:
         raised = wrapped.error
     except (Unwritable, KeyboardInterrupt) as error:

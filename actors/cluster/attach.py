@@ -21,6 +21,7 @@ client: Any = ray_client_pb2
 PACKAGES = ("fedraa", "actors", "schedulers")
 CLIENT = "ray://"
 ANSWER_SECONDS = 5.0
+OTHERS = 0o077  # what a file lets others than its owner do
 # What a head answers to at once, and its port for clients: Ray itself tries for minutes.
 GREETINGS: dict[bool, tuple[str, Any]] = {
     False: ("/ray.rpc.NodeInfoGcsService/GetClusterId", gcs.GetClusterIdRequest()),
@@ -31,6 +32,8 @@ TOKEN = (
     "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to that token or put it into ~/.ray/auth_token"
 )
 
+logger = logging.getLogger(__name__)
+
 
 def attach(address: str) -> None:
     """Join the cluster at `auto`, HOST:PORT or ray://HOST:PORT; its nodes need not have this code, they are sent it.
@@ -38,12 +41,20 @@ def attach(address: str) -> None:
     Raises ValueError if there is none, if it wants another token, or is of another version of Ray or Python.
     """
     _greet(address)
+    warn_of_open_token()
     try:
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, runtime_env=carried())
     except (RuntimeError, ConnectionError, AuthenticationError) as error:
         with suppress(Exception):
             ray.shutdown()
         raise ValueError(_why_not(address, str(error))) from None
+
+
+def warn_of_open_token() -> None:
+    """Whoever can read the token can run what they like on the cluster; Ray writes it for all to read."""
+    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    if "RAY_AUTH_TOKEN" not in os.environ and path.exists() and path.stat().st_mode & OTHERS:
+        logger.warning("other users of this machine can read the token of the cluster; run: chmod 600 %s", path)
 
 
 def carried() -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Where actors run: the groups of workers and what each takes, the server's node and its memory."""
 
+from collections import Counter
+from collections.abc import Iterable
 from itertools import cycle, islice
 from typing import Any
 
@@ -12,6 +14,7 @@ from fedraa.devices.worker_groups import WorkerGroup, group_of_clients, parse_gr
 from fedraa.engine.resources import GIGA, cluster_address, workers
 from fedraa.messages import Index
 
+ROUNDING = 1e-6  # shares of a GPU that add up to one
 NAMED = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}  # Ray's own resources are options of their own
 
 
@@ -38,6 +41,15 @@ def gpu_share(experiment: Experiment, count: int) -> float:
     if experiment.device == "cpu" or not gpus:
         return 0.0
     return 1 / -(-count // gpus)
+
+
+def fits(asked: Iterable[WorkerGroup]) -> bool:
+    """Whether the cluster has what all these workers need together."""
+    whole = ray.cluster_resources()  # type: ignore[no-untyped-call]  # ray leaves it untyped
+    needs: Counter[str] = Counter()
+    for group in asked:
+        needs.update({name: group.workers * amount for name, amount in group.needs.items()})
+    return all(amount <= whole.get(name, 0.0) + ROUNDING for name, amount in needs.items())
 
 
 def worker_options(group: WorkerGroup, placement: str) -> dict[str, Any]:

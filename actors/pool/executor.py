@@ -14,6 +14,7 @@ from ray.exceptions import ObjectLostError, RayError, RayTaskError
 from actors.cluster.placement import worker_options
 from actors.pool.data_host import DataHosts
 from actors.pool.handles import EVALUATE, FIRST, LOAD, START, TRAIN, Call, HangDetector, PendingEvaluation, WorkerHandle
+from actors.pool.pulse import Heartbeat, Pulse, actor_class
 from actors.pool.queues import Queues
 from actors.pool.serializer import Blocks, TaskSerializer, put_blocks
 from actors.worker.worker import Worker
@@ -26,7 +27,7 @@ from fedraa.messages import Fault, Index, SharedBuffer, Task, Update, Vector
 
 DEPTH = 2  # calls queued on a worker: one in training, one already there when it ends
 DEATHS = 3  # of a worker, one after another with nothing done in between, before it is given up
-GLANCE = 1.0  # seconds between two looks at who has hung
+GLANCE = 1.0  # seconds between two looks at who has hung or frozen
 DIED = "worker died"
 
 logger = logging.getLogger(__name__)
@@ -36,14 +37,15 @@ logger = logging.getLogger(__name__)
 class RayExecutor:
     """Trains tasks on worker actors; equal outcomes whichever worker trains which task.
 
-    A worker that dies or hangs is replaced: the task that it was at comes back as a fault, those that waited behind
-    it go to other workers. If it was at a group, or one of a group erred, nobody knows yet which task is to blame:
-    each goes again, alone. A worker that dies `DEATHS` times in a row is given up; without any left in a worker
+    A worker that dies, hangs or freezes is replaced: the task that it was at comes back as a fault, those that waited
+    behind it go to other workers. If it was at a group, or one of a group erred, nobody knows yet which task is to
+    blame: each goes again, alone. A worker that dies `DEATHS` times in a row is given up; without any left in a worker
     group, RunFailed.
 
     Workers that have not started, for want of resources, get no work; the others go on without them. The tasks of
     client n go to worker group `group_of[n]` alone (None: there is one). With `hosts`, every node reads the clients'
-    data itself. Whenever something has gone wrong, `check` may raise if the fault is not a worker's.
+    data itself. Whenever something has gone wrong, `check` may raise if the fault is not a worker's; so may `watch`,
+    now and then, for what else may freeze.
     """
 
     worker_spec: ray.ObjectRef[Any]
@@ -59,6 +61,9 @@ class RayExecutor:
     hang_detector: HangDetector = field(default_factory=HangDetector)
     hosts: DataHosts | None = None
     check: Callable[[], None] | None = None
+    watch: Callable[[], None] | None = None
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
+    _glance_at: float = 0.0
     _handles: dict[int, WorkerHandle] = field(default_factory=dict)
     _evaluations: deque[PendingEvaluation] = field(default_factory=deque)
     _calls: dict[ray.ObjectRef[Any], Call] = field(default_factory=dict)
@@ -86,6 +91,7 @@ class RayExecutor:
         self.workers = sum(group.workers for group in self.groups)
         self._serializer = TaskSerializer()
         self._queues = Queues(len(self.groups), self.group_of, self._work, self.stack)
+        self._class = actor_class(self.worker)
         numbers = count()
         for number, group in enumerate(self.groups):
             for _ in range(group.workers):
@@ -150,14 +156,17 @@ class RayExecutor:
             self._end(self._calls[ref])
         for handle in list(self._handles.values()):
             self._check(handle)
+        if time.monotonic() >= self._glance_at:
+            self._glance()
         self._send()
         return bool(ended) or left > 0
 
     def _spawn(self, number: int, group: int, deaths: int) -> None:
         needs = self.groups[group].needs
-        actor = ray.remote(self.worker).options(**worker_options(self.groups[group], self.placement))
+        options = self._class.options(**worker_options(self.groups[group], self.placement))
         device = "cpu" if self.device == "auto" and not needs.get("GPU") else self.device
-        handle = WorkerHandle(number, group, actor.remote(number, self.worker_spec, self.threads, device), deaths)
+        actor = options.remote(number, self.worker_spec, self.threads, device)
+        handle = WorkerHandle(number, group, actor, Pulse(actor, self.heartbeat), deaths)
         self._handles[number] = handle
         self._call(Call(START, handle, handle.actor.started.remote()))
 
@@ -215,7 +224,7 @@ class RayExecutor:
                 return self._end(handle.calls[0])
             else:
                 if self.hosts is not None and (lost or call.kind == LOAD):
-                    self.hosts.drop(handle.node)
+                    self.hosts.drop(handle.node, handle.host)
                 return self._bury(handle, self._cause(call, error))
         now = time.monotonic()
         if handle.calls[0] is call:
@@ -244,7 +253,8 @@ class RayExecutor:
             handle.node, handle.blocks = answer, self.blocks
         else:
             handle.node = answer
-            self._call(Call(LOAD, handle, self.hosts.blocks(answer)))
+            handle.host, ref = self.hosts.blocks(answer)
+            self._call(Call(LOAD, handle, ref))
 
     def _check(self, handle: WorkerHandle) -> None:
         """Has this one hung?"""
@@ -253,6 +263,19 @@ class RayExecutor:
         bound = self.hang_detector.bound(handle.calls[0].kind, handle.calls[0].work)
         if time.monotonic() - handle.since > bound:
             self._bury(handle, f"worker hung: no answer within {bound:.3g} s")
+
+    def _glance(self) -> None:
+        """Who gives no sign of life? If that is not a worker, workers may be silent for want of it."""
+        self._glance_at = time.monotonic() + GLANCE
+        if self.watch is not None:
+            self.watch()
+        if self.hosts is not None:
+            self.hosts.drop_frozen()
+        for handle in list(self._handles.values()):
+            if (silence := handle.pulse.silence()) is not None:
+                if self.check is not None:
+                    self.check()
+                self._bury(handle, f"worker froze: no sign of life for {silence:.3g} s")
 
     def _deliver(self, call: Call, result: Any, wrong: str | None, *, of_client: bool = False) -> None:
         """The outcome of a call to whom it is for: its result, or what went wrong."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import ray
 
+from actors.pool.pulse import Pulse
 from actors.pool.serializer import Blocks
 from fedraa.messages import Evaluation, Task, Vector
 
@@ -31,15 +32,17 @@ class Call:
 class WorkerHandle:
     """A worker actor and the calls that are out to it, the one under way first, since `since` (monotonic).
 
-    It is ready for work once its `blocks` are known: those of its node, or of all.
+    It is ready for work once its `blocks` are known: those of its node, which `host` has read, or of all.
     """
 
     number: int
     group: int
     actor: Any
+    pulse: Pulse
     deaths: int
     node: str = ""
     blocks: Blocks | None = None
+    host: Any = None
     since: float = field(default_factory=time.monotonic)
     calls: deque[Call] = field(default_factory=deque)
 

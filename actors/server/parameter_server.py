@@ -2,16 +2,18 @@
 
 import threading
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 
 from actors.cluster.metrics import Metrics, log_as_lines
+from actors.cluster.own_folder import own_folder
 from actors.cluster.run_dir_sync import Changes, Stamp, changes, write_all
 from actors.pool.data_host import DataHosts
 from actors.pool.executor import RayExecutor
+from actors.pool.pulse import Heartbeat
 from actors.pool.serializer import Blocks
 from actors.server.relay import Audience, Relay
 from actors.server.sharded_store import ShardedStore
@@ -22,6 +24,8 @@ from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.session import RunSession
 from fedraa.errors import CallbackRaised
 from fedraa.messages import Index
+from fedraa.rundir.files import PARTIAL
+from fedraa.rundir.layout import CHECKPOINTS
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +33,8 @@ class Setting:
     """What a server needs besides the run: the clients' data, its workers, and who started it.
 
     `driver` and `description` are for the run directory; `label` names the run; with `fingerprint`, that of the
-    training data, nodes read their shards themselves. `audience` are the callbacks in the driver.
+    training data, nodes read their shards themselves. `audience` are the callbacks in the driver;
+    `heartbeat` says when who is silent counts as frozen.
     """
 
     blocks: Blocks
@@ -40,6 +45,7 @@ class Setting:
     label: str
     fingerprint: int | None
     audience: Audience
+    heartbeat: Heartbeat
 
 
 class ParameterServer:
@@ -51,8 +57,9 @@ class ParameterServer:
     def __init__(self, spec: RunSpec, directory: Path | None, setting: Setting) -> None:
         torch.set_num_threads(1)
         log_as_lines()
-        self._own = None if directory is not None else TemporaryDirectory(prefix="fedraa-run-")
-        self._directory = directory if self._own is None else Path(self._own.name)
+        self._own = ExitStack()
+        self._directory = directory or self._own.enter_context(own_folder()) / "run"
+        self._directory.mkdir(exist_ok=True)
         self._spec, self._setting = spec, setting
         self._relay = Relay(CallbackList([Metrics(setting.label)], progress_seconds=0.0), setting.audience)
         self._executor: RayExecutor | None = None
@@ -64,15 +71,17 @@ class ParameterServer:
         Also False, with a checkpoint, after `fail`.
         """
         spec, experiment, setting = self._spec, self._spec.experiment, self._setting
-        assert self._directory is not None
-        store = ShardedStore.of(spec) if experiment.server_shards > 1 else None
+        heartbeat = setting.heartbeat
+        store = ShardedStore.of(spec, heartbeat) if experiment.server_shards > 1 else None
         executor = self._executor = RayExecutor.of(
             spec,
             blocks=setting.blocks,
             groups=setting.groups,
             group_of=setting.group_of,
-            hosts=None if setting.fingerprint is None else DataHosts(experiment, setting.fingerprint),
+            hosts=None if setting.fingerprint is None else DataHosts(experiment, setting.fingerprint, heartbeat),
             check=None if store is None else store.check,
+            watch=None if store is None else store.watch,
+            heartbeat=heartbeat,
         )
         try:
             return RunSession(
@@ -111,17 +120,18 @@ class ParameterServer:
     def stop(self) -> None:
         self._stop.set()
 
+    def saving(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return any((self._directory / CHECKPOINTS).glob("*" + PARTIAL))
+
     def take(self, files: Mapping[str, bytes]) -> None:
         """The run directory as the user has it."""
-        assert self._directory is not None
         write_all(self._directory, files)
 
     def changes(self, seen: Mapping[str, Stamp]) -> Changes:
         """What is new in the run directory."""
-        assert self._directory is not None
         return changes(self._directory, seen)
 
     def close(self) -> None:
         """Leaves no file behind."""
-        if self._own is not None:
-            self._own.cleanup()
+        self._own.close()

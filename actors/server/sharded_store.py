@@ -6,14 +6,16 @@ stores and send theirs to the shards.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import numpy as np
 import ray
-from ray.exceptions import ActorUnschedulableError, ObjectLostError, RayActorError
+from ray.exceptions import ActorUnschedulableError, GetTimeoutError, ObjectLostError, RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.cluster.placement import nodes_for_shards
+from actors.pool.pulse import Heartbeat, Pulse, actor_class
 from actors.server.shard import CutOnShards, Route, ShardActor
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import ShardDied
@@ -24,6 +26,7 @@ from fedraa.server.storage.store import shared_again
 from fedraa.submodels.assignment import Submodel
 
 UNSETTLED = 64  # mixes that the server runs ahead of the shards
+GLANCE = 1.0  # seconds between two looks at who has frozen
 
 
 class ShardedStore:
@@ -33,7 +36,14 @@ class ShardedStore:
     """
 
     def __init__(
-        self, params: Vector, fragments: Sequence[Submodel], rule: AsyncRule, shards: int, *, norms: bool
+        self,
+        params: Vector,
+        fragments: Sequence[Submodel],
+        rule: AsyncRule,
+        shards: int,
+        *,
+        norms: bool,
+        heartbeat: Heartbeat,
     ) -> None:
         self._rest = params.copy()
         whole = np.arange(len(params))
@@ -44,8 +54,9 @@ class ShardedStore:
         for number, node in enumerate(nodes_for_shards(shards)):
             there = NodeAffinitySchedulingStrategy(node, soft=False)
             where = [next((p.where for p in pieces if p.shard == number), None) for pieces in split.pieces]
-            actor = ray.remote(ShardActor).options(num_cpus=0, scheduling_strategy=there)
+            actor = actor_class(ShardActor).options(num_cpus=0, scheduling_strategy=there)
             self._shards.append(actor.remote(params[split.own[number]], where, norms=norms))
+        self._pulses = [Pulse(shard, heartbeat) for shard in self._shards]
         self._routes = [
             ray.put(Route(tuple(self._shards[p.shard] for p in pieces), tuple(p.place for p in pieces)))
             for pieces in split.pieces
@@ -54,17 +65,21 @@ class ShardedStore:
         self._unsettled: list[ray.ObjectRef[Any]] = []
 
     @classmethod
-    def of(cls, spec: RunSpec) -> "ShardedStore":
+    def of(cls, spec: RunSpec, heartbeat: Heartbeat | None = None) -> "ShardedStore":
         rule, experiment = cast(AsyncRule, spec.method.update), spec.experiment
         assert rule.blends
         norms = experiment.max_update_norm is not None
-        return cls(spec.params, spec.submodels, rule, experiment.server_shards, norms=norms)
+        return cls(
+            spec.params, spec.submodels, rule, experiment.server_shards, norms=norms, heartbeat=heartbeat or Heartbeat()
+        )
 
     @property
     def params(self) -> Vector:
         self._settle()
         params = self._rest.copy()
-        for own, values in zip(self._split.own, _get([shard.values.remote() for shard in self._shards]), strict=True):
+        for own, values in zip(
+            self._split.own, self._get([shard.values.remote() for shard in self._shards]), strict=True
+        ):
             params[own] = values
         return params
 
@@ -91,7 +106,8 @@ class ShardedStore:
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
         buffers = {task.id: _cut_of(task) for task in tasks}
         there = list(dict.fromkeys(buffers.values()))
-        pieces = iter(_get([piece for [piece] in _get([cut for buffer in there for cut in buffer.cuts])]))
+        cuts = self._get([cut for buffer in there for cut in buffer.cuts])
+        pieces = iter(self._get([piece for [piece] in cuts]))
         values = {}
         for buffer in there:
             places = [piece.place for piece in self._split.pieces[buffer.fragment]]
@@ -112,17 +128,24 @@ class ShardedStore:
         self._settle()
 
     def report(self) -> list[dict[str, object]]:
-        tallies = _get([shard.tally.remote() for shard in self._shards])
+        tallies = self._get([shard.tally.remote() for shard in self._shards])
         return [{"node": node, "pulls": pulls, "pushes": pushes} for node, pulls, pushes in tallies]
 
     def check(self) -> None:
         """ShardDied if one has."""
         self.report()
 
+    def watch(self) -> None:
+        """ShardDied if one gives no sign of life."""
+        for number, pulse in enumerate(self._pulses):
+            if (silence := pulse.silence()) is not None:
+                raise ShardDied(f"shard {number} of the server froze: no sign of life for {silence:.3g} s")
+
     def close(self) -> None:
         for shard in self._shards:
             ray.kill(shard)
         self._shards.clear()
+        self._pulses.clear()
 
     def _held(self, task: Task) -> CutOnShards:
         """The buffer of a task from a checkpoint, its pieces where the fragment's are."""
@@ -136,17 +159,20 @@ class ShardedStore:
 
     def _settle(self) -> None:
         """Waits for the shards to have done what they were told to; raises what went wrong there."""
-        _get(self._unsettled)
+        self._get(self._unsettled)
         self._unsettled.clear()
+
+    def _get(self, refs: list[ray.ObjectRef[Any]]) -> list[Any]:
+        """What shards answer, however long that takes, as long as they live."""
+        try:
+            while True:
+                with suppress(GetTimeoutError):
+                    return list(ray.get(refs, timeout=GLANCE))
+                self.watch()
+        except (RayActorError, ActorUnschedulableError, ObjectLostError) as error:
+            raise ShardDied(f"a shard of the server died: {error}") from None
 
 
 def _cut_of(task: Task) -> CutOnShards:
     assert isinstance(task.buffer, CutOnShards), "this store has cut the buffers of all its tasks"
     return task.buffer
-
-
-def _get(refs: list[ray.ObjectRef[Any]]) -> list[Any]:
-    try:
-        return list(ray.get(refs))
-    except (RayActorError, ActorUnschedulableError, ObjectLostError) as error:
-        raise ShardDied(f"a shard of the server died: {error}") from None

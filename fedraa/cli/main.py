@@ -39,6 +39,8 @@ class Run:
     callbacks: tuple[str, ...] = ()
     """Who is told what happens, and may end the run: early-stopping(patience=3), csv(path='evals.csv'), tensorboard,
     wandb, or an own one as package.module:Name. They are no part of what a run is: give them again to resume it."""
+    restarts: int = 0
+    """If Ray itself dies, go on with a new cluster of our own, up to so many times."""
     config: Path | None = None
     """A .toml file of flags, local_epochs = 5 for --local-epochs 5; flags given here win."""
 
@@ -46,7 +48,8 @@ class Run:
         from fedraa.api import run
         from fedraa.cli.display import closing_table
 
-        history = run(self.experiment, callbacks=_with_bar(self.callbacks, quiet=self.experiment.quiet))
+        bar = _with_bar(self.callbacks, quiet=self.experiment.quiet)
+        history = run(self.experiment, callbacks=bar, restarts=self.restarts)
         if not self.experiment.quiet:
             closing_table(history)
 
@@ -72,14 +75,16 @@ class Resume:
     wandb, or an own one as package.module:Name. They are told first what was before."""
     trust: bool = False
     """Import the code that the run directory names, where it names any: a model or parts of somebody's own."""
+    restarts: int = 0
+    """If Ray itself dies, go on with a new cluster of our own, up to so many times."""
 
     def __call__(self) -> None:
         from fedraa.api import resume
         from fedraa.cli.display import closing_table
 
         limits = {name: value for name in LIMITS if (value := getattr(self, name)) is not None}
-        callbacks = _with_bar(self.callbacks, quiet=self.quiet)
-        history = resume(self.run, callbacks=callbacks, trust=self.trust, **limits)
+        bar = _with_bar(self.callbacks, quiet=self.quiet)
+        history = resume(self.run, callbacks=bar, trust=self.trust, restarts=self.restarts, **limits)
         if not self.quiet:
             closing_table(history)
 

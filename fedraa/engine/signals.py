@@ -7,6 +7,27 @@ from contextlib import contextmanager
 from types import FrameType
 
 
+class Stop(threading.Event):
+    """Whether a run is to end. Only `well` within is there something to end with a checkpoint."""
+
+    _well = False
+
+    def ask(self) -> None:
+        """For the first Ctrl-C: KeyboardInterrupt, at once, where nothing can be ended well."""
+        self.set()
+        if not self._well:
+            raise KeyboardInterrupt("stopped before the run began")
+
+    @contextmanager
+    def well(self) -> Iterator[None]:
+        """Meanwhile somebody looks whether this is set."""
+        self._well = True
+        try:
+            yield
+        finally:
+            self._well = False
+
+
 @contextmanager
 def interruptible(stop: Callable[[], None]) -> Iterator[None]:
     """Ctrl-C calls `stop` the first time and raises KeyboardInterrupt from then on.

@@ -24,6 +24,10 @@ def freeze() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
+def hang() -> None:
+    time.sleep(3600)
+
+
 def err() -> None:
     raise ArithmeticError("seven is not eight")
 

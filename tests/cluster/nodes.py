@@ -15,6 +15,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from mortal import with_its_parent
+
 PATIENCE = 120.0  # seconds
 QUICK = {  # Ray's own settings, for clusters that are large and last long, would have a test wait
     "health_check_initial_delay_ms": 1000,
@@ -45,7 +47,12 @@ class Nodes:
         command += ["--dashboard-agent-listen-port", str(free_port())]
         with (self.folder / f"{name}.log").open("wb") as log:
             self.started[name] = subprocess.Popen(
-                command, env=self.environment | environment, stdout=log, stderr=log, start_new_session=True
+                command,
+                env=self.environment | environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=with_its_parent,
             )
         until(lambda: "Ray runtime started" in (self.folder / f"{name}.log").read_text(), self.started[name])
 
@@ -87,6 +94,7 @@ class Nodes:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            preexec_fn=with_its_parent,
         )
 
 

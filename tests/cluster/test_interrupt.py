@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from mortal import with_its_parent
 from same_run import same
 
 from benchmarks.system.processes import descendants, title
@@ -33,7 +34,9 @@ def command(out: Path, engine: str) -> list[str]:
 @contextmanager
 def started(out: Path, engine: str, commits: int = 60) -> Iterator[subprocess.Popen[str]]:
     """A run in a process group of its own, as a terminal starts it, some way into its log."""
-    process = subprocess.Popen(command(out, engine), stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        command(out, engine), stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=with_its_parent
+    )
     try:
         until(lambda: (out / EVENTS).exists() and (out / EVENTS).read_text().count('"commit"') >= commits)
         yield process

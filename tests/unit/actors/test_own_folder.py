@@ -1,0 +1,60 @@
+"""Folders of a run's own are closed to others, and swept only when their owner is no more."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from actors.cluster.own_folder import LONGEST, is_own, own_folder, sweep
+
+KILLED = """
+import os, signal, subprocess, sys
+from actors.cluster.own_folder import own_folder
+with own_folder() as folder:
+    with (folder / "log").open("w") as log:
+        child = subprocess.Popen(["sleep", "1000"], stdout=log)
+    print(folder, child.pid, flush=True)
+    os.kill(child.pid, signal.SIGSTOP)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.cluster.own_folder.LONGEST", 1000)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+
+def test_a_folder_is_closed_to_others_and_goes_with_its_owner(tmp_path: Path) -> None:
+    with own_folder() as folder:
+        assert folder.parent == tmp_path
+        assert is_own(folder)
+        assert folder.stat().st_mode & 0o777 == 0o700
+        (folder / "ray").mkdir()
+    assert not folder.exists()
+
+
+def test_the_next_start_sweeps_what_a_killed_owner_left_frozen_processes_too(tmp_path: Path) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, check=False)
+    folder, child = killed.stdout.split()
+    assert Path(folder).exists()
+    (tmp_path / "fedraa-mine").mkdir()  # somebody else's: no owner's file
+    with own_folder() as ours:
+        assert sorted(tmp_path.iterdir()) == sorted([ours, tmp_path / "fedraa-mine"])
+        sweep(tmp_path)
+        assert ours.exists()
+    assert not _runs(int(child))
+
+
+def test_ray_may_name_its_sockets_below() -> None:
+    name = "/fedraa-12345678/ray/session_2026-11-22_03-50-13_300402_1234567/sockets/plasma_store"
+    assert LONGEST + len(name) <= 107
+
+
+def _runs(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
