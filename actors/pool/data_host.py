@@ -12,6 +12,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from actors.pool.serializer import Blocks, put_blocks
 from fedraa.config.experiment import Experiment
 from fedraa.data import Federated, load_dataset
+from fedraa.data.tree import leaves
 from fedraa.engine.build import deal
 
 
@@ -64,9 +65,8 @@ class DataHosts:
 
 
 def fingerprint(data: Federated) -> int:
-    """A checksum of the clients' training data."""
-    arrays = (data.x_train, data.y_train, data.offsets)
+    """A checksum of the clients' training data, or of a share of what they read themselves."""
     value = 0
-    for array in arrays:
+    for array in (*leaves(data.x_train), data.y_train, data.offsets):
         value = zlib.crc32(np.ascontiguousarray(array).data, value)
     return value

@@ -30,7 +30,7 @@ ADDRESS = re.compile(r"auto|(ray://)?([\w.-]+|\[[\w.:]+\]):\d{1,5}")
 NAMES: dict[str, tuple[str, ...]] = {
     "scheduler": ("gre-raa", "random", "minimum-priority", "offline"),
     "staleness": ("constant", "polynomial", "hinge"),
-    "partition": ("iid", "dirichlet", "labels"),
+    "partition": ("iid", "dirichlet", "labels", "shards", "powerlaw", "lognormal", "noise", "rotation", "natural"),
     "async_rule": ("staleness-mix", "buffer"),
     "aggregator": ("covered", "filled", "memorised"),
     "server_optimizer": ("sgd", "momentum", "adam", "yogi", "adagrad"),
@@ -52,7 +52,8 @@ class Experiment(BaseModel):
     method: Component = "fed-raa"
     """A named method, see `fedraa methods`, a crossing a+b, or a Method."""
     dataset: str = "digits"
-    """digits, mnist, fashion-mnist, emnist, cifar10, cifar100, agnews, a .npz file, or package.module:callable."""
+    """digits, mnist, fashion-mnist, emnist, cifar10, cifar100, agnews, a .npz or .csv file, folder:PATH of images,
+    npy:PATH, hf:PATH of Hugging Face, csv('FILE', target='COLUMN', client='COLUMN'), or package.module:callable."""
     data_dir: Path | None = None
     """Where the datasets lie."""
     model: Component = "mlp"
@@ -63,13 +64,18 @@ class Experiment(BaseModel):
     """Dropout of the models that have one."""
 
     clients: Count = 10
-    """Number of clients."""
-    partition: Component = "iid"
-    """How training data is dealt to the clients."""
+    """Number of clients (default: as many as the data have, where they have some of their own)."""
+    partition: Component | None = None
+    """How training data is dealt: iid, dirichlet, labels, shards, powerlaw, lognormal, noise, rotation, natural, or an
+    own Partitioner (default: natural where data have clients of their own, else iid)."""
     dirichlet: Positive = 0.5
     """Concentration of the Dirichlet partition."""
     labels_per_client: Count = 2
     """Labels per client of the labels partition."""
+    transforms: tuple[Component, ...] = ()
+    """What becomes of samples before training: crop, flip, normalize, v2.NAME of torchvision, or an own Transform."""
+    allow_nan: bool = False
+    """Let training samples that are not finite through, to see what becomes of them."""
 
     capabilities: Component = "1:0.5,3:0.5"
     """Tiers (capability:share,...), lognormal:S, uniform:LOW:HIGH, zipf:A, a .csv file, or an own function's path."""

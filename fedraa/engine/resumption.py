@@ -10,7 +10,7 @@ from torch import nn
 from fedraa.components import imported, is_path
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
-from fedraa.data import Dataset
+from fedraa.data import Dataset, FederatedDataset
 from fedraa.engine.build import build
 from fedraa.engine.description import ASIDE_KEY, describe
 from fedraa.engine.run_spec import RunSpec
@@ -26,7 +26,7 @@ LIMITS = {"updates": "steps", "rounds": "steps", "time": "time", "target_accurac
 
 
 def resumed(
-    directory: Path, model: nn.Module | None, dataset: Dataset | None, fields: Mapping[str, Any]
+    directory: Path, model: nn.Module | None, dataset: Dataset | FederatedDataset | None, fields: Mapping[str, Any]
 ) -> tuple[RunSpec, bool]:
     """The run in this directory as it goes on, and whether it is made longer by the limits among `fields`.
 

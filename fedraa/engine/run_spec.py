@@ -1,6 +1,6 @@
 """One run, ready to start: plain objects that are built where the user is and used where the server is."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -14,7 +14,7 @@ from fedraa.client.lr_schedule import lr_schedule
 from fedraa.client.metrics import NamedMetric
 from fedraa.client.split import Stem, measure_stem
 from fedraa.config.experiment import Experiment
-from fedraa.data import Federated
+from fedraa.data import Federated, Transforms
 from fedraa.devices.availability import Timing
 from fedraa.devices.costs import CostModel
 from fedraa.devices.fleet import Fleet
@@ -50,6 +50,8 @@ class RunSpec:
     metrics: tuple[NamedMetric, ...] = ()
     given: tuple[str, ...] = ()
     """Which of model and dataset the user gave as objects, in place of the named ones."""
+    transforms: Transforms = field(default_factory=Transforms)
+    """Those that are drawn in training."""
 
     @cached_property
     def submodels(self) -> list[Submodel]:
@@ -141,6 +143,8 @@ class RunSpec:
             experiment.bf16,
             experiment.stack,
             self.metrics,
+            transforms=self.transforms,
+            source=self.data.source,
         )
 
     def without_training_rows(self) -> "RunSpec":
