@@ -126,8 +126,13 @@ def _tried(part: Transform, x: Tensor, seed: int) -> Tensor:
     if once.is_floating_point() and not torch.isfinite(once).all() and torch.isfinite(before).all():
         row = int(torch.isfinite(once).flatten(1).all(1).logical_not().nonzero()[0])
         raise ValueError(f"transforms: {name} makes NaN or an infinity of sample {row} of the first minibatch")
-    if not torch.equal(before, x):
+    if not _same(before, x):
         raise ValueError(f"transforms: {name} changes the samples that it is given; it must make new ones")
-    if not torch.equal(torch.nan_to_num(once), torch.nan_to_num(again)):
+    if not _same(once, again):
         raise ValueError(f"transforms: {name} makes two different things of the same draws; draw from rng alone")
     return once
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Whether they are equal, NaN to NaN, too."""
+    return a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
