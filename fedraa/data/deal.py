@@ -213,7 +213,7 @@ def _is_held(rows: Rows) -> bool:
             return len(piece)
 
     try:
-        pickle.Pickler(Counter(), protocol=5).dump(rows)  # type: ignore[arg-type]  # writes are all that it needs
+        pickle.Pickler(Counter(), protocol=5).dump(rows)
     except Exception:  # it cannot travel as it is; whether it can by value is asked before the start
         return False
     return size > HELD_BYTES

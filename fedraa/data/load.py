@@ -1,6 +1,7 @@
 """Data sets by name or by file."""
 
 import inspect
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from fedraa.data.sources.files import csv, folder, hf, npy
 from fedraa.data.text import load_agnews
 from fedraa.data.vision import VISION, load_vision
 
-FILES = {"folder": folder, "csv": csv, "npy": npy, "hf": hf}
+FILES: dict[str, Callable[..., FederatedDataset]] = {"folder": folder, "csv": csv, "npy": npy, "hf": hf}
 SOURCES: Seam[Any] = Seam("dataset", (), FILES)
 DIGITS_TEST = 360  # rows, a fifth
 DATASETS: tuple[str, ...] = ("digits", *VISION, "agnews")

@@ -56,4 +56,4 @@ def sized(weights: npt.NDArray[np.float64], samples: int) -> Index:
     sizes = np.floor(shares).astype(np.int64)
     largest = np.argsort(sizes - shares, kind="stable")[: samples - len(weights) - sizes.sum()]
     sizes[largest] += 1
-    return sizes + 1
+    return np.asarray(sizes + 1, np.int64)

@@ -117,8 +117,8 @@ def npy(path: str, classes: int | None = None) -> FederatedDataset:
             raise ValueError(
                 f"x_{split}.npy has {counts[0]} samples but y_{split}.npy {counts[1]}; they must be as many"
             )
-    owners = [_owners(root / f"clients_{split}.npy") for split in rows]
-    return FederatedDataset(root.name, rows["train"], rows["test"], classes, *owners)
+    train_owners, test_owners = (_owners(root / f"clients_{split}.npy") for split in rows)
+    return FederatedDataset(root.name, rows["train"], rows["test"], classes, train_owners, test_owners)
 
 
 def hf(

@@ -115,7 +115,8 @@ class HuggingFaceRows(Rows):
         return stacked(table[self.input], rows, "sample"), stacked(table[self.target], rows, "label")
 
     def labels(self) -> Array:
-        return stacked(list(self.dataset[self.target]), np.arange(len(self)), "label")
+        labels: Array = stacked(list(self.dataset[self.target]), np.arange(len(self)), "label")
+        return labels
 
 
 @dataclass(frozen=True, eq=False)
