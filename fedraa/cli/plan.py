@@ -156,7 +156,7 @@ def round_costs(spec: RunSpec, tasks: Sequence[Task]) -> Floats:
 def server_bytes(spec: RunSpec) -> int:
     """The model, and for every client a buffer sent and a buffer returned, each of the largest part."""
     largest = max(spec.measure(part.widths).bytes for part in spec.submodels)
-    return spec.params.nbytes + 2 * len(spec.fleet) * largest
+    return spec.params.nbytes + 2 * min(spec.appearing, spec.at_a_time) * largest
 
 
 def async_outlook(spec: RunSpec, planner: Planner) -> str:

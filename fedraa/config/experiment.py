@@ -82,7 +82,8 @@ class Experiment(BaseModel):
     units: Literal["relative", "physical"] = "relative"
     """Units of the devices: relative to the full model, or FLOP/s, bytes/s, seconds and bytes."""
     availability: Path | None = None
-    """A .csv file of when devices are there: a row with client, start and end for every span."""
+    """A .csv file of when devices are there, a row with client, start and end for every span; or daily:SHARE, that
+    share of every period, from a time of day of its own."""
     availability_period: Positive | None = None
     """The spans repeat with this period, on the run's clock."""
     jitter: Annotated[float, Field(ge=0, lt=1)] = 0.1
@@ -105,6 +106,8 @@ class Experiment(BaseModel):
     server_lr: Positive | None = None
     """Step length of the server along the mean delta of a round."""
 
+    concurrency: Count | None = None
+    """Clients of an asynchronous method that train at a time, drawn anew as each is done (default: all)."""
     buffer_size: Count | None = None
     """Arrivals per server update of a buffered method."""
     async_rule: Component | None = None

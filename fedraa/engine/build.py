@@ -113,5 +113,5 @@ def _timing(experiment: Experiment) -> Timing:
     path, period = experiment.availability, experiment.availability_period
     if path is None and period is not None:
         raise ValueError(f"availability_period: {period:g} needs the spans that it repeats; give --availability, too")
-    there = None if path is None else read_availability(path, experiment.clients, period)
+    there = None if path is None else read_availability(path, experiment.clients, period, experiment.seed)
     return Timing(experiment.seed, experiment.jitter, there)

@@ -21,6 +21,8 @@ from fedraa.devices.fleet import Fleet
 from fedraa.messages import SharedBuffer, Vector
 from fedraa.methods.method import Method
 from fedraa.server.base import Server
+from fedraa.server.participation import Participation
+from fedraa.server.schedule import Barrier, Schedule
 from fedraa.server.setup import ServerSetup
 from fedraa.server.storage.store import Share, Store
 from fedraa.server.task_table import Record, TaskTable
@@ -73,6 +75,24 @@ class RunSpec:
     @property
     def eval_every(self) -> int:
         return self.experiment.eval_every or self._steps_per_round
+
+    @property
+    def appearing(self) -> int:
+        """How many clients will have appeared by the end, at most, as far as the limits tell."""
+        schedule, clients, steps = self.method.schedule, self.experiment.clients, self.limits.steps
+        at_a_time, each = getattr(schedule, "concurrency", None), self.method.update.per_step
+        if not schedule.asynchronous:
+            at_a_time = each = getattr(participants(schedule), "count", None)
+        if at_a_time is None or steps is None:
+            return clients
+        return min(clients, at_a_time + steps * each)
+
+    @property
+    def at_a_time(self) -> int:
+        """How many clients of an asynchronous method train at a time."""
+        return min(
+            self.experiment.clients, getattr(self.method.schedule, "concurrency", None) or self.experiment.clients
+        )
 
     @property
     def _steps_per_round(self) -> int:
@@ -156,3 +176,9 @@ class RunSpec:
             y_train=dataset.y_train[:STATISTICS_SAMPLES],
         )
         return replace(self, data=replace(self.data, dataset=few))
+
+
+def participants(schedule: Schedule) -> Participation | None:
+    """Who takes part in the rounds of a schedule; None if it has none."""
+    made: Participation | None = schedule.participants() if isinstance(schedule, Barrier) else None
+    return made
