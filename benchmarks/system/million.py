@@ -89,15 +89,21 @@ def measure(method: str, clients: int) -> dict[str, Any]:
     }
 
 
-def main(methods: tuple[str, ...] = tuple(RUNS), clients: tuple[int, ...] = (FEW, MANY)) -> None:
-    """Measures and writes the table."""
+def main(methods: tuple[str, ...] = tuple(RUNS), clients: tuple[int, ...] = (FEW, MANY), repeats: int = 3) -> None:
+    """Measures in turn and writes the table: of the repeats, the least of each figure but the peak."""
     rows = []
     for method in methods:
-        for count in clients:
-            command = [sys.executable, "-c", CHILD, method, str(count)]
-            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-            rows.append(json.loads(done.stdout.splitlines()[-1]))
-            sys.stdout.write(" ".join(f"{name} {_short(value)}" for name, value in rows[-1].items()) + "\n")
+        found: dict[int, list[dict[str, Any]]] = {count: [] for count in clients}
+        for _ in range(repeats):
+            for count in clients:
+                command = [sys.executable, "-c", CHILD, method, str(count)]
+                done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+                found[count].append(json.loads(done.stdout.splitlines()[-1]))
+        for several in found.values():
+            row = {name: min(one[name] for one in several) for name in several[0]}
+            row["peak_gb"] = max(one["peak_gb"] for one in several)
+            rows.append(row)
+            sys.stdout.write(" ".join(f"{name} {_short(value)}" for name, value in row.items()) + "\n")
     with replacing(RESULTS) as stream:
         lines = [",".join(rows[0]), *(",".join(_short(value) for value in row.values()) for row in rows)]
         stream.write(("\n".join(lines) + "\n").encode())
