@@ -16,6 +16,7 @@ Runs:
     Experiment       what one run is: every flag of the command line
     History          a run, read from its directory
     Dataset          training and test samples of your own
+    FederatedDataset  samples with clients of their own, read where they are trained
     method           a named method, to look at or to change
     Method           a method: the choices of which it is made
 
@@ -31,6 +32,8 @@ Parts of your own (give a name, "package.module:Name", or an object):
     LocalTerm        what bends the gradient of a local step
     Compressor       how clients send their deltas back
     Partitioner      which client owns which sample
+    Rows             samples that are read by row, wherever they are
+    Transform        what becomes of samples before they are trained on
     Metric           a further figure of every evaluation
     Callback         who is told what happens, and may end a run
 
@@ -59,6 +62,9 @@ if TYPE_CHECKING:
     from fedraa.config.experiment import Experiment
     from fedraa.data.dataset import Dataset
     from fedraa.data.partition import Partitioner
+    from fedraa.data.sources.federated_dataset import FederatedDataset
+    from fedraa.data.sources.rows import Rows
+    from fedraa.data.transforms import Transform
     from fedraa.methods.method import Method
     from fedraa.rundir.history import History
     from fedraa.server.aggregation.aggregator import Aggregator
@@ -79,6 +85,7 @@ __all__ = [
     "Dataset",
     "EarlyStopping",
     "Experiment",
+    "FederatedDataset",
     "History",
     "LocalTerm",
     "Method",
@@ -86,12 +93,14 @@ __all__ = [
     "Participation",
     "Partitioner",
     "ProgressBar",
+    "Rows",
     "Scheduler",
     "ServerOptimizer",
     "StalenessWeight",
     "SubmodelPolicy",
     "Taken",
     "TensorBoard",
+    "Transform",
     "WandB",
     "check",
     "compare",
@@ -113,6 +122,7 @@ _HOMES = {
     "Dataset": "fedraa.data.dataset",
     "EarlyStopping": "fedraa.callbacks",
     "Experiment": "fedraa.config.experiment",
+    "FederatedDataset": "fedraa.data.sources.federated_dataset",
     "History": "fedraa.rundir.history",
     "LocalTerm": "fedraa.client.terms.term",
     "Method": "fedraa.methods.method",
@@ -120,12 +130,14 @@ _HOMES = {
     "Participation": "fedraa.server.participation",
     "Partitioner": "fedraa.data.partition",
     "ProgressBar": "fedraa.callbacks",
+    "Rows": "fedraa.data.sources.rows",
     "Scheduler": "schedulers",
     "ServerOptimizer": "fedraa.server.optimizers",
     "StalenessWeight": "fedraa.server.staleness",
     "SubmodelPolicy": "fedraa.submodels.policies.policy",
     "Taken": "fedraa.server.async_rules",
     "TensorBoard": "fedraa.callbacks",
+    "Transform": "fedraa.data.transforms",
     "WandB": "fedraa.callbacks",
     "check": "fedraa.testing.kit",
     "compare": "fedraa.api",

@@ -16,7 +16,7 @@ from fedraa.callbacks.callback_list import CallbackList
 from fedraa.client import choose_device
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
-from fedraa.data import Dataset
+from fedraa.data import Dataset, FederatedDataset
 from fedraa.engine.build import build
 from fedraa.engine.executor import LocalExecutor
 from fedraa.engine.resources import cluster_address
@@ -45,7 +45,7 @@ def run(
     experiment: Experiment | None = None,
     *,
     model: nn.Module | Callable[[int], nn.Module] | str | None = None,
-    dataset: Dataset | Path | str | None = None,
+    dataset: Dataset | FederatedDataset | Path | str | None = None,
     callbacks: Callbacks = (),
     restarts: int = 0,
     **fields: object,
@@ -53,9 +53,9 @@ def run(
     """Run an experiment to its end; the History reads the run directory that it wrote.
 
     `fields` are those of an Experiment, in place of the experiment's own. `model`, an nn.Module, and `dataset`, a
-    Dataset, may be your own; a name is a field as any other. The model takes a batch of the dataset's samples, and
-    returns logits `[batch, classes]`. `callbacks` are told what happens, and may end the run. If Ray itself dies, the
-    run goes on with a new cluster of our own, up to `restarts` times.
+    Dataset or a FederatedDataset, may be your own; a name is a field as any other. The model takes a batch of the
+    dataset's samples, and returns logits `[batch, classes]`. `callbacks` are told what happens, and may end the run. If
+    Ray itself dies, the run goes on with a new cluster of our own, up to `restarts` times.
 
         fedraa.run(method="fedavg", dataset="digits", rounds=20, engine="local")
         fedraa.run(experiment, model=Net(), dataset=fedraa.Dataset(...), seed=3)
@@ -84,7 +84,7 @@ def resume(
     directory: str | os.PathLike[str],
     *,
     model: nn.Module | Callable[[int], nn.Module] | str | None = None,
-    dataset: Dataset | None = None,
+    dataset: Dataset | FederatedDataset | None = None,
     callbacks: Callbacks = (),
     trust: bool = False,
     restarts: int = 0,

@@ -14,6 +14,7 @@ from actors.pool.pulse import Heartbeat, Pulse, actor_class
 from actors.pool.serializer import Blocks, put_blocks
 from fedraa.config.experiment import Experiment
 from fedraa.data import Federated, load_dataset
+from fedraa.data.tree import leaves
 from fedraa.engine.build import deal
 
 logger = logging.getLogger(__name__)
@@ -81,9 +82,8 @@ class DataHosts:
 
 
 def fingerprint(data: Federated) -> int:
-    """A checksum of the clients' training data."""
-    arrays = (data.x_train, data.y_train, data.offsets)
+    """A checksum of the clients' training data, or of a share of what they read themselves."""
     value = 0
-    for array in arrays:
+    for array in (*leaves(data.x_train), data.y_train, data.offsets):
         value = zlib.crc32(np.ascontiguousarray(array).data, value)
     return value

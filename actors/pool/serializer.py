@@ -12,6 +12,7 @@ import ray
 from actors.server.shard import CutOnShards
 from fedraa.client import Work
 from fedraa.data import Federated
+from fedraa.data.sources.clients import ClientSource
 from fedraa.messages import Index, RemoteBuffer, SharedBuffer, Task, Update, Vector
 
 Array = npt.NDArray[Any]
@@ -23,7 +24,7 @@ BLOCK_BYTES = 16 * 2**20  # few objects for many small clients, no huge one for 
 class Blocks:
     """The clients' data: client n trains on rows of the block that holds it, `find(n)`.
 
-    Without `refs` only shards' sizes are known.
+    Without `refs` only shards' sizes are known; workers that train all the same read the clients' samples themselves.
     """
 
     offsets: Index
@@ -39,7 +40,12 @@ class Blocks:
 
 
 def put_blocks(data: Federated) -> Blocks:
-    """Put all training data into the object store, in blocks of whole clients, to be read without a copy."""
+    """Put all training data into the object store, in blocks of whole clients, to be read without a copy.
+
+    Nothing is put there that workers read themselves.
+    """
+    if data.source is not None:
+        return Blocks(data.offsets, data.offsets[:0], [])
     row_bytes = data.x_train[:1].nbytes
     starts, size = [0], 0
     for client, rows in enumerate(data.sizes.tolist()):
@@ -59,7 +65,7 @@ class Job:
     """A task as it travels: a `header` without arrays; a number stands for one of the call's shared arguments.
 
     `buffer` is the task's; if it is on shards of the server, the route there and each shard's cut. `mask` is in bits.
-    The client's data are rows [start, end) of the arguments `x` and `y`.
+    The client's data are rows [start, end) of the arguments `x` and `y`, or read by the worker (-1).
     """
 
     header: Task
@@ -70,8 +76,8 @@ class Job:
     y: int
     rows: tuple[int, int]
 
-    def work(self, shared_args: Sequence[Any]) -> Work:
-        """The task as it was, its buffer fetched if it is on shards, and the client's data."""
+    def work(self, shared_args: Sequence[Any], source: ClientSource | None = None) -> Work:
+        """The task as it was, its buffer fetched if it is on shards, and the client's data, perhaps from `source`."""
         start, end = self.rows
         mask = None if self.mask is None else _found(self.mask, shared_args)
         task = replace(
@@ -80,6 +86,8 @@ class Job:
             mask=None if mask is None else np.unpackbits(mask, count=self.header.size).view(np.bool_),
             extras={name: _found(array, shared_args) for name, array in self.extras.items()},
         )
+        if source is not None:
+            return Work(task, *source.client(task.client))
         return Work(task, shared_args[self.x][start:end], shared_args[self.y][start:end])
 
     def answer(self, update: Update, shared_args: Sequence[Any]) -> Update:
@@ -131,7 +139,7 @@ class TaskSerializer:
 
         jobs = []
         for task in tasks:
-            x, y, rows = blocks.find(task.client)
+            x, y, rows = blocks.find(task.client) if blocks.refs else (None, None, (0, 0))
             job = Job(
                 header=replace(task, buffer=RemoteBuffer(task.size), mask=None, extras={}),
                 buffer=tuple(map(number, task.buffer.refs))
@@ -139,8 +147,8 @@ class TaskSerializer:
                 else packed(_here(task)),
                 mask=None if task.mask is None else packed(np.packbits(task.mask)),
                 extras={name: packed(extra) for name, extra in task.extras.items()},
-                x=number(x),
-                y=number(y),
+                x=-1 if x is None else number(x),
+                y=-1 if y is None else number(y),
                 rows=rows,
             )
             jobs.append(job)

@@ -46,7 +46,7 @@ class Worker:
         updates, height = [], self._worker_spec.stack
         for start in range(0, len(jobs), height):
             some = jobs[start : start + height]
-            work = [job.work(shared_args) for job in some]
+            work = [job.work(shared_args, self._worker_spec.source) for job in some]
             trained = [self.train(*work[0])] if height == 1 else self._trainer.train_all(work)
             updates += [job.answer(update, shared_args) for job, update in zip(some, trained, strict=True)]
         return updates

@@ -132,13 +132,15 @@ class Plan:
     """What a run will cost, before it is run: costs, delay bound, feasible sets, memory, time."""
 
     experiment: tyro.conf.OmitArgPrefixes[Experiment]
+    data: Path | None = None
+    """Show, too, how the samples are dealt to the clients: as a table, and as clients.png in this folder."""
     config: Path | None = None
     """A .toml file of flags, local_epochs = 5 for --local-epochs 5; flags given here win."""
 
     def __call__(self) -> None:
         from fedraa.cli.plan import plan
 
-        plan(self.experiment)
+        plan(self.experiment, self.data)
 
 
 @dataclass(frozen=True)

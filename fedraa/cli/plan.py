@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +10,7 @@ from rich import box
 from rich.table import Table
 
 from fedraa.cli.display import say, show
+from fedraa.cli.plan_data import show_data
 from fedraa.components import is_foreign, text_of
 from fedraa.config.experiment import Experiment
 from fedraa.devices.fleet import Fleet, Floats
@@ -29,9 +31,14 @@ MOST_WIDTHS = 6  # of one submodel
 DRY_STEPS = 20_000  # updates of a dry run; what is beyond follows from the rate
 
 
-def plan(experiment: Experiment) -> None:
-    """Print what the experiment will take; ValueError, as `run` would raise it, if it cannot be run."""
+def plan(experiment: Experiment, data: Path | None = None) -> None:
+    """Print what the experiment will take; ValueError, as `run` would raise it, if it cannot be run.
+
+    With the folder `data`, how its samples are dealt is shown, too.
+    """
     spec = build(experiment)
+    if data is not None:
+        show_data(spec, data)
     schedule = spec.method.schedule
     if not schedule.scheduled:
         tasks = first_round(spec)
@@ -149,7 +156,7 @@ def round_costs(spec: RunSpec, tasks: Sequence[Task]) -> Floats:
 def server_bytes(spec: RunSpec) -> int:
     """The model, and for every client a buffer sent and a buffer returned, each of the largest part."""
     largest = max(spec.measure(part.widths).bytes for part in spec.submodels)
-    return spec.params.nbytes + 2 * len(spec.fleet) * largest
+    return spec.params.nbytes + 2 * min(spec.appearing, spec.at_a_time) * largest
 
 
 def async_outlook(spec: RunSpec, planner: Planner) -> str:

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,10 +26,9 @@ class BatchedTrainer(Trainer):
     stacks are filled up to the same height, all minibatches to a size that follows from the shard's.
     """
 
-    def __init__(
-        self, traced: Traced, solver: Solver, stack: int, *, seed: int, device: str, fragment_scale: bool, bf16: bool
-    ) -> None:
-        super().__init__(traced, solver, seed=seed, device=device, fragment_scale=fragment_scale, bf16=bf16)
+    def __init__(self, traced: Traced, solver: Solver, stack: int, **given: Any) -> None:
+        """`given` as a Trainer takes it."""
+        super().__init__(traced, solver, **given)
         self._height = stack
         self._stacks: dict[tuple[int, ...], BatchedModule] = {}
 
@@ -105,8 +105,13 @@ class BatchedTrainer(Trainer):
                 orders[step, row, : len(chosen)] = chosen
         inputs, labels, orders_there = self._tensor(x), self._tensor(y), self._tensor(orders)
         rows = torch.arange(self._height, device=self._device)[:, None]
-        for chosen_there in orders_there:
-            yield inputs[rows, chosen_there], labels[rows, chosen_there]
+        augment = [self._transforms.augment(one.task.client, one.task.turn) for one in work]
+        for step, chosen_there in enumerate(orders_there):
+            batch = inputs[rows, chosen_there]
+            for row in range(len(work) if self._transforms else 0):
+                if there := int((orders[step, row] != most).sum()):
+                    batch[row, :there] = augment[row](batch[row, :there])
+            yield batch, labels[rows, chosen_there]
 
     def _stack(self, widths: tuple[int, ...]) -> BatchedModule:
         if widths not in self._stacks:

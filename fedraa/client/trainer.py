@@ -16,6 +16,7 @@ from fedraa.client.local_step import LocalStep
 from fedraa.client.solver import Solver
 from fedraa.client.split import SplitBody
 from fedraa.client.terms.adversary import Adversary
+from fedraa.data import Transforms
 from fedraa.messages import Task, Update
 from fedraa.models import set_scaler_rate
 from fedraa.rng import generator, torch_seed
@@ -59,6 +60,7 @@ class Trainer:
         fragment_scale: bool = False,
         bf16: bool = False,
         resident_bytes: int | None = None,
+        transforms: Transforms | None = None,
     ) -> None:
         self._traced = traced
         self._solver = solver
@@ -66,6 +68,7 @@ class Trainer:
         self._device = torch.device(device)
         self._fragment_scale = fragment_scale
         self._bf16 = bf16
+        self._transforms = transforms or Transforms()
         self._models: dict[tuple[int, ...], FlatModule] = {}
         self._weights = self._gradient = torch.empty(0, device=self._device)
         if resident_bytes is None:
@@ -86,7 +89,9 @@ class Trainer:
             local_step.adversary = Adversary(self._tensor(task.extra("adversary")), torch.Size(x.shape[1:]))
         total = torch.zeros((), device=self._device)
         steps = 0
+        augment = self._transforms.augment(task.client, task.turn)
         for inputs, labels in self._minibatches(task, x, y):
+            inputs = augment(inputs)
             total += local_step.step(inputs, labels)
             steps += 1
         local_step.compress()

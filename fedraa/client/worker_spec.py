@@ -1,6 +1,6 @@
 """What a worker is made from, wherever it runs: the model and the solver, without the data."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -10,7 +10,8 @@ from fedraa.client.evaluator import Evaluator
 from fedraa.client.metrics import NamedMetric
 from fedraa.client.solver import Solver
 from fedraa.client.trainer import Trainer
-from fedraa.data import Federated
+from fedraa.data import Federated, Transforms
+from fedraa.data.sources.clients import ClientSource
 from fedraa.submodels import Traced
 
 
@@ -25,6 +26,9 @@ class WorkerSpec:
     bf16: bool = False
     stack: int = 1
     metrics: tuple[NamedMetric, ...] = ()
+    transforms: Transforms = field(default_factory=Transforms)
+    source: ClientSource | None = None
+    """Where clients' samples are read from, unless they come with the task."""
 
     def trainer(self, device: str) -> Trainer:
         given: dict[str, Any] = {
@@ -32,6 +36,7 @@ class WorkerSpec:
             "device": device,
             "fragment_scale": self.fragment_scale,
             "bf16": self.bf16,
+            "transforms": self.transforms,
         }
         if self.stack > 1:
             return BatchedTrainer(self.traced, self.solver, self.stack, **given)

@@ -30,7 +30,7 @@ ADDRESS = re.compile(r"auto|(ray://)?([\w.-]+|\[[\w.:]+\]):\d{1,5}")
 NAMES: dict[str, tuple[str, ...]] = {
     "scheduler": ("gre-raa", "random", "minimum-priority", "offline"),
     "staleness": ("constant", "polynomial", "hinge"),
-    "partition": ("iid", "dirichlet", "labels"),
+    "partition": ("iid", "dirichlet", "labels", "shards", "powerlaw", "lognormal", "noise", "rotation", "natural"),
     "async_rule": ("staleness-mix", "buffer"),
     "aggregator": ("covered", "filled", "memorised"),
     "server_optimizer": ("sgd", "momentum", "adam", "yogi", "adagrad"),
@@ -52,7 +52,8 @@ class Experiment(BaseModel):
     method: Component = "fed-raa"
     """A named method, see `fedraa methods`, a crossing a+b, or an own Method as package.module:NAME."""
     dataset: str = "digits"
-    """digits, mnist, fashion-mnist, emnist, cifar10, cifar100, agnews, a .npz file, or package.module:callable."""
+    """digits, mnist, fashion-mnist, emnist, cifar10, cifar100, agnews, a .npz or .csv file, folder:PATH of images,
+    npy:PATH, hf:PATH of Hugging Face, csv('FILE', target='COLUMN', client='COLUMN'), or package.module:callable."""
     data_dir: Path | None = None
     """Where the datasets lie."""
     model: Component = "mlp"
@@ -63,20 +64,26 @@ class Experiment(BaseModel):
     """Dropout of the models that have one."""
 
     clients: Count = 10
-    """Number of clients."""
-    partition: Component = "iid"
-    """How training data is dealt to the clients."""
+    """Number of clients (default: as many as the data have, where they have some of their own)."""
+    partition: Component | None = None
+    """How training data is dealt: iid, dirichlet, labels, shards, powerlaw, lognormal, noise, rotation, natural, or an
+    own Partitioner (default: natural where data have clients of their own, else iid)."""
     dirichlet: Positive = 0.5
     """Concentration of the Dirichlet partition."""
     labels_per_client: Count = 2
     """Labels per client of the labels partition."""
+    transforms: tuple[Component, ...] = ()
+    """What becomes of samples before training: crop, flip, normalize, v2.NAME of torchvision, or an own Transform."""
+    allow_nan: bool = False
+    """Let training samples that are not finite through, to see what becomes of them."""
 
     capabilities: Component = "1:0.5,3:0.5"
     """Tiers (capability:share,...), lognormal:S, uniform:LOW:HIGH, zipf:A, a .csv file, or an own function's path."""
     units: Literal["relative", "physical"] = "relative"
     """Units of the devices: relative to the full model, or FLOP/s, bytes/s, seconds and bytes."""
     availability: Path | None = None
-    """A .csv file of when devices are there: a row with client, start and end for every span."""
+    """A .csv file of when devices are there, a row with client, start and end for every span; or daily:SHARE, that
+    share of every period, from a time of day of its own."""
     availability_period: Positive | None = None
     """The spans repeat with this period, on the run's clock."""
     jitter: Annotated[float, Field(ge=0, lt=1)] = 0.1
@@ -99,6 +106,8 @@ class Experiment(BaseModel):
     server_lr: Positive | None = None
     """Step length of the server along the mean delta of a round."""
 
+    concurrency: Count | None = None
+    """Clients of an asynchronous method that train at a time, drawn anew as each is done (default: all)."""
     buffer_size: Count | None = None
     """Arrivals per server update of a buffered method."""
     async_rule: Component | None = None

@@ -2,23 +2,34 @@
 
 from fedraa.data.check import as_dataset
 from fedraa.data.dataset import Dataset
+from fedraa.data.deal import Dealing, deal
 from fedraa.data.federated import Federated, federate
 from fedraa.data.load import DATASETS, load_dataset
 from fedraa.data.partition import Dirichlet, Iid, Labels, Partition, Partitioner, Shards, divide, make_partitioner
+from fedraa.data.sources.federated_dataset import FederatedDataset
+from fedraa.data.sources.rows import Rows
+from fedraa.data.transforms import Transform, Transforms, make_transforms
 
 __all__ = [
     "DATASETS",
     "Dataset",
+    "Dealing",
     "Dirichlet",
     "Federated",
+    "FederatedDataset",
     "Iid",
     "Labels",
     "Partition",
     "Partitioner",
+    "Rows",
     "Shards",
+    "Transform",
+    "Transforms",
     "as_dataset",
+    "deal",
     "divide",
     "federate",
     "load_dataset",
     "make_partitioner",
+    "make_transforms",
 ]

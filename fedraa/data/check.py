@@ -49,7 +49,7 @@ def check_arrays(arrays: Mapping[str, Array]) -> None:
         if len(x) != len(y):
             raise ValueError(f"x_{split} has {len(x)} samples but y_{split} {len(y)}; they must be as many")
         if y.min() < 0:
-            raise ValueError(f"y_{split} holds label {y.min()}; labels count from 0")
+            raise ValueError(f"y_{split} holds label {y.min()} in row {y.argmin()}; labels count from 0")
     x_train, x_test = arrays["x_train"], arrays["x_test"]
     if x_train.shape[1:] != x_test.shape[1:]:
         raise ValueError(
@@ -96,4 +96,5 @@ def _as_array(name: str, given: Any) -> Array:
 
 def _as_float32(name: str, x: Array) -> Features:
     with np.errstate(over="ignore"):
-        return finite(name, np.require(x, np.float32, ["C", "W"]))
+        made = np.require(x, np.float32, ["C", "W"])
+        return made if name == "x_train" else finite(name, made)  # who deals training samples says whose is not

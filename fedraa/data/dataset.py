@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.data.tree import first_not_finite
+
 Features = npt.NDArray[np.float32] | npt.NDArray[np.int64]
 Labels = npt.NDArray[np.int64]
 
@@ -35,8 +37,8 @@ class Dataset:
 
 def finite(name: str, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """`x` itself; ValueError if it has a value that float32 could not hold."""
-    if not np.isfinite(x).all():
-        raise ValueError(f"{name} holds NaN, an infinity or a value beyond float32; all must be finite")
+    if (row := first_not_finite(x)) is not None:
+        raise ValueError(f"{name} row {row} holds NaN, an infinity or a value beyond float32; all must be finite")
     return x
 
 

@@ -1,12 +1,15 @@
-"""The data set as the clients hold it: each client's training samples are one run of rows."""
+"""The data set as the clients hold it: each client's training samples are one run of rows, or read when it trains."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.data.dataset import Dataset, Features, Labels
+from fedraa.data.dataset import Dataset
 from fedraa.data.partition.partitioner import Index, Partition
+from fedraa.data.sources.clients import ClientSource
+from fedraa.data.tree import Array, Tree, take
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,19 +19,26 @@ class Federated:
     Client n trains on rows `offsets[n]:offsets[n + 1]` of `x_train`: a slice without a copy, also where the
     array is in shared memory. Its test samples are rows `test_order[test_offsets[n]:test_offsets[n + 1]]`
     of `dataset.x_test`. `dataset` is the original with its training rows in this order.
+
+    With a `source` the clients read their samples there; `dataset` then has a few training samples only, an even random
+    share. `labels` are those of all training samples in the order of the clients, None where nobody knows them.
+    `names` are what the data call the clients, where they have some of their own.
     """
 
     dataset: Dataset
     offsets: Index
     test_order: Index
     test_offsets: Index
+    source: ClientSource | None = None
+    labels: Array | None = None
+    names: tuple[str, ...] | None = None
 
     @property
-    def x_train(self) -> Features:
+    def x_train(self) -> Tree:
         return self.dataset.x_train
 
     @property
-    def y_train(self) -> Labels:
+    def y_train(self) -> Any:
         return self.dataset.y_train
 
     @property
@@ -36,14 +46,22 @@ class Federated:
         """Training samples per client, int64 `[clients]`."""
         return np.diff(self.offsets)
 
-    def client(self, client: int) -> tuple[Features, Labels]:
-        """The training samples of one client, as views."""
+    def client(self, client: int) -> tuple[Tree, Any]:
+        """The training samples of one client, as views unless they are read."""
+        if self.source is not None:
+            return self.source.client(client)
         rows = slice(self.offsets[client], self.offsets[client + 1])
-        return self.x_train[rows], self.y_train[rows]
+        return take(self.x_train, rows), self.y_train[rows]
+
+    def test_of(self, client: int) -> tuple[Tree, Any]:
+        """The test samples of one client; it may have none."""
+        rows = self.test_order[self.test_offsets[client] : self.test_offsets[client + 1]]
+        return take(self.dataset.x_test, rows), self.dataset.y_test.take(rows, axis=0)
 
 
 def federate(dataset: Dataset, partition: Partition) -> Federated:
     """Copy the training rows into the order of the shards of `partition`."""
     order, offsets = partition.train
-    ordered = replace(dataset, x_train=dataset.x_train[order], y_train=dataset.y_train[order])
-    return Federated(ordered, offsets, partition.test.order, partition.test.offsets)
+    labels = dataset.y_train.take(order, axis=0)
+    ordered = replace(dataset, x_train=take(dataset.x_train, order), y_train=labels)
+    return Federated(ordered, offsets, partition.test.order, partition.test.offsets, labels=labels)

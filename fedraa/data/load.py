@@ -1,6 +1,7 @@
 """Data sets by name or by file."""
 
 import inspect
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,23 @@ from fedraa.components import Seam, is_path
 from fedraa.data.archive import load_npz
 from fedraa.data.check import as_dataset
 from fedraa.data.dataset import Dataset, standardise
+from fedraa.data.sources.federated_dataset import FederatedDataset
+from fedraa.data.sources.files import csv, folder, hf, npy
 from fedraa.data.text import load_agnews
 from fedraa.data.vision import VISION, load_vision
 
-SOURCES: Seam[Any] = Seam("dataset", (), {})
+FILES: dict[str, Callable[..., FederatedDataset]] = {"folder": folder, "csv": csv, "npy": npy, "hf": hf}
+SOURCES: Seam[Any] = Seam("dataset", (), FILES)
 DIGITS_TEST = 360  # rows, a fifth
 DATASETS: tuple[str, ...] = ("digits", *VISION, "agnews")
 
 
-def load_dataset(name: str, data_dir: Path | None) -> Dataset:
-    """The data set called `name`, one of `DATASETS`, or the one in the file `name` if that ends in `.npz`.
+def load_dataset(name: str, data_dir: Path | None) -> Dataset | FederatedDataset:
+    """The data set called `name`, one of `DATASETS`, or the one in the file `name` if that ends in `.npz` or `.csv`.
 
-    `package.module:callable` returns a Dataset; it is called with `data_dir` if it takes that.
+    `folder:PATH`, `npy:PATH` and `hf:PATH` are of that kind, as are `folder('PATH', size=64)`, `csv('FILE',
+    target='COLUMN', client='COLUMN')` and so on. `package.module:callable` returns a Dataset or a FederatedDataset; it
+    is called with `data_dir` if it takes that.
 
     `data_dir` is the folder with the files of the named sets, where missing images are downloaded to;
     digits comes with scikit-learn. Raises ValueError with one sentence if the name is unknown or the data
@@ -30,12 +36,15 @@ def load_dataset(name: str, data_dir: Path | None) -> Dataset:
     """
     if name.endswith(".npz"):
         return load_npz(Path(name))
+    if (source := _in_files(name)) is not None:
+        return source
     if is_path(name.partition("(")[0].strip()):
         return _own(name, data_dir)
     if name not in DATASETS:
         known = ", ".join(DATASETS)
         raise ValueError(
-            f"dataset is {name!r}; it must be one of {known}, the path of an .npz file, or package.module:callable"
+            f"dataset is {name!r}; it must be one of {known}, the path of an .npz or .csv file, folder:PATH, npy:PATH, "
+            "hf:PATH, or package.module:callable"
         )
     if name == "digits":
         return _digits()
@@ -44,14 +53,30 @@ def load_dataset(name: str, data_dir: Path | None) -> Dataset:
     return load_agnews(data_dir) if name == "agnews" else load_vision(name, data_dir)
 
 
-def _own(path: str, data_dir: Path | None) -> Dataset:
+def _in_files(name: str) -> FederatedDataset | None:
+    """The data in files of one kind that `name` says; None if it says something else."""
+    kind = name.partition("(")[0].strip()
+    try:
+        if kind in FILES and name.endswith(")"):
+            made: FederatedDataset = SOURCES.make(name)
+            return made
+        if name.endswith(".csv"):
+            return csv(name)
+        kind, _, path = name.partition(":")
+        return FILES[kind](path) if path and kind in FILES else None
+    except ValueError as error:
+        said = str(error)
+        raise ValueError(said if said.startswith("dataset") else f"dataset {name!r}: {said}") from None
+
+
+def _own(path: str, data_dir: Path | None) -> Dataset | FederatedDataset:
     made = SOURCES.make(path)
     try:
-        if not isinstance(made, Dataset) and callable(made):
+        if not isinstance(made, Dataset | FederatedDataset) and callable(made):
             made = made(data_dir=data_dir) if "data_dir" in inspect.signature(made).parameters else made()
     except Exception as error:
         raise ValueError(f"dataset: {path} failed with {type(error).__name__}: {error}") from error
-    return as_dataset(made)
+    return made if isinstance(made, FederatedDataset) else as_dataset(made)
 
 
 def _digits() -> Dataset:

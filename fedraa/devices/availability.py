@@ -56,12 +56,43 @@ class Availability:
 
 
 @dataclass(frozen=True)
+class Daily:
+    """Every device is there for a `share` of each `period`, from a time of day of its own that the seed draws."""
+
+    share: float
+    period: float
+    seed: int
+
+    def finish(self, client: int, start: float, work: float) -> float:
+        """As of Availability."""
+        phase = float(generator(self.seed, "availability", client).uniform(0, self.period))
+        length = self.share * self.period
+        since = (start - phase) % self.period  # since it came last
+        begin = start if since < length else start + self.period - since
+        left = length - since if since < length else length
+        if work <= left:
+            return begin + work
+        whole, rest = divmod(work - left, length)
+        if rest == 0:
+            whole, rest = whole - 1, length
+        return begin + left + (self.period - length) + whole * self.period + rest
+
+    def described(self) -> dict[str, Any]:
+        return {"share": self.share, "period": self.period, "seed": self.seed}
+
+
+def availability_from(described: dict[str, Any]) -> Availability | Daily:
+    """What `described` wrote down."""
+    return Daily(**described) if "share" in described else Availability.from_described(described)
+
+
+@dataclass(frozen=True)
 class Timing:
     """The modelled end of tasks, a pure function of the seed."""
 
     seed: int
     jitter: float
-    availability: Availability | None = None
+    availability: Availability | Daily | None = None
 
     def due(self, client: int, turn: int, now: float, cost: float) -> float:
         """When the client's `turn`-th task is done that is given out at `now` and costs `cost` on average.
@@ -75,8 +106,13 @@ class Timing:
         return now + work if self.availability is None else self.availability.finish(client, now, work)
 
 
-def read_availability(path: Path, clients: int, period: float | None) -> Availability:
-    """From a CSV file with the columns client, start, end: a row per span in which a device is there."""
+def read_availability(path: Path, clients: int, period: float | None, seed: int = 0) -> Availability | Daily:
+    """From a CSV file with the columns client, start, end: a row per span in which a device is there.
+
+    `daily:SHARE` in its place is a Daily.
+    """
+    if str(path).startswith("daily:"):
+        return _daily(str(path), period, seed)
     import pandas as pd  # slow to import, and workers do without
 
     try:
@@ -101,3 +137,15 @@ def read_availability(path: Path, clients: int, period: float | None) -> Availab
             )
         spans.setdefault(int(client), []).append((start, end))
     return Availability(spans, period)
+
+
+def _daily(text: str, period: float | None, seed: int) -> Daily:
+    try:
+        share = float(text.partition(":")[2])
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise ValueError(f"availability: {text!r} must have a share over 0 and at most 1, as in daily:0.3")
+    if period is None:
+        raise ValueError(f"availability: {text!r} needs the length of a day; give --availability-period, too")
+    return Daily(share, period, seed)

@@ -5,7 +5,17 @@ from torch import nn
 
 from fedraa.client.metrics import make_metrics, refuse_misfit
 from fedraa.config.experiment import Experiment
-from fedraa.data import Dataset, Federated, as_dataset, divide, federate, load_dataset, make_partitioner
+from fedraa.data import (
+    Dataset,
+    Dealing,
+    Federated,
+    FederatedDataset,
+    as_dataset,
+    load_dataset,
+    make_partitioner,
+    make_transforms,
+)
+from fedraa.data import deal as dealt
 from fedraa.devices.availability import Timing, read_availability
 from fedraa.devices.capabilities import make_fleet
 from fedraa.engine.preflight import preflight
@@ -20,19 +30,27 @@ from fedraa.submodels.tracing.trace import trace
 TRIAL = 32  # test samples that metrics are tried on before the start
 
 
-def build(experiment: Experiment, model: nn.Module | None = None, dataset: Dataset | None = None) -> RunSpec:
+def build(
+    experiment: Experiment, model: nn.Module | None = None, dataset: Dataset | FederatedDataset | None = None
+) -> RunSpec:
     """Builds a run's parts; ValueError says in one sentence what is wrong with the experiment.
 
     `model` and `dataset` are the user's own, in place of the named ones.
     """
-    method = resolve(experiment)
     given = tuple(name for name, own in (("model", model), ("dataset", dataset)) if own is not None)
-    fleet = make_fleet(experiment.capabilities, experiment.clients, units=experiment.units, seed=experiment.seed)
-    timing, metrics = _timing(experiment), make_metrics(experiment.metrics)
     if dataset is not None and experiment.data_on_nodes:
         raise ValueError("data_on_nodes: nodes cannot read a dataset that is given as an object; leave it out")
-    dataset = load_dataset(experiment.dataset, experiment.data_dir) if dataset is None else as_dataset(dataset)
+    method, metrics = resolve(experiment), make_metrics(experiment.metrics)
+    if not isinstance(dataset, FederatedDataset):
+        dataset = load_dataset(experiment.dataset, experiment.data_dir) if dataset is None else as_dataset(dataset)
+    experiment = with_clients(experiment, dataset)
+    fleet = make_fleet(experiment.capabilities, experiment.clients, units=experiment.units, seed=experiment.seed)
+    timing = _timing(experiment)
     data = deal(experiment, dataset)
+    if isinstance(dataset, FederatedDataset) or experiment.transforms:
+        dataset = data.dataset
+    transforms = make_transforms(experiment.transforms, seed=experiment.seed).drawn
+    transforms = transforms.fitted(dataset.x_train[: max(2, experiment.batch_size)]) if transforms else transforms
     # a real minibatch, for memory is measured on it; two samples at least, as the tracer wants
     example = torch.from_numpy(dataset.x_train[: max(2, experiment.batch_size)])
     if model is None:
@@ -63,23 +81,37 @@ def build(experiment: Experiment, model: nn.Module | None = None, dataset: Datas
         timing,
         metrics,
         given,
+        transforms,
     )
     preflight(spec)
     return spec
 
 
-def deal(experiment: Experiment, dataset: Dataset) -> Federated:
+def with_clients(experiment: Experiment, dataset: Dataset | FederatedDataset) -> Experiment:
+    """The experiment with the partition, and the number of clients, that the data ask for where nobody else does."""
+    natural = isinstance(dataset, FederatedDataset) and dataset.has_clients
+    partition, clients = experiment.partition, experiment.clients
+    if partition is None:
+        partition = "natural" if natural else "iid"
+    if partition == "natural" and clients == Experiment.model_fields["clients"].default:
+        clients = (dataset.own_clients if isinstance(dataset, FederatedDataset) else None) or clients
+    return experiment.model_copy(update={"partition": partition, "clients": clients})
+
+
+def deal(experiment: Experiment, dataset: Dataset | FederatedDataset) -> Federated:
     """The dataset as the experiment's clients hold it."""
     partitioner = make_partitioner(
-        experiment.partition, dirichlet=experiment.dirichlet, labels_per_client=experiment.labels_per_client
+        "iid" if experiment.partition is None else experiment.partition,
+        dirichlet=experiment.dirichlet,
+        labels_per_client=experiment.labels_per_client,
     )
-    shards = divide(partitioner, dataset.y_train, dataset.y_test, experiment.clients, seed=experiment.seed)
-    return federate(dataset, shards)
+    transforms = make_transforms(experiment.transforms, seed=experiment.seed)
+    return dealt(dataset, Dealing(partitioner, experiment.clients, experiment.seed, transforms, experiment.allow_nan))
 
 
 def _timing(experiment: Experiment) -> Timing:
     path, period = experiment.availability, experiment.availability_period
     if path is None and period is not None:
         raise ValueError(f"availability_period: {period:g} needs the spans that it repeats; give --availability, too")
-    there = None if path is None else read_availability(path, experiment.clients, period)
+    there = None if path is None else read_availability(path, experiment.clients, period, experiment.seed)
     return Timing(experiment.seed, experiment.jitter, there)

@@ -10,13 +10,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedraa.components import describe as describe_component
-from fedraa.devices.fleet import COLUMNS, Floats
+from fedraa.devices.fleet import COLUMNS
 from fedraa.engine.loop import ASIDE
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Vector
+from fedraa.rundir.columns import written
 from fedraa.rundir.schema import FORMAT
 from fedraa.submodels.indices import owners
 
@@ -48,8 +47,8 @@ def describe(spec: RunSpec, evaluations_are_waited_for: bool = False) -> dict[st
             axis: describe_component(getattr(spec.method, axis)) for axis in ("submodel", "local", "update", "schedule")
         },
         "resolved": {
-            "samples": spec.data.sizes.tolist(),
-            **{column: _finite(getattr(fleet, column)) for column in COLUMNS},
+            "samples": written(spec.data.sizes),
+            **{column: written(getattr(fleet, column)) for column in COLUMNS},
             "tensors": list(traced.names),
             "parameters": traced.size,
             "shared": int((owners(traced, spec.index_sets) == len(spec.index_sets)).sum()),
@@ -80,11 +79,6 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _finite(column: Floats) -> list[float | None]:
-    """For JSON, which has no infinity: None is one."""
-    return [value if np.isfinite(value) else None for value in column.tolist()]
 
 
 def commit() -> str | None:

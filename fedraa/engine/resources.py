@@ -48,12 +48,12 @@ class Need:
     def of(cls, spec: RunSpec) -> "Need":
         """Lower bounds: what is refused could not have run, what is let in may still grow."""
         experiment, update, size = spec.experiment, spec.method.update, spec.params.nbytes
-        clients = len(spec.fleet)
+        clients = spec.appearing
         remembered = float(update.memory(size // 4, clients))
         per_client = remembered - update.memory(size // 4, clients - 1)
         if spec.method.asynchronous:  # every task that is out holds a version of its own
             per_client += min(spec.measure(part.widths).bytes for part in spec.submodels)
-            remembered += clients * per_client
+            remembered += spec.at_a_time * per_client
             remembered += sum(part.index.nbytes for part in spec.submodels if part.index is not None)
         task = experiment.stack * max(spec.measure(part.widths).memory for part in spec.submodels)
         dataset = spec.data.dataset

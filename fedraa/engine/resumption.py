@@ -13,7 +13,7 @@ from fedraa.components import describe as describe_component
 from fedraa.components import imported, importing_only, paths_in
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
-from fedraa.data import Dataset
+from fedraa.data import Dataset, FederatedDataset
 from fedraa.engine.asked import ELSEWHERE, LIMITS, asked, changed
 from fedraa.engine.build import build
 from fedraa.engine.description import ASIDE_KEY, describe, recorded_aside
@@ -31,7 +31,12 @@ logger = logging.getLogger(__name__)
 
 
 def resumed(
-    directory: Path, model: nn.Module | None, dataset: Dataset | None, fields: Mapping[str, Any], *, trust: bool
+    directory: Path,
+    model: nn.Module | None,
+    dataset: Dataset | FederatedDataset | None,
+    fields: Mapping[str, Any],
+    *,
+    trust: bool,
 ) -> tuple[RunSpec, bool]:
     """The run in this directory as it goes on, and whether it is made longer by the limits among `fields`.
 

@@ -1,6 +1,6 @@
 """One run, ready to start: plain objects that are built where the user is and used where the server is."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -14,7 +14,7 @@ from fedraa.client.lr_schedule import lr_schedule
 from fedraa.client.metrics import NamedMetric
 from fedraa.client.split import Stem, measure_stem
 from fedraa.config.experiment import Experiment
-from fedraa.data import Federated
+from fedraa.data import Federated, Transforms
 from fedraa.devices.availability import Timing
 from fedraa.devices.costs import CostModel
 from fedraa.devices.fleet import Fleet
@@ -22,6 +22,8 @@ from fedraa.messages import SharedBuffer, Vector
 from fedraa.methods.method import Method
 from fedraa.server.bad_clients import BadClients
 from fedraa.server.base import Server
+from fedraa.server.participation import Participation
+from fedraa.server.schedule import Barrier, Schedule
 from fedraa.server.setup import ServerSetup
 from fedraa.server.storage.store import Share, Store
 from fedraa.server.task_table import Record, TaskTable
@@ -51,6 +53,8 @@ class RunSpec:
     metrics: tuple[NamedMetric, ...] = ()
     given: tuple[str, ...] = ()
     """Which of model and dataset the user gave as objects, in place of the named ones."""
+    transforms: Transforms = field(default_factory=Transforms)
+    """Those that are drawn in training."""
 
     @cached_property
     def submodels(self) -> list[Submodel]:
@@ -72,6 +76,25 @@ class RunSpec:
     @property
     def eval_every(self) -> int:
         return self.experiment.eval_every or self._steps_per_round
+
+    @property
+    def appearing(self) -> int:
+        """How many clients will have appeared by the end, at most, as far as the limits tell."""
+        schedule, clients, steps = self.method.schedule, self.experiment.clients, self.limits.steps
+        asynchronous = schedule.asynchronous
+        at_a_time: int | None = (
+            getattr(schedule, "concurrency", None) if asynchronous else getattr(participants(schedule), "count", None)
+        )
+        if at_a_time is None or steps is None:
+            return clients
+        return min(clients, at_a_time + steps * (self.method.update.per_step if asynchronous else at_a_time))
+
+    @property
+    def at_a_time(self) -> int:
+        """How many clients of an asynchronous method train at a time."""
+        return min(
+            self.experiment.clients, getattr(self.method.schedule, "concurrency", None) or self.experiment.clients
+        )
 
     @property
     def _steps_per_round(self) -> int:
@@ -149,6 +172,8 @@ class RunSpec:
             experiment.bf16,
             experiment.stack,
             self.metrics,
+            transforms=self.transforms,
+            source=self.data.source,
         )
 
     def without_training_rows(self) -> "RunSpec":
@@ -160,3 +185,9 @@ class RunSpec:
             y_train=dataset.y_train[:STATISTICS_SAMPLES],
         )
         return replace(self, data=replace(self.data, dataset=few))
+
+
+def participants(schedule: Schedule) -> Participation | None:
+    """Who takes part in the rounds of a schedule; None if it has none."""
+    made: Participation | None = schedule.participants() if isinstance(schedule, Barrier) else None
+    return made

@@ -44,6 +44,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "scheduler": ("schedule.scheduler",),
     "delay_bound": ("schedule.delay_bound",),
     "participation": ("schedule.participation",),
+    "concurrency": ("schedule.concurrency",),
     "updates": ("schedule.updates",),
     "rounds": ("schedule.rounds",),
 }

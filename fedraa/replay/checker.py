@@ -73,7 +73,8 @@ class AsyncChecker:
             line.expect("mix", self._mix(staleness))
         else:
             line.number_of("mix")
-        self._tasks.waiting.append(flight.client)
+        busy = {other.client for other in self._tasks.flights.values()} if self._rules.concurrency.limited else ()
+        self._tasks.waiting.append(self._rules.concurrency.next(flight.client, flight.task, busy))
         if self._rules.wall:
             widths = self._rules.resolved.fragments[j]
             if self._rules.costs.observe(widths, flight.client, self._tasks.now - flight.left):

@@ -4,22 +4,24 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from fedraa.client import Solver
 from fedraa.client.split import Stem
 from fedraa.components import is_foreign
 from fedraa.config.experiment import Experiment
-from fedraa.devices.availability import Availability, Timing
+from fedraa.devices.availability import Timing, availability_from
 from fedraa.devices.costs import CostModel
 from fedraa.devices.fleet import COLUMNS, Fleet
 from fedraa.replay.line import read
+from fedraa.rundir.columns import read as unpacked
 from fedraa.rundir.layout import CONFIG
 from fedraa.rundir.schema import read_config
 from fedraa.server.auxiliary.state import AUXILIARIES
+from fedraa.server.concurrency import Concurrency
 from fedraa.server.participation import PARTICIPATION, draw_cohort
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.cost import Cost
@@ -50,12 +52,12 @@ class _Limits(BaseModel):
 class Resolved(BaseModel):
     """What the data set, the model and the defaults came to; columns are per client, None is infinite."""
 
-    samples: list[int]
-    compute: list[float | None]
-    downlink: list[float | None]
-    uplink: list[float | None]
-    latency: list[float | None]
-    memory: list[float | None]
+    samples: Annotated[list[int], BeforeValidator(unpacked)]
+    compute: Annotated[list[float | None], BeforeValidator(unpacked)]
+    downlink: Annotated[list[float | None], BeforeValidator(unpacked)]
+    uplink: Annotated[list[float | None], BeforeValidator(unpacked)]
+    latency: Annotated[list[float | None], BeforeValidator(unpacked)]
+    memory: Annotated[list[float | None], BeforeValidator(unpacked)]
     tensors: list[str]
     parameters: int
     shared: int
@@ -119,6 +121,11 @@ class Rules:
         return len(self.resolved.samples)
 
     @property
+    def concurrency(self) -> Concurrency:
+        """Who trains at a time, of an asynchronous method."""
+        return Concurrency(self.clients, self.method["schedule"].get("concurrency"), self.experiment.seed)
+
+    @property
     def whole(self) -> bool:
         """Whether every client trains the whole model, as far as the log tells."""
         return self.method["submodel"]["kind"] in ("Full", "LayerCut")
@@ -136,7 +143,7 @@ class Rules:
     @cached_property
     def timing(self) -> Timing:
         there = self.resolved.availability
-        availability = None if there is None else Availability.from_described(there)
+        availability = None if there is None else availability_from(there)
         return Timing(self.experiment.seed, self.experiment.jitter, availability)
 
     @cached_property

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from fedraa.components import calling, saved
 from fedraa.messages import State, Task, Update, Vector
 from fedraa.rng import generator
+from fedraa.server.concurrency import Concurrency
 from fedraa.server.storage.store import Store
 from fedraa.server.task_table import TaskTable
 from fedraa.submodels.assignment import Assignment, Submodel
@@ -22,8 +23,8 @@ class AsyncServer:
 
     Here it is decided; the parameters themselves are in the `store`.
 
-    `bound` is the delay bound; without one it is planned from the costs. With `learn`, costs follow real
-    durations and a planned bound follows them.
+    `bound` is the delay bound; without one it is planned from the costs. With `learn`, costs follow real durations and
+    a planned bound follows them. At most `concurrency` clients train at a time (None: all).
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class AsyncServer:
         bound: float | None,
         seed: int,
         learn: bool = False,
+        concurrency: int | None = None,
     ) -> None:
         self.step = 0
         self.shared_version = 0
@@ -44,6 +46,8 @@ class AsyncServer:
         self._assignments = [Assignment(j, submodel) for j, submodel in enumerate(fragments)]
         self._standing = Standing.start(len(fragments))
         self._store, self._seed, self._learn, self._bound = store, seed, learn, bound
+        self._concurrency = Concurrency(len(task_table.turns), concurrency, seed)
+        self._busy: set[int] = set()
         self._plan()
 
     @property
@@ -56,7 +60,7 @@ class AsyncServer:
         return self._store.params
 
     def begin(self) -> Iterable[int]:
-        return range(len(self.task_table.turns))
+        return self._concurrency.first()
 
     def assign(self, client: int, now: float) -> Task:
         turn = int(self.task_table.turns[client])
@@ -65,6 +69,7 @@ class AsyncServer:
         with calling("scheduler", self.planner.scheduler):
             j = self.planner.choose(client, turn, now, feasible, self._standing, rng)
         self._standing.sent[j] += 1
+        self._busy.add(client)
         return self.task_table.dispatch(
             client,
             now,
@@ -97,7 +102,8 @@ class AsyncServer:
         )
         if self._learn and self.task_table.costs.observe(task.widths, task.client, now - flight.left):
             self._plan()
-        return (task.client,)
+        self._busy.discard(task.client)
+        return (self._concurrency.next(task.client, task.id, self._busy),)
 
     def drop(self, task: int, what: str, now: float) -> Iterable[int]:
         dropped = self.task_table.in_flight[task].task
@@ -128,6 +134,7 @@ class AsyncServer:
         self._standing.staleness[:], self._standing.losses[:] = state["staleness"], state["losses"]
         self._store.restore(state["params"], state["rule"])
         self.task_table.restore(state["ledger"], self._store.sent_again)
+        self._busy = {flight.task.client for flight in self.task_table.in_flight.values()}
         self.task_table.costs.restore(state["costs"])
         self.planner.scheduler.restore(state["scheduler"])
         self._plan()

@@ -44,6 +44,7 @@ class Asynchronous(Schedule):
     scheduler: Any = "gre-raa"
     delay_bound: float | None = None
     updates: int | None = None
+    concurrency: int | None = None
 
     asynchronous: ClassVar[bool] = True
     scheduled: ClassVar[bool] = True
@@ -58,6 +59,7 @@ class Asynchronous(Schedule):
             bound=self.delay_bound,
             seed=setup.run.seed,
             learn=setup.learn,
+            concurrency=self.concurrency,
         )
 
 

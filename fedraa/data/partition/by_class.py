@@ -13,6 +13,7 @@ from fedraa.data.partition.partitioner import Index, Partition, Partitioner, Sha
 class ByClass(Partitioner):
     """One matrix of counts, class by client, for the training labels; its shares are applied to the test labels."""
 
+    needs_classes: ClassVar[bool] = True
     name: ClassVar[str]
     remedy: ClassVar[str]
     """What to change, besides fewer clients, when a client is left without a sample."""

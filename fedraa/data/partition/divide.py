@@ -9,11 +9,29 @@ import numpy.typing as npt
 
 from fedraa.components import KIND, Seam
 from fedraa.data.partition.dirichlet import Dirichlet
+from fedraa.data.partition.features import Noise, Rotation
 from fedraa.data.partition.iid import Iid
 from fedraa.data.partition.labels import Labels
+from fedraa.data.partition.natural import Natural
 from fedraa.data.partition.partitioner import Assign, Index, Partition, Partitioner, deal_assigned
+from fedraa.data.partition.quantity import LogNormal, PowerLaw
+from fedraa.data.partition.shards import SortedShards
 
-PARTITIONERS: Seam[Any] = Seam("partition", (), {"iid": Iid, "dirichlet": Dirichlet, "labels": Labels})
+PARTITIONERS: Seam[Any] = Seam(
+    "partition",
+    (),
+    {
+        "iid": Iid,
+        "dirichlet": Dirichlet,
+        "labels": Labels,
+        "shards": SortedShards,
+        "powerlaw": PowerLaw,
+        "lognormal": LogNormal,
+        "noise": Noise,
+        "rotation": Rotation,
+        "natural": Natural,
+    },
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +79,7 @@ def divide(partitioner: Partitioner, labels_train: Index, labels_test: Index, cl
     """
     if clients < 1:
         raise ValueError(f"clients is {clients}; it must be at least 1")
+    labels_train, labels_test = (_classes(partitioner, labels) for labels in (labels_train, labels_test))
     unknown = np.setdiff1d(labels_test, labels_train)
     if unknown.size:
         raise ValueError(f"the test labels hold class {unknown[0]}, of which there is no training sample")
@@ -70,3 +89,15 @@ def divide(partitioner: Partitioner, labels_train: Index, labels_test: Index, cl
             "use fewer clients or more data"
         )
     return partitioner.deal(labels_train, labels_test, clients, np.random.default_rng(seed))
+
+
+def _classes(partitioner: Partitioner, labels: npt.NDArray[Any]) -> Index:
+    """One class per sample; where there is none, the same for all, for partitioners that do without."""
+    if labels.ndim == 1 and labels.dtype.kind in "iu":
+        return labels
+    if partitioner.needs_classes:
+        raise ValueError(
+            f"partition: {type(partitioner).__name__} deals by class, and these samples have none; take iid, powerlaw, "
+            "lognormal or natural"
+        )
+    return np.zeros(len(labels), np.int64)

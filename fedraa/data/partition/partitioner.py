@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,11 @@ class Partitioner(ABC):
     they are written down with the run.
     """
 
+    needs_classes: ClassVar[bool] = False
+    """Whether it deals by class: then every sample must have one."""
+    skews: ClassVar[bool] = False
+    """Whether clients' features differ by `skew`."""
+
     def __init_subclass__(cls) -> None:
         """Who overrides `assign` of a partitioner that deals in its own way is dealt by what it assigns."""
         if "assign" in vars(cls) and "deal" not in vars(cls):
@@ -57,6 +62,14 @@ class Partitioner(ABC):
         `labels` is int64 `[samples]`. No row may be given twice; rows may be left out. Whatever is random is to be
         drawn from `rng` alone, so that the seed decides.
         """
+
+    def bound(self, owners: Any, test_owners: Any) -> "Partitioner":
+        """Itself, for data whose rows belong to the clients with these ids; None: to none."""
+        return self
+
+    def skew(self, client: int, clients: int, x: Any) -> Any:
+        """The training samples x [n, ...] of one client as it has them, of the same shape and type."""
+        return x
 
     def deal(self, train: Index, test: Index, clients: int, rng: np.random.Generator) -> Partition:
         """The shards of the training labels `train` and of the test labels `test`.
@@ -76,12 +89,14 @@ def deal_assigned(
     try:
         given = assign(train.copy(), clients, rng)
     except Exception as error:
+        if isinstance(error, ValueError) and str(error).startswith(("partition: ", "clients: ")):
+            raise
         raise ValueError(f"partition: {name} failed with {type(error).__name__}: {error}") from error
     order, offsets = checked(name, given, len(train), clients)
-    return Partition(Shards(order, offsets), _like(train[order], offsets, test, rng))
+    return Partition(Shards(order, offsets), like(train[order], offsets, test, rng))
 
 
-def _like(held: Index, offsets: Index, test: Index, rng: np.random.Generator) -> Shards:
+def like(held: Index, offsets: Index, test: Index, rng: np.random.Generator) -> Shards:
     """Test rows in the class proportions of each client's training labels, `held[offsets[n]:offsets[n + 1]]`."""
     classes, number = np.unique(held, return_inverse=True)
     clients = len(offsets) - 1

@@ -11,7 +11,10 @@ from fedraa.submodels.assignment import Mask
 def labels_held(data: Federated, classes: int) -> npt.NDArray[np.bool_]:
     """Which labels each client's training samples have: bool [clients, classes]."""
     held = np.zeros((len(data.sizes), classes), bool)
-    held[np.repeat(np.arange(len(data.sizes)), data.sizes), data.y_train] = True
+    labels = data.y_train if data.source is None else data.labels
+    if labels is None:  # nobody knows before they are made
+        return np.ones((len(data.sizes), classes), bool)
+    held[np.repeat(np.arange(len(data.sizes)), data.sizes), labels] = True
     return held
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from fedraa.messages import ExtraBuffers, SharedBuffer, State, Update, Vector
 from fedraa.server.aggregation.aggregator import Contribution, Coverage, RoundTotals
 from fedraa.server.aggregation.coverage_mean import Covered
+from fedraa.server.auxiliary.rows import ClientRows
 from fedraa.submodels.assignment import Assignment, Mask
 
 PLAIN_SGD = "the control variate takes a delta over lr * steps for a mean gradient, as it is in plain SGD alone"
@@ -97,11 +98,12 @@ class ControlVariates(NoAuxiliary):
 
     def start(self, run: AuxiliaryRun) -> None:
         self._server = np.zeros(run.size, np.float32)
-        self._client = np.zeros((run.clients, run.size), np.float32)
+        self._clients = run.clients
+        self._client = ClientRows(run.size, run.clients, lambda: np.zeros(run.size, np.float32))
         self._change = np.zeros(run.size, np.float32)
 
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Vector | SharedBuffer]:
-        return {"control": assignment.submodel.take(self._server - self._client[client])}
+        return {"control": assignment.submodel.take(self._server - self._client.peek(client))}
 
     def receive(
         self, client: int, assignment: Assignment, update: Update, delta: Vector, weight: float, lr: float
@@ -112,17 +114,18 @@ class ControlVariates(NoAuxiliary):
         self._change[where] += change
 
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
-        self._server += self._change / np.float32(len(self._client))
+        self._server += self._change / np.float32(self._clients)
         self._change.fill(0)
 
     def memory(self, size: int, clients: int, inputs: int) -> int:
         return 4 * size * (clients + 2)
 
     def state(self) -> State:
-        return {"server": self._server, "client": self._client, "change": self._change}
+        return {"server": self._server, "client": self._client.state(), "change": self._change}
 
     def restore(self, state: State) -> None:
-        self._server[:], self._client[:] = state["server"], state["client"]
+        self._server[:] = state["server"]
+        self._client.restore(state["client"])
         self._change[:] = state["change"]
 
 
@@ -207,24 +210,24 @@ class Adversaries(NoAuxiliary):
 
     def start(self, run: AuxiliaryRun) -> None:
         identity = np.concatenate([np.ones(run.inputs, np.float32), np.zeros(run.inputs, np.float32)])
-        self._client = np.tile(identity, (run.clients, 1))
+        self._client = ClientRows(2 * run.inputs, run.clients, lambda: identity)
 
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Vector | SharedBuffer]:
-        return {"adversary": self._client[client].copy()}
+        return {"adversary": self._client.peek(client).copy()}
 
     def receive(
         self, client: int, assignment: Assignment, update: Update, delta: Vector, weight: float, lr: float
     ) -> None:
-        self._client[client] = update.extras["adversary"]
+        self._client[client][:] = update.extras["adversary"]
 
     def memory(self, size: int, clients: int, inputs: int) -> int:
         return 8 * inputs * clients
 
     def state(self) -> State:
-        return {"client": self._client}
+        return {"client": self._client.state()}
 
     def restore(self, state: State) -> None:
-        self._client[:] = state["client"]
+        self._client.restore(state["client"])
 
 
 AUXILIARIES: Mapping[str, type[NoAuxiliary]] = MappingProxyType(

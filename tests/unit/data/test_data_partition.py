@@ -116,7 +116,7 @@ def test_a_client_without_a_sample_is_named_with_the_remedy():
     ("change", "message"),
     [
         ({"clients": 0}, "clients is 0"),
-        ({"scheme": "sorted"}, "partition: there is no 'sorted'; takes iid, dirichlet, labels, or an own one"),
+        ({"scheme": "sorted"}, "partition: there is no 'sorted'; takes iid, dirichlet, labels, shards"),
         ({"scheme": "dirichlet", "dirichlet": 0.0}, "dirichlet is 0.0"),
         ({"scheme": "dirichlet", "dirichlet": float("nan")}, "dirichlet is nan"),
         ({"scheme": "labels", "labels_per_client": 11}, "labels_per_client is 11.*10 classes"),

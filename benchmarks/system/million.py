@@ -1,0 +1,124 @@
+"""A fleet of a million clients: what it takes to start, the memory, and what an event costs beside one of a thousand.
+
+    python -m benchmarks million
+
+Data are made when a client trains; devices are log-normal and there for a third of the day. Every run is in a process
+of its own, without Ray, whose memory is all that there is.
+"""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from fedraa.api import run
+from fedraa.callbacks import Callback
+from fedraa.data import FederatedDataset
+from fedraa.rundir.files import replacing
+
+RESULTS = Path(__file__).parents[1] / "results" / "million.csv"
+FEW, MANY = 1_000, 1_000_000
+SAMPLES, FEATURES, CLASSES = 20, 32, 10
+RUNS: dict[str, dict[str, Any]] = {
+    "fed-raa": {"updates": 1500, "concurrency": 100},
+    "fedbuff": {"updates": 150, "concurrency": 100},
+    "fedavg": {"rounds": 15, "participation": "sample:100"},
+    "scaffold": {"rounds": 15, "participation": "sample:100"},
+}
+CENTRES = np.random.default_rng(0).standard_normal((CLASSES, FEATURES)).astype(np.float32)
+
+
+def samples(client: int) -> tuple[Any, Any]:
+    """The client's own, of two classes that it has most of."""
+    rng = np.random.default_rng(client)
+    y = rng.choice(rng.integers(0, CLASSES, 2), SAMPLES)
+    return CENTRES[y] + rng.standard_normal((SAMPLES, FEATURES), np.float32), y
+
+
+class Seen(Callback):
+    """When the run began to move, and how it went on."""
+
+    waits = False
+
+    def __init__(self) -> None:
+        self.started = self.first = self.last = 0.0
+        self.events = 0
+
+    def on_commit(self, event: Any) -> None:
+        self.last = time.process_time()
+        if not self.events:
+            self.started, self.first = time.perf_counter(), self.last
+        self.events += 1
+
+
+def measure(method: str, clients: int) -> dict[str, Any]:
+    """One run, here: seconds to the first commit, seconds of the processor per event after it, bytes at most."""
+    seen, started = Seen(), time.perf_counter()
+    rng = np.random.default_rng(1)
+    y = rng.integers(0, CLASSES, 1000)
+    test = (CENTRES[y] + rng.standard_normal((1000, FEATURES), np.float32), y)
+    with TemporaryDirectory() as folder:
+        os.chdir(folder)
+        run(
+            method=method,
+            dataset=FederatedDataset("made", samples, test, CLASSES, sizes=SAMPLES),
+            clients=clients,
+            capabilities="lognormal:1",
+            availability="daily:0.33",
+            availability_period=24.0,
+            engine="local",
+            local_epochs=1,
+            eval_every=10**9,
+            quiet=True,
+            callbacks=(seen,),
+            **RUNS[method],
+        )
+    return {
+        "method": method,
+        "clients": clients,
+        "start_s": seen.started - started,
+        "event_ms": 1000 * (seen.last - seen.first) / (seen.events - 1),
+        "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9,
+    }
+
+
+def main(methods: tuple[str, ...] = tuple(RUNS), clients: tuple[int, ...] = (FEW, MANY), repeats: int = 3) -> None:
+    """Measures in turn and writes the table: of the repeats, the least of each figure but the peak."""
+    rows = []
+    for method in methods:
+        found: dict[int, list[dict[str, Any]]] = {count: [] for count in clients}
+        for _ in range(repeats):
+            for count in clients:
+                command = [sys.executable, "-c", CHILD, method, str(count)]
+                done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+                found[count].append(json.loads(done.stdout.splitlines()[-1]))
+        for several in found.values():
+            row = {name: min(one[name] for one in several) for name in several[0]}
+            row["peak_gb"] = max(one["peak_gb"] for one in several)
+            rows.append(row)
+            sys.stdout.write(" ".join(f"{name} {_short(value)}" for name, value in row.items()) + "\n")
+    with replacing(RESULTS) as stream:
+        lines = [",".join(rows[0]), *(",".join(_short(value) for value in row.values()) for row in rows)]
+        stream.write(("\n".join(lines) + "\n").encode())
+
+
+CHILD = """
+import json, sys
+from benchmarks.system.million import measure
+print(json.dumps(measure(sys.argv[1], int(sys.argv[2]))))
+"""
+
+
+def _short(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    main()

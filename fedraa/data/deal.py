@@ -1,0 +1,219 @@
+"""A data set dealt to clients, whatever it is: their samples as the run will train on them."""
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from fedraa.data.check import as_dataset
+from fedraa.data.dataset import Dataset
+from fedraa.data.federated import Federated, federate
+from fedraa.data.partition.divide import divide
+from fedraa.data.partition.iid import Iid
+from fedraa.data.partition.partitioner import Partition, Partitioner
+from fedraa.data.sources.clients import ClientSource, Dealt, Made, as_features, as_targets, outside
+from fedraa.data.sources.federated_dataset import FederatedDataset
+from fedraa.data.sources.rows import ArrayRows, Rows, as_rows
+from fedraa.data.transforms import Transforms
+from fedraa.data.tree import Array, Tree, first_not_finite, leaves, mapped, take
+from fedraa.rng import generator
+
+FEW = 1024  # training samples that are read before the start, for the model's shapes and its norms' statistics
+FITTED = 8192  # of those in memory, an even random share, that transforms are fitted to
+HELD_BYTES = 16 * 2**20  # of a data set as it would travel: beyond, it is taken into memory, which processes share
+
+
+@dataclass(frozen=True)
+class Dealing:
+    """How it is dealt. With `allow_nan` training samples need not be finite."""
+
+    partitioner: Partitioner
+    clients: int
+    seed: int
+    transforms: Transforms = field(default_factory=Transforms)
+    allow_nan: bool = False
+
+
+def deal(given: Dataset | FederatedDataset, how: Dealing) -> Federated:
+    """The clients' samples; ValueError with one sentence for what is wrong with them, by client and row."""
+    if isinstance(given, Dataset):
+        return _of_arrays(given, how)
+    try:
+        return _of_clients(given, how)
+    except ValueError as error:
+        said = str(error)
+        if said.startswith(("dataset ", "partition: ", "clients: ", "transforms: ")):
+            raise
+        raise ValueError(f"dataset {given.name!r}: {said}") from error
+
+
+def _of_arrays(dataset: Dataset, how: Dealing, names: tuple[str, ...] | None = None) -> Federated:
+    shards = divide(how.partitioner, dataset.y_train, dataset.y_test, how.clients, seed=how.seed)
+    if not how.allow_nan:
+        _refuse_nan(dataset, shards)
+    data = replace(federate(dataset, shards), names=names)
+    if how.partitioner.skews:
+        pieces = [how.partitioner.skew(n, how.clients, data.client(n)[0]) for n in range(how.clients)]
+        data = replace(data, dataset=replace(data.dataset, x_train=np.concatenate(pieces)))
+    fixed = how.transforms.fixed
+    if fixed:
+        count = len(dataset.y_train)
+        seen = np.sort(generator(how.seed, "few").choice(count, min(count, FITTED), replace=False))
+        fixed = fixed.fitted(take(data.dataset.x_train, seen))
+        x_train, x_test = fixed.all(data.dataset.x_train), fixed.all(data.dataset.x_test)
+        data = replace(data, dataset=replace(data.dataset, x_train=x_train, x_test=x_test))
+    return data
+
+
+def _refuse_nan(dataset: Dataset, shards: Partition) -> None:
+    row = first_not_finite(dataset.x_train)
+    if row is None:
+        return
+    place = np.flatnonzero(shards.train.order == row)
+    owner = f", of client {np.searchsorted(shards.train.offsets, place[0], side='right') - 1}," if place.size else ""
+    raise ValueError(
+        f"dataset {dataset.name!r}: x_train row {row}{owner} holds NaN, an infinity or a value beyond float32; all "
+        "must be finite, or choose allow_nan"
+    )
+
+
+def _of_clients(given: FederatedDataset, how: Dealing) -> Federated:
+    x_test, y_test = _test(given)
+    how = replace(how, partitioner=how.partitioner.bound(given.clients, given.test_clients))
+    if given.made:
+        return _made(given, x_test, y_test, how)
+    rows = as_rows("train", given.train, given.input, given.target)
+    y = as_targets(rows.labels())
+    _check_owners("clients", given.clients, len(y))
+    _check_owners("test_clients", given.test_clients, len(y_test))
+    classes = _classes(given, y)
+    _check_labels(given, y, classes)
+    names = _names(given, how)
+    if _is_held(rows):
+        x, y = rows.read(np.arange(len(rows)))
+        dataset = Dataset(given.name, x, as_targets(y), x_test, y_test, classes)
+        return _of_arrays(as_dataset(dataset), how, names)
+    shards = divide(how.partitioner, y, y_test, how.clients, seed=how.seed)
+    order, offsets = shards.train
+    return _read(given, Dealt(rows, order, offsets), y[order], shards.test, x_test, y_test, classes, names, how)
+
+
+def _made(given: FederatedDataset, x_test: Tree, y_test: Array, how: Dealing) -> Federated:
+    sizes = np.full(how.clients, given.sizes) if isinstance(given.sizes, int) else np.asarray(given.sizes, np.int64)
+    if len(sizes) != how.clients:
+        raise ValueError(f"clients: the data have {len(sizes)}, not {how.clients}; give --clients {len(sizes)}")
+    if (none := np.flatnonzero(sizes < 1)).size:
+        raise ValueError(f"client {none[0]} has {sizes[none[0]]} samples; every client must have one at least")
+    offsets = np.concatenate(([0], np.cumsum(sizes)))
+    nobody = np.zeros(0, np.int64)
+    test = Iid().deal(nobody, np.zeros(len(y_test), np.int64), how.clients, np.random.default_rng(how.seed)).test
+    classes = _classes(given, y_test)
+    return _read(given, Made(given.train, offsets), None, test, x_test, y_test, classes, None, how)
+
+
+def _read(
+    given: FederatedDataset,
+    samples: Dealt | Made,
+    labels: Array | None,
+    test: Any,
+    x_test: Tree,
+    y_test: Array,
+    classes: int,
+    names: tuple[str, ...] | None,
+    how: Dealing,
+) -> Federated:
+    """Clients read what they train on; a few samples are read here and now."""
+    shapes = tuple(part.shape[1:] for part in leaves(x_test))
+    nothing = Transforms((), how.seed)
+    plain = ClientSource(given.name, samples, how.partitioner, nothing, classes, shapes, how.allow_nan)
+    x, y = _few(plain, how.seed)
+    fixed = how.transforms.fixed.fitted(x).fixed if how.transforms.fixed else nothing
+    source = replace(plain, fixed=fixed)
+    dataset = Dataset(given.name, fixed.all(x), y, fixed.all(x_test), y_test, classes)
+    return Federated(dataset, samples.offsets, test.order, test.offsets, source, labels, names)
+
+
+def _few(source: ClientSource, seed: int) -> tuple[Tree, Array]:
+    """About `FEW` training samples, of clients drawn by chance until there are enough."""
+    offsets = source.samples.offsets
+    clients = len(offsets) - 1
+    drawn = generator(seed, "few").choice(clients, min(clients, 64), replace=False)
+    parts: list[tuple[Tree, Array]] = []
+    for client in drawn.tolist():
+        x, y = source.client(client)
+        share = slice(0, max(2, FEW // len(drawn)))
+        parts.append((take(x, share), y[share]))
+        if sum(len(y) for _, y in parts) >= FEW:
+            break
+    xs, ys = zip(*parts, strict=True)
+    return _joined(xs), np.concatenate(ys)
+
+
+def _joined(trees: Sequence[Tree]) -> Tree:
+    if isinstance(trees[0], dict):
+        return {name: _joined([tree[name] for tree in trees]) for name in trees[0]}
+    if isinstance(trees[0], tuple):
+        return tuple(map(_joined, zip(*trees, strict=True)))
+    return np.concatenate(trees)
+
+
+def _test(given: FederatedDataset) -> tuple[Tree, Array]:
+    rows = as_rows("test", given.test, given.input, given.target)
+    if not len(rows):
+        raise ValueError("test has no sample")
+    x, y = rows.read(np.arange(len(rows)))
+    x = mapped(as_features, x)
+    if (row := first_not_finite(x)) is not None:
+        raise ValueError(f"test row {row} holds NaN or an infinity; all must be finite")
+    return x, as_targets(y)
+
+
+def _check_owners(what: str, owners: Sequence[Any] | None, samples: int) -> None:
+    if owners is None:
+        return
+    if len(owners) != samples:
+        raise ValueError(f"{what} names {len(owners)} owners of {samples} samples; give one for each")
+    for row, owner in enumerate(owners):
+        if owner is None or owner != owner or owner == "":
+            raise ValueError(f"{what} row {row} has no owner; every sample must have one")
+
+
+def _classes(given: FederatedDataset, y: Array) -> int:
+    if given.classes is not None:
+        return given.classes
+    return int(y.max()) + 1 if y.dtype.kind in "iu" and y.size else 1
+
+
+def _check_labels(given: FederatedDataset, y: Array, classes: int) -> None:
+    row = outside(y, classes)
+    if row is not None and y.ndim == 1:
+        owner = "" if given.clients is None else f", of client {given.clients[row]!r},"
+        raise ValueError(f"row {row}{owner} has label {y[row]}; labels count from 0 to {classes - 1}")
+
+
+def _names(given: FederatedDataset, how: Dealing) -> tuple[str, ...] | None:
+    if given.clients is None or not hasattr(how.partitioner, "owners"):
+        return None
+    ids = np.unique(np.asarray(given.clients))
+    return tuple(map(str, ids.tolist())) if len(ids) == how.clients else None
+
+
+def _is_held(rows: Rows) -> bool:
+    """Whether its samples are in memory, or would be wherever it is sent."""
+    if isinstance(rows, ArrayRows):
+        return True
+    size = 0
+
+    class Counter:
+        def write(self, piece: bytes) -> int:
+            nonlocal size
+            size += len(piece)
+            return len(piece)
+
+    try:
+        pickle.Pickler(Counter(), protocol=5).dump(rows)
+    except Exception:  # it cannot travel as it is; whether it can by value is asked before the start
+        return False
+    return size > HELD_BYTES

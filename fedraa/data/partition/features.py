@@ -1,0 +1,39 @@
+"""Clients whose features differ: dealt as iid does, then changed client by client. Test samples stay as they are."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedraa.data.partition.iid import Iid
+from fedraa.rng import generator
+
+
+@dataclass(frozen=True)
+class Noise(Iid):
+    """Client n of N, from 1, has Gaussian noise of variance `level` * n / N on its features (Li et al. 2022)."""
+
+    skews: ClassVar[bool] = True
+    level: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.level < np.inf:
+            raise ValueError(f"partition: noise has the level {self.level}; it must be at least 0")
+
+    def skew(self, client: int, clients: int, x: Any) -> Any:
+        if x.dtype.kind != "f":
+            raise ValueError("partition: noise changes features; these samples are tokens")
+        drawn = generator(0, "noise", client, clients).standard_normal(x.shape, np.float32)
+        return x + np.float32((self.level * (client + 1) / clients) ** 0.5) * drawn
+
+
+@dataclass(frozen=True)
+class Rotation(Iid):
+    """Client n's images are turned by n modulo 4 quarters of a circle."""
+
+    skews: ClassVar[bool] = True
+
+    def skew(self, client: int, clients: int, x: Any) -> Any:
+        if x.ndim != 4 or x.shape[2] != x.shape[3]:
+            raise ValueError(f"partition: rotation takes square images, not samples {list(x.shape[1:])}")
+        return np.ascontiguousarray(np.rot90(x, client % 4, (2, 3)))

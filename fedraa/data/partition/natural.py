@@ -1,0 +1,62 @@
+"""Clients as the data have them: a writer, a role, a value of a column."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraa.data.partition.partitioner import Index, Partition, Partitioner, Shards, like
+
+
+@dataclass(frozen=True)
+class Natural(Partitioner):
+    """Each client owns the rows that are its own, in their order; clients are numbered as their ids are sorted.
+
+    There are as many clients as ids. With `some`, which of them is drawn where there are to be fewer.
+    """
+
+    needs_classes: ClassVar[bool] = False
+    some: bool = False
+    owners: Any = field(default=None, init=False, repr=False, compare=False)
+    test_owners: Any = field(default=None, init=False, repr=False, compare=False)
+
+    def bound(self, owners: Any, test_owners: Any) -> "Natural":
+        made = Natural(self.some)
+        object.__setattr__(made, "owners", None if owners is None else np.asarray(owners))
+        object.__setattr__(made, "test_owners", None if test_owners is None else np.asarray(test_owners))
+        return made
+
+    def assign(self, labels: Index, clients: int, rng: np.random.Generator) -> Sequence[npt.ArrayLike]:
+        shards = self._train(clients, rng)[0]
+        return np.split(shards.order, shards.offsets[1:-1])
+
+    def deal(self, train: Index, test: Index, clients: int, rng: np.random.Generator) -> Partition:
+        shards, ids = self._train(clients, rng)
+        if self.test_owners is None:
+            return Partition(shards, like(train[shards.order], shards.offsets, test, rng))
+        return Partition(shards, _of(ids, self.test_owners))
+
+    def _train(self, clients: int, rng: np.random.Generator) -> tuple[Shards, npt.NDArray[Any]]:
+        if self.owners is None:
+            raise ValueError(
+                "partition: natural needs data that have clients of their own; name a column as their client, or take "
+                "iid, dirichlet, labels, shards, powerlaw or lognormal"
+            )
+        ids = np.unique(self.owners)
+        if self.some and clients < len(ids):
+            ids = np.sort(rng.choice(ids, clients, replace=False))
+        if len(ids) != clients:
+            few = f", or partition natural(some=True) for {clients} of them" if clients < len(ids) else ""
+            raise ValueError(f"clients: the data have {len(ids)}, not {clients}; give --clients {len(ids)}{few}")
+        return _of(ids, self.owners), ids
+
+
+def _of(ids: npt.NDArray[Any], owners: npt.NDArray[Any]) -> Shards:
+    """The rows of each of `ids`, ascending."""
+    place = np.minimum(np.searchsorted(ids, owners), len(ids) - 1)
+    rows = np.flatnonzero(ids[place] == owners)
+    counts = np.bincount(place[rows], minlength=len(ids))
+    offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+    return Shards(rows[np.argsort(place[rows], kind="stable")], offsets)

@@ -1,0 +1,1 @@
+"""Where samples come from, and how a client reads its own."""

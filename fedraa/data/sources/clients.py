@@ -1,0 +1,130 @@
+"""A client's samples, read or made when it trains, and checked."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedraa.data.partition.partitioner import Index, Partitioner
+from fedraa.data.sources.rows import Rows, as_rows
+from fedraa.data.transforms import Transforms
+from fedraa.data.tree import Array, Tree, first_not_finite, leaves, mapped, take
+
+
+@dataclass(frozen=True, eq=False)
+class Dealt:
+    """Client n reads the rows `order[offsets[n]:offsets[n + 1]]`."""
+
+    rows: Rows
+    order: Index
+    offsets: Index
+
+    def __call__(self, client: int) -> tuple[Tree, Array]:
+        mine = self.order[self.offsets[client] : self.offsets[client + 1]]
+        ascending = np.argsort(mine, kind="stable")  # as files are read best
+        x, y = self.rows.read(mine[ascending])
+        back = np.argsort(ascending)
+        return take(x, back), y[back]
+
+    def row(self, client: int, place: int) -> int:
+        """The number of a client's sample among all."""
+        return int(self.order[self.offsets[client] + place])
+
+
+@dataclass(frozen=True, eq=False)
+class Made:
+    """Client n's samples are what a function of n gives; `offsets` say how many they are."""
+
+    function: Callable[[int], tuple[Any, Any]]
+    offsets: Index
+
+    def __call__(self, client: int) -> tuple[Tree, Array]:
+        x, y = as_rows("what it makes", self.function(client)).read(np.arange(self.size(client)))
+        return x, y
+
+    def size(self, client: int) -> int:
+        return int(self.offsets[client + 1] - self.offsets[client])
+
+    def row(self, client: int, place: int) -> int:
+        return place
+
+
+@dataclass(frozen=True, eq=False)
+class ClientSource:
+    """Where clients' samples come from, wherever they train: picklable, without the samples themselves.
+
+    A client's features get the partitioner's skew, then the fixed transforms. `shapes` are those of one sample's
+    arrays, `classes` how many there are (None: targets are no classes).
+    """
+
+    name: str
+    samples: Dealt | Made
+    partitioner: Partitioner
+    fixed: Transforms
+    classes: int | None
+    shapes: tuple[tuple[int, ...], ...]
+    allow_nan: bool = False
+
+    def client(self, client: int) -> tuple[Tree, Array]:
+        """Its samples x [n, ...] and labels y [n, ...]; ValueError names the client and the row, where there is one."""
+        try:
+            x, y = self.read(client)
+        except Exception as error:
+            said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+            raise ValueError(f"dataset {self.name!r}: client {client}: {said}") from error
+        return self.fixed.all(x), y
+
+    def read(self, client: int) -> tuple[Tree, Array]:
+        x, y = self.samples(client)
+        x, y = mapped(as_features, x), as_targets(y)
+        if (shapes := tuple(part.shape[1:] for part in leaves(x))) != self.shapes:
+            raise ValueError(f"samples are {_listed(shapes)}, but others {_listed(self.shapes)}; they must be alike")
+        wanted = int(self.samples.offsets[client + 1] - self.samples.offsets[client])
+        if len(y) != wanted or any(len(part) != wanted for part in leaves(x)):
+            raise ValueError(f"got {len(y)} samples; there must be {wanted}")
+        self._check_labels(client, y)
+        if not self.allow_nan and (place := first_not_finite(x)) is not None:
+            raise ValueError(f"row {self.samples.row(client, place)} holds NaN or an infinity")
+        if self.partitioner.skews:
+            x = self.partitioner.skew(client, len(self.samples.offsets) - 1, x)
+        return x, y
+
+    def _check_labels(self, client: int, y: Array) -> None:
+        if (place := outside(y, self.classes)) is not None:
+            label = y[place] if y.ndim == 1 else y[place].max()
+            raise ValueError(
+                f"row {self.samples.row(client, place)} has label {label}; labels count from 0 to "
+                f"{(self.classes or 1) - 1}"
+            )
+
+
+def outside(y: Array, classes: int | None) -> int | None:
+    """The first row with a label that is no class; None if there is none. Of several labels in a row, negatives pad."""
+    if classes is None or y.dtype.kind not in "iu" or not y.size:
+        return None
+    wrong = (y >= classes) | (y < 0) if y.ndim == 1 else y >= classes
+    found = np.flatnonzero(wrong.reshape(len(y), -1).any(axis=1))
+    return int(found[0]) if found.size else None
+
+
+def as_features(x: Any) -> Array:
+    """Float32, or int64 for integers but bytes; contiguous, without a copy where it is so already."""
+    array = np.asarray(x)
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"samples hold {array.dtype}; they must be numbers")
+    kind = np.int64 if array.dtype.kind in "iu" and array.dtype != np.uint8 else np.float32
+    with np.errstate(over="ignore"):
+        return np.require(array, kind, ["C", "W"])
+
+
+def as_targets(y: Any) -> Array:
+    """Int64 for integers, else float32; contiguous."""
+    array = np.asarray(y)
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"labels hold {array.dtype}; they must be numbers")
+    return np.require(array, np.float32 if array.dtype.kind == "f" else np.int64, ["C", "W"])
+
+
+def _listed(shapes: tuple[tuple[int, ...], ...]) -> str:
+    return " and ".join(str(list(shape)) for shape in shapes)

@@ -1,0 +1,116 @@
+"""Samples with clients of their own, read where they are trained."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedraa.data.sources.rows import as_rows
+from fedraa.data.tree import Tree, leaves
+
+
+@dataclass(frozen=True, eq=False)
+class FederatedDataset:
+    """Training samples by row, the client that each belongs to, and test samples.
+
+    `train` and `test` are pairs of arrays (x, y), map-style data sets of torch, tables of Hugging Face's `datasets`
+    (with the columns `input` and `target`), or your own Rows. Training samples are read by the client that trains on
+    them, test samples once, before the start. `clients` says for every training row whose it is, by a number or a
+    word, and `test_clients` the same for test rows; without them a partitioner deals the samples, as of a Dataset.
+    `classes` is how many classes there are (default: as the labels say).
+
+        fl.FederatedDataset("writers", train=(x, y), test=(x_test, y_test), clients=writer_of_row)
+        fl.FederatedDataset("folder", train=ImageFolder("train"), test=ImageFolder("test"))
+
+    A client's samples may also be made when it trains: `train` is then a function of the client's number that gives
+    its (x, y), and `sizes` how many samples each has, one number for all or one per client.
+
+        fl.FederatedDataset("made", train=samples_of, sizes=20, test=(x_test, y_test), classes=10)
+
+    Values are taken as they are; nothing is standardised.
+    """
+
+    name: str
+    train: Any
+    test: Any
+    classes: int | None = None
+    clients: Sequence[Any] | None = None
+    test_clients: Sequence[Any] | None = None
+    sizes: int | Sequence[int] | None = None
+    input: str = "image"
+    target: str = "label"
+
+    def __post_init__(self) -> None:
+        if self.made and self.sizes is None:
+            raise ValueError(f"dataset {self.name!r}: train is a function; give sizes, how many samples clients have")
+        if self.made and self.classes is None:
+            raise ValueError(f"dataset {self.name!r}: train is a function; give classes, how many there are")
+
+    @property
+    def made(self) -> bool:
+        """Whether a client's samples are what a function of its number gives."""
+        return callable(self.train) and not hasattr(self.train, "__getitem__") and not hasattr(self.train, "read")
+
+    @property
+    def has_clients(self) -> bool:
+        return self.clients is not None or self.made
+
+    @property
+    def own_clients(self) -> int | None:
+        """How many clients the data have; None if they do not say."""
+        if self.clients is not None:
+            return len(set(self.clients))
+        return None if self.sizes is None or isinstance(self.sizes, int) else len(self.sizes)
+
+    @classmethod
+    def of_clients(
+        cls,
+        name: str,
+        train: Mapping[Any, tuple[Tree, Any]],
+        test: Any,
+        *,
+        test_of_clients: Mapping[Any, tuple[Tree, Any]] | None = None,
+        classes: int | None = None,
+    ) -> "FederatedDataset":
+        """From each client's own samples: `{client: (x, y)}`.
+
+        `test` are samples for all, or None: then the clients' own test samples, `test_of_clients`, together are.
+        """
+        x, y, owners = _joined(name, train)
+        test_owners = None
+        if test is None:
+            if test_of_clients is None:
+                raise ValueError(f"dataset {name!r}: there are no test samples; give test or test_of_clients")
+            x_test, y_test, test_owners = _joined(name, test_of_clients)
+            test = (x_test, y_test)
+        return cls(name, (x, y), test, classes, owners, test_owners)
+
+
+def _joined(name: str, given: Mapping[Any, tuple[Tree, Any]]) -> tuple[Tree, Any, list[Any]]:
+    xs, ys, owners = [], [], []
+    for client, pair in given.items():
+        try:
+            rows = as_rows("it", pair)
+            if not len(rows):
+                raise ValueError("it has no sample")
+            x, y = rows.read(np.arange(len(rows)))
+        except ValueError as error:
+            raise ValueError(f"dataset {name!r}: client {client!r}: {error}") from None
+        xs.append(x)
+        ys.append(y)
+        owners += [client] * len(y)
+        if [part.shape[1:] for part in leaves(x)] != [part.shape[1:] for part in leaves(xs[0])]:
+            shapes = [[list(part.shape[1:]) for part in leaves(one)] for one in (x, xs[0])]
+            raise ValueError(f"dataset {name!r}: samples of client {client!r} are {shapes[0]}, others {shapes[1]}")
+    if not xs:
+        raise ValueError(f"dataset {name!r}: there is no client")
+    return _concatenated(xs), np.concatenate(ys), owners
+
+
+def _concatenated(trees: Sequence[Tree]) -> Tree:
+    if isinstance(trees[0], dict):
+        return {name: _concatenated([tree[name] for tree in trees]) for name in trees[0]}
+    if isinstance(trees[0], tuple):
+        return tuple(map(_concatenated, zip(*trees, strict=True)))
+    return np.concatenate(trees)

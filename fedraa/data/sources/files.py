@@ -1,0 +1,198 @@
+"""Federated data in files: a folder of images, a CSV table, arrays in `.npy` files, a table of Hugging Face's."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedraa.data.sources.federated_dataset import FederatedDataset
+from fedraa.data.sources.rows import ImageRows, NpyRows, Rows, Scaled, open_array
+from fedraa.data.tree import Array
+from fedraa.rng import generator
+
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
+TARGETS = ("label", "target", "y", "class")
+TEST_SHARE = 0.2
+SEEN = 1024  # samples, an even random share, from which the statistics of a large set are taken
+
+
+def folder(path: str, size: int | None = None) -> FederatedDataset:
+    """Images in `PATH/train/CLASS/` and `PATH/test/CLASS/`, or with clients in `PATH/train/CLIENT/CLASS/` and so on.
+
+    They are read when they are trained on, all of one size or resized to `size` x `size`, and standardised by channel.
+    """
+    root = Path(path)
+    for split in ("train", "test"):
+        if not (root / split).is_dir():
+            raise ValueError(
+                f"there is no folder {root / split}; images are in {root}/train/CLASS and {root}/test/CLASS"
+            )
+    found = {split: _images(root / split) for split in ("train", "test")}
+    depths = {len(path.relative_to(root).parts) for paths in found.values() for path in paths}
+    if depths - {3, 4} or len(depths) > 1:
+        raise ValueError(f"images are in {root}/train/CLASS or all in {root}/train/CLIENT/CLASS, in test likewise")
+    classes = sorted({path.parent.name for path in found["train"]})
+    number = {name: place for place, name in enumerate(classes)}
+    made: dict[str, Rows] = {}
+    for split, paths in found.items():
+        if unknown := [path for path in paths if path.parent.name not in number]:
+            raise ValueError(f"{unknown[0]} is of a class that no training image is of")
+        labels = np.array([number[path.parent.name] for path in paths], np.int64)
+        made[split] = ImageRows(tuple(paths), labels, size)
+    scaled = _standardised(made["train"])
+    owners = [[path.parts[-3] for path in paths] for paths in found.values()] if depths == {4} else [None, None]
+    return FederatedDataset(
+        root.name, scaled, Scaled(made["test"], scaled.mean, scaled.std), len(classes), owners[0], owners[1]
+    )
+
+
+def csv(
+    path: str, target: str | None = None, client: str | None = None, test: str | None = None, classes: bool = True
+) -> FederatedDataset:
+    """A table with a header; numbers are features, standardised, words are numbered into columns of 0 and 1.
+
+    `target` is the column to predict (default: label, target, y or class), `client` the one that says whose a row is
+    (default: client, if there is one). `test` is a table of test rows; without it every fifth row of a fixed
+    shuffle is one. With `classes` False the target is a number rather than a class.
+    """
+    frame, tested = _table(path), None if test is None else _table(test)
+    target = target or next((name for name in TARGETS if name in frame.columns), None)
+    client = client or ("client" if "client" in frame.columns else None)
+    for what, column in (("target", target), ("client", client)):
+        if column is None and what == "client":
+            continue
+        if column not in frame.columns:
+            raise ValueError(
+                f"{path} has no column {column!r}; it has {', '.join(map(str, frame.columns))}: give {what}='NAME'"
+                if column
+                else f"{path} has none of the columns {', '.join(TARGETS)}; give target='NAME'"
+            )
+    import pandas as pd  # slow to import, and workers do without
+
+    if tested is None:
+        order = generator(0, "csv").permutation(len(frame))
+        split = len(frame) - max(1, int(TEST_SHARE * len(frame)))
+        frame, tested = (frame.iloc[np.sort(rows)] for rows in (order[:split], order[split:]))
+    if missing := [str(name) for name in frame.columns if name not in tested.columns]:
+        raise ValueError(f"{test} has no column {missing[0]!r}, which {path} has")
+    both = pd.concat([frame, tested[frame.columns]])
+    for column in both.columns:
+        if (gone := both[column].isna().to_numpy()).any():
+            row = int(both.index[gone][0])
+            whose = f", of client {both[client].iloc[int(np.flatnonzero(gone)[0])]!r}," if client else ""
+            raise ValueError(f"{path} row {row + 1}{whose} has no {column}")
+    kept = both.drop(columns=[name for name in (target, client) if name is not None])
+    x = pd.get_dummies(kept, dtype=np.float32).to_numpy(np.float32)
+    if not x.shape[1]:
+        raise ValueError(f"{path} has no column besides {target}; there must be features")
+    wanted = both[target]
+    if classes:
+        y = np.unique(wanted.to_numpy(), return_inverse=True)[1].astype(np.int64)
+    else:
+        y = _numbers(path, str(target), wanted)
+    cut = len(frame)
+    mean, std = _statistics(x[:cut])
+    x = ((x - mean) / std).astype(np.float32)
+    owners = both[client].to_numpy() if client else None
+    return FederatedDataset(
+        Path(path).stem,
+        (x[:cut], y[:cut]),
+        (x[cut:], y[cut:]),
+        int(y.max()) + 1 if classes else None,
+        None if owners is None else owners[:cut].tolist(),
+        None if owners is None else owners[cut:].tolist(),
+    )
+
+
+def npy(path: str, classes: int | None = None) -> FederatedDataset:
+    """`x_train.npy`, `y_train.npy`, `x_test.npy`, `y_test.npy` in a folder, the first memory-mapped.
+
+    `clients_train.npy` and `clients_test.npy`, where there, say whose a row is. Values are taken as they are.
+    """
+    root = Path(path)
+    rows = {split: NpyRows(root / f"x_{split}.npy", root / f"y_{split}.npy") for split in ("train", "test")}
+    for split, pair in rows.items():
+        counts = [len(open_array(file)) for file in (pair.x, pair.y)]
+        if counts[0] != counts[1]:
+            raise ValueError(
+                f"x_{split}.npy has {counts[0]} samples but y_{split}.npy {counts[1]}; they must be as many"
+            )
+    train_owners, test_owners = (_owners(root / f"clients_{split}.npy") for split in rows)
+    return FederatedDataset(root.name, rows["train"], rows["test"], classes, train_owners, test_owners)
+
+
+def hf(
+    path: str, input: str = "image", target: str = "label", client: str | None = None, name: str | None = None
+) -> FederatedDataset:
+    """A table of Hugging Face's `datasets` with the splits train and test: a saved one's folder, or a name of theirs.
+
+    `input` and `target` are columns, `client` the one that says whose a row is.
+    """
+    try:
+        import datasets
+    except ImportError:
+        raise ValueError("hf needs the package datasets; install it: pip install 'fedraa[huggingface]'") from None
+    try:
+        table: Any = datasets.load_from_disk(path) if Path(path).is_dir() else datasets.load_dataset(path, name)
+    except Exception as error:  # theirs are of many kinds
+        raise ValueError(f"{path} cannot be loaded ({str(error).partition(chr(10))[0]})") from error
+    if not {"train", "test"} <= set(table):
+        raise ValueError(f"{path} has the splits {', '.join(table)}; it needs train and test")
+    owners: list[Any] = [None, None]
+    if client is not None:
+        owners = [_column(path, table[split], client) for split in ("train", "test")]
+    return FederatedDataset(
+        Path(path).name, table["train"], table["test"], None, owners[0], owners[1], input=input, target=target
+    )
+
+
+def _column(path: str, table: Any, column: str) -> list[Any]:
+    if column not in table.column_names:
+        raise ValueError(f"{path} has no column {column!r}; it has {', '.join(table.column_names)}")
+    return list(table[column])
+
+
+def _images(root: Path) -> list[Path]:
+    found = sorted(path for path in root.rglob("*") if path.suffix.lower() in IMAGES)
+    if not found:
+        raise ValueError(f"there is no image in {root}; there must be files {', '.join(IMAGES[:3])}, ...")
+    return found
+
+
+def _standardised(rows: Rows) -> Scaled:
+    count = len(rows)
+    seen = np.sort(generator(0, "statistics").choice(count, min(count, SEEN), replace=False))
+    return Scaled(rows, *_statistics(rows.read(seen)[0]))
+
+
+def _statistics(x: Array) -> tuple[Array, Array]:
+    """Mean and deviation of each channel (dimension 1), float32; 1 where nothing deviates."""
+    axes = (0, *range(2, x.ndim))
+    mean, std = x.mean(axis=axes, dtype=np.float64), x.std(axis=axes, dtype=np.float64)
+    return mean.astype(np.float32), np.where(std > 0, std, 1).astype(np.float32)
+
+
+def _table(path: str) -> Any:
+    import pandas as pd  # slow to import, and workers do without
+
+    try:
+        frame = pd.read_csv(path)
+    except FileNotFoundError:
+        raise ValueError(f"there is no file {path}") from None
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read as CSV ({str(error).strip().splitlines()[0]})") from None
+    if frame.empty:
+        raise ValueError(f"{path} has no row")
+    return frame
+
+
+def _numbers(path: str, column: str, values: Any) -> Array:
+    try:
+        numbers: Array = values.to_numpy(np.float32)[:, None]
+    except (TypeError, ValueError):
+        raise ValueError(f"{path} has a {column} that is no number; leave classes as it is") from None
+    return numbers
+
+
+def _owners(path: Path) -> list[Any] | None:
+    return open_array(path).tolist() if path.exists() else None

@@ -1,0 +1,92 @@
+"""The transforms of images that the papers of the field use: a whole minibatch at a time."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedraa.data.transforms.transform import Transform
+
+
+@dataclass(frozen=True)
+class Crop(Transform):
+    """Each image padded by `padding` on all sides with `fill`, then a random window of its size (He et al. 2016).
+
+    Images that are standardised have mean 0: what is padded has the mean colour.
+    """
+
+    padding: int = 4
+    fill: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.padding < 1:
+            raise ValueError(f"transforms: crop has the padding {self.padding}; it must be at least 1")
+
+    def apply(self, x: Tensor, rng: np.random.Generator) -> Tensor:
+        rows, _, height, width = _images("crop", x)
+        padded = F.pad(x, (self.padding,) * 4, value=self.fill)
+        top, left = torch.from_numpy(rng.integers(0, 2 * self.padding + 1, (2, rows))).to(x.device)
+        windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view [b, c, tops, lefts, height, width]
+        return windows[torch.arange(rows, device=x.device), :, top, left]
+
+
+@dataclass(frozen=True)
+class Flip(Transform):
+    """Each image mirrored left to right with probability `share`."""
+
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"transforms: flip has the share {self.share}; it must be from 0 to 1")
+
+    def apply(self, x: Tensor, rng: np.random.Generator) -> Tensor:
+        rows = _images("flip", x)[0]
+        mirrored = torch.from_numpy(rng.random(rows) < self.share).to(x.device)
+        return torch.where(mirrored[:, None, None, None], x.flip(3), x)
+
+
+@dataclass(frozen=True)
+class Normalize(Transform):
+    """(x - mean) / std per channel; without values, those of the training samples (of an even share, where many)."""
+
+    random: ClassVar[bool] = False
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.mean is None) != (self.std is None):
+            raise ValueError("transforms: normalize takes mean and std, or neither")
+        if self.std is not None and not all(value > 0 for value in self.std):
+            raise ValueError(f"transforms: normalize has the std {list(self.std)}; all must be over 0")
+
+    def apply(self, x: Tensor, rng: np.random.Generator) -> Tensor:
+        assert self.mean is not None
+        assert self.std is not None
+        channels = x.shape[1]
+        if len(self.mean) not in (1, channels) or len(self.std) not in (1, channels):
+            raise ValueError(
+                f"transforms: normalize has {len(self.mean)} means and {len(self.std)} stds for {channels} channels"
+            )
+        shape = (1, -1, *[1] * (x.ndim - 2))
+        mean, std = (torch.tensor(values, dtype=torch.float32, device=x.device) for values in (self.mean, self.std))
+        return (x.float() - mean.view(shape)) / std.view(shape)
+
+    def fitted(self, x: Tensor) -> "Normalize":
+        if self.mean is not None:
+            return self
+        axes = [0, *range(2, x.ndim)]
+        values = x.double()
+        std = values.std(axes, correction=0)
+        std[std == 0] = 1.0
+        return Normalize(tuple(values.mean(axes).tolist()), tuple(std.tolist()))
+
+
+def _images(name: str, x: Tensor) -> tuple[int, int, int, int]:
+    if x.ndim != 4:
+        raise ValueError(f"transforms: {name} takes images, samples [channels, height, width], not {list(x.shape[1:])}")
+    rows, channels, height, width = x.shape
+    return rows, channels, height, width

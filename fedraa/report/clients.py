@@ -1,0 +1,66 @@
+"""How samples are dealt: clients and their labels, as rows of a table and as a picture."""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraa.data import Federated
+
+Counts = npt.NDArray[np.int64]
+
+MOST_ROWS = 60  # of the picture, from the largest client to the smallest
+MOST_LABELS = 60
+
+
+def label_counts(data: Federated) -> Counts | None:
+    """Training samples [clients, classes] of each label; None where samples have none, or nobody knows them yet."""
+    labels, classes = data.labels, data.dataset.classes
+    if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu" or not classes:
+        return None
+    owner = np.repeat(np.arange(len(data.sizes)), data.sizes)
+    return np.bincount(owner * classes + labels, minlength=len(data.sizes) * classes).reshape(-1, classes)
+
+
+def picture(data: Federated, folder: Path, title: str) -> Path:
+    """Writes clients.png: labels across, clients down, darker where a client has more of its samples."""
+    import matplotlib
+
+    matplotlib.use("Agg", force=False)
+    import matplotlib.pyplot as plt
+
+    counts, sizes = label_counts(data), data.sizes
+    chosen = np.arange(len(sizes))
+    if len(sizes) > MOST_ROWS:  # evenly from large to small
+        by_size = np.argsort(-sizes, kind="stable")
+        chosen = by_size[np.linspace(0, len(sizes) - 1, MOST_ROWS).astype(np.int64)]
+    names = [data.names[n] if data.names is not None else str(n) for n in chosen.tolist()]
+    height = 1.6 + 0.2 * len(chosen)
+    if counts is None:
+        figure, left = plt.subplots(figsize=(6, height), layout="constrained")
+        right = left
+    else:
+        figure, (left, right) = plt.subplots(
+            1, 2, figsize=(8, height), sharey=True, width_ratios=(3, 1), layout="constrained"
+        )
+        shares = counts[chosen] / np.maximum(1, sizes[chosen, None])
+        if shares.shape[1] > MOST_LABELS:
+            shares = shares[:, np.argsort(-counts.sum(axis=0), kind="stable")[:MOST_LABELS]]
+            left.set_xlabel(f"the {MOST_LABELS} commonest of {counts.shape[1]} labels")
+        else:
+            left.set_xlabel("label")
+        image = left.imshow(shares, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
+        figure.colorbar(image, ax=left, location="top", shrink=0.5, label="share of the client's samples")
+        if shares.shape[1] <= 20:
+            left.set_xticks(range(shares.shape[1]))
+    right.barh(np.arange(len(chosen)), sizes[chosen], color="#4878a8")
+    right.set_xlabel("samples")
+    left.set_yticks(range(len(chosen)), [name if len(name) < 20 else name[:18] + "…" for name in names], fontsize=7)
+    left.set_ylabel("client" if len(chosen) == len(sizes) else f"client, {MOST_ROWS} of {len(sizes)} by size")
+    left.set_ylim(len(chosen) - 0.5, -0.5)
+    figure.suptitle(title)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "clients.png"
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+    return path

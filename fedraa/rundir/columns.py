@@ -1,0 +1,29 @@
+"""Columns of config.json with an entry per client: a list, or packed where there are very many."""
+
+import base64
+import zlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+PACKED = 10_000  # entries beyond which a column is packed: a list of a million would be most of the file
+
+Column = npt.NDArray[np.int64] | npt.NDArray[np.float64]
+
+
+def written(column: Column) -> Any:
+    """As JSON: a list in which None is infinite, or the bytes of the array, compressed, as text."""
+    if len(column) > PACKED:
+        raw = zlib.compress(np.ascontiguousarray(column, column.dtype.newbyteorder("<")).tobytes(), 1)
+        return {"dtype": str(column.dtype), "packed": base64.b64encode(raw).decode()}
+    return [value if np.isfinite(value) else None for value in column.tolist()]
+
+
+def read(written: Any) -> Any:
+    """A list again, in which None is infinite."""
+    if not isinstance(written, dict):
+        return written
+    raw = zlib.decompress(base64.b64decode(written["packed"]))
+    column = np.frombuffer(raw, np.dtype(written["dtype"]).newbyteorder("<"))
+    return [value if np.isfinite(value) else None for value in column.tolist()]

@@ -1,0 +1,75 @@
+"""Sources and transforms: the same run in this process, on one worker and on two."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fedraa as fl
+
+pytestmark = pytest.mark.cluster
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.standard_normal((90, 3, 8, 8)).astype(np.float32), np.arange(90) % 3
+TEST = (X[:20], Y[:20])
+
+
+def own() -> tuple[Any, Any]:
+    """A data set and a function that travel by value, as those of a script do."""
+
+    class Pairs(torch.utils.data.Dataset[Any]):
+        def __len__(self) -> int:
+            return len(Y)
+
+        def __getitem__(self, row: int) -> Any:
+            return torch.from_numpy(X[row]), int(Y[row])
+
+    def made(client: int) -> Any:
+        rows = np.random.default_rng(client).integers(0, 90, 4 + client)
+        return X[rows], Y[rows]
+
+    return Pairs(), made
+
+
+def files(folder: Path) -> str:
+    for name, array in {"x_train": X, "y_train": Y, "x_test": X[:20], "y_test": Y[:20]}.items():
+        np.save(folder / f"{name}.npy", array)
+    return f"npy:{folder}"
+
+
+def test_every_engine_trains_on_the_same_samples(cluster: None, tmp_path: Path) -> None:
+    owners = (np.arange(90) % 4).tolist()
+    pairs, made = own()
+    cases: dict[str, dict[str, Any]] = {
+        "pairs": {"dataset": fl.FederatedDataset("pairs", pairs, TEST, clients=owners), "transforms": ("crop,flip",)},
+        "made": {
+            "dataset": fl.FederatedDataset("made", made, TEST, classes=3, sizes=[4, 5, 6, 7]),
+            "transforms": ("v2.RandomErasing(p=0.5)", "normalize"),
+        },
+        "files": {"dataset": files(tmp_path), "partition": "noise", "clients": 4},
+        "stacks": {
+            "dataset": fl.Dataset("arrays", X, Y, *TEST, classes=3),
+            "transforms": ("crop(padding=1)", "flip"),
+            "clients": 4,
+            "stack": 2,
+        },
+    }
+    for case, given in cases.items():
+        digests, logs = set(), []
+        for engine in ({"engine": "local"}, {"workers": 1}, {"workers": 2}):
+            history = fl.run(
+                method="fed-raa",
+                updates=9,
+                fragments=2,
+                quiet=True,
+                out=tmp_path / case / str(len(logs)),
+                **engine,
+                **given,
+            )
+            digests.add(history.summary["model_sha256"])
+            logs.append([{key: value for key, value in line.items() if key != "wall"} for line in history.lines()])
+        assert len(digests) == 1, case
+        assert logs[0] == logs[1] == logs[2], case
+        assert not any(line["kind"] == "fault" for line in logs[0]), case

@@ -1,0 +1,102 @@
+"""Partitions against counts derived by hand."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedraa.data import divide, make_partitioner
+from fedraa.data.partition import Natural, PowerLaw, Rotation
+from fedraa.data.partition.quantity import sized
+
+LABELS = np.arange(60) % 3
+TEST = np.repeat([0, 1, 2], 10)
+
+
+def sizes(given: object, clients: int, labels: Any = LABELS) -> list[int]:
+    partition = divide(make_partitioner(given), labels, labels[:30], clients, seed=0)
+    assert len(np.unique(partition.train.order)) == len(partition.train.order)
+    return np.diff(partition.train.offsets).tolist()
+
+
+def test_shards_are_runs_of_the_sorted_labels() -> None:
+    """60 samples of 3 classes in 5 x 3 runs of 4: a run has one class, a client three runs."""
+    partition = divide(make_partitioner("shards(per_client=3)"), LABELS, TEST, 5, seed=1)
+    assert np.diff(partition.train.offsets).tolist() == [12] * 5
+    for mine in np.split(LABELS[partition.train.order], partition.train.offsets[1:-1]):
+        assert all(len(set(run)) == 1 for run in mine.reshape(3, 4))
+
+
+def test_sizes_are_the_shares_of_weights_and_one_at_least() -> None:
+    """20 samples, one each for 4; 16 in the shares 8 : 4 : 3 : 1 of 16 are 8, 4, 3, 1."""
+    assert sized(np.array([8.0, 4, 3, 1]), 20).tolist() == [9, 5, 4, 2]
+    assert sized(np.array([1.0, 1, 1]), 5).tolist() == [2, 2, 1]
+    assert sized(np.array([1.0, 1e-30]), 2).tolist() == [1, 1]
+
+
+def test_a_power_law_gives_the_k_th_client_k_to_minus_the_exponent() -> None:
+    """Exponent 1, 4 clients: 1, 1/2, 1/3, 1/4 of 25/12; of 60 - 4 = 56 samples 26.88, 13.44, 8.96, 6.72."""
+    assert sorted(sizes(PowerLaw(1.0), 4), reverse=True) == [28, 14, 10, 8]
+    assert sizes("powerlaw(exponent=0)", 4) == [15, 15, 15, 15]
+
+
+def test_log_normal_sizes_have_that_spread() -> None:
+    many = np.array(sizes("lognormal(sigma=0.5)", 500, np.zeros(500_000, np.int64)))
+    assert many.sum() == 500_000
+    assert np.log(many).std() == pytest.approx(0.5, abs=0.05)
+
+
+def test_natural_clients_have_their_own_rows_in_the_order_of_their_ids() -> None:
+    owners, test_owners = ["b", "a", "b", "c", "a", "b"], ["c", "a", "x", "a"]
+    partition = divide(Natural().bound(owners, test_owners), np.zeros(6, int), np.zeros(4, int), 3, seed=0)
+    assert [rows.tolist() for rows in np.split(partition.train.order, partition.train.offsets[1:-1])] == [
+        [1, 4],
+        [0, 2, 5],
+        [3],
+    ]
+    assert [rows.tolist() for rows in np.split(partition.test.order, partition.test.offsets[1:-1])] == [[1, 3], [], [0]]
+
+
+def test_of_natural_clients_there_may_be_some() -> None:
+    owners = np.repeat(np.arange(10), 3)
+    partition = divide(Natural(some=True).bound(owners, None), owners * 0, owners[:5] * 0, 4, seed=0)
+    held = [set(owners[rows]) for rows in np.split(partition.train.order, partition.train.offsets[1:-1])]
+    assert len(set.union(*held)) == 4
+    assert all(len(one) == 1 for one in held)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("natural", "partition: natural needs data that have clients of their own"),
+        (Natural().bound([1, 2] * 30, None), "clients: the data have 2, not 5; give --clients 2"),
+        (Natural().bound(np.arange(60), None), r".*give --clients 60, or partition natural\(some=True\) for 5 of them"),
+        ("shards(per_client=13)", "partition: 65 shards of 60 samples leave some empty"),
+        ("powerlaw(exponent=-1)", "partition: powerlaw has the exponent -1"),
+    ],
+)
+def test_what_cannot_be_dealt_so_is_refused(given: object, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{said}[^\n]*$"):
+        sizes(given, 5)
+
+
+def test_who_deals_by_class_wants_one_per_sample() -> None:
+    y = np.random.default_rng(0).random((60, 1))
+    with pytest.raises(ValueError, match=r"^partition: Dirichlet deals by class, and these samples"):
+        sizes("dirichlet", 5, y)
+    assert sizes("iid", 5, y) == [12] * 5
+
+
+def test_rotation_turns_by_quarters() -> None:
+    image = np.arange(4, dtype=np.float32).reshape(1, 1, 2, 2)  # 0 1 / 2 3
+    turned = [Rotation().skew(client, 5, image).ravel().tolist() for client in range(5)]
+    assert turned == [[0, 1, 2, 3], [1, 3, 0, 2], [3, 2, 1, 0], [2, 0, 3, 1], [0, 1, 2, 3]]
+
+
+def test_noise_grows_with_the_client() -> None:
+    """Variance level * n / N."""
+    noise = make_partitioner("noise(level=2.0)")
+    x = np.zeros((4000, 3), np.float32)
+    for client, variance in ((0, 0.5), (3, 2.0)):
+        assert noise.skew(client, 4, x).var() == pytest.approx(variance, rel=0.05)
+    np.testing.assert_array_equal(noise.skew(1, 4, x), noise.skew(1, 4, x))

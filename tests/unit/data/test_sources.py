@@ -1,0 +1,235 @@
+"""Samples from wherever they come: arrays, files and data sets of others give the same run; what is wrong with them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fedraa as fl
+from fedraa.data import Dealing, deal, load_dataset, make_partitioner, make_transforms
+from fedraa.data.sources.rows import NpyRows
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.standard_normal((60, 1, 4, 4)).astype(np.float32), np.arange(60) % 3
+X_TEST, Y_TEST = RNG.standard_normal((12, 1, 4, 4)).astype(np.float32), np.arange(12) % 3
+OWNERS = [f"writer {row % 4}" for row in range(60)]
+
+
+class Pairs(torch.utils.data.Dataset[Any]):
+    """Map-style."""
+
+    def __init__(self, change: Callable[[int, Any, Any], Any] = lambda row, x, y: (x, y)) -> None:
+        self.change = change
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, row: int) -> Any:
+        return self.change(row, torch.from_numpy(X[row]), int(Y[row]))
+
+
+class Table:
+    """As those of Hugging Face look."""
+
+    column_names = ("pixels", "digit")
+    features: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, what: Any) -> Any:
+        if isinstance(what, str):
+            return Y.tolist()
+        return {"pixels": [X[row].tolist() for row in what], "digit": [int(Y[row]) for row in what]}
+
+
+class Read(fl.Rows):
+    def __len__(self) -> int:
+        return 60
+
+    def read(self, rows: Any) -> Any:
+        return X[rows], Y[rows]
+
+
+def files(folder: Path) -> Any:
+    for name, array in {"x": X, "y": Y}.items():
+        np.save(folder / f"{name}.npy", array)
+    return NpyRows(folder / "x.npy", folder / "y.npy")
+
+
+def made(given: Any, **more: Any) -> fl.FederatedDataset:
+    return fl.FederatedDataset("mine", given, (X_TEST, Y_TEST), **more)
+
+
+def dealt(given: Any, partition: object = "dirichlet", clients: int = 4, **more: Any) -> Any:
+    transforms = make_transforms(("normalize(mean=(1,), std=(2,))",), seed=0)
+    return deal(given, Dealing(make_partitioner(partition), clients, 0, transforms, **more))
+
+
+@pytest.mark.parametrize("partition", ["dirichlet", "natural", "noise", "rotation"])
+def test_every_source_gives_every_client_the_same(partition: str, tmp_path: Path) -> None:
+    wanted = dealt(made((X, Y), clients=OWNERS), partition)
+    table = {"input": "pixels", "target": "digit"}
+    for given, more in ((Pairs(), {}), (Table(), table), (Read(), {}), (files(tmp_path), {})):
+        data = dealt(made(given, clients=OWNERS, **more), partition)
+        assert data.source is not None
+        assert data.sizes.tolist() == wanted.sizes.tolist()
+        for client in range(4):
+            for got, want in zip(data.client(client), wanted.client(client), strict=True):
+                assert got.dtype == want.dtype
+                np.testing.assert_array_equal(got, want)
+        np.testing.assert_array_equal(data.labels, wanted.labels)
+        np.testing.assert_array_equal(data.dataset.x_test, (X_TEST - 1) / 2)
+        assert data.names == wanted.names
+
+
+def test_the_clients_own_samples_may_be_given_by_client() -> None:
+    mine = {name: (X[start::2], Y[start::2]) for start, name in enumerate(("even", "odd"))}
+    tests = {"odd": (X_TEST[:2], Y_TEST[:2]), "even": (X_TEST[2:], Y_TEST[2:])}
+    data = dealt(fl.FederatedDataset.of_clients("mine", mine, None, test_of_clients=tests), "natural", 2)
+    assert data.names == ("even", "odd")
+    np.testing.assert_array_equal(data.client(1)[0], (X[1::2] - 1) / 2)
+    np.testing.assert_array_equal(data.test_of(1)[1], Y_TEST[:2])
+
+
+def test_a_clients_samples_may_be_made_when_it_trains() -> None:
+    asked = []
+
+    def samples(client: int) -> Any:
+        asked.append(client)
+        return np.full((3, 1, 4, 4), client, np.float32), [0, 1, 2]
+
+    data = dealt(fl.FederatedDataset("made", samples, (X_TEST, Y_TEST), classes=3, sizes=3), "natural", 100_000)
+    assert len(asked) <= 64
+    np.testing.assert_array_equal(data.client(99_999)[0], np.full((3, 1, 4, 4), (99_999 - 1) / 2, np.float32))
+    assert data.sizes.sum() == 300_000
+
+
+def test_a_run_takes_the_clients_of_the_data_and_resumes_with_them(tmp_path: Path) -> None:
+    given = made(Pairs(), clients=OWNERS)
+    history = fl.run(dataset=given, engine="local", method="fedavg", rounds=1, quiet=True, out=tmp_path / "run")
+    assert history.config["experiment"]["clients"] == 4
+    assert history.config["experiment"]["partition"] == "natural"
+    longer = fl.resume(tmp_path / "run", dataset=given, rounds=2)
+    whole = fl.run(dataset=given, engine="local", method="fedavg", rounds=2, quiet=True, out=tmp_path / "whole")
+    assert longer.summary["model_sha256"] == whole.summary["model_sha256"]
+
+
+def test_images_in_folders(tmp_path: Path) -> None:
+    from PIL import Image
+
+    pixels = RNG.integers(0, 256, (2, 2, 2, 3, 6, 5, 3), dtype=np.uint8)  # split, client, class, image
+    for s, split in enumerate(("train", "test")):
+        for c in range(2):
+            for k, kind in enumerate(("cat", "dog")):
+                folder = tmp_path / split / f"client{c}" / kind
+                folder.mkdir(parents=True)
+                for i in range(3):
+                    Image.fromarray(pixels[s, c, k, i]).save(folder / f"{i}.png")
+    data = dealt(load_dataset(f"folder:{tmp_path}", None), "natural", 2)
+    seen = pixels[0].reshape(-1, 6, 5, 3).transpose(0, 3, 1, 2) / 255
+    scaled = (seen - seen.mean((0, 2, 3), keepdims=True)) / seen.std((0, 2, 3), keepdims=True)
+    x, y = data.client(1)
+    np.testing.assert_allclose(x, (scaled[6:] - 1) / 2, atol=1e-5)
+    assert y.tolist() == [0, 0, 0, 1, 1, 1]
+    assert data.names == ("client0", "client1")
+    assert data.dataset.x_test.shape == (12, 3, 6, 5)
+    resized = load_dataset(f"folder({str(tmp_path)!r}, size=4)", None)
+    assert dealt(resized, "natural", 2).client(0)[0].shape == (6, 3, 4, 4)
+
+
+def test_a_csv_table(tmp_path: Path) -> None:
+    rows = [f"{i},{'ab'[i % 2]},{('low', 'high')[i % 2]},shop{i % 3}" for i in range(30)]
+    path = tmp_path / "sales.csv"
+    path.write_text("\n".join(["price,kind,label,client", *rows]))
+    data = dealt(load_dataset(str(path), None), "natural", 3)
+    assert data.names == ("shop0", "shop1", "shop2")
+    assert data.dataset.x_train.shape[1] == 3  # price, and kind as two columns
+    assert len(data.dataset.y_train) == 24
+    named = load_dataset(f"csv({str(path)!r}, target='client', client='label')", None)
+    assert dealt(named, "natural", 2).names == ("high", "low")
+
+
+def test_arrays_in_a_folder(tmp_path: Path) -> None:
+    arrays = {"x_train": X, "y_train": Y, "x_test": X_TEST, "y_test": Y_TEST, "clients_train": np.arange(60) % 4}
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    data = dealt(load_dataset(f"npy:{tmp_path}", None), "natural")
+    assert data.source is not None
+    np.testing.assert_array_equal(data.client(1)[0], (X[1::4] - 1) / 2)
+
+
+def spoilt(row: int, what: str) -> Pairs:
+    def change(at: int, x: Any, y: Any) -> Any:
+        if at != row:
+            return x, y
+        return {
+            "nan": (x * np.nan, y),
+            "label": (x, 7),
+            "shape": (x[:, 1:], y),
+            "missing": (x, None),
+            "word": ("what", y),
+            "alone": x,
+        }[what]
+
+    return Pairs(change)
+
+
+NAN = np.where(np.arange(60)[:, None, None, None] == 9, np.nan, X)
+SEVEN = np.where(np.arange(60) == 9, 7, Y)
+NONE = fl.FederatedDataset("mine", lambda client: ([], []), (X_TEST, Y_TEST), classes=3, sizes=[2, 2, 0, 2])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (made((NAN, Y), clients=OWNERS), "x_train row 9, of client 1, holds NaN"),
+        (made((X, SEVEN), clients=OWNERS, classes=3), "row 9, of client 'writer 1', has label 7"),
+        (made((X[:-1], Y)), "train has arrays of 59, 60 rows"),
+        (made((X, Y), clients=OWNERS[:-1]), "clients names 59 owners of 60 samples"),
+        (made((X, Y), clients=[*OWNERS[:-1], None]), "clients row 59 has no owner"),
+        (made("what"), "train is str; it must be"),
+        (made(Table()), "train has no column 'image'; it has pixels, digit: give input and target"),
+        (made(spoilt(9, "missing"), clients=OWNERS), "the label of row 9 is missing"),
+        (
+            made(spoilt(9, "label"), clients=OWNERS, classes=3),
+            "row 9, of client 'writer 1', has label 7; labels count from 0 to 2",
+        ),
+        (made(spoilt(9, "shape"), clients=OWNERS), "the sample of row 9 is [1, 3, 4], that of row 0 [1, 4, 4]"),
+        (made(spoilt(9, "word"), clients=OWNERS), "the sample of row 9 is <U4; it must be numbers"),
+        (made(spoilt(9, "alone"), clients=OWNERS), "row 9 is Tensor; it must be a pair"),
+        (made(spoilt(9, "nan"), clients=OWNERS), "client 1: row 9 holds NaN or an infinity"),
+        (fl.FederatedDataset("mine", (X, Y), (X_TEST * np.nan, Y_TEST), clients=OWNERS), "test row 0 holds NaN"),
+        (NONE, "client 2 has 0 samples"),
+    ],
+)
+def test_what_is_wrong_with_samples_is_said_before_the_start(given: fl.FederatedDataset, said: str) -> None:
+    with pytest.raises(ValueError) as mistake:  # noqa: PT011  # as follows
+        dealt(given, "natural")
+    assert str(mistake.value).startswith(f"dataset 'mine': {said}")
+    assert "\n" not in str(mistake.value)
+
+
+def test_samples_that_are_not_finite_are_let_through_when_asked_for() -> None:
+    for given in (spoilt(9, "nan"), (NAN, Y)):
+        data = dealt(made(given, clients=OWNERS), "natural", allow_nan=True)
+        assert np.isnan(data.client(1)[0]).any(axis=(1, 2, 3)).sum() == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("folder:there/is/none", "there is no folder there/is/none/train"),
+        ("absent.csv", "there is no file absent.csv"),
+        ("npy:absent", "there is no file absent/x_train.npy"),
+        ("csv('absent.csv', traget='y')", "dataset: csv('absent.csv', traget='y') cannot be made"),
+    ],
+)
+def test_files_that_are_not_there(name: str, said: str) -> None:
+    with pytest.raises(ValueError) as mistake:  # noqa: PT011  # as follows
+        load_dataset(name, None)
+    assert said in str(mistake.value)
+    assert "\n" not in str(mistake.value)

@@ -1,0 +1,129 @@
+"""Transforms against NumPy; what is refused before the start; the run's streams alone decide."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import fedraa as fl
+from fedraa.data.transforms import Crop, Flip, Normalize, make_transforms
+from fedraa.rng import generator
+
+IMAGES = np.random.default_rng(0).standard_normal((6, 3, 8, 10)).astype(np.float32)
+
+
+def test_a_crop_is_a_window_of_the_padded_image() -> None:
+    made = Crop(padding=2, fill=7.0).apply(torch.from_numpy(IMAGES), generator(3, "any")).numpy()
+    tops, lefts = generator(3, "any").integers(0, 5, (2, 6))
+    for image, top, left, got in zip(IMAGES, tops, lefts, made, strict=True):
+        padded = np.full((3, 12, 14), 7.0, np.float32)
+        padded[:, 2:10, 2:12] = image
+        np.testing.assert_array_equal(got, padded[:, top : top + 8, left : left + 10])
+    assert len({(top, left) for top, left in zip(tops, lefts, strict=True)}) > 1
+
+
+def test_a_flip_mirrors_some_from_left_to_right() -> None:
+    made = Flip(share=0.5).apply(torch.from_numpy(IMAGES), generator(3, "any")).numpy()
+    mirrored = generator(3, "any").random(6) < 0.5
+    assert 0 < mirrored.sum() < 6
+    for image, turn, got in zip(IMAGES, mirrored, made, strict=True):
+        np.testing.assert_array_equal(got, image[:, :, ::-1] if turn else image)
+
+
+def test_normalize_takes_each_channel_to_mean_0_and_deviation_1() -> None:
+    x = IMAGES * np.array([1, 10, 100], np.float32).reshape(3, 1, 1) + 5
+    made = Normalize().fitted(torch.from_numpy(x)).apply(torch.from_numpy(x), generator(0, "any")).numpy()
+    np.testing.assert_allclose(made.mean(axis=(0, 2, 3)), 0, atol=1e-5)
+    np.testing.assert_allclose(made.std(axis=(0, 2, 3)), 1, atol=1e-5)
+    by_hand = (x - np.array([1, 2, 3]).reshape(3, 1, 1)) / np.array([4, 5, 6]).reshape(3, 1, 1)
+    given = make_transforms(["normalize(mean=(1, 2, 3), std=(4, 5, 6))"], seed=0)
+    np.testing.assert_allclose(given.fixed.all(x), by_hand, rtol=1e-6)
+
+
+def test_a_text_may_name_several_and_a_task_draws_its_own() -> None:
+    given = make_transforms(["crop(padding=1),flip", "normalize"], seed=4)
+    assert [type(part) for part in given.parts] == [Crop, Flip, Normalize]
+    assert [type(part) for part in given.fixed.parts] == [Normalize]
+    x = torch.from_numpy(IMAGES)
+
+    def made(client: int, turn: int) -> Tensor:
+        augment = given.drawn.augment(client, turn)
+        return torch.stack([augment(x), augment(x)])
+
+    assert torch.equal(made(1, 0), made(1, 0))
+    assert not torch.equal(made(1, 0), made(1, 1))
+    assert not torch.equal(made(1, 0), made(2, 0))
+    assert not torch.equal(*made(1, 0))
+
+
+def test_torchvision_draws_from_the_run_s_streams_and_leaves_torch_s_own_alone() -> None:
+    given = make_transforms(["v2.RandomHorizontalFlip(p=0.5)"], seed=4)
+    x = torch.from_numpy(IMAGES)
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first = given.augment(0, 0)(x)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    assert torch.equal(given.augment(0, 0)(x), first)
+    assert not torch.equal(first, x)
+    assert [part.random for part in make_transforms(["v2.Resize(4)", "v2.RandomErasing"], seed=0).parts] == [
+        False,
+        True,
+    ]
+
+
+def smaller(x: Tensor, rng: Any) -> Tensor:
+    return x[:, :, 1:]
+
+
+def spoilt(x: Tensor, rng: Any) -> Tensor:
+    return torch.where(torch.arange(len(x))[:, None, None, None] == 1, float("nan"), x)
+
+
+def in_place(x: Tensor, rng: Any) -> Tensor:
+    return x.add_(1)
+
+
+def from_elsewhere(x: Tensor, rng: Any) -> Tensor:
+    return x + torch.rand(())
+
+
+def broken(x: Tensor, rng: Any) -> Tensor:
+    raise KeyError("what")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (smaller, "smaller makes torch.float32 .* of torch.float32 .*must keep shape and type"),
+        (spoilt, "spoilt makes NaN or an infinity of sample 1 of the first minibatch"),
+        (in_place, "in_place changes the samples that it is given"),
+        (from_elsewhere, "from_elsewhere makes two different things of the same draws"),
+        (broken, "broken failed with KeyError"),
+        ("crop(padding=0)", "crop has the padding 0"),
+        ("flip(share=2)", "flip has the share 2"),
+        ("crp", "there is no 'crp'; did you mean crop"),
+        ("normalize(mean=(1, 2), std=(1, 2))", "normalize has 2 means and 2 stds for 1 channels"),
+        ("v2.NoSuch", "cannot be imported"),
+    ],
+)
+def test_mistakes_are_one_sentence_before_the_start(given: object, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"^transforms: [^\n]*{said}[^\n]*$"):
+        fl.run(engine="local", transforms=(given,), updates=2, quiet=True, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_images_are_wanted(tmp_path: Path) -> None:
+    dataset = fl.Dataset("flat", np.zeros((20, 4)), np.arange(20) % 2, np.zeros((4, 4)), np.arange(4) % 2, 2)
+    with pytest.raises(ValueError, match=r"^transforms: crop takes images, .*not \[4\]$"):
+        fl.run(engine="local", transforms=("crop",), clients=2, dataset=dataset, out=tmp_path / "run")
+
+
+def test_a_script_s_own_transform_is_written_down(tmp_path: Path) -> None:
+    history = fl.run(
+        engine="local", transforms=(Crop(padding=1), "flip"), updates=2, quiet=True, clients=2, out=tmp_path / "run"
+    )
+    assert history.config["experiment"]["transforms"] == ["Crop(padding=1)", "flip"]

@@ -1,0 +1,95 @@
+"""What grows with the clients that appear, not with those that there are."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedraa as fl
+from fedraa.devices.availability import Availability, Daily, availability_from, read_availability
+from fedraa.replay import replay
+from fedraa.rng import generator
+from fedraa.rundir.columns import read, written
+from fedraa.server.auxiliary.rows import BLOCK_BYTES, ClientRows
+from fedraa.server.concurrency import Concurrency
+
+
+@pytest.mark.parametrize("in_memory", [2**30, 0])
+def test_a_row_is_made_when_its_client_first_appears(in_memory: int) -> None:
+    size = BLOCK_BYTES // 8  # two rows in a block
+    rows = ClientRows(size, 1_000_000, lambda: np.full(size, 7, np.float32), in_memory)
+    assert rows.peek(3)[0] == 7
+    assert len(rows) == 0
+    for client in (999_999, 3, 5, 3):
+        rows[client][:] += client
+    assert len(rows) == 3
+    assert [rows[client][-1] for client in (999_999, 3, 5)] == [1_000_006, 13, 12]
+    assert isinstance(rows[5].base.base if in_memory else rows[5].base, np.memmap) is not bool(in_memory)
+    again = ClientRows(size, 1_000_000, lambda: np.zeros(size, np.float32))
+    again.restore(rows.state())
+    assert [again[client][0] for client in (999_999, 3, 5, 4)] == [1_000_006, 13, 12, 0]
+
+
+def test_rows_of_older_checkpoints_are_read() -> None:
+    rows = ClientRows(2, 3, lambda: np.zeros(2, np.float32))
+    rows.restore(np.arange(6, dtype=np.float32).reshape(3, 2))
+    assert rows[2].tolist() == [4, 5]
+
+
+def test_the_next_client_is_one_that_does_not_train() -> None:
+    some = Concurrency(6, 3, seed=1)
+    busy = set(some.first())
+    assert len(busy) == 3
+    seen = set()
+    for task in range(60):
+        client = min(busy)
+        busy.remove(client)
+        busy.add(some.next(client, task, busy))
+        assert len(busy) == 3
+        seen |= busy
+    assert seen == set(range(6))
+    everyone = Concurrency(6, None, seed=1)
+    assert everyone.first() == range(6)
+    assert everyone.next(4, 9, ()) == 4
+
+
+def test_a_run_with_some_at_a_time_is_replayed_and_resumed(tmp_path: Path) -> None:
+    given = {"engine": "local", "clients": 12, "concurrency": 3, "quiet": True, "fragments": 2, "local_steps": 1}
+    history = fl.run(updates=20, out=tmp_path / "whole", **given)
+    dispatched = [line["client"] for line in history.lines() if line["kind"] == "dispatch"]
+    assert len(set(dispatched[:3])) == 3
+    assert len(set(dispatched)) > 6
+    assert "consistent" in replay(tmp_path / "whole")
+    fl.run(updates=9, out=tmp_path / "part", **given)
+    longer = fl.resume(tmp_path / "part", updates=20)
+    assert longer.summary["model_sha256"] == history.summary["model_sha256"]
+
+
+def test_columns_of_very_many_are_packed() -> None:
+    column = np.random.default_rng(0).random(10_001)
+    column[5] = np.inf
+    assert read(written(column)) == [None if value == np.inf else value for value in column.tolist()]
+    assert isinstance(written(column), dict)
+    assert written(np.array([1, 2])) == [1, 2]
+
+
+def test_daily_devices_are_those_of_spans_that_say_so() -> None:
+    daily = read_availability(Path("daily:0.25"), 5, 8.0, seed=3)
+    assert isinstance(daily, Daily)
+    rng = np.random.default_rng(0)
+    for client in range(5):
+        phase = float(generator(3, "availability", client).uniform(0, 8))
+        spans = [(phase + 8 * day, phase + 8 * day + 2) for day in range(-1, 40)]
+        by_hand = Availability({client: [(max(0.0, a), b) for a, b in spans if b > 0]})
+        for start, work in rng.uniform(0, 40, (50, 2)).tolist():
+            assert daily.finish(client, start, work) == pytest.approx(by_hand.finish(client, start, work))
+    assert availability_from(daily.described()) == daily
+
+
+@pytest.mark.parametrize(
+    ("text", "period", "said"),
+    [("daily:2", 8.0, "must have a share over 0"), ("daily:x", 8.0, "must have a share"), ("daily:0.5", None, "a day")],
+)
+def test_days_that_are_none(text: str, period: float | None, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^availability: '{text}' .*{said}"):
+        read_availability(Path(text), 5, period)
