@@ -38,14 +38,16 @@ def report(
     if landscape and not trust:
         for run in (run for group in groups for run in group.runs):
             refuse_foreign(run.directory, run.config["experiment"])
+    folder = out.with_name(out.stem + FILES)
+    if out.is_dir():
+        raise ValueError(f"out: {out} is a directory; name the page to write")
+    folder.mkdir(parents=True, exist_ok=True)  # before what takes long
     with nullcontext() if trust else importing_only(()):
         sections = _sections(groups, landscape=landscape)
     themes = THEMES[theme]
     pictures = [picture for section in sections for picture in section.pictures]
     assert len({picture.name for picture in pictures}) == len(pictures)  # they name files
     images = {picture.name: {each: render(picture, each) for each in themes} for picture in pictures}
-    folder = out.with_name(out.stem + FILES)
-    folder.mkdir(parents=True, exist_ok=True)
     for section in sections:
         for table in (*section.tables, *section.folded):
             write_text(folder / f"{table.name}.csv", table.csv)
