@@ -35,7 +35,7 @@ class Availability:
             whole = sum(end - begin for begin, end in spans)
             first = sum(max(0.0, end - max(begin, start - base)) for begin, end in spans)
             if work > first:  # over into later periods: those that are used up entirely need no walk
-                skipped = max(0.0, np.ceil((work - first) / whole) - 1)
+                skipped = max(0.0, float(np.ceil((work - first) / whole)) - 1)
                 work -= first + skipped * whole
                 base = (cycle + 1 + skipped) * self.period
                 start = base

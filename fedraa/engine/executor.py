@@ -73,7 +73,8 @@ def told(error: BaseException) -> str:
 
 def may_be_the_clients(error: BaseException) -> bool:
     """Whether a task failed of what its client brings, its data or its own parts; else its worker was at fault."""
-    return not isinstance(error, MemoryError) and type(error).__name__ not in NOT_OF_CLIENTS
+    of_worker = isinstance(error, MemoryError) or type(error).__name__ in NOT_OF_CLIENTS or "CUDA error" in str(error)
+    return not of_worker
 
 
 class _Dropped(BaseException):
@@ -112,7 +113,10 @@ class LocalExecutor:
             except _Dropped:
                 return None
         del self._tasks[task]
-        return self._trained.pop(task)
+        outcome = self._trained.pop(task)
+        if isinstance(outcome, Update):
+            self._alone.discard(task)
+        return outcome
 
     def _train(self, task: int) -> None:
         """Trains this task and, in a stack, the next ones of its shape."""

@@ -190,6 +190,8 @@ class Loop:
 
     def _settle(self, task: Task, outcome: Update | Fault) -> None:
         """The task is over: its update is taken in, or it came to nothing by its client's fault."""
+        for failures in (self._failures, self._blamed):
+            failures.pop(task.id, None)
         if isinstance(outcome, Fault):
             self._drop(task, outcome.what)
             return

@@ -90,6 +90,13 @@ class Others(fl.Participation):
         return [client for client in range(clients) if client != BAD]
 
 
+class Stripes(fl.Partitioner):
+    """Every fourth row is a client's."""
+
+    def assign(self, labels: Any, clients: int, rng: np.random.Generator) -> Any:
+        return [np.arange(client, len(labels), clients) for client in range(clients)]
+
+
 def away(folder: Path) -> Path:
     """The bad one is not there from the start."""
     path = folder / "away.csv"
@@ -270,6 +277,19 @@ def test_in_a_stack_it_does_not_touch_the_others(method: str, monkeypatch: pytes
     monkeypatch.setattr(BatchedTrainer, "train_all", trained)
     history = execute(method, tmp_path / "run", stack=3)
     assert {(line["client"], line["what"]) for line in drops(history)} == {(BAD, "ArithmeticError: one of you")}
+    assert history.summary["quarantined"] == [BAD]
+    assert history.summary["model_sha256"] == undisturbed.summary["model_sha256"]
+
+
+@pytest.mark.parametrize("method", ["heterofl", "mofedsam"])
+def test_a_row_that_no_model_can_take_spoils_nobody_elses_training_in_a_stack(method: str, tmp_path: Path) -> None:
+    """Norms of gradients are taken client by client, and what is not finite stays in its row of the stack."""
+    dataset = made_up()
+    flags = {"stack": 4, "partition": Stripes(), "dataset": dataset, "max_update_norm": 1e3}
+    undisturbed = execute(method, tmp_path / "others", participation=Others(), **flags)
+    rows = dataset.x_train.copy()
+    rows[BAD::CLIENTS] = np.where(np.arange(rows.shape[1]) % 2, 3e38, -3e38)
+    history = execute(method, tmp_path / "run", **flags | {"dataset": replace(dataset, x_train=rows)})
     assert history.summary["quarantined"] == [BAD]
     assert history.summary["model_sha256"] == undisturbed.summary["model_sha256"]
 

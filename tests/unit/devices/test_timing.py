@@ -98,3 +98,8 @@ def test_a_round_that_can_never_end_says_so(tmp_path: Path) -> None:
     from fedraa.cli.main import main
 
     assert main([*arguments, "--availability", str(spans), "--out", str(tmp_path / "run"), "--quiet"]) == 1
+
+
+def test_times_of_later_periods_are_plain_numbers() -> None:
+    """There in the first half of every two: five of work are done after 2 + 2 + 2 + 2 + 1; evals.csv has its text."""
+    assert repr(Availability({0: [(0.0, 1.0)]}, 2.0).finish(0, 0.0, 5.0)) == "9.0"

@@ -1,0 +1,144 @@
+"""Bad clients: in every method one of them, drawn by chance, sends nonsense or raises, on a cluster.
+
+The run must end well, the log must name just this client and its cause, and the model must be, bit for bit, that of a
+run in this process in which nothing of the client ever came: in rounds it is never drawn, and where idle devices are
+given work at once it is away from the start.
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from actors.pool.executor import RayExecutor
+from actors.worker.worker import Worker
+from fedraa.api import replay, run
+from fedraa.config.experiment import Experiment
+from fedraa.devices.worker_groups import WorkerGroup
+from fedraa.engine.build import build
+from fedraa.engine.session import RunSession
+from fedraa.messages import Task, Update
+from fedraa.rundir.history import History
+from fedraa.server.participation import Participation
+
+CAUSES = {
+    "not finite": "update refused: params hold",
+    "wrong length": "update refused: params have the shape",
+    "1e30": "update refused: params hold values up to 1e+30",
+    "raises": "ArithmeticError: a bad row",
+}
+ASYNCHRONOUS = ("fed-raa", "fedasync", "fedbuff")
+ROUNDS = ("fedavg", "scaffold", "fedcm", "ram-fed", "subdismo", "splitfed", "heterofl")
+CHOSEN = ASYNCHRONOUS + ROUNDS
+CLIENTS = 6
+
+
+@dataclass(frozen=True)
+class Case:
+    """One bad client in one method: what it does, how the run ended, whether it was named, whose bits came out."""
+
+    method: str
+    does: str
+    client: int
+    ended: bool
+    named: bool
+    replayed: bool
+    same_bits: bool
+    seconds: float
+
+    @property
+    def well(self) -> bool:
+        return self.ended and self.named and self.replayed and self.same_bits
+
+
+@dataclass(frozen=True)
+class AllBut(Participation):
+    """All clients but one."""
+
+    client: int
+
+    def cohort(self, clients: int, round: int, rng: np.random.Generator) -> list[int]:
+        return [client for client in range(clients) if client != self.client]
+
+
+def cases(directory: Path, rng: np.random.Generator) -> Iterator[Case]:
+    """Every method with every kind of badness: 40 cases, in folders below `directory`. Ray must have been started."""
+    for method in CHOSEN:
+        for does in CAUSES:
+            folder = directory / f"{method}-{does.replace(' ', '-')}"
+            folder.mkdir(parents=True)
+            yield case(method, does, int(rng.integers(CLIENTS)), folder)
+
+
+def case(method: str, does: str, client: int, folder: Path) -> Case:
+    started = time.monotonic()
+    with_client = History(on_the_cluster(experiment(method), folder / "run", bad(does, client)))
+    without = run(experiment(method, **never(method, client, folder)), engine="local", out=folder / "without")
+    drops = [line for line in with_client.lines() if line["kind"] == "drop"]
+    return Case(
+        method,
+        does,
+        client,
+        ended=with_client.summary["reason"] == "steps",
+        named={line["client"] for line in drops} == {client}
+        and with_client.summary["quarantined"] == [client]
+        and all(str(line["what"]).startswith(CAUSES[does]) for line in drops),
+        replayed="consistent" in replay(with_client.directory),
+        same_bits=with_client.summary["model_sha256"] == without.summary["model_sha256"],
+        seconds=round(time.monotonic() - started, 1),
+    )
+
+
+def experiment(method: str, **changes: Any) -> Experiment:
+    """About 50 commits of tiny tasks."""
+    limit = {"updates": 16 if method == "fedbuff" else 50} if method in ASYNCHRONOUS else {"rounds": 10}
+    buffer = {"buffer_size": 3} if method == "fedbuff" else {}
+    common = {"hidden": (8,), "clients": CLIENTS, "local_steps": 2, "workers": 2, "quiet": True}
+    return Experiment(method=method, **common | limit | buffer | changes)
+
+
+def never(method: str, client: int, folder: Path) -> dict[str, Any]:
+    """What keeps a client out of a run."""
+    if method in ROUNDS:
+        return {"participation": AllBut(client)}
+    path = folder / "there.csv"
+    path.write_text("client,start,end\n" + "".join(f"{n},{1e9 * (n == client)},2e9\n" for n in range(CLIENTS)))
+    return {"availability": path}
+
+
+def bad(does: str, client: int) -> type[Worker]:
+    """A worker in whose hands this client is bad."""
+
+    class Bad(Worker):
+        def train(self, header: Task, *rest: Any) -> Update:
+            update = super().train(header, *rest)
+            if header.client != client:
+                return update
+            params = update.params.copy()
+            match does:
+                case "not finite":
+                    params[0] = np.nan
+                case "wrong length":
+                    params = params[1:]
+                case "1e30":
+                    params[0] = 1e30
+                case _:
+                    raise ArithmeticError("a bad row")
+            return replace(update, params=params)
+
+    return Bad
+
+
+def on_the_cluster(trial: Experiment, directory: Path, worker: type[Worker]) -> Path:
+    directory.mkdir()
+    spec = build(trial)
+    executor = RayExecutor.of(spec, groups=(WorkerGroup(2, {"CPU": 1}),), worker=worker)
+    try:
+        RunSession(spec, directory, executor, threading.Event()).execute()
+    finally:
+        executor.close()
+    return directory
