@@ -18,7 +18,7 @@ from actors.server.shard import CutOnShards, Route, ShardActor
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import ShardDied
 from fedraa.messages import State, Task, Update, Vector
-from fedraa.server.async_rules import AsyncRule, Taken
+from fedraa.server.async_rules import AsyncModel, AsyncRule, Taken
 from fedraa.server.storage.shards import Split, assemble_pieces
 from fedraa.server.storage.store import shared_again
 from fedraa.submodels.assignment import Submodel
@@ -57,6 +57,7 @@ class ShardedStore:
     def of(cls, spec: RunSpec) -> "ShardedStore":
         rule, experiment = cast(AsyncRule, spec.method.update), spec.experiment
         assert rule.blends
+        rule = rule.bind(AsyncModel(spec.params, experiment.clients, len(spec.submodels)))
         norms = experiment.max_update_norm is not None
         return cls(spec.params, spec.submodels, rule, experiment.server_shards, norms=norms)
 

@@ -6,7 +6,7 @@ from fedraa.components import calling, saved
 from fedraa.messages import State, Task, Update, Vector
 from fedraa.rng import generator
 from fedraa.server.storage.store import Store
-from fedraa.server.task_table import TaskTable
+from fedraa.server.task_table import InFlightTask, TaskTable, flight_state, restored_flights
 from fedraa.submodels.assignment import Assignment, Submodel
 from schedulers import Planner, Scheduler, Standing
 from schedulers.protocol import Ints
@@ -20,7 +20,8 @@ class AsyncServer:
     own clock; the paper's literal t - tau mixes two. Parameters in no width group are part of every fragment
     and mixed with the same alpha_t; they have a version of their own. FedAsync is one fragment.
 
-    Here it is decided; the parameters themselves are in the `store`.
+    Here it is decided; the parameters themselves are in the `store`. Where its rule says so a client is given what it
+    was sent before once more, and nothing is sent to it.
 
     `bound` is the delay bound; without one it is planned from the costs. With `learn`, costs follow real
     durations and a planned bound follows them.
@@ -44,6 +45,7 @@ class AsyncServer:
         self._assignments = [Assignment(j, submodel) for j, submodel in enumerate(fragments)]
         self._standing = Standing.start(len(fragments))
         self._store, self._seed, self._learn, self._bound = store, seed, learn, bound
+        self._held: dict[int, InFlightTask] = {}  # of clients that wait, what they are to train again
         self._plan()
 
     @property
@@ -60,8 +62,10 @@ class AsyncServer:
 
     def assign(self, client: int, now: float) -> Task:
         turn = int(self.task_table.turns[client])
-        rng = generator(self._seed, "schedule", client, turn)
         feasible = self.planner.feasible(client)
+        if client in self._held:
+            return self._again(self._held.pop(client), now, feasible.tolist())
+        rng = generator(self._seed, "schedule", client, turn)
         with calling("scheduler", self.planner.scheduler):
             j = self.planner.choose(client, turn, now, feasible, self._standing, rng)
         self._standing.sent[j] += 1
@@ -76,12 +80,30 @@ class AsyncServer:
             counts=self.versions.tolist(),
         )
 
+    def _again(self, flight: InFlightTask, now: float, feasible: list[int]) -> Task:
+        """The task once more, of the version that it was of."""
+        task = flight.task
+        self._standing.sent[task.fragment] += 1
+        return self.task_table.dispatch(
+            task.client,
+            now,
+            flight.assignment,
+            task.buffer,
+            version=task.version,
+            step=task.step,
+            feasible=feasible,
+            counts=self.versions.tolist(),
+            held=True,
+        )
+
     def commit(self, update: Update, now: float) -> Iterable[int]:
         flight = self.task_table.in_flight[update.task]
         task, j = flight.task, flight.task.fragment
         staleness = int(self.versions[j]) - task.version
         global_staleness = self.step - task.step
-        mix, advanced = self._store.take(task, update, staleness)
+        mix, advanced, held = self._store.take(task, update, staleness)
+        if held:
+            self._held[task.client] = flight
         self._standing.staleness[j], self._standing.losses[j] = staleness, update.loss
         if advanced:
             self.versions[j] += 1
@@ -114,6 +136,7 @@ class AsyncServer:
                 self._store.sent([flight.task for flight in self.task_table.in_flight.values()])
             ),
             "costs": self.task_table.costs.state(),
+            "held": [flight_state(flight) for flight in self._held.values()],
         }
 
     def restore(self, state: State) -> None:
@@ -123,6 +146,8 @@ class AsyncServer:
         self._standing.staleness[:], self._standing.losses[:] = state["staleness"], state["losses"]
         self._store.restore(state["params"], state["rule"])
         self.task_table.restore(state["ledger"], self._store.sent_again)
+        held = restored_flights(state.get("held", []), self._store.sent_again)  # which older checkpoints do not have
+        self._held = {flight.task.client: flight for flight in held}
         self.task_table.costs.restore(state["costs"])
         self.planner.scheduler.restore(state["scheduler"])
         self._plan()

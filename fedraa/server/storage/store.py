@@ -94,12 +94,16 @@ class LocalStore:
         )
         with calling("async_rule", self._rule):
             taken = self._rule.take(arrival, self._model)
-        if not isinstance(taken, Taken) or not is_finite(taken.weight) or taken.advanced not in (True, False):
+        if (
+            not isinstance(taken, Taken)
+            or not is_finite(taken.weight)
+            or any(flag not in (True, False) for flag in taken[1:])
+        ):
             raise ValueError(
-                f"async_rule: {type(self._rule).__name__} gave {taken!r}; takes Taken(weight, advanced), a finite "
-                "number and a bool"
+                f"async_rule: {type(self._rule).__name__} gave {taken!r}; takes Taken(weight, advanced, held), a "
+                "finite number and a bool each"
             )
-        return Taken(float(taken.weight), bool(taken.advanced))
+        return Taken(float(taken.weight), bool(taken.advanced), bool(taken.held))
 
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
         return {task.id: task.params for task in tasks}
