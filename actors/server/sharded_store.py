@@ -20,7 +20,7 @@ from actors.server.shard import CutOnShards, Route, ShardActor
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import ShardDied
 from fedraa.messages import State, Task, Update, Vector
-from fedraa.server.async_rules import AsyncRule, Taken
+from fedraa.server.async_rules import AsyncModel, AsyncRule, Taken
 from fedraa.server.storage.shards import Split, assemble_pieces
 from fedraa.server.storage.store import shared_again
 from fedraa.submodels.assignment import Submodel
@@ -68,6 +68,7 @@ class ShardedStore:
     def of(cls, spec: RunSpec, heartbeat: Heartbeat | None = None) -> "ShardedStore":
         rule, experiment = cast(AsyncRule, spec.method.update), spec.experiment
         assert rule.blends
+        rule = rule.bind(AsyncModel(spec.params, experiment.clients, len(spec.submodels)))
         norms = experiment.max_update_norm is not None
         return cls(
             spec.params, spec.submodels, rule, experiment.server_shards, norms=norms, heartbeat=heartbeat or Heartbeat()
@@ -102,6 +103,9 @@ class ShardedStore:
     def drop(self, task: Task) -> None:
         for piece in self._split.pieces[task.fragment]:
             self._unsettled.append(self._shards[piece.shard].forget.remote(task.id))
+
+    def leave(self, client: int) -> None:
+        """Rules that shards can do wait for nobody."""
 
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
         buffers = {task.id: _cut_of(task) for task in tasks}

@@ -1,7 +1,7 @@
 """What a run will take, before it is run: costs, delay bound, feasible sets, memory, time to expect."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +11,15 @@ from rich.table import Table
 
 from fedraa.cli.display import say, show
 from fedraa.cli.plan_data import show_data
-from fedraa.components import is_foreign, text_of
+from fedraa.components import describe, is_foreign, text_of
 from fedraa.config.experiment import Experiment
+from fedraa.devices.costs import BYTES
 from fedraa.devices.fleet import Fleet, Floats
 from fedraa.engine.build import build
 from fedraa.engine.forecast import dry_run, first_round
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task
+from fedraa.server.async_rules import AsyncRule
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.indices import owners
 from fedraa.units import quantity
@@ -154,9 +156,10 @@ def round_costs(spec: RunSpec, tasks: Sequence[Task]) -> Floats:
 
 
 def server_bytes(spec: RunSpec) -> int:
-    """The model, and for every client a buffer sent and a buffer returned, each of the largest part."""
+    """The model, what its update keeps, and for every client a buffer sent and returned, each of the largest part."""
     largest = max(spec.measure(part.widths).bytes for part in spec.submodels)
-    return spec.params.nbytes + 2 * min(spec.appearing, spec.at_a_time) * largest
+    clients = min(spec.appearing, spec.at_a_time)
+    return spec.params.nbytes + spec.method.update.memory(spec.params.size, spec.appearing) + 2 * clients * largest
 
 
 def async_outlook(spec: RunSpec, planner: Planner) -> str:
@@ -169,6 +172,8 @@ def async_outlook(spec: RunSpec, planner: Planner) -> str:
         steps=min(limits.steps or DRY_STEPS, DRY_STEPS),
         time=limits.time,
         tasks_per_step=update.per_step,
+        rule=update if isinstance(update, AsyncRule) and not is_foreign(describe(update)) else None,
+        again=held_cost(spec),
     )
     steps, time = float(dry.steps), dry.time
     if dry.steps == DRY_STEPS:
@@ -181,6 +186,13 @@ def async_outlook(spec: RunSpec, planner: Planner) -> str:
         f"{steps:.0f} updates in time {time:.4g}{by_fragment}, staleness {dry.staleness_mean:.2f}, "
         f"at most {dry.staleness_max}{_unless(spec)}"
     )
+
+
+def held_cost(spec: RunSpec) -> Callable[[int, int], float]:
+    """What a task costs a client on a fragment that it has already: nothing is sent to it."""
+    costs, shapes = spec.costs(), [part.widths for part in spec.submodels]
+    up = [costs.compressor.bytes(costs.sent(widths) // BYTES) for widths in shapes]
+    return lambda client, j: costs.cost(shapes[j], client, 0, up[j])
 
 
 def rounds_outlook(spec: RunSpec, tasks: Sequence[Task]) -> str:

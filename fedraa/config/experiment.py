@@ -29,11 +29,11 @@ ADDRESS = re.compile(r"auto|(ray://)?([\w.-]+|\[[\w.:]+\]):\d{1,5}")
 # The names of the components that are built in, by the field that takes one; a test compares them with the seams.
 NAMES: dict[str, tuple[str, ...]] = {
     "scheduler": ("gre-raa", "random", "minimum-priority", "offline"),
-    "staleness": ("constant", "polynomial", "hinge"),
+    "staleness": ("constant", "polynomial", "hinge", "delay-adaptive"),
     "partition": ("iid", "dirichlet", "labels", "shards", "powerlaw", "lognormal", "noise", "rotation", "natural"),
-    "async_rule": ("staleness-mix", "buffer"),
+    "async_rule": ("staleness-mix", "buffer", "ca2fl", "ace", "ringmaster", "ringleader", "fadas", "asyncfeded"),
     "aggregator": ("covered", "filled", "memorised"),
-    "server_optimizer": ("sgd", "momentum", "adam", "yogi", "adagrad"),
+    "server_optimizer": ("sgd", "momentum", "adam", "yogi", "adagrad", "amsgrad"),
 }
 if TYPE_CHECKING:
     Component = Any
@@ -102,20 +102,22 @@ class Experiment(BaseModel):
     mixing: Annotated[float, Field(gt=0, le=1)] | None = None
     """Weight of an update in the asynchronous mix."""
     staleness: Component | None = None
-    """How that weight falls with staleness: constant, polynomial, hinge, or an own StalenessWeight."""
+    """How that weight falls with staleness: constant, polynomial, hinge, delay-adaptive, or an own StalenessWeight."""
     server_lr: Positive | None = None
-    """Step length of the server along the mean delta of a round."""
+    """Step length of the server along the mean delta of a round, or along what a buffer or an arrival comes to."""
 
     concurrency: Count | None = None
     """Clients of an asynchronous method that train at a time, drawn anew as each is done (default: all)."""
     buffer_size: Count | None = None
     """Arrivals per server update of a buffered method."""
     async_rule: Component | None = None
-    """What becomes of an arrival in an asynchronous method: staleness-mix, buffer, or an own AsyncRule."""
+    """What becomes of an arrival in an asynchronous method: staleness-mix, buffer, ca2fl, ..., or an own AsyncRule."""
+    delay_limit: Count | None = None
+    """Staleness from which on an arrival is ignored (ringmaster), or over which a step is cut (fadas)."""
     aggregator: Component | None = None
     """How a round's deltas become one: covered, filled, memorised, or an own Aggregator."""
     server_optimizer: Component | None = None
-    """The step along them: sgd, momentum, adam, yogi, adagrad, or an own ServerOptimizer."""
+    """The step along them: sgd, momentum, adam, yogi, adagrad, amsgrad, or an own ServerOptimizer."""
     participation: Component | None = None
     """Who takes part in a round: all, sample:K, bernoulli:P, or an own Participation."""
     submodel: Component | None = None

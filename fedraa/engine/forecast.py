@@ -1,6 +1,7 @@
 """What a run will take, by its costs alone: nothing is trained."""
 
 import heapq
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,7 @@ from fedraa.devices.availability import Timing
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task
 from fedraa.rng import generator
+from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken
 from schedulers import Planner, Standing
 
 
@@ -34,12 +36,16 @@ def dry_run(
     steps: int,
     time: float | None = None,
     tasks_per_step: int = 1,
+    rule: AsyncRule | None = None,
+    again: Callable[[int, int], float] | None = None,
 ) -> Forecast:
     """The asynchronous run of a planned scheduler, with the very draws that the real one makes on the virtual clock.
 
     Losses are not known: they stay infinite.
 
-    It ends after `steps` server updates, one every `tasks_per_step` arrivals, or with the last arrival at `time`.
+    It ends after `steps` server updates, one every `tasks_per_step` arrivals, or with the last arrival at `time`. A
+    `rule` tells itself which arrivals are one, at work on a model without parameters; `again` gives what a
+    task costs a client on a fragment that it has already.
     """
     costs = planner.costs
     clients, fragments = costs.shape
@@ -49,28 +55,42 @@ def dry_run(
     due: list[tuple[float, int, int, int, int]] = []
     staleness: list[int] = []
     now = 0.0
+    nothing = np.zeros(0, np.float32)
+    model = AsyncModel(nothing, clients, fragments)
+    rule = None if rule is None else rule.bind(model)
 
-    def dispatch(client: int) -> None:
+    def dispatch(client: int, held: tuple[int, int] | None = None) -> None:
         turn = int(turns[client])
-        rng = generator(seed, "schedule", client, turn)
-        j = planner.choose(client, turn, now, planner.feasible(client), standing, rng)
+        if held is None:
+            rng = generator(seed, "schedule", client, turn)
+            j = planner.choose(client, turn, now, planner.feasible(client), standing, rng)
+            version, cost = int(versions[j]), float(costs[client, j])
+        else:
+            assert again is not None
+            j, version = held
+            cost = again(client, j)
         standing.sent[j] += 1
-        end = timing.due(client, turn, now, float(costs[client, j]))
-        heapq.heappush(due, (end, int(turns.sum()), client, j, int(versions[j])))
+        end = timing.due(client, turn, now, cost)
+        heapq.heappush(due, (end, int(turns.sum()), client, j, version))
         turns[client] += 1
+
+    def taken(client: int, j: int) -> Taken:
+        if rule is None:
+            return Taken(0.0, len(staleness) % tasks_per_step == 0)
+        return rule.take(Arrival(client, j, slice(None), nothing, nothing, staleness[-1], 1, np.inf), model)
 
     for client in range(clients):
         dispatch(client)
-    while len(staleness) < steps * tasks_per_step and (time is None or due[0][0] <= time):
+    while int(versions.sum()) < steps and (time is None or due[0][0] <= time):
         now, _, client, j, version = heapq.heappop(due)
         staleness.append(int(versions[j]) - version)
         standing.staleness[j] = staleness[-1]
         tasks[j] += 1
-        if len(staleness) % tasks_per_step == 0:
-            versions[j] += 1
-        dispatch(client)
+        _, advanced, held = taken(client, j)
+        versions[j] += advanced
+        dispatch(client, (j, version) if held else None)
     done = staleness or [0]
-    return Forecast(now, len(staleness) // tasks_per_step, tuple(tasks.tolist()), float(np.mean(done)), max(done))
+    return Forecast(now, int(versions.sum()), tuple(tasks.tolist()), float(np.mean(done)), max(done))
 
 
 def first_round(spec: RunSpec) -> list[Task]:

@@ -18,6 +18,8 @@ def preflight(spec: RunSpec) -> None:
         _check_feasible(spec)
     if spec.experiment.stack > 1:
         _check_stack(spec)
+    if spec.method.update.waits:
+        _check_all_return(spec)
     resources.check(spec)
     if (staleness := getattr(spec.method.update, "staleness", None)) is not None:
         factor_at(0, STALENESS.make(staleness))
@@ -44,6 +46,21 @@ def _check_feasible(spec: RunSpec) -> None:
         raise ValueError(
             f"delay_bound: {bound:g} leaves {where} nothing to train, which costs {costs[worst]:.4g}; "
             f"give at least {costs[worst]:.4g}, or leave it out for K* = {delay_bound(table):.4g}"
+        )
+
+
+def _check_all_return(spec: RunSpec) -> None:
+    """Refuses devices that go for good, or that are not asked again, where nothing goes on without them."""
+    if spec.at_a_time < spec.experiment.clients:
+        raise ValueError(
+            f"concurrency: {spec.experiment.method} waits for every client, so all {spec.experiment.clients} train at a "
+            "time; leave it out"
+        )
+    there = spec.timing.availability
+    if there is not None and there.period is None:
+        raise ValueError(
+            f"availability: {spec.experiment.availability} has no period, and {spec.experiment.method} waits for every "
+            "client; give --availability-period"
         )
 
 

@@ -81,6 +81,8 @@ class RunSpec:
     def appearing(self) -> int:
         """How many clients will have appeared by the end, at most, as far as the limits tell."""
         schedule, clients, steps = self.method.schedule, self.experiment.clients, self.limits.steps
+        at_a_time: int | None
+        each: int | None
         if schedule.asynchronous:
             at_a_time, each = getattr(schedule, "concurrency", None), self.method.update.per_step
         else:

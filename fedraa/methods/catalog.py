@@ -21,7 +21,8 @@ from fedraa.server.auxiliary.state import (
     FrozenMomentum,
     GlobalMomentum,
 )
-from fedraa.server.optimizers import Adaptive, Momentum, Sgd
+from fedraa.server.optimizers import Adaptive, AmsGrad, Momentum, Sgd
+from fedraa.server.rivals import ACE, CA2FL, AsyncFedED, Fadas, Ringleader, Ringmaster
 from fedraa.server.schedule import Asynchronous, Rounds, ScheduledRounds
 from fedraa.server.updates import Mean, SyncMix
 from fedraa.submodels.policies import SUBMODEL
@@ -63,7 +64,50 @@ _METHODS: dict[str, Method] = {
     "fedasync": Method(
         "Xie, Koyejo, Gupta 2019", local=Solver(proximal=0.005), update=StalenessMix(), schedule=Asynchronous()
     ),
-    "fedbuff": Method("Nguyen et al. 2022", update=Buffer(), schedule=Asynchronous()),
+    "fedbuff": Method("Nguyen et al. 2022", local=_PLAIN, update=Buffer(), schedule=Asynchronous()),
+    "ca2fl": Method("Wang et al. 2024, Algorithm 2", local=_PLAIN, update=CA2FL(), schedule=Asynchronous()),
+    "ace": Method(
+        "Chang et al. 2025",
+        local=_PLAIN,
+        update=ACE(),
+        schedule=Asynchronous(),
+        note="no step before every client has reported; any number of local steps, the paper has one",
+    ),
+    "ringmaster": Method(
+        "Maranjyan, Tyurin, Richtarik 2025, Algorithm 4",
+        local=_PLAIN,
+        update=Ringmaster(),
+        schedule=Asynchronous(),
+        note="for equal data: it ignores the slow, so unequal data make it biased; tasks are not stopped",
+    ),
+    "delay-adaptive": Method(
+        "Koloskova, Stich, Jaggi 2022",
+        local=_PLAIN,
+        update=Buffer(size=1, staleness="delay-adaptive"),
+        schedule=Asynchronous(),
+        note="steps of N / max(N, staleness)",
+    ),
+    "fadas": Method(
+        "Wang et al. 2024 (FADAS)",
+        local=Solver(momentum=0.0, weight_decay=1e-4),
+        update=Fadas(),
+        schedule=Asynchronous(),
+        note="AMSGrad without bias correction",
+    ),
+    "asyncfeded": Method(
+        "Wang et al. 2022",
+        local=_PLAIN,
+        update=AsyncFedED(),
+        schedule=Asynchronous(),
+        note="its step alone: epochs stay as they are",
+    ),
+    "ringleader": Method(
+        "Maranjyan, Richtarik 2026",
+        local=_PLAIN,
+        update=Ringleader(),
+        schedule=Asynchronous(),
+        note="any number of local steps, the paper has one",
+    ),
     "fedavg": Method("McMahan et al. 2017", update=Mean("samples")),
     "fedprox": Method("Li et al. 2020", local=Solver(proximal=0.1), update=Mean("samples")),
     "scaffold": Method(
@@ -124,7 +168,8 @@ KINDS: dict[str, Callable[..., Any]] = {
         Method,
         Solver,
         Capacities,
-        *(Mean, SyncMix, StalenessMix, Buffer, Covered, Filled, Memorised, Sgd, Momentum, Adaptive),
+        *(Mean, SyncMix, StalenessMix, Buffer, Covered, Filled, Memorised, Sgd, Momentum, Adaptive, AmsGrad),
+        *(ACE, CA2FL, AsyncFedED, Fadas, Ringleader, Ringmaster),
         *(Asynchronous, Rounds, ScheduledRounds),
     )
 }

@@ -6,7 +6,8 @@ from typing import Any
 
 from fedraa.client.solver import Solver
 from fedraa.components import Seam
-from fedraa.server.async_rules import ASYNC_RULE, AsyncRule
+from fedraa.server.async_rules import AsyncRule
+from fedraa.server.named_rules import ASYNC_RULE
 from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.schedule import Rounds, Schedule
 from fedraa.server.updates import Mean, RoundUpdate
@@ -40,6 +41,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "mixing": ("update.mixing",),
     "staleness": ("update.staleness",),
     "buffer_size": ("update.size",),
+    "delay_limit": ("update.delay_limit",),
     "server_lr": ("update.optimizer.server_lr", "update.server_lr"),
     "scheduler": ("schedule.scheduler",),
     "delay_bound": ("schedule.delay_bound",),

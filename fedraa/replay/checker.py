@@ -3,15 +3,20 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import numpy as np
+
 from fedraa.components import is_foreign
 from fedraa.replay.coverage import Coverage
 from fedraa.replay.line import Line
 from fedraa.replay.rules import Rules
 from fedraa.replay.tasks import LoggedTask, Tasks
 from fedraa.rng import generator
-from fedraa.server.async_rules import ASYNC_RULE
-from fedraa.server.staleness import STALENESS
+from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken
+from fedraa.server.named_rules import ASYNC_RULE
+from fedraa.server.staleness import STALENESS, among
 from schedulers import Planner, Standing
+
+EMPTY = np.zeros(0, np.float32)
 
 
 class Checker(Protocol):
@@ -32,9 +37,10 @@ class Checker(Protocol):
 
 
 class AsyncChecker:
-    """A commit is one update of its fragment, or goes to a buffer that is one when full; its client waits again.
+    """A commit is one update of its fragment if the rule says so, which works on a model without parameters here.
 
-    Of an own rule the log alone tells its weights, and whether the model is a new version.
+    Weights that staleness alone decides are worked out anew. Of an own rule the log alone tells its weights, whether
+    the model is a new version, and whether a client went on with what it had.
     """
 
     def __init__(self, rules: Rules, tasks: Tasks) -> None:
@@ -42,26 +48,40 @@ class AsyncChecker:
         self.step = 0
         self.due: str | None = None
         self._rules, self._tasks = rules, tasks
-        self._rule = None if is_foreign(update) else ASYNC_RULE.make(_ours(update))
-        self._mix = None if self._rule is None or rules.foreign("update", "staleness") else _weight(update)
-        self._buffered = 0
-        self._standing = Standing.start(len(rules.resolved.fragments))
+        fragments = len(rules.resolved.fragments)
+        self._model = AsyncModel(EMPTY, rules.clients, fragments)
+        self._rule = None if is_foreign(update) else ASYNC_RULE.make(_ours(update)).bind(self._model)
+        self._weight = _weight(rules, self._rule)
+        self._last: dict[int, LoggedTask] = {}
+        """What each client has answered last, if it may go on from there."""
+        self._standing = Standing.start(fragments)
         self._planner = rules.planner()
 
     def dispatch(self, line: Line) -> None:
         client = self._tasks.next_client(line)
-        j = scheduled(line, self._rules, client, self._tasks.turns[client], self._planner, self._standing)
+        held = self._last.pop(client, None)
+        if self._rule is None and line["bytes_down"] != 0:
+            held = None
+        if held is None:
+            j = scheduled(line, self._rules, client, self._tasks.turns[client], self._planner, self._standing)
+            version, step = int(self._standing.counts[j]), self.step
+        else:
+            audited(line, self._planner.feasible(client).tolist(), self._standing)
+            j, version, step = held.fragment, held.version, held.step
         self._standing.sent[j] += 1
-        bill = self._rules.bill(self._rules.resolved.fragments[j], client) if self._rules.known else None
-        version = int(self._standing.counts[j])
-        self._tasks.depart(line, fragment=j, version=version, step=self.step, bill=bill)
+        widths = self._rules.resolved.fragments[j]
+        bill = self._rules.bill(widths, client, held=held is not None) if self._rules.known else None
+        self._tasks.depart(line, fragment=j, version=version, step=step, bill=bill, held=held is not None)
 
     def commit(self, line: Line) -> None:
         flight = self._tasks.arrive(line)
         j, counts = flight.fragment, self._standing.counts
         staleness = int(counts[j]) - flight.version
         global_staleness = self.step - flight.step
-        if self._advances(line, int(counts[j])):
+        taken = self._taken(line, flight, staleness)
+        if taken.held:
+            self._last[flight.client] = flight
+        if taken.advanced:
             counts[j] += 1
             self.step += 1
         self._standing.staleness[j] = staleness
@@ -69,12 +89,9 @@ class AsyncChecker:
         line.expect("version", int(counts[j]))
         line.expect("staleness", staleness)
         line.expect("global_staleness", global_staleness)
-        if self._mix is not None:
-            line.expect("mix", self._mix(staleness))
-        else:
-            line.number_of("mix")
-        busy = {other.client for other in self._tasks.flights.values()} if self._rules.concurrency.limited else ()
-        self._tasks.waiting.append(self._rules.concurrency.next(flight.client, flight.task, busy))
+        mix = line.number_of("mix")
+        line.expect("mix", self._weight(taken, staleness, mix))
+        self._next(flight)
         if self._rules.wall:
             widths = self._rules.resolved.fragments[j]
             if self._rules.costs.observe(widths, flight.client, self._tasks.now - flight.left):
@@ -84,15 +101,28 @@ class AsyncChecker:
         flight, again = self._tasks.drop(line)
         if again:
             self._tasks.waiting.append(flight.client)
+            return
+        if self._rule is not None:
+            self._rule.leave(flight.client)
+        self._next(flight)
+
+    def _next(self, flight: LoggedTask) -> None:
+        """Somebody is given work now that this task is over."""
+        concurrency, left_out = self._rules.concurrency, self._tasks.bad_clients.left_out
+        busy = {other.client for other in self._tasks.flights.values()} if concurrency.limited else ()
+        self._tasks.waiting.extend(concurrency.next(flight.client, flight.task, busy, left_out))
 
     def round(self, line: Line) -> None:
         raise line.wrong("a round is closed; the rules give none, for the server is asynchronous")
 
-    def _advances(self, line: Line, version: int) -> bool:
+    def _taken(self, line: Line, flight: LoggedTask, staleness: int) -> Taken:
         if self._rule is None:
-            return line.between("version", version, version + 1) > version
-        self._buffered = (self._buffered + 1) % self._rule.per_step
-        return self._buffered == 0
+            version = int(self._standing.counts[flight.fragment])
+            return Taken(0.0, line.between("version", version, version + 1) > version, held=True)  # if it then says so
+        samples, loss = self._rules.resolved.samples[flight.client], line.number_of("train_loss")
+        whole = slice(None)
+        arrival = Arrival(flight.client, flight.fragment, whole, EMPTY, EMPTY, staleness, samples, loss)
+        return self._rule.take(arrival, self._model)
 
 
 class RoundChecker:
@@ -173,24 +203,40 @@ def scheduled(line: Line, rules: Rules, client: int, turn: int, planner: Planner
     That of an own scheduler is in the log.
     """
     feasible = planner.feasible(client)
-    line.expect("counts", standing.counts.tolist())
-    line.expect("feasible", feasible.tolist())
+    audited(line, feasible.tolist(), standing)
     if rules.foreign("schedule", "scheduler"):
         return int(line.between("fragment", 0, len(standing.counts) - 1))
     rng = generator(rules.experiment.seed, "schedule", client, turn)
     return planner.choose(client, turn, line.t, feasible, standing, rng)
 
 
-def _weight(update: dict[str, Any]) -> Callable[[int], float]:
-    """The weight of an arrival by its staleness, worked out from the configuration."""
-    factor = STALENESS.make(update["staleness"])
-    if update["kind"] == "Buffer":
-        server_lr, size = update["server_lr"], update["size"]
-        return lambda staleness: float(factor(staleness) * server_lr / size)
-    mixing = update["mixing"]
-    return lambda staleness: float(mixing * factor(staleness))
+def audited(line: Line, feasible: list[int], standing: Standing) -> None:
+    """Checks what the log says that a decision was made from."""
+    line.expect("counts", standing.counts.tolist())
+    line.expect("feasible", feasible)
+
+
+def _weight(rules: Rules, rule: AsyncRule | None) -> Callable[[Taken, int, float], float]:
+    """The weight of an arrival: by its staleness, worked out from the configuration, or by what the rule says.
+
+    Where only the run itself could know it, the one in the log.
+    """
+    update = rules.method["update"]
+    if rule is None or rule.measures or rules.foreign("update", "staleness"):
+        return lambda taken, staleness, logged: logged
+    if update["kind"] not in ("Buffer", "StalenessMix"):
+        return lambda taken, staleness, logged: taken.weight
+    factor = among(STALENESS.make(update["staleness"]), rules.clients)
+    if update["kind"] == "StalenessMix":
+        mixing = update["mixing"]
+        return lambda taken, staleness, logged: float(mixing * factor(staleness))
+    if update.get("optimizer") is not None:  # how far the model moves is the optimizer's
+        return lambda taken, staleness, logged: float(factor(staleness))
+    server_lr, size = update["server_lr"], update["size"]
+    return lambda taken, staleness, logged: float(factor(staleness) * server_lr / size)
 
 
 def _ours(update: dict[str, Any]) -> dict[str, Any]:
-    """A rule of ours, with the usual weight in place of a foreign one: no code that is not ours is run here."""
-    return update | ({"staleness": "constant"} if is_foreign(update.get("staleness")) else {})
+    """A rule of ours, with usual parts in place of foreign ones: no code that is not ours is run here."""
+    usual = {"staleness": "constant", "optimizer": "sgd"}
+    return update | {name: given for name, given in usual.items() if is_foreign(update.get(name))}

@@ -167,12 +167,12 @@ class Rules:
             stem=None if stem is None else Stem(stem.cost, stem.activations),
         )
 
-    def bill(self, widths: Widths, client: int) -> Bill:
-        """Of one task on a dense submodel of these widths, as costs are known now."""
+    def bill(self, widths: Widths, client: int, *, held: bool = False) -> Bill:
+        """Of one task on a dense submodel of these widths, as costs are known now; what is `held` is not sent."""
         sent, crossing = self.costs.sent(widths), self.costs.crossing(client)
         kind = self.method["update"].get("auxiliary", {}).get("kind", "NoAuxiliary")
         down, up, _ = AUXILIARIES[kind].extra_buffers
-        down = sent + down * sent + crossing
+        down = 0 if held else sent + down * sent + crossing
         up = self.costs.compressor.bytes(sent // 4) + up * sent + crossing
         return Bill(self.costs.cost(widths, client, down, up), down, up, self.costs.flops(widths, client))
 

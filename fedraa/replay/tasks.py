@@ -47,8 +47,13 @@ class Tasks:
         line.expect("client", self.waiting[0])
         return self.waiting[0]
 
-    def depart(self, line: Line, *, fragment: int, version: int, step: int, bill: Bill | None) -> LoggedTask:
-        """Checks that a `dispatch` gives this work to the client that waits first, at this cost."""
+    def depart(
+        self, line: Line, *, fragment: int, version: int, step: int, bill: Bill | None, held: bool = False
+    ) -> LoggedTask:
+        """Checks that a `dispatch` gives this work to the client that waits first, at this cost.
+
+        Nothing is sent to a client that has `held` what it trains.
+        """
         client = self.waiting.popleft()
         line.expect("t", self.now)
         line.expect("task", self._dispatched)
@@ -59,7 +64,7 @@ class Tasks:
             line.expect("cost", bill.cost)
             line.expect("bytes_down", bill.down)
         cost = line.at_least("cost", 0)
-        line.at_least("bytes_down", 1)
+        line.at_least("bytes_down", 0 if held else 1)
         due = self._rules.timing.due(client, self.turns[client], self.now, cost)
         flight = LoggedTask(self._dispatched, client, fragment, version, step, self.now, due, bill)
         self.flights[flight.task] = flight

@@ -7,9 +7,10 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from fedraa.components import Seam, Stateful, calling
+from fedraa.components import Stateful, calling, saved
 from fedraa.messages import Index, Vector
-from fedraa.server.staleness import STALENESS
+from fedraa.server.optimizers import SERVER_OPTIMIZER, ServerOptimizer
+from fedraa.server.staleness import STALENESS, among
 
 HEAVIEST = 1e3  # weight of an update; the usual ones are in [0, 1]
 
@@ -47,10 +48,15 @@ class AsyncModel:
 
 
 class Taken(NamedTuple):
-    """What became of an arrival: the weight that the log shows, and whether the model is a new version now."""
+    """What became of an arrival: the weight that the log shows, and whether the model is a new version now.
+
+    A weight of 0 that advances nothing is an arrival that was ignored. With `held` the client trains again what it was
+    sent before, with other minibatches: nothing is sent to it.
+    """
 
     weight: float
     advanced: bool = True
+    held: bool = False
 
 
 class AsyncRule(Stateful, ABC):
@@ -63,11 +69,15 @@ class AsyncRule(Stateful, ABC):
                 return Taken(weight)
 
     `keeps` names its state, `per_step` how many arrivals make a new version, `blends` tells that all it does is to mix
-    the arrival in by `weight(staleness)`, so that shards of the server can do it. A run works on a copy of its own.
+    the arrival in by `weight(staleness)`, so that shards of the server can do it. `measures` tells that weights depend
+    on the numbers that arrive, which a log has not; `waits` that nothing goes on while one client is away. A run works
+    on a copy of its own.
     """
 
     keeps: ClassVar[str] = ""
     blends: ClassVar[bool] = False
+    measures: ClassVar[bool] = False
+    waits: ClassVar[bool] = False
     asynchronous: ClassVar[bool] = True
 
     @property
@@ -85,6 +95,9 @@ class AsyncRule(Stateful, ABC):
     @abstractmethod
     def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
         """Takes one update in: `model.params` may change on the coordinates `arrival.where`, or anywhere."""
+
+    def leave(self, client: int) -> None:
+        """A client is left out from now on, for its work came to nothing: a rule that `waits` does so without it."""
 
     def weight(self, staleness: int) -> float:
         """The weight of an arrival, if that is all there is to the rule."""
@@ -107,6 +120,9 @@ class StalenessMix(AsyncRule):
     def __post_init__(self) -> None:
         self._factor = STALENESS.make(self.staleness)
 
+    def start(self, model: AsyncModel) -> None:
+        self._factor = among(self._factor, model.clients)
+
     def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
         mix = self.weight(arrival.staleness)
         blend(model.params, arrival.where, arrival.new, mix)
@@ -123,45 +139,72 @@ class StalenessMix(AsyncRule):
 class Buffer(AsyncRule):
     """FedBuff (Nguyen et al. 2022): theta <- theta + server_lr / K * sum of s(staleness) * delta, every K arrivals.
 
-    The version and the step count flushes; what is in the buffer when the run ends is dropped.
+    With an `optimizer` that is the delta along which it steps (FedBuff's server momentum); the log then has s alone,
+    for how far the model moves is the optimizer's. The version and the step count flushes; what is in the buffer when
+    the run ends is dropped.
     """
 
     size: int = 10
     staleness: Any = "polynomial"
     server_lr: float = 1.0
+    optimizer: Any = None
 
     keeps: ClassVar[str] = "buffer [d]"
 
     def __post_init__(self) -> None:
+        check_least("size", self.size, 1)
         self._factor = STALENESS.make(self.staleness)
+        if self.optimizer is not None:
+            self.optimizer = SERVER_OPTIMIZER.make(self.optimizer)
 
     @property
     def per_step(self) -> int:
         return self.size
 
     def start(self, model: AsyncModel) -> None:
-        self._total = np.zeros(len(model.params), np.float32)
+        size = len(model.params)
+        self._factor = among(self._factor, model.clients)
+        self._total = np.zeros(size, np.float32)
         self._count = 0
+        self._stepping = None if self.optimizer is None else self.optimizer.bind(size)
+        self._moved = np.zeros(0 if self._stepping is None else size, bool)
 
     def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
         weight = factor_at(arrival.staleness, self._factor)
         self._total[arrival.where] += np.float32(weight) * arrival.delta
         self._count += 1
+        if self._stepping is not None:
+            self._moved[arrival.where] = True
         full = self._count == self.size
         if full:
-            np.add(model.params, np.float32(self.server_lr / self.size) * self._total, out=model.params)
+            self._step(model.params, np.float32(self.server_lr / self.size) * self._total)
             self._total.fill(0)
+            self._moved.fill(False)
             self._count = 0
-        return Taken(weight * self.server_lr / self.size, full)
+        return Taken(weight * self.server_lr / self.size if self._stepping is None else weight, full)
+
+    def _step(self, params: Vector, delta: Vector) -> None:
+        """Moves `params` [d] along the buffer's `delta` [d]."""
+        if self._stepping is None:
+            np.add(params, delta, out=params)
+            return
+        with calling("server_optimizer", self._stepping):
+            self._stepping.step(params, delta, self._moved)
 
     def memory(self, size: int, clients: int) -> int:
-        return 4 * size
+        if self.optimizer is None:
+            return 4 * size
+        return 5 * size + (self.optimizer.memory(size) if isinstance(self.optimizer, ServerOptimizer) else 0)
 
     def state(self) -> dict[str, Any]:
-        return {"total": self._total, "count": self._count}
+        kept = {"total": self._total, "count": self._count}
+        return kept if self._stepping is None else kept | {"moved": self._moved, "optimizer": saved(self._stepping)}
 
     def restore(self, state: dict[str, Any]) -> None:
         self._total[:], self._count = state["total"], state["count"]
+        if self._stepping is not None:
+            self._moved[:] = state["moved"]
+            self._stepping.restore(state["optimizer"])
 
 
 def blend(params: Vector, where: Index | slice, new: Vector, mix: float) -> None:
@@ -193,6 +236,7 @@ def is_finite(number: object) -> bool:
     return isinstance(number, int | float | np.integer | np.floating) and bool(np.isfinite(number))
 
 
-ASYNC_RULE: Seam[AsyncRule] = Seam(
-    "async_rule", ("bind", "take", "state", "restore"), {"staleness-mix": StalenessMix, "buffer": Buffer}
-)
+def check_least(name: str, value: float, least: float) -> None:
+    """ValueError for less than `least`."""
+    if not value >= least:
+        raise ValueError(f"{name}: got {value}; takes {least:g} or more")

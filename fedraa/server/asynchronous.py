@@ -7,7 +7,7 @@ from fedraa.messages import State, Task, Update, Vector
 from fedraa.rng import generator
 from fedraa.server.concurrency import Concurrency
 from fedraa.server.storage.store import Store
-from fedraa.server.task_table import TaskTable
+from fedraa.server.task_table import InFlightTask, TaskTable, flight_state, restored_flights
 from fedraa.submodels.assignment import Assignment, Submodel
 from schedulers import Planner, Scheduler, Standing
 from schedulers.protocol import Ints
@@ -21,7 +21,8 @@ class AsyncServer:
     own clock; the paper's literal t - tau mixes two. Parameters in no width group are part of every fragment
     and mixed with the same alpha_t; they have a version of their own. FedAsync is one fragment.
 
-    Here it is decided; the parameters themselves are in the `store`.
+    Here it is decided; the parameters themselves are in the `store`. Where its rule says so a client is given what it
+    was sent before once more, and nothing is sent to it.
 
     `bound` is the delay bound; without one it is planned from the costs. With `learn`, costs follow real durations and
     a planned bound follows them. At most `concurrency` clients train at a time (None: all).
@@ -48,6 +49,7 @@ class AsyncServer:
         self._store, self._seed, self._learn, self._bound = store, seed, learn, bound
         self._concurrency = Concurrency(len(task_table.turns), concurrency, seed)
         self._busy: set[int] = set()
+        self._held: dict[int, InFlightTask] = {}  # of clients that wait, what they are to train again
         self._plan()
 
     @property
@@ -64,8 +66,10 @@ class AsyncServer:
 
     def assign(self, client: int, now: float) -> Task:
         turn = int(self.task_table.turns[client])
-        rng = generator(self._seed, "schedule", client, turn)
         feasible = self.planner.feasible(client)
+        if client in self._held:
+            return self._again(self._held.pop(client), now, feasible.tolist())
+        rng = generator(self._seed, "schedule", client, turn)
         with calling("scheduler", self.planner.scheduler):
             j = self.planner.choose(client, turn, now, feasible, self._standing, rng)
         self._standing.sent[j] += 1
@@ -81,12 +85,31 @@ class AsyncServer:
             counts=self.versions.tolist(),
         )
 
+    def _again(self, flight: InFlightTask, now: float, feasible: list[int]) -> Task:
+        """The task once more, of the version that it was of."""
+        task = flight.task
+        self._standing.sent[task.fragment] += 1
+        self._busy.add(task.client)
+        return self.task_table.dispatch(
+            task.client,
+            now,
+            flight.assignment,
+            task.buffer,
+            version=task.version,
+            step=task.step,
+            feasible=feasible,
+            counts=self.versions.tolist(),
+            held=True,
+        )
+
     def commit(self, update: Update, now: float) -> Iterable[int]:
         flight = self.task_table.in_flight[update.task]
         task, j = flight.task, flight.task.fragment
         staleness = int(self.versions[j]) - task.version
         global_staleness = self.step - task.step
-        mix, advanced = self._store.take(task, update, staleness)
+        mix, advanced, held = self._store.take(task, update, staleness)
+        if held:
+            self._held[task.client] = flight
         self._standing.staleness[j], self._standing.losses[j] = staleness, update.loss
         if advanced:
             self.versions[j] += 1
@@ -102,13 +125,20 @@ class AsyncServer:
         )
         if self._learn and self.task_table.costs.observe(task.widths, task.client, now - flight.left):
             self._plan()
-        self._busy.discard(task.client)
-        return (self._concurrency.next(task.client, task.id, self._busy),)
+        return self._next(task)
 
     def drop(self, task: int, what: str, now: float) -> Iterable[int]:
         dropped = self.task_table.in_flight[task].task
         self._store.drop(dropped)
-        return (dropped.client,) if self.task_table.drop(task, what, now) else ()
+        if self.task_table.drop(task, what, now):
+            return (dropped.client,)
+        self._store.leave(dropped.client)
+        return self._next(dropped)
+
+    def _next(self, task: Task) -> Iterable[int]:
+        """Who is given work now that this task is over."""
+        self._busy.discard(task.client)
+        return self._concurrency.next(task.client, task.id, self._busy, self.task_table.bad_clients.left_out)
 
     def state(self) -> State:
         return {
@@ -125,6 +155,7 @@ class AsyncServer:
                 self._store.sent([flight.task for flight in self.task_table.in_flight.values()])
             ),
             "costs": self.task_table.costs.state(),
+            "held": [flight_state(flight) for flight in self._held.values()],
         }
 
     def restore(self, state: State) -> None:
@@ -135,6 +166,8 @@ class AsyncServer:
         self._store.restore(state["params"], state["rule"])
         self.task_table.restore(state["ledger"], self._store.sent_again)
         self._busy = {flight.task.client for flight in self.task_table.in_flight.values()}
+        held = restored_flights(state.get("held", []), self._store.sent_again)  # which older checkpoints do not have
+        self._held = {flight.task.client: flight for flight in held}
         self.task_table.costs.restore(state["costs"])
         self.planner.scheduler.restore(state["scheduler"])
         self._plan()

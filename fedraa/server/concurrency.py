@@ -1,6 +1,6 @@
 """Who trains at a time, where that is not everyone: the next client is drawn from those that do not."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from fedraa.rng import generator
@@ -25,11 +25,16 @@ class Concurrency:
         drawn: list[int] = generator(self.seed, "concurrency").choice(self.clients, self.most, replace=False).tolist()
         return drawn
 
-    def next(self, client: int, task: int, busy: Container[int]) -> int:
-        """Who trains after this client's `task`, any that is not `busy`: the client itself where all train."""
+    def next(self, client: int, task: int, busy: Collection[int], left_out: Collection[int] = ()) -> tuple[int, ...]:
+        """Who trains after this client's `task`, if anyone: any that is neither `busy` nor `left_out`.
+
+        Where all train, that is the client itself.
+        """
         if not self.limited:
-            return client
+            return () if client in left_out else (client,)
+        if left_out and len({*busy, *left_out}) == self.clients:
+            return ()
         rng = generator(self.seed, "concurrency", task)
-        while (drawn := int(rng.integers(self.clients))) in busy:
+        while (drawn := int(rng.integers(self.clients))) in busy or drawn in left_out:
             pass
-        return drawn
+        return (drawn,)

@@ -37,6 +37,10 @@ class ServerOptimizer(Stateful, ABC):
     def start(self, size: int) -> None:
         """Makes room for what is kept of each of the `size` parameters."""
 
+    def memory(self, size: int) -> int:
+        """Bytes that it keeps."""
+        return 0
+
     @abstractmethod
     def step(self, params: Vector, delta: Vector, moved: Mask) -> None:
         """Moves `params` [d] in place along `delta` [d] where `moved` [d]; elsewhere they stay bit for bit."""
@@ -66,6 +70,9 @@ class Momentum(ServerOptimizer):
 
     def start(self, size: int) -> None:
         self._m = np.zeros(size, np.float32)
+
+    def memory(self, size: int) -> int:
+        return 4 * size
 
     def step(self, params: Vector, delta: Vector, moved: Mask) -> None:
         np.copyto(self._m, np.float32(self.beta) * self._m + delta, where=moved)
@@ -101,6 +108,9 @@ class Adaptive(ServerOptimizer):
         self._m = np.zeros(size, np.float32)
         self._v = np.full(size, self.tau**2, np.float32)
 
+    def memory(self, size: int) -> int:
+        return 8 * size
+
     def step(self, params: Vector, delta: Vector, moved: Mask) -> None:
         square = np.square(delta)
         v: npt.NDArray[np.floating[Any]]
@@ -124,6 +134,48 @@ class Adaptive(ServerOptimizer):
         self._m[:], self._v[:] = state["m"], state["v"]
 
 
+@dataclass
+class AmsGrad(ServerOptimizer):
+    """AMSGrad, as FADAS (Wang et al. 2024) has it: theta += server_lr * m / (sqrt(v_max) + epsilon).
+
+    m <- b1 m + (1 - b1) delta, v <- b2 v + (1 - b2) delta^2, v_max <- max(v_max, v), all from 0. `corrected` divides
+    the moments by 1 - b^t, as Adam does and the authors' code, but not their formulas.
+    """
+
+    server_lr: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.99
+    epsilon: float = 1e-8
+    corrected: bool = False
+
+    keeps: ClassVar[str] = "m, v, max v [d]"
+
+    def start(self, size: int) -> None:
+        self._m, self._v, self._max = (np.zeros(size, np.float32) for _ in range(3))
+        self._steps = 0
+
+    def memory(self, size: int) -> int:
+        return 12 * size
+
+    def step(self, params: Vector, delta: Vector, moved: Mask) -> None:
+        m = np.float32(self.beta1) * self._m + np.float32(1 - self.beta1) * delta
+        v = np.float32(self.beta2) * self._v + np.float32(1 - self.beta2) * np.square(delta)
+        np.copyto(self._m, m, where=moved)
+        np.copyto(self._v, v, where=moved)
+        np.maximum(self._max, self._v, out=self._max)
+        self._steps += 1
+        first, second = (1 - beta**self._steps if self.corrected else 1.0 for beta in (self.beta1, self.beta2))
+        root = np.sqrt(self._max / np.float32(second)) + np.float32(self.epsilon)
+        move(params, self.server_lr, (self._m / np.float32(first) / root).astype(np.float32), moved)
+
+    def state(self) -> dict[str, Any]:
+        return {"m": self._m, "v": self._v, "max": self._max, "steps": self._steps}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._m[:], self._v[:], self._max[:] = state["m"], state["v"], state["max"]
+        self._steps = state["steps"]
+
+
 def move(params: Vector, server_lr: float, direction: Vector, moved: Mask) -> None:
     """theta += server_lr * direction, in place and only where `moved`."""
     np.add(params, np.float32(server_lr) * direction, out=params, where=moved)
@@ -138,5 +190,6 @@ SERVER_OPTIMIZER: Seam[ServerOptimizer] = Seam(
         "adam": Adaptive,
         "yogi": lambda **values: Adaptive("yogi", **values),
         "adagrad": lambda **values: Adaptive("adagrad", **values),
+        "amsgrad": AmsGrad,
     },
 )

@@ -16,6 +16,10 @@ class StalenessWeight(ABC):
     def __call__(self, staleness: int) -> float:
         """A factor on the mixing weight; staleness is 0 or more, in updates of the fragment."""
 
+    def among(self, clients: int) -> "StalenessWeight":
+        """The weight in a run of so many clients."""
+        return self
+
 
 @dataclass(frozen=True)
 class Constant(StalenessWeight):
@@ -46,6 +50,30 @@ class Hinge(StalenessWeight):
         return 1.0 if staleness <= self.start else 1 / (self.slope * (staleness - self.start) + 1)
 
 
+@dataclass(frozen=True)
+class DelayAdaptive(StalenessWeight):
+    """n / max(n, k): with n clients at work as many updates old is usual (delay-adaptive asynchronous SGD).
+
+    `clients` 0 is as many as the run has.
+    """
+
+    clients: int = 0
+
+    def __call__(self, staleness: int) -> float:
+        usual = max(1, self.clients)
+        return usual / max(usual, staleness)
+
+    def among(self, clients: int) -> StalenessWeight:
+        return self if self.clients else DelayAdaptive(clients)
+
+
+def among(weight: StalenessWeight, clients: int) -> StalenessWeight:
+    """The weight in a run of so many clients; any function is one, too."""
+    return weight.among(clients) if isinstance(weight, StalenessWeight) else weight
+
+
 STALENESS: Seam[StalenessWeight] = Seam(
-    "staleness", ("__call__",), {"constant": Constant, "polynomial": Polynomial, "hinge": Hinge}
+    "staleness",
+    ("__call__",),
+    {"constant": Constant, "polynomial": Polynomial, "hinge": Hinge, "delay-adaptive": DelayAdaptive},
 )

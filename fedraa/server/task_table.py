@@ -65,12 +65,15 @@ class TaskTable:
         counts: list[int],
         extras: Mapping[str, Vector | SharedBuffer] | None = None,
         extra_buffers: Sequence[ExtraBuffers] = (),
+        held: bool = False,
     ) -> Task:
         """The client's next task: `buffer`, that of the part as it stands, and the decision's audit trail.
 
-        `extra_buffers` is billed besides the submodel.
+        `extra_buffers` is billed besides the submodel; what the client has `held` is not sent to it.
         """
         down, up = self._bytes(assignment, client, extra_buffers)
+        if held:
+            down = 0
         task = Task(
             id=self._next,
             client=client,
@@ -152,11 +155,7 @@ class TaskTable:
             "next": self._next,
             "bad_clients": self.bad_clients.state(),
             "in_flight": [
-                {
-                    "task": task_state(flight.task, flight.task.params if sent is None else sent[flight.task.id]),
-                    "choice": flight.assignment.state(),
-                    "left": flight.left,
-                }
+                flight_state(flight, None if sent is None else sent[flight.task.id])
                 for flight in self.in_flight.values()
             ],
         }
@@ -166,15 +165,28 @@ class TaskTable:
         self.turns[:], self._next = state["turns"], state["next"]
         if "bad_clients" in state:  # which older checkpoints do not have
             self.bad_clients.restore(state["bad_clients"])
-        assignments = [Assignment.restored(flight["choice"]) for flight in state["in_flight"]]
-        tasks = [
-            restored_task(f["task"], assignment) for f, assignment in zip(state["in_flight"], assignments, strict=True)
-        ]
-        tasks = shared_again(tasks, lambda task: SharedBuffer(task.params)) if send is None else send(tasks)
-        flights = zip(tasks, assignments, state["in_flight"], strict=True)
-        self.in_flight = {
-            task.id: InFlightTask(task, assignment, flight["left"]) for task, assignment, flight in flights
-        }
+        flights = restored_flights(state["in_flight"], send)
+        self.in_flight = {flight.task.id: flight for flight in flights}
+
+
+def flight_state(flight: InFlightTask, params: Vector | None = None) -> State:
+    """`params` [k] are the values of its buffer; without them the task carries them itself."""
+    return {
+        "task": task_state(flight.task, flight.task.params if params is None else params),
+        "choice": flight.assignment.state(),
+        "left": flight.left,
+    }
+
+
+def restored_flights(
+    states: Sequence[State], send: Callable[[list[Task]], list[Task]] | None = None
+) -> list[InFlightTask]:
+    """As `TaskTable.restore` has it."""
+    assignments = [Assignment.restored(flight["choice"]) for flight in states]
+    tasks = [restored_task(f["task"], assignment) for f, assignment in zip(states, assignments, strict=True)]
+    tasks = shared_again(tasks, lambda task: SharedBuffer(task.params)) if send is None else send(tasks)
+    flights = zip(tasks, assignments, states, strict=True)
+    return [InFlightTask(task, assignment, flight["left"]) for task, assignment, flight in flights]
 
 
 def task_state(task: Task, params: Vector) -> State:

@@ -16,6 +16,7 @@ class RoundUpdate(ABC):
 
     asynchronous: ClassVar[bool] = False
     blends: ClassVar[bool] = False
+    waits: ClassVar[bool] = False
     weights: str = "uniform"
     owned_head: bool = False
     auxiliary: NoAuxiliary = NoAuxiliary()

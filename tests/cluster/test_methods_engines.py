@@ -20,7 +20,7 @@ MODELS: dict[str, dict[str, Any]] = {"mlp": {"hidden": (32,)}, "cnn": {}}
 CLIENTS, ROUNDS = 4, 2
 
 # One of each thing that crosses to a worker: full models, fragments, slices and masks, drawn by rounds or at
-# will; buffers that ride along down, up and whole; activations.
+# will; versions trained again; buffers that ride along down, up and whole; activations.
 ON_RAY = {
     "mlp": [
         "fed-raa",
@@ -30,6 +30,7 @@ ON_RAY = {
         "prunefl",
         "splitfed",
         "ram-fed",
+        "ringleader",
     ],
     "cnn": ["ist"],
 }
@@ -37,6 +38,8 @@ ON_RAY = {
 
 def go(method: str, model: str, out: Path, **engine: Any) -> History:
     budget = {"updates": CLIENTS * ROUNDS} if find(method).asynchronous else {"rounds": ROUNDS}
+    if find(method).path("buffer_size"):
+        budget["buffer_size"] = 2
     return run(
         Experiment(
             method=method,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedraa import Dataset, Experiment, History, run
+from fedraa import Dataset, Experiment, History, Method, run
 from fedraa.engine.build import build
 from fedraa.engine.executor import Evaluated, PendingEvaluation
 from fedraa.engine.session import RunSession
@@ -49,10 +49,10 @@ class Still:
         self._tasks.clear()
 
 
-def simulate(method: str, directory: Path, updates: int, **flags: Any) -> History:
+def simulate(method: str | Method, directory: Path, updates: int, clients: int = CLIENTS, **flags: Any) -> History:
     """A run in which nothing is trained: five clients of capability 1, five of 3, 100 samples each."""
     experiment = Experiment(
-        method=method, clients=CLIENTS, hidden=(100,), updates=updates, eval_every=updates, engine="local", **flags
+        method=method, clients=clients, hidden=(100,), updates=updates, eval_every=updates, engine="local", **flags
     )
     directory.mkdir(parents=True, exist_ok=True)
     x, y = np.random.default_rng(0).normal(size=(1000, 10)).astype(np.float32), np.arange(1000) % 2

@@ -27,7 +27,8 @@ SMALL = {"engine": "local", "hidden": (8,), "clients": 4, "local_steps": 2, "che
 def experiment(method: str, out: Path, **changes: object) -> Experiment:
     """A few dozen commits of a method: as many updates, or some rounds."""
     limit = {"updates": 25} if METHODS[method].asynchronous else {"rounds": 5}
-    return without_foreign_flags(Experiment(**{"method": method, **SMALL, **limit, "out": out, **changes}))
+    small = {**SMALL, "buffer_size": 3, **limit}
+    return without_foreign_flags(Experiment(**{"method": method, **small, "out": out, **changes}))
 
 
 def lines(directory: Path) -> list[dict[str, object]]:

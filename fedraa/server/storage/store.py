@@ -30,6 +30,9 @@ class Store(Protocol):
     def drop(self, task: Task) -> None:
         """The task has no answer."""
 
+    def leave(self, client: int) -> None:
+        """A client is left out from now on."""
+
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
         """The buffers of these tasks, by number; what tasks share is one array."""
 
@@ -98,17 +101,25 @@ class LocalStore:
         )
         with calling("async_rule", self._rule):
             taken = self._rule.take(arrival, self._model)
-        if not isinstance(taken, Taken) or not is_finite(taken.weight) or taken.advanced not in (True, False):
+        if (
+            not isinstance(taken, Taken)
+            or not is_finite(taken.weight)
+            or any(flag not in (True, False) for flag in taken[1:])
+        ):
             raise ValueError(
-                f"async_rule: {type(self._rule).__name__} gave {taken!r}; takes Taken(weight, advanced), a finite "
-                "number and a bool"
+                f"async_rule: {type(self._rule).__name__} gave {taken!r}; takes Taken(weight, advanced, held), a "
+                "finite number and a bool each"
             )
         if type(self._rule) is not StalenessMix:  # which stays between two models that are sound
             refuse_unsound("async_rule", self._rule, self.params, f" with the update of client {task.client}")
-        return Taken(float(taken.weight), bool(taken.advanced))
+        return Taken(float(taken.weight), bool(taken.advanced), bool(taken.held))
 
     def drop(self, task: Task) -> None:
         pass
+
+    def leave(self, client: int) -> None:
+        with calling("async_rule", self._rule):
+            self._rule.leave(client)
 
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
         return {task.id: task.params for task in tasks}

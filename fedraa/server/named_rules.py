@@ -1,0 +1,20 @@
+"""The asynchronous rules that have a name."""
+
+from fedraa.components import Seam
+from fedraa.server.async_rules import AsyncRule, Buffer, StalenessMix
+from fedraa.server.rivals import ACE, CA2FL, AsyncFedED, Fadas, Ringleader, Ringmaster
+
+ASYNC_RULE: Seam[AsyncRule] = Seam(
+    "async_rule",
+    ("bind", "take", "state", "restore"),
+    {
+        "staleness-mix": StalenessMix,
+        "buffer": Buffer,
+        "ca2fl": CA2FL,
+        "ace": ACE,
+        "ringmaster": Ringmaster,
+        "ringleader": Ringleader,
+        "fadas": Fadas,
+        "asyncfeded": AsyncFedED,
+    },
+)

@@ -1,0 +1,146 @@
+"""Rules that remember the latest delta of every client: CA2FL and ACE."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedraa.messages import Vector
+from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken, check_least
+
+
+class DeltaCache:
+    """The latest delta of every client, and their mean [d] over all clients; 0 of those that none is known of.
+
+    A client's row [d] is made when it first reports.
+    """
+
+    def __init__(self, size: int, clients: int) -> None:
+        self.rows: dict[int, Vector] = {}
+        self.mean = np.zeros(size)  # in double precision, for it is added to at every arrival
+        self._clients = clients
+
+    def copy_of(self, client: int) -> Vector:
+        """The client's row, to be changed and put back."""
+        return self.rows[client].copy() if client in self.rows else np.zeros(len(self.mean), np.float32)
+
+    def put(self, client: int, row: Vector) -> None:
+        """The client's row from now on; it is not to be changed any more."""
+        change = row.astype(np.float64)
+        if client in self.rows:
+            change -= self.rows[client]
+        self.mean += change / self._clients
+        self.rows[client] = row
+
+    def memory(self) -> int:
+        return len(self.mean) * (4 * self._clients + 8)
+
+    def state(self) -> dict[str, Any]:
+        return {"rows": {str(client): row for client, row in self.rows.items()}, "mean": self.mean}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.rows = {int(client): np.array(row) for client, row in state["rows"].items()}
+        self.mean[:] = state["mean"]
+
+
+@dataclass
+class CA2FL(AsyncRule):
+    """CA2FL (Wang et al. 2024, Algorithm 2): theta += server_lr * v every `size` arrivals, however stale they are.
+
+    v = mean over all N clients of h_i, + 1/size * sum over the arrivals of (delta - h_i); then h_i <- delta. All
+    arrivals of a buffer are compared with the h_i from before it, also two of one client. h_i starts at 0, so that at
+    first this is FedBuff. A row h_i is as long as deltas were when it was remembered: keep the clients' lr constant.
+    """
+
+    size: int = 10
+    server_lr: float = 1.0
+
+    keeps: ClassVar[str] = "h_i [N, d], buffer [d]"
+
+    def __post_init__(self) -> None:
+        check_least("size", self.size, 1)
+
+    @property
+    def per_step(self) -> int:
+        return self.size
+
+    def start(self, model: AsyncModel) -> None:
+        self._cache = DeltaCache(len(model.params), model.clients)
+        self._pending: dict[int, Vector] = {}  # rows that replace those of the cache when the buffer is full
+        self._sum = np.zeros(len(model.params), np.float32)
+        self._count = 0
+
+    def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
+        client, where, delta = arrival.client, arrival.where, arrival.delta
+        self._sum[where] += delta
+        if client in self._cache.rows:
+            self._sum[where] -= self._cache.rows[client][where]
+        if client not in self._pending:
+            self._pending[client] = self._cache.copy_of(client)
+        self._pending[client][where] = delta
+        self._count += 1
+        full = self._count == self.size
+        if full:
+            self._flush(model.params)
+        return Taken(self.server_lr / self.size, full)
+
+    def _flush(self, params: Vector) -> None:
+        direction = self._cache.mean + self._sum / self.size
+        np.add(params, (self.server_lr * direction).astype(np.float32), out=params)
+        for client, row in self._pending.items():
+            self._cache.put(client, row)
+        self._pending = {}
+        self._sum.fill(0)
+        self._count = 0
+
+    def memory(self, size: int, clients: int) -> int:
+        return size * (4 * clients + 4 * min(self.size, clients) + 12)
+
+    def state(self) -> dict[str, Any]:
+        pending = {str(client): row for client, row in self._pending.items()}
+        return {"cache": self._cache.state(), "pending": pending, "sum": self._sum, "count": self._count}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._cache.restore(state["cache"])
+        self._pending = {int(client): np.array(row) for client, row in state["pending"].items()}
+        self._sum[:], self._count = state["sum"], state["count"]
+
+
+@dataclass
+class ACE(AsyncRule):
+    """ACE (Chang et al. 2025), the older IA2SGD: theta += server_lr * the mean of all clients' latest deltas.
+
+    At every arrival, however stale, from that on which completes the clients: before, there is no step.
+    """
+
+    server_lr: float = 1.0
+
+    keeps: ClassVar[str] = "u_i [N, d]"
+    waits: ClassVar[bool] = True
+
+    def start(self, model: AsyncModel) -> None:
+        self._cache = DeltaCache(len(model.params), model.clients)
+        self._awaited = set(range(model.clients))
+
+    def leave(self, client: int) -> None:
+        self._awaited.discard(client)
+
+    def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
+        self._awaited.discard(arrival.client)
+        row = self._cache.copy_of(arrival.client)
+        row[arrival.where] = arrival.delta
+        self._cache.put(arrival.client, row)
+        complete = not self._awaited
+        if complete:
+            np.add(model.params, (self.server_lr * self._cache.mean).astype(np.float32), out=model.params)
+        return Taken(self.server_lr / model.clients, complete)
+
+    def memory(self, size: int, clients: int) -> int:
+        return size * (4 * clients + 8)
+
+    def state(self) -> dict[str, Any]:
+        return self._cache.state() | {"awaited": sorted(self._awaited)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._cache.restore(state)
+        self._awaited = set(state["awaited"])

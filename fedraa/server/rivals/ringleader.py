@@ -1,0 +1,109 @@
+"""Ringleader: every client counts alike, by a table of sums that is filled in one phase and stepped with in another."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedraa.messages import Index, Vector
+from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken
+
+
+class SumTable:
+    """Sums G_i [d] and counts b_i of the clients' deltas, and sum_i G_i / b_i [d] over those that have reported.
+
+    A client's row is made when it first reports.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.rows: dict[int, Vector] = {}
+        self.counts: dict[int, int] = {}
+        self.total = np.zeros(size)  # in double precision, for it is added to and taken from
+
+    def add(self, client: int, where: Index | slice, delta: Vector) -> int:
+        """One more delta of the client; how many it now has."""
+        row = self.rows.setdefault(client, np.zeros(len(self.total), np.float32))
+        before = self.counts.get(client, 0)
+        if before:
+            self.total -= row.astype(np.float64) / before
+        row[where] += delta
+        self.counts[client] = before + 1
+        self.total += row.astype(np.float64) / (before + 1)
+        return before + 1
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "rows": {str(client): row for client, row in self.rows.items()},
+            "counts": {str(client): count for client, count in self.counts.items()},
+            "total": self.total,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.rows = {int(client): np.array(row) for client, row in state["rows"].items()}
+        self.counts = {int(client): count for client, count in state["counts"].items()}
+        self.total[:] = state["total"]
+
+
+@dataclass
+class Ringleader(AsyncRule):
+    """Ringleader ASGD (Maranjyan, Richtarik 2026): theta += server_lr * v, v = 1/N sum_i G_i / b_i, N times a round.
+
+    In a round's first phase arrivals are only added up, until every client has reported; who did goes on from the
+    model that it holds. The arrival that completes the table makes the first step. Then each other client makes one
+    with its next arrival, and is sent the new model; who was served already is added up for the next round, from the
+    model that it holds. No client is ignored, none idles, and no staleness is over 2N - 2.
+
+    In the paper a delta is one gradient; here it is what a client's local steps come to.
+    """
+
+    server_lr: float = 1.0
+
+    keeps: ClassVar[str] = "two tables of sums [N, d]"
+    waits: ClassVar[bool] = True
+
+    def start(self, model: AsyncModel) -> None:
+        self._now, self._next = SumTable(len(model.params)), SumTable(len(model.params))
+        self._todo: list[int] = []  # clients that have a step to make in this round; none in its first phase
+        self._gone: set[int] = set()
+
+    def leave(self, client: int) -> None:
+        self._gone.add(client)
+        if client in self._todo:
+            self._served(client)
+
+    def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
+        client = arrival.client
+        filling = not self._todo
+        if not filling and client not in self._todo:
+            return Taken(self._add(self._next, arrival, model), False, held=True)
+        weight = self._add(self._now, arrival, model)
+        if filling:
+            if len(self._now.rows.keys() | self._gone) < model.clients:
+                return Taken(weight, False, held=True)
+            self._todo = [each for each in range(model.clients) if each not in self._gone]
+        direction = self.server_lr / model.clients * self._now.total
+        np.add(model.params, direction.astype(np.float32), out=model.params)
+        self._served(client)
+        return Taken(weight)
+
+    def _served(self, client: int) -> None:
+        """The client has no step to make any more; nobody has: the next round begins."""
+        self._todo.remove(client)
+        if not self._todo:
+            self._now, self._next = self._next, SumTable(len(self._next.total))
+
+    def _add(self, table: SumTable, arrival: Arrival, model: AsyncModel) -> float:
+        """Adds the delta to the client's; its weight in v."""
+        count = table.add(arrival.client, arrival.where, arrival.delta)
+        return self.server_lr / (model.clients * count)
+
+    def memory(self, size: int, clients: int) -> int:
+        return 2 * size * (4 * clients + 8)
+
+    def state(self) -> dict[str, Any]:
+        return {"now": self._now.state(), "next": self._next.state(), "todo": self._todo, "gone": sorted(self._gone)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._now.restore(state["now"])
+        self._next.restore(state["next"])
+        self._todo, self._gone = list(state["todo"]), set(state["gone"])

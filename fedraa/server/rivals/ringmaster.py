@@ -1,0 +1,33 @@
+"""Ringmaster: what is too stale is ignored."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken, check_least
+
+
+@dataclass
+class Ringmaster(AsyncRule):
+    """Ringmaster ASGD (Maranjyan, Tyurin, Richtarik 2025, Algorithm 4): theta += server_lr * delta if staleness < R.
+
+    What is staler is ignored, with weight 0 and no new version, and its client goes on from the present model; its
+    work is billed. R is `delay_limit`; without one as many as there are clients. Tasks are not stopped (Algorithm 5).
+    """
+
+    delay_limit: int | None = None
+    server_lr: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.delay_limit is not None:
+            check_least("delay_limit", self.delay_limit, 1)
+
+    def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
+        if arrival.staleness >= (self.delay_limit or model.clients):
+            return Taken(0.0, False)
+        model.params[arrival.where] += np.float32(self.server_lr) * arrival.delta
+        return Taken(self.server_lr)
+
+    def state(self) -> dict[str, Any]:
+        return {}

@@ -1,0 +1,159 @@
+"""Whole runs of the asynchronous rules that ignore arrivals, wait, or hand a version out again: nothing is trained."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_async_invariants import CLIENTS, simulate
+
+import fedraa as fl
+from fedraa import Experiment
+from fedraa.cli.plan import held_cost, server_bytes
+from fedraa.devices.availability import Timing
+from fedraa.engine.build import build
+from fedraa.engine.forecast import dry_run
+from fedraa.errors import Inconsistent
+from fedraa.methods.catalog import METHODS
+from fedraa.methods.resolve import resolve
+from fedraa.replay import replay
+from fedraa.server.schedule import Asynchronous
+from schedulers import SCHEDULERS, Planner
+
+UNEVEN = {"capabilities": "lognormal:1", "seed": 3}
+
+
+def of(history: fl.History, kind: str) -> pd.DataFrame:
+    events = history.events
+    return events[events["kind"] == kind].dropna(axis=1, how="all").reset_index(drop=True)
+
+
+def test_ringmaster_accepts_what_is_fresher_than_its_limit(tmp_path: Path) -> None:
+    history = simulate("ringmaster", tmp_path, 200, delay_limit=4, **UNEVEN)
+    commits = of(history, "commit")
+    ignored = commits["mix"] == 0
+    assert ((commits["staleness"] >= 4) == ignored).all()
+    assert (~ignored).sum() == commits["version"].iloc[-1] == 200
+    assert len(commits) == history.summary["tasks"] > 200
+    assert (commits["bytes_up"] > 0).all()
+    assert "consistent" in replay(tmp_path)
+
+
+@pytest.mark.parametrize("clients", [1, 2, 7])
+def test_ringleader_makes_a_step_for_every_client_in_a_round(clients: int, tmp_path: Path) -> None:
+    rounds = 30
+    history = simulate("ringleader", tmp_path, rounds * clients, **UNEVEN | {"clients": clients})
+    commits, sent = of(history, "commit"), of(history, "dispatch")
+    steps = commits[commits["version"].diff().fillna(commits["version"]) > 0]
+    for number in range(rounds):  # N steps, one of each client
+        assert sorted(steps["client"][number * clients : (number + 1) * clients]) == [*range(clients)]
+    assert commits["staleness"].max() <= 2 * clients - 2
+    assert (commits["mix"] > 0).all()
+    # what is trained again is of the version it was, and nothing is sent; each client gets one new model per round
+    again = sent["bytes_down"] == 0
+    assert again.sum() == len(commits) - len(steps)
+    for _, tasks in sent.groupby("client"):
+        held = tasks["bytes_down"] == 0
+        assert (tasks["version"].diff()[held] == 0).all()
+        assert len(tasks[~held]) <= rounds + 1
+    assert "consistent" in replay(tmp_path)
+
+
+def test_a_version_that_is_held_costs_no_download(tmp_path: Path) -> None:
+    """Compute 1 of a unit of a client of capability 1, and its upload: the download's share is gone."""
+    fleet = tmp_path / "fleet.csv"
+    fleet.write_text("compute,downlink,uplink\n" + "1,4,2\n" * CLIENTS)
+    sent = of(simulate("ringleader", tmp_path / "run", 40, capabilities=str(fleet)), "dispatch")
+    again = sent["bytes_down"] == 0
+    epochs = 5 / 5  # the reference of costs
+    assert sent["cost"][~again].unique() == pytest.approx([epochs + 1 / 4 + 1 / 2])
+    assert sent["cost"][again].unique() == pytest.approx([epochs + 1 / 2])
+
+
+def test_a_log_that_sends_where_a_version_is_held_is_refused(tmp_path: Path) -> None:
+    simulate("ringleader", tmp_path, 30, **UNEVEN)
+    path = tmp_path / "events.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    where = next(number for number, line in enumerate(lines) if '"bytes_down":0' in line)
+    lines[where] = lines[where].replace('"bytes_down":0', '"bytes_down":400')
+    path.write_text("".join(lines))
+    with pytest.raises(Inconsistent, match="bytes_down is 400; the rules give 0"):
+        replay(tmp_path)
+
+
+def test_a_log_that_takes_in_what_is_ignored_is_refused(tmp_path: Path) -> None:
+    simulate("ringmaster", tmp_path, 60, delay_limit=3, **UNEVEN)
+    path = tmp_path / "events.jsonl"
+    path.write_text(path.read_text().replace('"mix":0.0', '"mix":1.0', 1))
+    with pytest.raises(Inconsistent, match=r"mix is 1\.0; the rules give 0\.0"):
+        replay(tmp_path)
+
+
+def test_ace_waits_for_every_client_once(tmp_path: Path) -> None:
+    commits = of(simulate("ace", tmp_path, 100, **UNEVEN), "commit")
+    first = int(np.flatnonzero(commits["version"] == 1)[0])
+    assert set(commits["client"][: first + 1]) == {*range(CLIENTS)} > set(commits["client"][:first])
+    assert (commits["version"][first:].diff().dropna() == 1).all()
+    assert "consistent" in replay(tmp_path)
+
+
+@pytest.mark.parametrize("method", ["ringleader", "ringmaster", "ace", "ca2fl"])
+def test_a_plan_foretells_the_run(method: str, tmp_path: Path) -> None:
+    commits = of(simulate(method, tmp_path / "run", 60, **UNEVEN), "commit")
+    flags: dict[str, Any] = {"clients": CLIENTS, "hidden": (100,), "updates": 60, "engine": "local", **UNEVEN}
+    x, y = np.random.default_rng(0).normal(size=(1000, 10)).astype(np.float32), np.arange(1000) % 2
+    spec = build(Experiment(method=method, **flags), dataset=fl.Dataset("even", x, y, x[:20], y[:20], 2))
+    planner = Planner(SCHEDULERS["gre-raa"]())
+    planner.plan(spec.costs().table([part.widths for part in spec.submodels]), None)
+    update: Any = spec.method.update
+    dry = dry_run(planner, timing=Timing(3, 0.1), seed=3, steps=60, rule=update, again=held_cost(spec))
+    assert dry.time == pytest.approx(commits["t"].iloc[-1], rel=1e-12)
+    assert (dry.steps, sum(dry.tasks), dry.staleness_max) == (60, len(commits), commits["staleness"].max())
+    size = spec.params.nbytes
+    tables = {"ringleader": 2, "ringmaster": 0, "ace": 1, "ca2fl": 1}[method]
+    assert server_bytes(spec) >= size * (1 + tables * CLIENTS + 2 * CLIENTS)
+    assert server_bytes(spec) < size * (1 + (tables + 2) * CLIENTS) + 15 * size + size * CLIENTS * (method == "ca2fl")
+
+
+@pytest.mark.parametrize("method", ["ringleader", "ace"])
+def test_who_waits_for_every_client_refuses_those_that_go_for_good(method: str, tmp_path: Path) -> None:
+    there = tmp_path / "there.csv"
+    there.write_text("client,start,end\n0,0,1\n")
+    flags: dict[str, Any] = {"method": method, "engine": "local", "availability": there, "updates": 3}
+    message = f"^availability: .*there.csv has no period, and {method} waits for every client; give --availability-per"
+    with pytest.raises(ValueError, match=message):
+        build(Experiment(**flags))
+    build(Experiment(**flags, availability_period=2))
+
+
+class OnceMore(fl.AsyncRule):
+    """Every version is trained twice: the first answer is held back, and counts with the second."""
+
+    def start(self, model: Any) -> None:
+        self.first: dict[str, Any] = {}
+
+    def take(self, arrival: Any, model: Any) -> fl.Taken:
+        first = self.first.pop(str(arrival.client), None)
+        if first is None:
+            self.first[str(arrival.client)] = arrival.delta
+            return fl.Taken(0.2, False, held=True)
+        model.params[arrival.where] += np.float32(0.2) * (first + arrival.delta)
+        return fl.Taken(0.2)
+
+
+def test_an_own_rule_may_hand_a_version_out_again(tmp_path: Path) -> None:
+    """On fragments: it is the same fragment, of the version that it was."""
+    own = fl.Method(submodel=METHODS["fed-raa"].submodel, update=OnceMore(), schedule=Asynchronous(), name="own")
+    sent = of(simulate(own, tmp_path, 60, **UNEVEN), "dispatch")
+    for _, tasks in sent.groupby("client"):
+        pairs = tasks[["fragment", "version"]].to_numpy()
+        even = len(pairs) // 2 * 2
+        assert (pairs[0:even:2] == pairs[1:even:2]).all()
+        assert (tasks["bytes_down"].to_numpy()[1:even:2] == 0).all()
+    assert "believed, not checked" in replay(tmp_path)
+
+
+def test_ringmaster_cannot_be_spread() -> None:
+    with pytest.raises(ValueError, match=r"^server_shards: 2 means nothing to ringmaster; "):
+        resolve(Experiment(method="ringmaster", server_shards=2))

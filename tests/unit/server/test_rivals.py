@@ -1,0 +1,373 @@
+"""Asynchronous rules of other papers on numbers worked out by hand: gains of two coordinates, theta from (1, 2)."""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedraa.methods.catalog import METHODS
+from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Buffer, Taken
+from fedraa.server.named_rules import ASYNC_RULE
+from fedraa.server.optimizers import AmsGrad, Momentum, Sgd
+from fedraa.server.rivals import ACE, CA2FL, AsyncFedED, Fadas, Ringleader, Ringmaster
+from fedraa.server.staleness import DelayAdaptive
+
+START = (1.0, 2.0)
+FIRST, SECOND, THIRD = (1.0, 0.0), (0.5, 0.5), (0.0, -2.0)
+One = tuple[int, tuple[float, ...], int]
+TRIPLE: list[One] = [(0, FIRST, 0), (0, SECOND, 0), (1, THIRD, 2)]
+"""Client, gain, staleness."""
+
+
+class Played:
+    """A rule that takes arrivals in, and what it makes of each."""
+
+    def __init__(self, rule: AsyncRule, clients: int = 2, start: Sequence[float] = START) -> None:
+        self.model = AsyncModel(np.array(start, np.float32), clients, 1)
+        self.rule = rule.bind(self.model)
+        self.taken: list[Taken] = []
+        self.thetas: list[tuple[float, ...]] = []
+
+    def take(
+        self, client: int, gain: Sequence[float], staleness: int = 0, sent: Sequence[float] | None = None
+    ) -> Taken:
+        there = np.array(sent, np.float32) if sent is not None else np.zeros(len(gain), np.float32)
+        new = there + np.array(gain, np.float32)
+        arrival = Arrival(client, 0, slice(None), new, there, staleness, 10, 1.0)
+        taken = self.rule.take(arrival, self.model)
+        self.taken.append(taken)
+        self.thetas.append(tuple(self.model.params.tolist()))
+        return taken
+
+    def all(self, arrivals: Sequence[One]) -> "Played":
+        for client, gain, staleness in arrivals:
+            self.take(client, gain, staleness)
+        return self
+
+    def close(self, *expected: tuple[float, ...]) -> None:
+        np.testing.assert_allclose(self.thetas, expected, rtol=0, atol=1e-6)
+
+
+def random_arrivals(count: int, clients: int, size: int = 5, seed: int = 0) -> list[One]:
+    rng = np.random.default_rng(seed)
+    return [
+        (int(rng.integers(clients)), tuple(rng.standard_normal(size).tolist()), int(rng.integers(7)))
+        for _ in range(count)
+    ]
+
+
+def same(ours: AsyncRule, theirs: AsyncRule, arrivals: Sequence[One], clients: int = 3) -> None:
+    """The two rules make the same of the arrivals, to rounding."""
+    ones, others = (Played(rule, clients, np.ones(5)).all(arrivals) for rule in (ours, theirs))
+    np.testing.assert_allclose(ones.thetas, others.thetas, rtol=0, atol=1e-5)
+    assert [one.advanced for one in ones.taken] == [one.advanced for one in others.taken]
+
+
+# FedBuff
+
+
+def test_fedbuff_with_and_without_server_momentum() -> None:
+    Played(Buffer(size=1)).all(TRIPLE).close((2, 2), (2.5, 2.5), (2.5, 1.345299))
+    Played(Buffer(size=1, optimizer=Momentum())).all(TRIPLE).close((2, 2), (3.4, 2.5), (4.66, 1.795299))
+
+
+def test_fedbuff_of_momentum_0_is_todays() -> None:
+    arrivals = random_arrivals(20, 3)
+    ones, others = (
+        Played(Buffer(4, optimizer=optimizer), 3, np.ones(5)).all(arrivals) for optimizer in (Momentum(beta=0.0), None)
+    )
+    assert ones.thetas == others.thetas
+
+
+def test_a_sum_of_ten_with_rate_point_7_is_a_mean_with_rate_7() -> None:
+    """The authors' code steps along the sum, u <- beta u + sum: their lr .7 at K = 10 is our server_lr 7."""
+    arrivals = random_arrivals(30, 3)
+    theta, u = np.ones(5), np.zeros(5)
+    for flush in range(3):
+        ten = arrivals[10 * flush : 10 * flush + 10]
+        u = 0.9 * u + np.sum([np.array(gain) / sqrt(1 + stale) for _, gain, stale in ten], axis=0)
+        theta = theta + 0.7 * u
+    played = Played(Buffer(10, optimizer=Momentum(server_lr=7.0, beta=0.9)), 3, np.ones(5)).all(arrivals)
+    np.testing.assert_allclose(played.model.params, theta, rtol=1e-5)
+
+
+def test_a_log_has_the_weight_alone_where_an_optimizer_decides_how_far() -> None:
+    assert Played(Buffer(2, server_lr=0.5)).take(0, FIRST, 3) == Taken(0.125, False)
+    assert Played(Buffer(2, optimizer="adam")).take(0, FIRST, 3) == Taken(0.5, False)
+
+
+def test_the_table_has_no_client_momentum() -> None:
+    assert METHODS["fedbuff"].local.momentum == 0
+    assert METHODS["fedbuff"].update == Buffer()
+
+
+# CA2FL and ACE
+
+CACHED = [(0, FIRST, 0), (0, SECOND, 0), (1, THIRD, 0)]
+
+
+def test_ca2fl_of_one_arrival() -> None:
+    played = Played(CA2FL(1))
+    means = []
+    for client, gain, _ in CACHED:
+        played.take(client, gain)
+        means.append(played.rule._cache.mean.tolist())
+    played.close((2, 2), (2, 2.5), (2.25, 0.75))
+    assert means == [[0.5, 0], [0.25, 0.25], [0.25, -0.75]]
+
+
+def test_ca2fl_of_two() -> None:
+    played = Played(CA2FL(2)).all([(0, FIRST, 0), (1, THIRD, 0), (0, SECOND, 0), (1, (0.0, -1.0), 0)])
+    played.close(START, (1.5, 1), (1.5, 1), (1.75, 0.75))
+    assert [taken.advanced for taken in played.taken] == [False, True, False, True]
+
+
+def test_ca2fl_compares_both_of_a_client_with_what_was_there_before_the_buffer() -> None:
+    """(1.5, 1.5); the one that overwrites at once telescopes to (1.166667, 1.5)."""
+    Played(CA2FL(3)).all(CACHED).close(START, START, (1.5, 1.5))
+
+
+def test_ca2fl_without_a_memory_is_fedbuff_of_weight_1() -> None:
+    """h stays 0 as long as nobody answers twice over flushes: the first flush, and every one of ever new clients."""
+    arrivals = [(client, gain, 0) for client, (_, gain, _) in enumerate(random_arrivals(4, 4))]
+    same(CA2FL(4), Buffer(4, "constant"), arrivals, clients=4)
+
+
+def test_ca2fl_of_all_clients_once_is_uniform_fedavg() -> None:
+    """v = mean g whatever h was."""
+    gains = [gain for _, gain, _ in random_arrivals(12, 3)]
+    arrivals = [(k % 3, gain, 0) for k, gain in enumerate(gains)]
+    same(CA2FL(3, server_lr=0.5), Buffer(3, "constant", server_lr=0.5), arrivals)
+
+
+def test_ca2fl_of_one_client_is_fedbuff() -> None:
+    """v = h + mean(g - h), also with the client several times in a buffer."""
+    same(CA2FL(2), Buffer(2, "constant"), random_arrivals(9, 1), clients=1)
+
+
+def test_ace() -> None:
+    played = Played(ACE()).all([*CACHED, (0, (0.5, 0.0), 0)])
+    played.close(START, START, (1.25, 1.25), (1.5, 0.25))
+    assert [taken.advanced for taken in played.taken] == [False, False, True, True]
+
+
+def test_ace_of_one_client_is_fedbuff_of_one_arrival() -> None:
+    same(ACE(), Buffer(1, "constant"), random_arrivals(9, 1), clients=1)
+
+
+@pytest.mark.parametrize("rule", [ACE(), CA2FL(1), CA2FL(4)])
+def test_the_mean_of_a_cache_is_that_of_its_rows(rule: AsyncRule) -> None:
+    played = Played(rule, 7, np.ones(5)).all(random_arrivals(2000, 7))
+    cache = played.rule._cache
+    np.testing.assert_allclose(
+        cache.mean, np.sum(list(cache.rows.values()), axis=0, dtype=np.float64) / 7, rtol=0, atol=1e-9
+    )
+
+
+def test_a_row_is_made_when_its_client_first_reports() -> None:
+    played = Played(ACE(), clients=1000).all(TRIPLE)
+    assert list(played.rule._cache.rows) == [0, 1]
+    assert ACE().memory(100, 10) == 4 * 100 * 10 + 8 * 100
+
+
+# Ringmaster, delay-adaptive
+
+
+@pytest.mark.parametrize(("limit", "last", "steps"), [(2, (2.5, 2.5), 2), (3, (2.5, 0.5), 3)])
+def test_ringmaster(limit: int, last: tuple[float, float], steps: int) -> None:
+    played = Played(Ringmaster(limit)).all(TRIPLE)
+    played.close((2, 2), (2.5, 2.5), last)
+    assert sum(taken.advanced for taken in played.taken) == steps
+    assert played.taken[-1] == (Taken(0.0, False) if steps == 2 else Taken(1.0))
+
+
+def test_ringmaster_of_no_limit_is_fedbuff_of_one_arrival() -> None:
+    same(Ringmaster(10**9, server_lr=0.3), Buffer(1, "constant", server_lr=0.3), random_arrivals(30, 3))
+
+
+def test_ringmaster_without_a_limit_has_that_of_its_clients() -> None:
+    """Strictly less: with N clients all at work the mean staleness is N - 1."""
+    played = Played(Ringmaster(), clients=4).all([(0, FIRST, 3), (0, FIRST, 4)])
+    assert [taken.advanced for taken in played.taken] == [True, False]
+
+
+def test_ringmaster_of_limit_1_on_one_client_is_sgd() -> None:
+    same(Ringmaster(1), Buffer(1, "constant"), [(0, gain, 0) for _, gain, _ in random_arrivals(9, 1)], clients=1)
+
+
+def test_delay_adaptive() -> None:
+    """N / max(N, k): 1 up to k = N."""
+    assert [DelayAdaptive(4)(k) for k in (0, 4, 5, 16)] == [1, 1, 0.8, 0.25]
+    played = Played(METHODS["delay-adaptive"].update, clients=2)  # N of the run
+    assert [played.take(0, FIRST, stale).weight for stale in (0, 2, 4)] == [1, 1, 0.5]
+    played.close((2, 2), (3, 2), (3.5, 2))
+
+
+# FADAS
+
+
+def test_fadas() -> None:
+    played = Played(Fadas(1, optimizer=AmsGrad(server_lr=0.1))).all(TRIPLE)
+    played.close((1.1, 2), (1.225724, 2.1), (1.282299, 2.062396))
+    optimizer = played.rule._stepping
+    np.testing.assert_allclose(optimizer._m, (0.126, -0.155), atol=1e-7)
+    np.testing.assert_allclose(optimizer._max, (0.0124, 0.042475), atol=1e-7)
+
+
+def test_fadas_with_bias_correction() -> None:
+    played = Played(Fadas(1, optimizer=AmsGrad(server_lr=0.1, corrected=True))).all(TRIPLE)
+    played.close((1.1, 2), (1.193345, 2.074246), (1.229324, 2.050332))
+
+
+def test_fadas_cuts_by_the_worst_of_the_buffer_alone() -> None:
+    """Of staleness 0, 4, 1 the step is a quarter; the next buffer, all at the limit, has the full one."""
+    arrivals = [(0, (1.0, 1.0), stale) for stale in (0, 4, 1, 1, 1, 0)]
+    cut, plain = (Played(Fadas(3, delay_limit=limit)).all(arrivals) for limit in (1, 10**9))
+    first = np.array(cut.thetas[2]) - START
+    np.testing.assert_allclose(first, (np.array(plain.thetas[2]) - START) / 4, rtol=1e-3)
+    np.testing.assert_allclose(
+        np.subtract(cut.thetas[5], cut.thetas[2]), np.subtract(plain.thetas[5], plain.thetas[2]), rtol=1e-3
+    )
+
+
+def test_fadas_without_a_limit_is_amsgrad_behind_a_buffer() -> None:
+    same(Fadas(3, delay_limit=10**9), Buffer(3, "constant", optimizer="amsgrad"), random_arrivals(12, 3))
+
+
+def test_fadas_of_all_clients_fresh_is_fedadam_in_amsgrad_form() -> None:
+    """A flush of every client once is a round: AMSGrad's step along the mean, in NumPy."""
+    gains = np.random.default_rng(1).standard_normal((4, 3, 5))
+    theta, m, v, top = np.ones(5), np.zeros(5), np.zeros(5), np.zeros(5)
+    for each in gains.mean(axis=1):
+        m, v = 0.9 * m + 0.1 * each, 0.99 * v + 0.01 * each**2
+        top = np.maximum(top, v)
+        theta = theta + 0.01 * m / (np.sqrt(top) + 1e-8)
+    arrivals = [(k % 3, tuple(gain), 0) for k, gain in enumerate(gains.reshape(-1, 5).tolist())]
+    played = Played(Fadas(3, optimizer=AmsGrad(server_lr=0.01)), 3, np.ones(5)).all(arrivals)
+    np.testing.assert_allclose(played.model.params, theta, rtol=1e-5)
+
+
+def test_the_authors_values_of_fadas() -> None:
+    update = METHODS["fadas"].update
+    assert isinstance(update, Fadas)
+    assert (update.size, update.delay_limit) == (5, 1)
+    assert update.optimizer == AmsGrad(server_lr=1e-3, beta1=0.9, beta2=0.99, epsilon=1e-8, corrected=False)
+    assert METHODS["fadas"].local.weight_decay == 1e-4
+
+
+# AsyncFedED
+
+
+def test_asyncfeded() -> None:
+    """r = 0, 0, |(1.5, .5)| / 2 = .790569; the third was sent theta_0."""
+    played = Played(AsyncFedED())
+    sent = [START, (2.0, 2.0), START]
+    for (client, gain, stale), there in zip(TRIPLE, sent, strict=True):
+        played.take(client, gain, stale, there)
+    played.close((2, 2), (2.5, 2.5), (2.5, 1.383037))
+    np.testing.assert_allclose([taken.weight for taken in played.taken], (1, 1, 0.558482), atol=1e-6)
+
+
+def test_asyncfeded_of_no_change() -> None:
+    played = Played(AsyncFedED())
+    assert played.take(0, (0.0, 0.0)).weight == 0
+    played.close(START)
+
+
+# Ringleader
+
+
+def test_ringleader() -> None:
+    played = Played(Ringleader()).all(
+        [(0, FIRST, 0), (0, SECOND, 0), (1, THIRD, 0), (1, (0.0, -1.0), 0), (0, (0.9, 0.4), 0)]
+    )
+    played.close(START, START, (1.375, 1.125), (1.375, 1.125), (1.775, 0.275))
+    assert [taken[1:] for taken in played.taken] == [
+        (False, True),
+        (False, True),
+        (True, False),
+        (False, True),
+        (True, False),
+    ]
+    assert played.rule._todo == []
+    table = played.rule._now
+    assert {client: row.tolist() for client, row in table.rows.items()} == {1: [0, -1]}
+    assert table.counts == {1: 1}
+    assert played.rule._next.rows == {}
+
+
+def test_ringleader_of_one_client_steps_at_every_arrival() -> None:
+    same(Ringleader(), Buffer(1, "constant"), random_arrivals(9, 1), clients=1)
+
+
+def test_every_client_has_the_same_weight_in_a_step_of_ringleader() -> None:
+    """v = 1/N sum_i G_i / b_i, kept up to date as arrivals come, is that worked out from the rows."""
+    clients = 6
+    played = Played(Ringleader(), clients, np.ones(5))
+    for client, gain, _ in random_arrivals(600, clients):
+        before = played.model.params.copy()
+        table = deepcopy(played.rule._now)
+        filling = not played.rule._todo
+        if filling or client in played.rule._todo:
+            table.add(client, slice(None), np.array(gain, np.float32))
+        if played.take(client, gain).advanced:
+            means = [table.rows[n] / table.counts[n] for n in range(clients)]
+            np.testing.assert_allclose(played.model.params - before, np.mean(means, axis=0), atol=1e-5)
+        else:
+            assert (played.model.params == before).all()
+
+
+# All of them
+
+RULES = [
+    Buffer(3, optimizer=Momentum()),
+    CA2FL(3),
+    ACE(),
+    Ringmaster(3),
+    Fadas(3),
+    AsyncFedED(),
+    Ringleader(),
+    Buffer(1, "delay-adaptive"),
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+def test_coordinates_that_nobody_trained_stay(rule: AsyncRule) -> None:
+    model = AsyncModel(np.ones(6, np.float32), 3, 1)
+    own = rule.bind(model)
+    where = np.array([1, 4])
+    for k in range(12):
+        new = np.random.default_rng(k).standard_normal(2).astype(np.float32)
+        own.take(Arrival(k % 3, 0, where, new, np.zeros(2, np.float32), 0, 10, 1.0), model)
+    assert (model.params[[0, 2, 3, 5]] == 1).all()
+    assert (model.params[where] != 1).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("buffer(size=0)", "size: got 0; takes 1 or more"),
+        ("ca2fl(size=0)", "size: got 0; takes 1 or more"),
+        ("ringmaster(delay_limit=0)", "delay_limit: got 0; takes 1 or more"),
+        ("fadas(delay_limit=0)", "delay_limit: got 0; takes 1 or more"),
+        ("fadas(optimizer=None)", "optimizer: got None; FADAS takes a server optimizer, such as amsgrad"),
+        ("asyncfeded(epsilon=0)", "epsilon: got 0; takes more than 0"),
+        ("ace(size=3)", "async_rule: ace(size=3) cannot be made"),
+        ("buffer(optimizer='amsgrd')", "server_optimizer: there is no 'amsgrd'; did you mean amsgrad?"),
+    ],
+)
+def test_mistakes_are_one_sentence(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=r"^" + message.replace("(", r"\(").replace(")", r"\)").replace("?", r"\?")):
+        ASYNC_RULE.make(text)
+
+
+def test_server_lr_is_the_optimizers_where_there_is_one() -> None:
+    method: Any = METHODS["fedbuff"]
+    assert method.replace(server_lr=3.0).update == Buffer(server_lr=3.0)
+    assert method.replace(server_lr=3.0, server_optimizer="sgd").update == Buffer(optimizer=Sgd(3.0))
+    assert METHODS["fadas"].replace(server_lr=0.5, delay_limit=7).update == Fadas(
+        optimizer=AmsGrad(server_lr=0.5), delay_limit=7
+    )
