@@ -18,7 +18,7 @@ from actors.server.shard import CutOnShards, Route, ShardActor
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import ShardDied
 from fedraa.messages import State, Task, Update, Vector
-from fedraa.server.async_rules import AsyncRule, Taken
+from fedraa.server.async_rules import AsyncModel, AsyncRule, Taken
 from fedraa.server.storage.shards import Split, assemble_pieces
 from fedraa.server.storage.store import shared_again
 from fedraa.submodels.assignment import Submodel
@@ -33,19 +33,26 @@ class ShardedStore:
     """
 
     def __init__(
-        self, params: Vector, fragments: Sequence[Submodel], rule: AsyncRule, shards: int, *, norms: bool
+        self,
+        params: Vector,
+        fragments: Sequence[Submodel],
+        rule: AsyncRule,
+        shards: int,
+        *,
+        clients: int,
+        norms: bool,
     ) -> None:
         self._rest = params.copy()
         whole = np.arange(len(params))
         indices = [whole if part.index is None else part.index for part in fragments]
         self._split = split = Split.of(indices, len(params), shards)
-        self._rule = rule
+        self._rule = rule.bind(AsyncModel(self._rest, clients, len(fragments)))
         self._shards: list[Any] = []
         for number, node in enumerate(nodes_for_shards(shards)):
             there = NodeAffinitySchedulingStrategy(node, soft=False)
             where = [next((p.where for p in pieces if p.shard == number), None) for pieces in split.pieces]
             actor = ray.remote(ShardActor).options(num_cpus=0, scheduling_strategy=there)
-            self._shards.append(actor.remote(params[split.own[number]], where, norms=norms))
+            self._shards.append(actor.remote(params[split.own[number]], where, norms=norms, adds=rule.adds))
         self._routes = [
             ray.put(Route(tuple(self._shards[p.shard] for p in pieces), tuple(p.place for p in pieces)))
             for pieces in split.pieces
@@ -57,8 +64,8 @@ class ShardedStore:
     def of(cls, spec: RunSpec) -> "ShardedStore":
         rule, experiment = cast(AsyncRule, spec.method.update), spec.experiment
         assert rule.blends
-        norms = experiment.max_update_norm is not None
-        return cls(spec.params, spec.submodels, rule, experiment.server_shards, norms=norms)
+        norms, clients = experiment.max_update_norm is not None, experiment.clients
+        return cls(spec.params, spec.submodels, rule, experiment.server_shards, clients=clients, norms=norms)
 
     @property
     def params(self) -> Vector:
@@ -74,9 +81,9 @@ class ShardedStore:
             self._cuts[fragment] = (version, self._cut(fragment, cuts))
         return self._cuts[fragment][1]
 
-    def take(self, task: Task, update: Update, stale: int) -> Taken:
+    def take(self, task: Task, update: Update, stale: int, balance: float = 1.0) -> Taken:
         assert update.receipt is not None
-        mix = self._rule.weight(stale)
+        mix = self._rule.weight(stale, balance)
         for piece in self._split.pieces[task.fragment]:
             shard = self._shards[piece.shard]
             self._unsettled.append(shard.mix.remote(task.fragment, task.id, update.receipt.push, mix))

@@ -16,6 +16,8 @@ from fedraa.engine.build import build
 from fedraa.engine.forecast import dry_run, first_round
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task
+from fedraa.server.async_rules import AsyncModel, AsyncRule
+from fedraa.server.balance import balances
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.indices import owners
 from fedraa.units import quantity
@@ -47,10 +49,27 @@ def plan(experiment: Experiment) -> None:
         whence = "K*, from the costs" if schedule.delay_bound is None else "as given"
         say(f"delay bound    {planner.bound:.4g} ({whence})")
         outlook = async_outlook(spec, planner) if schedule.asynchronous else rounds_outlook(spec, first_round(spec))
+    for line in task_lines(spec):
+        say(line)
     say(f"server memory  about {quantity(server_bytes(spec), 'B')}")
     say(f"expected       {outlook}")
     for name, part in own_parts(experiment):
         say(f"own part       {name} {part}")
+
+
+def task_lines(spec: RunSpec) -> list[str]:
+    """Local steps and weights of arrivals, where they follow from the devices."""
+    costs, update, shapes = spec.costs(), spec.method.update, [part.widths for part in spec.submodels]
+    lines = []
+    if spec.method.local.auto is not None:
+        steps = np.array([[costs.steps(widths, n) for widths in shapes] for n in range(len(spec.fleet))], np.float64)
+        lines.append(f"local steps    {_range(steps)} a task ({spec.method.local.steps})")
+    if isinstance(update, AsyncRule) and update.blends:
+        rule = update.bind(AsyncModel(spec.params, len(spec.fleet), len(shapes)))
+        factors = balances(spec.data.sizes, costs.rates(shapes, costs.table(shapes)), update.balance)
+        weights = np.array([rule.weight(0, float(factor)) for factor in factors])
+        lines.append(f"weights        {_range(weights)} of an arrival that is not stale")
+    return lines
 
 
 def own_parts(experiment: Experiment) -> list[tuple[str, str]]:
@@ -147,9 +166,10 @@ def round_costs(spec: RunSpec, tasks: Sequence[Task]) -> Floats:
 
 
 def server_bytes(spec: RunSpec) -> int:
-    """The model, and for every client a buffer sent and a buffer returned, each of the largest part."""
+    """The model, perhaps its average, and for every client a buffer sent and a buffer returned, of the largest part."""
     largest = max(spec.measure(part.widths).bytes for part in spec.submodels)
-    return spec.params.nbytes + 2 * len(spec.fleet) * largest
+    copies = 2 if spec.method.schedule.average else 1
+    return copies * spec.params.nbytes + 2 * len(spec.fleet) * largest
 
 
 def async_outlook(spec: RunSpec, planner: Planner) -> str:

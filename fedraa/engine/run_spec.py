@@ -20,6 +20,7 @@ from fedraa.devices.costs import CostModel
 from fedraa.devices.fleet import Fleet
 from fedraa.messages import SharedBuffer, Vector
 from fedraa.methods.method import Method
+from fedraa.server.averaged import AveragedServer
 from fedraa.server.base import Server
 from fedraa.server.setup import ServerSetup
 from fedraa.server.storage.store import Share, Store
@@ -128,7 +129,9 @@ class RunSpec:
             store=store,
             share=share,
         )
-        return self.method.schedule.server(self.method.update, setup)
+        server = self.method.schedule.server(self.method.update, setup)
+        share = self.method.schedule.average
+        return AveragedServer(server, share) if share else server
 
     @property
     def worker_spec(self) -> WorkerSpec:

@@ -124,6 +124,8 @@ class RunSession:
         with replacing(self._directory / MODEL) as stream:
             torch.save(module.state_dict(), stream)
         summary = summarise(History(self._directory)) | {"time_to_target": self._loop.time_to_target}
+        if average := self._spec.method.schedule.average:
+            summary["average"] = average  # of which the model is, with all that was measured
         if self._store is not None:
             summary["shards"] = self._store.report()
         spent = Spent(

@@ -6,7 +6,8 @@ from typing import Any
 
 from fedraa.client.solver import Solver
 from fedraa.components import Seam
-from fedraa.server.async_rules import ASYNC_RULE, AsyncRule
+from fedraa.server.async_rules import AsyncRule
+from fedraa.server.async_seam import ASYNC_RULE
 from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.schedule import Rounds, Schedule
 from fedraa.server.updates import Mean, RoundUpdate
@@ -39,11 +40,14 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "fresh": ("local.fresh",),
     "mixing": ("update.mixing",),
     "staleness": ("update.staleness",),
+    "gain": ("update.gain",),
+    "balance": ("update.balance",),
     "buffer_size": ("update.size",),
     "server_lr": ("update.optimizer.server_lr", "update.server_lr"),
     "scheduler": ("schedule.scheduler",),
     "delay_bound": ("schedule.delay_bound",),
     "participation": ("schedule.participation",),
+    "average": ("schedule.average",),
     "updates": ("schedule.updates",),
     "rounds": ("schedule.rounds",),
 }
@@ -95,8 +99,8 @@ class Method:
     def keeps(self) -> str:
         """The state that the method keeps at the server besides the model: d parameters, N clients, M fragments."""
         parts = (getattr(self.update, f.name) for f in fields(self.update)) if is_dataclass(self.update) else ()
-        choices = (self.submodel, self.update, *parts)
-        return ", ".join(kept for choice in choices if (kept := getattr(choice, "keeps", "")))
+        kept = [getattr(choice, "keeps", "") for choice in (self.submodel, self.update, *parts)]
+        return ", ".join(filter(None, [*kept, "mean [d]" if self.schedule.average else ""]))
 
     @property
     def asynchronous(self) -> bool:

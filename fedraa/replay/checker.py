@@ -9,7 +9,7 @@ from fedraa.replay.line import Line
 from fedraa.replay.rules import Rules
 from fedraa.replay.tasks import LoggedTask, Tasks
 from fedraa.rng import generator
-from fedraa.server.async_rules import ASYNC_RULE
+from fedraa.server.async_seam import ASYNC_RULE
 from fedraa.server.staleness import STALENESS
 from schedulers import Planner, Standing
 
@@ -41,10 +41,17 @@ class AsyncChecker:
         self.due: str | None = None
         self._rules, self._tasks = rules, tasks
         self._rule = None if is_foreign(update) else ASYNC_RULE.make(_ours(update))
-        self._mix = None if self._rule is None or rules.foreign("update", "staleness") else _weight(update)
+        believed = self._rule is None or rules.foreign("update", "staleness")
+        if update.get("balance") and rules.foreign("local", "compress"):  # costs, and so rates, are not known
+            believed = True
+        self._mix = None if believed else _weight(update, len(rules.resolved.fragments) / rules.clients)
         self._buffered = 0
         self._standing = Standing.start(len(rules.resolved.fragments))
-        self._planner = rules.planner()
+        self._plan()
+
+    def _plan(self) -> None:
+        """By the costs as they are known now."""
+        self._planner, self._balances = self._rules.planner(), self._rules.balances()
 
     def dispatch(self, line: Line) -> None:
         client = self._tasks.next_client(line)
@@ -68,14 +75,14 @@ class AsyncChecker:
         line.expect("staleness", staleness)
         line.expect("global_staleness", global_staleness)
         if self._mix is not None:
-            line.expect("mix", self._mix(staleness))
+            line.expect("mix", self._mix(staleness, self._balances[flight.client]))
         else:
             line.number_of("mix")
         self._tasks.waiting.append(flight.client)
         if self._rules.wall:
             widths = self._rules.resolved.fragments[j]
             if self._rules.costs.observe(widths, flight.client, self._tasks.now - flight.left):
-                self._planner = self._rules.planner()
+                self._plan()
 
     def round(self, line: Line) -> None:
         raise line.wrong("a round is closed; the rules give none, for the server is asynchronous")
@@ -164,14 +171,24 @@ def scheduled(line: Line, rules: Rules, client: int, turn: int, planner: Planner
     return planner.choose(client, turn, line.t, feasible, standing, rng)
 
 
-def _weight(update: dict[str, Any]) -> Callable[[int], float]:
-    """The weight of an arrival by its staleness, worked out from the configuration."""
+def _weight(update: dict[str, Any], part: float) -> Callable[[int, float], float]:
+    """The weight of an arrival by its staleness and its client's factor, worked out from the configuration.
+
+    `part` is the number of fragments by that of clients.
+    """
     factor = STALENESS.make(update["staleness"])
     if update["kind"] == "Buffer":
         server_lr, size = update["server_lr"], update["size"]
-        return lambda staleness: float(factor(staleness) * server_lr / size)
+        return lambda staleness, _: float(factor(staleness) * server_lr / size)
+    if update["kind"] == "DeltaMix":
+        share = min(1.0, update["gain"] * part)
+        return lambda staleness, balance: float(_times(balance, share) * factor(staleness))
     mixing = update["mixing"]
-    return lambda staleness: float(mixing * factor(staleness))
+    return lambda staleness, balance: _times(balance, float(mixing * factor(staleness)))
+
+
+def _times(balance: float, weight: float) -> float:
+    return weight if balance == 1 else min(1.0, balance * weight)
 
 
 def _ours(update: dict[str, Any]) -> dict[str, Any]:

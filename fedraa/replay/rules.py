@@ -20,6 +20,7 @@ from fedraa.devices.fleet import COLUMNS, Fleet
 from fedraa.rundir.layout import CONFIG, EVENTS
 from fedraa.rundir.schema import read_config
 from fedraa.server.auxiliary.state import AUXILIARIES
+from fedraa.server.balance import balances
 from fedraa.server.participation import PARTICIPATION, draw_cohort
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.cost import Cost
@@ -191,6 +192,12 @@ class Rules:
         planner = Planner(GreRAA() if foreign else SCHEDULER.own(schedule["scheduler"]))
         planner.plan(self.costs.table(self.resolved.fragments), schedule["delay_bound"])
         return planner
+
+    def balances(self) -> list[float]:
+        """Each client's factor of data against speed in an arrival's weight, by the costs as they are known now."""
+        shapes, samples = self.resolved.fragments, np.array(self.resolved.samples, np.int64)
+        rates = self.costs.rates(shapes, self.costs.table(shapes))
+        return balances(samples, rates, self.method["update"].get("balance", 0.0)).tolist()
 
     def cohort(self, round: int) -> Sequence[int]:
         """The clients of a round, in the order in which they are given work."""

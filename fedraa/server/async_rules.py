@@ -7,8 +7,9 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from fedraa.components import Seam, Stateful, calling
+from fedraa.components import Stateful, calling
 from fedraa.messages import Index, Vector
+from fedraa.server.balance import balanced
 from fedraa.server.staleness import STALENESS
 
 
@@ -17,7 +18,7 @@ class Arrival:
     """An update that has arrived, on the coordinates `where` of the model.
 
     `new` and `sent` [k] are what came and what went, not to be changed. `staleness` counts the updates of the fragment
-    in between; `samples` are the client's, `loss` its mean training loss.
+    in between; `samples` are the client's, `loss` its mean training loss, `balance` its factor of data against speed.
     """
 
     client: int
@@ -28,6 +29,7 @@ class Arrival:
     staleness: int
     samples: int
     loss: float
+    balance: float = 1.0
 
     @property
     def delta(self) -> Vector:
@@ -61,11 +63,15 @@ class AsyncRule(Stateful, ABC):
                 return Taken(weight)
 
     `keeps` names its state, `per_step` how many arrivals make a new version, `blends` tells that all it does is to mix
-    the arrival in by `weight(staleness)`, so that shards of the server can do it. A run works on a copy of its own.
+    the arrival in by `weight(staleness, balance)`, so that shards of the server can do it; one that `adds` mixes in its
+    delta. `balance` is the power by which clients are told apart by their data and speed (default: not at all). A run
+    works on a copy of its own.
     """
 
     keeps: ClassVar[str] = ""
     blends: ClassVar[bool] = False
+    adds: ClassVar[bool] = False
+    balance: float = 0.0
     asynchronous: ClassVar[bool] = True
 
     @property
@@ -84,7 +90,7 @@ class AsyncRule(Stateful, ABC):
     def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
         """Takes one update in: `model.params` may change on the coordinates `arrival.where`, or anywhere."""
 
-    def weight(self, staleness: int) -> float:
+    def weight(self, staleness: int, balance: float = 1.0) -> float:
         """The weight of an arrival, if that is all there is to the rule."""
         raise AssertionError(f"{type(self).__name__} does not blend")
 
@@ -95,10 +101,14 @@ class AsyncRule(Stateful, ABC):
 
 @dataclass
 class StalenessMix(AsyncRule):
-    """theta <- (1 - a) theta + a theta_new with a = mixing * s(staleness) (FedAsync, Fed-RAA)."""
+    """theta <- (1 - a) theta + a theta_new with a = mixing * s(staleness) (FedAsync, Fed-RAA).
+
+    `balance` is the power of data against speed in a further factor of a.
+    """
 
     mixing: float = 0.6
     staleness: Any = "constant"
+    balance: float = 0.0
 
     blends: ClassVar[bool] = True
 
@@ -106,12 +116,12 @@ class StalenessMix(AsyncRule):
         self._factor = STALENESS.make(self.staleness)
 
     def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
-        mix = self.weight(arrival.staleness)
+        mix = self.weight(arrival.staleness, arrival.balance)
         blend(model.params, arrival.where, arrival.new, mix)
         return Taken(mix)
 
-    def weight(self, staleness: int) -> float:
-        return self.mixing * factor_at(staleness, self._factor)
+    def weight(self, staleness: int, balance: float = 1.0) -> float:
+        return balanced(self.mixing * factor_at(staleness, self._factor), balance)
 
     def state(self) -> dict[str, Any]:
         return {}
@@ -186,8 +196,3 @@ def factor_at(staleness: int, factor: Any) -> float:
 def is_finite(number: object) -> bool:
     """Whether this is a number, and neither infinite nor NaN."""
     return isinstance(number, int | float | np.integer | np.floating) and bool(np.isfinite(number))
-
-
-ASYNC_RULE: Seam[AsyncRule] = Seam(
-    "async_rule", ("bind", "take", "state", "restore"), {"staleness-mix": StalenessMix, "buffer": Buffer}
-)

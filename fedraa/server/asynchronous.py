@@ -2,9 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from fedraa.components import calling, saved
 from fedraa.messages import State, Task, Update, Vector
 from fedraa.rng import generator
+from fedraa.server.balance import balances
 from fedraa.server.storage.store import Store
 from fedraa.server.task_table import TaskTable
 from fedraa.submodels.assignment import Assignment, Submodel
@@ -23,7 +26,8 @@ class AsyncServer:
     Here it is decided; the parameters themselves are in the `store`.
 
     `bound` is the delay bound; without one it is planned from the costs. With `learn`, costs follow real
-    durations and a planned bound follows them.
+    durations and a planned bound follows them. `balance` is the power of data against speed in arrivals' weights, which
+    follow the costs, too.
     """
 
     def __init__(
@@ -34,6 +38,7 @@ class AsyncServer:
         task_table: TaskTable,
         *,
         bound: float | None,
+        balance: float = 0.0,
         seed: int,
         learn: bool = False,
     ) -> None:
@@ -44,6 +49,7 @@ class AsyncServer:
         self._assignments = [Assignment(j, submodel) for j, submodel in enumerate(fragments)]
         self._standing = Standing.start(len(fragments))
         self._store, self._seed, self._learn, self._bound = store, seed, learn, bound
+        self._balance = balance
         self._plan()
 
     @property
@@ -81,7 +87,7 @@ class AsyncServer:
         task, j = flight.task, flight.task.fragment
         staleness = int(self.versions[j]) - task.version
         global_staleness = self.step - task.step
-        mix, advanced = self._store.take(task, update, staleness)
+        mix, advanced = self._store.take(task, update, staleness, float(self.balances[task.client]))
         self._standing.staleness[j], self._standing.losses[j] = staleness, update.loss
         if advanced:
             self.versions[j] += 1
@@ -128,6 +134,9 @@ class AsyncServer:
         self._plan()
 
     def _plan(self) -> None:
-        table = self.task_table.costs.table([assignment.submodel.widths for assignment in self._assignments])
+        costs, shapes = self.task_table.costs, [assignment.submodel.widths for assignment in self._assignments]
+        table = costs.table(shapes)
+        samples = np.array(self.task_table.sizes, np.int64)
+        self.balances = balances(samples, costs.rates(shapes, table), self._balance)
         with calling("scheduler", self.planner.scheduler):
             self.planner.plan(table, self._bound)

@@ -42,6 +42,7 @@ class TaskTable:
         self.sizes, self.costs = sizes, costs
         self._record, self._lr = record, lr
         self._next = 0
+        self._taken = np.zeros(len(sizes), np.int64)  # minibatches of each client's tasks so far, where these go on
 
     def dispatch(
         self,
@@ -76,7 +77,10 @@ class TaskTable:
             mask=assignment.mask,
             extras=extras or {},
             bytes_up=up,
+            steps=(steps := self.costs.steps(assignment.submodel.widths, client)),
+            first=int(self._taken[client]),
         )
+        self._taken[client] += steps or 0
         self._record(
             "dispatch",
             now,
@@ -132,6 +136,7 @@ class TaskTable:
         """`sent` are the values of all tasks' buffers, by number; without it tasks carry them themselves."""
         return {
             "turns": self.turns,
+            "taken": self._taken,
             "next": self._next,
             "in_flight": [
                 {
@@ -146,6 +151,7 @@ class TaskTable:
     def restore(self, state: State, send: Callable[[list[Task]], list[Task]] | None = None) -> None:
         """`send` brings the buffers of all tasks back to where they were; without it tasks carry them themselves."""
         self.turns[:], self._next = state["turns"], state["next"]
+        self._taken[:] = state.get("taken", 0)  # which older checkpoints do not have
         assignments = [Assignment.restored(flight["choice"]) for flight in state["in_flight"]]
         tasks = [
             restored_task(f["task"], assignment) for f, assignment in zip(state["in_flight"], assignments, strict=True)
@@ -169,6 +175,8 @@ def task_state(task: Task, params: Vector) -> State:
         "lr": task.lr,
         "cost": task.cost,
         "bytes_up": task.bytes_up,
+        "steps": task.steps,
+        "first": task.first,
         "extras": {name: task.extra(name) for name in task.extras},
     }
 

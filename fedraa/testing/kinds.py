@@ -15,7 +15,8 @@ from fedraa.data.partition import PARTITIONERS, Partitioner, make_partitioner
 from fedraa.methods.catalog import METHODS
 from fedraa.methods.method import Method
 from fedraa.server.aggregation import AGGREGATOR, Aggregator
-from fedraa.server.async_rules import ASYNC_RULE, AsyncRule
+from fedraa.server.async_rules import AsyncRule
+from fedraa.server.async_seam import ASYNC_RULE
 from fedraa.server.optimizers import SERVER_OPTIMIZER, ServerOptimizer
 from fedraa.server.participation import PARTICIPATION, Participation
 from fedraa.server.schedule import SCHEDULER
