@@ -31,6 +31,8 @@ def check_terms(name: str, method: Method) -> None:
     auxiliary = getattr(method.update, "auxiliary", None)
     if local.fresh < 1 and not (auxiliary is not None and auxiliary.momentum):
         raise ValueError(f"fresh: {local.fresh:g} means nothing to {name}: its server keeps no momentum; leave it out")
+    if local.auto is not None and local.split:
+        raise ValueError(f"local_steps: {local.steps} means nothing to {name}, whose activations cross at every step")
     if auxiliary is None:
         return
     compressor = COMPRESSOR.make(local.compress)
