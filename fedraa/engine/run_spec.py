@@ -20,6 +20,7 @@ from fedraa.devices.costs import CostModel
 from fedraa.devices.fleet import Fleet
 from fedraa.messages import SharedBuffer, Vector
 from fedraa.methods.method import Method
+from fedraa.server.averaged import AveragedServer
 from fedraa.server.bad_clients import BadClients
 from fedraa.server.base import Server
 from fedraa.server.participation import Participation
@@ -156,7 +157,9 @@ class RunSpec:
             store=store,
             share=share,
         )
-        return self.method.schedule.server(self.method.update, setup)
+        server = self.method.schedule.server(self.method.update, setup)
+        average = self.method.schedule.average
+        return AveragedServer(server, average) if average else server
 
     @property
     def _bad_clients(self) -> BadClients:

@@ -25,12 +25,16 @@ SCHEDULER: Seam[Scheduler] = Seam("scheduler", ("choose", "plan", "state", "rest
 
 
 class Schedule(ABC):
-    """How tasks are given out: with rounds or `asynchronous`, by a policy or, if `scheduled`, by a scheduler."""
+    """How tasks are given out: with rounds or `asynchronous`, by a policy or, if `scheduled`, by a scheduler.
+
+    With an `average` over 0 the model that is evaluated and delivered is a mean, as AveragedServer has it.
+    """
 
     asynchronous: ClassVar[bool] = False
     scheduled: ClassVar[bool] = False
     scheduler: Any = None
     delay_bound: float | None = None
+    average: float = 0.0
 
     @abstractmethod
     def server(self, update: Any, setup: ServerSetup) -> Server:
@@ -45,6 +49,7 @@ class Asynchronous(Schedule):
     delay_bound: float | None = None
     updates: int | None = None
     concurrency: int | None = None
+    average: float = 0.0
 
     asynchronous: ClassVar[bool] = True
     scheduled: ClassVar[bool] = True
@@ -57,6 +62,7 @@ class Asynchronous(Schedule):
             SCHEDULER.own(self.scheduler),
             setup.task_table,
             bound=self.delay_bound,
+            balance=update.balance,
             seed=setup.run.seed,
             learn=setup.learn,
             concurrency=self.concurrency,
@@ -97,6 +103,7 @@ class Rounds(Barrier):
 
     participation: Any = "all"
     rounds: int | None = None
+    average: float = 0.0
 
     def sampler(self, setup: ServerSetup) -> SubmodelSampler:
         return setup.policy.bind(setup.run)
@@ -112,6 +119,7 @@ class ScheduledRounds(Barrier):
     scheduler: Any = "gre-raa"
     delay_bound: float | None = None
     rounds: int | None = None
+    average: float = 0.0
 
     scheduled: ClassVar[bool] = True
 
