@@ -67,7 +67,7 @@ def test_the_same_bits_as_in_one_place(rule: AsyncRule, count: int, seed: int, a
         assert sent.tobytes() == cut(split, there, fragment).tobytes()
         new = rng.normal(size=len(sent)).astype(np.float32)
         work = task(fragment, sent, number)
-        mix, _ = whole.take(work, update(work, new), stale)
+        mix, _, _ = whole.take(work, update(work, new), stale)
         squared = 0.0
         for piece in split.pieces[fragment]:
             shard = there[piece.shard]
