@@ -197,7 +197,7 @@ class Rules:
         """Each client's factor of data against speed in an arrival's weight, by the costs as they are known now."""
         shapes, samples = self.resolved.fragments, np.array(self.resolved.samples, np.int64)
         rates = self.costs.rates(shapes, self.costs.table(shapes))
-        return balances(samples, rates, self.method["update"].get("balance", 0.0)).tolist()
+        return list(balances(samples, rates, self.method["update"].get("balance", 0.0)).tolist())
 
     def cohort(self, round: int) -> Sequence[int]:
         """The clients of a round, in the order in which they are given work."""

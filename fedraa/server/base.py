@@ -13,8 +13,13 @@ class Server(Protocol):
     `step` counts server updates: commits of an asynchronous server, rounds of a synchronous one.
     """
 
-    step: int
-    task_table: TaskTable
+    @property
+    def step(self) -> int:
+        """Server updates so far."""
+
+    @property
+    def task_table(self) -> TaskTable:
+        """What is in flight."""
 
     @property
     def params(self) -> Vector:

@@ -32,10 +32,12 @@ class InFlightTask:
 class TaskTable:
     """Numbers tasks, records `dispatch` and `commit`, and knows what is in flight.
 
-    `lr` gives the local learning rate at a server step.
+    `lr` gives the local learning rate at a server step, of a submodel of these widths.
     """
 
-    def __init__(self, sizes: list[int], costs: CostModel, record: Record, lr: Callable[[int], float]) -> None:
+    def __init__(
+        self, sizes: list[int], costs: CostModel, record: Record, lr: Callable[[int, tuple[int, ...]], float]
+    ) -> None:
         self.turns = np.zeros(len(sizes), np.int64)
         self.in_flight: dict[int, InFlightTask] = {}
         self.staleness = 0.0
@@ -72,7 +74,7 @@ class TaskTable:
             step=step,
             widths=assignment.submodel.widths,
             buffer=buffer,
-            lr=self._lr(step),
+            lr=self._lr(step, assignment.submodel.widths),
             cost=self.costs.cost(assignment.submodel.widths, client, down, up),
             mask=assignment.mask,
             extras=extras or {},
