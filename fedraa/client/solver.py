@@ -30,6 +30,8 @@ class Solver:
     - `label_masked`: logits of labels that the client does not hold are 0 (HeteroFL).
     - `compress`: how the delta is sent back: none, topk:SHARE, 8bit or an own Compressor.
     - `terms`: own LocalTerms, after the proximal one.
+    - `full_rate`: a submodel's activations are scaled by the inverse of its share while it trains, its learning rate by
+      the share: its coordinates move as fast as in the full model, whose rate `lr` is.
     - `split`: layers of the client's part in split learning; 0 is off (SplitFed).
     """
 
@@ -52,6 +54,7 @@ class Solver:
     compress: Any = "none"
     terms: tuple[Any, ...] = ()
     split: int = 0
+    full_rate: bool = False
 
     @property
     def auto(self) -> AutoSteps | None:

@@ -160,6 +160,8 @@ class Experiment(BaseModel):
     """Minibatches per task, instead of epochs; auto: 20, or more, so that sending takes no more than half of a task."""
     lr_schedule: str = "constant"
     """constant, exponential:0.998, steps:150,250:0.1 or cosine:100, by server updates or rounds."""
+    full_rate: bool | None = None
+    """Scale a submodel's activations by the inverse of its share, and its learning rate by the share."""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Local weight decay."""
     clip: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None

@@ -65,7 +65,7 @@ _METHODS: dict[str, Method] = {
     "fed-quilt": Method(
         "fedraa",
         Fragments((0.25,) * DEFAULT_FRAGMENTS),
-        Solver(steps="auto"),
+        Solver(steps="auto", full_rate=True),
         DeltaMix(balance=0.5),
         Asynchronous("least-sent", average=0.1),
         note="our own",

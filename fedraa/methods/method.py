@@ -33,6 +33,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "reprune_every": ("submodel.every",),
     "split": ("submodel.at",),
     "momentum": ("local.momentum",),
+    "full_rate": ("local.full_rate",),
     "weight_decay": ("local.weight_decay",),
     "clip": ("local.clip",),
     "proximal": ("local.proximal",),

@@ -15,6 +15,7 @@ from fedraa.server.staleness import STALENESS
 class DeltaMix(AsyncRule):
     """theta <- theta + a * (theta_new - theta_sent) with a = min(1, c_n * min(1, gain * M / N)) * s(staleness).
 
+    It wants fragments given out evenly, as least-sent does: many deltas from the same values add up to too long a step.
     About N / M clients work on a fragment at a time, all from nearly the same values: their deltas, each with the
     weight M / N, come to one mean step. `gain` makes it a longer one. Coordinates of all fragments take the same
     weight. `balance` is the power of data against speed in c_n.

@@ -33,7 +33,7 @@ class InFlightTask:
 class TaskTable:
     """Numbers tasks, records `dispatch`, `commit` and `drop`, and knows what is in flight, and who is left out.
 
-    `lr` gives the local learning rate at a server step.
+    `lr` gives the local learning rate at a server step, of a submodel of these widths.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class TaskTable:
         sizes: list[int],
         costs: CostModel,
         record: Record,
-        lr: Callable[[int], float],
+        lr: Callable[[int, tuple[int, ...]], float],
         bad_clients: BadClients | None = None,
     ) -> None:
         self.turns = np.zeros(len(sizes), np.int64)
@@ -84,7 +84,7 @@ class TaskTable:
             step=step,
             widths=assignment.submodel.widths,
             buffer=buffer,
-            lr=self._lr(step),
+            lr=self._lr(step, assignment.submodel.widths),
             cost=self.costs.cost(assignment.submodel.widths, client, down, up),
             mask=assignment.mask,
             extras=extras or {},
