@@ -20,7 +20,7 @@ class View:
     - `feasible`: the numbers of the fragments whose cost is within the delay bound, ascending [1..M].
     - `costs`: the modelled duration of a task on each fragment for this client, in time units; infinite if it cannot
       hold it. `bound` is the delay bound K.
-    - `counts`: updates taken in, q(j). `sent`: tasks given out, those in flight among them.
+    - `counts`: updates taken in, q(j). `sent`: tasks given out, those in flight among them, less those dropped.
     - `staleness`: of the last update taken in, 0 before. `losses`: its mean training loss, infinite before.
     """
 

@@ -68,7 +68,7 @@ class ShardedStore:
     def of(cls, spec: RunSpec, heartbeat: Heartbeat | None = None) -> "ShardedStore":
         rule, experiment = cast(AsyncRule, spec.method.update), spec.experiment
         assert rule.blends
-        rule = rule.bind(AsyncModel(spec.params, experiment.clients, len(spec.submodels)))
+        rule = rule.bind(AsyncModel(spec.params, experiment.clients, len(spec.submodels), spec.at_a_time))
         norms = experiment.max_update_norm is not None
         return cls(
             spec.params, spec.submodels, rule, experiment.server_shards, norms=norms, heartbeat=heartbeat or Heartbeat()

@@ -20,7 +20,7 @@ from fedraa.engine.forecast import dry_run, first_round
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task
 from fedraa.server.async_rules import AsyncModel, AsyncRule
-from fedraa.server.balance import balances
+from fedraa.server.balance import planned_balances
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.indices import owners
 from fedraa.units import quantity
@@ -70,11 +70,11 @@ def task_lines(spec: RunSpec) -> list[str]:
     costs, update, shapes = spec.costs(), spec.method.update, [part.widths for part in spec.submodels]
     lines = []
     if spec.method.local.auto is not None:
-        steps = np.array([[costs.steps(widths, n) for widths in shapes] for n in range(len(spec.fleet))], np.float64)
+        steps = costs.all_steps(shapes)
         lines.append(f"local steps    {_range(steps)} a task ({spec.method.local.steps})")
     if isinstance(update, AsyncRule) and update.blends:
-        rule = update.bind(AsyncModel(spec.params, len(spec.fleet), len(shapes)))
-        factors = balances(spec.data.sizes, costs.rates(shapes, costs.table(shapes)), update.balance)
+        rule = update.bind(AsyncModel(spec.params, len(spec.fleet), len(shapes), spec.at_a_time))
+        factors = planned_balances(costs, shapes, spec.data.sizes, update.balance, spec.at_a_time)
         weights = np.array([rule.weight(0, float(factor)) for factor in factors])
         lines.append(f"weights        {_range(weights)} of an arrival that is not stale")
     return lines
@@ -194,6 +194,7 @@ def async_outlook(spec: RunSpec, planner: Planner) -> str:
         tasks_per_step=update.per_step,
         rule=update if isinstance(update, AsyncRule) and not is_foreign(describe(update)) else None,
         again=held_cost(spec),
+        concurrency=getattr(spec.method.schedule, "concurrency", None),
     )
     steps, time = float(dry.steps), dry.time
     if dry.steps == DRY_STEPS:

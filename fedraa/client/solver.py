@@ -3,8 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from fedraa.client.auto_steps import AutoSteps
 from fedraa.client.terms.term import LOCAL_TERM
+
+Ints = npt.NDArray[np.int64] | int
 
 
 @dataclass(frozen=True)
@@ -84,10 +89,13 @@ class Solver:
         """Samples times passes, and the pass over the shard for the full-batch gradient."""
         return self.samples(shard) * self.passes + (shard if self.full_gradient else 0)
 
-    def passed_in(self, steps: int, shard: int) -> float:
-        """The same of so many steps, wherever in a pass over the shard they begin: with the mean of its minibatches."""
+    def passed_in(self, steps: Ints, shard: Ints) -> npt.NDArray[np.float64]:
+        """The same of so many steps, wherever in a pass over the shard they begin: with the mean of its minibatches.
+
+        Of one client, or of all of them at once.
+        """
         samples = steps * shard / -(-shard // self.batch_size)
-        return samples * self.passes + (shard if self.full_gradient else 0)
+        return np.asarray(samples * self.passes + (shard if self.full_gradient else 0))
 
     def batches(self, shard: int) -> int:
         """Local steps that one task takes on a shard of that size."""

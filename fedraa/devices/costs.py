@@ -96,16 +96,17 @@ class CostModel:
     def rates(self, shapes: Sequence[Widths], table: Floats) -> Floats:
         """Local steps per unit of time [N], the mean over those of the shapes that a client can hold.
 
-        `table` [N, M] is that of the costs.
+        `table` [N, M] is how long it is from one task to the next.
         """
-        auto = self._solver.auto
-        if auto is None:
-            steps = np.array([self._solver.batches(int(size)) for size in self._sizes], np.float64)[:, None]
-        else:
-            everyone = np.arange(len(self._sizes))
-            steps = np.stack([self._auto_steps(auto, widths, everyone) for widths in shapes], axis=1)
         held = np.isfinite(table)
-        return np.asarray((steps / table).sum(axis=1) / np.maximum(1, held.sum(axis=1)))
+        return np.asarray((self.all_steps(shapes) / table).sum(axis=1) / np.maximum(1, held.sum(axis=1)))
+
+    def all_steps(self, shapes: Sequence[Widths]) -> Floats:
+        """Local steps of one task of all clients on each of the shapes [N, M]."""
+        auto, everyone = self._solver.auto, np.arange(len(self._sizes))
+        if auto is None:
+            return np.repeat(self._by_size(self._solver.batches)[:, None], len(shapes), axis=1)
+        return np.stack([self._auto_steps(auto, widths, everyone) for widths in shapes], axis=1).astype(np.float64)
 
     def sent(self, widths: Widths) -> int:
         """Bytes of a submodel on the wire, one way."""
@@ -157,18 +158,19 @@ class CostModel:
         steps, shard = self.steps(widths, client), int(self._sizes[client])
         if steps is None:
             return self._solver.passed_samples(shard)
-        return self._solver.passed_in(steps, shard)
+        return float(self._solver.passed_in(steps, shard))
 
     def _all_passed(self, widths: Widths) -> Floats:
         """The same for all clients [N]."""
-        sizes, shard = np.unique(self._sizes, return_inverse=True)
         auto = self._solver.auto
         if auto is None:
-            return np.array([self._solver.passed_samples(int(size)) for size in sizes], np.float64)[shard]
-        steps = self._auto_steps(auto, widths, np.arange(len(self._sizes)))
-        return np.array(
-            [self._solver.passed_in(*pair) for pair in zip(steps.tolist(), self._sizes.tolist(), strict=True)]
-        )
+            return self._by_size(self._solver.passed_samples)
+        return self._solver.passed_in(self._auto_steps(auto, widths, np.arange(len(self._sizes))), self._sizes)
+
+    def _by_size(self, of: Callable[[int], int]) -> Floats:
+        """What follows from the samples of a client, for all clients [N]."""
+        sizes, shard = np.unique(self._sizes, return_inverse=True)
+        return np.array([of(int(size)) for size in sizes], np.float64)[shard]
 
     def _auto_steps(self, auto: AutoSteps, widths: Widths, clients: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Local steps of one task on each of the clients [n]."""

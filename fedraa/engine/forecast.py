@@ -3,6 +3,7 @@
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task
 from fedraa.rng import generator
 from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken
+from fedraa.server.concurrency import Concurrency
 from schedulers import Planner, Standing
 
 
@@ -38,6 +40,7 @@ def dry_run(
     tasks_per_step: int = 1,
     rule: AsyncRule | None = None,
     again: Callable[[int, int], float] | None = None,
+    concurrency: int | None = None,
 ) -> Forecast:
     """The asynchronous run of a planned scheduler, with the very draws that the real one makes on the virtual clock.
 
@@ -45,7 +48,7 @@ def dry_run(
 
     It ends after `steps` server updates, one every `tasks_per_step` arrivals, or with the last arrival at `time`. A
     `rule` tells itself which arrivals are one, at work on a model without parameters; `again` gives what a
-    task costs a client on a fragment that it has already.
+    task costs a client on a fragment that it has already. At most `concurrency` clients train at a time (None: all).
     """
     costs = planner.costs
     clients, fragments = costs.shape
@@ -56,12 +59,14 @@ def dry_run(
     staleness: list[int] = []
     now = 0.0
     nothing = np.zeros(0, np.float32)
-    model = AsyncModel(nothing, clients, fragments)
+    model = AsyncModel(nothing, clients, fragments, concurrency)
     rule = None if rule is None else rule.bind(model)
+    who, busy, kept = Concurrency(clients, concurrency, seed), set[int](), dict[int, tuple[int, int]]()
+    numbers = count()
 
-    def dispatch(client: int, held: tuple[int, int] | None = None) -> None:
+    def dispatch(client: int) -> None:
         turn = int(turns[client])
-        if held is None:
+        if (held := kept.pop(client, None)) is None:
             rng = generator(seed, "schedule", client, turn)
             j = planner.choose(client, turn, now, planner.feasible(client), standing, rng)
             version, cost = int(versions[j]), float(costs[client, j])
@@ -71,24 +76,29 @@ def dry_run(
             cost = again(client, j)
         standing.sent[j] += 1
         end = timing.due(client, turn, now, cost)
-        heapq.heappush(due, (end, int(turns.sum()), client, j, version))
+        heapq.heappush(due, (end, next(numbers), client, j, version))
         turns[client] += 1
+        busy.add(client)
 
     def taken(client: int, j: int) -> Taken:
         if rule is None:
             return Taken(0.0, len(staleness) % tasks_per_step == 0)
         return rule.take(Arrival(client, j, slice(None), nothing, nothing, staleness[-1], 1, np.inf), model)
 
-    for client in range(clients):
+    for client in who.first():
         dispatch(client)
     while int(versions.sum()) < steps and (time is None or due[0][0] <= time):
-        now, _, client, j, version = heapq.heappop(due)
+        now, number, client, j, version = heapq.heappop(due)
         staleness.append(int(versions[j]) - version)
         standing.staleness[j] = staleness[-1]
         tasks[j] += 1
         _, advanced, held = taken(client, j)
         versions[j] += advanced
-        dispatch(client, (j, version) if held else None)
+        if held:
+            kept[client] = (j, version)
+        busy.discard(client)
+        for following in who.next(client, number, busy):
+            dispatch(following)
     done = staleness or [0]
     return Forecast(now, int(versions.sum()), tuple(tasks.tolist()), float(np.mean(done)), max(done))
 

@@ -49,9 +49,9 @@ class AsyncChecker:
         self.due: str | None = None
         self._rules, self._tasks = rules, tasks
         fragments = len(rules.resolved.fragments)
-        self._model = AsyncModel(EMPTY, rules.clients, fragments)
+        self._model = AsyncModel(EMPTY, rules.clients, fragments, rules.concurrency.most)
         self._rule = None if is_foreign(update) else ASYNC_RULE.make(_ours(update)).bind(self._model)
-        self._weight = _weight(rules, self._rule)
+        self._weight = _weight(rules, self._rule, self._model.at_work)
         self._last: dict[int, LoggedTask] = {}
         """What each client has answered last, if it may go on from there."""
         self._standing = Standing.start(fragments)
@@ -103,6 +103,7 @@ class AsyncChecker:
 
     def drop(self, line: Line) -> None:
         flight, again = self._tasks.drop(line)
+        self._standing.sent[flight.fragment] -= 1
         if again:
             self._tasks.waiting.append(flight.client)
             return
@@ -181,6 +182,7 @@ class RoundChecker:
         self._round.remove(flight)
         if self._planner is not None:
             self._standing.counts[flight.fragment] -= 1
+            self._standing.sent[flight.fragment] -= 1
         self.due = None if self._tasks.flights else "round"
 
     def round(self, line: Line) -> None:
@@ -220,7 +222,7 @@ def audited(line: Line, feasible: list[int], standing: Standing) -> None:
     line.expect("feasible", feasible)
 
 
-def _weight(rules: Rules, rule: AsyncRule | None) -> Callable[[Taken, int, float, float], float]:
+def _weight(rules: Rules, rule: AsyncRule | None, at_work: int) -> Callable[[Taken, int, float, float], float]:
     """The weight of an arrival: by its staleness and its client's factor, worked out from the configuration.
 
     Of a rule of several arrivals, what it says; where only the run itself could know it, the one in the log.
@@ -232,12 +234,12 @@ def _weight(rules: Rules, rule: AsyncRule | None) -> Callable[[Taken, int, float
         return lambda taken, staleness, balance, logged: logged
     if update["kind"] not in ("Buffer", "StalenessMix", "DeltaMix"):
         return lambda taken, staleness, balance, logged: taken.weight
-    factor = among(STALENESS.make(update["staleness"]), rules.clients)
+    factor = among(STALENESS.make(update["staleness"]), at_work)
     if update["kind"] == "StalenessMix":
         mixing = update["mixing"]
         return lambda taken, staleness, balance, logged: _times(balance, float(mixing * factor(staleness)))
     if update["kind"] == "DeltaMix":
-        share = min(1.0, update["gain"] * (len(rules.resolved.fragments) / rules.clients))
+        share = min(1.0, update["gain"] * (len(rules.resolved.fragments) / at_work))
         return lambda taken, staleness, balance, logged: float(_times(balance, share) * factor(staleness))
     if update.get("optimizer") is not None:  # how far the model moves is the optimizer's
         return lambda taken, staleness, balance, logged: float(factor(staleness))

@@ -21,7 +21,7 @@ from fedraa.rundir.columns import read as unpacked
 from fedraa.rundir.layout import CONFIG
 from fedraa.rundir.schema import read_config
 from fedraa.server.auxiliary.state import AUXILIARIES
-from fedraa.server.balance import balances
+from fedraa.server.balance import planned_balances
 from fedraa.server.concurrency import Concurrency
 from fedraa.server.participation import PARTICIPATION, draw_cohort
 from fedraa.server.schedule import SCHEDULER
@@ -203,8 +203,8 @@ class Rules:
     def balances(self) -> list[float]:
         """Each client's factor of data against speed in an arrival's weight, by the costs as they are known now."""
         shapes, samples = self.resolved.fragments, np.array(self.resolved.samples, np.int64)
-        rates = self.costs.rates(shapes, self.costs.table(shapes))
-        factors: list[float] = balances(samples, rates, self.method["update"].get("balance", 0.0)).tolist()
+        power = self.method["update"].get("balance", 0.0)
+        factors: list[float] = planned_balances(self.costs, shapes, samples, power, self.concurrency.most).tolist()
         return factors
 
     def cohort(self, round: int, left_out: Collection[int] = ()) -> Sequence[int]:

@@ -42,11 +42,20 @@ class Arrival:
 
 @dataclass(frozen=True, eq=False)
 class AsyncModel:
-    """What a rule works on: `params` [d], changed in place; how many clients and fragments there are."""
+    """What a rule works on: `params` [d], changed in place; how many clients and fragments there are.
+
+    Of the clients `at_a_time` train at a time (None: all).
+    """
 
     params: Vector
     clients: int
     fragments: int
+    at_a_time: int | None = None
+
+    @property
+    def at_work(self) -> int:
+        """How many clients train at a time."""
+        return min(self.clients, self.at_a_time or self.clients)
 
 
 class Taken(NamedTuple):
@@ -130,7 +139,7 @@ class StalenessMix(AsyncRule):
         self._factor = STALENESS.make(self.staleness)
 
     def start(self, model: AsyncModel) -> None:
-        self._factor = among(self._factor, model.clients)
+        self._factor = among(self._factor, model.at_work)
 
     def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
         mix = self.weight(arrival.staleness, arrival.balance)
@@ -172,7 +181,7 @@ class Buffer(AsyncRule):
 
     def start(self, model: AsyncModel) -> None:
         size = len(model.params)
-        self._factor = among(self._factor, model.clients)
+        self._factor = among(self._factor, model.at_work)
         self._total = np.zeros(size, np.float32)
         self._count = 0
         self._stepping = None if self.optimizer is None else self.optimizer.bind(size)

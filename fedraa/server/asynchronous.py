@@ -7,7 +7,7 @@ import numpy as np
 from fedraa.components import calling, saved
 from fedraa.messages import State, Task, Update, Vector
 from fedraa.rng import generator
-from fedraa.server.balance import balances
+from fedraa.server.balance import planned_balances
 from fedraa.server.concurrency import Concurrency
 from fedraa.server.storage.store import Store
 from fedraa.server.task_table import InFlightTask, TaskTable, flight_state, restored_flights
@@ -136,6 +136,7 @@ class AsyncServer:
     def drop(self, task: int, what: str, now: float) -> Iterable[int]:
         dropped = self.task_table.in_flight[task].task
         self._store.drop(dropped)
+        self._standing.sent[dropped.fragment] -= 1
         if self.task_table.drop(task, what, now):
             return (dropped.client,)
         self._store.leave(dropped.client)
@@ -180,8 +181,7 @@ class AsyncServer:
 
     def _plan(self) -> None:
         costs, shapes = self.task_table.costs, [assignment.submodel.widths for assignment in self._assignments]
-        table = costs.table(shapes)
         samples = np.array(self.task_table.sizes, np.int64)
-        self.balances = balances(samples, costs.rates(shapes, table), self._balance)
+        self.balances = planned_balances(costs, shapes, samples, self._balance, self._concurrency.most)
         with calling("scheduler", self.planner.scheduler):
-            self.planner.plan(table, self._bound)
+            self.planner.plan(costs.table(shapes), self._bound)

@@ -8,7 +8,7 @@ import numpy as np
 from fedraa.messages import Index, Vector
 from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken, factor_at
 from fedraa.server.balance import balanced
-from fedraa.server.staleness import STALENESS
+from fedraa.server.staleness import STALENESS, among
 
 
 @dataclass
@@ -16,9 +16,9 @@ class DeltaMix(AsyncRule):
     """theta <- theta + a * (theta_new - theta_sent) with a = min(1, c_n * min(1, gain * M / N)) * s(staleness).
 
     It wants fragments given out evenly, as least-sent does: many deltas from the same values add up to too long a step.
-    About N / M clients work on a fragment at a time, all from nearly the same values: their deltas, each with the
-    weight M / N, come to one mean step. `gain` makes it a longer one. Coordinates of all fragments take the same
-    weight. `balance` is the power of data against speed in c_n.
+    Of N clients that train at a time about N / M work on a fragment, all from nearly the same values: their deltas,
+    each with the weight M / N, come to one mean step. `gain` makes it a longer one. Coordinates of all fragments take
+    the same weight. `balance` is the power of data against speed in c_n.
     """
 
     gain: float = 1.2
@@ -35,7 +35,8 @@ class DeltaMix(AsyncRule):
         self._share = 1.0
 
     def start(self, model: AsyncModel) -> None:
-        self._share = min(1.0, self.gain * (model.fragments / model.clients))
+        self._factor = among(self._factor, model.at_work)
+        self._share = min(1.0, self.gain * (model.fragments / model.at_work))
 
     def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
         weight = self.weight(arrival.staleness, arrival.balance)

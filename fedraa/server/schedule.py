@@ -55,7 +55,8 @@ class Asynchronous(Schedule):
     scheduled: ClassVar[bool] = True
 
     def server(self, update: AsyncRule, setup: ServerSetup) -> Server:
-        store = setup.store or LocalStore(setup.params, setup.submodels, update, setup.task_table.sizes, setup.share)
+        sizes, at_a_time = setup.task_table.sizes, self.concurrency
+        store = setup.store or LocalStore(setup.params, setup.submodels, update, sizes, setup.share, at_a_time)
         return AsyncServer(
             store,
             setup.submodels,
@@ -160,6 +161,7 @@ class ScheduledSampler(SubmodelSampler):
 
     def drop(self, assignment: Assignment) -> None:
         self._standing.counts[assignment.label] -= 1
+        self._standing.sent[assignment.label] -= 1
 
     def state(self) -> State:
         return {

@@ -1,6 +1,8 @@
 """Runs of Fed-Quilt at its defaults: resumed wherever, replayed on both clocks, its parts in other methods."""
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,9 @@ import torch
 from killing import KillAt, Killed
 
 from fedraa import Experiment, replay, resume, run
+from fedraa.client import Trainer
 from fedraa.errors import Inconsistent
+from fedraa.messages import Task, Update
 from fedraa.rundir.checkpoint import newest_first, read
 from fedraa.rundir.history import History
 from fedraa.rundir.layout import CHECKPOINTS
@@ -34,6 +38,8 @@ def lines(directory: Path) -> list[dict[str, Any]]:
     [
         {},
         {"method": "fedasync", "balance": 0.5, "scheduler": "least-sent", "average": 0.2},
+        {"concurrency": 2, "staleness": "delay-adaptive"},
+        {"async_rule": "ringleader"},
         {"method": "fedavg", "average": 0.2, "updates": None, "rounds": 6, "stack": 2},
     ],
 )
@@ -45,6 +51,52 @@ def test_killed_and_resumed_it_is_the_same_run(flags: dict[str, Any], tmp_path: 
     assert lines(again) == lines(whole)
     assert (again / "model.pt").read_bytes() == (whole / "model.pt").read_bytes()
     assert "consistent" in replay(again)
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, which: Callable[[Task], bool]) -> None:
+    """What clients send of such tasks is not finite."""
+    train = Trainer.train
+
+    def trained(self: Trainer, task: Task, *rest: Any) -> Update:
+        update = train(self, task, *rest)
+        return replace(update, params=update.params * np.float32("nan")) if which(task) else update
+
+    monkeypatch.setattr(Trainer, "train", trained)
+
+
+@pytest.mark.parametrize("flags", [{}, {"concurrency": 3, "average": 0.3}])
+def test_it_goes_on_without_a_bad_client(
+    flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One fails for good, another once: killed and resumed it is the same run, and its log agrees with the rules."""
+    spoil(monkeypatch, lambda task: task.client == 2 or (task.client, task.turn) == (1, 1))
+    whole = run(small(tmp_path, "whole", **flags))
+    assert whole.summary["quarantined"] == [2]
+    assert whole.summary["dropped"] == 3
+    assert np.isfinite(whole.evals["loss"]).all()
+    with pytest.raises(Killed):
+        run(small(tmp_path, "killed", **flags), callbacks=[KillAt(11)])
+    again = resume(tmp_path / "killed").directory
+    assert lines(again) == lines(whole.directory)
+    assert (again / "model.pt").read_bytes() == (whole.directory / "model.pt").read_bytes()
+    assert "consistent" in replay(again)
+
+
+def test_a_round_that_a_bad_client_ends_is_in_the_average(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The mean after each round is worked out from those of the plain models of the same run."""
+    spoil(monkeypatch, lambda task: task.client == 3)
+    flags: dict[str, Any] = {"method": "fedavg", "updates": None, "average": 0.5}
+    means, plain = [], []
+    for rounds in (1, 2, 3):
+        directory = run(small(tmp_path, f"run-{rounds}", rounds=rounds, checkpoint_every=rounds, **flags)).directory
+        state = read(newest_first(directory / CHECKPOINTS)[0].read_bytes())["server"]
+        means.append(state["mean"])
+        plain.append(state["params"].astype(np.float64))
+    assert History(directory).summary["dropped"] > 0
+    expected = plain[0]
+    for t in (1, 2):
+        expected = expected + (plain[t] - expected) / (0.5 * t + 1)
+    np.testing.assert_allclose(means[-1], expected, atol=1e-6)
 
 
 def test_on_the_wall_clock_weights_follow_what_is_learned(tmp_path: Path) -> None:

@@ -74,10 +74,11 @@ class LocalStore:
         rule: AsyncRule,
         sizes: Sequence[int],
         share: Share = SharedBuffer,
+        at_a_time: int | None = None,
     ) -> None:
-        """`sizes` [N] are the clients' samples."""
+        """`sizes` [N] are the clients' samples; so many of them train at a time (None: all)."""
         self.params = params
-        self._model = AsyncModel(params, len(sizes), len(fragments))
+        self._model = AsyncModel(params, len(sizes), len(fragments), at_a_time)
         self._rule, self._sizes, self._share = rule.bind(self._model), sizes, share
         self._assignments = [Assignment(j, submodel) for j, submodel in enumerate(fragments)]
         self._cuts: dict[int, tuple[int, SharedBuffer]] = {}

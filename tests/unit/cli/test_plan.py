@@ -24,10 +24,12 @@ def forecast(experiment: Experiment, **limits: Any) -> Any:
     return dry_run(planner, timing=Timing(experiment.seed, experiment.jitter), seed=experiment.seed, **limits)
 
 
+@pytest.mark.parametrize("concurrency", [None, 3])
 @pytest.mark.parametrize("method", ["fed-raa", "fed-raa-random", "fed-raa-mp", "fed-raa-offline", "fedasync"])
-def test_a_dry_run_is_the_real_run_without_training(method: str, tmp_path: Path) -> None:
-    experiment = Experiment(method=method, updates=60, seed=5, engine="local", local_steps=1, out=tmp_path / "run")
-    dry, events = forecast(experiment, steps=60), run(experiment).events
+def test_a_dry_run_is_the_real_run_without_training(method: str, concurrency: int | None, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"updates": 60, "seed": 5, "engine": "local", "local_steps": 1, "concurrency": concurrency}
+    experiment = Experiment(method=method, out=tmp_path / "run", **given)
+    dry, events = forecast(experiment, steps=60, concurrency=concurrency), run(experiment).events
     commits = events[events["kind"] == "commit"]
     assert dry.time == pytest.approx(commits["t"].iloc[-1], rel=1e-12)
     assert (dry.steps, dry.staleness_max) == (60, commits["staleness"].max())

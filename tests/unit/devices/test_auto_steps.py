@@ -95,3 +95,12 @@ def test_the_server_counts_on_where_a_task_leaves_off(tmp_path: Path) -> None:
     again.restore(server.state())
     for each in (server, again):
         assert [(one.first, one.steps) for one in [each.assign(1, 1.0)]] == [(2, 2)]
+
+
+def test_minibatches_of_a_task_that_came_to_nothing_are_passed_over(tmp_path: Path) -> None:
+    """They would only fail again: the client's next task begins after them."""
+    run = spec(tmp_path, local_steps="auto:2:0")
+    server = run.server(lambda kind, t, /, **fields: None)
+    tasks = {client: server.assign(client, 0.0) for client in server.begin()}
+    assert list(server.drop(tasks[1].id, "nothing", 1.0)) == [1]
+    assert (server.assign(1, 1.0).first, tasks[1].first) == (2, 0)

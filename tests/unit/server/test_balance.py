@@ -6,7 +6,7 @@ import pytest
 from fedraa.messages import Vector
 from fedraa.server.async_rules import Arrival, AsyncModel, StalenessMix
 from fedraa.server.averaged import AveragedServer
-from fedraa.server.balance import balanced, balances
+from fedraa.server.balance import balanced, balances, pause
 from fedraa.server.delta_mix import DeltaMix
 
 
@@ -56,6 +56,23 @@ def test_models_are_mixed_by_the_factor_too() -> None:
 def test_a_gain_is_over_0(gain: float) -> None:
     with pytest.raises(ValueError, match=r"^async_rule: DeltaMix has the gain .*; takes a number over 0$"):
         DeltaMix(gain)
+
+
+def test_clients_pause_so_long_that_as_many_train() -> None:
+    costs = np.array([[1.0, 3.0], [2.0, np.inf], [0.5, 0.5], [4.0, 8.0]])
+    for some in (1, 2, 3):
+        wait = pause(costs, some)
+        busy = [(1 / (1 + wait) + 3 / (3 + wait)) / 2, 2 / (2 + wait), 0.5 / (0.5 + wait)]
+        busy.append((4 / (4 + wait) + 8 / (8 + wait)) / 2)
+        assert sum(busy) == pytest.approx(some)
+    assert pause(costs, None) == pause(costs, 4) == pause(costs, 9) == 0
+
+
+def test_of_few_that_train_a_delta_counts_as_of_as_many_clients() -> None:
+    few = AsyncModel(np.zeros(4, np.float32), 100, 4, 10)
+    assert DeltaMix().bind(few).weight(0) == pytest.approx(0.48)
+    assert DeltaMix(staleness="delay-adaptive").bind(few).weight(20) == pytest.approx(0.24)
+    assert StalenessMix(0.6, "delay-adaptive").bind(few).weight(20) == pytest.approx(0.3)
 
 
 class Counting:

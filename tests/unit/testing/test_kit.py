@@ -20,8 +20,14 @@ VALUES = {
     ("participation", "bernoulli"): "bernoulli:0.5",
     ("compressor", "topk"): "topk:0.2",
 }
+OF_DATA = {"rotation", "natural"}  # partitioners that need images, or data with clients of their own
 BUILT_IN = [
-    *((name, VALUES.get((name, each), each)) for name, kind in KINDS.items() for each in kind.seam.builtin),
+    *(
+        (name, VALUES.get((name, each), each))
+        for name, kind in KINDS.items()
+        for each in kind.seam.builtin
+        if each not in OF_DATA
+    ),
     *(("local-term", term) for term in (Proximal(0.1), Clipping(1.0), WeightDecay(0.01))),
     ("metric", hits),
 ]
