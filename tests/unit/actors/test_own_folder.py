@@ -13,7 +13,7 @@ import os, signal, subprocess, sys
 from actors.cluster.own_folder import own_folder
 with own_folder() as folder:
     with (folder / "log").open("w") as log:
-        child = subprocess.Popen(["sleep", "1000"], stdout=log)
+        child = subprocess.Popen(["sleep", "1000"], stdout=log, stderr=log)
     print(folder, child.pid, flush=True)
     os.kill(child.pid, signal.SIGSTOP)
     os.kill(os.getpid(), signal.SIGKILL)
