@@ -52,8 +52,9 @@ class Need:
         remembered = float(update.memory(size // 4, clients))
         per_client = remembered - update.memory(size // 4, clients - 1)
         if spec.method.asynchronous:  # every task that is out holds a version of its own
-            per_client += min(spec.measure(part.widths).bytes for part in spec.submodels)
-            remembered += clients * per_client
+            sent = min(spec.measure(part.widths).bytes for part in spec.submodels)
+            per_client += sent
+            remembered += clients * sent
             remembered += sum(part.index.nbytes for part in spec.submodels if part.index is not None)
         task = experiment.stack * max(spec.measure(part.widths).memory for part in spec.submodels)
         dataset = spec.data.dataset
