@@ -51,9 +51,7 @@ class Need:
         clients = len(spec.fleet)
         remembered = float(update.memory(size // 4, clients))
         per_client = remembered - update.memory(size // 4, clients - 1)
-        if (
-            spec.method.asynchronous and spec.method.schedule.scheduled
-        ):  # every task that is out holds a version of its own
+        if spec.method.asynchronous and spec.method.schedule.scheduled:  # each task that is out holds its own version
             sent = min(spec.measure(part.widths).bytes for part in spec.submodels)
             per_client += sent
             remembered += clients * sent

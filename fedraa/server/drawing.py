@@ -14,8 +14,8 @@ from fedraa.submodels.policies.policy import RoundContext, RunContext, SubmodelS
 class DrawingServer:
     """Every idle client is drawn a submodel, and its answer taken in at once, on the coordinates that it trained.
 
-    The model has one version, which staleness counts. For a policy the client's `turn`-th task is its round `turn`,
-    and its place among all clients its own number: what is shared by a round is shared by tasks of the same turn.
+    The model has one version, which staleness counts. For a policy that is the round, and all clients are its cohort:
+    what it shares in a round, tasks of the same version share, so that what it draws follows from the model alone.
     """
 
     def __init__(
@@ -45,8 +45,7 @@ class DrawingServer:
             assignment, buffer = held.assignment, held.task.buffer
             version, step = held.task.version, held.task.step
         else:
-            turn = int(self.task_table.turns[client])
-            place = RoundContext(client, turn, client, self._run.clients, now, self.params, self._run)
+            place = RoundContext(client, self.step, client, self._run.clients, now, self.params, self._run)
             assignment = self._sampler.draw(place)
             buffer, version, step = self._snapshot(assignment.submodel), self.step, self.step
         return self.task_table.dispatch(

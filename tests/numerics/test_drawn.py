@@ -1,5 +1,6 @@
 """Asynchronous servers whose policy draws every task: against NumPy, and where they are servers that exist."""
 
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from fedraa.methods.catalog import METHODS
 from fedraa.methods.method import Method
 from fedraa.server.async_rules import Buffer, StalenessMix
 from fedraa.server.schedule import Drawn
+from fedraa.submodels.policies.masked import Pruned
 from fedraa.submodels.policies.pruning import AdaptivePruning
 from fedraa.submodels.policies.slices import Full
 
@@ -70,7 +72,23 @@ def test_what_was_trained_is_mixed_in_where_it_was_trained(method: str) -> None:
     assert [line["staleness"] for line in stepped.records.of("commit")] == [0, 1, 1, 3, 0, 3, 0, 4]
 
 
-def test_a_rolling_window_moves_on_with_every_task_of_a_client() -> None:
+def test_a_policy_sees_the_model_as_it_stands_also_after_a_restart() -> None:
+    """OAP's masks are of the largest weights of the version, which a restored server draws as the other does."""
+    run = spec(Method(submodel=Pruned(), update=StalenessMix(), schedule=Drawn(), name="own"), capacities=(0.5,))
+    stepped, masks = Stepped(run), []
+    for client in (0, 0, 1):
+        task = stepped.server.assign(client, 0.0)
+        stepped.server.commit(stepped.train(task), 1.0)
+        again = run.server(stepped.records)
+        again.restore(stepped.server.state())
+        for other in (0, 1):
+            drawn = [one.assign(other, 1.0) for one in (deepcopy(stepped.server), again)]
+            np.testing.assert_array_equal(drawn[0].mask, drawn[1].mask)
+        masks.append(drawn[0].mask)
+    assert (masks[0] != masks[2]).any()
+
+
+def test_a_rolling_window_moves_on_with_every_version() -> None:
     stepped = Stepped(spec(own("fedrolex-async"), capacities=(0.4,)))
     indices = []
     for _ in range(3):
