@@ -19,8 +19,8 @@ class Growing(SubmodelPolicy):
     """FedGMR with the fixed-time trigger: density = max(the client's own, a floor that rises with time to 1).
 
     The floor is .05, .1, .2, .5 up to .2, .4, .6, .8 of the time `until` on the run's clock, and 1 from then on.
-    Weights are ranked by magnitude in one list of all tensors that can be masked; biases and other tensors train always,
-    and two per cent of every tensor.
+    Weights are ranked by magnitude in one list of all tensors that can be masked, of each of which two per cent always
+    train, as do biases and all other tensors.
     """
 
     capacities: Capacities = field(default_factory=lambda: Capacities((1.0, 0.5, 0.2, 0.1, *[0.05] * 6)))
