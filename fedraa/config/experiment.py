@@ -31,7 +31,9 @@ NAMES: dict[str, tuple[str, ...]] = {
     "scheduler": ("gre-raa", "random", "minimum-priority", "offline"),
     "staleness": ("constant", "polynomial", "hinge", "delay-adaptive"),
     "partition": ("iid", "dirichlet", "labels", "shards", "powerlaw", "lognormal", "noise", "rotation", "natural"),
-    "async_rule": ("staleness-mix", "buffer", "ca2fl", "ace", "ringmaster", "ringleader", "fadas", "asyncfeded"),
+    "async_rule": (
+        *("staleness-mix", "buffer", "ca2fl", "ace", "ringmaster", "ringleader", "fadas", "asyncfeded", "fedgmr"),
+    ),
     "aggregator": ("covered", "filled", "memorised"),
     "server_optimizer": ("sgd", "momentum", "adam", "yogi", "adagrad", "amsgrad"),
 }

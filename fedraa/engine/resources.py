@@ -51,9 +51,10 @@ class Need:
         clients = spec.appearing
         remembered = float(update.memory(size // 4, clients))
         per_client = remembered - update.memory(size // 4, clients - 1)
-        if spec.method.asynchronous:  # every task that is out holds a version of its own
-            per_client += min(spec.measure(part.widths).bytes for part in spec.submodels)
-            remembered += spec.at_a_time * per_client
+        if spec.method.asynchronous and spec.method.schedule.scheduled:  # each task that is out holds its own version
+            sent = min(spec.measure(part.widths).bytes for part in spec.submodels)
+            per_client += sent
+            remembered += spec.at_a_time * sent
             remembered += sum(part.index.nbytes for part in spec.submodels if part.index is not None)
         task = experiment.stack * max(spec.measure(part.widths).memory for part in spec.submodels)
         dataset = spec.data.dataset
