@@ -80,13 +80,15 @@ class RunSpec:
     def appearing(self) -> int:
         """How many clients will have appeared by the end, at most, as far as the limits tell."""
         schedule, clients, steps = self.method.schedule, self.experiment.clients, self.limits.steps
+        at_a_time: int | None
+        each: int | None
         if schedule.asynchronous:
             at_a_time, each = getattr(schedule, "concurrency", None), self.method.update.per_step
         else:
             at_a_time, each = 0, getattr(participants(schedule), "count", None)
         if at_a_time is None or each is None or steps is None:
             return clients
-        return min(clients, int(at_a_time) + steps * int(each))
+        return min(clients, at_a_time + steps * each)
 
     @property
     def at_a_time(self) -> int:
