@@ -89,7 +89,7 @@ class RunSpec:
             at_a_time, each = 0, getattr(participants(schedule), "count", None)
         if at_a_time is None or each is None or steps is None:
             return clients
-        return min(clients, int(at_a_time) + steps * int(each))
+        return min(clients, at_a_time + steps * each)
 
     @property
     def at_a_time(self) -> int:
