@@ -14,19 +14,8 @@ from fedraa.cli.parse import Command, parse
 from fedraa.config.experiment import Experiment
 
 OURS = {"__main__", "actors", "benchmarks", "fedraa", "schedulers"}
-THEIRS = {
-    "matplotlib",
-    "numpy",
-    "pandas",
-    "pydantic",
-    "ray",
-    "rich",
-    "scipy",
-    "sklearn",
-    "torch",
-    "torchvision",
-    "tyro",
-}
+THEIRS = {"matplotlib", "numpy", "pandas", "pydantic", "ray", "rich", "scipy", "sklearn", "torch"}
+THEIRS |= {"torchvision", "tyro"}
 LIBRARIES = OURS | THEIRS | sys.stdlib_module_names  # whose modules are not the user's
 LIMITS = ("updates", "rounds", "time", "target_accuracy")
 

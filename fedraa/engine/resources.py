@@ -61,7 +61,8 @@ class Need:
         stored = sum(array.nbytes for array in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test))
         on_ray = experiment.engine == "ray"
         return cls(
-            server=3 * size + remembered,  # the model, its evaluation, a step
+            # the model, its evaluation, a step; its average
+            server=(4 if spec.method.schedule.average else 3) * size + remembered,
             per_client=per_client,
             data=float(stored) if on_ray else 0.0,
             worker=task + PROCESS if on_ray else task,

@@ -13,6 +13,7 @@ from fedraa.client.evaluator import STATISTICS_SAMPLES
 from fedraa.client.lr_schedule import lr_schedule
 from fedraa.client.metrics import NamedMetric
 from fedraa.client.split import Stem, measure_stem
+from fedraa.client.trainer import rate
 from fedraa.config.experiment import Experiment
 from fedraa.data import Federated, Transforms
 from fedraa.devices.availability import Timing
@@ -20,6 +21,7 @@ from fedraa.devices.costs import CostModel
 from fedraa.devices.fleet import Fleet
 from fedraa.messages import SharedBuffer, Vector
 from fedraa.methods.method import Method
+from fedraa.server.averaged import AveragedServer
 from fedraa.server.bad_clients import BadClients
 from fedraa.server.base import Server
 from fedraa.server.participation import Participation
@@ -140,14 +142,16 @@ class RunSpec:
         solver = self.method.local
         params = self.params.copy() if store is None else self.params
         factor = lr_schedule(solver.lr_schedule)
+
+        def learning_rate(step: int, widths: tuple[int, ...]) -> float:
+            return solver.lr * factor(step) * (rate(self.traced, widths) if solver.full_rate else 1)
+
         setup = ServerSetup(
             params,
             self.submodels,
             RunContext(self.traced, self.experiment.clients, self.experiment.seed, params),
             self.method.submodel,
-            TaskTable(
-                self.data.sizes.tolist(), self.costs(), record, lambda step: solver.lr * factor(step), self._bad_clients
-            ),
+            TaskTable(self.data.sizes.tolist(), self.costs(), record, learning_rate, self._bad_clients),
             record,
             self.labels_held,
             inputs=self.example[0].numel(),
@@ -156,7 +160,9 @@ class RunSpec:
             store=store,
             share=share,
         )
-        return self.method.schedule.server(self.method.update, setup)
+        server = self.method.schedule.server(self.method.update, setup)
+        average = self.method.schedule.average
+        return AveragedServer(server, average) if average else server
 
     @property
     def _bad_clients(self) -> BadClients:
@@ -170,7 +176,7 @@ class RunSpec:
             self.traced,
             self.method.local,
             experiment.seed,
-            experiment.fragment_scale,
+            experiment.fragment_scale or self.method.local.full_rate,
             experiment.bf16,
             experiment.stack,
             self.metrics,

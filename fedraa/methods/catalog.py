@@ -21,6 +21,7 @@ from fedraa.server.auxiliary.state import (
     FrozenMomentum,
     GlobalMomentum,
 )
+from fedraa.server.delta_mix import DeltaMix
 from fedraa.server.optimizers import Adaptive, AmsGrad, Momentum, Sgd
 from fedraa.server.rivals import ACE, CA2FL, AsyncFedED, Fadas, FedGMR, Ringleader, Ringmaster
 from fedraa.server.schedule import Asynchronous, Drawn, Rounds, ScheduledRounds
@@ -65,6 +66,14 @@ _METHODS: dict[str, Method] = {
     "fed-raa-mp": replace(_RAA, schedule=Asynchronous("minimum-priority")),
     "fed-raa-offline": replace(_RAA, schedule=Asynchronous("offline")),
     "fed-raa-sync": replace(_RAA, update=SyncMix(), schedule=ScheduledRounds()),
+    "fed-quilt": Method(
+        "fedraa",
+        Fragments((0.25,) * DEFAULT_FRAGMENTS),
+        Solver(steps="auto", full_rate=True),
+        DeltaMix(balance=0.5),
+        Asynchronous("least-sent", average=0.1),
+        note="our own",
+    ),
     "fedasync": Method(
         "Xie, Koyejo, Gupta 2019", local=Solver(proximal=0.005), update=StalenessMix(), schedule=Asynchronous()
     ),
@@ -178,7 +187,8 @@ KINDS: dict[str, Callable[..., Any]] = {
         Method,
         Solver,
         Capacities,
-        *(Mean, SyncMix, StalenessMix, Buffer, Covered, Filled, Memorised, Sgd, Momentum, Adaptive, AmsGrad),
+        *(Mean, SyncMix, StalenessMix, DeltaMix, Buffer, Covered, Filled, Memorised),
+        *(Sgd, Momentum, Adaptive, AmsGrad),
         *(ACE, CA2FL, AsyncFedED, Fadas, FedGMR, Ringleader, Ringmaster),
         *(Asynchronous, Drawn, Rounds, ScheduledRounds),
     )

@@ -55,7 +55,13 @@ class AsyncChecker:
         self._last: dict[int, LoggedTask] = {}
         """What each client has answered last, if it may go on from there."""
         self._standing = Standing.start(fragments)
-        self._planner = rules.planner() if rules.scheduled else None
+        self._plan()
+
+    def _plan(self) -> None:
+        """By the costs as they are known now."""
+        scheduled = self._rules.scheduled
+        self._planner = self._rules.planner() if scheduled else None
+        self._balances = self._rules.balances() if scheduled else [1.0] * self._rules.clients
 
     def dispatch(self, line: Line) -> None:
         client = self._tasks.next_client(line)
@@ -90,12 +96,12 @@ class AsyncChecker:
         line.expect("staleness", staleness)
         line.expect("global_staleness", global_staleness)
         mix = line.number_of("mix")
-        line.expect("mix", self._weight(taken, staleness, mix))
+        line.expect("mix", self._weight(taken, staleness, self._balances[flight.client], mix))
         self._next(flight)
         if self._rules.wall and self._planner is not None:
             widths = self._rules.resolved.fragments[j]
             if self._rules.costs.observe(widths, flight.client, self._tasks.now - flight.left):
-                self._planner = self._rules.planner()
+                self._plan()
 
     def drop(self, line: Line) -> None:
         flight, again = self._tasks.drop(line)
@@ -139,8 +145,8 @@ class AsyncChecker:
             version = int(self._standing.counts[self._place(flight.fragment)])
             return Taken(0.0, line.between("version", version, version + 1) > version, held=True)  # if it then says so
         samples, loss = self._rules.resolved.samples[flight.client], line.number_of("train_loss")
-        whole = slice(None)
-        arrival = Arrival(flight.client, flight.fragment, whole, EMPTY, EMPTY, staleness, samples, loss)
+        whole, balance = slice(None), self._balances[flight.client]
+        arrival = Arrival(flight.client, flight.fragment, whole, EMPTY, EMPTY, staleness, samples, loss, balance)
         return self._rule.take(arrival, self._model)
 
 
@@ -235,24 +241,33 @@ def audited(line: Line, feasible: list[int], standing: Standing) -> None:
     line.expect("feasible", feasible)
 
 
-def _weight(rules: Rules, rule: AsyncRule | None) -> Callable[[Taken, int, float], float]:
-    """The weight of an arrival: by its staleness, worked out from the configuration, or by what the rule says.
+def _weight(rules: Rules, rule: AsyncRule | None) -> Callable[[Taken, int, float, float], float]:
+    """The weight of an arrival: by its staleness and its client's factor, worked out from the configuration.
 
-    Where only the run itself could know it, the one in the log.
+    Of a rule of several arrivals, what it says; where only the run itself could know it, the one in the log.
     """
     update = rules.method["update"]
     if rule is None or rule.measures or rules.foreign("update", "staleness"):
-        return lambda taken, staleness, logged: logged
-    if update["kind"] not in ("Buffer", "StalenessMix"):
-        return lambda taken, staleness, logged: taken.weight
+        return lambda taken, staleness, balance, logged: logged
+    if update.get("balance") and rules.foreign("local", "compress"):  # costs, and so rates, are not known
+        return lambda taken, staleness, balance, logged: logged
+    if update["kind"] not in ("Buffer", "StalenessMix", "DeltaMix"):
+        return lambda taken, staleness, balance, logged: taken.weight
     factor = among(STALENESS.make(update["staleness"]), rules.clients)
     if update["kind"] == "StalenessMix":
         mixing = update["mixing"]
-        return lambda taken, staleness, logged: float(mixing * factor(staleness))
+        return lambda taken, staleness, balance, logged: _times(balance, float(mixing * factor(staleness)))
+    if update["kind"] == "DeltaMix":
+        share = min(1.0, update["gain"] * (len(rules.resolved.fragments) / rules.clients))
+        return lambda taken, staleness, balance, logged: float(_times(balance, share) * factor(staleness))
     if update.get("optimizer") is not None:  # how far the model moves is the optimizer's
-        return lambda taken, staleness, logged: float(factor(staleness))
+        return lambda taken, staleness, balance, logged: float(factor(staleness))
     server_lr, size = update["server_lr"], update["size"]
-    return lambda taken, staleness, logged: float(factor(staleness) * server_lr / size)
+    return lambda taken, staleness, balance, logged: float(factor(staleness) * server_lr / size)
+
+
+def _times(balance: float, weight: float) -> float:
+    return weight if balance == 1 else min(1.0, balance * weight)
 
 
 def _ours(update: dict[str, Any]) -> dict[str, Any]:

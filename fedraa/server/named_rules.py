@@ -2,6 +2,7 @@
 
 from fedraa.components import Seam
 from fedraa.server.async_rules import AsyncRule, Buffer, StalenessMix
+from fedraa.server.delta_mix import DeltaMix
 from fedraa.server.rivals import ACE, CA2FL, AsyncFedED, Fadas, FedGMR, Ringleader, Ringmaster
 
 ASYNC_RULE: Seam[AsyncRule] = Seam(
@@ -9,6 +10,7 @@ ASYNC_RULE: Seam[AsyncRule] = Seam(
     ("bind", "take", "state", "restore"),
     {
         "staleness-mix": StalenessMix,
+        "delta": DeltaMix,
         "buffer": Buffer,
         "ca2fl": CA2FL,
         "ace": ACE,

@@ -26,12 +26,16 @@ SCHEDULER: Seam[Scheduler] = Seam("scheduler", ("choose", "plan", "state", "rest
 
 
 class Schedule(ABC):
-    """How tasks are given out: with rounds or `asynchronous`, by a policy or, if `scheduled`, by a scheduler."""
+    """How tasks are given out: with rounds or `asynchronous`, by a policy or, if `scheduled`, by a scheduler.
+
+    With an `average` over 0 the model that is evaluated and delivered is a mean, as AveragedServer has it.
+    """
 
     asynchronous: ClassVar[bool] = False
     scheduled: ClassVar[bool] = False
     scheduler: Any = None
     delay_bound: float | None = None
+    average: float = 0.0
 
     @abstractmethod
     def server(self, update: Any, setup: ServerSetup) -> Server:
@@ -46,6 +50,7 @@ class Asynchronous(Schedule):
     delay_bound: float | None = None
     updates: int | None = None
     concurrency: int | None = None
+    average: float = 0.0
 
     asynchronous: ClassVar[bool] = True
     scheduled: ClassVar[bool] = True
@@ -58,6 +63,7 @@ class Asynchronous(Schedule):
             SCHEDULER.own(self.scheduler),
             setup.task_table,
             bound=self.delay_bound,
+            balance=update.balance,
             seed=setup.run.seed,
             learn=setup.learn,
             concurrency=self.concurrency,
@@ -73,6 +79,8 @@ class Drawn(Schedule):
     asynchronous: ClassVar[bool] = True
 
     def server(self, update: AsyncRule, setup: ServerSetup) -> Server:
+        if update.balance:
+            raise ValueError(f"balance: got {update.balance:g}, but costs of what a policy draws are not planned; give 0")
         sampler = setup.policy.bind(setup.run)
         if type(sampler).close is not SubmodelSampler.close:
             raise ValueError(
@@ -116,6 +124,7 @@ class Rounds(Barrier):
 
     participation: Any = "all"
     rounds: int | None = None
+    average: float = 0.0
 
     def sampler(self, setup: ServerSetup) -> SubmodelSampler:
         return setup.policy.bind(setup.run)
@@ -131,6 +140,7 @@ class ScheduledRounds(Barrier):
     scheduler: Any = "gre-raa"
     delay_bound: float | None = None
     rounds: int | None = None
+    average: float = 0.0
 
     scheduled: ClassVar[bool] = True
 

@@ -24,8 +24,8 @@ class Store(Protocol):
     def cut(self, fragment: int, version: int) -> Buffer:
         """The fragment's buffer as it stands; the same object as long as `version`, that of the model, is the same."""
 
-    def take(self, task: Task, update: Update, stale: int) -> Taken:
-        """Takes in the answer to a task."""
+    def take(self, task: Task, update: Update, stale: int, balance: float = 1.0) -> Taken:
+        """Takes in the answer to a task of a client with that factor of data against speed."""
 
     def drop(self, task: Task) -> None:
         """The task has no answer."""
@@ -102,7 +102,7 @@ class LocalStore:
             self._cuts[fragment] = (version, self._share(self._assignments[fragment].submodel.take(self.params)))
         return self._cuts[fragment][1]
 
-    def take(self, task: Task, update: Update, stale: int) -> Taken:
+    def take(self, task: Task, update: Update, stale: int, balance: float = 1.0) -> Taken:
         where = self._assignments[task.fragment].where
         arrival = Arrival(
             task.client,
@@ -113,6 +113,7 @@ class LocalStore:
             stale,
             self._sizes[task.client],
             update.loss,
+            balance,
         )
         return take_in(self._rule, arrival, self._model)
 
