@@ -247,7 +247,7 @@ def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bo
     threads = torch.get_num_threads()
     torch.set_num_threads(experiment.threads_per_worker)
     device = choose_device(experiment.device)
-    trainer, evaluator = spec.worker_spec.trainer(device), spec.worker_spec.evaluator(spec.data, device)
+    trainer, evaluator = spec.worker_spec.trainer(device), spec.worker_spec.evaluator(spec.evaluation_data, device)
     executor = LocalExecutor(trainer, evaluator, spec.data, experiment.stack)
     stop = Event()
 
@@ -257,7 +257,7 @@ def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bo
 
     try:
         with interruptible(interrupt), terminable(interrupt):
-            callbacks.start(RunStart(experiment, directory, spec.limits, resume))
+            callbacks.start(RunStart(experiment, directory, spec.limits, resume, spec.figures))
             return RunSession(spec, directory, executor, stop, callbacks).execute(resume=resume)
     finally:
         torch.set_num_threads(threads)

@@ -54,7 +54,7 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
     """
     experiment, stop = spec.experiment, threading.Event()
     refuse_unsendable(spec)
-    callbacks.start(RunStart(experiment, directory, spec.limits, resume))
+    callbacks.start(RunStart(experiment, directory, spec.limits, resume, spec.figures))
     with interruptible(stop.set), cluster(experiment), terminable(stop.set):
         attached = cluster_address(experiment)
         own_node = ray.get_runtime_context().get_node_id()
@@ -85,7 +85,7 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
                         wrong = f"{who} died {DEATHS} times without a new checkpoint"
                         raise RunFailed(f"{wrong}; go on with: fedraa resume {directory}") from None
                     logger.warning("%s died; it is started again from %s", who, newest or "the beginning")
-                    callbacks.start(RunStart(experiment, directory, spec.limits, resumed=True))
+                    callbacks.start(RunStart(experiment, directory, spec.limits, True, spec.figures))
                 finally:
                     ray.kill(server)
 

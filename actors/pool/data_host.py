@@ -11,8 +11,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.pool.serializer import Blocks, put_blocks
 from fedraa.config.experiment import Experiment
-from fedraa.data import Federated, load_dataset
-from fedraa.engine.build import deal
+from fedraa.data import Federated
+from fedraa.data.tree import leaves
+from fedraa.engine.build import deal, read
 
 
 class DataHost:
@@ -28,7 +29,7 @@ class DataHost:
         return self._blocks
 
     def _read(self, experiment: Experiment, wanted: int) -> Blocks:
-        data = deal(experiment, load_dataset(experiment.dataset, experiment.data_dir))
+        data = deal(experiment, read(experiment))
         if fingerprint(data) != wanted:
             raise ValueError(
                 f"data_dir: {experiment.dataset} in {experiment.data_dir} on node {socket.gethostname()} "
@@ -65,7 +66,7 @@ class DataHosts:
 
 def fingerprint(data: Federated) -> int:
     """A checksum of the clients' training data."""
-    arrays = (data.x_train, data.y_train, data.offsets)
+    arrays = (*leaves(data.x_train), data.y_train, data.offsets)
     value = 0
     for array in arrays:
         value = zlib.crc32(np.ascontiguousarray(array).data, value)

@@ -12,6 +12,7 @@ import ray
 from actors.server.shard import CutOnShards
 from fedraa.client import Work
 from fedraa.data import Federated
+from fedraa.data.tree import nbytes, take
 from fedraa.messages import Index, RemoteBuffer, SharedBuffer, Task, Update, Vector
 
 Array = npt.NDArray[Any]
@@ -40,7 +41,7 @@ class Blocks:
 
 def put_blocks(data: Federated) -> Blocks:
     """Put all training data into the object store, in blocks of whole clients, to be read without a copy."""
-    row_bytes = data.x_train[:1].nbytes
+    row_bytes = nbytes(take(data.x_train, slice(1)))
     starts, size = [0], 0
     for client, rows in enumerate(data.sizes.tolist()):
         if size and size + rows * row_bytes > BLOCK_BYTES:
@@ -50,7 +51,7 @@ def put_blocks(data: Federated) -> Blocks:
     refs = []
     for first, last in zip(starts, [*starts[1:], len(data.sizes)], strict=True):
         rows = slice(data.offsets[first], data.offsets[last])
-        refs.append((ray.put(data.x_train[rows]), ray.put(data.y_train[rows])))
+        refs.append((ray.put(take(data.x_train, rows)), ray.put(data.y_train[rows])))
     return Blocks(data.offsets, np.array(starts, np.int64), refs)
 
 
@@ -80,7 +81,7 @@ class Job:
             mask=None if mask is None else np.unpackbits(mask, count=self.header.size).view(np.bool_),
             extras={name: _found(array, shared_args) for name, array in self.extras.items()},
         )
-        return Work(task, shared_args[self.x][start:end], shared_args[self.y][start:end])
+        return Work(task, take(shared_args[self.x], slice(start, end)), shared_args[self.y][start:end])
 
     def answer(self, update: Update, shared_args: Sequence[Any]) -> Update:
         """The update; if the task's buffer is on shards of the server, a receipt from there in place of its buffer."""

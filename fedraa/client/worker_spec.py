@@ -1,6 +1,6 @@
 """What a worker is made from, wherever it runs: the model and the solver, without the data."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from fedraa.client.metrics import NamedMetric
 from fedraa.client.solver import Solver
 from fedraa.client.trainer import Trainer
 from fedraa.data import Federated
+from fedraa.objectives import Classification, Objective
 from fedraa.submodels import Traced
 
 
@@ -25,6 +26,7 @@ class WorkerSpec:
     bf16: bool = False
     stack: int = 1
     metrics: tuple[NamedMetric, ...] = ()
+    objective: Objective = field(default_factory=Classification)
 
     def trainer(self, device: str) -> Trainer:
         given: dict[str, Any] = {
@@ -35,10 +37,10 @@ class WorkerSpec:
         }
         if self.stack > 1:
             return BatchedTrainer(self.traced, self.solver, self.stack, **given)
-        return Trainer(self.traced, self.solver, **given)
+        return Trainer(self.traced, self.solver, objective=self.objective, **given)
 
     def evaluator(self, data: Federated, device: str) -> Evaluator:
-        return Evaluator(self.traced, data, device=device, metrics=self.metrics)
+        return Evaluator(self.traced, data, device=device, metrics=self.metrics, objective=self.objective)
 
 
 def choose_device(device: str) -> str:

@@ -1,12 +1,14 @@
 """The data set as the clients hold it: each client's training samples are one run of rows."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.data.dataset import Dataset, Features, Labels
+from fedraa.data.dataset import Dataset
 from fedraa.data.partition.partitioner import Index, Partition
+from fedraa.data.tree import Tree, take
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,11 +26,11 @@ class Federated:
     test_offsets: Index
 
     @property
-    def x_train(self) -> Features:
+    def x_train(self) -> Tree:
         return self.dataset.x_train
 
     @property
-    def y_train(self) -> Labels:
+    def y_train(self) -> npt.NDArray[Any]:
         return self.dataset.y_train
 
     @property
@@ -36,14 +38,14 @@ class Federated:
         """Training samples per client, int64 `[clients]`."""
         return np.diff(self.offsets)
 
-    def client(self, client: int) -> tuple[Features, Labels]:
+    def client(self, client: int) -> tuple[Tree, npt.NDArray[Any]]:
         """The training samples of one client, as views."""
         rows = slice(self.offsets[client], self.offsets[client + 1])
-        return self.x_train[rows], self.y_train[rows]
+        return take(self.x_train, rows), self.y_train[rows]
 
 
 def federate(dataset: Dataset, partition: Partition) -> Federated:
     """Copy the training rows into the order of the shards of `partition`."""
     order, offsets = partition.train
-    ordered = replace(dataset, x_train=dataset.x_train[order], y_train=dataset.y_train[order])
+    ordered = replace(dataset, x_train=take(dataset.x_train, order), y_train=dataset.y_train[order])
     return Federated(ordered, offsets, partition.test.order, partition.test.offsets)

@@ -1,17 +1,32 @@
 """From an experiment to its run: everything that can be wrong shows here, before the start."""
 
+import numpy as np
 import torch
 from torch import nn
 
 from fedraa.client.metrics import make_metrics, refuse_misfit
 from fedraa.config.experiment import Experiment
-from fedraa.data import Dataset, Federated, as_dataset, divide, federate, load_dataset, make_partitioner
+from fedraa.data import (
+    Dataset,
+    Dirichlet,
+    Federated,
+    Labels,
+    as_dataset,
+    divide,
+    federate,
+    load_dataset,
+    make_partitioner,
+)
+from fedraa.data.check import Targets
+from fedraa.data.tree import Tree, mapped, take
 from fedraa.devices.availability import Timing, read_availability
 from fedraa.devices.capabilities import make_fleet
 from fedraa.engine.preflight import preflight
 from fedraa.engine.run_spec import RunSpec
+from fedraa.methods.compatibility import check_objective
 from fedraa.methods.resolve import resolve
 from fedraa.models import build_model
+from fedraa.objectives import Objective, make_objective, misfit
 from fedraa.server.aggregation.label_owners import labels_held
 from fedraa.submodels import drop_weights, flatten
 from fedraa.submodels.indices import owners
@@ -28,13 +43,17 @@ def build(experiment: Experiment, model: nn.Module | None = None, dataset: Datas
     method = resolve(experiment)
     given = tuple(name for name, own in (("model", model), ("dataset", dataset)) if own is not None)
     fleet = make_fleet(experiment.capabilities, experiment.clients, units=experiment.units, seed=experiment.seed)
-    timing, metrics = _timing(experiment), make_metrics(experiment.metrics)
+    objective = make_objective(experiment.objective)
+    check_objective(experiment, method, objective)
+    timing, metrics = _timing(experiment), make_metrics(experiment.metrics, objective.summary())
     if dataset is not None and experiment.data_on_nodes:
         raise ValueError("data_on_nodes: nodes cannot read a dataset that is given as an object; leave it out")
-    dataset = load_dataset(experiment.dataset, experiment.data_dir) if dataset is None else as_dataset(dataset)
+    dataset = read(experiment) if dataset is None else as_dataset(dataset, targets(objective))
     data = deal(experiment, dataset)
     # a real minibatch, for memory is measured on it; two samples at least, as the tracer wants
-    example = torch.from_numpy(dataset.x_train[: max(2, experiment.batch_size)])
+    batch = slice(max(2, experiment.batch_size))
+    example = mapped(torch.from_numpy, take(dataset.x_train, batch))
+    wanted = torch.from_numpy(dataset.y_train[:2])
     if model is None:
         model = build_model(
             experiment.model,
@@ -43,9 +62,14 @@ def build(experiment: Experiment, model: nn.Module | None = None, dataset: Datas
             hidden=experiment.hidden,
             dropout=experiment.dropout,
             seed=experiment.seed,
+            misfit=lambda result: misfit(objective, result, wanted, dataset.classes),
         )
-    refuse_misfit(metrics, model, *(torch.tensor(rows[:TRIAL]) for rows in (dataset.x_test, dataset.y_test)))
-    traced = trace(model, example[:2])
+    few = (take(dataset.x_test, slice(TRIAL)), dataset.y_test[:TRIAL])
+    refuse_misfit(metrics, model, *(mapped(torch.tensor, rows) for rows in few), objective)
+    pair = mapped(lambda part: part[:2], example)
+    traced = trace(model, pair)
+    if "model" in given:
+        _refuse_given(traced.module, pair, objective, wanted, dataset.classes)
     sets = method.submodel.submodels(traced)
     params = flatten(traced.module)
     params[owners(traced, sets) == 0] = 0.0
@@ -59,13 +83,34 @@ def build(experiment: Experiment, model: nn.Module | None = None, dataset: Datas
         params,
         sets,
         example,
-        labels_held(data, dataset.classes),
+        labels_held(data, dataset.classes) if objective.classifies else np.zeros((experiment.clients, 1), bool),
         timing,
         metrics,
+        objective,
         given,
     )
     preflight(spec)
     return spec
+
+
+def read(experiment: Experiment) -> Dataset:
+    """The experiment's dataset, with targets as its objective takes them."""
+    return load_dataset(experiment.dataset, experiment.data_dir, targets(make_objective(experiment.objective)))
+
+
+def targets(objective: Objective) -> Targets | None:
+    """What checks the targets of a data set; None for labels, which a data set has otherwise."""
+    return None if objective.classifies else objective.targets
+
+
+def _refuse_given(module: nn.Module, batch: Tree, objective: Objective, wanted: torch.Tensor, classes: int) -> None:
+    """ValueError for a model of the user's own that returns what the objective cannot take."""
+    training = module.training
+    with torch.no_grad():
+        result = objective.forward(module.eval(), batch)
+    module.train(training)
+    if (wrong := misfit(objective, result, wanted, classes)) is not None:
+        raise ValueError(f"model: {type(module).__name__} {wrong}")
 
 
 def deal(experiment: Experiment, dataset: Dataset) -> Federated:
@@ -73,7 +118,15 @@ def deal(experiment: Experiment, dataset: Dataset) -> Federated:
     partitioner = make_partitioner(
         experiment.partition, dirichlet=experiment.dirichlet, labels_per_client=experiment.labels_per_client
     )
-    shards = divide(partitioner, dataset.y_train, dataset.y_test, experiment.clients, seed=experiment.seed)
+    labels = [dataset.y_train, dataset.y_test]
+    if not (objective := make_objective(experiment.objective)).classifies:
+        if isinstance(partitioner, Dirichlet | Labels):
+            raise ValueError(
+                f"partition: {experiment.partition} deals samples by their labels, and {objective.name} has none of "
+                "whole samples; take iid or an own Partitioner"
+            )
+        labels = [np.zeros(len(y), np.int64) for y in labels]
+    shards = divide(partitioner, *labels, experiment.clients, seed=experiment.seed)
     return federate(dataset, shards)
 
 

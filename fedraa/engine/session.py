@@ -64,6 +64,7 @@ class RunSession:
             save=self._save,
             stop=stop,
             announcer=self._announcer,
+            figure=spec.objective.main,
         )
 
     def execute(self, *, resume: bool = False) -> bool:
@@ -104,7 +105,7 @@ class RunSession:
             self._loop.restore(state)
             self._tell_the_past(state.get("heard"))
             return
-        self._log.begin([metric.name for metric in self._spec.metrics])
+        self._log.begin(self._spec.figures)
         self._loop.begin()
 
     def _tell_the_past(self, heard: int | None) -> None:
@@ -120,7 +121,7 @@ class RunSession:
         digest = sha256(self._spec, params)
         why = {"reason": reason} | ({"by": self._loop.by} if reason == CALLBACK else {})
         self._log.record("end", self._loop.now, **why, step=self._loop.server.step, model_sha256=digest)
-        module = self._spec.worker_spec.evaluator(self._spec.data, "cpu").prepare(params)
+        module = self._spec.worker_spec.evaluator(self._spec.evaluation_data, "cpu").prepare(params)
         with replacing(self._directory / MODEL) as stream:
             torch.save(module.state_dict(), stream)
         summary = summarise(History(self._directory)) | {"time_to_target": self._loop.time_to_target}

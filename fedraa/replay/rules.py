@@ -17,6 +17,7 @@ from fedraa.config.experiment import Experiment
 from fedraa.devices.availability import Availability, Timing
 from fedraa.devices.costs import CostModel
 from fedraa.devices.fleet import COLUMNS, Fleet
+from fedraa.objectives import Figures, Target
 from fedraa.rundir.layout import CONFIG, EVENTS
 from fedraa.rundir.schema import read_config
 from fedraa.server.auxiliary.state import AUXILIARIES
@@ -45,6 +46,7 @@ class _Limits(BaseModel):
     steps: int | None
     time: float | None
     accuracy: float | None
+    target: Target | None = None
 
 
 class Resolved(BaseModel):
@@ -66,6 +68,7 @@ class Resolved(BaseModel):
     eval_every: int
     limits: _Limits
     metrics: list[str] = []
+    figures: Figures = Figures()
     aside: int | None = None
     availability: dict[str, Any] | None
 

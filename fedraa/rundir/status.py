@@ -11,7 +11,9 @@ from fedraa.rundir.layout import CONFIG, EVALS, EVENTS
 
 @dataclass(frozen=True)
 class Status:
-    """`state` is running, ended (by what), or interrupted; step and time are those of the last line in the log."""
+    """`state` is running, ended (by what), or interrupted; step and time are those of the last line in the log.
+
+    `accuracy` is the last value of `figure`, that its objective is judged by."""
 
     run: str
     state: str
@@ -19,12 +21,13 @@ class Status:
     t: float
     accuracy: float | None
     faults: int
+    figure: str = "accuracy"
 
 
 def status(directory: Path) -> Status:
     """ValueError for what is no run directory."""
     history = History(directory)
-    step, t, faults = 0, 0.0, 0
+    step, t, faults, main = 0, 0.0, 0, history.figures.main
     with (directory / EVENTS).open("rb") as stream:
         for text in stream:
             try:
@@ -34,8 +37,8 @@ def status(directory: Path) -> Status:
             step, t = line.get("step", step), line["t"]
             faults += line["kind"] == "fault"
     with (directory / EVALS).open(newline="") as table:
-        accuracies = [float(row["accuracy"]) for row in csv.DictReader(table) if row["accuracy"]]
-    return Status(str(directory), history.state, step, t, accuracies[-1] if accuracies else None, faults)
+        values = [float(row[main]) for row in csv.DictReader(table) if row[main]]
+    return Status(str(directory), history.state, step, t, values[-1] if values else None, faults, main)
 
 
 def runs_below(directory: Path) -> list[Path]:

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from fedraa.rundir.event_log import EVAL_COLUMNS
 from fedraa.rundir.history import History
 
 
@@ -13,7 +12,9 @@ def summarise(history: History) -> dict[str, object]:
     commits = [line for line in lines if line["kind"] == "commit"]
     staleness = [_int(line["staleness"]) for line in commits] or [0]
     evals = history.evals
-    own = {name: _finite_or_none(evals[name].iloc[-1]) for name in evals.columns[len(EVAL_COLUMNS) :]}
+    figures = history.figures
+    last = {name: float(evals[name].iloc[-1]) for name in figures.names}
+    own = {name: _finite_or_none(evals[name].iloc[-1]) for name in figures.own}
     return {
         "method": history.config["experiment"]["method"],
         "reason": end["reason"],
@@ -22,8 +23,8 @@ def summarise(history: History) -> dict[str, object]:
         "tasks": len(commits),
         "time": end["t"],
         "wall": end["wall"],
-        "accuracy": float(evals["accuracy"].iloc[-1]),
-        "best_accuracy": float(evals["accuracy"].max()),
+        **last,
+        f"best_{figures.main}": figures.best(evals[figures.main]),
         "loss": float(evals["loss"].iloc[-1]),
         "client_worst": float(evals["client_worst"].iloc[-1]),
         "bytes_down": sum(_int(line["bytes_down"]) for line in lines if line["kind"] == "dispatch"),
