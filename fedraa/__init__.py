@@ -31,6 +31,7 @@ Parts of your own (give a name, "package.module:Name", or an object):
     LocalTerm        what bends the gradient of a local step
     Compressor       how clients send their deltas back
     Partitioner      which client owns which sample
+    Objective        what is learnt: the loss and its figures
     Metric           a further figure of every evaluation
     Callback         who is told what happens, and may end a run
 
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from fedraa.data.dataset import Dataset
     from fedraa.data.partition import Partitioner
     from fedraa.methods.method import Method
+    from fedraa.objectives.objective import Objective
     from fedraa.rundir.history import History
     from fedraa.server.aggregation.aggregator import Aggregator
     from fedraa.server.async_rules import AsyncRule, Taken
@@ -83,6 +85,7 @@ __all__ = [
     "LocalTerm",
     "Method",
     "Metric",
+    "Objective",
     "Participation",
     "Partitioner",
     "ProgressBar",
@@ -117,6 +120,7 @@ _HOMES = {
     "LocalTerm": "fedraa.client.terms.term",
     "Method": "fedraa.methods.method",
     "Metric": "fedraa.client.metrics",
+    "Objective": "fedraa.objectives.objective",
     "Participation": "fedraa.server.participation",
     "Partitioner": "fedraa.data.partition",
     "ProgressBar": "fedraa.callbacks",

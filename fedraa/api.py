@@ -49,7 +49,8 @@ def run(
 
     `fields` are those of an Experiment, in place of the experiment's own. `model`, an nn.Module, and `dataset`, a
     Dataset, may be your own; a name is a field as any other. The model takes a batch of the dataset's samples, and
-    returns logits `[batch, classes]`. `callbacks` are told what happens, and may end the run.
+    returns logits `[batch, classes]`, or what the objective takes. `callbacks` are told what happens, and may end the
+    run.
 
         fedraa.run(method="fedavg", dataset="digits", rounds=20, engine="local")
         fedraa.run(experiment, model=Net(), dataset=fedraa.Dataset(...), seed=3)
@@ -87,8 +88,8 @@ def resume(
 
     What was given as an object is given again: `model`, `dataset`, and components by the field of the experiment that
     takes them. So are `callbacks`, which a run does not keep: they are told first what was before the checkpoint. A run
-    goes on for longer, also one that has ended, with a larger `updates`, `rounds`, `time` or `target_accuracy`, and is
-    then the run that it would have been with that from the start, bit for bit.
+    goes on for longer, also one that has ended, with a larger `updates`, `rounds`, `time` or `target_accuracy`, or a
+    better `target`, and is then the run that it would have been with that from the start, bit for bit.
 
         fedraa.resume("runs/mine", model=Net(), scheduler=LowestLoss(), updates=400)
 
@@ -121,7 +122,8 @@ def compare(
     folder under runs/), beside compare.csv, which is the table, and compare.png. Nothing is printed; `callbacks` are
     told what happens in every run, and `ended` is called with each that has ended.
 
-    Columns: method, seed; accuracy, best_accuracy, client_worst (shares, 0 to 1); reason of the end, steps, tasks;
+    Columns: method, seed; accuracy, best_accuracy, client_worst (shares, 0 to 1; of another objective its figures, the
+    one that it is judged by first); reason of the end, steps, tasks;
     time (on the run's clock), wall (seconds), time_to_target (NaN if not reached); bytes_down, bytes_up, flops;
     staleness_mean, staleness_max; faults; model_sha256; directory.
 

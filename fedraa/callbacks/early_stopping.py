@@ -15,7 +15,8 @@ class EarlyStopping(Callback):
 
     Better is more (mode `max`) or less (`min`) by over `min_delta`, in units of `metric`; NaN never is. The metrics are
     those of evals.csv; by default it is the one that the objective is judged by (accuracy, of a classification), and
-    the mode the way in which it is better. ValueError for values that cannot be, and at the first evaluation for a metric that it lacks.
+    the mode the way in which it is better. ValueError for values that cannot be, and at the first evaluation for a
+    metric that it lacks.
     """
 
     def __init__(

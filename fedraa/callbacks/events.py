@@ -32,6 +32,12 @@ class Limits:
         """The figure that ends the run, whichever it is."""
         return self.target if self.accuracy is None else Target("accuracy", self.accuracy, "max")
 
+    @classmethod
+    def of(cls, described: Mapping[str, Any]) -> "Limits":
+        """What `described` has given."""
+        target = described.get("target")
+        return cls(**{**described, "target": None if target is None else Target(**target)})
+
     def described(self) -> dict[str, Any]:
         """As JSON; a target is named only where there is one, as older versions do not know it."""
         return {name: value for name, value in asdict(self).items() if name != "target" or value is not None}

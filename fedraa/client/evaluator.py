@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedraa.client.metrics import NamedMetric, mean
 from fedraa.data import Federated
-from fedraa.data.tree import mapped
+from fedraa.data.tree import mapped, take
 from fedraa.messages import Evaluation, Vector
 from fedraa.models.statistics import reestimate_statistics
 from fedraa.objectives import Classification, Objective
@@ -55,7 +55,8 @@ class Evaluator:
             for start in range(0, len(y), BATCH):
                 rows = slice(start, start + BATCH)
                 targets = self._there(y[rows])
-                result = self._objective.forward(self._module, mapped(lambda array, rows=rows: self._there(array[rows]), x))
+                inputs = mapped(self._there, take(x, rows))
+                result = self._objective.forward(self._module, inputs)
                 outputs = self._objective.outputs(result)
                 loss += self._objective.summed_loss(outputs, targets)
                 self._add(sums, self._owners[rows], self._objective.sums(outputs, targets))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedraa.components import Seam
-from fedraa.data.tree import mapped
+from fedraa.data.tree import take
 from fedraa.objectives import Classification, Figures, Objective
 from fedraa.objectives.figures import Direction
 
@@ -92,7 +92,7 @@ def _named(given: object) -> NamedMetric:
     name = getattr(made, "name", None) or getattr(made, "__name__", type(made).__name__)
     if not callable(function) or isinstance(made, dict):
         raise ValueError(f"metrics: {made!r} has no method values, and is no function (outputs, labels)")
-    better = getattr(made, "better", "max")
+    better: Direction = getattr(made, "better", "max")
     if better not in ("max", "min"):
         raise ValueError(f"metrics: {name} has better = {better!r}; takes max or min")
     return NamedMetric(str(name), function, better)
@@ -122,8 +122,7 @@ def refuse_misfit(
     with torch.inference_mode():
         objective = objective or Classification()
         for rows in (len(y), 1):
-            batch = mapped(lambda tensor, rows=rows: tensor[:rows], x)
-            outputs = objective.outputs(objective.forward(model, batch))
+            outputs = objective.outputs(objective.forward(model, take(x, slice(rows))))
             for metric in metrics:
                 if not np.isfinite(metric.values(outputs, y[:rows])).all():
                     raise ValueError(f"metrics: {metric.name} gave what is not finite for the untrained model")

@@ -15,8 +15,8 @@ def load_npz(path: Path, targets: Targets | None = None) -> Dataset:
 
     `x_*` is `[n, d]` features or `[n, channels, height, width]` images, floats or uint8, standardised with
     the training statistics; or `[n, length]` tokens, of any other integer type, none negative. `y_*` is
-    integer `[n]`, from 0, or what `targets` takes. Raises ValueError with one sentence that names the file, the array and what is
-    wrong.
+    integer `[n]`, from 0, or what `targets` takes. Raises ValueError with one sentence that names the file, the
+    array and what is wrong.
     """
     try:
         return _checked(path.stem, _read(path), targets)

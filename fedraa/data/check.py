@@ -45,7 +45,7 @@ def class_labels(y_train: Array, y_test: Array, classes: Any) -> tuple[Array, Ar
     for name, y in (("y_train", y_train), ("y_test", y_test)):
         _check_labels(name, y)
     _check_classes(classes, {"y_train": y_train, "y_test": y_test})
-    return *(np.require(y, np.int64, ["C", "W"]) for y in (y_train, y_test)), int(classes)
+    return np.require(y_train, np.int64, ["C", "W"]), np.require(y_test, np.int64, ["C", "W"]), int(classes)
 
 
 def _inputs(given: Dataset, y_train: Array, y_test: Array) -> tuple[Tree, Tree]:
@@ -55,10 +55,10 @@ def _inputs(given: Dataset, y_train: Array, y_test: Array) -> tuple[Tree, Tree]:
         if both[0].keys() != both[1].keys():
             raise ValueError(f"x_train has the inputs {sorted(both[0])}, x_test {sorted(both[1])}; they must be alike")
         pairs = {key: _several(key, both[0][key], both[1][key], y_train, y_test) for key in both[0]}
-        return tuple({key: pair[split] for key, pair in pairs.items()} for split in (0, 1))
+        return {key: pair[0] for key, pair in pairs.items()}, {key: pair[1] for key, pair in pairs.items()}
     if all(isinstance(x, tuple) and _are_inputs(x, y) for x, y in zip(both, (y_train, y_test), strict=True)):
         pair_list = [_several(i, *pair, y_train, y_test) for i, pair in enumerate(zip(*both, strict=True))]
-        return tuple(zip(*pair_list, strict=True))
+        return tuple(train for train, _ in pair_list), tuple(test for _, test in pair_list)
     arrays = {"x_train": _as_array("x_train", both[0]), "x_test": _as_array("x_test", both[1])}
     check_inputs(arrays | {"y_train": y_train, "y_test": y_test})
     x_train, x_test = as_tokens(arrays) or [_as_float32(name, x) for name, x in arrays.items()]
@@ -76,7 +76,9 @@ def _several(key: object, train: Any, test: Any, y_train: Array, y_test: Array) 
     for name, given, y in ((f"x_train[{key!r}]", train, y_train), (f"x_test[{key!r}]", test, y_test)):
         x = _as_array(name, given)
         if x.dtype.kind not in "fiub" or len(x) != len(y) or 0 in x.shape:
-            raise ValueError(f"{name} is {x.dtype} {x.shape}; it must be numbers with a row for each of {len(y)} samples")
+            raise ValueError(
+                f"{name} is {x.dtype} {x.shape}; it must be numbers with a row for each of {len(y)} samples"
+            )
         kind: Any = x.dtype if x.dtype.kind == "b" else np.int64
         found.append(_as_float32(name, x) if x.dtype.kind == "f" else np.require(x, kind, ["C", "W"]))
     if found[0].shape[1:] != found[1].shape[1:] or found[0].dtype != found[1].dtype:

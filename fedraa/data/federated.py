@@ -30,7 +30,7 @@ class Federated:
         return self.dataset.x_train
 
     @property
-    def y_train(self) -> npt.NDArray[Any]:
+    def y_train(self) -> Any:
         return self.dataset.y_train
 
     @property

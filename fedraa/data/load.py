@@ -25,8 +25,8 @@ def load_dataset(name: str, data_dir: Path | None, targets: Targets | None = Non
     `package.module:callable` returns a Dataset; it is called with `data_dir` if it takes that.
 
     `data_dir` is the folder with the files of the named sets, where missing images are downloaded to;
-    digits comes with scikit-learn. `targets` checks what is learnt, if that is not labels. Raises ValueError with one sentence if the name is unknown or the data
-    is missing or malformed.
+    digits comes with scikit-learn. `targets` checks what is learnt, if that is not labels. Raises ValueError with one
+    sentence if the name is unknown or the data is missing or malformed.
     """
     if name.endswith(".npz"):
         return load_npz(Path(name), targets)

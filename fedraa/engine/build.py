@@ -64,8 +64,8 @@ def build(experiment: Experiment, model: nn.Module | None = None, dataset: Datas
             seed=experiment.seed,
             misfit=lambda result: misfit(objective, result, wanted, dataset.classes),
         )
-    few = (take(dataset.x_test, slice(TRIAL)), dataset.y_test[:TRIAL])
-    refuse_misfit(metrics, model, *(mapped(torch.tensor, rows) for rows in few), objective)
+    few, few_y = mapped(torch.tensor, take(dataset.x_test, slice(TRIAL))), torch.tensor(dataset.y_test[:TRIAL])
+    refuse_misfit(metrics, model, few, few_y, objective)
     pair = mapped(lambda part: part[:2], example)
     traced = trace(model, pair)
     if "model" in given:
@@ -118,15 +118,15 @@ def deal(experiment: Experiment, dataset: Dataset) -> Federated:
     partitioner = make_partitioner(
         experiment.partition, dirichlet=experiment.dirichlet, labels_per_client=experiment.labels_per_client
     )
-    labels = [dataset.y_train, dataset.y_test]
+    train, test = dataset.y_train, dataset.y_test
     if not (objective := make_objective(experiment.objective)).classifies:
         if isinstance(partitioner, Dirichlet | Labels):
             raise ValueError(
                 f"partition: {experiment.partition} deals samples by their labels, and {objective.name} has none of "
                 "whole samples; take iid or an own Partitioner"
             )
-        labels = [np.zeros(len(y), np.int64) for y in labels]
-    shards = divide(partitioner, *labels, experiment.clients, seed=experiment.seed)
+        train, test = (np.zeros(len(y), np.int64) for y in (train, test))
+    shards = divide(partitioner, train, test, experiment.clients, seed=experiment.seed)
     return federate(dataset, shards)
 
 

@@ -143,7 +143,7 @@ class Loop:
         self.worker_time.seconds.update(state["worker_time"])
 
     def run(self) -> str | None:
-        """Runs to the end; returns what ended it (steps, time, accuracy, target or callback), or None if it was stopped.
+        """Runs to the end; returns what ended it (steps, time, accuracy, target, callback), or None if it was stopped.
 
         Either way the state to go on from is saved: that of a run which has ended is as it was before anything was
         done for its end, so that a longer run goes on as if it had been so long from the start. Raises CallbackRaised

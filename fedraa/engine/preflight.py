@@ -62,7 +62,8 @@ def _check_inputs(spec: RunSpec) -> None:
     if spec.method.local.adversary and (len(inputs) > 1 or not inputs[0].is_floating_point()):
         kinds = " and ".join(str(each.dtype).removeprefix("torch.") for each in inputs)
         raise ValueError(
-            f"method: {method} bends inputs that are one array of numbers, and those of {name} are {kinds}; take another method"
+            f"method: {method} bends inputs that are one array of numbers, and those of {name} are {kinds}; "
+            "take another method"
         )
 
 

@@ -61,7 +61,7 @@ def build_model(
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         if not isinstance(sample, torch.Tensor) and (name == "mlp" or name in MODELS):
-            raise ValueError(f"model {name!r} takes one input, and the samples have {len(leaves(sample))}; give your own")
+            raise ValueError(f"model {name!r} takes one input, and samples have {len(leaves(sample))}; give your own")
         if name == "mlp":
             model = _mlp(sample, classes, hidden, dropout)
         elif hidden != _HIDDEN or dropout != 0.0:

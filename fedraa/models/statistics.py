@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedraa.data.tree import Tree, leaves, mapped
+from fedraa.data.tree import Tree, leaves, mapped, take
 from fedraa.models.forward import forward
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)  # the lazy ones turn into these
@@ -36,9 +36,9 @@ def reestimate_statistics(module: nn.Module, x: Tree, *, batch: int = 512) -> No
         norm.train()
     device, count = next(module.buffers()).device, len(leaves(x)[0])
     with torch.no_grad():
-        for part in np.array_split(np.arange(count), math.ceil(count / batch)):
-            chosen = slice(part[0], part[-1] + 1)
-            forward(module, mapped(lambda array, chosen=chosen: torch.tensor(array[chosen], device=device), x))
+        for rows in np.array_split(np.arange(count), math.ceil(count / batch)):
+            samples = take(x, slice(rows[0], rows[-1] + 1))
+            forward(module, mapped(lambda array: torch.tensor(array, device=device), samples))
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
     for part, training in modes:

@@ -79,7 +79,7 @@ class MultiLabel(Objective):
     def targets(self, train: Array, test: Array, classes: int) -> tuple[Array, Array, int]:
         for name, y in (("y_train", train), ("y_test", test)):
             if y.ndim != 2 or y.dtype.kind not in "iubf":
-                raise ValueError(f"{name} is {y.dtype} of shape {y.shape}; it must be 0 and 1 of shape [samples, labels]")
+                raise ValueError(f"{name} is {y.dtype} of shape {y.shape}; it must be 0s and 1s [samples, labels]")
             refuse(name, y, (y != 0) & (y != 1), "must be 0 or 1")
         if train.shape[1] != test.shape[1]:
             raise ValueError(f"y_train has {train.shape[1]} labels and y_test {test.shape[1]}; they must be as many")
@@ -126,7 +126,7 @@ class Regression(Objective):
     def targets(self, train: Array, test: Array, classes: int) -> tuple[Array, Array, int]:
         for name, y in (("y_train", train), ("y_test", test)):
             if y.ndim not in (1, 2) or y.shape[1:] != train.shape[1:]:
-                raise ValueError(f"{name} has shape {y.shape}; it must be [samples] or [samples, outputs], alike in both")
+                raise ValueError(f"{name} has shape {y.shape}; it must be [samples] or [samples, outputs] in both")
         train, test = (numbers(name, y).astype(np.float32) for name, y in (("y_train", train), ("y_test", test)))
         return train, test, 1 if train.ndim == 1 else train.shape[1]
 
@@ -219,9 +219,7 @@ class Segmentation(Objective):
         return None if right else f"logits {[b, classes, *size]}"
 
 
-def _labels(
-    train: Array, test: Array, classes: int, ignore: int, ndim: int, form: str
-) -> tuple[Array, Array, int]:
+def _labels(train: Array, test: Array, classes: int, ignore: int, ndim: int, form: str) -> tuple[Array, Array, int]:
     """Labels of parts of samples; as many classes as there are in training where `classes` is 0."""
     train, test = integers("y_train", train, ndim, form), integers("y_test", test, ndim, form)
     classes = classes or int(train.max(initial=0, where=train != ignore)) + 1

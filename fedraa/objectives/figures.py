@@ -43,8 +43,10 @@ class Figures:
 def figures_of(config: Mapping[str, Any]) -> Figures:
     """The figures of a run by its config.json; without a word of them they are those of a classification."""
     resolved = config["resolved"]
-    given = {name: tuple(v) if isinstance(v, list) else v for name, v in resolved.get("figures", {}).items()}
-    return Figures(**given, own=tuple(resolved.get("metrics", ())))
+    given, own = resolved.get("figures"), tuple(resolved.get("metrics", ()))
+    if given is None:
+        return Figures(own=own)
+    return Figures(tuple(given["names"]), given["main"], tuple(given["less"]), own)
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,10 @@ def _try(objective: Objective, result: Any, outputs: Tensor, targets: Tensor) ->
             raise ValueError(f"objective: {objective.name} gave the loss {got} for {shapes}; it must be one number")
         sums = {name: each.cpu() for name, each in objective.sums(outputs, targets).items()}
         if wrong := [name for name, each in sums.items() if each.shape[:1] != targets.shape[:1]]:
-            raise ValueError(f"objective: {objective.name} measured {wrong[0]} {list(sums[wrong[0]].shape)} for {shapes}; "
-                             "it must be [b] or [b, k]")
+            raise ValueError(
+                f"objective: {objective.name} measured {wrong[0]} {list(sums[wrong[0]].shape)} for {shapes}; "
+                "it must be [b] or [b, k]"
+            )
         figures = objective.figures({name: each.sum(0).numpy() for name, each in sums.items()})
         if figures.keys() != objective.better.keys():
             raise ValueError(f"objective: {objective.name} gave the figures {', '.join(figures)}, not those of better")

@@ -116,8 +116,7 @@ class Objective(ABC):
 
         ValueError, one sentence: the array, the row and what is wrong.
         """
-        both = (("y_train", train), ("y_test", test))
-        return *(numbers(name, y) for name, y in both), max(1, classes)
+        return numbers("y_train", train), numbers("y_test", test), max(1, classes)
 
     def of_clients(self, sums: Sums) -> Array:
         """The main figure of every client [c], from its sums [c] or [c, k]."""

@@ -63,7 +63,11 @@ class Evaluations:
             self._started = step
             self.final = line.t
         self.ending = early or self.final is not None
-        if self._goal is not None and line[self._goal.name] is not None and self._goal.reached(line.number_of(self._goal.name)):
+        if (
+            self._goal is not None
+            and line[self._goal.name] is not None
+            and self._goal.reached(line.number_of(self._goal.name))
+        ):
             self.reached = line.t
         self._lines.append(line)
 

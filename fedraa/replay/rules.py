@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
+from fedraa.callbacks.events import Limits
 from fedraa.client import Solver
 from fedraa.client.split import Stem
 from fedraa.components import is_foreign
@@ -17,7 +18,7 @@ from fedraa.config.experiment import Experiment
 from fedraa.devices.availability import Availability, Timing
 from fedraa.devices.costs import CostModel
 from fedraa.devices.fleet import COLUMNS, Fleet
-from fedraa.objectives import Figures, Target
+from fedraa.objectives import Figures
 from fedraa.rundir.layout import CONFIG, EVENTS
 from fedraa.rundir.schema import read_config
 from fedraa.server.auxiliary.state import AUXILIARIES
@@ -42,13 +43,6 @@ class _Stem(BaseModel):
     activations: int
 
 
-class _Limits(BaseModel):
-    steps: int | None
-    time: float | None
-    accuracy: float | None
-    target: Target | None = None
-
-
 class Resolved(BaseModel):
     """What the data set, the model and the defaults came to; columns are per client, None is infinite."""
 
@@ -66,7 +60,7 @@ class Resolved(BaseModel):
     shapes: list[_Shape]
     stem: _Stem | None
     eval_every: int
-    limits: _Limits
+    limits: Limits
     metrics: list[str] = []
     figures: Figures = Figures()
     aside: int | None = None

@@ -28,7 +28,7 @@ def measure(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tree) -
     One real step is taken for each shape of a module and batch, and remembered with `traced`.
     """
     shape = tuple(w if isinstance(w, int) else len(w) for w in widths)
-    key = (shape, *(tuple(part.shape) for part in leaves(example)))
+    key = (shape, tuple(size for part in leaves(example) for size in part.shape))
     if key not in traced.costs:
         traced.costs[key] = _measure(traced.skeleton(shape), example)
     return traced.costs[key]
@@ -40,7 +40,9 @@ def _measure(module: nn.Module, example: Tree) -> Cost:
     with torch.random.fork_rng(), Meter() as meter:  # SGD's own step is in place: it adds to neither
         torch.autograd.backward([_loss(module, example)])
     still = sum(x.numel() * x.element_size() for x in (*module.parameters(), *module.buffers()))
-    return Cost(params=params, bytes=_BYTES * params, flops=meter.flops / len(leaves(example)[0]), memory=still + meter.peak)
+    return Cost(
+        params=params, bytes=_BYTES * params, flops=meter.flops / len(leaves(example)[0]), memory=still + meter.peak
+    )
 
 
 def _convolution_backward(

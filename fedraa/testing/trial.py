@@ -153,9 +153,10 @@ def _stretch(
             max_update_norm=None,
             save=lambda: None,
             stop=stop,
+            figure=spec.objective.main,
         )
         if state is None:
-            log.begin([metric.name for metric in spec.metrics])
+            log.begin(spec.figures)
             loop.begin()
         else:
             loop.restore(state)

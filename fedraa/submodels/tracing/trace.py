@@ -71,8 +71,7 @@ def _record(module: nn.Module, example: Tree) -> Recorder:
     except (RuntimeError, ValueError, TypeError, IndexError, AssertionError, AttributeError) as error:
         batch = " and ".join(f"{tuple(part.shape)} of {part.dtype}" for part in leaves(example))
         raise ValueError(
-            f"example: a batch {batch} does not run through "
-            f"{type(module).__name__}: {first_line(error)}"
+            f"example: a batch {batch} does not run through {type(module).__name__}: {first_line(error)}"
         ) from error
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
