@@ -81,9 +81,14 @@ def make_metrics(given: Sequence[object], figures: Figures | None = None) -> tup
     for number, name in enumerate(names):
         if not name.isidentifier() or iskeyword(name) or name.startswith("_"):
             raise ValueError(f"metrics: the name {name!r} is no column's; give the metric a name such as top3")
-        if name in TAKEN or name in names[:number] or (figures is not None and name in figures.names):
+        if name in TAKEN or name in names[:number] or (figures is not None and name in taken_by(figures)):
             raise ValueError(f"metrics: the name {name} is taken; give the metric another name")
     return made
+
+
+def taken_by(figures: Figures) -> tuple[str, ...]:
+    """The names of an objective's own figures, and of the best one in a summary."""
+    return (*figures.names, f"best_{figures.main}")
 
 
 def _named(given: object) -> NamedMetric:
