@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from fedraa.client.metrics import NamedMetric, mean
+from fedraa.client.personal import EvaluationData, Personal
 from fedraa.data import Federated
-from fedraa.data.tree import mapped, take
+from fedraa.data.tree import Tree, mapped, take
 from fedraa.messages import Evaluation, Vector
 from fedraa.models.statistics import reestimate_statistics
 from fedraa.objectives import Classification, Objective
@@ -31,14 +32,18 @@ class Evaluator:
         device: str = "cpu",
         metrics: Sequence[NamedMetric] = (),
         objective: Objective | None = None,
+        personal: Personal | None = None,
     ) -> None:
-        """`data` has the training samples that statistics of batch norms are taken over, and no others."""
+        """`data` has the training samples that statistics of batch norms are taken over, and no others.
+
+        `personal` trains the clients whose shards are in `data.personal`.
+        """
         self._device = torch.device(device)
         self._module = twin(traced.module)
         drop_weights(self._module)
         self._module.to(self._device)
         self._data = data
-        self._metrics = metrics
+        self._metrics, self._personal = metrics, personal
         self._objective = objective or Classification()
         self._figures = self._objective.summary()
         self._owners, self._clients = owners(data)
@@ -62,8 +67,9 @@ class Evaluator:
                 self._add(sums, self._owners[rows], self._objective.sums(outputs, targets))
                 for metric in self._metrics:
                     values[metric.name][rows] = metric.values(outputs, targets)
+        personal = {} if self._personal is None else self._personalised(self._personal, params)
         drop_weights(self._module)
-        figures = self._summed(loss, sums) | {name: mean(each) for name, each in values.items()}
+        figures = self._summed(loss, sums) | personal | {name: mean(each) for name, each in values.items()}
         return Evaluation(figures, time.perf_counter() - started)
 
     def prepare(self, params: Vector) -> nn.Module:
@@ -72,9 +78,42 @@ class Evaluator:
         Running statistics never travel: a model with batch normalisation first re-estimates them in one pass
         over training samples (HeteroFL's static batch normalisation).
         """
+        return self._prepared(params, self._data.x_train)
+
+    def _prepared(self, params: Vector, x: Tree) -> nn.Module:
         load(self._module, params, writable=False)
-        reestimate_statistics(self._module, self._data.x_train, batch=BATCH)
+        reestimate_statistics(self._module, x, batch=BATCH)
         return self._module.eval()
+
+    def _personalised(self, personal: Personal, params: Vector) -> dict[str, float]:
+        """The main figure of each chosen client on its own test samples, after its own training."""
+        found = []
+        assert isinstance(self._data, EvaluationData)
+        for client, (x, y) in self._data.personal.items():
+            self._prepared(personal.train(params, client, x, y), x)
+            rows = self._data.test_order[self._data.test_offsets[client] : self._data.test_offsets[client + 1]]
+            sums: dict[str, npt.NDArray[np.float64]] = {}
+            with torch.inference_mode():
+                for start in range(0, len(rows), BATCH):
+                    some = rows[start : start + BATCH]
+                    targets = self._there(self._data.dataset.y_test[some])
+                    inputs = mapped(self._there, take(self._data.dataset.x_test, some))
+                    outputs = self._objective.outputs(self._objective.forward(self._module, inputs))
+                    self._add(sums, np.zeros(len(some), np.int64), self._objective.sums(outputs, targets))
+            if sums["count"][0] > 0:
+                found.append(self._objective.of_clients({name: each[:1] for name, each in sums.items()})[0])
+        return self._over_clients("personal", np.array(found))
+
+    def _over_clients(self, name: str, values: npt.NDArray[np.float64]) -> dict[str, float]:
+        """Mean, standard deviation and worst of a figure per client."""
+        if not values.size:
+            return {f"{name}_{what}": float("nan") for what in ("mean", "std", "worst")}
+        worst = values.min() if self._figures.better(f"{name}_worst") == "max" else values.max()
+        return {
+            f"{name}_mean": float(values.mean()),
+            f"{name}_std": float(values.std()),
+            f"{name}_worst": float(worst),
+        }
 
     def _there(self, array: npt.NDArray[Any]) -> Tensor:
         return torch.from_numpy(array.copy()).to(self._device)
@@ -94,13 +133,10 @@ class Evaluator:
         whole = {name: each.sum(axis=0) for name, each in sums.items()}
         tested = np.flatnonzero(sums["count"][:-1] > 0)
         clients = self._objective.of_clients({name: each[tested] for name, each in sums.items()})
-        worst = np.min if self._figures.better("client_worst") == "max" else np.max
         return {
             **self._objective.figures(whole),
             "loss": float(loss / whole["count"]),
-            "client_mean": float(clients.mean()),
-            "client_std": float(clients.std()),
-            "client_worst": float(worst(clients)),
+            **self._over_clients("client", clients),
         }
 
 

@@ -15,11 +15,11 @@ from torch import Tensor
 from fedraa.components import Seam
 from fedraa.data.tree import take
 from fedraa.objectives import Classification, Figures, Objective
-from fedraa.objectives.figures import Direction
+from fedraa.objectives.figures import PERSONAL, Direction
 
 METRICS: Seam[Any] = Seam("metrics", (), {})
 # Names that mean something else in logs and evaluations, in summaries, and in the tables of a report.
-_LOGS = ("seq", "kind", "t", "wall", "step", "accuracy", "loss", "client_mean", "client_std", "client_worst")
+_LOGS = ("seq", "kind", "t", "wall", "step", "accuracy", "loss", "client_mean", "client_std", "client_worst", *PERSONAL)
 _TOTALS = ("reason", "steps", "tasks", "time", "best_accuracy", "bytes_down", "bytes_up", "flops", "faults", "shards")
 _MORE_TOTALS = ("staleness_mean", "staleness_max", "time_to_target", "model_sha256", "metrics")
 _TABLES = ("method", "seed", "seeds", "directory", "command", "ended_by", "bytes", "idle", "sharpness", "p_accuracy")

@@ -8,6 +8,7 @@ import torch
 from fedraa.client.batched_trainer import BatchedTrainer
 from fedraa.client.evaluator import Evaluator
 from fedraa.client.metrics import NamedMetric
+from fedraa.client.personal import Personal
 from fedraa.client.solver import Solver
 from fedraa.client.trainer import Trainer
 from fedraa.data import Federated
@@ -40,7 +41,13 @@ class WorkerSpec:
         return Trainer(self.traced, self.solver, objective=self.objective, **given)
 
     def evaluator(self, data: Federated, device: str) -> Evaluator:
-        return Evaluator(self.traced, data, device=device, metrics=self.metrics, objective=self.objective)
+        personal = None
+        if getattr(data, "personal", None):
+            given = {"seed": self.seed, "device": device, "bf16": self.bf16, "objective": self.objective}
+            personal = Personal(self.traced, self.solver, **given)
+        return Evaluator(
+            self.traced, data, device=device, metrics=self.metrics, objective=self.objective, personal=personal
+        )
 
 
 def choose_device(device: str) -> str:

@@ -176,6 +176,8 @@ class Experiment(BaseModel):
     """Evaluate every so many updates (default: one per client) or rounds (default 1)."""
     metrics: tuple[Component, ...] = ()
     """Further figures of every evaluation, each an own Metric as package.module:Name."""
+    personalised: Count | None = None
+    """Clients, drawn evenly, that are evaluated on their own test samples after training on their own data, too."""
     statistics: Literal["sample", "all"] = "sample"
     """Training samples that batch norm's statistics are estimated on: 10,000 drawn evenly, or all."""
     checkpoint_every: Count | None = None

@@ -11,6 +11,7 @@ from fedraa.callbacks.events import Limits
 from fedraa.client import WorkerSpec
 from fedraa.client.lr_schedule import lr_schedule
 from fedraa.client.metrics import NamedMetric
+from fedraa.client.personal import EvaluationData, chosen
 from fedraa.client.split import Stem, measure_stem
 from fedraa.config.experiment import Experiment
 from fedraa.data import Federated
@@ -78,7 +79,7 @@ class RunSpec:
     @property
     def figures(self) -> Figures:
         """What every evaluation gives."""
-        return figures(self.objective, self.metrics)
+        return replace(figures(self.objective, self.metrics), personal=self.experiment.personalised is not None)
 
     @property
     def eval_every(self) -> int:
@@ -165,11 +166,18 @@ class RunSpec:
         """The test data, and of the training data what the statistics of batch norms are estimated on.
 
         That is nothing without batch norms; else all samples, or `STATISTICS_SAMPLES` of them, each as likely as any
-        other: a client has its share of them.
+        other: a client has its share of them. And, of the clients that are evaluated by themselves, their shards.
         """
-        dataset, count = self.data.dataset, int(self.data.offsets[-1])
-        if len(dataset.y_train) < count:  # they are gone already
+        if len(self.data.y_train) < self.data.offsets[-1]:  # they are gone already
             return self.data
+        data = self._statistics_data()
+        if (count := self.experiment.personalised) is None:
+            return data
+        clients = chosen(data, count, generator(self.experiment.seed, "personalised"))
+        return EvaluationData.of(data, {client: self.data.client(client) for client in clients})
+
+    def _statistics_data(self) -> Federated:
+        dataset, count = self.data.dataset, int(self.data.offsets[-1])
         if not has_statistics(self.traced.module):
             rows: slice | npt.NDArray[np.int64] = slice(0)
         elif count <= STATISTICS_SAMPLES or self.experiment.statistics == "all":

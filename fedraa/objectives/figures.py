@@ -6,11 +6,14 @@ from typing import Any, Literal
 
 Direction = Literal["max", "min"]
 CLIENTS = ("client_mean", "client_std", "client_worst")
+PERSONAL = ("personal_mean", "personal_std", "personal_worst")
 
 
 @dataclass(frozen=True)
 class Figures:
     """Columns of evals.csv: `names`, then loss, the figures over clients, which are of `main`, and `own` metrics.
+
+    With `personal` those of clients after training of their own are before the metrics.
 
     Of those in `less`, and of the loss, less is better; of all others more.
     """
@@ -18,18 +21,19 @@ class Figures:
     names: tuple[str, ...] = ("accuracy",)
     main: str = "accuracy"
     less: tuple[str, ...] = ()
+    personal: bool = False
     own: tuple[str, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
         """All figures, in the order of evals.csv."""
-        return (*self.names, "loss", *CLIENTS, *self.own)
+        return (*self.names, "loss", *CLIENTS, *(PERSONAL if self.personal else ()), *self.own)
 
     def better(self, name: str) -> Direction:
         """Which way this figure gets better."""
-        if name in ("client_mean", "client_worst"):
+        if name in ("client_mean", "client_worst", "personal_mean", "personal_worst"):
             name = self.main
-        return "min" if name in ("loss", "client_std", *self.less) else "max"
+        return "min" if name in ("loss", "client_std", "personal_std", *self.less) else "max"
 
     def best(self, values: Any) -> float:
         """The best of a column of the main figure; NaN counts for nothing unless all are."""
@@ -46,7 +50,7 @@ def figures_of(config: Mapping[str, Any]) -> Figures:
     given, own = resolved.get("figures"), tuple(resolved.get("metrics", ()))
     if given is None:
         return Figures(own=own)
-    return Figures(tuple(given["names"]), given["main"], tuple(given["less"]), own)
+    return Figures(tuple(given["names"]), given["main"], tuple(given["less"]), bool(given.get("personal")), own)
 
 
 @dataclass(frozen=True)

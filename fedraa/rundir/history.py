@@ -51,7 +51,9 @@ class History:
 
     `evals`, one row per evaluation: `step` (server updates, or rounds), `t` (of the model, not of the result), `wall`,
     `accuracy` and `loss` (mean cross-entropy, nats) on the whole test set, `client_mean`, `client_std`, `client_worst`
-    of the accuracies on the clients' own shares of it; further metrics have a column each. With another objective its
+    of the accuracies on the clients' own shares of it; further metrics have a column each. With `personalised`
+    `personal_mean`, `personal_std`, `personal_worst` are those of some clients that have first trained the model on
+    their own data, as a task does. With another objective its
     figures are in place of `accuracy`, from sums over all test samples: multilabel `f1`, `accuracy`, `exact`;
     regression `mse`, `mae`, `r2`; next-token `perplexity`, `accuracy`; segmentation `mean_iou`, `pixel_accuracy`; an
     own one those that it names in `better`. `loss` is its mean loss, and the clients' are of the figure that the

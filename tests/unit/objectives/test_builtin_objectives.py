@@ -26,13 +26,13 @@ def softmax(z: Array, axis: int) -> Array:
 
 
 def onehot(y: Array, classes: int) -> Array:
-    return np.eye(classes)[np.clip(y, 0, None)]
+    return np.eye(classes)[np.clip(y, 0, classes - 1)]
 
 
 def cross_entropy(z: Array, y: Array, ignore: int = -100) -> tuple[float, Array]:
     """Mean over all that counts, and its gradient: (softmax - onehot) / count; classes are last."""
     p, seen = softmax(z, -1), y != ignore
-    picked = np.take_along_axis(p, np.clip(y, 0, None)[..., None], -1)[..., 0]
+    picked = np.take_along_axis(p, np.clip(y, 0, z.shape[-1] - 1)[..., None], -1)[..., 0]
     gradient = (p - onehot(y, z.shape[-1])) * seen[..., None] / seen.sum()
     return float(-np.log(picked[seen]).mean()), gradient
 
@@ -55,8 +55,8 @@ def multilabel() -> tuple[Any, ...]:
 
 def regression() -> tuple[Any, ...]:
     z, y = RNG.normal(size=(11, 2)), RNG.normal(size=(11, 2)).astype(np.float32)
-    error = z - y
-    r2 = 1 - (error**2).sum(0) / ((y - y.mean(0)) ** 2).sum(0)
+    error, y64 = z - y, y.astype(np.float64)
+    r2 = 1 - (error**2).sum(0) / ((y64 - y64.mean(0)) ** 2).sum(0)
     figures = {"mse": (error**2).mean(), "mae": np.abs(error).mean(), "r2": r2.mean()}
     return Regression(), z, y, (error**2).mean(), 2 * error / y.size, figures
 
