@@ -1,17 +1,20 @@
 """A run that learns something else than classes, from several inputs, is the same run on both engines."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import ray
 import torch
 from torch import Tensor, nn
 
 import fedraa as fl
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
 
 
 class Masked(nn.Module):
@@ -45,6 +48,7 @@ def test_a_next_token_of_masked_inputs_is_the_same_run_on_ray(tmp_path: Path) ->
             local_epochs=1,
             updates=20,
             engine=engine,
+            personalised=2,
             workers=2 if engine == "ray" else None,
             out=tmp_path / engine,
         )
