@@ -2,8 +2,8 @@
 
 import gc
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Literal
@@ -23,11 +23,14 @@ from fedraa.engine.resumption import lengthen, resumed
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.session import RunSession
 from fedraa.engine.signals import interruptible, terminable
-from fedraa.errors import CallbackRaised, Interrupted
+from fedraa.errors import CallbackRaised, Interrupted, Unwritable
 from fedraa.methods.catalog import find
 from fedraa.methods.method import Method
+from fedraa.rundir.checkpoint import newest_first
+from fedraa.rundir.claim import claimed, refuse_used
+from fedraa.rundir.files import written
 from fedraa.rundir.history import History
-from fedraa.rundir.layout import SUMMARY
+from fedraa.rundir.layout import CHECKPOINTS, SUMMARY
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,14 +69,12 @@ def run(
         dataset, fields = None, fields | {"dataset": str(dataset)}
     told = _callbacks(callbacks)
     experiment = _changed(experiment, fields)
-    directory = free_directory(experiment)
-    spec = build(experiment, model, dataset)
-    directory.mkdir(parents=True, exist_ok=True)
-    try:
+    if experiment.out is not None:
+        refuse_used(experiment.out)
+    with _before_the_start():
+        spec = build(experiment, model, dataset)
+    with run_directory(experiment) as directory:
         return _execute(spec, directory, told, resume=False)
-    finally:
-        if not os.listdir(directory):
-            directory.rmdir()
 
 
 def resume(
@@ -82,6 +83,7 @@ def resume(
     model: nn.Module | Callable[[int], nn.Module] | str | None = None,
     dataset: Dataset | None = None,
     callbacks: Callbacks = (),
+    trust: bool = False,
     **fields: object,
 ) -> History:
     """Go on with a run that was interrupted or killed, from its last checkpoint, to the end it would have had.
@@ -90,6 +92,10 @@ def resume(
     takes them. So are `callbacks`, which a run does not keep: they are told first what was before the checkpoint. A run
     goes on for longer, also one that has ended, with a larger `updates`, `rounds`, `time` or `target_accuracy`, or a
     better `target`, and is then the run that it would have been with that from the start, bit for bit.
+
+    Code of others that the run directory names, `package.module:Name`, is imported if you `trust` it; what you give
+    again is yours. What was damaged since is noticed before anything is trained: then the run goes on from an earlier
+    checkpoint, with a warning, or is refused.
 
         fedraa.resume("runs/mine", model=Net(), scheduler=LowestLoss(), updates=400)
 
@@ -100,9 +106,11 @@ def resume(
         model, fields = None, fields | {"model": model}
     directory = Path(directory)
     told = _callbacks(callbacks)
-    spec, longer = resumed(directory, model, dataset, fields)
+    with _before_the_start():
+        spec, longer = resumed(directory, model, dataset, fields, trust=trust)
     if longer:
-        lengthen(directory, spec)
+        with written(directory):
+            lengthen(directory, spec)
     return _execute(spec, directory, told, resume=True)
 
 
@@ -137,17 +145,20 @@ def compare(
 
     experiment = _changed(experiment, fields)
     runs = cells(tuple(methods), tuple(seeds), experiment)
-    directory = free_directory(experiment.model_copy(update={"method": "compare"}))
-    for each in runs:
-        build(each)
+    together = experiment.model_copy(update={"method": "compare"})
+    if together.out is not None:
+        refuse_used(together.out)
+    with _before_the_start():
+        for each in runs:
+            build(each)
     histories = []
-    with session(experiment):
+    with run_directory(together) as directory, session(experiment):
         for each in runs:
             each = each.model_copy(update={"out": directory / f"{each.method}-{each.seed}"})
             histories.append(run(each, callbacks=callbacks))
             if ended is not None:
                 ended(histories[-1])
-    return write(histories, directory)
+        return write(histories, directory)
 
 
 def replay(directory: str | os.PathLike[str]) -> str:
@@ -171,12 +182,14 @@ def report(
     *,
     theme: Literal["auto", "light", "dark"] = "auto",
     landscape: bool = False,
+    trust: bool = False,
 ) -> Path:
     """Write the page `out` of tables and figures about runs that have ended, or folders of them.
 
     Returns the folder beside it, NAME_files, with every table as CSV and LaTeX and every figure as PDF. Runs that
     differ in their seed alone are one group, shown as mean and 95 % confidence interval. `theme` auto is light or dark
-    as the reader's screen is; `landscape` adds the loss around every final model, for which it loads the datasets.
+    as the reader's screen is; `landscape` adds the loss around every final model, for which it loads the datasets, and
+    imports code of others that a run directory names if you `trust` it.
 
         fedraa.report(["runs/compare"], "page.html")
 
@@ -184,7 +197,7 @@ def report(
     """
     from fedraa.report import report as write
 
-    return write([Path(run) for run in runs], Path(out), theme=theme, landscape=landscape)
+    return write([Path(run) for run in runs], Path(out), theme=theme, landscape=landscape, trust=trust)
 
 
 def method(name: str) -> Method:
@@ -221,6 +234,10 @@ def _execute(spec: RunSpec, directory: Path, callbacks: CallbackList, *, resume:
         ended = execute(spec, directory, callbacks, resume)
     except CallbackRaised as wrapped:
         raised = wrapped.error
+    except (Unwritable, KeyboardInterrupt) as error:
+        if newest_first(directory / CHECKPOINTS):
+            error.add_note(f"go on from the last checkpoint with: fedraa resume {directory}")
+        raise
     finally:
         callbacks.close()
     gc.collect()  # a run's objects refer to each other; several runs in one process must not add up
@@ -265,14 +282,21 @@ def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bo
         torch.set_num_threads(threads)
 
 
-def free_directory(experiment: Experiment) -> Path:
-    """The run directory: `out`, which must not hold anything yet, or a new one under runs/."""
-    if experiment.out is not None:
-        if experiment.out.is_file() or (experiment.out.is_dir() and os.listdir(experiment.out)):
-            raise ValueError(f"out: {experiment.out} is in use; choose a directory that is new or empty")
-        return experiment.out
+@contextmanager
+def run_directory(experiment: Experiment) -> Iterator[Path]:
+    """Meanwhile the run directory is this run's alone: `out`, new or empty, or a new one under runs/.
+
+    ValueError if it is another's. Where nothing was begun in it, nothing stays of it.
+    """
     name = f"{experiment.method}-{Path(experiment.dataset).stem}-{experiment.seed}"
-    number = 1
-    while (directory := RUNS / (name if number == 1 else f"{name}-{number}")).exists():
-        number += 1
-    return directory
+    with claimed(experiment.out, lambda number: RUNS / (name if number == 1 else f"{name}-{number}")) as directory:
+        yield directory
+
+
+@contextmanager
+def _before_the_start() -> Iterator[None]:
+    """Ctrl-C within has interrupted nothing that could be gone on with."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted("stopped before the start; nothing was changed") from None

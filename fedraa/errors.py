@@ -9,6 +9,10 @@ class RunFailed(Exception):
     """The run cannot go on; the message says why in one sentence."""
 
 
+class Unwritable(RunFailed):
+    """The run directory takes no more, as when the disk is full; the run can go on from its last checkpoint later."""
+
+
 class ShardDied(Exception):
     """A shard of the server is gone, and what it held with it; the run goes on from its last checkpoint."""
 

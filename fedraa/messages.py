@@ -52,13 +52,18 @@ class Receipt:
     """What those who were given a trained buffer [k] piece by piece say of it; `push` is what they know it by.
 
     `wrong` is its type or shape if that is not what was asked for, `bad` how many of its values are not finite;
-    `squared` is the squared norm of its difference from what was sent, if they measure it.
+    `squared` is the squared norm of its difference from what was sent, and `squared_sent` that of what was sent, if
+    they measure it. `largest` is the largest of its values by size, `sent` that of what was sent where there may be
+    something wrong, else 0.
     """
 
     push: str
     wrong: str | None
     bad: int
     squared: float
+    squared_sent: float = 0.0
+    largest: float = 0.0
+    sent: float = 0.0
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -137,12 +142,13 @@ class Fault:
     """A task that came to no result; `what` happened on `worker`. The loop decides what follows.
 
     `task` is None if the worker had none: it was starting, or evaluating. `worker` is None if no worker is known
-    to be at fault.
+    to be at fault. `of_client`: training itself raised, or its answer was refused, while the worker is well.
     """
 
     task: int | None
     worker: int | None
     what: str
+    of_client: bool = False
 
 
 @dataclass(frozen=True, slots=True)

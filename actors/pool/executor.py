@@ -18,6 +18,7 @@ from actors.pool.queues import Queues
 from actors.pool.serializer import Blocks, TaskSerializer, put_blocks
 from actors.worker.worker import Worker
 from fedraa.devices.worker_groups import WorkerGroup
+from fedraa.engine.executor import may_be_the_clients, told
 from fedraa.engine.loop import ATTEMPTS
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import RunFailed
@@ -200,7 +201,7 @@ class RayExecutor:
 
     def _end(self, call: Call) -> None:
         """A call has ended: with a result, an error in what it ran, or the worker's death."""
-        handle, result, wrong = call.handle, None, None
+        handle, result, wrong, of_client = call.handle, None, None, False
         try:
             result = ray.get(call.ref)
         except RayError as error:
@@ -208,7 +209,8 @@ class RayExecutor:
                 self.check()
             lost = isinstance(getattr(error, "cause", error), ObjectLostError)
             if isinstance(error, RayTaskError) and not lost and call.kind not in FIRST:
-                wrong = f"{type(error.cause).__name__}: {_line(str(error.cause), 0)}"
+                wrong = told(error.cause)
+                of_client = may_be_the_clients(error.cause) and not isinstance(error.cause, RayError)
             elif handle.calls[0] is not call:  # calls end in order: one ahead ended well, or is what the worker died in
                 return self._end(handle.calls[0])
             else:
@@ -225,14 +227,14 @@ class RayExecutor:
         del self._calls[call.ref]
         if call.kind in FIRST and result is not None:
             self._ready_or_load(handle, result)
-        self._deliver(call, result, wrong)
+        self._deliver(call, result, wrong, of_client=of_client)
 
     def _cause(self, call: Call, error: RayError) -> str:
         """Why a worker is dead."""
         if call.kind not in FIRST:
             return DIED
         cause = getattr(error, "cause", error)
-        return f"worker did not start: {_line(str(cause), -1)}"
+        return f"worker did not start: {_last_line(str(cause))}"
 
     def _ready_or_load(self, handle: WorkerHandle, answer: str | Blocks) -> None:
         """A worker has said on which node it is, or its host what blocks there are."""
@@ -252,13 +254,13 @@ class RayExecutor:
         if time.monotonic() - handle.since > bound:
             self._bury(handle, f"worker hung: no answer within {bound:.3g} s")
 
-    def _deliver(self, call: Call, result: Any, wrong: str | None) -> None:
+    def _deliver(self, call: Call, result: Any, wrong: str | None, *, of_client: bool = False) -> None:
         """The outcome of a call to whom it is for: its result, or what went wrong."""
         handle, tasks = call.handle.number, call.tasks
         if wrong is None:
             self._take_in(call, result)
         elif len(tasks) == 1:
-            self._settle(tasks[0], Fault(tasks[0].id, handle, wrong))
+            self._settle(tasks[0], Fault(tasks[0].id, handle, wrong, of_client))
         else:
             self._faults.append(Fault(None, handle, wrong + (f"; {len(tasks)} tasks go again, alone" if tasks else "")))
             self._queues.again(tasks, alone=True)
@@ -304,6 +306,6 @@ class RayExecutor:
                 self._evaluations.append(call.evaluation)
 
 
-def _line(text: str, number: int) -> str:
-    """One line of what may be a traceback."""
-    return (text.strip().splitlines() or [""])[number].strip()
+def _last_line(text: str) -> str:
+    """That of what may be a traceback."""
+    return (text.strip().splitlines() or [""])[-1].strip()

@@ -10,7 +10,7 @@ import ray
 
 from fedraa.messages import Index, Receipt, RemoteBuffer, Update, Vector
 from fedraa.server.storage.shards import Shard, assemble_pieces
-from fedraa.server.validation import wrong_kind
+from fedraa.server.validation import joined, wrong_kind
 
 NO_BUFFER: Vector = np.empty(0, np.float32)
 
@@ -80,6 +80,5 @@ class Route:
                     for shard, place, [sent] in zip(self.shards, self.places, cuts, strict=True)
                 ]
             )
-            wrongs, bad, squared = zip(*answers, strict=True)
-            receipt = Receipt(push, next(filter(None, wrongs), None), sum(bad), sum(squared))
+            receipt = joined(push, answers)
         return replace(update, params=NO_BUFFER, receipt=receipt)

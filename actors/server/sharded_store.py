@@ -84,6 +84,10 @@ class ShardedStore:
             self._settle()
         return Taken(mix)
 
+    def drop(self, task: Task) -> None:
+        for piece in self._split.pieces[task.fragment]:
+            self._unsettled.append(self._shards[piece.shard].forget.remote(task.id))
+
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
         buffers = {task.id: _cut_of(task) for task in tasks}
         there = list(dict.fromkeys(buffers.values()))

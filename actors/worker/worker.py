@@ -34,8 +34,15 @@ class Worker:
     def train_all(self, jobs: list[Job], *shared_args: Any) -> list[Update]:
         """Trains tasks one after another, or as many at a time as a stack holds; `shared_args` are what they share.
 
-        What is on shards of the server is fetched there, and the answer taken there.
+        What is on shards of the server is fetched there, and the answer taken there. Raises what the training raises.
         """
+        try:
+            return self._train_all(jobs, shared_args)
+        except Exception:
+            self._trainer.reset()
+            raise
+
+    def _train_all(self, jobs: list[Job], shared_args: tuple[Any, ...]) -> list[Update]:
         updates, height = [], self._worker_spec.stack
         for start in range(0, len(jobs), height):
             some = jobs[start : start + height]

@@ -10,9 +10,9 @@ class Callback:
     """Told of a run in the user's own process, in the order of its log; every hook does nothing unless overridden.
 
     The calls and their values are the same on both engines and with any number of workers. `on_dispatch`,
-    `on_commit`, `on_round`, `on_fault` and `on_eval` may return a true value: the run ends, exactly there, with the
-    reason "callback". What is in flight is dropped; the model is evaluated, if it is not yet. The rest of what one
-    step recorded (a commit and its round) is still told, and so are evaluations that the end waits for.
+    `on_commit`, `on_drop`, `on_round`, `on_fault` and `on_eval` may return a true value: the run ends, exactly there,
+    with the reason "callback". What is in flight is forgotten; the model is evaluated, if it is not yet. The rest of
+    what one step recorded (a commit and its round) is still told, and so are evaluations that the end waits for.
 
         class Enough(fl.Callback):
             def on_eval(self, step, t, metrics):
@@ -41,6 +41,10 @@ class Callback:
 
     def on_commit(self, event: Event) -> bool | None:
         """A client's update was taken in: a `commit` line."""
+        return None
+
+    def on_drop(self, event: Event) -> bool | None:
+        """A client's task came to nothing by its own fault: a `drop` line."""
         return None
 
     def on_round(self, event: Event) -> bool | None:

@@ -9,7 +9,7 @@ from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Event, Progress, RunStart, metrics_of
 from fedraa.errors import CallbackRaised
 
-HOOKS = {kind: f"on_{kind}" for kind in ("dispatch", "commit", "round", "fault", "eval", "end")}
+HOOKS = {kind: f"on_{kind}" for kind in ("dispatch", "commit", "drop", "round", "fault", "eval", "end")}
 PROGRESS_SECONDS = 0.2
 
 

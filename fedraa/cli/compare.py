@@ -1,6 +1,9 @@
 """What `fedraa compare` shows: every run as it goes and as it ended, then one row per method."""
 
+import time
 from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
 
 import pandas as pd
 from rich import box
@@ -19,20 +22,29 @@ from fedraa.units import quantity
 
 def compare(methods: Sequence[str], seeds: Sequence[int], experiment: Experiment) -> None:
     """Run every method with every seed, and print what they came to, unless the experiment is quiet."""
-    directory = api.free_directory(experiment.model_copy(update={"method": "compare"}))
-    experiment = experiment.model_copy(update={"out": directory})
-    quiet = experiment.quiet
-    frame = api.compare(
-        methods, seeds, experiment, callbacks=() if quiet else ("progress-bar",), ended=None if quiet else _tell
-    )
-    if not experiment.quiet:
-        figures = History(directory / frame["directory"].iloc[0]).figures
-        show(summary_table(frame, experiment, figures))
-        say(f"runs, {CELLS} and {PLOT} are in {directory}")
+    if experiment.quiet:
+        api.compare(methods, seeds, experiment)
+        return
+    teller = _Teller(len(methods) * len(seeds))
+    frame = api.compare(methods, seeds, experiment, callbacks=("progress-bar",), ended=teller)
+    figures = History(teller.folder / frame["directory"].iloc[0]).figures
+    show(summary_table(frame, experiment, figures))
+    say(f"runs, {CELLS} and {PLOT} are in {teller.folder}")
 
 
-def _tell(history: History) -> None:
-    say(_line(row(history), history.figures.main))
+class _Teller:
+    """Says what each of `count` runs came to, how many there are still, and how long they may take."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._ended, self._started = count, 0, time.monotonic()
+        self.folder = Path()
+
+    def __call__(self, history: History) -> None:
+        self.folder = history.directory.parent
+        self._ended += 1
+        left = (time.monotonic() - self._started) / self._ended * (self._count - self._ended)
+        more = f"; about {timedelta(seconds=round(left))} to go" if left else ""
+        say(f"run {self._ended} of {self._count}: {_line(row(history), history.figures.main)}{more}")
 
 
 def _line(row: dict[str, object], main: str) -> str:

@@ -1,7 +1,7 @@
 """The tables that the command line shows."""
 
-import json
-from dataclasses import MISSING, asdict, fields, is_dataclass
+from collections.abc import Sequence
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -10,16 +10,12 @@ from rich.table import Table
 
 from fedraa.callbacks.events import Progress
 from fedraa.callbacks.progress_bar import figures
-from fedraa.client.solver import Solver
-from fedraa.methods.catalog import METHODS
-from fedraa.methods.method import Method
 from fedraa.rundir.history import History
 from fedraa.rundir.status import Status
 from fedraa.units import quantity
 
-AXES = ("submodel", "local", "update", "schedule")
 WIDEST = 10_000  # characters
-PLAIN = Solver(momentum=0.0)  # what a local solver sets beyond this tells it from others
+SHOWN = 8  # clients by number
 
 
 def say(text: str) -> None:
@@ -28,12 +24,38 @@ def say(text: str) -> None:
 
 
 def show(table: Table) -> None:
-    """A table; where the output is no terminal it gets all the width that it needs."""
+    """A table, in which nothing is ever cut off.
+
+    Where the output is no terminal it gets all the width that it needs; a terminal that is too narrow for its words
+    shows every row as lines of its own.
+    """
     console = Console()
+    for column in table.columns:
+        column.overflow = "fold"
+    table.columns[0].no_wrap = True  # names
+    wanted = console.measure(table, options=console.options.update(width=WIDEST))
     if not console.is_terminal:
-        wanted = console.measure(table, options=console.options.update(width=WIDEST)).maximum
-        console = Console(width=max(console.width, wanted))
-    console.print(table)
+        console = Console(width=max(console.width, wanted.maximum))
+    if wanted.maximum > console.width:  # columns that are close together break fewer lines
+        table.padding = (0, 1, 0, 0)
+        wanted = console.measure(table, options=console.options.update(width=WIDEST))
+    console.print(table if wanted.minimum <= console.width else _stacked(table))
+
+
+def _stacked(table: Table) -> Table:
+    """Every row of the table as lines, `header  value`, under the value of its first column."""
+    stacked = Table(title=table.title, show_header=False, box=box.SIMPLE_HEAD)
+    stacked.add_column(no_wrap=True)
+    stacked.add_column(overflow="fold")
+    first, *rest = ([str(cell) for cell in column.cells] for column in table.columns)
+    names = [str(column.header) for column in table.columns[1:]]
+    for heading, *values in zip(first, *rest, strict=True):
+        stacked.add_row(f"[bold]{table.columns[0].header}[/bold]", f"[bold]{heading}[/bold]")
+        for name, value in zip(names, values, strict=True):
+            if value:
+                stacked.add_row(name, value)
+        stacked.add_section()
+    return stacked
 
 
 def profile_table(rows: list[tuple[str, str, float, float]]) -> None:
@@ -46,13 +68,27 @@ def profile_table(rows: list[tuple[str, str, float, float]]) -> None:
 
 def status_table(rows: list[Status]) -> None:
     """How the runs of this machine stand."""
-    table = Table("run", "state", "step", "time", "accuracy", "faults", box=box.SIMPLE_HEAD)
+    table = Table("run", "state", "step", "time", "accuracy", "faults", "quarantined", box=box.SIMPLE_HEAD)
     for row in rows:
         accuracy = "–" if row.accuracy is None else f"{row.accuracy:.4f}"
         if row.figure != "accuracy":
             accuracy = f"{row.figure} {accuracy}"
-        table.add_row(escape(row.run), row.state, str(row.step), f"{row.t:.4g}", accuracy, str(row.faults))
+        table.add_row(
+            escape(row.run),
+            escape(row.state),
+            str(row.step),
+            f"{row.t:.4g}",
+            accuracy,
+            str(row.faults),
+            _clients(row.quarantined),
+        )
     show(table)
+
+
+def _clients(numbers: Sequence[int]) -> str:
+    """The first of them, and how many more there are."""
+    more = f" and {len(numbers) - SHOWN} more" if len(numbers) > SHOWN else ""
+    return " ".join(map(str, numbers[:SHOWN])) + more or "–"
 
 
 def cluster_table(rows: list[tuple[str, Progress | None, int]]) -> None:
@@ -67,6 +103,7 @@ def closing_table(history: History) -> None:
     """What a finished run came to."""
     total = history.summary
     experiment, main = history.config["experiment"], history.figures.main
+    quarantined: Any = total.get("quarantined", [])
     rows = {
         "ended by": f"{total['reason']} {total['by']}" if "by" in total else total["reason"],
         "steps": f"{total['steps']} ({total['tasks']} tasks)",
@@ -79,6 +116,8 @@ def closing_table(history: History) -> None:
         "computed": quantity(total["flops"], "FLOP"),
         "staleness": f"mean {total['staleness_mean']:.2f}, max {total['staleness_max']}",
         "faults": total["faults"],
+        **({"dropped": f"{total['dropped']} tasks"} if "dropped" in total else {}),
+        **({"quarantined": f"clients {_clients(quarantined)}"} if quarantined else {}),
         "model sha256": str(total["model_sha256"])[:16],
         "written to": history.directory,
     }
@@ -89,51 +128,3 @@ def closing_table(history: History) -> None:
     for name, value in rows.items():
         table.add_row(name, str(value))
     show(table)
-
-
-def methods_table(*, as_json: bool) -> None:
-    """Every method and its four choices, for people or for scripts."""
-    if as_json:
-        listed = [
-            {"name": name, "paper": method.paper, "note": method.note, "state": method.keeps}
-            | {axis: {"kind": type(choice).__name__, **_fields(choice)} for axis, choice in _choices(method)}
-            for name, method in METHODS.items()
-        ]
-        say(json.dumps(listed, indent=2))
-        return
-    table = Table("method", *AXES, "state", "paper", box=box.SIMPLE_HEAD)
-    for name, method in METHODS.items():
-        table.add_row(name, *(words(choice) for _, choice in _choices(method)), escape(method.keeps), _source(method))
-    show(table)
-
-
-def words(choice: object) -> str:
-    """A choice on one line: its kind, what it sets, and the parts of it that are not as usual."""
-    assert is_dataclass(choice)
-    texts = []
-    for item in fields(choice):
-        value = getattr(choice, item.name)
-        if is_dataclass(value):
-            usual = item.default if item.default_factory is MISSING else item.default_factory()
-            texts += [] if value == usual else [f"({words(value)})"]
-        elif value and not (isinstance(choice, Solver) and value == getattr(PLAIN, item.name)):
-            texts.append(item.name if value is True else f"{item.name} {_listed(value)}")
-    return type(choice).__name__ + (f": {', '.join(texts)}" if texts else "")
-
-
-def _listed(value: object) -> str:
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _source(method: Method) -> str:
-    return f"{method.paper}; {method.note}" if method.note else method.paper
-
-
-def _choices(method: Method) -> list[tuple[str, object]]:
-    return [(axis, getattr(method, axis)) for axis in AXES]
-
-
-def _fields(choice: object) -> dict[str, object]:
-    assert is_dataclass(choice)
-    assert not isinstance(choice, type)
-    return asdict(choice)

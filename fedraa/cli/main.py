@@ -2,6 +2,7 @@
 
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,21 @@ import tyro
 from fedraa.cli.parse import Command, parse
 from fedraa.config.experiment import Experiment
 
+OURS = {"__main__", "actors", "benchmarks", "fedraa", "schedulers"}
+THEIRS = {
+    "matplotlib",
+    "numpy",
+    "pandas",
+    "pydantic",
+    "ray",
+    "rich",
+    "scipy",
+    "sklearn",
+    "torch",
+    "torchvision",
+    "tyro",
+}
+LIBRARIES = OURS | THEIRS | sys.stdlib_module_names  # whose modules are not the user's
 LIMITS = ("updates", "rounds", "time", "target_accuracy", "target")
 
 
@@ -56,13 +72,16 @@ class Resume:
     callbacks: tuple[str, ...] = ()
     """Who is told what happens, and may end the run: early-stopping(patience=3), csv(path='evals.csv'), tensorboard,
     wandb, or an own one as package.module:Name. They are told first what was before."""
+    trust: bool = False
+    """Import the code that the run directory names, where it names any: a model or parts of somebody's own."""
 
     def __call__(self) -> None:
         from fedraa.api import resume
         from fedraa.cli.display import closing_table
 
         limits = {name: value for name in LIMITS if (value := getattr(self, name)) is not None}
-        history = resume(self.run, callbacks=_with_bar(self.callbacks, quiet=self.quiet), **limits)
+        callbacks = _with_bar(self.callbacks, quiet=self.quiet)
+        history = resume(self.run, callbacks=callbacks, trust=self.trust, **limits)
         if not self.quiet:
             closing_table(history)
 
@@ -92,15 +111,17 @@ class Compare:
 
 @dataclass(frozen=True)
 class Methods:
-    """Every method and its four choices."""
+    """Every method and its four choices; with modules of your own, what they bring, too."""
 
+    modules: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Modules of your own, such as my_ext: their methods, and their parts with the flags that take them."""
     json: bool = False
     """As JSON."""
 
     def __call__(self) -> None:
-        from fedraa.cli.display import methods_table
+        from fedraa.cli.methods import methods
 
-        methods_table(as_json=self.json)
+        methods(self.modules, as_json=self.json)
 
 
 @dataclass(frozen=True)
@@ -143,6 +164,8 @@ class Report:
     """auto is light or dark as the reader's screen is."""
     landscape: bool = False
     """Also the loss around every final model, and its sharpness; needs the dataset."""
+    trust: bool = False
+    """For that, import the code that the run directories name, where they name any."""
     tensorboard: Path | None = None
     """Also write the evaluations here for TensorBoard."""
     wandb: str | None = None
@@ -156,7 +179,7 @@ class Report:
             to_tensorboard(self.runs, self.tensorboard)
         if self.wandb is not None:
             to_wandb(self.runs, self.wandb)
-        folder = report(self.runs, self.out, theme=self.theme, landscape=self.landscape)
+        folder = report(self.runs, self.out, theme=self.theme, landscape=self.landscape, trust=self.trust)
         say(f"{self.out}; tables and figures for papers are in {folder}")
 
 
@@ -188,9 +211,9 @@ class Status:
 
         if self.address is None:
             from fedraa.api import RUNS
-            from fedraa.rundir.status import runs_below, status
+            from fedraa.rundir.status import status, statuses
 
-            status_table([status(run) for run in self.runs or runs_below(RUNS)])
+            status_table([status(run) for run in self.runs] if self.runs else statuses(RUNS))
             return
         if self.runs:
             raise ValueError(f"address: with {self.address!r} all runs of the cluster are listed; give no run")
@@ -281,6 +304,21 @@ class Check:
             raise PromiseBroken(f"{findings.part} breaks {count} promise{'s' * (count > 1)}")
 
 
+@dataclass(frozen=True)
+class New:
+    """A folder to start a study from: a configuration, own parts, a test and a README, all of which run."""
+
+    folder: tyro.conf.Positional[Path]
+    """The folder to make."""
+
+    def __call__(self) -> None:
+        from fedraa.cli.display import say
+        from fedraa.cli.new import new
+
+        written = new(self.folder)
+        say(f"{self.folder} has {', '.join(path.name for path in written)}; begin with its README.md")
+
+
 COMMANDS: dict[str, Callable[..., Command]] = {
     "run": Run,
     "resume": Resume,
@@ -290,6 +328,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "replay": Replay,
     "report": Report,
     "check": Check,
+    "new": New,
     "profile": Profile,
     "status": Status,
     "stop": Stop,
@@ -313,22 +352,38 @@ def exit_code(command: Callable[[], object]) -> int:
     try:
         command()
     except ValueError as error:
-        sys.stderr.write(f"fedraa: {_line(error)}\n")
-        return 2
+        return _told(str(error), error, 2)
     except KeyboardInterrupt as error:
-        sys.stderr.write(f"\nfedraa: {error or 'interrupted'}\n")
-        return 130
+        sys.stderr.write("\n")
+        return _told(str(error) or "interrupted", error, 130)
     except SystemExit:  # of --help, which is to be quick: what follows takes seconds to import
         raise
     except _failures() as error:
-        sys.stderr.write(f"fedraa: {_line(error)}\n")
-        return 1
+        return _told(str(error), error, 1)
+    except OSError as error:
+        return _told(f"{error.filename or 'the system'}: {error.strerror or error}", error, 2)
+    except Exception as error:
+        if (where := own_code(error)) is None:
+            raise
+        return _told(f"{where} failed with {type(error).__name__}: {error}", error, 1)
     return 0
 
 
-def _line(error: Exception) -> str:
-    """What went wrong on one line, whatever the user's own words in it hold."""
-    return " ".join("; ".join((str(error), *getattr(error, "__notes__", ()))).split())
+def _told(what: str, error: BaseException, code: int) -> int:
+    """Says what went wrong on one line, whatever the user's own words in it hold; returns the exit code."""
+    said = " ".join("; ".join((what, *getattr(error, "__notes__", ()))).split())
+    sys.stderr.write(f"fedraa: {said}\n")
+    return code
+
+
+def own_code(error: BaseException) -> str | None:
+    """The innermost code of the user's own that an error has come through, and where it is; None if there is none."""
+    own = [
+        f"{frame.f_code.co_qualname} ({Path(frame.f_code.co_filename).name}, line {line})"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).partition(".")[0] not in LIBRARIES
+    ]
+    return own[-1] if own else None
 
 
 def _failures() -> tuple[type[Exception], ...]:

@@ -43,7 +43,7 @@ def plan(experiment: Experiment) -> None:
         planner = Planner(SCHEDULER.own(schedule.scheduler))
         planner.plan(costs, schedule.delay_bound)
         show(fragments_table(spec))
-        show(devices_table(spec.fleet, {str(j): column for j, column in enumerate(costs.T)}, planner))
+        show(devices_table(spec.fleet, {f"fragment {j}": column for j, column in enumerate(costs.T)}, planner))
         whence = "K*, from the costs" if schedule.delay_bound is None else "as given"
         say(f"delay bound    {planner.bound:.4g} ({whence})")
         outlook = async_outlook(spec, planner) if schedule.asynchronous else rounds_outlook(spec, first_round(spec))

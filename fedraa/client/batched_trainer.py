@@ -44,6 +44,10 @@ class BatchedTrainer(Trainer):
                 updates |= zip(some, self._train_stack([work[number] for number in some]), strict=True)
         return [updates[number] for number in range(len(work))]
 
+    def reset(self) -> None:
+        super().reset()
+        self._stacks.clear()
+
     def _shape(self, work: Work) -> object:
         """What tasks of one stack have in common."""
         task = work.task

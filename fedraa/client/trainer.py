@@ -115,6 +115,11 @@ class Trainer:
         """Train all of this."""
         return [self.train(*one) for one in work]
 
+    def reset(self) -> None:
+        """Be as new: what was broken off by an exception may have left half a gradient behind."""
+        self._models.clear()
+        self._weights = self._gradient = torch.empty(0, device=self._device)
+
     def _seed_dropout(self, task: Task) -> None:
         """Seeds the one generator that is drawn from: torch.manual_seed asks for a traceback per kind of device."""
         seed = torch_seed(self._seed, "dropout", task.client, task.turn)

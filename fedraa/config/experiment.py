@@ -52,7 +52,7 @@ class Experiment(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True)
 
     method: Component = "fed-raa"
-    """A named method, see `fedraa methods`, a crossing a+b, or a Method."""
+    """A named method, see `fedraa methods`, a crossing a+b, or an own Method as package.module:NAME."""
     dataset: str = "digits"
     """digits, mnist, fashion-mnist, emnist, cifar10, cifar100, agnews, a .npz file, or package.module:callable."""
     data_dir: Path | None = None
@@ -182,8 +182,12 @@ class Experiment(BaseModel):
     """Training samples that batch norm's statistics are estimated on: 10,000 drawn evenly, or all."""
     checkpoint_every: Count | None = None
     """Checkpoint every so many updates or rounds (default: about every 10 seconds)."""
-    max_update_norm: Positive | None = None
-    """Refuse updates whose Euclidean norm is over this (default: no bound)."""
+    max_update_norm: Positive | Literal["auto"] | None = None
+    """Refuse updates whose Euclidean norm is over this; auto: 20 times the median of their fragment's last 50."""
+    client_retries: Annotated[int, Field(ge=0)] = 1
+    """Further tasks that a client is given whose last one came to nothing; after them it is left out."""
+    on_bad_client: Literal["skip", "stop"] = "skip"
+    """What then: the others go on without it, or the run stops."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Seed of everything random."""
 

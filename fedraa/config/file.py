@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fedraa.components import KIND
+from fedraa.reading import content
 
 
 def read_values(path: str | os.PathLike[str], known: Collection[str]) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def meant(word: str, known: Collection[str]) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(content(path).decode())
     except OSError as error:
         raise ValueError(f"config: {path} cannot be read: {error.strerror or error}") from None
     except ValueError as error:  # not TOML, or not UTF-8

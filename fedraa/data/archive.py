@@ -1,13 +1,13 @@
 """The user's own data: one `.npz` file with x_train, y_train, x_test and y_test, checked before use."""
 
 import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
 
 from fedraa.data.check import NAMES, Array, Targets, as_tokens, check_arrays, check_inputs
 from fedraa.data.dataset import Dataset, standardise
+from fedraa.reading import opened
 
 
 def load_npz(path: Path, targets: Targets | None = None) -> Dataset:
@@ -38,14 +38,20 @@ def _read(path: Path) -> dict[str, Array]:
             return {name: archive[name] for name in NAMES}
     except FileNotFoundError:
         raise ValueError("there is no such file") from None
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"cannot be read as an .npz archive ({error})") from error
+    except ValueError:
+        raise
+    except Exception as error:  # NumPy and zipfile raise anything for a header that is damaged, or of more than fits
+        raise ValueError(f"cannot be read as an .npz archive ({_first_line(error)})") from error
 
 
 def _looks_like_numpy(path: Path) -> bool:
     """An archive or a single array; numpy takes whatever is neither for a pickle, and says so."""
-    with path.open("rb") as stream:
+    with opened(path) as stream:
         return stream.read(6) == b"\x93NUMPY" or zipfile.is_zipfile(path)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _checked(name: str, arrays: dict[str, Array], targets: Targets | None) -> Dataset:

@@ -1,6 +1,7 @@
 """AG News (Zhang et al. 2015) as token ids."""
 
 import re
+import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.data.dataset import Dataset
+from fedraa.reading import refuse_no_file
 
 VOCABULARY = 10_000  # ids, with 0 for padding and 1 for a word that is not among the most frequent
 LENGTH = 64
@@ -33,12 +35,13 @@ def _read(path: Path) -> tuple[npt.NDArray[np.int64], list[list[str]]]:
     import pandas as pd  # slow to import, and workers do without
 
     try:
+        refuse_no_file(path)
         frame = pd.read_csv(path, usecols=["label", "text"], dtype={"text": str}, keep_default_na=False)
     except FileNotFoundError:
         raise ValueError(
             f"dataset 'agnews' needs {path}: AG News with the columns label (0 to {_CLASSES - 1}) and text"
         ) from None
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise ValueError(f"dataset 'agnews': {path} cannot be read ({error})") from error
     if frame.empty or not pd.api.types.is_integer_dtype(frame["label"]):
         raise ValueError(f"dataset 'agnews': {path} must have rows, each with an integer label")

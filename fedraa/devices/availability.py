@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedraa.reading import refuse_no_file
 from fedraa.rng import generator
 
 Spans = list[tuple[float, float]]
@@ -79,11 +80,14 @@ def read_availability(path: Path, clients: int, period: float | None) -> Availab
     import pandas as pd  # slow to import, and workers do without
 
     try:
+        refuse_no_file(path)
         frame = pd.read_csv(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"availability: {path} cannot be read as CSV: {str(error).splitlines()[0]}") from error
     if list(frame.columns) != ["client", "start", "end"]:
         raise ValueError(f"availability: {path} has the columns {list(frame.columns)}; it needs client, start, end")
+    if frame.empty:
+        raise ValueError(f"availability: {path} has no row; give a span for every device that is not always there")
     numbers = frame.apply(pd.to_numeric, errors="coerce").to_numpy(np.float64)
     spans: dict[int, Spans] = {}
     for row, (client, start, end) in enumerate(numbers.tolist(), 1):

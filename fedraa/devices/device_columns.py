@@ -6,12 +6,14 @@ from pathlib import Path
 import numpy as np
 
 from fedraa.devices.fleet import COLUMNS, Floats
+from fedraa.reading import refuse_no_file
 
 
 def read_csv(path: Path, clients: int) -> dict[str, Floats]:
     import pandas as pd  # slow to import, and workers do without
 
     try:
+        refuse_no_file(path)
         frame = pd.read_csv(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"capabilities: {path} cannot be read as CSV: {_first_line(error)}") from error

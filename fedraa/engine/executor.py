@@ -2,13 +2,20 @@
 
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
 from fedraa.client import Evaluator, Trainer, Work
 from fedraa.data import Federated
+from fedraa.errors import RunFailed
 from fedraa.messages import Evaluation, Fault, SharedBuffer, Task, Update, Vector
+
+NOT_OF_CLIENTS = (
+    "OutOfMemoryError",
+    "AcceleratorError",
+)  # of torch, which names them elsewhere from version to version
 
 
 class PendingEvaluation(Protocol):
@@ -59,6 +66,16 @@ class Evaluated:
         return self.evaluation
 
 
+def told(error: BaseException) -> str:
+    """What a task failed of, on one line."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0].strip()}"
+
+
+def may_be_the_clients(error: BaseException) -> bool:
+    """Whether a task failed of what its client brings, its data or its own parts; else its worker was at fault."""
+    return not isinstance(error, MemoryError) and type(error).__name__ not in NOT_OF_CLIENTS
+
+
 class _Dropped(BaseException):
     """Training is broken off."""
 
@@ -74,7 +91,8 @@ class LocalExecutor:
         self._evaluator = evaluator
         self._data = data
         self._tasks: OrderedDict[int, Task] = OrderedDict()
-        self._trained: dict[int, Update] = {}
+        self._trained: dict[int, Update | Fault] = {}
+        self._alone: set[int] = set()  # tasks of a stack that failed: which of them is to blame is not known yet
         self._training = False
 
     def share(self, params: Vector) -> SharedBuffer:
@@ -99,11 +117,25 @@ class LocalExecutor:
     def _train(self, task: int) -> None:
         """Trains this task and, in a stack, the next ones of its shape."""
         first = self._tasks[task]
-        waiting = (one for number, one in self._tasks.items() if number not in self._trained and one is not first)
-        alike = (one for one in waiting if one.widths == first.widths)
-        some = [first, *islice(alike, self._stack - 1)]
-        updates = self._trainer.train_all([Work(one, *self._data.client(one.client)) for one in some])
-        self._trained |= {update.task: update for update in updates}
+        apart = self._alone | self._trained.keys() | {task}
+        alike = (one for number, one in self._tasks.items() if number not in apart and one.widths == first.widths)
+        some = [first, *(() if task in self._alone else islice(alike, self._stack - 1))]
+        outcomes = self.outcomes(self._trainer, some)
+        if outcomes is None:
+            self._alone |= {one.id for one in some}
+            self._train(task)
+        else:
+            self._trained |= zip((one.id for one in some), outcomes, strict=True)
+
+    def outcomes(self, trainer: Trainer, tasks: Sequence[Task]) -> Sequence[Update | Fault] | None:
+        """What becomes of tasks that are trained together; None if one of several failed."""
+        try:
+            return trainer.train_all([Work(task, *self._data.client(task.client)) for task in tasks])
+        except Exception as error:
+            trainer.reset()
+            if len(tasks) > 1:
+                return None
+            return [Fault(tasks[0].id, 0, told(error), may_be_the_clients(error))]
 
     def ready(self, timeout: float) -> list[Update | Fault]:
         if not self._tasks:
@@ -116,7 +148,12 @@ class LocalExecutor:
         return int(bool(self._tasks)), 1
 
     def evaluate(self, params: Vector) -> PendingEvaluation:
-        return Evaluated(params.copy(), self._evaluator.evaluate(params))
+        try:
+            return Evaluated(params.copy(), self._evaluator.evaluate(params))
+        except ValueError:
+            raise  # a sentence about a part of the user's
+        except Exception as error:
+            raise RunFailed(f"an evaluation failed: {told(error)}") from error
 
     def drop(self) -> None:
         """Breaks off what is being trained; for a signal handler, which runs in the midst of it."""

@@ -10,7 +10,7 @@ import heapq
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import inf
 from threading import Event
 
@@ -22,10 +22,13 @@ from fedraa.errors import RunFailed
 from fedraa.messages import Fault, State, Task, Update
 from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.profile import Stopwatch
+from fedraa.server.bad_clients import HOPELESS
 from fedraa.server.base import Server
-from fedraa.server.validation import refuse
+from fedraa.server.bounds import Bounds, MaxNorm
+from fedraa.server.validation import unsound
 
 ATTEMPTS = 4  # of one task, before the run gives up
+BLAMED = 2  # attempts that come to nothing on workers that are well, before it is the client's fault
 SAVE_SECONDS = 10.0  # between checkpoints, if the steps do not say when; what a death costs at most
 SAVE_PAUSE = 20  # and at least so many times what the last one took
 ASIDE = 4  # evaluations under way at a time, before the loop waits for the first of them
@@ -61,7 +64,7 @@ class Loop:
         checkpoint_every: int | None,
         timing: Timing,
         wall: bool,
-        max_update_norm: float | None,
+        max_update_norm: MaxNorm,
         save: Callable[[], None],
         stop: Event,
         announcer: Announcer | None = None,
@@ -70,7 +73,7 @@ class Loop:
         self.server, self.executor, self.log = server, executor, log
         self._limits, self._eval_every, self._every = limits, eval_every, checkpoint_every
         self._timing, self._wall = timing, wall
-        self._max_update_norm = max_update_norm
+        self._bounds = Bounds(max_update_norm)
         self._save, self._stop = save, stop
         self._announcer = announcer or Announcer()
         self._figure = figure  # that runs are judged by
@@ -84,9 +87,10 @@ class Loop:
         self._started = time.monotonic()
         self._tasks: dict[int, tuple[Task, float]] = {}
         self._due: list[tuple[float, int]] = []
-        self._arrived: dict[int, Update] = {}
+        self._arrived: dict[int, Update | Fault] = {}
         self._there: list[tuple[float, int]] = []  # a heap of what has arrived, by when it is due
         self._failures: dict[int, int] = {}
+        self._blamed: dict[int, int] = {}  # failures that may be the client's
         self._waiting: deque[int] = deque()
         self._pending: deque[_Evaluating] = deque()
         self._evaluated = self._saved = -1  # steps
@@ -114,6 +118,7 @@ class Loop:
             "saved": self._saved,
             "accuracy": self._accuracy,
             "reached": self._reached,
+            "bounds": self._bounds.state(),
             "heard": self._announcer.heard,
             "by": self.by,
             "time_to_target": self.time_to_target,
@@ -135,6 +140,8 @@ class Loop:
         self._evaluated, self._saved = state["evaluated"], state["saved"]
         self._accuracy, self.time_to_target = state["accuracy"], state["time_to_target"]
         self.by = state.get("by")  # which older checkpoints do not have
+        if "bounds" in state:  # likewise
+            self._bounds.restore(state["bounds"])
         goal = self._limits.goal
         self._reached = state.get("reached", self._accuracy)  # which older checkpoints do not have
         if goal is None or (self._reached is not None and not goal.reached(self._reached)):
@@ -182,13 +189,40 @@ class Loop:
         elif self._checkpoint_is_due():
             with self.server_time.on("save"):
                 self._checkpoint()
-        elif (update := self._next_real() if self._wall else self._next_virtual()) is not None:
-            self.worker_time.seconds["train"] += update.seconds
-            before = self.server_time.seconds["mix"]
-            with self.server_time.on("mix"):
-                self._waiting.extend(self.server.commit(update, self._now))
-            self._report(self.server_time.seconds["mix"] - before)
+        elif (outcome := self._next_real() if self._wall else self._next_virtual()) is not None:
+            self._settle(*outcome)
         return None
+
+    def _settle(self, task: Task, outcome: Update | Fault) -> None:
+        """The task is over: its update is taken in, or it came to nothing by its client's fault."""
+        if isinstance(outcome, Fault):
+            self._drop(task, outcome.what)
+            return
+        self.worker_time.seconds["train"] += outcome.seconds
+        before = self.server_time.seconds["mix"]
+        with self.server_time.on("mix"):
+            self._waiting.extend(self.server.commit(outcome, self._now))
+        self._report(self.server_time.seconds["mix"] - before)
+
+    def _drop(self, task: Task, what: str) -> None:
+        """RunFailed if nobody is left to go on with, or nobody is to."""
+        self._waiting.extend(self.server.drop(task.id, what, self._now))
+        bad = self.server.task_table.bad_clients
+        if bad.stop and task.client in bad.left_out:
+            raise RunFailed(
+                f"client {task.client} came to nothing {bad.retries + 1} times in a row, the last time with task "
+                f"{task.id}: {what}; --on-bad-client skip goes on without such clients"
+            )
+        if not self._tasks and not self._waiting:
+            raise RunFailed(
+                f"no client is left: all {len(bad.left_out)} came to nothing {bad.retries + 1} times in a row; the "
+                f"last, client {task.client} with task {task.id}: {what}"
+            )
+        if bad.hopeless:
+            raise RunFailed(
+                f"the first {HOPELESS} clients all came to nothing; the last, client {task.client} with task "
+                f"{task.id}: {what}"
+            )
 
     def _tell(self) -> None:
         asking = self._announcer.tell()
@@ -245,7 +279,7 @@ class Loop:
             heapq.heappush(self._due, (due, task.id))
         self.executor.submit(task, due)
 
-    def _next_virtual(self) -> Update | None:
+    def _next_virtual(self) -> tuple[Task, Update | Fault] | None:
         due, number = self._due[0]
         if due == inf:
             raise RunFailed(
@@ -253,54 +287,70 @@ class Loop:
             )
         with self.server_time.on("wait"):
             outcome = self.executor.wait(number, POLL)
-        update = None if outcome is None else self._admit(outcome, number)
-        if update is not None:
-            heapq.heappop(self._due)
-            del self._tasks[number]
-            self._now = due
-        return update
+        final = None if outcome is None else self._admit(outcome, number)
+        if final is None:
+            return None
+        heapq.heappop(self._due)
+        self._now = due
+        return self._tasks.pop(number)[0], final
 
-    def _next_real(self) -> Update | None:
-        """The update that was first both there and due; None if there is none yet."""
+    def _next_real(self) -> tuple[Task, Update | Fault] | None:
+        """The outcome that was first both there and due; None if there is none yet."""
         patience = min(POLL, max(0.0, self._there[0][0] - self._clock())) if self._there else POLL
         with self.server_time.on("wait"):
             outcomes = self.executor.ready(patience)
         for outcome in outcomes:
             number = None if outcome.task in self._arrived else outcome.task
-            if (update := self._admit(outcome, number)) is not None:
-                self._arrived[update.task] = update
-                heapq.heappush(self._there, (self._tasks[update.task][1], update.task))
+            if (final := self._admit(outcome, number)) is not None:
+                assert number is not None
+                self._arrived[number] = final
+                heapq.heappush(self._there, (self._tasks[number][1], number))
         if self._pending:
             self._collect(0)
         self._now = self._clock()
         if not self._there or self._there[0][0] > self._now:
             return None
         _, number = heapq.heappop(self._there)
-        del self._tasks[number]
-        return self._arrived.pop(number)
+        return self._tasks.pop(number)[0], self._arrived.pop(number)
 
-    def _admit(self, outcome: Update | Fault, number: int | None) -> Update | None:
-        """The outcome if it is a good answer to task `number`; if not, that is recorded and the task sent again."""
+    def _admit(self, outcome: Update | Fault, number: int | None) -> Update | Fault | None:
+        """What task `number` came to: a good answer, or nothing by its client's fault.
+
+        None if that is not known yet: whatever else has gone wrong is recorded, and the task sent again.
+        """
         task, due = (None, 0.0) if number is None else self._tasks.get(number, (None, 0.0))
+        update = outcome if isinstance(outcome, Update) else None
         if isinstance(outcome, Update):
             with self.server_time.on("mix"):
-                wrong = refuse(outcome, task, max_norm=self._max_update_norm)
+                wrong = self._bounds.refuse(outcome, task)
             if wrong is None:
                 return outcome
-            outcome = Fault(outcome.task, None, f"update refused: {wrong}")
+            outcome = Fault(number, None, f"update refused: {wrong}", of_client=True)
         if task is None or outcome.task is None:
-            self.log.record("fault", self._now, **asdict(outcome), action="none")
-        else:
-            self._retry(task, due, outcome)
-        return None
+            self._record(outcome, "none")
+            return None
+        if outcome.of_client and (broken := unsound(task, update)) is not None:
+            raise RunFailed(
+                f"the model has {broken}, as it was sent to client {task.client} with task {task.id}; that is not the "
+                "client's fault; --max-update-norm auto refuses what makes it so"
+            )
+        return self._failed(task, due, outcome)
 
-    def _retry(self, task: Task, due: float, fault: Fault) -> None:
+    def _failed(self, task: Task, due: float, fault: Fault) -> Fault | None:
+        """Sends the task again; the fault instead if it seems to be the client's, for other workers found it, too."""
         failures = self._failures[task.id] = self._failures.get(task.id, 0) + 1
+        blamed = self._blamed[task.id] = self._blamed.get(task.id, 0) + fault.of_client
+        if blamed == BLAMED:
+            return fault
         again = failures < ATTEMPTS
-        self.log.record("fault", self._now, **asdict(fault), action="retry" if again else "give up")
+        self._record(fault, "retry" if again else "give up")
         if not again:
             raise RunFailed(f"task {task.id} of client {task.client} failed {ATTEMPTS} times: {fault.what}")
         self.executor.submit(task, due)
+        return None
+
+    def _record(self, fault: Fault, action: str) -> None:
+        self.log.record("fault", self._now, task=fault.task, worker=fault.worker, what=fault.what, action=action)
 
     def _evaluate(self) -> None:
         """Starts an evaluation of the model as it stands."""

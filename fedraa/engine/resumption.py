@@ -1,38 +1,44 @@
 """What a run goes on as: its own experiment, what has to be given again, and limits that may be larger than before."""
 
 import json
+import logging
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from fedraa.components import imported, is_path
+from fedraa.components import describe as describe_component
+from fedraa.components import imported, importing_only, paths_in
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
 from fedraa.data import Dataset
+from fedraa.engine.asked import ELSEWHERE, LIMITS, asked, changed
 from fedraa.engine.build import build
-from fedraa.engine.description import ASIDE_KEY, describe
+from fedraa.engine.description import ASIDE_KEY, describe, recorded_aside
 from fedraa.engine.run_spec import RunSpec
 from fedraa.objectives import Target
+from fedraa.rundir.chain import damage
+from fedraa.rundir.checkpoint import ASKED, choose, head
 from fedraa.rundir.files import write_text
 from fedraa.rundir.history import History
-from fedraa.rundir.layout import CONFIG, EVENTS, MODEL, SUMMARY
+from fedraa.rundir.layout import CHECKPOINTS, CONFIG, EVENTS, MODEL, SEAL, SUMMARY
 from fedraa.rundir.lock import is_written
 from fedraa.rundir.profile import PROFILE
 from fedraa.rundir.schema import FORMAT
 
-# The limits that a longer run may change, and what they are called among those resolved and as the reason of an end.
-LIMITS = {"updates": "steps", "rounds": "steps", "time": "time", "target_accuracy": "accuracy", "target": "target"}
+logger = logging.getLogger(__name__)
 
 
 def resumed(
-    directory: Path, model: nn.Module | None, dataset: Dataset | None, fields: Mapping[str, Any]
+    directory: Path, model: nn.Module | None, dataset: Dataset | None, fields: Mapping[str, Any], *, trust: bool
 ) -> tuple[RunSpec, bool]:
     """The run in this directory as it goes on, and whether it is made longer by the limits among `fields`.
 
-    All other `fields` are components given again, the same as before. Raises ValueError, one sentence, for a run that
-    has ended and is not made longer, that lacks something, or that was of something else.
+    All other `fields` are components given again, the same as before. Other code that config.json names is imported
+    with `trust` alone. Raises ValueError, one sentence, for a run that has ended and is not made longer, that lacks
+    something, or that was of something else, and for a log or a configuration that was changed since.
     """
     history = History(directory)
     config = history.config
@@ -43,13 +49,18 @@ def resumed(
             f"run: {directory} has ended; there is nothing to go on with; make it longer by a larger --updates, "
             "--rounds, --time, --target-accuracy or --target"
         )
-    _check_given(directory, config, {"model": model, "dataset": dataset} | dict(fields))
-    experiment = Experiment(**config["experiment"] | dict(fields))
-    _check_same(config["experiment"], experiment, set(fields) - set(longer))
-    spec = build(experiment, model, dataset)
+    given = {"model": model, "dataset": dataset} | dict(fields)
+    _check_given(directory, config, given)
+    with nullcontext() if trust else _only_what_is_given(directory, config["experiment"], given):
+        experiment = Experiment(**config["experiment"] | dict(fields))
+        _check_same(config["experiment"], experiment, set(fields) - set(longer))
+        spec = build(experiment, model, dataset)
     _check_resolved(directory, config["resolved"], spec, longer=bool(longer))
     if longer:
         _check_longer(history, longer, spec)
+    else:
+        _check_method(directory, config["method"], spec)
+    _check_log(directory, asked(config))
     return spec, bool(longer)
 
 
@@ -61,9 +72,10 @@ def lengthen(directory: Path, spec: RunSpec) -> None:
     if is_written(directory / EVENTS):
         raise ValueError(f"run: another process is writing {directory}; wait for it, or stop it")
     config, now = History(directory).config, describe(spec)
-    for name in (SUMMARY, MODEL, PROFILE):
+    for name in (SUMMARY, MODEL, PROFILE, SEAL):
         (directory / name).unlink(missing_ok=True)
-    changed = {name: now[name] for name in ("experiment", "method", "resolved")}
+    changed: dict[str, Any] = {name: now[name] for name in ("experiment", "method", "resolved")}
+    changed["resolved"] |= {ASIDE_KEY: recorded_aside(config, changed["resolved"][ASIDE_KEY])}
     write_text(directory / CONFIG, json.dumps(config | changed | {"format": FORMAT}, indent=2) + "\n")
 
 
@@ -71,8 +83,8 @@ def _check_given(directory: Path, config: Mapping[str, Any], given: Mapping[str,
     """All that the run was started with as an object, and that cannot be imported, is given again."""
     lacking = [(name, f"a {name} given as an object") for name in config.get("given", ())]
     for name, written in config["experiment"].items():
-        if gone := [path for path in _paths(written) if _is_gone(name, path)]:
-            lacking.append((name, f"the {name} {', '.join(gone)}, which was made in a script or a notebook"))
+        if gone := [path for path in paths_in(written) if _is_gone(name, path)]:
+            lacking.append((name, f"the {name} {', '.join(gone)} of a script or a notebook"))
     if lacking := [(name, what) for name, what in lacking if given.get(name) is None]:
         what = " and ".join(what for _, what in lacking)
         again = ", ".join(f"{name}=..." for name, _ in lacking)
@@ -81,24 +93,47 @@ def _check_given(directory: Path, config: Mapping[str, Any], given: Mapping[str,
         )
 
 
-def _paths(written: object) -> list[str]:
-    """The import paths in a field as it was written down, of components that hold others, too."""
-    if isinstance(written, Mapping | list):
-        items = written.values() if isinstance(written, Mapping) else written
-        return [path for item in items for path in _paths(item)]
-    path = written.partition("(")[0].strip() if isinstance(written, str) else ""
-    return [path] if is_path(path) else []
-
-
 def _is_gone(name: str, path: str) -> bool:
     """Whether this names what was made in a script or a notebook that is not the one running now."""
-    if not path.startswith("__main__:") and "<" not in path:
+    if "<" in path:
+        return True
+    if not path.startswith("__main__:"):
         return False
     try:
         imported(name, path)
     except ValueError:
         return True
     return False
+
+
+def _only_what_is_given(
+    directory: Path, written: Mapping[str, Any], given: Mapping[str, Any]
+) -> AbstractContextManager[None]:
+    """No code is imported but what was given again; ValueError, one sentence, if the run needs other."""
+    refuse_foreign(directory, {name: value for name, value in written.items() if given.get(name) is None})
+    return importing_only([path for value in given.values() for path in paths_in(value)])
+
+
+def refuse_foreign(directory: Path, written: Mapping[str, Any]) -> None:
+    """ValueError if any of these fields, as they were written down, names code to import: it may be anyone's."""
+    components = [value for name, value in written.items() if name not in ELSEWHERE]
+    if paths := sorted({path for value in components for path in paths_in(value)}):
+        raise ValueError(
+            f"run: {directory} names code that would be imported and run, {', '.join(paths)}; if you trust it, "
+            "give --trust, in Python trust=True"
+        )
+
+
+def _check_log(directory: Path, experiment: Mapping[str, Any]) -> None:
+    """Before anything is trained: what is there is what the checkpoint knew; tells what has to be passed over."""
+    choice = choose(directory / CHECKPOINTS, lambda state: damage(directory, state["log"]), head)
+    if choice is None:
+        return
+    if wrong := changed(choice.state.get(ASKED), experiment):
+        raise ValueError(f"run: {directory / CONFIG} {wrong}, when {choice.path.name} was written; put that back")
+    if choice.passed_over:
+        listed = "; ".join(f"{name} {why}" for name, why in choice.passed_over.items())
+        logger.warning("%s goes on from %s: %s", directory, choice.path.name, listed)
 
 
 def _check_same(was: Mapping[str, Any], experiment: Experiment, names: set[str]) -> None:
@@ -125,6 +160,23 @@ def _check_further(given: object, before: Target, now: Target | None) -> None:
     """A target for the same figure that is harder to reach."""
     if now is None or now.name != before.name or now.value == before.value or not before.reached(now.value):
         raise ValueError(f"target: got {given}; the run goes to {before}, give a better {before.name}, or leave it out")
+
+
+def _check_method(directory: Path, was: Mapping[str, Any], spec: RunSpec) -> None:
+    """The method that config.json describes is the one that the experiment comes to."""
+    now = json.loads(json.dumps({axis: describe_component(getattr(spec.method, axis)) for axis in was}))
+    if (where := _parts(was, now)) is not None:
+        raise ValueError(
+            f"run: {directory / CONFIG} does not describe the method of its experiment: {where} differs; put it back"
+        )
+
+
+def _parts(was: Any, now: Any, where: str = "") -> str | None:
+    """Where two descriptions part, as far as the older one goes."""
+    if not isinstance(was, Mapping) or not isinstance(now, Mapping):
+        return None if was == now else where
+    found = (_parts(value, now.get(key), f"{where}.{key}".lstrip(".")) for key, value in was.items())
+    return next(filter(None, found), None)
 
 
 def _check_longer(history: History, longer: Mapping[str, Any], spec: RunSpec) -> None:

@@ -24,6 +24,7 @@ from fedraa.methods.method import Method
 from fedraa.models.statistics import has_statistics
 from fedraa.objectives import Classification, Figures, Objective, make_target
 from fedraa.rng import generator
+from fedraa.server.bad_clients import BadClients
 from fedraa.server.base import Server
 from fedraa.server.setup import ServerSetup
 from fedraa.server.storage.store import Share, Store
@@ -132,7 +133,9 @@ class RunSpec:
             self.submodels,
             RunContext(self.traced, self.experiment.clients, self.experiment.seed, params),
             self.method.submodel,
-            TaskTable(self.data.sizes.tolist(), self.costs(), record, lambda step: solver.lr * factor(step)),
+            TaskTable(
+                self.data.sizes.tolist(), self.costs(), record, lambda step: solver.lr * factor(step), self._bad_clients
+            ),
             record,
             self.labels_held,
             inputs=sum(leaf[0].numel() for leaf in leaves(self.example)),
@@ -142,6 +145,11 @@ class RunSpec:
             share=share,
         )
         return self.method.schedule.server(self.method.update, setup)
+
+    @property
+    def _bad_clients(self) -> BadClients:
+        experiment = self.experiment
+        return BadClients(experiment.client_retries, stop=experiment.on_bad_client == "stop")
 
     @property
     def worker_spec(self) -> WorkerSpec:

@@ -3,23 +3,28 @@
 import json
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import torch
+from torch import nn
 
 from fedraa.callbacks.callback_list import Listeners
 from fedraa.engine.announcer import Announcer
+from fedraa.engine.asked import asked
 from fedraa.engine.description import describe, recorded_aside, sha256
 from fedraa.engine.executor import Executor
 from fedraa.engine.loop import CALLBACK, Loop
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import CallbackRaised
 from fedraa.messages import State
-from fedraa.rundir.checkpoint import load_latest, save
+from fedraa.rundir.chain import damage
+from fedraa.rundir.checkpoint import ASKED, load_latest, save
 from fedraa.rundir.event_log import EventLog
-from fedraa.rundir.files import replacing, write_text
+from fedraa.rundir.files import replacing, write_text, written
 from fedraa.rundir.history import History
-from fedraa.rundir.layout import CHECKPOINTS, CONFIG, MODEL, SUMMARY
+from fedraa.rundir.layout import CHECKPOINTS, CONFIG, MODEL, SEAL, SUMMARY
 from fedraa.rundir.profile import PROFILE, Spent
+from fedraa.rundir.seal import seal
 from fedraa.rundir.summary import summarise
 from fedraa.server.storage.store import Store
 
@@ -48,6 +53,7 @@ class RunSession:
         self._description = description
         self._announcer = Announcer(callbacks)
         self._log = EventLog(directory, driver, self._announcer.recorded)
+        self._asked: dict[str, Any] = {}  # of config.json, for checkpoints
         self._workers = executor.workers
         self._store = store
         experiment = spec.experiment
@@ -71,7 +77,7 @@ class RunSession:
         """Runs to the end and writes the model and the summary; False if it was stopped before, all being saved.
 
         With `resume` it goes on from the last usable checkpoint, if it has not ended meanwhile; ValueError says why it
-        cannot, CallbackRaised that a callback has failed, all being saved.
+        cannot, CallbackRaised that a callback has failed, all being saved, Unwritable that the directory takes no more.
         """
         try:
             if resume and (self._directory / SUMMARY).exists():
@@ -95,11 +101,14 @@ class RunSession:
             raise
 
     def _begin(self, resume: bool) -> None:
-        state = load_latest(self._directory / CHECKPOINTS, self._held) if resume else None
-        if state is None and not (self._directory / CONFIG).exists():  # so early may a server have died
-            description = self._description or describe(self._spec, self._announcer.waits_for_evaluations)
-            write_text(self._directory / CONFIG, json.dumps(description, indent=2) + "\n")
+        state = load_latest(self._directory / CHECKPOINTS, self._damage) if resume else None
+        with written(self._directory):
+            (self._directory / SEAL).unlink(missing_ok=True)
+            if state is None and not (self._directory / CONFIG).exists():  # so early may a server have died
+                description = self._description or describe(self._spec, self._announcer.waits_for_evaluations)
+                write_text(self._directory / CONFIG, json.dumps(description, indent=2) + "\n")
         config = History(self._directory).config
+        self._asked = asked(config)
         self._loop.aside = recorded_aside(config, self._loop.aside)
         if state is not None:
             self._loop.restore(state)
@@ -112,9 +121,9 @@ class RunSession:
         if self._announcer.hears:
             self._announcer.past(History(self._directory).lines(), heard)
 
-    def _held(self, state: State) -> bool:
-        """Whether the log still holds all that this checkpoint goes on from."""
-        return self._log.holds(state["log"])
+    def _damage(self, state: State) -> str | None:
+        """Why this checkpoint cannot be gone on from, if the log no longer holds what it held then."""
+        return damage(self._directory, state["log"])
 
     def _finish(self, reason: str) -> None:
         params = self._loop.server.params
@@ -122,20 +131,37 @@ class RunSession:
         why = {"reason": reason} | ({"by": self._loop.by} if reason == CALLBACK else {})
         self._log.record("end", self._loop.now, **why, step=self._loop.server.step, model_sha256=digest)
         module = self._spec.worker_spec.evaluator(self._spec.evaluation_data, "cpu").prepare(params)
-        with replacing(self._directory / MODEL) as stream:
-            torch.save(module.state_dict(), stream)
-        summary = summarise(History(self._directory)) | {"time_to_target": self._loop.time_to_target}
-        if self._store is not None:
-            summary["shards"] = self._store.report()
-        spent = Spent(
+        with written(self._directory):
+            _save_model(module, self._directory / MODEL)
+            write_text(self._directory / PROFILE, self._spent().model_dump_json(indent=2) + "\n")
+            summary = json.dumps(self._summary(), indent=2) + "\n"
+            seal(self._directory, {SUMMARY: summary})
+            write_text(self._directory / SUMMARY, summary)
+
+    def _spent(self) -> Spent:
+        return Spent(
             wall=self._log.wall,
             count=self._workers,
             server=self._loop.server_time.seconds,
             workers=self._loop.worker_time.seconds,
         )
-        write_text(self._directory / PROFILE, spent.model_dump_json(indent=2) + "\n")
-        write_text(self._directory / SUMMARY, json.dumps(summary, indent=2) + "\n")
+
+    def _summary(self) -> dict[str, object]:
+        shards = {} if self._store is None else {"shards": self._store.report()}
+        return summarise(History(self._directory)) | {"time_to_target": self._loop.time_to_target} | shards
 
     def _save(self) -> None:
         self._log.sync()
-        save(self._directory / CHECKPOINTS, self._loop.server.step, self._loop.state())
+        with written(self._directory):
+            save(self._directory / CHECKPOINTS, self._loop.server.step, self._loop.state() | {ASKED: self._asked})
+
+
+def _save_model(module: nn.Module, path: Path) -> None:
+    """What `torch.save` writes; what the disk has said, where torch turns it into words of its own."""
+    try:
+        with replacing(path) as stream:
+            torch.save(module.state_dict(), stream)
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise

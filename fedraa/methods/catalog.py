@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from fedraa.client.solver import Solver
-from fedraa.components import rebuild
+from fedraa.components import imported, is_path, rebuild
 from fedraa.methods.compatibility import cross
 from fedraa.methods.method import Method
 from fedraa.server.aggregation import Covered, Filled, Memorised
@@ -133,7 +133,7 @@ KINDS.update({made.__name__: made for made in SUBMODEL.builtin.values()})
 
 
 def find(given: Any) -> Method:
-    """The method of that name, the crossing `a+b`, or the one that is given as an object or as it was written down.
+    """The method of that name or import path, the crossing `a+b`, or the one given as an object or as it was written.
 
     ValueError says which there are.
     """
@@ -145,9 +145,19 @@ def find(given: Any) -> Method:
             raise ValueError(f"method: got {given!r}; takes a name, a crossing a+b or a Method")
         return method
     base, _, other = given.partition("+")
-    for part in (base, *([other] if "+" in given else [])):
-        if part not in METHODS:
-            close = get_close_matches(part, METHODS, n=1)
-            hint = f"did you mean {close[0]}? " if close else ""
-            raise ValueError(f"method: there is no {part!r}; {hint}choose one of {', '.join(METHODS)}")
-    return METHODS[base] if not other else cross(given, METHODS[base], METHODS[other])
+    method = _named(base)
+    return cross(given, method, _named(other)) if "+" in given else method
+
+
+def _named(name: str) -> Method:
+    """The method of the table, or the one that a module of the user's own has made, `package.module:NAME`."""
+    if name in METHODS:
+        return METHODS[name]
+    if not is_path(name):
+        close = get_close_matches(name, METHODS, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        listed = ", ".join(METHODS)
+        raise ValueError(f"method: there is no {name!r}; {hint}choose one of {listed}, or an own one as module:NAME")
+    if not isinstance(found := imported("method", name), Method):
+        raise ValueError(f"method: {name} is {found!r}; takes a Method, as fedraa.method(...).replace(...) makes one")
+    return found

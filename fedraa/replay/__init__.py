@@ -2,14 +2,16 @@
 
 from pathlib import Path
 
+from fedraa.components import importing_only
 from fedraa.engine.loop import CALLBACK
 from fedraa.errors import Inconsistent
 from fedraa.replay.audit import Audit
 from fedraa.replay.line import read
-from fedraa.replay.outcome import check_model, check_summary
+from fedraa.replay.outcome import check_checkpoints, check_model, check_summary
 from fedraa.replay.rules import Rules
 from fedraa.rundir.history import History
 from fedraa.rundir.layout import CONFIG, SUMMARY
+from fedraa.rundir.seal import check_seal
 
 __all__ = ["replay"]
 
@@ -19,13 +21,19 @@ def replay(directory: Path) -> str:
 
     The rules come from config.json, the state (counts, versions, staleness, clients at work, the clock) from
     the log itself; neither the data set nor the code that ran is needed. What was measured is believed: the
-    time `wall`, losses, accuracies, drift, and arrivals on the wall clock. So is that a callback asked for the end,
+    time `wall`, losses, accuracies, drift, and arrivals on the wall clock; but by the digests that the run left, in its
+    checkpoints and at its end, nothing of it was changed since. Believed, too, is that a callback asked for the end,
     and, of a method whose policy draws submodels from the model itself, which one a client got and what it cost.
 
     Raises Inconsistent at the first line that does not follow from those before it, ValueError if the
     directory is no run.
     """
     History(directory)  # refuses what is no run directory
+    with importing_only(()):
+        return _replay(directory)
+
+
+def _replay(directory: Path) -> str:
     rules = Rules.read(directory)
     try:
         audit = Audit(rules)
@@ -39,13 +47,16 @@ def replay(directory: Path) -> str:
     if end is None:
         if (directory / SUMMARY).exists():
             raise Inconsistent(f"{SUMMARY}: is there, though the log has no end")
+        check_checkpoints(directory)
         return f"{directory}: consistent so far, but the run has not ended ({counts})."
     digest = str(end["model_sha256"])
     check_summary(directory, evaluations.reached)
     check_model(directory, rules.resolved.tensors, digest)
+    check_checkpoints(directory)
+    check_seal(directory)
     checked = "choice, version, staleness, mix, cost and time" if rules.known else "client, version, mix and time"
     by = f" of {end['by']} (believed, not checked)" if end["reason"] == CALLBACK else ""
-    believed = "".join(f" What {part} decides is believed, not checked." for part in rules.believed)
+    believed = "".join(f" What {part} decides is believed, not checked." for part in dict.fromkeys(rules.believed))
     return (
         f"{directory}: consistent ({counts}). Every {checked} follows from config.json; evals.csv, summary.json "
         f"and model.pt agree with the log, which ended by {end['reason']}{by} at step {end['step']}.{believed}"

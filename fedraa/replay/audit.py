@@ -13,7 +13,8 @@ class Audit:
     """Feeds lines to the checker in their order; raises Inconsistent at the first that does not follow."""
 
     def __init__(self, rules: Rules) -> None:
-        self.lines = {"dispatch": 0, "commit": 0, "round": 0, "eval": 0, "fault": 0, "checkpoint": 0, "end": 0}
+        self.lines = {"dispatch": 0, "commit": 0, "drop": 0, "round": 0, "eval": 0, "fault": 0, "checkpoint": 0}
+        self.lines["end"] = 0
         self.end: Line | None = None
         self.evaluations = Evaluations(rules)
         self._rules = rules
@@ -25,6 +26,8 @@ class Audit:
     def check(self, line: Line) -> None:
         if self.end is not None:
             raise line.wrong(f"the rules give nothing after the end in line {self.end.number}")
+        if self._tasks.bad_clients.stop and self._tasks.bad_clients.left_out:
+            raise line.wrong("the rules give nothing after a bad client that stops the run")
         if line.kind not in self.lines:
             raise line.wrong(f"the rules give one of {', '.join(self.lines)}")
         self.lines[line.kind] += 1
@@ -43,6 +46,10 @@ class Audit:
                 self._not_over(line)
                 self._settled(line)
                 self._checker.commit(line)
+            case "drop":
+                self._not_over(line)
+                self._settled(line)
+                self._checker.drop(line)
             case "round":
                 self._checker.round(line)
             case "fault":

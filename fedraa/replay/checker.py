@@ -26,6 +26,8 @@ class Checker(Protocol):
 
     def commit(self, line: Line) -> None: ...
 
+    def drop(self, line: Line) -> None: ...
+
     def round(self, line: Line) -> None: ...
 
 
@@ -77,6 +79,11 @@ class AsyncChecker:
             if self._rules.costs.observe(widths, flight.client, self._tasks.now - flight.left):
                 self._planner = self._rules.planner()
 
+    def drop(self, line: Line) -> None:
+        flight, again = self._tasks.drop(line)
+        if again:
+            self._tasks.waiting.append(flight.client)
+
     def round(self, line: Line) -> None:
         raise line.wrong("a round is closed; the rules give none, for the server is asynchronous")
 
@@ -88,7 +95,7 @@ class AsyncChecker:
 
 
 class RoundChecker:
-    """Every client of a round's cohort is given work once and answers once; then the round is one server update.
+    """Every client of a round's cohort is given work once, and answers once or is dropped; that is one server update.
 
     Where a scheduler gives out fragments, `counts` rise as a round is assigned: by the next one they are the
     updates per fragment. Where a policy draws submodels with the help of the model, its label and its costs are
@@ -134,6 +141,13 @@ class RoundChecker:
             line.expect("mix", self._server_lr * self._weight(flight.client) / self._weight_sum)
         self.due = None if self._tasks.flights else "round"
 
+    def drop(self, line: Line) -> None:
+        flight, _ = self._tasks.drop(line)
+        self._round.remove(flight)
+        if self._planner is not None:
+            self._standing.counts[flight.fragment] -= 1
+        self.due = None if self._tasks.flights else "round"
+
     def round(self, line: Line) -> None:
         if self.due is None:
             raise line.wrong(f"the round is closed; the rules wait for {len(self._tasks.flights)} more updates")
@@ -144,7 +158,9 @@ class RoundChecker:
         self._round, self._weight_sum = [], 0.0
         self.due = None
         self.step += 1
-        self._tasks.waiting.extend(self._rules.cohort(self.step))
+        left_out = self._tasks.bad_clients.left_out
+        if len(left_out) < self._rules.clients:
+            self._tasks.waiting.extend(self._rules.cohort(self.step, left_out))
 
     def _weight(self, client: int) -> float:
         return float(self._rules.resolved.samples[client]) if self._by_samples else 1.0

@@ -25,14 +25,19 @@ class Coverage:
     def check(self, line: Line, round: int, fragments: list[int]) -> None:
         """Checks the figures of a round in which the clients trained these fragments."""
         line.at_least("drift", 0)
+        if not fragments:
+            for name, value in (("coverage_max", 0), ("coverage_min_trained", 0), ("uncovered", self._size)):
+                line.expect(name, value)
         if self._known:
             self._derive(line, round, fragments)
             return
         least = line.between("coverage_min", 0, len(fragments))
+        line.between("longest_untrained", 0 if least else 1, 0 if least else round + 1)
+        if not fragments:
+            return
         least_trained = line.between("coverage_min_trained", max(least, 1), len(fragments))
         line.between("coverage_max", least_trained, len(fragments))
         line.between("uncovered", 0 if least else 1, 0 if least else self._size - 1)
-        line.between("longest_untrained", 0 if least else 1, 0 if least else round + 1)
 
     def _derive(self, line: Line, round: int, fragments: list[int]) -> None:
         times = {name: fragments.count(name) for name in self._sizes}
@@ -40,6 +45,6 @@ class Coverage:
         self._last |= {name: round for name, count in times.items() if count}
         line.expect("coverage_min", min(times.values()))
         line.expect("coverage_max", max(times.values()))
-        line.expect("coverage_min_trained", min(count for count in times.values() if count))
+        line.expect("coverage_min_trained", min((count for count in times.values() if count), default=0))
         line.expect("uncovered", sum(self._sizes[name] for name, count in times.items() if not count))
         line.expect("longest_untrained", round - min(self._last.values()))

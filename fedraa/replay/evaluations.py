@@ -80,8 +80,11 @@ class Evaluations:
 
         A run that was killed may have died between the two.
         """
-        with (directory / EVALS).open(newline="", encoding="utf-8") as stream:
-            header, *rows = [*csv.reader(stream)] or [[]]
+        try:
+            with (directory / EVALS).open(newline="", encoding="utf-8") as stream:
+                header, *rows = [*csv.reader(stream)] or [[]]
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise Inconsistent(f"{EVALS}: is no table: {error}") from None
         if header != self._columns:
             raise Inconsistent(f"{EVALS} line 1: is {header}; the rules give {self._columns}")
         for number, (row, line) in enumerate(zip(rows, self._lines, strict=False), 2):

@@ -64,7 +64,7 @@ def read(directory: Path) -> Iterator[Line]:
         for number, text in enumerate(stream, 1):
             try:
                 fields = json.loads(text, parse_constant=_refuse)
-            except ValueError:
+            except (ValueError, RecursionError):
                 fields = None
             if not isinstance(fields, dict):
                 raise Inconsistent(f"{EVENTS} line {number}: is no JSON object: {text[:60]!r}")

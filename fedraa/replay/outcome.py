@@ -2,22 +2,43 @@
 
 import hashlib
 import json
-import pickle
 from pathlib import Path
 
 import torch
 
-from fedraa.errors import Inconsistent
+from fedraa.engine.asked import asked, changed
+from fedraa.errors import Damaged, Inconsistent
+from fedraa.reading import content, opened
+from fedraa.rundir.chain import damage
+from fedraa.rundir.checkpoint import ASKED, head, newest_first
 from fedraa.rundir.history import History
-from fedraa.rundir.layout import MODEL, SUMMARY
+from fedraa.rundir.layout import CHECKPOINTS, CONFIG, MODEL, SUMMARY
+from fedraa.rundir.schema import read_config
 from fedraa.rundir.summary import summarise
+
+
+def check_checkpoints(directory: Path) -> None:
+    """Each is whole; the log begins with what it had then, and the experiment is the one that it had."""
+    now = asked(read_config(directory / CONFIG))
+    for path in newest_first(directory / CHECKPOINTS):
+        try:
+            state = head(path)
+        except Damaged as error:
+            if not path.exists():  # the run goes on, and has dropped it
+                continue
+            raise Inconsistent(f"{CHECKPOINTS}/{path.name}: {error}") from None
+        wrong = damage(directory, state["log"]) if "log" in state else "has no state of a log"
+        if wrong is not None:
+            raise Inconsistent(f"{CHECKPOINTS}/{path.name}: {wrong}")
+        if (what := changed(state.get(ASKED), now)) is not None:
+            raise Inconsistent(f"{CONFIG}: {what}, when {path.name} was written")
 
 
 def check_summary(directory: Path, time_to_target: float | None) -> None:
     """The totals are those of the log, which has been checked before."""
     try:
-        summary = json.loads((directory / SUMMARY).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        summary = json.loads(content(directory / SUMMARY))
+    except (OSError, ValueError, RecursionError):
         raise Inconsistent(f"{SUMMARY}: is missing or no JSON, though the log has ended") from None
     expected = summarise(History(directory)) | {"time_to_target": time_to_target}
     for key, value in expected.items():
@@ -29,9 +50,10 @@ def check_summary(directory: Path, time_to_target: float | None) -> None:
 def check_model(directory: Path, tensors: list[str], expected: str) -> None:
     """The SHA-256 of the float32 parameters in the order of their names is the one in the log."""
     try:
-        state = torch.load(directory / MODEL, map_location="cpu", weights_only=True)
+        with opened(directory / MODEL) as stream:
+            state = torch.load(stream, map_location="cpu", weights_only=True)
         parameters = [state[name].numpy() for name in sorted(tensors)]
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, LookupError, TypeError, AttributeError) as error:
+    except Exception as error:  # whatever torch makes of bytes that are none of its own
         raise Inconsistent(f"{MODEL}: cannot be read as the model of this run: {error}") from None
     digest = hashlib.sha256(b"".join(parameter.tobytes() for parameter in parameters)).hexdigest()
     if digest != expected:

@@ -1,7 +1,6 @@
 """The rules of a run, rebuilt from its config.json alone: no data set, no model."""
 
-import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +18,8 @@ from fedraa.devices.availability import Availability, Timing
 from fedraa.devices.costs import CostModel
 from fedraa.devices.fleet import COLUMNS, Fleet
 from fedraa.objectives import Figures
-from fedraa.rundir.layout import CONFIG, EVENTS
+from fedraa.replay.line import read
+from fedraa.rundir.layout import CONFIG
 from fedraa.rundir.schema import read_config
 from fedraa.server.auxiliary.state import AUXILIARIES
 from fedraa.server.participation import PARTICIPATION, draw_cohort
@@ -189,23 +189,22 @@ class Rules:
         planner.plan(self.costs.table(self.resolved.fragments), schedule["delay_bound"])
         return planner
 
-    def cohort(self, round: int) -> Sequence[int]:
-        """The clients of a round, in the order in which they are given work."""
+    def cohort(self, round: int, left_out: Collection[int] = ()) -> Sequence[int]:
+        """The clients of a round less those that are left out, in the order in which they are given work."""
         if self.foreign("schedule", "participation"):
             return self.cohorts[round] if round < len(self.cohorts) else ()
         who = PARTICIPATION.own(self.method["schedule"].get("participation", "all"))
-        return draw_cohort(who, self.clients, round, self.experiment.seed)
+        return draw_cohort(who, self.clients, round, self.experiment.seed, left_out)
 
 
 def _cohorts(directory: Path) -> tuple[tuple[int, ...], ...]:
     """The clients that were given work in each round of a log, as far as it can be read."""
     cohorts: list[list[int]] = [[]]
-    with (directory / EVENTS).open(encoding="utf-8", errors="replace") as stream:
-        for text in stream:
-            if '"kind":"dispatch"' in text:
-                cohorts[-1].append(int(json.loads(text)["client"]))
-            elif '"kind":"round"' in text:
-                cohorts.append([])
+    for line in read(directory):
+        if line.kind == "dispatch":
+            cohorts[-1].append(int(line.at_least("client", 0)))
+        elif line.kind == "round":
+            cohorts.append([])
     return tuple(map(tuple, cohorts))
 
 

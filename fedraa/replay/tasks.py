@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fedraa.replay.line import Line
 from fedraa.replay.rules import Bill, Rules
+from fedraa.server.bad_clients import RETRY, BadClients
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Tasks:
         self.flights: dict[int, LoggedTask] = {}
         self.turns = [0] * rules.clients
         """Tasks per client so far."""
+        self.bad_clients = BadClients(rules.experiment.client_retries, stop=rules.experiment.on_bad_client == "stop")
         self._rules = rules
         self._dispatched = 0
         self._due: list[tuple[float, int]] = []
@@ -40,6 +42,8 @@ class Tasks:
         """Checks that a `dispatch` goes to the client that waits first."""
         if not self.waiting:
             raise line.wrong(f"client is {line['client']!r}; the rules give none, for no client waits")
+        if line["client"] in self.bad_clients.left_out:
+            raise line.wrong(f"client {line['client']} is given work; the rules have left it out")
         line.expect("client", self.waiting[0])
         return self.waiting[0]
 
@@ -67,6 +71,27 @@ class Tasks:
 
     def arrive(self, line: Line) -> LoggedTask:
         """Checks that a `commit` answers a task in flight, when it was due, and moves the clock."""
+        flight = self._over(line)
+        line.expect("base_version", flight.version)
+        line.expect("samples", self._rules.resolved.samples[flight.client])
+        if flight.bill is not None:
+            line.expect("bytes_up", flight.bill.up)
+            line.expect("flops", flight.bill.flops)
+        line.at_least("bytes_up", 1)
+        line.at_least("flops", 0)
+        line.at_least("train_loss", 0)
+        self.bad_clients.well(flight.client)
+        return flight
+
+    def drop(self, line: Line) -> tuple[LoggedTask, bool]:
+        """Checks that a `drop` is of a task in flight, when it was due; the task, and whether its client goes on."""
+        flight = self._over(line)
+        action = self.bad_clients.failed(flight.client)
+        line.expect("action", action)
+        return flight, action == RETRY
+
+    def _over(self, line: Line) -> LoggedTask:
+        """Checks that a line ends a task in flight, when it was due, and moves the clock."""
         flight = self._in_flight(line)
         if self._rules.wall:
             self.advance(line)
@@ -80,14 +105,6 @@ class Tasks:
         self.now = line.t
         line.expect("client", flight.client)
         line.expect("fragment", flight.fragment)
-        line.expect("base_version", flight.version)
-        line.expect("samples", self._rules.resolved.samples[flight.client])
-        if flight.bill is not None:
-            line.expect("bytes_up", flight.bill.up)
-            line.expect("flops", flight.bill.flops)
-        line.at_least("bytes_up", 1)
-        line.at_least("flops", 0)
-        line.at_least("train_loss", 0)
         return flight
 
     def fault(self, line: Line) -> None:

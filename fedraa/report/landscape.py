@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from fedraa.client import choose_device
 from fedraa.engine.build import build
+from fedraa.reading import opened
 from fedraa.rundir.history import History
 from fedraa.rundir.layout import MODEL
 
@@ -42,8 +43,9 @@ def trained(history: History, samples: int = SAMPLES) -> tuple[nn.Module, Tensor
         )
     module = copy.deepcopy(spec.traced.module)
     try:
-        module.load_state_dict(torch.load(history.directory / MODEL, weights_only=True), assign=True)
-    except (OSError, RuntimeError):
+        with opened(history.directory / MODEL) as stream:
+            module.load_state_dict(torch.load(stream, weights_only=True), assign=True)
+    except Exception:  # whatever torch makes of bytes that are none of its own
         path, model = history.directory / MODEL, history.experiment.model
         raise ValueError(f"landscape: {path} does not hold the {model} of the run's configuration") from None
     dataset = spec.data.dataset

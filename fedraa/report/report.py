@@ -1,9 +1,12 @@
 """The report of some runs: what is in it, and the files that it comes as."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal
 
+from fedraa.components import importing_only
+from fedraa.engine.resumption import refuse_foreign
 from fedraa.report import comparison, single, tables, terrain
 from fedraa.report.command import command
 from fedraa.report.landscape import sharpness, surface, trained
@@ -17,16 +20,26 @@ FILES = "_files"
 
 
 def report(
-    runs: Sequence[Path], out: Path, *, theme: Literal["auto", "light", "dark"] = "auto", landscape: bool = False
+    runs: Sequence[Path],
+    out: Path,
+    *,
+    theme: Literal["auto", "light", "dark"] = "auto",
+    landscape: bool = False,
+    trust: bool = False,
 ) -> Path:
     """Writes the page `out` about these runs, or folders of runs; returns the folder beside it.
 
     That folder, `NAME_files`, holds every table as CSV and LaTeX, and every figure as PDF for print. The `auto`
-    page is light or dark as the reader's screen is. With `landscape` every run's model is loaded, and its data.
-    Raises ValueError for what is no run, or has not ended.
+    page is light or dark as the reader's screen is. With `landscape` every run's model is loaded, and its data; code
+    that a run directory names is imported for that with `trust` alone. Raises ValueError for what is no run, has not
+    ended, or is damaged.
     """
     groups = load(runs)
-    sections = _sections(groups, landscape=landscape)
+    if landscape and not trust:
+        for run in (run for group in groups for run in group.runs):
+            refuse_foreign(run.directory, run.config["experiment"])
+    with nullcontext() if trust else importing_only(()):
+        sections = _sections(groups, landscape=landscape)
     themes = THEMES[theme]
     pictures = [picture for section in sections for picture in section.pictures]
     assert len({picture.name for picture in pictures}) == len(pictures)  # they name files

@@ -11,12 +11,15 @@ import numpy as np
 import pandas as pd
 
 from fedraa.config.experiment import Experiment
+from fedraa.errors import Inconsistent
 from fedraa.objectives import Figures, figures_of
 from fedraa.rundir.history import History, method_name
-from fedraa.rundir.layout import CONFIG
+from fedraa.rundir.layout import CONFIG, EVALS, EVENTS, SUMMARY
+from fedraa.rundir.seal import check_seal
 
 # What two runs of one group may differ in.
 PER_RUN = {"seed", "out", "quiet", "address"}
+SHOWN = (CONFIG, EVENTS, EVALS, SUMMARY)  # files that a report is made of
 LABEL = 40  # characters of a label that a legend can take
 
 
@@ -28,6 +31,17 @@ class Run:
         self.history = History(directory)
         self.config = self.history.config
         self.summary: dict[str, Any] = self.history.summary
+        self._check()
+
+    def _check(self) -> None:
+        """ValueError if what is shown is not what the run wrote; without its digests, if it cannot be shown."""
+        try:
+            if not check_seal(self.directory, SHOWN):
+                self.tasks, self.rounds, self.evals, self.flags, self.clients  # noqa: B018  # each is read
+        except Inconsistent as error:
+            raise ValueError(f"run: {self.directory} is damaged: {error}") from None
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"run: {self.directory} is damaged: {type(error).__name__}: {error}") from None
 
     @property
     def flags(self) -> dict[str, Any]:
@@ -65,16 +79,18 @@ class Run:
     def tasks(self) -> pd.DataFrame:
         """One row per task: client, fragment, start, end, bytes, staleness; in the order of the commits.
 
-        A task in flight at the end of the run ends there, with `done` False, and comes last.
+        A task in flight at the end of the run ends there, one that was dropped then; they have `done` False, and come
+        last.
         """
         events = self.events
         sent = events[events["kind"] == "dispatch"][["task", "client", "fragment", "t", "bytes_down"]]
         back = events[events["kind"] == "commit"]
         back = back[["task", "t", "bytes_up", "staleness"]].reset_index(drop=True)
+        dropped = events[events["kind"] == "drop"].set_index("task")["t"]
         back["order"] = back.index
         tasks = sent.rename(columns={"t": "start"}).merge(back.rename(columns={"t": "end"}), on="task", how="left")
         tasks["done"] = tasks["order"].notna()
-        tasks["end"] = tasks["end"].fillna(self.end)
+        tasks["end"] = tasks["end"].fillna(tasks["task"].map(dropped)).fillna(self.end)
         tasks = tasks.sort_values("order", na_position="last", ignore_index=True)
         return tasks.astype({"client": int, "fragment": int})
 

@@ -131,6 +131,7 @@ def metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> list[Met
         Metric("staleness_max", "most stale", summary("staleness_max"), _form("g"), shown=False),
         Metric("idle", "idle", lambda run: run.idle_share, _form(".0%")),
         Metric("faults", "faults", summary("faults"), _form("g"), shown=False),
+        *_of_bad_clients(groups),
         Metric("wall", "real seconds", summary("wall"), _form(".3g"), shown=False),
     ]
     if sharpness:
@@ -138,6 +139,16 @@ def metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> list[Met
     if all(run.summary["time_to_target"] is None for group in groups for run in group.runs):
         found = [metric for metric in found if metric.name != "time_to_target"]
     return found
+
+
+def _of_bad_clients(groups: Sequence[Group]) -> list[Metric]:
+    """Where there were any: the tasks that came to nothing by their clients' fault, and the clients left out."""
+    if not any("dropped" in run.summary for group in groups for run in group.runs):
+        return []
+    return [
+        Metric("dropped", "dropped", lambda run: run.summary.get("dropped", 0), _form("g")),
+        Metric("quarantined", "quarantined", lambda run: len(run.summary.get("quarantined", ())), _form("g")),
+    ]
 
 
 def by_method(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:

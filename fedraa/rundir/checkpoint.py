@@ -7,7 +7,10 @@ stands for the i-th array; the arrays in NumPy's .npy format; the SHA-256 of all
 import hashlib
 import io
 import json
+import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,7 +19,8 @@ import numpy.typing as npt
 
 from fedraa.errors import Damaged
 from fedraa.messages import State
-from fedraa.rundir.files import PARTIAL, replacing
+from fedraa.reading import content, opened
+from fedraa.rundir.files import PARTIAL, digest, replacing
 from fedraa.rundir.schema import FORMAT, check_format
 from fedraa.rundir.upgrade import upgrade_state
 
@@ -25,6 +29,7 @@ LENGTH, DIGEST = 8, 32  # bytes
 SUFFIX = ".ckpt"
 KEPT = 2  # the newest, and the one before in case that one is damaged
 ARRAY = "$array"
+ASKED = "experiment"  # what config.json said when it was written; those of format 2 have none
 FORMAT_KEY = "format"  # beside what the state itself has; without it a checkpoint is of format 1
 
 
@@ -37,34 +42,55 @@ def save(directory: Path, step: int, state: State) -> None:
         old.unlink()
 
 
-def load_latest(directory: Path, usable: Callable[[State], bool]) -> State | None:
-    """The newest checkpoint that is whole and `usable`; newer files, which are neither, are deleted.
+def load_latest(directory: Path, wrong_with: Callable[[State], str | None]) -> State | None:
+    """The newest checkpoint that is whole and right by `wrong_with`; newer files, which are neither, are deleted.
 
     Those of an older format are upgraded. None if no checkpoint was ever written. Raises ValueError if there are some
     and none will do, or one is of a newer format.
     """
-    paths = newest_first(directory)
-    wrong = []
-    for path in paths:
+    choice = choose(directory, wrong_with, lambda path: read(_content(path)))
+    if choice is None:
+        return None
+    for bad in (*map(directory.joinpath, choice.passed_over), *directory.glob("*" + PARTIAL)):
+        with suppress(OSError):
+            bad.unlink()
+    state = choice.state
+    return upgrade_state(state) if state.pop(FORMAT_KEY, 1) == 1 else state
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The checkpoint to go on from, and what is wrong with the newer ones, by their names."""
+
+    path: Path
+    state: State
+    passed_over: dict[str, str]
+
+
+def choose(
+    directory: Path, wrong_with: Callable[[State], str | None], read_it: Callable[[Path], State]
+) -> Choice | None:
+    """The newest checkpoint that is whole and right; nothing is changed. None, and ValueError, as `load_latest`."""
+    wrong: dict[str, str] = {}
+    for path in newest_first(directory):
         try:
-            state = read(path.read_bytes())
+            state = read_it(path)
         except Damaged as error:
-            wrong.append(f"{path.name} {error}")
+            wrong[path.name] = str(error)
             continue
-        check_format(path, format := state.pop(FORMAT_KEY, 1))
-        if format == 1:
-            state = upgrade_state(state)
-        if usable(state):
-            for bad in (*paths[: len(wrong)], *directory.glob("*" + PARTIAL)):
-                bad.unlink()
-            return state
-        wrong.append(f"{path.name} is ahead of the log")
+        check_format(path, state.get(FORMAT_KEY, 1))
+        if (why := wrong_with(state)) is None:
+            return Choice(path, state, wrong)
+        wrong[path.name] = why
     if wrong:
-        raise ValueError(f"run: no checkpoint in {directory} can be used: {'; '.join(wrong)}; start the run anew")
+        listed = "; ".join(f"{name} {why}" for name, why in wrong.items())
+        raise ValueError(f"run: no checkpoint in {directory} can be used: {listed}; start the run anew")
     return None
 
 
 def newest_first(directory: Path) -> list[Path]:
+    if os.path.lexists(directory) and not directory.is_dir():
+        raise ValueError(f"run: {directory} is no folder of checkpoints; put it back, or start the run anew")
     return sorted(directory.glob("*" + SUFFIX), reverse=True)
 
 
@@ -92,6 +118,33 @@ def read(content: bytes) -> State:
     tree = json.loads(stream.read(length))
     arrays = list(_arrays(stream, len(body)))
     return dict(_decode(tree, arrays))
+
+
+def head(path: Path) -> State:
+    """The state in a checkpoint less its arrays, in little memory; Damaged if the file is not what was written."""
+    try:
+        with opened(path) as stream:
+            body = os.fstat(stream.fileno()).st_size - DIGEST
+            if not stream.read(len(MAGIC)) == MAGIC or body < len(MAGIC) + LENGTH:
+                raise Damaged("is not a checkpoint")
+            if digest(path, body).digest() != _read_at(stream, body, DIGEST):
+                raise Damaged("is torn or changed: its checksum is wrong")
+            length = int.from_bytes(_read_at(stream, len(MAGIC), LENGTH), "little")
+            return dict(json.loads(stream.read(length)))
+    except OSError as error:
+        raise Damaged(f"cannot be read: {error.strerror or error}") from None
+
+
+def _read_at(stream: BinaryIO, place: int, length: int) -> bytes:
+    stream.seek(place)
+    return stream.read(length)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return content(path)
+    except OSError as error:
+        raise Damaged(f"cannot be read: {error.strerror or error}") from None
 
 
 def _encode(value: object, arrays: dict[int, tuple[int, npt.NDArray[Any]]]) -> object:

@@ -5,11 +5,12 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
-from io import FileIO
 from pathlib import Path
 
 from fedraa.messages import Evaluation, State
 from fedraa.objectives import Figures
+from fedraa.rundir.chain import DIGESTS, GrowingFile
+from fedraa.rundir.files import written
 from fedraa.rundir.layout import EVALS, EVENTS
 from fedraa.rundir.lock import Hold, this_process
 
@@ -34,12 +35,11 @@ class EventLog:
 
         Raises ValueError if another process goes on writing this run.
         """
-        self._on_line = on_line
-        self._events = (directory / EVENTS).open("ab", buffering=0)
-        self._evals = (directory / EVALS).open("ab", buffering=0)
+        self._on_line, self._directory = on_line, directory
+        self._events, self._evals = GrowingFile(directory / EVENTS), GrowingFile(directory / EVALS)
         try:
-            self._hold = Hold(directory, self._events, driver or this_process())
-        except ValueError:
+            self._hold = Hold(directory, self._events.stream, driver or this_process())
+        except BaseException:
             self._close()
             raise
         self._started = time.monotonic()
@@ -51,28 +51,31 @@ class EventLog:
 
     def begin(self, figures: Figures | None = None) -> None:
         """Start an empty log; `figures` are those of an evaluation (default: of a classification)."""
-        self._events.truncate(0)
-        self._evals.truncate(0)
-        self._evals.write((",".join((*TIMES, *(figures or Figures()).columns)) + "\n").encode())
+        self._events.restore(0)
+        self._evals.restore(0)
+        self._evals.append((",".join((*TIMES, *(figures or Figures()).columns)) + "\n").encode())
 
     def state(self) -> State:
-        """Where the log stands."""
-        return {"events": _size(self._events), "evals": _size(self._evals), "seq": self._seq, "wall": self.wall}
-
-    def holds(self, state: State) -> bool:
-        """Whether the log still has all that it had then."""
-        return bool(_size(self._events) >= state["events"] and _size(self._evals) >= state["evals"])
+        """Where the log stands, and the digests of all that it has."""
+        return {
+            "events": self._events.size,
+            "evals": self._evals.size,
+            DIGESTS: {"events": self._events.sha256, "evals": self._evals.sha256},
+            "seq": self._seq,
+            "wall": self.wall,
+        }
 
     def restore(self, state: State) -> None:
         """Cut the log back to where it stood then: what came later, torn or whole, comes again."""
-        self._events.truncate(state["events"])
-        self._evals.truncate(state["evals"])
+        self._events.restore(state["events"])
+        self._evals.restore(state["evals"])
         self._seq = state["seq"]
         self._started = time.monotonic() - state["wall"]
 
     def record(self, kind: str, t: float, /, **fields: object) -> None:
+        """One event, written whole; Unwritable, and the log ends with the one before, where the disk takes no more."""
         line = {"seq": self._seq, "kind": kind, "t": t, "wall": round(self.wall, 6), **fields}
-        self._events.write((json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n").encode())
+        self._events.append((json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n").encode())
         self._seq += 1
         if self._on_line is not None:
             self._on_line(line)
@@ -86,21 +89,18 @@ class EventLog:
         finite = {name: value if math.isfinite(value) else None for name, value in figures.items()}
         self.record("eval", t, step=step, **finite)
         row = [step, t, round(self.wall, 6), *figures.values()]
-        self._evals.write((",".join(map(repr, row)) + "\n").encode())
+        self._evals.append((",".join(map(repr, row)) + "\n").encode())
 
     def sync(self) -> None:
         """All lines so far, on the disk for good."""
-        os.fsync(self._events.fileno())
-        os.fsync(self._evals.fileno())
+        with written(self._directory):
+            os.fsync(self._events.stream.fileno())
+            os.fsync(self._evals.stream.fileno())
 
     def close(self) -> None:
         self._hold.release()
         self._close()
 
     def _close(self) -> None:
-        self._events.close()
-        self._evals.close()
-
-
-def _size(stream: FileIO) -> int:
-    return os.fstat(stream.fileno()).st_size
+        self._events.stream.close()
+        self._evals.stream.close()

@@ -1,12 +1,17 @@
-"""Files that are whole or not there, whatever happens while they are written."""
+"""Files that are whole or not there, whatever happens while they are written; and the digests of what they hold."""
 
+import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from fedraa.errors import Unwritable
+from fedraa.reading import opened
+
 PARTIAL = ".partial"
+CHUNK = 1 << 20  # bytes that are read at a time
 
 
 @contextmanager
@@ -20,7 +25,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             os.fsync(stream.fileno())
         os.replace(partial, path)
     except BaseException:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
         raise
     sync_directory(path.parent)
 
@@ -37,3 +43,22 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def written(directory: Path) -> Iterator[None]:
+    """What the disk refuses within is Unwritable, one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise Unwritable(f"{error.filename or directory} cannot be written: {error.strerror or error}") from error
+
+
+def digest(path: Path, size: int | None = None) -> "hashlib._Hash":
+    """SHA-256 of the file, or of its first `size` bytes, as far as there are so many."""
+    found, left = hashlib.sha256(), size
+    with opened(path) as stream:
+        while part := stream.read(CHUNK if left is None else min(CHUNK, left)):
+            found.update(part)
+            left = None if left is None else left - len(part)
+    return found

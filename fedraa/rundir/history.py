@@ -1,9 +1,8 @@
 """A run, read from its directory."""
 
-import csv
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from fedraa.config.experiment import Experiment
 from fedraa.objectives import Figures, figures_of
 from fedraa.rundir.layout import CONFIG, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.lock import is_written
+from fedraa.rundir.read import is_event, read_evals, read_summary
 from fedraa.rundir.schema import read_config
 
 if TYPE_CHECKING:
@@ -39,8 +39,11 @@ class History:
                 may choose), `counts` (updates per fragment that it chose by), `bytes_down`
     commit      its update is in the model: `task`, `client`, `fragment`, `base_version` (as sent), `version` (now),
                 `staleness` (updates of this fragment since it was sent), `global_staleness` (of any), `mix` (weight of
-                the update), `bytes_up`, `samples` (of the client), `flops` (of the task), `train_loss` (mean over it)
-    round       a synchronous round is closed: `round` (0, 1, ...), `clients` (that took part), `coverage_min` and
+                the update; in rounds, if all report), `bytes_up`, `samples` (of the client), `flops` (of the task),
+                `train_loss` (mean over it)
+    drop        its task came to nothing, by its own fault: `task`, `client`, `fragment`, `what` went wrong, `action`
+                (retry: it is given work again; quarantined: it is left out from now on; stop: the run stops)
+    round       a synchronous round is closed: `round` (0, 1, ...), `clients` (that reported), `coverage_min` and
                 `coverage_max` (clients per coordinate of the model), `uncovered` (coordinates that nobody trained),
                 `coverage_min_trained` (the minimum over those that somebody did), `longest_untrained` (rounds),
                 `drift` (root mean square distance of the clients' models from what they were sent)
@@ -73,7 +76,7 @@ class History:
         parts = [f"{method_name(self.config)} on {flags['dataset']}", self.state]
         if (last := self._last_eval()) is not None:
             main = self.figures.main
-            parts.append(f"step {last['step']}, {main} {float(last[main]):.4f}")
+            parts.append(f"step {int(last['step'])}, {main} {float(last[main]):.4f}")
         return f"<History of {self.directory}: {', '.join(parts)}>"
 
     @property
@@ -102,9 +105,9 @@ class History:
     def summary(self) -> dict[str, object]:
         """Totals of a run that has ended, as in summary.json; ValueError if it has not."""
         path = self.directory / SUMMARY
-        if not path.is_file():
+        if not path.exists():
             raise ValueError(f"run: {self.directory} has no {SUMMARY}; the run has not ended")
-        return dict(json.loads(path.read_text()))
+        return read_summary(path, self.figures)
 
     @property
     def events(self) -> "pd.DataFrame":
@@ -116,28 +119,27 @@ class History:
     @property
     def evals(self) -> "pd.DataFrame":
         """One row per evaluation, its columns as told above; empty before the first."""
-        import pandas as pd
-
-        return pd.read_csv(self.directory / EVALS)
+        return read_evals(self.directory / EVALS, self.figures)
 
     def lines(self) -> list[dict[str, object]]:
         """The events as they stand in the log; ValueError names the first line that is no event."""
-        lines: list[dict[str, object]] = []
-        with (self.directory / EVENTS).open(encoding="utf-8") as stream:
+        return list(self.stream())
+
+    def stream(self) -> Iterator[dict[str, Any]]:
+        """The same one by one, which takes no memory."""
+        with (self.directory / EVENTS).open("rb") as stream:
             for number, text in enumerate(stream, 1):
                 try:
                     line = json.loads(text)
-                except ValueError:
+                except (ValueError, RecursionError):
                     line = None
-                if not isinstance(line, dict) or not {"seq", "kind", "t", "wall"} <= line.keys():
+                if not is_event(line):
                     raise ValueError(f"events: line {number} of {self.directory / EVENTS} is not an event")
-                lines.append(line)
-        return lines
+                yield line
 
-    def _last_eval(self) -> dict[str, str] | None:
-        with (self.directory / EVALS).open(newline="", encoding="utf-8") as table:
-            rows = [row for row in csv.DictReader(table) if row["loss"]]
-        return rows[-1] if rows else None
+    def _last_eval(self) -> dict[str, Any] | None:
+        evals = self.evals
+        return None if evals.empty else dict(evals.iloc[-1])
 
 
 def method_name(config: Mapping[str, Any]) -> str:

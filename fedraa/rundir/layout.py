@@ -6,3 +6,4 @@ EVALS = "evals.csv"  # the evaluations, one row each
 SUMMARY = "summary.json"  # totals; there once the run has ended
 MODEL = "model.pt"  # the final parameters, for torch.load
 CHECKPOINTS = "checkpoints"  # a folder
+SEAL = "SHA256SUMS"  # digests of the other files, for `sha256sum -c`; there once the run has ended

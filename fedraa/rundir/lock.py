@@ -7,6 +7,10 @@ import socket
 import time
 from io import FileIO
 from pathlib import Path
+from typing import BinaryIO
+
+from fedraa.reading import content, opened
+from fedraa.rundir.files import write_text
 
 LOCK_SECONDS = 15
 WRITER = "writer"  # the file that says whom to ask to stop
@@ -26,7 +30,7 @@ class Hold:
                 raise ValueError(f"run: another process is writing {directory}; wait for it, or stop it")
             time.sleep(0.1)
         self._file = directory / WRITER
-        self._file.write_text(driver)
+        write_text(self._file, driver)
 
     def release(self) -> None:
         """The lock itself goes when the log is closed."""
@@ -40,7 +44,7 @@ def this_process() -> str:
 
 def is_written(log: Path) -> bool:
     """Whether a living process holds the lock on this log."""
-    with log.open("rb", buffering=0) as stream:
+    with opened(log) as stream:
         return not _locked(stream, fcntl.LOCK_SH)
 
 
@@ -48,18 +52,20 @@ def interrupt(directory: Path, log: Path) -> None:
     """SIGTERM for the process that runs this run: it ends with a checkpoint. ValueError if there is none here."""
     if not is_written(log):
         raise ValueError(f"run: nobody is writing {directory}; there is nothing to stop")
-    machine, _, process = (directory / WRITER).read_text().rpartition(" ")
+    machine, _, process = content(directory / WRITER).decode(errors="replace").rpartition(" ")
+    if not process.isdecimal() or int(process) < 2:
+        raise ValueError(f"run: {directory / WRITER} does not say who writes the run; it has {process[:40]!r}")
     if machine != socket.gethostname():
         raise ValueError(f"run: {directory} is written by process {process} on {machine}; stop it there")
     try:
         os.kill(int(process), signal.SIGTERM)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         raise ValueError(
             f"run: process {process}, which ran {directory}, has ended; there is nothing to stop"
         ) from None
 
 
-def _locked(stream: FileIO, kind: int) -> bool:
+def _locked(stream: BinaryIO | FileIO, kind: int) -> bool:
     try:
         fcntl.flock(stream, kind | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -9,6 +9,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, ValidationError
 
+from fedraa.reading import content
+
 PROFILE = "profile.json"
 SERVER = {
     "wait": "waiting for the next update",
@@ -56,7 +58,7 @@ def profile(directory: Path) -> list[tuple[str, str, float, float]]:
     if not path.is_file():
         raise ValueError(f"run: {directory} has no {PROFILE}; the run has not ended, or is not a run")
     try:
-        run = Spent.model_validate_json(path.read_bytes())
+        run = Spent.model_validate_json(content(path))
     except ValidationError as error:
         raise ValueError(f"run: {path} is not a profile: {error.errors()[0]['msg']}") from None
     rows = []

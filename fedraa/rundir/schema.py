@@ -1,6 +1,7 @@
 """The format of a run directory, which has a version: what this version of fedraa writes, and how it reads older ones.
 
-Format 1 is that of directories without the key `format`. Reading changes nothing on the disk.
+Format 1 is that of directories without the key `format`; from 3 on checkpoints have digests of the log, and a run that
+has ended those of its files. Reading changes nothing on the disk.
 """
 
 import json
@@ -8,7 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-FORMAT = 2
+from fedraa.reading import content
+
+FORMAT = 3
+SEALED = 3  # the first format in which a run that has ended has its digests
 PARTS = ("experiment", "method", "resolved", "versions")  # of config.json; each is an object, and always there
 KEYS = {*PARTS, "format", "given", "commit", "command"}
 
@@ -28,8 +32,10 @@ def read_config(path: Path) -> dict[str, Any]:
     Raises ValueError, one sentence, for what is no configuration of a run or is of a newer format.
     """
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        config = json.loads(content(path).decode())
+    except OSError as error:
+        raise ValueError(f"run: {path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"run: {path} is not JSON: {error}") from None
     if isinstance(config, dict):
         check_format(path, config.setdefault("format", 1))

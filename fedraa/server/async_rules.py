@@ -11,6 +11,8 @@ from fedraa.components import Seam, Stateful, calling
 from fedraa.messages import Index, Vector
 from fedraa.server.staleness import STALENESS
 
+HEAVIEST = 1e3  # weight of an update; the usual ones are in [0, 1]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrival:
@@ -175,12 +177,15 @@ def blend(params: Vector, where: Index | slice, new: Vector, mix: float) -> None
 
 
 def factor_at(staleness: int, factor: Any) -> float:
-    """A StalenessWeight's factor; ValueError if that is no finite number."""
+    """A StalenessWeight's factor; ValueError if that is no finite number, or one that no model survives."""
     with calling("staleness", factor):
         weight = factor(staleness)
-    if is_finite(weight):
+    if is_finite(weight) and abs(weight) <= HEAVIEST:
         return float(weight)
-    raise ValueError(f"staleness: {getattr(factor, '__name__', factor)} gave {weight!r}; takes a finite number")
+    raise ValueError(
+        f"staleness: {getattr(factor, '__name__', factor)} gave {weight!r}; takes a finite number"
+        + (f" of at most {HEAVIEST:g} in size" if is_finite(weight) else "")
+    )
 
 
 def is_finite(number: object) -> bool:

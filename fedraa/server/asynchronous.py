@@ -99,6 +99,11 @@ class AsyncServer:
             self._plan()
         return (task.client,)
 
+    def drop(self, task: int, what: str, now: float) -> Iterable[int]:
+        dropped = self.task_table.in_flight[task].task
+        self._store.drop(dropped)
+        return (dropped.client,) if self.task_table.drop(task, what, now) else ()
+
     def state(self) -> State:
         return {
             "params": self._store.params,

@@ -29,6 +29,9 @@ class Server(Protocol):
     def commit(self, update: Update, now: float) -> Iterable[int]:
         """Takes an update in, recorded as `commit`; returns the clients that now wait for work."""
 
+    def drop(self, task: int, what: str, now: float) -> Iterable[int]:
+        """The task came to nothing by its client's fault, recorded as `drop`; returns the clients that now wait."""
+
     def state(self) -> State:
         """All that it has become since its construction, between two of the calls above."""
 

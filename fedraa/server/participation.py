@@ -1,7 +1,7 @@
 """Who takes part in a round."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from operator import index
 
@@ -62,12 +62,19 @@ class Bernoulli(Participation):
         return drawn
 
 
-def draw_cohort(participation: Participation, clients: int, round: int, seed: int) -> Sequence[int]:
-    """The clients of a round, ascending and never empty; ValueError if that cannot be had."""
+def draw_cohort(
+    participation: Participation, clients: int, round: int, seed: int, left_out: Collection[int] = ()
+) -> Sequence[int]:
+    """The clients of a round, ascending and never empty; ValueError if that cannot be had.
+
+    They are drawn as ever, and those that are `left_out` are taken away: who else is drawn does not depend on them.
+    """
     for attempt in range(clients * DRAWS):
         with calling("participation", participation):
             drawn = participation.cohort(clients, round, generator(seed, "cohort", round, attempt))
-            if drawn == range(clients):
+            if (
+                isinstance(drawn, range) and drawn == range(clients) and not left_out
+            ):  # at a million clients a quick answer
                 return range(clients)
             cohort = sorted(map(index, drawn))
         if cohort:
@@ -76,8 +83,10 @@ def draw_cohort(participation: Participation, clients: int, round: int, seed: in
                 raise ValueError(
                     f"participation: {who} drew {cohort}; takes clients from 0 to {clients - 1}, each once"
                 )
-            return cohort
-    raise ValueError(f"participation: {participation} draws nobody of {clients} clients; raise it")
+            if among := [client for client in cohort if client not in left_out]:
+                return among
+    nobody = "nobody but clients that are left out" if left_out else "nobody"
+    raise ValueError(f"participation: {participation} draws {nobody}, of {clients} clients; raise it")
 
 
 def _short(text: str) -> Participation:

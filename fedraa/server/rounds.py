@@ -1,6 +1,6 @@
 """The synchronous server: rounds with a barrier, alternate to the asynchronous one."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +12,7 @@ from fedraa.server.auxiliary.state import NoAuxiliary
 from fedraa.server.optimizers import ServerOptimizer
 from fedraa.server.participation import Participation, draw_cohort
 from fedraa.server.task_table import Record, TaskTable
+from fedraa.server.validation import largest_of, refuse_unsound, unfit
 from fedraa.submodels.assignment import Assignment, Mask, Submodel
 from fedraa.submodels.policies.policy import RoundContext, RunContext, SubmodelSampler
 
@@ -23,6 +24,9 @@ class RoundServer:
     Algorithm 1); every other synchronous method changes the sampler, the aggregator, the optimizer or the
     auxiliary state. `held` [clients, d], where given, tells which coordinates a client may report
     (HeteroFL's label-aware head).
+
+    A client whose task came to nothing has not reported: the round is that of the others, and what is remembered of
+    the client stays as it was. A round in which nobody has reported changes nothing. Who is left out is drawn no more.
     """
 
     def __init__(
@@ -49,7 +53,8 @@ class RoundServer:
         self._record, self._held, self._by_samples = record, held, by_samples
         self._coverage = Coverage(len(params))
         self._last_trained = np.full(len(params), -1, np.int64)
-        self._begin_round()
+        self._missing = self._reported = 0
+        self._begin_round(())
 
     def begin(self) -> Iterable[int]:
         return self._cohort
@@ -95,16 +100,23 @@ class RoundServer:
             global_staleness=0,
             mix=self._optimizer.server_lr * weight / self._weight_sum,
         )
-        if self._missing:
-            return ()
-        self._close_round(now)
-        return self._begin_round()
+        return self._after(now)
+
+    def drop(self, task: int, what: str, now: float) -> Iterable[int]:
+        flight = self.task_table.in_flight[task]
+        self._sampler.drop(flight.assignment)
+        self.task_table.drop(task, what, now)
+        self._missing -= 1
+        self._reported -= 1
+        return self._after(now)
 
     def state(self) -> State:
         return {
             "params": self.params,
             "step": self.step,
             "missing": self._missing,
+            "reported": self._reported,
+            "left_out": list(self._left_out),
             "scales": self._scales,
             "square": self._square,
             "lr": self._lr,
@@ -118,7 +130,9 @@ class RoundServer:
 
     def restore(self, state: State) -> None:
         self.params[:], self.step = state["params"], state["step"]
-        self._begin_round()
+        self._begin_round(state.get("left_out", ()))  # which older checkpoints do not have
+        if "reported" in state:
+            self._reported = state["reported"]
         self._missing, self._scales = state["missing"], state["scales"]
         self._square, self._lr = state["square"], state["lr"]
         self._last_trained[:] = state["last_trained"]
@@ -129,37 +143,52 @@ class RoundServer:
             follower.restore(ours)
         self.task_table.restore(state["ledger"])
 
-    def _begin_round(self) -> Iterable[int]:
-        self._cohort = draw_cohort(self._participation, len(self.task_table.sizes), self.step, self._run.seed)
+    def _after(self, now: float) -> Iterable[int]:
+        """What follows when a task has ended: the next round, if it was the last of this one and anyone is left."""
+        if self._missing:
+            return ()
+        self._close_round(now)
+        left_out = sorted(self.task_table.bad_clients.left_out)
+        return self._begin_round(left_out) if len(left_out) < len(self.task_table.sizes) else ()
+
+    def _begin_round(self, left_out: Collection[int]) -> Iterable[int]:
+        clients, self._left_out = len(self.task_table.sizes), left_out
+        self._cohort = draw_cohort(self._participation, clients, self.step, self._run.seed, left_out)
         self._position = {client: position for position, client in enumerate(self._cohort)}
-        self._missing = len(self._cohort)
+        self._missing = self._reported = len(self._cohort)
         self._weight_sum = sum(self._weight(client) for client in self._cohort)
         self._scales = self._square = self._lr = 0.0
         self._snapshots: dict[Submodel | None, SharedBuffer] = {}  # None: of the whole model
         return self._cohort
 
     def _close_round(self, now: float) -> None:
-        coverage = self._coverage.finish()
-        delta, moved = self._finished(RoundTotals(coverage, self._lr))
-        with calling("server_optimizer", self._optimizer):
-            self._optimizer.step(self.params, delta, moved)
-        for follower in self._followers:
-            follower.close(self.params, delta, moved, self._scales / len(self._cohort))
+        coverage, reported = self._coverage.finish(), self._reported
+        if reported:
+            self._move(RoundTotals(coverage, self._lr))
         covered = coverage > 0
         self._last_trained[covered] = self.step
         self._record(
             "round",
             now,
             round=self.step,
-            clients=len(self._cohort),
+            clients=reported,
             coverage_min=int(coverage.min()),
             coverage_max=int(coverage.max()),
             uncovered=int((~covered).sum()),
-            coverage_min_trained=int(coverage.min(initial=len(self._cohort), where=covered)) if covered.any() else 0,
+            coverage_min_trained=int(coverage.min(initial=reported, where=covered)) if covered.any() else 0,
             longest_untrained=self.step - int(self._last_trained.min()),
-            drift=(self._square / len(self._cohort)) ** 0.5,
+            drift=(self._square / max(1, reported)) ** 0.5,
         )
         self.step += 1
+
+    def _move(self, totals: RoundTotals) -> None:
+        """The model moves by what was reported, and those who follow a run learn of it."""
+        delta, moved = self._finished(totals)
+        with calling("server_optimizer", self._optimizer):
+            self._optimizer.step(self.params, delta, moved)
+        refuse_unsound("server_optimizer", self._optimizer, self.params)
+        for follower in self._followers:
+            follower.close(self.params, delta, moved, self._scales / self._reported)
 
     def _finished(self, totals: RoundTotals) -> tuple[Vector, Mask]:
         """What the aggregator makes of the round, which is the user's own, perhaps."""
@@ -174,6 +203,8 @@ class RoundServer:
                     f"aggregator: {type(self._aggregator).__name__} gave {name} as {got}; takes "
                     f"{np.dtype(kind)} {self.params.shape}"
                 )
+        if unfit(largest_of(delta)) and (wrong := unfit(largest_of(delta[moved]))):  # elsewhere it may be anything
+            raise ValueError(f"aggregator: {type(self._aggregator).__name__} gave a delta with {wrong}")
         return delta, moved
 
     def _snapshot(self, submodel: Submodel) -> SharedBuffer:

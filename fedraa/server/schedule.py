@@ -123,7 +123,7 @@ class ScheduledRounds(Barrier):
 class ScheduledSampler(SubmodelSampler):
     """Sync Fed-RAA: the scheduler's fragment, with counts that rise as the round is assigned.
 
-    Every task of a round returns before the next, so these provisional counts are the real ones by then.
+    Every task of a round returns before the next, or is dropped, so these provisional counts are the real ones by then.
     """
 
     def __init__(self, submodels: list[Submodel], planner: Planner, seed: int) -> None:
@@ -148,14 +148,18 @@ class ScheduledSampler(SubmodelSampler):
     ) -> None:
         self._standing.losses[assignment.label] = update.loss
 
+    def drop(self, assignment: Assignment) -> None:
+        self._standing.counts[assignment.label] -= 1
+
     def state(self) -> State:
         return {
             "counts": self._standing.counts,
+            "sent": self._standing.sent,
             "losses": self._standing.losses,
             "scheduler": saved(self._planner.scheduler),
         }
 
     def restore(self, state: State) -> None:
         self._standing.counts[:], self._standing.losses[:] = state["counts"], state["losses"]
-        self._standing.sent[:] = state["counts"]
+        self._standing.sent[:] = state["sent" if "sent" in state else "counts"]  # the same, in older checkpoints
         self._planner.scheduler.restore(state["scheduler"])

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedraa.devices.costs import BYTES, CostModel
 from fedraa.messages import Buffer, ExtraBuffers, SharedBuffer, State, Task, Update, Vector
+from fedraa.server.bad_clients import RETRY, BadClients
 from fedraa.server.storage.store import shared_again
 from fedraa.submodels.assignment import Assignment
 
@@ -30,16 +31,24 @@ class InFlightTask:
 
 
 class TaskTable:
-    """Numbers tasks, records `dispatch` and `commit`, and knows what is in flight.
+    """Numbers tasks, records `dispatch`, `commit` and `drop`, and knows what is in flight, and who is left out.
 
     `lr` gives the local learning rate at a server step.
     """
 
-    def __init__(self, sizes: list[int], costs: CostModel, record: Record, lr: Callable[[int], float]) -> None:
+    def __init__(
+        self,
+        sizes: list[int],
+        costs: CostModel,
+        record: Record,
+        lr: Callable[[int], float],
+        bad_clients: BadClients | None = None,
+    ) -> None:
         self.turns = np.zeros(len(sizes), np.int64)
         self.in_flight: dict[int, InFlightTask] = {}
         self.staleness = 0.0
         self.sizes, self.costs = sizes, costs
+        self.bad_clients = bad_clients or BadClients()
         self._record, self._lr = record, lr
         self._next = 0
 
@@ -100,6 +109,7 @@ class TaskTable:
     ) -> None:
         """The task is answered and its update is in the model as `version`."""
         task = self.in_flight.pop(update.task).task
+        self.bad_clients.well(task.client)
         self.staleness += FORGETTING * (staleness - self.staleness)
         self._record(
             "commit",
@@ -118,6 +128,13 @@ class TaskTable:
             train_loss=update.loss,
         )
 
+    def drop(self, number: int, what: str, now: float) -> bool:
+        """The task came to nothing, by its client's fault; whether the client is to be given work again."""
+        task = self.in_flight.pop(number).task
+        action = self.bad_clients.failed(task.client)
+        self._record("drop", now, task=task.id, client=task.client, fragment=task.fragment, what=what, action=action)
+        return action == RETRY
+
     def _bytes(self, assignment: Assignment, client: int, extra_buffers: Sequence[ExtraBuffers]) -> tuple[int, int]:
         sent, crossing = self.costs.sent(assignment.submodel.widths), self.costs.crossing(client)
         down, up = assignment.bytes(sent // BYTES, self.costs.compressor.bytes)
@@ -133,6 +150,7 @@ class TaskTable:
         return {
             "turns": self.turns,
             "next": self._next,
+            "bad_clients": self.bad_clients.state(),
             "in_flight": [
                 {
                     "task": task_state(flight.task, flight.task.params if sent is None else sent[flight.task.id]),
@@ -146,6 +164,8 @@ class TaskTable:
     def restore(self, state: State, send: Callable[[list[Task]], list[Task]] | None = None) -> None:
         """`send` brings the buffers of all tasks back to where they were; without it tasks carry them themselves."""
         self.turns[:], self._next = state["turns"], state["next"]
+        if "bad_clients" in state:  # which older checkpoints do not have
+            self.bad_clients.restore(state["bad_clients"])
         assignments = [Assignment.restored(flight["choice"]) for flight in state["in_flight"]]
         tasks = [
             restored_task(f["task"], assignment) for f, assignment in zip(state["in_flight"], assignments, strict=True)

@@ -1,9 +1,15 @@
 """Validation of updates: what is wrong with one is found before any of it reaches the model."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.messages import Receipt, Task, Update
+from fedraa.messages import Receipt, RemoteBuffer, Task, Update, Vector
+
+GROWTH = 1e3  # times the largest value that a client was sent (1 if that is less), which none of its values may pass
+LARGEST = 1e12  # of any other number that a client sends, or that a part of the server leaves in the model
+AS_LONG_AS_THE_PART = ("gradient", "squares")  # what clients send besides: a value for each of the parameters
 
 
 def refuse(update: Update, task: Task | None, *, max_norm: float | None = None) -> str | None:
@@ -22,34 +28,102 @@ def refuse(update: Update, task: Task | None, *, max_norm: float | None = None) 
     ):
         if value != asked:
             return f"{name} is {value} where {asked} was asked"
-    receipt = update.receipt
-    if wrong := _wrong_buffer(update.params, (task.size,)) if receipt is None else _wrong_receipt(receipt):
+    if wrong := _wrong_params(update, task):
         return f"params {wrong}"
     for name, buffer in update.extras.items():
-        if wrong := _wrong_buffer(buffer, None):
+        if wrong := wrong_kind(buffer, _shape(name, task)) or _not_finite(buffer):
             return f"{name} {wrong}"
+    if update.steps < 1:
+        return f"the steps are {update.steps}"
     if not np.isfinite(update.loss):
         return f"the training loss is {update.loss}"
-    if max_norm is not None:
-        if receipt is None:
-            norm = float(np.linalg.norm(update.params.astype(np.float64) - task.params))
-        else:
-            norm = float(np.sqrt(receipt.squared))
-        if norm > max_norm:
-            return f"the update's norm {norm:.4g} is over the bound {max_norm:g}"
+    if max_norm is not None and (norm := norms(update, task)[0]) > max_norm:
+        return f"the update's norm {norm:.4g} is over the bound {max_norm:g}"
     return None
 
 
-def _wrong_buffer(buffer: object, shape: tuple[int, ...] | None) -> str | None:
-    wrong = wrong_kind(buffer, shape)
+def outgrown(update: Update, task: Task) -> str | None:
+    """Whether an update that is finite holds numbers so large that no training comes to them; None if not.
+
+    They would pass, and make nonsense of what the next clients are sent: those would be blamed.
+    """
+    receipt = update.receipt or receipt_of(task.params, update.params)
+    if receipt.largest > GROWTH * max(1.0, receipt.sent):
+        return f"params hold values up to {receipt.largest:.4g} where what was sent has {receipt.sent:.4g} at most"
+    for name, buffer in update.extras.items():
+        if (largest := largest_of(buffer)) > LARGEST:
+            return f"{name} hold values up to {largest:.4g}"
+    return None
+
+
+def unsound(task: Task, update: Update | None) -> str | None:
+    """What is wrong with the model that a task was cut from, if whatever came back is no wonder; None if nothing is."""
+    if update is not None and update.receipt is not None:
+        return unfit(update.receipt.sent)
+    return None if isinstance(task.buffer, RemoteBuffer) else unfit(largest_of(task.params))
+
+
+def unfit(largest: float) -> str | None:
+    """What is wrong with numbers the largest of which, by size, is this; NaN if there is one among them."""
+    if not np.isfinite(largest):
+        return "values that are not finite"
+    return f"values up to {largest:.4g}" if largest > LARGEST else None
+
+
+def refuse_unsound(where: str, part: object, params: Vector, when: str = "") -> None:
+    """ValueError, one sentence that names the part of the server, if what it left in the model is no use."""
+    if wrong := unfit(largest_of(params)):
+        raise ValueError(f"{where}: {type(part).__name__} left {wrong} in the model{when}")
+
+
+def norms(update: Update, task: Task) -> tuple[float, float]:
+    """The norm of what the client changed, and that of what it was sent."""
+    receipt = update.receipt or receipt_of(task.params, update.params, norms=True)
+    return receipt.squared**0.5, receipt.squared_sent**0.5
+
+
+def receipt_of(sent: Vector, new: object, push: str = "", *, norms: bool = False) -> Receipt:
+    """What is to be said of a buffer that came back for one that was sent [k], or of a piece of it."""
+    wrong = wrong_kind(new, sent.shape)
     if wrong is not None:
-        return wrong
-    assert isinstance(buffer, np.ndarray)
+        return Receipt(push, wrong, 0, 0.0)
+    assert isinstance(new, np.ndarray)
+    bad, largest = not_finite(new), largest_of(new)
+    before = largest_of(sent) if bad or largest > GROWTH else 0.0
+    if bad or not norms:
+        return Receipt(push, None, bad, 0.0, 0.0, largest, before)
+    change, whole = new.astype(np.float64) - sent, sent.astype(np.float64)
+    return Receipt(push, None, 0, float(change @ change), float(whole @ whole), largest, before)
+
+
+def joined(push: str, pieces: Sequence[Receipt]) -> Receipt:
+    """What is to be said of a buffer, from what is said of its pieces."""
+    return Receipt(
+        push,
+        next(filter(None, (piece.wrong for piece in pieces)), None),
+        sum(piece.bad for piece in pieces),
+        sum(piece.squared for piece in pieces),
+        sum(piece.squared_sent for piece in pieces),
+        max(piece.largest for piece in pieces),
+        max(piece.sent for piece in pieces),
+    )
+
+
+def _wrong_params(update: Update, task: Task) -> str | None:
+    if update.receipt is None:
+        return wrong_kind(update.params, (task.size,)) or _not_finite(update.params)
+    return update.receipt.wrong or _told(update.receipt.bad)
+
+
+def _shape(name: str, task: Task) -> tuple[int, ...] | None:
+    """That of a further buffer which a client sends; None if any will do."""
+    if name in AS_LONG_AS_THE_PART:
+        return (task.size,)
+    return task.extra(name).shape if name in task.extras else None
+
+
+def _not_finite(buffer: npt.NDArray[np.float32]) -> str | None:
     return _told(not_finite(buffer))
-
-
-def _wrong_receipt(receipt: Receipt) -> str | None:
-    return receipt.wrong or _told(receipt.bad)
 
 
 def _told(bad: int) -> str | None:
@@ -65,8 +139,11 @@ def wrong_kind(buffer: object, shape: tuple[int, ...] | None) -> str | None:
     return None
 
 
+def largest_of(buffer: npt.NDArray[np.float32]) -> float:
+    """The largest value by size; NaN if there is one. Without temporaries of the buffer's size."""
+    return abs(float(np.maximum(buffer.max(), -buffer.min()))) if buffer.size else 0.0
+
+
 def not_finite(buffer: npt.NDArray[np.float32]) -> int:
     """How many; without temporaries of the buffer's size where all is well."""
-    if not buffer.size or (np.isfinite(buffer.max()) and np.isfinite(buffer.min())):
-        return 0
-    return int(np.count_nonzero(~np.isfinite(buffer)))
+    return 0 if np.isfinite(largest_of(buffer)) else int(np.count_nonzero(~np.isfinite(buffer)))

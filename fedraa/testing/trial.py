@@ -77,7 +77,7 @@ class TwoWorkers(LocalExecutor):
     def _train(self, task: int) -> None:
         waiting = [one for number, one in self._tasks.items() if number not in self._trained]
         for one in reversed(waiting):
-            self._trained[one.id] = self._trainer.train(one, *self._data.client(one.client))
+            self._trained |= zip([one.id], self.outcomes(self._trainer, [one]) or (), strict=True)
             self._trainer, self._other = self._other, self._trainer
 
 

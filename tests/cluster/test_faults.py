@@ -157,10 +157,13 @@ def test_with_no_worker_left_the_run_fails_and_can_be_gone_on_with(undisturbed: 
     same(history.directory, undisturbed)
 
 
-def test_a_task_that_always_errs_ends_the_run_with_its_error(tmp_path: Path) -> None:
-    with pytest.raises(RunFailed, match=r"^task 7 of client \d failed 4 times: ArithmeticError: seven is not eight$"):
-        execute(experiment(), tmp_path, faulty({(ANY, 7): err}))
-    assert [line["action"] for line in faults(History(tmp_path))] == ["retry"] * 3 + ["give up"]
+def test_a_task_that_always_errs_is_tried_twice_and_then_dropped_for_its_error(tmp_path: Path) -> None:
+    history = execute(experiment(), tmp_path, faulty({(ANY, 7): err}))
+    assert [(line["task"], line["action"]) for line in faults(history)] == [(7, "retry")]
+    (drop,) = (line for line in history.lines() if line["kind"] == "drop")
+    assert (drop["task"], drop["what"], drop["action"]) == (7, "ArithmeticError: seven is not eight", "retry")
+    assert history.summary["tasks"] == 24
+    assert (history.summary["dropped"], history.summary["quarantined"]) == (1, [])
 
 
 def test_a_worker_that_cannot_start_says_why(tmp_path: Path) -> None:

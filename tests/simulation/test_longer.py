@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_resume import KillAt, Killed
+from killing import KillAt, Killed
 from torch import nn
 
 import fedraa
@@ -171,7 +171,9 @@ def test_parts_of_a_script_that_is_gone_are_named(tmp_path: Path) -> None:
     config["given"] = ["dataset"]
     (directory / CONFIG).write_text(json.dumps(config))
     (directory / SUMMARY).unlink()
-    with pytest.raises(ValueError, match=r"with a dataset given as an object and the scheduler __main__:LowestLoss, w"):
+    with pytest.raises(
+        ValueError, match=r"with a dataset given as an object and the scheduler __main__:LowestLoss of a"
+    ):
         fedraa.resume(directory)
     with pytest.raises(ValueError, match=r"fedraa.resume\('.*', dataset=..., scheduler=...\)$"):
         fedraa.resume(directory)

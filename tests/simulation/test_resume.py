@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from killing import KillAt, Killed
 
 from fedraa.api import resume, run, run_here
-from fedraa.callbacks import Callback, Event
 from fedraa.callbacks.callback_list import CallbackList
 from fedraa.cli.main import main
 from fedraa.config.experiment import Experiment
@@ -22,24 +22,6 @@ from fedraa.rundir.history import History
 from fedraa.rundir.layout import CHECKPOINTS, EVALS, EVENTS
 
 SMALL = {"engine": "local", "hidden": (8,), "clients": 4, "local_steps": 2, "checkpoint_every": 3, "seed": 5}
-
-
-class Killed(BaseException):
-    """The process ends here."""
-
-
-class KillAt(Callback):
-    """Dies at the n-th commit of a run: nothing after it is run or written."""
-
-    waits = False
-
-    def __init__(self, commit: int) -> None:
-        self.left = commit
-
-    def on_commit(self, event: Event) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise Killed
 
 
 def experiment(method: str, out: Path, **changes: object) -> Experiment:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedraa.messages import Index, Vector
+from fedraa.messages import Index, Receipt, Vector
 from fedraa.server.async_rules import blend
-from fedraa.server.validation import not_finite, wrong_kind
+from fedraa.server.validation import receipt_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,22 +75,21 @@ class Shard:
         """Its piece of the fragment as it stands, a copy."""
         return np.array(self.params[self._of(fragment)])
 
-    def receive(self, task: int, push: str, sent: Vector, new: Vector) -> tuple[str | None, int, float]:
-        """A piece that answers a task comes in; what is wrong with it, its values not finite, its squared norm.
-
-        One that is wrong is not kept.
-        """
-        wrong = wrong_kind(new, sent.shape)
-        bad = 0 if wrong else not_finite(new)
-        if wrong or bad:
-            return wrong, bad, 0.0
-        self.pushes += 1
-        self._pushed.setdefault(task, {})[push] = new
-        return None, 0, float(np.square(new.astype(np.float64) - sent).sum()) if self._norms else 0.0
+    def receive(self, task: int, push: str, sent: Vector, new: Vector) -> Receipt:
+        """A piece that answers a task comes in; what is to be said of it. One that is wrong is not kept."""
+        receipt = receipt_of(sent, new, push, norms=self._norms)
+        if receipt.wrong is None and not receipt.bad:
+            self.pushes += 1
+            self._pushed.setdefault(task, {})[push] = new
+        return receipt
 
     def mix(self, fragment: int, task: int, push: str, weight: float) -> None:
         """Takes in what was pushed under that name for the task, and forgets what else was."""
         blend(self.params, self._of(fragment), self._pushed.pop(task)[push], weight)
+
+    def forget(self, task: int) -> None:
+        """The task has no answer: what was pushed for it goes."""
+        self._pushed.pop(task, None)
 
     def load(self, params: Vector, pulls: int, pushes: int) -> None:
         """Go on from these, with no task out."""

@@ -6,7 +6,8 @@ from typing import Protocol
 
 from fedraa.components import calling, saved
 from fedraa.messages import Buffer, SharedBuffer, State, Task, Update, Vector
-from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken, is_finite
+from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, StalenessMix, Taken, is_finite
+from fedraa.server.validation import refuse_unsound
 from fedraa.submodels.assignment import Assignment, Submodel
 
 Share = Callable[[Vector], SharedBuffer]
@@ -25,6 +26,9 @@ class Store(Protocol):
 
     def take(self, task: Task, update: Update, stale: int) -> Taken:
         """Takes in the answer to a task."""
+
+    def drop(self, task: Task) -> None:
+        """The task has no answer."""
 
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
         """The buffers of these tasks, by number; what tasks share is one array."""
@@ -99,7 +103,12 @@ class LocalStore:
                 f"async_rule: {type(self._rule).__name__} gave {taken!r}; takes Taken(weight, advanced), a finite "
                 "number and a bool"
             )
+        if type(self._rule) is not StalenessMix:  # which stays between two models that are sound
+            refuse_unsound("async_rule", self._rule, self.params, f" with the update of client {task.client}")
         return Taken(float(taken.weight), bool(taken.advanced))
+
+    def drop(self, task: Task) -> None:
+        pass
 
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
         return {task.id: task.params for task in tasks}

@@ -103,6 +103,9 @@ class SubmodelSampler:
     ) -> None:
         """Takes in what came back; `delta` is on the trained coordinates."""
 
+    def drop(self, assignment: Assignment) -> None:
+        """Nothing came back from a client that was given this."""
+
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
         """The round is over: `delta` [d] is its mean, `scale` the learning rate times the mean local steps."""
 

@@ -6,9 +6,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from killing import KillAt, Killed
 
 from fedraa.api import resume, run
-from fedraa.callbacks import CSV, Callback, Event, TensorBoard, WandB
+from fedraa.callbacks import CSV, Callback, TensorBoard, WandB
 from fedraa.config.experiment import Experiment
 from fedraa.report import to_tensorboard, to_wandb
 from fedraa.rundir.history import History
@@ -28,24 +29,6 @@ def experiment(out: Path, updates: int = 12) -> Experiment:
         checkpoint_every=3,
         out=out,
     )
-
-
-class Killed(BaseException):
-    """The process ends here."""
-
-
-class KillAt(Callback):
-    """Dies at the n-th commit of a run."""
-
-    waits = False
-
-    def __init__(self, commit: int) -> None:
-        self.left = commit
-
-    def on_commit(self, event: Event) -> None:
-        self.left -= 1
-        if not self.left:
-            raise Killed
 
 
 @pytest.fixture

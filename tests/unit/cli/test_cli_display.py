@@ -1,12 +1,15 @@
 """What is shown: figures while a run lasts, tables, quantities."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
-from fedraa.cli.display import words
 from fedraa.cli.main import main
+from fedraa.cli.methods import words
 from fedraa.methods.catalog import METHODS
+from fedraa.rundir.history import History
 from fedraa.units import quantity
 
 
@@ -53,3 +56,77 @@ def test_methods_are_listed_for_people_and_for_scripts(capsys: pytest.CaptureFix
     fed_raa = next(method for method in listed if method["name"] == "fed-raa")
     assert fed_raa["schedule"]["scheduler"] == "gre-raa"
     assert fed_raa["submodel"] == {"kind": "Fragments", "ratios": [0.1, 0.2, 0.3, 0.4]}
+
+
+OWN = """
+import fedraa as fl
+from fedraa import Aggregator
+
+class Lowest(fl.Scheduler):
+    '''The fragment with the lowest loss.
+
+    More.
+    '''
+    def choose(self, view, rng): ...
+
+class Heard(fl.Callback): pass
+class Other: pass
+MINE = fl.method("fed-raa").replace(scheduler=Lowest())
+"""
+
+
+def test_methods_names_what_a_module_of_the_users_own_brings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "brought_ext.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    assert main(["methods", "brought_ext", "--json"]) == 0
+    listed = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert list(listed) == [*METHODS, "brought_ext:MINE", "brought_ext:Lowest", "brought_ext:Heard"]
+    assert listed["brought_ext:Lowest"] == {
+        "name": "brought_ext:Lowest",
+        "flag": "--scheduler",
+        "note": "The fragment with the lowest loss.",
+    }
+    assert listed["brought_ext:MINE"]["schedule"]["scheduler"] == "brought_ext:Lowest"
+    assert listed["brought_ext:Heard"]["flag"] == "--callbacks"
+    assert main(["methods", "brought_ext"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in listed)
+
+
+def test_a_method_of_a_module_of_the_users_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine_ext.py").write_text("import fedraa as fl\nMINE = fl.method('fed-raa').replace(mixing=0.25)\n")
+    monkeypatch.chdir(tmp_path)
+    flags = ["--engine", "local", "--clients", "2", "--hidden", "8", "--local-steps", "1", "--updates", "4", "--quiet"]
+    assert main(["run", "--method", "mine_ext:MINE", *flags, "--out", "own"]) == 0
+    assert main(["run", "--method", "fed-raa", "--mixing", "0.25", *flags, "--out", "named"]) == 0
+    own, named = History("own"), History("named")
+    assert own.summary["model_sha256"] == named.summary["model_sha256"]
+    assert own.config["method"]["update"] == named.config["method"]["update"]
+    assert main(["replay", "own"]) == 0
+    assert main(["run", "--method", "mine_ext:absent", *flags]) == 2
+    assert main(["run", "--method", "mine_ext:fl", *flags]) == 2
+    assert "takes a Method" in capsys.readouterr().err
+
+
+def test_methods_of_a_module_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods", "no_such_ext"]) == 2
+    assert capsys.readouterr().err == "fedraa: modules: no_such_ext cannot be imported: No module named 'no_such_ext'\n"
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("words", [["methods"], ["plan", "--method", "fed-raa"], ["plan", "--method", "heterofl"]])
+def test_a_narrow_terminal_cuts_nothing_off(
+    words: list[str], width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert main(words) == 0
+    shown = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+    table = shown.partition("delay bound")[0].partition("server memory")[0]
+    assert "…" not in shown
+    assert max(map(len, table.splitlines())) <= width
+    assert all(name in shown for name in METHODS) or words[0] == "plan"

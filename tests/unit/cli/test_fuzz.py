@@ -1,7 +1,9 @@
 """Whatever is typed or lies in a file: it runs, or it is refused in one sentence, and then nothing was written."""
 
 import json
+import os
 import shutil
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from io import BytesIO, StringIO
@@ -211,9 +213,188 @@ def changed(tree: Any, path: tuple[Any, ...], become: Callable[[dict[Any, Any], 
 
 def check_everything(run: Path) -> None:
     """Every command that reads a run directory gives a result, says that the log is wrong (1), or refuses (2)."""
-    for command in (["replay", str(run)], ["profile", str(run)], ["resume", str(run), "--quiet"]):
-        code, said = say(command)
+    for command in (["status"], ["stop"], ["replay"], ["profile"], ["resume", "--quiet"]):
+        code, said = say([*command, str(run)])
         assert (code == 0 and said == "") or (code in (1, 2) and is_one_sentence(said)), (command, code, said)
+
+
+def check_report(run: Path) -> None:
+    """A report of it, and of it beside others, which is made or refused."""
+    page = run.with_name("page.html")
+    for flags in ([], ["--landscape"]):
+        code, said = say(["report", str(run), "--out", str(page), *flags])
+        assert (code == 0 and said == "") or (code in (1, 2) and is_one_sentence(said)), (flags, code, said)
+
+
+def other_kinds(path: Path) -> Iterator[str]:
+    """A file becomes, one after another, what is none; said is what."""
+    path.unlink()
+    yield "missing"
+    path.mkdir()
+    yield "a directory"
+    path.rmdir()
+    os.mkfifo(path)
+    yield "a named pipe"
+    path.unlink()
+    path.symlink_to(path.with_name("nothing"))
+    yield "a link to nothing"
+    path.unlink()
+    path.write_bytes(b"\xff\x00" * 40)
+    yield "other bytes"
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_is_no_file_in_a_run_directory(killed: bool, whole: Path, tmp_path: Path) -> None:
+    names = sorted(path.relative_to(whole) for path in whole.rglob("*") if path.is_file())
+    for number, name in enumerate(names if killed else names[::2]):
+        run = copied(whole, tmp_path)
+        if killed:
+            (run / "summary.json").unlink()
+        if not (run / name).exists():
+            continue
+        for turn, _ in enumerate(other_kinds(run / name)):
+            check_everything(run)
+            if turn == number % 5:
+                check_report(run)
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        (["--dataset"], "data.npz"),
+        (["--capabilities"], "fleet.csv"),
+        (["--availability"], "there.csv"),
+        (["--config"], "mine.toml"),
+    ],
+)
+@pytest.mark.usefixtures("nothing_runs")
+def test_what_is_no_file_as_a_flag(flags: list[str], name: str, tmp_path: Path) -> None:
+    (tmp_path / name).touch()
+    for kind in other_kinds(tmp_path / name):
+        code, said = say(["run", *QUICK, *flags, str(tmp_path / name), "--out", str(tmp_path / "run")])
+        assert code == 2, kind
+        assert is_one_sentence(said), (kind, said)
+        assert not (tmp_path / "run").exists()
+
+
+def idx(array: "np.ndarray[Any, Any]", kind: int = 8) -> bytes:
+    """As MNIST has its files: type, dimensions, sizes, values."""
+    sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
+    return bytes([0, 0, kind, array.ndim]) + sizes + array.tobytes()
+
+
+@pytest.fixture
+def mnist(tmp_path: Path) -> Path:
+    raw = tmp_path / "data" / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for split, rows in (("train", 40), ("t10k", 20)):
+        images = rng.integers(0, 255, (rows, 28, 28)).astype(np.uint8)
+        (raw / f"{split}-images-idx3-ubyte").write_bytes(idx(images))
+        (raw / f"{split}-labels-idx1-ubyte").write_bytes(idx((np.arange(rows) % 10).astype(np.uint8)))
+    return raw
+
+
+MNIST: dict[str, Callable[[bytes], bytes]] = {
+    "no bytes": lambda content: b"",
+    "cut short": lambda content: content[: len(content) // 2],
+    "cut in its head": lambda content: content[:6],
+    "another type": lambda content: content[:2] + b"\x0d" + content[3:],
+    "no type": lambda content: content[:2] + b"\x07" + content[3:],
+    "more dimensions": lambda content: content[:3] + b"\x07" + content[4:],
+    "no dimension": lambda content: content[:3] + b"\x00" + content[4:],
+    "a huge size": lambda content: content[:4] + b"\xff\xff\xff\xff" + content[8:],
+    "fewer": lambda content: content[:4] + (10).to_bytes(4, "big") + content[8:],
+    "none": lambda content: content[:4] + bytes(4) + content[8:],
+    "other bytes": lambda content: b"\x80\x04" + content,
+}
+
+
+@pytest.mark.usefixtures("nothing_runs")
+def test_files_of_mnist(mnist: Path, tmp_path: Path) -> None:
+    flags = ["--dataset", "mnist", "--data-dir", str(tmp_path / "data"), "--out", str(tmp_path / "run")]
+    assert say(["run", *QUICK, *flags]) == (0, "")
+    (tmp_path / "data").chmod(0o555)  # or what is damaged would be fetched
+    for path in sorted(mnist.iterdir()):
+        content = path.read_bytes()
+        for what, damage in MNIST.items():
+            path.write_bytes(damage(content))
+            code, said = say(["run", *QUICK, *flags])
+            assert code == 2, (path.name, what)
+            assert is_one_sentence(said), (path.name, what, said)
+        for what in other_kinds(path):
+            code, said = say(["run", *QUICK, *flags])
+            assert code == 2, (path.name, what)
+            assert is_one_sentence(said), (path.name, what, said)
+        path.write_bytes(content)
+    (tmp_path / "data").chmod(0o755)
+
+
+HEADS = [
+    "{'descr': '<f4', 'fortran_order': False, 'shape': (10000000000000, 4), }",
+    "{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999, 4), }",
+    "{'descr': '<f4', 'fortran_order': False, 'shape': (100000000, 100), }",
+    "{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 4), }",
+    "{'descr': '<f4', 'fortran_order': False, 'shape': (True, 'x'), }",
+    "{'descr': '|O', 'fortran_order': False, 'shape': (4,), }",
+    "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (4,), }",
+    "{'descr': 5, 'fortran_order': 3, 'shape': 7, }",
+    "(" * 5000,
+    "",
+]
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.usefixtures("nothing_runs")
+def test_heads_of_arrays(head: str, tmp_path: Path) -> None:
+    text = (head + "\n").encode()
+    array = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(64)
+    with zipfile.ZipFile(tmp_path / "data.npz", "w") as archive:
+        for name in ARRAYS:
+            archive.writestr(f"{name}.npy", array)
+    code, said = say(["run", *QUICK, "--dataset", str(tmp_path / "data.npz"), "--out", str(tmp_path / "run")])
+    assert code == 2
+    assert is_one_sentence(said), said
+
+
+def test_an_availability_file_of_a_head_alone(tmp_path: Path) -> None:
+    (tmp_path / "there.csv").write_text("client,start,end\n")
+    code, said = say(["run", *QUICK, "--availability", str(tmp_path / "there.csv")])
+    assert (code, said.count("has no row")) == (2, 1)
+
+
+def test_outputs_that_cannot_be_written(whole: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    for out in (tmp_path / "folder", tmp_path / "file" / "page.html", Path("/proc/page.html")):
+        code, said = say(["report", str(whole), "--out", str(out)])
+        assert code == 2
+        assert is_one_sentence(said), said
+
+
+def test_own_code_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "failing.py").write_text(
+        "import fedraa as fl\nclass Bad(fl.Callback):\n    def on_commit(self, event):\n        return {}['nothing']\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    code, said = say(["run", *QUICK, "--out", "run", "--callbacks", "failing:Bad"])
+    assert code == 1
+    assert said == (
+        "fedraa: Bad.on_commit (failing.py, line 4) failed with KeyError: 'nothing'; stopped, with a checkpoint; go on "
+        "with: fedraa resume run\n"
+    )
+
+
+def test_ctrl_c_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(front, "build", interrupted)
+    assert say(["run", *QUICK, "--out", str(tmp_path / "run")]) == (
+        130,
+        "\nfedraa: stopped before the start; nothing was changed\n",
+    )
+    assert not (tmp_path / "run").exists()
 
 
 @fuzz(30)

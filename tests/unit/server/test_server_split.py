@@ -70,9 +70,9 @@ def test_the_same_bits_as_in_one_place(count: int, seed: int, arrivals: list[tup
         squared = 0.0
         for piece in split.pieces[fragment]:
             shard = there[piece.shard]
-            wrong, bad, square = shard.receive(number, "push", sent[piece.place], new[piece.place])
-            assert (wrong, bad) == (None, 0)
-            squared += square
+            receipt = shard.receive(number, "push", sent[piece.place], new[piece.place])
+            assert (receipt.wrong, receipt.bad) == (None, 0)
+            squared += receipt.squared
             shard.mix(fragment, number, "push", mix)
         assert squared == pytest.approx(np.square(new.astype(float) - sent).sum())
     full = start.copy()
@@ -85,17 +85,22 @@ def test_the_same_bits_as_in_one_place(count: int, seed: int, arrivals: list[tup
 def test_a_shard_keeps_nothing_that_is_wrong_and_mixes_what_it_is_told_to() -> None:
     shard = Shard(np.zeros(2, np.float32), [np.arange(2)], norms=False)
     sent, good, other = (np.full(2, value, np.float32) for value in (0, 1, 9))
-    assert shard.receive(7, "a", sent, np.array([np.nan, 1], np.float32)) == (None, 1, 0.0)
-    assert shard.receive(7, "b", sent, np.zeros(3, np.float32)) == ("have the shape (3,), not (2,)", 0, 0.0)
+    refused = shard.receive(7, "a", sent, np.array([np.nan, 1], np.float32))
+    assert (refused.wrong, refused.bad, refused.squared) == (None, 1, 0.0)
+    assert shard.receive(7, "b", sent, np.zeros(3, np.float32)) == Receipt("b", "have the shape (3,), not (2,)", 0, 0.0)
     assert shard.pushes == 0
     for name, piece in (("c", good), ("d", other)):
-        assert shard.receive(7, name, sent, piece) == (None, 0, 0.0)
+        assert shard.receive(7, name, sent, piece) == Receipt(name, None, 0, 0.0, largest=float(piece[0]))
     with pytest.raises(KeyError):
         shard.mix(0, 8, "c", 0.5)
     shard.mix(0, 7, "c", 0.5)
     np.testing.assert_array_equal(shard.params, [0.5, 0.5])
     with pytest.raises(KeyError):  # what else was pushed for the task is forgotten
         shard.mix(0, 7, "d", 0.5)
+    shard.receive(8, "e", sent, good)
+    shard.forget(8)
+    with pytest.raises(KeyError):
+        shard.mix(0, 8, "e", 0.5)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,312 @@
+"""What befalls a run directory itself: several starts at once, writes that are cut short, files that are damaged.
+
+    python -m benchmarks.system.chaos_files
+
+Each row of the table is one mishap and what came of it. `harmless`: the run ended with the bits and the log of the
+undisturbed one; `noticed`: one sentence, before anything was trained or changed. Anything else is a failure.
+"""
+
+import errno
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedraa.api import replay, resume, run
+from fedraa.callbacks import Callback, Event
+from fedraa.config.experiment import Experiment
+from fedraa.errors import Inconsistent, Unwritable
+from fedraa.rundir.files import replacing
+from fedraa.rundir.history import History
+from fedraa.rundir.layout import CHECKPOINTS, CONFIG, EVALS, EVENTS, MODEL, SEAL, SUMMARY
+from fedraa.rundir.profile import PROFILE
+
+RESULTS = Path(__file__).parents[1] / "results" / "chaos_files.csv"
+SEED = 0
+REFUSED = "fedraa: out: same is in use; choose a directory that is new or empty"
+HARMLESS, NOTICED = "harmless", "noticed"
+METHODS: dict[str, dict[str, Any]] = {"fed-raa": {"updates": 25}, "fedavg": {"rounds": 5}}
+Damage = Callable[[bytes, np.random.Generator], bytes]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One mishap: what happened to what, and what came of it."""
+
+    kind: str
+    what: str
+    outcome: str
+    said: str = ""
+
+
+class _KilledError(BaseException):
+    """The process ends here."""
+
+
+class _KillAt(Callback):
+    """Dies at the n-th commit: nothing after it is run or written."""
+
+    waits = False
+
+    def __init__(self, commit: int) -> None:
+        self.left = commit
+
+    def on_commit(self, event: Event) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise _KilledError
+
+
+def experiment(method: str, out: Path) -> Experiment:
+    """Some 25 commits of tiny tasks in this process, with a checkpoint now and then."""
+    return Experiment(
+        method=method,
+        out=out,
+        engine="local",
+        hidden=(8,),
+        clients=5,
+        local_steps=1,
+        checkpoint_every=1 if method == "fedavg" else 4,
+        eval_every=1 if method == "fedavg" else 3,
+        quiet=True,
+        **METHODS[method],
+    )
+
+
+def killed(method: str, out: Path, commit: int = 18) -> Path:
+    """A run that has died there."""
+    try:
+        run(experiment(method, out), callbacks=[_KillAt(commit)])
+    except _KilledError:
+        return out
+    raise AssertionError("it should have died")
+
+
+def essence(directory: Path) -> tuple[list[dict[str, object]], object]:
+    """A run's log less its real times, and its model."""
+    lines = [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
+    evals = History(directory).evals.drop(columns="wall").to_csv()
+    return [*lines, {"evals": evals}], lines[-1]["model_sha256"]
+
+
+# Damages to files of lines.
+
+
+def _lines(change: Callable[[list[bytes], int, np.random.Generator], None]) -> Damage:
+    def damage(content: bytes, rng: np.random.Generator) -> bytes:
+        lines = content.splitlines(keepends=True)
+        change(lines, int(rng.integers(len(lines))), rng)
+        return b"".join(lines)
+
+    return damage
+
+
+def _swap(lines: list[bytes], at: int, rng: np.random.Generator) -> None:
+    other = int(rng.integers(len(lines)))
+    lines[at], lines[other] = lines[other], lines[at]
+
+
+def _change(of: bytes, to: bytes) -> Damage:
+    """One byte that is among `of` becomes another, one of `to`."""
+
+    def damage(content: bytes, rng: np.random.Generator) -> bytes:
+        places = [place for place, byte in enumerate(content) if byte in of]
+        if not places:
+            return content
+        place = int(rng.choice(places))
+        return content[:place] + bytes([int(rng.choice([b for b in to if b != content[place]]))]) + content[place + 1 :]
+
+    return damage
+
+
+def _cut(content: bytes, rng: np.random.Generator) -> bytes:
+    return content[: int(rng.integers(len(content)))]
+
+
+def _zeros(content: bytes, rng: np.random.Generator) -> bytes:
+    place = int(rng.integers(len(content)))
+    return content[:place] + bytes(min(64, len(content) - place)) + content[place + 64 :]
+
+
+DIGITS, ANY = b"0123456789", bytes(range(256))
+OF_LINES: dict[str, Damage] = {
+    "a line deleted": _lines(lambda lines, at, rng: lines.__delitem__(at)),
+    "a line doubled": _lines(lambda lines, at, rng: lines.insert(at, lines[at])),
+    "two lines swapped": _lines(_swap),
+    "an empty line": _lines(lambda lines, at, rng: lines.insert(at, b"\n")),
+    "the last line deleted": _lines(lambda lines, at, rng: lines.__delitem__(-1)),
+    "the last line doubled": _lines(lambda lines, at, rng: lines.append(lines[-1])),
+    "line ends changed": lambda content, rng: content.replace(b"\n", b"\r\n"),
+    "spaces put in": lambda content, rng: content.replace(b",", b", "),
+}
+OF_ALL: dict[str, Damage] = {
+    "a digit changed": _change(DIGITS, DIGITS),
+    "a byte changed": _change(ANY, ANY),
+    "cut short": _cut,
+    "the last byte lost": lambda content, rng: content[:-1],
+    "something appended": lambda content, rng: content + b'{"seq":1}\n',
+    "zeros": _zeros,
+    "empty": lambda content, rng: b"",
+}
+
+
+def damages(directory: Path) -> Iterator[tuple[Path, str, Damage]]:
+    """Each kind of damage to each file of a run."""
+    files = [directory / name for name in (CONFIG, EVENTS, EVALS, MODEL, PROFILE, SUMMARY, SEAL)]
+    for path in (*files, *sorted((directory / CHECKPOINTS).iterdir())):
+        if path.exists():
+            kinds = OF_LINES | OF_ALL if path.suffix in (".jsonl", ".csv") else OF_ALL
+            yield from ((path.relative_to(directory), name, damage) for name, damage in kinds.items())
+
+
+def damaged(whole: Path, scratch: Path, rng: np.random.Generator, wanted: int) -> Iterator[tuple[Path, str]]:
+    """So many copies of a run, one after another at `scratch`, each with one thing wrong; and what that is."""
+    kinds, count = list(damages(whole)), 0
+    while True:
+        for place in rng.permutation(len(kinds)):
+            name, what, damage = kinds[place]
+            content = (whole / name).read_bytes()
+            if (changed := damage(content, rng)) == content:
+                continue
+            shutil.rmtree(scratch, ignore_errors=True)
+            shutil.copytree(whole, scratch)
+            (scratch / name).write_bytes(changed)
+            yield scratch, f"{name}: {what}"
+            count += 1
+            if count == wanted:
+                return
+
+
+def resumed_after_damage(method: str, folder: Path, rng: np.random.Generator, wanted: int) -> Iterator[Row]:
+    """A run that was killed, each time damaged otherwise, is gone on with."""
+    expected = essence(run(experiment(method, folder / "undisturbed")).directory)
+    for directory, what in damaged(killed(method, folder / "killed"), folder / "scratch", rng, wanted):
+        before = {path: path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
+        try:
+            resume(directory)
+        except (ValueError, Inconsistent) as error:
+            untouched = before == {path: path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
+            yield Row("damaged, resumed", what, NOTICED if untouched else "noticed late", str(error))
+            continue
+        yield Row("damaged, resumed", what, _well(directory, expected))
+
+
+def _well(directory: Path, expected: object) -> str:
+    """What became of a run that has been gone on with."""
+    if essence(directory) != expected:
+        return "other bits"
+    try:
+        replay(directory)
+    except (ValueError, Inconsistent) as error:
+        return f"inconsistent afterwards: {error}"
+    return HARMLESS
+
+
+def replayed_after_damage(method: str, folder: Path, rng: np.random.Generator, wanted: int) -> Iterator[Row]:
+    """A run that has ended, each time damaged otherwise, is checked."""
+    for directory, what in damaged(
+        run(experiment(method, folder / "ended")).directory, folder / "scratch", rng, wanted
+    ):
+        try:
+            replay(directory)
+        except (ValueError, Inconsistent) as error:
+            yield Row("damaged, replayed", what, NOTICED, str(error))
+        else:
+            yield Row("damaged, replayed", what, "got past")
+
+
+@contextmanager
+def full_disk(room: int, most: int | None = None) -> Iterator[None]:
+    """Meanwhile only `room` bytes more can be written to logs, at most `most` at a time."""
+    write, left = os.write, room
+
+    def short(descriptor: int, content: bytes) -> int:
+        nonlocal left
+        taken = min(len(content), left, most or len(content))
+        if not taken:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        left -= taken
+        return write(descriptor, content[:taken])
+
+    os.write = short  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        os.write = write
+
+
+def short_writes(method: str, folder: Path, rng: np.random.Generator, count: int) -> Iterator[Row]:
+    """The disk fills up somewhere in a line of the log, twice; there is room again, and the run goes on."""
+    undisturbed = run(experiment(method, folder / "undisturbed")).directory
+    expected, size = essence(undisturbed), (undisturbed / EVENTS).stat().st_size
+    for number in range(count):
+        directory, said = folder / f"full-{number}", ""
+        room = int(rng.integers(600, size - 600))
+        for again in (False, True):
+            try:
+                with full_disk(room, most=int(rng.integers(1, 200))):
+                    _ = resume(directory) if again else run(experiment(method, directory))
+            except Unwritable as error:
+                said = str(error)
+                assert (directory / EVENTS).read_bytes()[-1:] in (b"", b"\n")
+        if not (directory / SUMMARY).exists():
+            resume(directory)
+        outcome = HARMLESS if said and essence(directory) == expected else "other bits"
+        yield Row("short writes", f"{method}: {room} bytes of {size}", outcome, said)
+        shutil.rmtree(directory)
+
+
+def simultaneous_starts(folder: Path, together: int, rounds: int) -> Iterator[Row]:
+    """So many processes begin the same run at once: in a directory that is given, or each in one of its own."""
+    flags = ["--engine", "local", "--hidden", "8", "--clients", "3", "--local-steps", "1", "--updates", "3", "--quiet"]
+    command = [sys.executable, "-m", "fedraa", "run", *flags]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    for number in range(rounds):
+        place = folder / f"starts-{number}"
+        place.mkdir()
+        given = ["--out", "same"] if number % 2 else []
+        several = [
+            subprocess.Popen([*command, *given], cwd=place, env=environment, stderr=subprocess.PIPE, text=True)
+            for _ in range(together)
+        ]
+        said = [process.communicate()[1].strip() for process in several]
+        runs = [place / "same"] if given else sorted((place / "runs").iterdir())
+        refused = [
+            text for text in said if text == "fedraa: out: same is in use; choose a directory that is new or empty"
+        ]
+        well = len(runs) + len(refused) == together and all("consistent (" in replay(each) for each in runs)
+        outcome = HARMLESS if well else "runs lost"
+        yield Row(
+            "simultaneous starts", f"{together} into {'one' if given else 'none given'}", outcome, "; ".join(said)
+        )
+
+
+def main() -> None:
+    """Everything, into the table; exits with an error if anything came out otherwise."""
+    logging.getLogger("fedraa").setLevel(logging.ERROR)
+    rows = list[Row]()
+    with TemporaryDirectory(prefix="fedraa-chaos-") as folder:
+        rows += simultaneous_starts(Path(folder), together=4, rounds=6)
+        for number, method in enumerate(METHODS):
+            rng = np.random.default_rng([SEED, number])
+            rows += short_writes(method, Path(folder, method, "writes"), rng, 10)
+            rows += resumed_after_damage(method, Path(folder, method, "resumed"), rng, 100)
+            rows += replayed_after_damage(method, Path(folder, method, "replayed"), rng, 100)
+    with replacing(RESULTS) as stream:
+        stream.write(pd.DataFrame(map(asdict, rows)).to_csv(index=False).encode())
+    if bad := [row for row in rows if row.outcome not in (HARMLESS, NOTICED)]:
+        sys.exit(f"chaos: {len(bad)} of {len(rows)} came out otherwise, the first: {bad[0]}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""`fedraa methods`: every method and its four choices, and what the user's own modules bring."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from types import ModuleType
+from typing import Any
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from fedraa.callbacks.callback import Callback
+from fedraa.cli.display import say, show
+from fedraa.client.solver import Solver
+from fedraa.components import imported_module, text_of
+from fedraa.methods.catalog import METHODS
+from fedraa.methods.method import Method
+from fedraa.testing.kinds import KINDS
+
+AXES = ("submodel", "local", "update", "schedule")
+PLAIN = Solver(momentum=0.0)  # what a local solver sets beyond this tells it from others
+BASES: dict[str, type] = {kind.seam.name: kind.base for kind in KINDS.values()} | {"callbacks": Callback}
+
+
+def methods(modules: Sequence[str], *, as_json: bool) -> None:
+    """Every method, ours and those of the modules, and the modules' parts with the flags that take them."""
+    own = [imported_module("modules", name) for name in modules]
+    listed = METHODS | {name: method for module in own for name, method in own_methods(module).items()}
+    parts = [row for module in own for row in own_parts(module)]
+    if as_json:
+        rows = [_row(name, method) for name, method in listed.items()]
+        rows += [{"name": name, "flag": flag, "note": note} for name, flag, note in parts]
+        say(json.dumps(rows, indent=2, default=text_of))
+        return
+    table = Table("method", *AXES, "state", "paper", box=box.SIMPLE_HEAD)
+    for name, method in listed.items():
+        table.add_row(name, *(words(choice) for _, choice in _choices(method)), escape(method.keeps), _source(method))
+    show(table)
+    if parts:
+        table = Table("own part", "flag", "what it is", box=box.SIMPLE_HEAD)
+        for name, flag, note in parts:
+            table.add_row(escape(name), flag, escape(note))
+        show(table)
+
+
+def own_methods(module: ModuleType) -> dict[str, Method]:
+    """The methods that a module has made, by their import paths."""
+    return {f"{module.__name__}:{name}": made for name, made in vars(module).items() if isinstance(made, Method)}
+
+
+def own_parts(module: ModuleType) -> list[tuple[str, str, str]]:
+    """Import path, flag and first line of the docstring of every part that a module defines.
+
+    A function is not told from any other, so only classes are listed.
+    """
+    rows = []
+    for name, made in vars(module).items():
+        if isinstance(made, type) and made.__module__ == module.__name__:
+            field = next((field for field, base in BASES.items() if issubclass(made, base)), None)
+            if field is not None:
+                note = (vars(made).get("__doc__") or "").strip().partition("\n")[0]
+                rows.append((f"{module.__name__}:{name}", "--" + field.replace("_", "-"), note))
+    return rows
+
+
+def words(choice: object) -> str:
+    """A choice on one line: its kind, what it sets, and the parts of it that are not as usual."""
+    assert is_dataclass(choice)
+    texts = []
+    for item in fields(choice):
+        value = getattr(choice, item.name)
+        if is_dataclass(value):
+            usual = item.default if item.default_factory is MISSING else item.default_factory()
+            texts += [] if value == usual else [f"({words(value)})"]
+        elif value and not (isinstance(choice, Solver) and value == getattr(PLAIN, item.name)):
+            texts.append(item.name if value is True else f"{item.name} {_listed(value)}")
+    return type(choice).__name__ + (f": {', '.join(texts)}" if texts else "")
+
+
+def _listed(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(text_of(value))
+
+
+def _source(method: Method) -> str:
+    return f"{method.paper}; {method.note}" if method.note else method.paper
+
+
+def _choices(method: Method) -> list[tuple[str, object]]:
+    return [(axis, getattr(method, axis)) for axis in AXES]
+
+
+def _fields(choice: object) -> dict[str, object]:
+    assert is_dataclass(choice)
+    assert not isinstance(choice, type)
+    return asdict(choice)
+
+
+def _row(name: str, method: Method) -> dict[str, Any]:
+    choices = {axis: {"kind": type(choice).__name__, **_fields(choice)} for axis, choice in _choices(method)}
+    return {"name": name, "paper": method.paper, "note": method.note, "state": method.keeps} | choices

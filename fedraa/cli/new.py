@@ -1,0 +1,25 @@
+"""`fedraa new`: a folder to start a study from, in which everything runs."""
+
+from importlib.resources import files
+from pathlib import Path
+
+SUFFIX = ".txt"
+
+
+def new(folder: Path) -> list[Path]:
+    """Write the study's files into a new folder; returns them.
+
+    Raises ValueError if the folder is there already, or cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        raise ValueError(f"folder: {folder} is there already; give one that is not") from None
+    except OSError as error:
+        raise ValueError(f"folder: {folder} cannot be made: {error.strerror}") from None
+    written = []
+    for template in sorted(files("fedraa.cli").joinpath("study").iterdir(), key=lambda each: each.name):
+        path = folder / template.name.removesuffix(SUFFIX)
+        path.write_text(template.read_text().replace("# NAME", f"# {folder.resolve().name}", 1))
+        written.append(path)
+    return written

@@ -1,0 +1,149 @@
+"""A run directory belongs to one run: it is claimed before anything is written, and nobody else gets it then."""
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from fedraa.rundir.layout import EVALS, EVENTS
+from fedraa.rundir.lock import WRITER, this_process
+
+STARTED = (EVENTS, EVALS)  # what a run makes, empty, before it writes anything
+ATTEMPTS = 3  # to make a directory that is not there
+
+
+class Claim:
+    """The right of this process to start a run in `directory`, which is new or empty and stays so until it is used.
+
+    It is a lock on the file that says who writes the run: it ends with the process, however that ends. Of two that
+    claim a directory at the same moment one gets it, and the other changes nothing.
+
+    Raises ValueError, one sentence, for a directory that is in use or cannot be made.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        refuse_used(directory)
+        self._made: list[Path] = []
+        try:
+            self._make()
+            self._lock = self._locked()
+        except OSError as error:
+            self._unmake()
+            raise ValueError(f"out: {directory} cannot be written: {error.strerror or error}") from None
+        if self._lock is None:
+            self._unmake()
+            raise in_use(directory)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """The end of the claim. Of a run that has not begun, nothing stays but what was there before."""
+        assert self._lock is not None
+        if self._is_unused():
+            for name in STARTED:
+                (self.directory / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            if _is_at(self._lock, self.directory / WRITER):
+                (self.directory / WRITER).unlink()
+        os.close(self._lock)
+        self._unmake()
+
+    def _is_unused(self) -> bool:
+        """Whether all that is there are logs that are empty."""
+        with suppress(OSError):
+            there = {entry.name: entry.stat().st_size for entry in os.scandir(self.directory)}
+            return there.keys() <= {*STARTED, WRITER} and not any(there.get(name) for name in STARTED)
+        return False
+
+    def _make(self) -> None:
+        """The directory, and those above it that are not there."""
+        missing = [path for path in (self.directory, *self.directory.parents) if not path.exists()]
+        for path in reversed(missing):
+            with suppress(FileExistsError):  # someone was quicker: then it is not ours to remove
+                path.mkdir()
+                self._made.insert(0, path)
+
+    def _unmake(self) -> None:
+        """Removes what was made, if nothing is in it."""
+        for path in self._made:
+            with suppress(OSError):
+                path.rmdir()
+
+    def _locked(self) -> int | None:
+        """The lock, if nobody else has it and nothing is there yet."""
+        path, made = self.directory / WRITER, True
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        except FileExistsError:
+            made, lock = False, os.open(path, os.O_RDWR | os.O_NONBLOCK)  # or a named pipe would be waited for
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            made = made and _is_at(lock, path)
+            if _is_at(lock, path) and os.listdir(self.directory) == [WRITER]:
+                os.ftruncate(lock, 0)
+                os.write(lock, this_process().encode())
+                return lock
+        except BlockingIOError:
+            made = False
+        except OSError:
+            os.close(lock)
+            if made:
+                path.unlink(missing_ok=True)
+            raise
+        if made:
+            path.unlink()
+        os.close(lock)
+        return None
+
+
+@contextmanager
+def claimed(directory: Path | None, names: Callable[[int], Path]) -> Iterator[Path]:
+    """Meanwhile this directory is ours; without one, the first of `names(1)`, `names(2)`, ... that nobody has."""
+    with Claim(directory) if directory is not None else _first_free(names) as claim:
+        yield claim.directory
+
+
+def refuse_used(directory: Path) -> None:
+    """ValueError, one sentence, for a directory in which a run cannot be started; nothing is changed."""
+    try:
+        used = os.listdir(directory) not in ([], [WRITER]) if directory.is_dir() else os.path.lexists(directory)
+    except OSError as error:
+        raise ValueError(f"out: {directory} cannot be read: {error.strerror or error}") from None
+    if used:
+        raise in_use(directory)
+
+
+def in_use(directory: Path) -> ValueError:
+    return ValueError(f"out: {directory} is in use; choose a directory that is new or empty")
+
+
+def _first_free(names: Callable[[int], Path]) -> Claim:
+    number, failures = 1, 0
+    while True:
+        directory = names(number)
+        try:
+            if not os.path.lexists(directory):
+                return Claim(directory)
+        except ValueError:
+            if not os.path.lexists(directory):  # it cannot be made, unless whoever was quicker has just given it up
+                failures += 1
+                if failures == ATTEMPTS:
+                    raise
+                continue
+        number += 1
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether this open file is the one that has the name `path` now."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,85 @@
+"""What a run has written besides its configuration, read and checked: damage is one sentence that names the file."""
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from fedraa.objectives import Figures
+from fedraa.reading import content
+from fedraa.rundir.event_log import TIMES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Count = Annotated[int, Field(ge=0)]
+
+
+class Totals(BaseModel):
+    """summary.json: what is always in it."""
+
+    reason: str
+    steps: Count
+    tasks: Count
+    time: float
+    wall: float
+    loss: float
+    client_worst: float
+    bytes_down: Count
+    bytes_up: Count
+    flops: float
+    staleness_mean: float
+    staleness_max: Count
+    faults: Count
+    model_sha256: str
+    time_to_target: float | None
+    metrics: dict[str, float | None] = {}
+
+
+def read_summary(path: Path, figures: Figures) -> dict[str, Any]:
+    """The totals of a run with these figures; ValueError if the file holds none."""
+    try:
+        found = json.loads(content(path))
+        Totals.model_validate(found)
+    except OSError as error:
+        raise ValueError(f"run: {path} cannot be read: {error.strerror or error}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "it"
+        raise ValueError(f"run: {path} is no summary of a run; {where}: {first['msg']}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"run: {path} is not JSON: {error}") from None
+    for name in (*figures.names, f"best_{figures.main}"):
+        if not isinstance(value := found.get(name), int | float) or isinstance(value, bool):
+            raise ValueError(f"run: {path} is no summary of a run; {name}: got {value!r}, it must be a number")
+    return dict(found)
+
+
+def read_evals(path: Path, figures: Figures) -> "pd.DataFrame":
+    """The table of evaluations, numbers all; a last row that is being written is left out. ValueError if it is none."""
+    import pandas as pd  # it is slow to import, and workers do without
+
+    columns = (*TIMES, *figures.columns)
+    try:
+        text = content(path).decode()
+        whole = text[: text.rindex("\n") + 1] if "\n" in text else ",".join(columns)
+        frame = pd.read_csv(io.StringIO(whole), index_col=False)
+        if tuple(frame.columns[: len(columns)]) != columns:
+            raise ValueError(f"its columns are {', '.join(map(str, frame.columns))[:100]}")
+        return frame if frame.empty else frame.apply(pd.to_numeric)
+    except OSError as error:
+        raise ValueError(f"evals: {path} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ValueError(f"evals: {path} is no table of evaluations: {str(error).splitlines()[0]}") from None
+
+
+def is_event(line: Any) -> bool:
+    """Whether this is an event of a log, as far as all events are alike."""
+    return (
+        isinstance(line, Mapping)
+        and isinstance(line.get("kind"), str)
+        and all(isinstance(line.get(name), int | float) for name in ("seq", "t", "wall"))
+    )

@@ -1,0 +1,69 @@
+"""Bad clients on Ray: the same log and the same bits as in one process, whoever trains what, and on shards."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+from same_run import same
+from torch import Tensor
+
+import fedraa as fl
+from fedraa.client.terms.term import LocalTerm, Place
+from fedraa.engine.build import build
+from fedraa.testing.trial import made_up
+
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
+
+ROW = 17  # of the training data, which is beyond what the model can take
+
+
+class Wary(LocalTerm):
+    """Raises where a gradient is odd."""
+
+    def bend(self, gradient: Tensor, at: Place) -> None:
+        if not gradient.isfinite().all():
+            raise ArithmeticError("a gradient is not finite\nand more")
+
+
+def run(out: Path, **flags: Any) -> fl.History:
+    """A run in which one client has a row of which nothing finite can come, and so has nobody else."""
+    data = made_up()
+    rows = data.x_train.copy()
+    rows[ROW] = np.where(np.arange(rows.shape[1]) % 2, 3e38, -3e38)
+    settings = {
+        "clients": 4,
+        "hidden": (20,),
+        "local_epochs": 1,
+        "batch_size": 50,
+        "quiet": True,
+        "checkpoint_every": 6,
+    }
+    data = replace(data, x_train=rows)
+    experiment = fl.Experiment(**settings | {"method": "fed-raa", "updates": 24} | flags)
+    history = fl.run(experiment, dataset=data, out=out)
+    (bad,) = (n for n in range(4) if (np.abs(build(experiment, dataset=data).data.client(n)[0]) > 1e38).any())
+    assert history.summary["quarantined"] == [bad]
+    assert "consistent" in fl.replay(out)
+    return history
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"max_update_norm": "auto", "engine": "ray", "server_shards": 2},
+        {"method": "fedavg", "rounds": 4, "updates": None, "local_terms": (Wary(),)},
+    ],
+    ids=["on shards", "own term"],
+)
+def test_the_same_run_as_in_one_process(flags: dict[str, Any], tmp_path: Path) -> None:
+    here = {name: value for name, value in flags.items() if name != "server_shards"} | {"engine": "local"}
+    local = run(tmp_path / "local", **here)
+    same(run(tmp_path / "ray", **flags, workers=2).directory, local)
+    if "local_terms" in flags:
+        what = {line["what"] for line in local.lines() if line["kind"] == "drop"}
+        assert what == {"ValueError: local_terms: Wary failed with ArithmeticError: a gradient is not finite"}

@@ -1,0 +1,21 @@
+"""A run that dies in the middle: nothing after that is run or written."""
+
+from fedraa.callbacks import Callback, Event
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class KillAt(Callback):
+    """Dies at the n-th commit of a run."""
+
+    waits = False
+
+    def __init__(self, commit: int) -> None:
+        self.left = commit
+
+    def on_commit(self, event: Event) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise Killed

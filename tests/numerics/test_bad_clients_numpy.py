@@ -1,0 +1,79 @@
+"""What becomes of the model where a client's task comes to nothing, beside NumPy on 44 parameters."""
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy_mlp import sgd
+from tiny import CLIENTS, LR, WIDTHS, Stepped, close, minibatches, spec, start, steps
+
+BAD = 1
+
+
+def ended(stepped: Stepped, waiting: Iterable[int], *, bad: bool) -> list[int]:
+    """One round, in which the bad client's task comes to nothing; those who wait for the next."""
+    for task in [stepped.server.assign(client, 0.0) for client in waiting]:
+        if bad and task.client == BAD:
+            after = stepped.server.drop(task.id, "told so", 1.0)
+        else:
+            after = stepped.server.commit(stepped.train(task), 1.0)
+    return list(after)
+
+
+def test_fedavg_weighs_those_who_reported() -> None:
+    """theta <- sum of n_i w_i / sum of n_i over them; after two failures in a row the third is not drawn any more."""
+    run = spec("fedavg", momentum=0.0)
+    stepped, theta, waiting = Stepped(run), start(run), [*range(CLIENTS)]
+    good = [client for client in waiting if client != BAD]
+    for turn in range(3):
+        assert waiting == (good if turn == 2 else [*range(CLIENTS)])
+        waiting = ended(stepped, waiting, bad=True)
+        new = [sgd(theta, minibatches(run, n, turn), WIDTHS, lr=LR) for n in good]
+        theta = np.average(new, axis=0, weights=run.data.sizes[good])
+        close(stepped.server.params, theta)
+    assert [line["action"] for line in stepped.records.of("drop")] == ["retry", "quarantined"]
+    assert [line["clients"] for line in stepped.records.of("round")] == [CLIENTS - 1] * 3
+
+
+def test_scaffold_remembers_what_the_client_last_reported() -> None:
+    """c_i of who did not report stays, and c moves by the others' changes over all N; it is bad in round 1 alone."""
+    run = spec("scaffold")
+    stepped, theta, waiting = Stepped(run), start(run), [*range(CLIENTS)]
+    c, own = np.zeros(len(theta)), np.zeros((CLIENTS, len(theta)))
+    for turn in range(3):
+        waiting = ended(stepped, waiting, bad=turn == 1)
+        deltas, changes = [], []
+        for n in (n for n in range(CLIENTS) if turn != 1 or n != BAD):
+            correction = c - own[n]
+            y = sgd(theta, minibatches(run, n, turn), WIDTHS, lr=LR, bend=lambda g, d=correction: g + d)
+            change = -c + (theta - y) / (steps(run, n) * LR)
+            deltas.append(y - theta)
+            changes.append(change)
+            own[n] += change
+        theta = theta + np.mean(deltas, axis=0)
+        c = c + np.sum(changes, axis=0) / CLIENTS
+        close(stepped.server.params, theta)
+    assert waiting == [*range(CLIENTS)]
+
+
+def test_fed_raa_mixes_nothing_of_it_in_and_its_version_stays() -> None:
+    """theta_j <- (1 - a) theta_j + a w of the others alone; staleness counts the updates that were taken in."""
+    run = spec("fedasync", mixing=0.7, staleness="polynomial", proximal=0.4, momentum=0.0)
+    stepped, theta = Stepped(run), start(run)
+    sent = {client: (stepped.server.assign(client, 0.0), theta, 0) for client in range(CLIENTS)}
+    turns, version = [0] * CLIENTS, 0
+    for client in (2, BAD, 0, BAD, 2, 0):
+        task, received, base = sent[client]
+        if client == BAD:
+            waiting = list(stepped.server.drop(task.id, "told so", 1.0))
+            assert waiting == ([BAD] if turns[BAD] == 0 else [])
+        else:
+            waiting = list(stepped.server.commit(stepped.train(task), 1.0))
+            w = sgd(received, minibatches(run, client, turns[client]), WIDTHS, lr=LR, proximal=0.4)
+            a = 0.7 / np.sqrt(version - base + 1)
+            theta, version = (1 - a) * theta + a * w, version + 1
+        close(stepped.server.params, theta)
+        assert stepped.server.step == version
+        turns[client] += 1
+        if waiting:
+            sent[client] = (stepped.server.assign(client, 1.0), theta, version)
+    assert [line["staleness"] for line in stepped.records.of("commit")] == [0, 1, 1, 1]

@@ -1,0 +1,283 @@
+"""One bad client does not end a run: the model is that of a run in which nothing of it ever came.
+
+The other run takes another way: in rounds an own Participation never draws the client; where devices are idle at once
+the client is away from the start, and never comes back.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_resume import KillAt, Killed, lines, same_run
+
+import fedraa as fl
+from fedraa.client.batched_trainer import BatchedTrainer
+from fedraa.client.trainer import Trainer
+from fedraa.errors import RunFailed
+from fedraa.messages import Task, Update
+from fedraa.methods.catalog import METHODS
+from fedraa.rundir.status import status
+from fedraa.server.schedule import Rounds
+from fedraa.testing.trial import made_up
+
+CLIENTS, BAD = 4, 2
+SMALL: dict[str, Any] = {"engine": "local", "clients": CLIENTS, "hidden": (8,), "local_steps": 2, "quiet": True}
+WHY = {
+    "nan": r"update refused: params hold 1 values that are not finite",
+    "shape": r"update refused: params have the shape \(\d+,\), not \(\d+,\)",
+    "huge": r"update refused: params hold values up to 1e\+30 where what was sent has 0\.\d+ at most",
+    "loss": r"update refused: the training loss is nan",
+    "raise": r"ZeroDivisionError: no such thing",
+}
+ROUNDS = [name for name, method in METHODS.items() if not method.asynchronous]
+IDLE = [name for name, method in METHODS.items() if method.asynchronous]
+QUICK = (
+    *("fedavg", "scaffold", "fedcm", "mimelite", "fedadam", "fedrobust", "prunefl", "splitfed", "ist"),
+    *("heterofl", "ram-fed", "subdismo", "shuffled", "fed-raa-sync"),
+)
+BY_COHORT = ("ist", "fed-raa-sync")  # what one client trains depends on who else is drawn
+
+
+def spoiled(update: Update, kind: str) -> Update:
+    params = update.params.copy()
+    match kind:
+        case "nan":
+            params[0] = np.nan
+        case "shape":
+            params = params[1:]
+        case "huge":
+            params[-1] = 1e30
+        case "loss":
+            return replace(update, loss=float("nan"))
+        case _:
+            raise ZeroDivisionError("no such thing\nat all")
+    return replace(update, params=params)
+
+
+@pytest.fixture
+def spoil(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes what clients send bad, where `which` says so of a task."""
+
+    def of(kind: str, which: Callable[[Task], bool] = lambda task: task.client == BAD) -> None:
+        train = Trainer.train
+
+        def trained(self: Trainer, task: Task, *rest: Any) -> Update:
+            update = train(self, task, *rest)
+            return spoiled(update, kind) if which(task) else update
+
+        monkeypatch.setattr(Trainer, "train", trained)
+
+    return of
+
+
+def execute(method: str, out: Path, **flags: Any) -> fl.History:
+    buffered = {"buffer_size": 3} if method == "fedbuff" else {}
+    limit = {"updates": 9 if buffered else 25} if METHODS[method].asynchronous else {"rounds": 5}
+    history: fl.History = fl.run(
+        **SMALL | buffered | limit | {"method": method, "dataset": made_up(), "out": out} | flags
+    )
+    return history
+
+
+class Others(fl.Participation):
+    """All but the bad one."""
+
+    def cohort(self, clients: int, round: int, rng: np.random.Generator) -> list[int]:
+        return [client for client in range(clients) if client != BAD]
+
+
+def away(folder: Path) -> Path:
+    """The bad one is not there from the start."""
+    path = folder / "away.csv"
+    spans = [f"{n},{1e9 if n == BAD else 0},{2e9 if n == BAD else 1e8}" for n in range(CLIENTS)]
+    path.write_text("client,start,end\n" + "\n".join(spans) + "\n")
+    return path
+
+
+def drops(history: fl.History) -> list[dict[str, Any]]:
+    return [line for line in history.lines() if line["kind"] == "drop"]
+
+
+def expect_left_out(history: fl.History, kind: str, *clients: int, retries: int = 1) -> None:
+    """Just these clients were named, and left out after as many retries; all that shows it agrees."""
+    for client in clients:
+        of = [line for line in drops(history) if line["client"] == client]
+        assert [line["action"] for line in of] == ["retry"] * retries + ["quarantined"]
+        given = [line["seq"] for line in history.lines() if line["kind"] == "dispatch" and line["client"] == client]
+        assert max(given) < of[-1]["seq"]
+    assert {line["client"] for line in drops(history)} == set(clients)
+    assert all(re.fullmatch(WHY[kind], line["what"]) for line in drops(history))
+    assert sorted(history.summary["quarantined"]) == sorted(clients)  # type: ignore[arg-type]
+    assert history.summary["dropped"] == len(drops(history))
+    assert sorted(status(history.directory).quarantined) == sorted(clients)
+    assert "consistent" in fl.replay(history.directory)
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ROUNDS]
+)
+def test_in_rounds_it_is_as_if_it_never_took_part(method: str, spoil: Callable[..., None], tmp_path: Path) -> None:
+    kind = list(WHY)[ROUNDS.index(method) % len(WHY)]
+    undisturbed = None if method in BY_COHORT else execute(method, tmp_path / "others", participation=Others())
+    spoil(kind)
+    history = execute(method, tmp_path / "run")
+    expect_left_out(history, kind, BAD)
+    rounds = [line for line in history.lines() if line["kind"] == "round"]
+    assert [line["clients"] for line in rounds] == [CLIENTS - 1] * 5
+    if undisturbed is not None:
+        assert history.summary["model_sha256"] == undisturbed.summary["model_sha256"]
+
+
+@pytest.mark.parametrize("method", IDLE)
+@pytest.mark.parametrize("kind", ["nan", "raise"])
+def test_where_idle_devices_train_it_is_as_if_it_never_came_back(
+    method: str, kind: str, spoil: Callable[..., None], tmp_path: Path
+) -> None:
+    undisturbed = execute(method, tmp_path / "away", availability=away(tmp_path))
+    spoil(kind)
+    history = execute(method, tmp_path / "run")
+    expect_left_out(history, kind, BAD)
+    assert history.summary["model_sha256"] == undisturbed.summary["model_sha256"]
+
+
+@pytest.mark.parametrize("method", ["fed-raa", "fedbuff", "scaffold", "ram-fed", "fed-raa-sync"])
+def test_killed_and_resumed_it_knows_who_is_out(method: str, spoil: Callable[..., None], tmp_path: Path) -> None:
+    spoil("nan")
+    flags: dict[str, Any] = {"checkpoint_every": 2, "max_update_norm": "auto"}
+    if METHODS[method].schedule == Rounds():
+        flags["participation"] = "sample:3"
+    undisturbed = execute(method, tmp_path / "undisturbed", **flags)
+    for commit in (3, 8):
+        directory = tmp_path / str(commit)
+        with pytest.raises(Killed):
+            execute(method, directory, callbacks=[KillAt(commit)], **flags)
+        fl.resume(directory, dataset=made_up())
+        same_run(directory, undisturbed.directory)
+        fl.replay(directory)
+
+
+def test_bad_in_one_round_alone_it_takes_part_again(spoil: Callable[..., None], tmp_path: Path) -> None:
+    spoil("nan", lambda task: task.client == BAD and task.step == 2)
+    history = execute("scaffold", tmp_path / "run")
+    assert [(line["client"], line["action"]) for line in drops(history)] == [(BAD, "retry")]
+    assert [line["clients"] for line in history.lines() if line["kind"] == "round"] == [4, 4, 3, 4, 4]
+    assert history.summary["quarantined"] == []
+    fl.replay(history.directory)
+
+
+def test_bad_now_and_then_it_is_never_left_out(spoil: Callable[..., None], tmp_path: Path) -> None:
+    spoil("huge", lambda task: task.client == BAD and task.turn % 2 == 0)
+    history = execute("fed-raa", tmp_path / "run")
+    assert len(drops(history)) > 1
+    assert history.summary["quarantined"] == []
+
+
+@pytest.mark.parametrize("retries", [0, 3])
+def test_it_is_given_as_many_further_tasks_as_was_asked(
+    retries: int, spoil: Callable[..., None], tmp_path: Path
+) -> None:
+    spoil("nan")
+    history = execute("fedasync", tmp_path / "run", client_retries=retries)
+    expect_left_out(history, "nan", BAD, retries=retries)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"method": "heterofl", "participation": "sample:2", "rounds": 8, "compress": "8bit", "dropout": 0.3},
+        {"method": "fedavgm", "participation": "bernoulli:0.5", "rounds": 8, "compress": "topk:0.2"},
+        {"method": "fed-raa", "async_rule": "buffer(size=2)", "updates": 9, "dropout": 0.2, "max_update_norm": "auto"},
+        {"method": "mofedsam", "rounds": 4, "max_update_norm": "auto"},
+    ],
+)
+def test_it_goes_with_all_else(flags: dict[str, Any], spoil: Callable[..., None], tmp_path: Path) -> None:
+    spoil("nan")
+    history = fl.run(**SMALL | flags, dataset=made_up(), out=tmp_path / "run")
+    expect_left_out(history, "nan", BAD)
+    assert np.isfinite(history.evals["loss"]).all()
+
+
+@pytest.mark.parametrize("method", ["fed-raa", "fedavg", "ram-fed", "fed-raa-sync"])
+def test_all_bad_ends_the_run_in_one_sentence(method: str, spoil: Callable[..., None], tmp_path: Path) -> None:
+    spoil("raise", lambda task: True)
+    with pytest.raises(
+        RunFailed,
+        match=r"^no client is left: all 4 came to nothing 2 times in a row; the last, client \d with task \d: "
+        r"ZeroDivisionError: no such thing$",
+    ):
+        execute(method, tmp_path / "run")
+    assert status(tmp_path / "run").state == "interrupted"
+    assert sorted(status(tmp_path / "run").quarantined) == [0, 1, 2, 3]
+    assert "consistent so far" in fl.replay(tmp_path / "run")
+
+
+def test_mended_it_can_be_gone_on_with(
+    spoil: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    spoil("nan", lambda task: task.step >= 3)
+    with pytest.raises(RunFailed, match=r"^no client is left"):
+        execute("fedavg", tmp_path / "run", checkpoint_every=1)
+    monkeypatch.undo()
+    history = fl.resume(tmp_path / "run", dataset=made_up())
+    assert [line["clients"] for line in history.lines() if line["kind"] == "round"] == [4, 4, 4, 0, 4]
+    assert history.summary["quarantined"] == []
+    fl.replay(history.directory)
+
+
+def test_a_round_in_which_nobody_reports_changes_nothing(spoil: Callable[..., None], tmp_path: Path) -> None:
+    spoil("nan", lambda task: task.step == 1)
+    for method in ("ram-fed", "mofedsam", "fedadam", "heterofl"):
+        history = execute(method, tmp_path / method)
+        assert [line["clients"] for line in history.lines() if line["kind"] == "round"] == [4, 0, 4, 4, 4]
+        losses = history.evals["loss"].tolist()
+        assert losses[2] == losses[1]
+        assert len(set(losses)) == 5
+        fl.replay(history.directory)
+
+
+def test_with_stop_the_run_stops_and_names_it(spoil: Callable[..., None], tmp_path: Path) -> None:
+    spoil("nan")
+    with pytest.raises(
+        RunFailed,
+        match=r"^client 2 came to nothing 2 times in a row, the last time with task \d+: .*not finite; --on-bad",
+    ):
+        execute("fedavg", tmp_path / "run", on_bad_client="stop")
+    assert [line["action"] for line in drops(fl.History(tmp_path / "run"))] == ["retry", "stop"]
+    fl.replay(tmp_path / "run")
+
+
+def test_what_all_clients_share_is_not_tried_on_thousands(spoil: Callable[..., None], tmp_path: Path) -> None:
+    spoil("raise", lambda task: True)
+    with pytest.raises(RunFailed, match=r"^the first 50 clients all came to nothing; the last, client \d+ with task"):
+        execute("fedavg", tmp_path / "run", clients=60, jitter=0.0, capabilities="1:1.0")
+
+
+@pytest.mark.parametrize("method", ["fed-raa", "fedavg"])
+def test_in_a_stack_it_does_not_touch_the_others(method: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    others = {"availability": away(tmp_path)} if method == "fed-raa" else {"participation": Others()}
+    undisturbed = execute(method, tmp_path / "others", stack=3, **others)
+    train = BatchedTrainer.train_all
+
+    def trained(self: BatchedTrainer, work: Any) -> list[Update]:
+        if any(one.task.client == BAD for one in work):
+            raise ArithmeticError("one of you")
+        return train(self, work)
+
+    monkeypatch.setattr(BatchedTrainer, "train_all", trained)
+    history = execute(method, tmp_path / "run", stack=3)
+    assert {(line["client"], line["what"]) for line in drops(history)} == {(BAD, "ArithmeticError: one of you")}
+    assert history.summary["quarantined"] == [BAD]
+    assert history.summary["model_sha256"] == undisturbed.summary["model_sha256"]
+
+
+def test_the_log_is_the_same_but_for_what_is_told_of_the_client(spoil: Callable[..., None], tmp_path: Path) -> None:
+    """A client whose first task fails, and whose second does not: nothing else in the log of rounds changes."""
+    plain = execute("fedavg", tmp_path / "plain")
+    spoil("loss", lambda task: task.client == BAD and task.turn == 0)
+    history = execute("fedavg", tmp_path / "run")
+    one, other = ([line for line in lines(each.directory) if line["kind"] == "dispatch"] for each in (plain, history))
+    assert [line["task"] for line in one] == [line["task"] for line in other]

@@ -1,0 +1,116 @@
+"""What a run directory names is imported when it is trusted, and not before: it may be anyone's."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedraa as fl
+from fedraa.cli.main import main
+from fedraa.components import imported, importing_only, paths_in
+
+CODE = """
+from pathlib import Path
+import fedraa as fl
+from torch import nn
+Path({mark!r}).touch()
+
+class First(fl.Scheduler):
+    def choose(self, view, rng):
+        return min(view.feasible)
+
+def net(classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, classes))
+"""
+SMALL: dict[str, Any] = {"engine": "local", "clients": 3, "local_steps": 1, "updates": 4, "quiet": True}
+FOREIGN = ["module_of_mine:First", "module_of_mine:net"]
+
+
+@pytest.fixture
+def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """There once the foreign module has been imported."""
+    mark = tmp_path / "imported"
+    (tmp_path / "module_of_mine.py").write_text(CODE.format(mark=str(mark)))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "module_of_mine", raising=False)
+    return mark
+
+
+@pytest.fixture
+def foreign(mark: Path, tmp_path: Path) -> Path:
+    """A run of a foreign model and scheduler, whose module has been forgotten since."""
+    out = tmp_path / "run"
+    fl.run(fl.Experiment(**SMALL, out=out, scheduler=FOREIGN[0], model=FOREIGN[1]))
+    mark.unlink()
+    del sys.modules["module_of_mine"]
+    return out
+
+
+def test_nothing_is_imported_without_trust(foreign: Path, mark: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = str(foreign.parent / "page.html")
+    before = (foreign / "config.json").read_bytes()
+    for command in (["resume", str(foreign), "--updates", "6"], ["report", str(foreign), "--out", page, "--landscape"]):
+        assert main(command) == 2
+        assert capsys.readouterr().err == (
+            f"fedraa: run: {foreign} names code that would be imported and run, {', '.join(FOREIGN)}; if you trust it, "
+            "give --trust, in Python trust=True\n"
+        )
+    assert main(["replay", str(foreign)]) == 0
+    assert main(["status", str(foreign)]) == 0
+    assert main(["report", str(foreign), "--out", page]) == 0
+    with pytest.raises(ValueError, match=r"would be imported and run, module_of_mine:First, module_of_mine:net; if"):
+        fl.resume(foreign, updates=6)
+    assert not mark.exists()
+    assert (foreign / "config.json").read_bytes() == before
+
+
+def test_with_trust_it_goes_on(foreign: Path, mark: Path) -> None:
+    assert main(["resume", str(foreign), "--updates", "6", "--trust", "--quiet"]) == 0
+    assert mark.exists()
+    assert fl.History(foreign).summary["steps"] == 6
+    assert fl.resume(foreign, updates=7, trust=True).summary["steps"] == 7
+
+
+def test_what_is_given_again_is_trusted(foreign: Path) -> None:
+    history = fl.resume(foreign, updates=6, scheduler=FOREIGN[0], model=FOREIGN[1])
+    assert history.summary["steps"] == 6
+    with pytest.raises(ValueError, match=r"names code that would be imported and run, module_of_mine:net; "):
+        fl.resume(foreign, updates=7, scheduler=FOREIGN[0])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("scheduler", "module_of_mine:First"),
+        ("model", "module_of_mine:net"),
+        ("model", "module_of_mine:1"),  # no path by its form, and a model's name all the same
+        ("dataset", "module_of_mine:data"),
+        ("capabilities", "module_of_mine:fleet"),
+        ("partition", "module_of_mine:Deal(share=0.5)"),
+        ("metrics", ["module_of_mine:Top"]),
+        ("local_terms", ["module_of_mine:Term"]),
+        ("async_rule", r"staleness-mix(staleness='module_of_mine\x3afirst')"),
+        ("method", {"kind": "Method", "update": {"kind": "module_of_mine:Rule"}}),
+        ("scheduler", "fedraa.cli.main:os.system"),  # what is not ours within what is
+    ],
+)
+def test_wherever_it_is_named(field: str, value: Any, mark: Path, tmp_path: Path) -> None:
+    history = fl.run(fl.Experiment(**SMALL, out=tmp_path / "run"))
+    path = history.directory / "config.json"
+    config = json.loads(path.read_text())
+    config["experiment"][field] = value
+    path.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"--trust"):
+        fl.resume(history.directory, updates=6)
+    assert not mark.exists()
+
+
+def test_paths_in_what_was_written_down() -> None:
+    assert paths_in({"kind": "mean", "inner": ["a:B(c='d.e:F')", 3, None]}) == ["a:B", "d.e:F"]
+    assert paths_in(["gre-raa", "sample:10", "uniform:1:2", "lognormal:0.5"]) == []
+    with importing_only(["json:loads"]):
+        assert imported("x", "json:loads") is json.loads
+        with pytest.raises(ValueError, match=r"^x: json:dumps is code that would be imported and run; "):
+            imported("x", "json:dumps")

@@ -1,0 +1,119 @@
+"""Replay knows what becomes of bad clients: nothing of them counts, and who is left out gets no work."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedraa as fl
+from fedraa.client.trainer import Trainer
+from fedraa.errors import Inconsistent
+from fedraa.messages import Task, Update
+from fedraa.testing.trial import made_up
+
+Log = list[dict[str, Any]]
+BAD = 1
+LENGTHS = {"fed-raa": {"updates": 20}, "fedbuff": {"updates": 8, "buffer_size": 3}, "fedavg": {"rounds": 5}}
+LENGTHS |= {"fed-raa-sync": {"rounds": 5}, "heterofl": {"rounds": 5, "participation": "sample:3"}}
+
+
+def fail(self: Trainer, task: Task, *rest: Any) -> Update:
+    raise KeyError("a label")
+
+
+@pytest.fixture(scope="module")
+def genuine(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    runs: dict[str, Path] = {}
+
+    def of(method: str) -> Path:
+        if method not in runs:
+            train = Trainer.train
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Trainer, "train", lambda *a: fail(*a) if a[1].client == BAD else train(*a))
+                runs[method] = tmp_path_factory.mktemp("run") / method
+                small = {"engine": "local", "clients": 4, "hidden": (8,), "local_steps": 1, "quiet": True}
+                fl.run(**small | LENGTHS[method] | {"method": method}, dataset=made_up(), out=runs[method])  # type: ignore[arg-type]
+        return runs[method]
+
+    return of
+
+
+def of(log: Log, kind: str) -> list[int]:
+    return [number for number, line in enumerate(log) if line["kind"] == kind]
+
+
+def forgiven(log: Log) -> str:
+    """The second drop says that the client goes on."""
+    log[of(log, "drop")[1]]["action"] = "retry"
+    return "action is 'retry'; the rules give 'quarantined'"
+
+
+def early(log: Log) -> str:
+    log[of(log, "drop")[0]]["action"] = "quarantined"
+    return "action is 'quarantined'; the rules give 'retry'"
+
+
+def another(log: Log) -> str:
+    log[of(log, "drop")[0]]["client"] = 3
+    return "client is 3; the rules give 1"
+
+
+def sooner(log: Log) -> str:
+    line = log[of(log, "drop")[1]]
+    line["t"] = line["t"] / 2
+    return "t is"
+
+
+def counted(log: Log) -> str:
+    """What was dropped is taken in after all."""
+    number = of(log, "drop")[0]
+    commit = log[of(log, "commit")[0]]
+    log[number] = commit | {name: log[number][name] for name in ("seq", "t", "wall", "task", "client", "fragment")}
+    return "the rules (give|wait)"
+
+
+def given_work(log: Log) -> str:
+    """The client is given work after it was left out, in place of another."""
+    last = of(log, "drop")[1]
+    later = next(number for number in of(log, "dispatch") if number > last)
+    log[later]["client"] = BAD
+    return "client 1 is given work; the rules have left it out"
+
+
+def hidden(log: Log) -> str:
+    """The drop is cut out, as if its task were still out."""
+    del log[of(log, "drop")[1]]
+    for number, line in enumerate(log):
+        line["seq"] = number
+    return "the rules (give|wait)"
+
+
+@pytest.mark.parametrize("method", LENGTHS)
+def test_a_genuine_run_is_consistent(method: str, genuine: Callable[[str], Path]) -> None:
+    assert ", 2 drop, " in fl.replay(genuine(method))
+
+
+@pytest.mark.parametrize("forge", [forgiven, early, another, sooner, counted, given_work, hidden])
+@pytest.mark.parametrize("method", LENGTHS)
+def test_a_forged_one_is_not(
+    method: str, forge: Callable[[Log], str], genuine: Callable[[str], Path], tmp_path: Path
+) -> None:
+    directory = Path(shutil.copytree(genuine(method), tmp_path / "copy"))
+    events = directory / "events.jsonl"
+    log = [json.loads(line) for line in events.read_text().splitlines()]
+    why = forge(log)
+    events.write_text("".join(json.dumps(line) + "\n" for line in log))
+    with pytest.raises(Inconsistent, match=why):
+        fl.replay(directory)
+
+
+def test_the_summary_is_checked(genuine: Callable[[str], Path], tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(genuine("fedavg"), tmp_path / "copy"))
+    summary = json.loads((directory / "summary.json").read_text())
+    assert summary["quarantined"] == [BAD]
+    (directory / "summary.json").write_text(json.dumps(summary | {"quarantined": []}))
+    with pytest.raises(Inconsistent, match=r"quarantined is \[\]; the log gives \[1\]"):
+        fl.replay(directory)

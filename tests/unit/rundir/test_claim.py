@@ -1,0 +1,189 @@
+"""A run directory belongs to one run, however many start at the same moment."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedraa import api
+from fedraa.cli.main import main
+from fedraa.config.experiment import Experiment
+from fedraa.rundir.claim import Claim, claimed
+from fedraa.rundir.history import History
+from fedraa.rundir.lock import WRITER
+
+SMALL: dict[str, Any] = {"engine": "local", "hidden": (8,), "clients": 3, "local_steps": 1, "updates": 3, "quiet": True}
+CLAIM = """
+import sys, time
+from pathlib import Path
+from fedraa.rundir.claim import Claim, claimed
+given, go = sys.argv[1:]
+while not Path(go).exists():
+    time.sleep(0.001)
+try:
+    with claimed(Path(given) if given else None, lambda n: Path(f"runs/x-{n}")) as directory:
+        time.sleep(0.3)
+        (directory / "config.json").write_text("{}")
+        print(directory)
+except ValueError as error:
+    print(error)
+"""
+
+
+def at_once(count: int, work: Callable[[], object]) -> list[object]:
+    """What each of so many threads comes to, which begin together."""
+    barrier, outcomes = threading.Barrier(count), list[object]()
+
+    def one() -> None:
+        barrier.wait()
+        try:
+            outcomes.append(work())
+        except ValueError as error:
+            outcomes.append(str(error))
+
+    threads = [threading.Thread(target=one) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return outcomes
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_of_many_that_want_a_directory_one_gets_it(there: bool, tmp_path: Path) -> None:
+    for trial in range(20):
+        directory = tmp_path / str(trial) / "run"
+        if there:
+            directory.mkdir(parents=True)
+        outcomes = at_once(8, lambda directory=directory: Claim(directory))  # type: ignore[misc]
+        mine = [outcome for outcome in outcomes if isinstance(outcome, Claim)]
+        assert len(mine) == 1
+        said = f"out: {directory} is in use; choose a directory that is new or empty"
+        assert [outcome for outcome in outcomes if outcome is not mine[0]] == [said] * 7
+        assert os.listdir(directory) == [WRITER]
+        mine[0].release()
+        assert not directory.exists() or os.listdir(directory) == []
+        assert directory.exists() or not there
+
+
+def test_default_names_never_collide(tmp_path: Path) -> None:
+    for trial in range(10):
+        folder = tmp_path / str(trial)
+
+        def take(folder: Path = folder) -> Path:
+            with claimed(None, lambda number: folder / f"run-{number}") as directory:
+                (directory / "config.json").write_text("{}")
+                return directory
+
+        assert len(set(at_once(8, take))) == 8
+        assert len(os.listdir(folder)) == 8
+
+
+@pytest.mark.parametrize("given", ["", "same"])
+def test_processes_that_start_together(given: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", CLAIM, given, str(tmp_path / "go")]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    several = [
+        subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(6)
+    ]
+    (tmp_path / "go").touch()
+    said = [process.communicate(timeout=60)[0].strip() for process in several]
+    if given:
+        assert sorted(said) == sorted(["same"] + ["out: same is in use; choose a directory that is new or empty"] * 5)
+    else:
+        assert sorted(said) == [f"runs/x-{number}" for number in range(1, 7)]
+
+
+def test_runs_and_comparisons_that_start_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole runs, as threads; torch is for one of them at a time."""
+    monkeypatch.chdir(tmp_path)
+    torch_is_mine = threading.Lock()
+
+    def alone(work: Callable[..., Any]) -> Callable[..., Any]:
+        def locked(*given: Any, **more: Any) -> Any:
+            with torch_is_mine:
+                return work(*given, **more)
+
+        return locked
+
+    monkeypatch.setattr(api, "build", alone(api.build))
+    monkeypatch.setattr(api, "_execute", alone(api._execute))
+    outcomes = at_once(4, lambda: api.run(Experiment(**SMALL)).directory)
+    assert sorted(map(str, outcomes)) == [f"runs/fed-raa-digits-0{tail}" for tail in ("", "-2", "-3", "-4")]
+    digests = {str(History(str(directory)).summary["model_sha256"]) for directory in outcomes}
+    assert len(digests) == 1
+    outcomes = at_once(3, lambda: api.run(Experiment(**SMALL, out=Path("mine"))).directory)
+    assert sorted(map(str, outcomes))[0] == "mine"
+    assert len([outcome for outcome in outcomes if "is in use" in str(outcome)]) == 2
+    assert "consistent (" in api.replay("mine")
+    outcomes = at_once(2, lambda: api.compare(["fed-raa"], experiment=Experiment(**SMALL)))
+    assert sorted(path.name for path in Path("runs").glob("compare*")) == ["compare-digits-0", "compare-digits-0-2"]
+    assert not list(Path("runs").glob(f"**/{WRITER}"))
+
+
+def test_a_start_that_fails_removes_what_it_made_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(spec: object, directory: Path, *rest: object, **more: object) -> None:
+        assert (directory / WRITER).exists()
+        (directory / "events.jsonl").touch()
+        raise ValueError("address: nobody is there")
+
+    monkeypatch.setattr(api, "_execute", fail)
+    (tmp_path / "there").mkdir()
+    for out in ("there", "deep/down/new"):
+        with pytest.raises(ValueError, match="nobody is there"):
+            api.run(Experiment(**SMALL, out=tmp_path / out))
+    assert [path.name for path in tmp_path.rglob("*")] == ["there"]
+
+
+def test_what_a_killed_start_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / WRITER).write_text("elsewhere 1")
+    Claim(tmp_path).release()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_run_that_has_begun_stays(tmp_path: Path) -> None:
+    claim = Claim(tmp_path / "run")
+    (tmp_path / "run" / "events.jsonl").write_text("{}\n")
+    claim.release()
+    assert os.listdir(tmp_path / "run") == ["events.jsonl"]
+
+
+def in_place_of_a_directory(kind: str, folder: Path) -> Path:
+    path = folder / "out"
+    if kind == "a file":
+        path.write_text("mine")
+    elif kind == "a pipe":
+        os.mkfifo(path)
+    elif kind == "a link to nothing":
+        path.symlink_to(folder / "nothing")
+    elif kind == "below a file":
+        path.write_text("mine")
+        return path / "run"
+    elif kind == "where nothing can be made":
+        return Path("/proc/run")
+    elif kind == "a name too long":
+        return folder / ("x" * 300)
+    return path
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["a file", "a pipe", "a link to nothing", "below a file", "where nothing can be made", "a name too long"],
+)
+@pytest.mark.parametrize("command", [["run"], ["compare", "fed-raa", "fedasync"]])
+def test_what_is_no_directory_is_one_sentence(
+    kind: str, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = in_place_of_a_directory(kind, tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    flags = ["--engine", "local", "--updates", "2", "--clients", "2", "--hidden", "8", "--out", str(out), "--quiet"]
+    assert main([*command, *flags]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("fedraa: out: ")
+    assert said.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before

@@ -1,0 +1,106 @@
+"""What an update may be without a bound, with a number and with `auto`; what is remembered of it."""
+
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_validation import GOOD, SIZE, TASK
+
+from fedraa.messages import Task, Update
+from fedraa.rundir.checkpoint import read, write
+from fedraa.server.bounds import MULTIPLE, WARM_UP, Bounds
+
+
+def away(distance: float, task: Task = TASK) -> Update:
+    """An update at this distance from what was sent, all in one coordinate."""
+    params = task.params.copy()
+    params[3] += np.float32(distance)
+    return replace(GOOD, fragment=task.fragment, params=params)
+
+
+def of_fragment(number: int) -> Task:
+    return replace(TASK, fragment=number)
+
+
+@pytest.mark.parametrize("value", [1e30, -1e30, 1001.0])
+def test_what_no_training_comes_to_is_refused_without_a_bound(value: float) -> None:
+    wrong = Bounds().refuse(away(value), TASK)
+    assert wrong == f"params hold values up to {abs(value):.4g} where what was sent has 0 at most"
+    assert Bounds().refuse(away(1000), TASK) is None
+
+
+def test_a_model_may_have_large_values_of_its_own() -> None:
+    large = replace(TASK, buffer=np.full(SIZE, 1e6, np.float32))
+    assert Bounds().refuse(away(1e8, large), large) is None
+
+
+@pytest.mark.parametrize("name", ["gradient", "squares"])
+def test_what_comes_besides_is_looked_at_too(name: str) -> None:
+    def with_buffer(*values: float) -> Update:
+        return replace(GOOD, extras={name: np.array(values, np.float32)})
+
+    assert Bounds().refuse(with_buffer(*[1e30] * SIZE), TASK) == f"{name} hold values up to 1e+30"
+    assert Bounds().refuse(with_buffer(1.0), TASK) == f"{name} have the shape (1,), not (12,)"
+    assert Bounds().refuse(with_buffer(*[5.0] * SIZE), TASK) is None
+
+
+def test_steps_are_counted_from_one() -> None:
+    assert Bounds().refuse(replace(GOOD, steps=0), TASK) == "the steps are 0"
+
+
+def test_a_number_bounds_every_update() -> None:
+    bounds = Bounds(2.0)
+    assert bounds.refuse(away(1.9), TASK) is None
+    assert bounds.refuse(away(2.1), TASK) == "the update's norm 2.1 is over the bound 2"
+
+
+def test_the_very_first_update_is_bounded_by_what_was_sent() -> None:
+    """||w|| is 0 here, for which 1 stands; of a task of norm 3, three times as much is allowed."""
+    assert "over 20 times the norm of what was sent, 1" in str(Bounds("auto").refuse(away(20.5), TASK))
+    assert Bounds("auto").refuse(away(19.5), TASK) is None
+    longer = replace(TASK, buffer=np.array([3] + [0] * (SIZE - 1), np.float32))
+    assert Bounds("auto").refuse(away(59.5, longer), longer) is None
+    assert Bounds("auto").refuse(away(60.5, longer), longer) is not None
+
+
+def test_then_by_a_multiple_of_the_median_of_its_fragment() -> None:
+    """Medians are those of (1, 2, 3, 4, 15): 3, however odd the last was, and of 50 ones once they are older."""
+    bounds = Bounds("auto")
+    for norm in (1, 15, 2, 4, 3):
+        assert bounds.refuse(away(norm), TASK) is None
+    assert bounds.refuse(away(3 * MULTIPLE + 1), TASK) == (
+        "the update's norm 61 is over 20 times the median of its fragment, 3"
+    )
+    other = of_fragment(5)
+    assert bounds.refuse(away(19.5, other), other) is None  # of which nothing is known yet
+    for _ in range(50):
+        assert bounds.refuse(away(1), TASK) is None
+    assert bounds.refuse(away(MULTIPLE + 1), TASK) is not None
+    assert bounds.refuse(away(MULTIPLE - 1), TASK) is None
+
+
+def test_what_is_refused_does_not_move_the_median() -> None:
+    bounds = Bounds("auto")
+    for _ in range(WARM_UP):
+        bounds.refuse(away(1), TASK)
+    for _ in range(200):
+        assert bounds.refuse(away(100), TASK) is not None
+    assert bounds.refuse(away(2), TASK) is None
+
+
+def test_clients_that_do_not_move_do_not_make_all_others_odd() -> None:
+    bounds = Bounds("auto")
+    for _ in range(WARM_UP):
+        assert bounds.refuse(away(0), TASK) is None
+    assert bounds.refuse(away(1), TASK) is None
+
+
+def test_what_is_usual_goes_with_a_checkpoint() -> None:
+    bounds, again, stream = Bounds("auto"), Bounds("auto"), io.BytesIO()
+    for norm in (1, 2, 3, 4, 5):
+        bounds.refuse(away(norm), TASK)
+    write(stream, {"bounds": bounds.state()})
+    again.restore(read(stream.getvalue())["bounds"])
+    assert again.refuse(away(59), TASK) is None
+    assert again.state()["seen"] == [[1, [*bounds.state()["seen"][0][1], 59.0]]]

@@ -1,0 +1,114 @@
+"""Who leaves nonsense in the model is named: a part of the server, not the client that is sent it next."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedraa as fl
+from fedraa.client.trainer import Trainer
+from fedraa.errors import RunFailed
+from fedraa.messages import Task, Update
+from fedraa.rundir.checkpoint import load_latest
+from fedraa.rundir.layout import CHECKPOINTS
+from fedraa.testing.trial import made_up
+
+SMALL: dict[str, Any] = {"engine": "local", "clients": 3, "hidden": (8,), "local_steps": 1, "quiet": True}
+
+
+class Average(fl.Aggregator):
+    """A mean, of which `value` becomes one number in round 2, where `moves` says that it counts."""
+
+    def __init__(self, value: float, moves: bool = True) -> None:
+        self.value, self.moves = value, moves
+
+    def start(self, size: int, clients: int) -> None:
+        self.total, self.count, self.rounds = np.zeros(size, np.float32), 0, 0
+
+    def add(self, contribution: Any) -> None:
+        self.total[contribution.where] += contribution.delta
+        self.count += 1
+
+    def finish(self, totals: Any) -> Any:
+        mean, moved = self.total / np.float32(self.count), totals.covered.copy()
+        self.rounds += 1
+        if self.rounds == 3:
+            mean[4], moved[4] = self.value, self.moves
+        self.total, self.count = np.zeros_like(self.total), 0
+        return mean, moved
+
+
+class Step(fl.ServerOptimizer):
+    def step(self, params: Any, delta: Any, moved: Any) -> None:
+        params += delta
+        params[2] = np.inf
+
+
+class Rule(fl.AsyncRule):
+    def take(self, arrival: Any, model: Any) -> fl.Taken:
+        model.params[arrival.where] += arrival.delta * np.float32(np.nan if arrival.client == 1 else 1)
+        return fl.Taken(1.0)
+
+
+PARTS: list[tuple[dict[str, Any], str]] = [
+    ({"aggregator": Average(np.nan)}, "aggregator: Average gave a delta with values that are not finite"),
+    ({"aggregator": Average(1e30)}, r"aggregator: Average gave a delta with values up to 1e\+30"),
+    ({"server_optimizer": Step()}, "server_optimizer: Step left values that are not finite in the model"),
+    ({"server_lr": 1e35}, r"server_optimizer: Sgd left values up to \d"),
+    (
+        {"method": "fed-raa", "async_rule": Rule()},
+        "async_rule: Rule left values that are not finite in the model with the update of client 1",
+    ),
+    (
+        {"method": "fedasync", "staleness": lambda k: 1e30 if k else 1.0},
+        r"staleness: <lambda> gave 1e\+30; takes a finite number of",
+    ),
+    (
+        {"method": "fedbuff", "staleness": lambda k: np.nan if k else 1.0},
+        "staleness: <lambda> gave nan; takes a fin",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "sentence"), PARTS)
+def test_it_is_named_and_the_checkpoint_is_of_before(fields: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"^{sentence}"):
+        fl.run(**SMALL | {"method": "fedavg", "checkpoint_every": 1} | fields, dataset=made_up(), out=tmp_path / "run")
+    log = fl.History(tmp_path / "run").lines()
+    assert not [line for line in log if line["kind"] in ("drop", "fault")]
+    state = load_latest(tmp_path / "run" / CHECKPOINTS, lambda state: True)
+    assert state is not None
+    assert np.isfinite(state["server"]["params"]).all()
+
+
+def test_what_does_not_move_the_model_may_be_anything(tmp_path: Path) -> None:
+    history = fl.run(
+        **SMALL, method="fedavg", rounds=5, aggregator=Average(np.nan, False), dataset=made_up(), out=tmp_path / "run"
+    )
+    assert np.isfinite(history.evals["loss"]).all()
+
+
+def test_a_weight_that_blows_the_model_up_slowly_is_not_the_clients_fault(tmp_path: Path) -> None:
+    """Each update is mixed in with -500: finite, and in the end no client can train what it is sent."""
+    with pytest.raises(RunFailed, match=r"^the model has values .* that is not the client's fault"):
+        fl.run(
+            **SMALL, method="fedasync", staleness=lambda k: -800.0, dataset=made_up(), updates=60, out=tmp_path / "run"
+        )
+
+
+def test_the_client_whose_update_is_too_large_is_named_and_not_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = Trainer.train
+
+    def trained(self: Trainer, task: Task, *rest: Any) -> Update:
+        update = train(self, task, *rest)
+        if task.client == 1:
+            update.params[:] = 1e30
+        return update
+
+    monkeypatch.setattr(Trainer, "train", trained)
+    history = fl.run(**SMALL, method="fed-raa", updates=20, dataset=made_up(), out=tmp_path / "run")
+    assert {line["client"] for line in history.lines() if line["kind"] == "drop"} == {1}
+    assert np.isfinite(history.evals["loss"]).all()
