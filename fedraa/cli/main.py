@@ -28,7 +28,7 @@ THEIRS = {
     "tyro",
 }
 LIBRARIES = OURS | THEIRS | sys.stdlib_module_names  # whose modules are not the user's
-LIMITS = ("updates", "rounds", "time", "target_accuracy")
+LIMITS = ("updates", "rounds", "time", "target_accuracy", "target")
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,8 @@ class Resume:
     """End at this time on the run's clock instead, later than before."""
     target_accuracy: float | None = None
     """End when the test accuracy reaches this instead, a higher one than before."""
+    target: str | None = None
+    """End when this figure is as good instead, METRIC:VALUE, a better one than before."""
     quiet: bool = False
     """No progress, no table."""
     callbacks: tuple[str, ...] = ()
