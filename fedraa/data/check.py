@@ -162,6 +162,5 @@ def _as_array(name: str, given: Any) -> Array:
 def _as_float32(name: str, x: Array) -> Features:
     with np.errstate(over="ignore"):
         made = np.require(x, np.float32, ["C", "W"])
-        return (
-            made if name.startswith("x_train") else finite(name, made)
-        )  # who deals training samples says whose is not
+        # who deals training samples says whose is not
+        return made if name.startswith("x_train") else finite(name, made)
