@@ -234,8 +234,8 @@ def rounds_outlook(spec: RunSpec, tasks: Sequence[Task]) -> str:
 
 
 def _unless(spec: RunSpec) -> str:
-    target = spec.limits.accuracy
-    return "" if target is None else f", unless accuracy {target:g} is reached before"
+    goal = spec.limits.goal
+    return "" if goal is None else f", unless {goal} is reached before"
 
 
 def _range(values: Floats) -> str:

@@ -8,6 +8,7 @@ import torch
 
 from fedraa.client import choose_device
 from fedraa.config.experiment import Experiment
+from fedraa.data.tree import nbytes
 from fedraa.devices.worker_groups import parse_group
 from fedraa.engine.run_spec import RunSpec
 
@@ -58,7 +59,7 @@ class Need:
             remembered += sum(part.index.nbytes for part in spec.submodels if part.index is not None)
         task = experiment.stack * max(spec.measure(part.widths).memory for part in spec.submodels)
         dataset = spec.data.dataset
-        stored = sum(array.nbytes for array in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test))
+        stored = sum(nbytes(part) for part in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test))
         on_ray = experiment.engine == "ray"
         return cls(
             # the model, its evaluation, a step; its average

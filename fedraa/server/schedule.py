@@ -80,7 +80,9 @@ class Drawn(Schedule):
 
     def server(self, update: AsyncRule, setup: ServerSetup) -> Server:
         if update.balance:
-            raise ValueError(f"balance: got {update.balance:g}, but costs of what a policy draws are not planned; give 0")
+            raise ValueError(
+                f"balance: got {update.balance:g}, but what a policy draws has no planned costs; give 0"
+            )
         sampler = setup.policy.bind(setup.run)
         if type(sampler).close is not SubmodelSampler.close:
             raise ValueError(
