@@ -42,7 +42,7 @@ FROZEN: dict[str, dict[str, Any]] = {
 }
 KILLED = {"GCS": "/gcs/gcs_server", "raylet": "/raylet/raylet"}
 EACH = 5  # of one kind of process
-SHORT, START_SECONDS = Heartbeat(every=0.5, bound=3.0), 20.0
+SHORT, START_SECONDS = Heartbeat(every=0.5, bound=3.0), 10.0
 GLANCE = 0.01  # seconds between two looks at how far a run is
 
 
