@@ -8,7 +8,7 @@ import tyro
 from benchmarks.studies import paper004
 from benchmarks.studies.commands import list_studies, run_study
 from benchmarks.system import cut_cost, cut_models, million, structure, throughput
-from fedraa.cli.main import exit_code
+from fedraa.cli.exit_code import exit_code
 
 COMMANDS: dict[str, Callable[..., object]] = {
     "list": list_studies,

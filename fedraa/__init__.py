@@ -34,6 +34,7 @@ Parts of your own (give a name, "package.module:Name", or an object):
     Partitioner      which client owns which sample
     Rows             samples that are read by row, wherever they are
     Transform        what becomes of samples before they are trained on
+    Objective        what is learnt: the loss and its figures
     Metric           a further figure of every evaluation
     Callback         who is told what happens, and may end a run
 
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from fedraa.data.sources.rows import Rows
     from fedraa.data.transforms import Transform
     from fedraa.methods.method import Method
+    from fedraa.objectives.objective import Objective
     from fedraa.rundir.history import History
     from fedraa.server.aggregation.aggregator import Aggregator
     from fedraa.server.async_rules import AsyncRule, Taken
@@ -90,6 +92,7 @@ __all__ = [
     "LocalTerm",
     "Method",
     "Metric",
+    "Objective",
     "Participation",
     "Partitioner",
     "ProgressBar",
@@ -127,6 +130,7 @@ _HOMES = {
     "LocalTerm": "fedraa.client.terms.term",
     "Method": "fedraa.methods.method",
     "Metric": "fedraa.client.metrics",
+    "Objective": "fedraa.objectives.objective",
     "Participation": "fedraa.server.participation",
     "Partitioner": "fedraa.data.partition",
     "ProgressBar": "fedraa.callbacks",

@@ -54,8 +54,9 @@ def run(
 
     `fields` are those of an Experiment, in place of the experiment's own. `model`, an nn.Module, and `dataset`, a
     Dataset or a FederatedDataset, may be your own; a name is a field as any other. The model takes a batch of the
-    dataset's samples, and returns logits `[batch, classes]`. `callbacks` are told what happens, and may end the run. If
-    Ray itself dies, the run goes on with a new cluster of our own, up to `restarts` times.
+    dataset's samples, and returns logits `[batch, classes]`, or what the objective takes. `callbacks` are told what
+    happens, and may end the run. If Ray itself dies, the run goes on with a new cluster of our own, up to `restarts`
+    times.
 
         fedraa.run(method="fedavg", dataset="digits", rounds=20, engine="local")
         fedraa.run(experiment, model=Net(), dataset=fedraa.Dataset(...), seed=3)
@@ -95,7 +96,8 @@ def resume(
     What was given as an object is given again: `model`, `dataset`, and components by the field of the experiment that
     takes them. So are `restarts` and `callbacks`, which a run does not keep: callbacks are told first what was before
     the checkpoint. A run goes on for longer, also one that has ended, with a larger `updates`, `rounds`, `time` or
-    `target_accuracy`, and is then the run that it would have been with that from the start, bit for bit.
+    `target_accuracy`, or a better `target`, and is then the run that it would have been with that from the start, bit
+    for bit.
 
     Code of others that the run directory names, `package.module:Name`, is imported if you `trust` it; what you give
     again is yours. What was damaged since is noticed before anything is trained: then the run goes on from an earlier
@@ -135,7 +137,8 @@ def compare(
     folder under runs/), beside compare.csv, which is the table, and compare.png. Nothing is printed; `callbacks` are
     told what happens in every run, and `ended` is called with each that has ended.
 
-    Columns: method, seed; accuracy, best_accuracy, client_worst (shares, 0 to 1); reason of the end, steps, tasks;
+    Columns: method, seed; accuracy, best_accuracy, client_worst (shares, 0 to 1; of another objective its figures, the
+    one that it is judged by first); reason of the end, steps, tasks;
     time (on the run's clock), wall (seconds), time_to_target (NaN if not reached); bytes_down, bytes_up, flops;
     staleness_mean, staleness_max; faults; model_sha256; directory.
 
@@ -280,7 +283,7 @@ def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bo
     threads = torch.get_num_threads()
     torch.set_num_threads(experiment.threads_per_worker)
     device = choose_device(experiment.device)
-    trainer, evaluator = spec.worker_spec.trainer(device), spec.worker_spec.evaluator(spec.data, device)
+    trainer, evaluator = spec.worker_spec.trainer(device), spec.worker_spec.evaluator(spec.evaluation_data, device)
     executor = LocalExecutor(trainer, evaluator, spec.data, experiment.stack)
     stop = Event()
 
@@ -290,7 +293,7 @@ def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bo
 
     try:
         with interruptible(interrupt), terminable(interrupt):
-            callbacks.start(RunStart(experiment, directory, spec.limits, resume))
+            callbacks.start(RunStart(experiment, directory, spec.limits, resume, spec.figures))
             return RunSession(spec, directory, executor, stop, callbacks).execute(resume=resume)
     finally:
         torch.set_num_threads(threads)

@@ -156,27 +156,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The full model on the test set; client figures are over the clients' own test shards.
+    """The full model on the test set: its figures by name, in the order of the columns of evals.csv.
 
-    `seconds` is the worker's own time. `metrics` are the user's own figures, by name.
+    `seconds` is the worker's own time.
     """
 
-    accuracy: float
-    loss: float
-    client_mean: float
-    client_std: float
-    client_worst: float
+    figures: Mapping[str, float]
     seconds: float = field(default=0.0, compare=False)
-    metrics: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def figures(self) -> dict[str, float]:
-        """All that was measured, by name, in the order of the columns of evals.csv."""
-        return {
-            "accuracy": self.accuracy,
-            "loss": self.loss,
-            "client_mean": self.client_mean,
-            "client_std": self.client_std,
-            "client_worst": self.client_worst,
-            **self.metrics,
-        }

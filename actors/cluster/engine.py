@@ -55,7 +55,7 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
     ours = not ray.is_initialized() and cluster_address(spec.experiment) is None
     with interruptible(stop.ask):
         while True:
-            callbacks.start(RunStart(spec.experiment, directory, spec.limits, resume))
+            callbacks.start(RunStart(spec.experiment, directory, spec.limits, resume, spec.figures))
             try:
                 with cluster(spec.experiment), stop.well(), terminable(stop.set):
                     return _on_cluster(spec, directory, callbacks, resume, stop)
@@ -109,7 +109,7 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
                     wrong += f", {DEATHS} times without a new checkpoint"
                     raise RunFailed(f"{wrong}; go on with: fedraa resume {directory}") from None
                 logger.warning("%s; it is started again from %s", wrong, newest or "the beginning")
-                callbacks.start(RunStart(experiment, directory, spec.limits, resumed=True))
+                callbacks.start(RunStart(experiment, directory, spec.limits, True, spec.figures))
             finally:
                 if watch.lost() is None:
                     ray.kill(server)

@@ -54,7 +54,8 @@ class Metrics(Callback):
         self._sent("down", event)
 
     def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
-        self._accuracy.set(metrics["accuracy"])
+        if "accuracy" in metrics:  # as not every objective has
+            self._accuracy.set(metrics["accuracy"])
 
     def on_fault(self, event: Event) -> None:
         self._faults.inc()

@@ -13,9 +13,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from actors.pool.pulse import Heartbeat, Pulse, actor_class
 from actors.pool.serializer import Blocks, put_blocks
 from fedraa.config.experiment import Experiment
-from fedraa.data import Federated, load_dataset
+from fedraa.data import Federated
 from fedraa.data.tree import leaves
-from fedraa.engine.build import deal
+from fedraa.engine.build import deal, read
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class DataHost:
         return self._blocks
 
     def _read(self, experiment: Experiment, wanted: int) -> Blocks:
-        data = deal(experiment, load_dataset(experiment.dataset, experiment.data_dir))
+        data = deal(experiment, read(experiment))
         if fingerprint(data) != wanted:
             raise ValueError(
                 f"data_dir: {experiment.dataset} in {experiment.data_dir} on node {socket.gethostname()} "

@@ -79,7 +79,7 @@ class RayExecutor:
             given["blocks"] = put_blocks(spec.data)
         return cls(
             worker_spec=ray.put(spec.worker_spec),
-            evaluation_data=ray.put(spec.data),
+            evaluation_data=ray.put(spec.evaluation_data),
             threads=experiment.threads_per_worker,
             device=experiment.device,
             placement=experiment.placement,

@@ -13,6 +13,7 @@ from actors.server.shard import CutOnShards
 from fedraa.client import Work
 from fedraa.data import Federated
 from fedraa.data.sources.clients import ClientSource
+from fedraa.data.tree import nbytes, take
 from fedraa.messages import Index, RemoteBuffer, SharedBuffer, Task, Update, Vector
 
 Array = npt.NDArray[Any]
@@ -46,7 +47,7 @@ def put_blocks(data: Federated) -> Blocks:
     """
     if data.source is not None:
         return Blocks(data.offsets, data.offsets[:0], [])
-    row_bytes = data.x_train[:1].nbytes
+    row_bytes = nbytes(take(data.x_train, slice(1)))
     starts, size = [0], 0
     for client, rows in enumerate(data.sizes.tolist()):
         if size and size + rows * row_bytes > BLOCK_BYTES:
@@ -56,7 +57,7 @@ def put_blocks(data: Federated) -> Blocks:
     refs = []
     for first, last in zip(starts, [*starts[1:], len(data.sizes)], strict=True):
         rows = slice(data.offsets[first], data.offsets[last])
-        refs.append((ray.put(data.x_train[rows]), ray.put(data.y_train[rows])))
+        refs.append((ray.put(take(data.x_train, rows)), ray.put(data.y_train[rows])))
     return Blocks(data.offsets, np.array(starts, np.int64), refs)
 
 
@@ -88,7 +89,7 @@ class Job:
         )
         if source is not None:
             return Work(task, *source.client(task.client))
-        return Work(task, shared_args[self.x][start:end], shared_args[self.y][start:end])
+        return Work(task, take(shared_args[self.x], slice(start, end)), shared_args[self.y][start:end])
 
     def answer(self, update: Update, shared_args: Sequence[Any]) -> Update:
         """The update; if the task's buffer is on shards of the server, a receipt from there in place of its buffer."""

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import ray
 import torch
@@ -10,6 +9,7 @@ import torch
 from actors.pool.serializer import Job
 from fedraa.client import Evaluator, WorkerSpec, choose_device
 from fedraa.data import Federated
+from fedraa.data.tree import Tree
 from fedraa.messages import Evaluation, Task, Update, Vector
 
 
@@ -51,7 +51,7 @@ class Worker:
             updates += [job.answer(update, shared_args) for job, update in zip(some, trained, strict=True)]
         return updates
 
-    def train(self, task: Task, x: npt.NDArray[np.generic], y: npt.NDArray[np.int64]) -> Update:
+    def train(self, task: Task, x: Tree, y: npt.NDArray[Any]) -> Update:
         """Trains one task on its client's shard."""
         return self._trainer.train(task, x, y)
 

@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from math import nan
 from pathlib import Path
+from typing import Any
 
 from fedraa.config.experiment import Experiment
+from fedraa.objectives import Figures, Target
 
 Event = Mapping[str, object]
 """A line of events.jsonl without `seq` and `wall`: what is the same whichever engine ran and whatever went wrong."""
@@ -22,6 +24,23 @@ class Limits:
     steps: int | None
     time: float | None
     accuracy: float | None
+    target: Target | None = None
+    """Another figure than the accuracy, and where it is good enough."""
+
+    @property
+    def goal(self) -> Target | None:
+        """The figure that ends the run, whichever it is."""
+        return self.target if self.accuracy is None else Target("accuracy", self.accuracy, "max")
+
+    @classmethod
+    def of(cls, described: Mapping[str, Any]) -> "Limits":
+        """What `described` has given."""
+        target = described.get("target")
+        return cls(**{**described, "target": None if target is None else Target(**target)})
+
+    def described(self) -> dict[str, Any]:
+        """As JSON; a target is named only where there is one, as older versions do not know it."""
+        return {name: value for name, value in asdict(self).items() if name != "target" or value is not None}
 
 
 @dataclass(frozen=True)
@@ -32,13 +51,16 @@ class RunStart:
     directory: Path
     limits: Limits
     resumed: bool
+    figures: Figures = field(default_factory=Figures)
+    """What every evaluation gives, and which way it is better."""
 
 
 @dataclass(frozen=True)
 class Progress:
     """How far a run is; `staleness` is a mean that forgets, over about ten commits.
 
-    `accuracy` is that of the last evaluation which has ended, of an earlier step as a rule.
+    `accuracy` is that of the last evaluation which has ended, of an earlier step as a rule; with another objective the
+    figure that it is judged by, `figure`.
     """
 
     step: int
@@ -49,6 +71,7 @@ class Progress:
     staleness: float
     busy: int
     workers: int
+    figure: str = "accuracy"
     mixed: float = 0.0
     """Seconds that the last commit took."""
 

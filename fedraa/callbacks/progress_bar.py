@@ -97,7 +97,7 @@ def figures(progress: Progress) -> str:
     limits = progress.limits
     steps = f"step {progress.step}" + (f"/{limits.steps}" if limits.steps else "")
     time = f"time {progress.t:.4g}" + (f"/{limits.time:g}" if limits.time else "")
-    accuracy = "" if progress.accuracy is None else f"accuracy {progress.accuracy:.3f}"
+    accuracy = "" if progress.accuracy is None else f"{progress.figure} {progress.accuracy:.3f}"
     stale = f"staleness {progress.staleness:.1f}" if progress.staleness else ""
     work = f"{progress.in_flight} in flight · {progress.busy}/{progress.workers} busy"
     return " · ".join(text for text in (steps, time, accuracy, stale, work) if text)

@@ -12,8 +12,10 @@ from rich.table import Table
 from fedraa import api
 from fedraa.cli.display import say, show
 from fedraa.config.experiment import Experiment
+from fedraa.objectives import Figures
 from fedraa.report.cells import DEFAULT_TIME
 from fedraa.report.compare import CELLS, FROM_SUMMARY, PER_CELL, PLOT, mean_std, mean_time, row
+from fedraa.report.tables import heading
 from fedraa.rundir.history import History
 from fedraa.units import quantity
 
@@ -25,7 +27,8 @@ def compare(methods: Sequence[str], seeds: Sequence[int], experiment: Experiment
         return
     teller = _Teller(len(methods) * len(seeds))
     frame = api.compare(methods, seeds, experiment, callbacks=("progress-bar",), ended=teller)
-    show(summary_table(frame, experiment))
+    figures = History(teller.folder / frame["directory"].iloc[0]).figures
+    show(summary_table(frame, experiment, figures))
     say(f"runs, {CELLS} and {PLOT} are in {teller.folder}")
 
 
@@ -41,34 +44,37 @@ class _Teller:
         self._ended += 1
         left = (time.monotonic() - self._started) / self._ended * (self._count - self._ended)
         more = f"; about {timedelta(seconds=round(left))} to go" if left else ""
-        say(f"run {self._ended} of {self._count}: {_line(row(history))}{more}")
+        say(f"run {self._ended} of {self._count}: {_line(row(history), history.figures.main)}{more}")
 
 
-def _line(row: dict[str, object]) -> str:
+def _line(row: dict[str, object], main: str) -> str:
     return (
-        f"{row['method']} seed {row['seed']}: accuracy {row['accuracy']:.4f} at time {row['time']:.4g} "
+        f"{row['method']} seed {row['seed']}: {main} {row[main]:.4f} at time {row['time']:.4g} "
         f"after {row['steps']} steps, ended by {row['reason']}"
     )
 
 
-def summary_table(frame: pd.DataFrame, experiment: Experiment) -> Table:
-    """One row per method: mean ± sample standard deviation over its seeds."""
+def summary_table(frame: pd.DataFrame, experiment: Experiment, figures: Figures | None = None) -> Table:
+    """One row per method: mean ± sample standard deviation over its seeds; `figures` are those of the runs."""
     seeds = frame["seed"].nunique()
-    target = experiment.target_accuracy
+    main = (figures or Figures()).main
+    target = experiment.target or experiment.target_accuracy
     budget = " · ".join(
         f"{name} {value:g}" for name in ("updates", "rounds", "time") if (value := getattr(experiment, name))
     )
     title = f"{experiment.dataset}: mean ± std over n = {seeds} seeds, budget {budget or f'time {DEFAULT_TIME:g}'}"
-    to_target = [] if target is None else [f"time to {target:g}", "ratio"]
+    to_target = (
+        [] if target is None else [f"time to {target}" if isinstance(target, str) else f"time to {target:g}", "ratio"]
+    )
     table = Table(title=title, box=box.SIMPLE_HEAD)
     table.add_column("method")
-    own = [name for name in frame.columns if name not in (*PER_CELL, *FROM_SUMMARY)]
-    for name in ("accuracy", "worst client", *own, *to_target, "time", "steps", "sent", "computed", "staleness"):
+    own = [name for name in frame.columns if name not in (*PER_CELL, *FROM_SUMMARY, main, f"best_{main}")]
+    for name in (heading(main), "worst client", *own, *to_target, "time", "steps", "sent", "computed", "staleness"):
         table.add_column(name, justify="right")
     groups = {str(method): group for method, group in frame.groupby("method", sort=False)}
     base = mean_time(next(iter(groups.values())))
     for method, group in groups.items():
-        texts = [mean_std(group["accuracy"], ".4f"), mean_std(group["client_worst"], ".4f")]
+        texts = [mean_std(group[main], ".4f"), mean_std(group["client_worst"], ".4f")]
         texts += [mean_std(group[name], ".4g") for name in own]
         if target is not None:
             mean = mean_time(group)

@@ -71,6 +71,8 @@ def status_table(rows: list[Status]) -> None:
     table = Table("run", "state", "step", "time", "accuracy", "faults", "quarantined", box=box.SIMPLE_HEAD)
     for row in rows:
         accuracy = "–" if row.accuracy is None else f"{row.accuracy:.4f}"
+        if row.figure != "accuracy":
+            accuracy = f"{row.figure} {accuracy}"
         table.add_row(
             escape(row.run),
             escape(row.state),
@@ -100,14 +102,15 @@ def cluster_table(rows: list[tuple[str, Progress | None, int]]) -> None:
 def closing_table(history: History) -> None:
     """What a finished run came to."""
     total = history.summary
-    experiment = history.config["experiment"]
+    experiment, main = history.config["experiment"], history.figures.main
     quarantined: Any = total.get("quarantined", [])
     rows = {
         "ended by": f"{total['reason']} {total['by']}" if "by" in total else total["reason"],
         "steps": f"{total['steps']} ({total['tasks']} tasks)",
         f"{experiment['clock']} time": f"{total['time']:.4g}",
         "real time": f"{total['wall']:.1f} s",
-        "accuracy": f"{total['accuracy']:.4f} (best {total['best_accuracy']:.4f})",
+        main.replace("_", " "): f"{total[main]:.4f} (best {total[f'best_{main}']:.4f})",
+        **{name.replace("_", " "): f"{total[name]:.4f}" for name in history.figures.names if name != main},
         "worst client": f"{total['client_worst']:.4f}",
         "sent": f"{quantity(total['bytes_down'], 'B')} down, {quantity(total['bytes_up'], 'B')} up",
         "computed": quantity(total["flops"], "FLOP"),
@@ -119,7 +122,8 @@ def closing_table(history: History) -> None:
         "written to": history.directory,
     }
     if total["time_to_target"] is not None:
-        rows["time to target"] = f"{total['time_to_target']:.4g} (accuracy {experiment['target_accuracy']})"
+        goal = experiment.get("target") or f"accuracy {experiment['target_accuracy']}"
+        rows["time to target"] = f"{total['time_to_target']:.4g} ({goal})"
     table = Table(title=f"{experiment['method']} on {experiment['dataset']}", show_header=False, box=box.SIMPLE_HEAD)
     for name, value in rows.items():
         table.add_row(name, str(value))

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +9,11 @@ from typing import Annotated, Literal
 
 import tyro
 
+from fedraa.cli.exit_code import exit_code
 from fedraa.cli.parse import Command, parse
 from fedraa.config.experiment import Experiment
 
-OURS = {"__main__", "actors", "benchmarks", "fedraa", "schedulers"}
-THEIRS = {"matplotlib", "numpy", "pandas", "pydantic", "ray", "rich", "scipy", "sklearn", "torch"}
-THEIRS |= {"torchvision", "tyro"}
-LIBRARIES = OURS | THEIRS | sys.stdlib_module_names  # whose modules are not the user's
-LIMITS = ("updates", "rounds", "time", "target_accuracy")
+LIMITS = ("updates", "rounds", "time", "target_accuracy", "target")
 
 
 @dataclass(frozen=True)
@@ -57,6 +53,8 @@ class Resume:
     """End at this time on the run's clock instead, later than before."""
     target_accuracy: float | None = None
     """End when the test accuracy reaches this instead, a higher one than before."""
+    target: str | None = None
+    """End when this figure is as good instead, METRIC:VALUE, a better one than before."""
     quiet: bool = False
     """No progress, no table."""
     callbacks: tuple[str, ...] = ()
@@ -339,52 +337,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (here := os.getcwd()) not in sys.path:
         sys.path.insert(0, here)
     return exit_code(lambda: _parse(sys.argv[1:] if arguments is None else arguments)())
-
-
-def exit_code(command: Callable[[], object]) -> int:
-    """Exit code 0; 1: a run failed, a log or a part is wrong; 2: a mistake in what was asked for; 130: Ctrl-C."""
-    try:
-        command()
-    except ValueError as error:
-        return _told(str(error), error, 2)
-    except KeyboardInterrupt as error:
-        sys.stderr.write("\n")
-        return _told(str(error) or "interrupted", error, 130)
-    except SystemExit:  # of --help, which is to be quick: what follows takes seconds to import
-        raise
-    except _failures() as error:
-        return _told(str(error), error, 1)
-    except OSError as error:
-        return _told(f"{error.filename or 'the system'}: {error.strerror or error}", error, 2)
-    except Exception as error:
-        if (where := own_code(error)) is None:
-            raise
-        return _told(f"{where} failed with {type(error).__name__}: {error}", error, 1)
-    return 0
-
-
-def _told(what: str, error: BaseException, code: int) -> int:
-    """Says what went wrong on one line, whatever the user's own words in it hold; returns the exit code."""
-    said = " ".join("; ".join((what, *getattr(error, "__notes__", ()))).split())
-    sys.stderr.write(f"fedraa: {said}\n")
-    return code
-
-
-def own_code(error: BaseException) -> str | None:
-    """The innermost code of the user's own that an error has come through, and where it is; None if there is none."""
-    own = [
-        f"{frame.f_code.co_qualname} ({Path(frame.f_code.co_filename).name}, line {line})"
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if str(frame.f_globals.get("__name__")).partition(".")[0] not in LIBRARIES
-    ]
-    return own[-1] if own else None
-
-
-def _failures() -> tuple[type[Exception], ...]:
-    """What a run or a log may come to."""
-    from fedraa.errors import Inconsistent, PromiseBroken, RunFailed
-
-    return RunFailed, Inconsistent, PromiseBroken
 
 
 def _parse(arguments: Sequence[str]) -> Command:

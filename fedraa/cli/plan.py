@@ -47,7 +47,7 @@ def plan(experiment: Experiment, data: Path | None = None) -> None:
         tasks = first_round(spec)
         show(shapes_table(spec, tasks))
         show(devices_table(spec.fleet, {"task": round_costs(spec, tasks)}))
-        outlook = rounds_outlook(spec, tasks)
+        outlook = drawn_outlook(spec, tasks) if schedule.asynchronous else rounds_outlook(spec, tasks)
     else:
         costs = spec.costs().table([part.widths for part in spec.submodels])
         planner = Planner(SCHEDULER.own(schedule.scheduler))
@@ -216,6 +216,13 @@ def held_cost(spec: RunSpec) -> Callable[[int, int], float]:
     return lambda client, j: costs.cost(shapes[j], client, 0, up[j])
 
 
+def drawn_outlook(spec: RunSpec, tasks: Sequence[Task]) -> str:
+    """What the budget of a run whose tasks are drawn will come to, if they are like the first of each client."""
+    limits, rate = spec.limits, sum(1 / task.cost for task in tasks) / spec.method.update.per_step
+    steps = min(limits.steps or np.inf, np.inf if limits.time is None else rate * limits.time)
+    return f"{steps:.0f} updates in time {steps / rate:.4g}, if all tasks are like the first{_unless(spec)}"
+
+
 def rounds_outlook(spec: RunSpec, tasks: Sequence[Task]) -> str:
     """What the budget of a run in rounds will come to, if they are like the first."""
     limits = spec.limits
@@ -228,8 +235,8 @@ def rounds_outlook(spec: RunSpec, tasks: Sequence[Task]) -> str:
 
 
 def _unless(spec: RunSpec) -> str:
-    target = spec.limits.accuracy
-    return "" if target is None else f", unless accuracy {target:g} is reached before"
+    goal = spec.limits.goal
+    return "" if goal is None else f", unless {goal} is reached before"
 
 
 def _range(values: Floats) -> str:

@@ -1,6 +1,7 @@
 """What is trained: a submodel in one flat buffer, or several of the same shape in one."""
 
 from collections.abc import Callable
+from typing import Any
 from weakref import proxy
 
 import torch
@@ -10,6 +11,7 @@ from torch.nn import functional as F
 
 from fedraa.messages import Vector
 from fedraa.models.images import ImageConv2d
+from fedraa.objectives import Classification, Objective
 from fedraa.submodels import trainable, view
 
 PADDING = -100  # a label that stands for no sample
@@ -24,7 +26,10 @@ class FlatModule:
     as it is there, and keeps none.
     """
 
-    def __init__(self, module: nn.Module, weights: Tensor, gradient: Tensor | None) -> None:
+    def __init__(
+        self, module: nn.Module, weights: Tensor, gradient: Tensor | None, objective: Objective | None = None
+    ) -> None:
+        self._objective = objective or Classification()
         self.module, self.weights, self._gradient = module, weights, gradient
         self._waiting: dict[nn.Parameter, slice] = {}
         self._take: Take | None = None
@@ -55,14 +60,17 @@ class FlatModule:
         """Takes the weights from a buffer [k], which may be read-only."""
         self.weights.copy_(view(params))
 
-    def logits(self, inputs: Tensor) -> Tensor:
-        """Logits [b, classes] of a batch [b, ...]."""
-        result: Tensor = self.module(inputs)
-        return result
+    def forward(self, inputs: Any) -> Any:
+        """What the module makes of a batch [b, ...]."""
+        return self._objective.forward(self.module, inputs)
 
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The mean cross-entropy."""
-        return F.cross_entropy(logits, labels)
+    def outputs(self, result: Any) -> Tensor:
+        """Of that, what the loss is of."""
+        return self._objective.outputs(result)
+
+    def loss(self, result: Any, outputs: Tensor, labels: Tensor) -> Tensor:
+        """The objective's loss, with those of auxiliary outputs."""
+        return self._objective.training_loss(result, outputs, labels)
 
     def backward(self, loss: Tensor) -> None:
         """Leaves the gradient of the loss in `gradient`."""
@@ -117,14 +125,18 @@ class BatchedModule:
         """Takes the weights from a buffer [height, k]."""
         self.weights.copy_(view(params))
 
-    def logits(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> Tensor:
         """Logits [height, b, classes] of a batch [height, b, ...] for each."""
         result: Tensor = self._forward(self._parameters, inputs)
         return result
 
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def outputs(self, result: Tensor) -> Tensor:
+        """The logits themselves."""
+        return result
+
+    def loss(self, result: Tensor, outputs: Tensor, labels: Tensor) -> Tensor:
         """The mean cross-entropy [height] over those of the labels [height, b] that are not PADDING, or 0."""
-        each = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=PADDING)
+        each = F.cross_entropy(outputs.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=PADDING)
         return each.view(labels.shape).sum(1) / (labels != PADDING).sum(1).clamp(min=1)
 
     def backward(self, loss: Tensor) -> None:

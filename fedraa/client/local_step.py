@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from types import EllipsisType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -89,7 +90,7 @@ class LocalStep:
             raise ValueError(f"compress: {who} gave {what}; takes a tensor {list(delta.shape)}, as it was given")
         return arrived
 
-    def step(self, inputs: Tensor, labels: Tensor) -> Tensor:
+    def step(self, inputs: Any, labels: Tensor) -> Tensor:
         """One step on a minibatch; returns its loss at the weights before the step."""
         if self.adversary is not None:
             self.adversary.ascend(self.loss(self.adversary.perturb(inputs), labels) * len(labels))
@@ -117,27 +118,30 @@ class LocalStep:
         else:
             w.sub_(self._velocity[piece].mul_(self._solver.momentum).add_(g), alpha=self._lr)
 
-    def loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Mean cross-entropy; with `label_masked`, logits of labels that the client lacks are set to 0."""
+    def loss(self, inputs: Any, labels: Tensor) -> Tensor:
+        """The objective's mean loss; with `label_masked`, logits of labels that the client lacks are set to 0."""
         if self._bf16:
-            with torch.autocast(inputs.device.type, torch.bfloat16):
-                logits = self.model.logits(inputs).float()
+            with torch.autocast(labels.device.type, torch.bfloat16):
+                result = self.model.forward(inputs)
+            outputs = self.model.outputs(result).float()
         else:
-            logits = self.model.logits(inputs)
+            result = self.model.forward(inputs)
+            outputs = self.model.outputs(result)
         if self._labels is not None:
-            held = logits.new_zeros(len(self._labels), logits.shape[-1])
+            held = outputs.new_zeros(len(self._labels), outputs.shape[-1])
             for row, mine in zip(held, self._labels, strict=True):
                 row[mine] = 1.0
-            logits = logits * held.view(*logits.shape[:-2], 1, -1)
-        return self.model.loss(logits, labels)
+            outputs = outputs * held.view(*outputs.shape[:-2], 1, -1)
+        return self.model.loss(result, outputs, labels)
 
-    def _loss_gradient(self, inputs: Tensor, labels: Tensor) -> Tensor:
+    def _loss_gradient(self, inputs: Any, labels: Tensor) -> Tensor:
         """Leaves the masked (SAM) gradient in the module; returns the loss at the unperturbed weights.
 
         SAM: the gradient at w + rho g/||g||, one norm over all trained coordinates of the client (FedSAM
-        eq. 4; the sign() factor of its eq. 3 is in no later equation), same minibatch for both passes.
+        eq. 4; the sign() factor of its eq. 3 is in no later equation), same minibatch and dropout for both passes.
         """
         w, g = self.model.weights, self.model.gradient
+        drawn = random_state(w.device) if self._solver.sam else None
         loss = self.loss(inputs, labels)
         self.model.backward(loss)
         if self.squares is not None:
@@ -146,6 +150,8 @@ class LocalStep:
         if self._solver.sam:
             self._unperturbed.copy_(w)
             w.add_(g.mul_(self._solver.sam / (norm(g) + EPSILON)))
+            assert drawn is not None
+            set_random_state(w.device, drawn)
             self.model.backward(self.loss(inputs, labels))
             self._masked(g)
             w.copy_(self._unperturbed)
@@ -153,6 +159,19 @@ class LocalStep:
 
     def _masked(self, g: Tensor, piece: slice | EllipsisType = ...) -> Tensor:
         return g if self._mask is None else g.mul_(self._mask[piece])
+
+
+def random_state(device: torch.device) -> Tensor:
+    """The state of the generator that dropout draws from."""
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.default_generator.get_state()
+
+
+def set_random_state(device: torch.device, state: Tensor) -> None:
+    """From now on the same is drawn as was from this state on."""
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+    else:
+        torch.default_generator.set_state(state)
 
 
 def terms(solver: Solver, *, momentum: bool) -> list[LocalTerm]:

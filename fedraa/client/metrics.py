@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from keyword import iskeyword
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +13,13 @@ import torch
 from torch import Tensor
 
 from fedraa.components import Seam
+from fedraa.data.tree import take
+from fedraa.objectives import Classification, Figures, Objective
+from fedraa.objectives.figures import PERSONAL, Direction
 
 METRICS: Seam[Any] = Seam("metrics", (), {})
 # Names that mean something else in logs and evaluations, in summaries, and in the tables of a report.
-_LOGS = ("seq", "kind", "t", "wall", "step", "accuracy", "loss", "client_mean", "client_std", "client_worst")
+_LOGS = ("seq", "kind", "t", "wall", "step", "accuracy", "loss", "client_mean", "client_std", "client_worst", *PERSONAL)
 _TOTALS = ("reason", "steps", "tasks", "time", "best_accuracy", "bytes_down", "bytes_up", "flops", "faults", "shards")
 _MORE_TOTALS = ("staleness_mean", "staleness_max", "time_to_target", "model_sha256", "metrics")
 _TABLES = ("method", "seed", "seeds", "directory", "command", "ended_by", "bytes", "idle", "sharpness", "p_accuracy")
@@ -37,6 +40,8 @@ class Metric(ABC):
     """
 
     name: str
+    better: ClassVar[Direction] = "max"
+    """Which way it gets better: `max` or `min`."""
 
     @abstractmethod
     def values(self, outputs: Tensor, labels: Tensor) -> Tensor:
@@ -49,6 +54,7 @@ class NamedMetric:
 
     name: str
     function: Callable[[Tensor, Tensor], Tensor]
+    better: Direction = "max"
 
     def values(self, outputs: Tensor, labels: Tensor) -> npt.NDArray[np.float64]:
         """One number per sample, float64 [b]; ValueError with one sentence if they are not that."""
@@ -56,17 +62,17 @@ class NamedMetric:
             given = self.function(outputs.clone(), labels.clone())  # which the next one needs as they are
         except Exception as error:
             raise ValueError(f"metrics: {self.name} failed with {type(error).__name__}: {error}") from error
-        if not isinstance(given, Tensor) or given.shape != labels.shape or given.is_complex():
+        if not isinstance(given, Tensor) or given.shape != labels.shape[:1] or given.is_complex():
             got = f"{given.dtype} {list(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
             raise ValueError(
                 f"metrics: {self.name} gave {got} for a batch of {len(labels)}; it must give a tensor of one number "
-                f"per sample, {list(labels.shape)}"
+                f"per sample, [{len(labels)}]"
             )
         return np.asarray(given.detach().cpu().to(torch.float64).numpy(), np.float64)
 
 
-def make_metrics(given: Sequence[object]) -> tuple[NamedMetric, ...]:
-    """The metrics that were given, each an import path, an object or a function.
+def make_metrics(given: Sequence[object], figures: Figures | None = None) -> tuple[NamedMetric, ...]:
+    """The metrics that were given, each an import path, an object or a function; `figures` has names that are taken.
 
     Raises ValueError with one sentence: what is no metric, and names that are taken or that no column can have.
     """
@@ -75,9 +81,14 @@ def make_metrics(given: Sequence[object]) -> tuple[NamedMetric, ...]:
     for number, name in enumerate(names):
         if not name.isidentifier() or iskeyword(name) or name.startswith("_"):
             raise ValueError(f"metrics: the name {name!r} is no column's; give the metric a name such as top3")
-        if name in TAKEN or name in names[:number]:
+        if name in TAKEN or name in names[:number] or (figures is not None and name in taken_by(figures)):
             raise ValueError(f"metrics: the name {name} is taken; give the metric another name")
     return made
+
+
+def taken_by(figures: Figures) -> tuple[str, ...]:
+    """The names of an objective's own figures, and of the best one in a summary."""
+    return (*figures.names, f"best_{figures.main}")
 
 
 def _named(given: object) -> NamedMetric:
@@ -86,7 +97,10 @@ def _named(given: object) -> NamedMetric:
     name = getattr(made, "name", None) or getattr(made, "__name__", type(made).__name__)
     if not callable(function) or isinstance(made, dict):
         raise ValueError(f"metrics: {made!r} has no method values, and is no function (outputs, labels)")
-    return NamedMetric(str(name), function)
+    better: Direction = getattr(made, "better", "max")
+    if better not in ("max", "min"):
+        raise ValueError(f"metrics: {name} has better = {better!r}; takes max or min")
+    return NamedMetric(str(name), function, better)
 
 
 def mean(values: npt.NDArray[np.float64]) -> float:
@@ -95,7 +109,13 @@ def mean(values: npt.NDArray[np.float64]) -> float:
         return math.fsum(values) / len(values) if np.isfinite(values).all() else float(values.mean())
 
 
-def refuse_misfit(metrics: Sequence[NamedMetric], model: torch.nn.Module, x: Tensor, y: Tensor) -> None:
+def refuse_misfit(
+    metrics: Sequence[NamedMetric],
+    model: torch.nn.Module,
+    x: Any,
+    y: Tensor,
+    objective: Objective | None = None,
+) -> None:
     """Tries the metrics on a batch, and on one sample, as an evaluation's last batch may be.
 
     Raises ValueError with one sentence if one of them gives anything but a finite number per sample.
@@ -105,8 +125,9 @@ def refuse_misfit(metrics: Sequence[NamedMetric], model: torch.nn.Module, x: Ten
     training = model.training
     model.eval()
     with torch.inference_mode():
-        for rows in (len(x), 1):
-            outputs = model(x[:rows])
+        objective = objective or Classification()
+        for rows in (len(y), 1):
+            outputs = objective.outputs(objective.forward(model, take(x, slice(rows))))
             for metric in metrics:
                 if not np.isfinite(metric.values(outputs, y[:rows])).all():
                     raise ValueError(f"metrics: {metric.name} gave what is not finite for the untrained model")

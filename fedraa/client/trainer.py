@@ -4,7 +4,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,24 +18,27 @@ from fedraa.client.solver import Solver
 from fedraa.client.split import SplitBody
 from fedraa.client.terms.adversary import Adversary
 from fedraa.data import Transforms
+from fedraa.data.tree import Tree, mapped, nbytes
 from fedraa.messages import Task, Update
 from fedraa.models import set_scaler_rate
+from fedraa.objectives import Objective
 from fedraa.rng import generator, torch_seed
 from fedraa.submodels import Traced, drop_weights, trainable
+from fedraa.submodels.tracing.verify import WithoutDropout
 
 FULL_BATCH = 1024  # minibatch of the full-batch gradient: a matter of memory, not of the result
 RESIDENT_BYTES = 2 * 2**30  # of shards that a trainer keeps on a GPU
 BY_PIECE = 2**19  # numbers in a submodel, about what a core's cache holds, from which descent goes by parameter
 
-Shard = tuple[Tensor, Tensor]
+Shard = tuple[Any, Tensor]
 
 
 class Work(NamedTuple):
-    """A task, and the client's shard x [n, ...], y [n]."""
+    """A task, and the client's shard: inputs x [n, ...], targets y [n, ...]."""
 
     task: Task
-    x: npt.NDArray[np.generic]
-    y: npt.NDArray[np.int64]
+    x: Tree
+    y: npt.NDArray[Any]
 
 
 class Trainer:
@@ -63,8 +66,9 @@ class Trainer:
         bf16: bool = False,
         resident_bytes: int | None = None,
         transforms: Transforms | None = None,
+        objective: Objective | None = None,
     ) -> None:
-        self._traced = traced
+        self._traced, self._objective = traced, objective
         self._solver = solver
         self._seed = seed
         self._device = torch.device(device)
@@ -78,8 +82,8 @@ class Trainer:
         self._resident_bytes, self._held = resident_bytes, 0
         self._resident: OrderedDict[int, Shard] = OrderedDict()
 
-    def train(self, task: Task, x: npt.NDArray[np.generic], y: npt.NDArray[np.int64]) -> Update:
-        """Train the task's submodel on the client's shard x [n, ...], y [n]."""
+    def train(self, task: Task, x: Tree, y: npt.NDArray[Any]) -> Update:
+        """Train the task's submodel on the client's shard: inputs x [n, ...], targets y [n, ...]."""
         started = time.perf_counter()
         self._seed_dropout(task)
         model = self._model(task.widths)
@@ -131,19 +135,22 @@ class Trainer:
         else:
             torch.default_generator.manual_seed(seed)
 
-    def _full_gradient(self, local_step: LocalStep, x: npt.NDArray[np.generic], y: npt.NDArray[np.int64]) -> Tensor:
-        """The gradient of the mean loss over the whole shard, with weight decay, at the received weights [k]."""
+    def _full_gradient(self, local_step: LocalStep, x: Tree, y: npt.NDArray[Any]) -> Tensor:
+        """The gradient of the mean loss over the whole shard, with weight decay, at the received weights [k].
+
+        Nothing is dropped out: it is one function of the weights, the same in every turn.
+        """
         total = torch.zeros_like(local_step.model.weights)
         for start in range(0, len(y), FULL_BATCH):
             rows = np.arange(start, min(start + FULL_BATCH, len(y)))
             inputs, labels = self._batch(x, y, rows)
-            local_step.model.backward(local_step.loss(inputs, labels))
+            with WithoutDropout():
+                loss = local_step.loss(inputs, labels)
+            local_step.model.backward(loss)
             total.add_(local_step.model.gradient, alpha=len(rows) / len(y))
         return total.add_(local_step.model.weights, alpha=self._solver.weight_decay)
 
-    def _minibatches(
-        self, task: Task, x: npt.NDArray[np.generic], y: npt.NDArray[np.int64]
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def _minibatches(self, task: Task, x: Tree, y: npt.NDArray[Any]) -> Iterator[Shard]:
         """The task's minibatches, from the device if its shard is there."""
         shard = self._on_device(task.client, x, y)
         for batches in self._epochs(task, len(y)):
@@ -153,7 +160,7 @@ class Trainer:
                 rows = self._tensor(np.concatenate(batches))
                 for start in range(0, len(rows), self._solver.batch_size):
                     chosen = rows[start : start + self._solver.batch_size]
-                    yield shard[0].index_select(0, chosen), shard[1].index_select(0, chosen)
+                    yield _selected(shard[0], chosen), _selected(shard[1], chosen)
 
     def _epochs(self, task: Task, samples: int) -> Iterator[list[npt.NDArray[np.int64]]]:
         """The samples of each minibatch: a new permutation per epoch; the last of an epoch may be smaller."""
@@ -177,26 +184,25 @@ class Trainer:
         passes = (generator(self._seed, "passes", task.client, at) for at in count(number))
         return (rng.permutation(samples) for rng in passes), skipped
 
-    def _on_device(self, client: int, x: npt.NDArray[np.generic], y: npt.NDArray[np.int64]) -> Shard | None:
+    def _on_device(self, client: int, x: Tree, y: npt.NDArray[Any]) -> Shard | None:
         """The client's shard on the device; None if it is not kept there. The longest unused make room."""
-        size = x.nbytes + y.nbytes
+        taken = nbytes(x) + y.nbytes
         if client in self._resident:
             self._resident.move_to_end(client)
-        elif size > self._resident_bytes:
+        elif taken > self._resident_bytes:
             return None
         else:
-            while self._held + size > self._resident_bytes:
+            while self._held + taken > self._resident_bytes:
                 _, dropped = self._resident.popitem(last=False)
-                self._held -= sum(tensor.nbytes for tensor in dropped)
+                self._held -= nbytes(dropped)
             # torch.tensor copies: on a CPU a view of the object store would be kept alive
-            self._resident[client] = (torch.tensor(x, device=self._device), torch.tensor(y, device=self._device))
-            self._held += size
+            inputs = mapped(lambda array: torch.tensor(array, device=self._device), x)
+            self._resident[client] = (inputs, torch.tensor(y, device=self._device))
+            self._held += taken
         return self._resident[client]
 
-    def _batch(
-        self, x: npt.NDArray[np.generic], y: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
-    ) -> tuple[Tensor, Tensor]:
-        return self._tensor(x.take(rows, axis=0)), self._tensor(y.take(rows))
+    def _batch(self, x: Tree, y: npt.NDArray[Any], rows: npt.NDArray[np.int64]) -> Shard:
+        return mapped(lambda array: self._tensor(array.take(rows, axis=0)), x), self._tensor(y.take(rows, axis=0))
 
     def _tensor(self, array: npt.NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(array).to(self._device)
@@ -213,15 +219,20 @@ class Trainer:
     def _model(self, widths: tuple[int, ...]) -> FlatModule:
         if widths not in self._models:
             module = self._module(widths)
-            size = sum(parameter.numel() for parameter in trainable(module))
-            held = 0 if size >= BY_PIECE and not self._solver.needs_whole_gradient else size
-            sizes = max(size, len(self._weights)), max(held, len(self._gradient))
+            length = sum(parameter.numel() for parameter in trainable(module))
+            held = 0 if length >= BY_PIECE and not self._solver.needs_whole_gradient else length
+            sizes = max(length, len(self._weights)), max(held, len(self._gradient))
             if sizes != (len(self._weights), len(self._gradient)):
                 self._models.clear()  # the old buffers go before the new come
                 self._weights = self._gradient = torch.empty(0)
-                self._weights, self._gradient = (torch.empty(length, device=self._device) for length in sizes)
-            self._models[widths] = FlatModule(module, self._weights[:size], self._gradient[:size] if held else None)
+                self._weights, self._gradient = (torch.empty(each, device=self._device) for each in sizes)
+            gradient = self._gradient[:length] if held else None
+            self._models[widths] = FlatModule(module, self._weights[:length], gradient, self._objective)
         return self._models[widths]
+
+
+def _selected(inputs: Tree, chosen: Tensor) -> Tree:
+    return mapped(lambda tensor: tensor.index_select(0, chosen), inputs)
 
 
 def rate(traced: Traced, widths: tuple[int, ...]) -> float:

@@ -8,10 +8,12 @@ import torch
 from fedraa.client.batched_trainer import BatchedTrainer
 from fedraa.client.evaluator import Evaluator
 from fedraa.client.metrics import NamedMetric
+from fedraa.client.personal import Personal
 from fedraa.client.solver import Solver
 from fedraa.client.trainer import Trainer
 from fedraa.data import Federated, Transforms
 from fedraa.data.sources.clients import ClientSource
+from fedraa.objectives import Classification, Objective
 from fedraa.submodels import Traced
 
 
@@ -26,6 +28,7 @@ class WorkerSpec:
     bf16: bool = False
     stack: int = 1
     metrics: tuple[NamedMetric, ...] = ()
+    objective: Objective = field(default_factory=Classification)
     transforms: Transforms = field(default_factory=Transforms)
     source: ClientSource | None = None
     """Where clients' samples are read from, unless they come with the task."""
@@ -40,10 +43,16 @@ class WorkerSpec:
         }
         if self.stack > 1:
             return BatchedTrainer(self.traced, self.solver, self.stack, **given)
-        return Trainer(self.traced, self.solver, **given)
+        return Trainer(self.traced, self.solver, objective=self.objective, **given)
 
     def evaluator(self, data: Federated, device: str) -> Evaluator:
-        return Evaluator(self.traced, data, device=device, metrics=self.metrics)
+        personal = None
+        if getattr(data, "personal", None):
+            given = {"seed": self.seed, "device": device, "bf16": self.bf16, "objective": self.objective}
+            personal = Personal(self.traced, self.solver, **given)
+        return Evaluator(
+            self.traced, data, device=device, metrics=self.metrics, objective=self.objective, personal=personal
+        )
 
 
 def choose_device(device: str) -> str:

@@ -24,6 +24,7 @@ from fedraa.config.file import read_values
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
+TARGET = r"^[A-Za-z_]\w*:[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
 ADDRESS = re.compile(r"auto|(ray://)?([\w.-]+|\[[\w.:]+\]):\d{1,5}")
 
 # The names of the components that are built in, by the field that takes one; a test compares them with the seams.
@@ -33,9 +34,10 @@ NAMES: dict[str, tuple[str, ...]] = {
     "partition": ("iid", "dirichlet", "labels", "shards", "powerlaw", "lognormal", "noise", "rotation", "natural"),
     "async_rule": (
         *("staleness-mix", "delta", "buffer"),
-        *("ca2fl", "ace", "ringmaster", "ringleader", "fadas", "asyncfeded"),
+        *("ca2fl", "ace", "ringmaster", "ringleader", "fadas", "asyncfeded", "fedgmr"),
     ),
     "aggregator": ("covered", "filled", "memorised"),
+    "objective": ("classification", "multilabel", "regression", "next-token", "segmentation"),
     "server_optimizer": ("sgd", "momentum", "adam", "yogi", "adagrad", "amsgrad"),
 }
 if TYPE_CHECKING:
@@ -65,6 +67,8 @@ class Experiment(BaseModel):
     """Hidden widths of the mlp."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Dropout of the models that have one."""
+    objective: Component = "classification"
+    """What is learnt: classification, multilabel, regression, next-token, segmentation, or an own Objective."""
 
     clients: Count = 10
     """Number of clients (default: as many as the data have, where they have some of their own)."""
@@ -189,10 +193,16 @@ class Experiment(BaseModel):
     """End at this time on the run's clock."""
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
     """End when the test accuracy reaches this."""
+    target: Annotated[str, Field(pattern=TARGET)] | None = None
+    """End when this figure is as good, METRIC:VALUE, such as perplexity:8 or r2:0.5."""
     eval_every: Count | None = None
     """Evaluate every so many updates (default: one per client) or rounds (default 1)."""
     metrics: tuple[Component, ...] = ()
     """Further figures of every evaluation, each an own Metric as package.module:Name."""
+    personalised: Count | None = None
+    """Clients, drawn evenly, that are evaluated on their own test samples after training on their own data, too."""
+    statistics: Literal["sample", "all"] = "sample"
+    """Training samples that batch norm's statistics are estimated on: 10,000 drawn evenly, or all."""
     checkpoint_every: Count | None = None
     """Checkpoint every so many updates or rounds (default: about every 10 seconds)."""
     max_update_norm: Positive | Literal["auto"] | None = None
@@ -290,6 +300,8 @@ class Experiment(BaseModel):
                     f"fragments: {self.fragments} does not match the {len(self.ratios)} ratios "
                     f"{_list(self.ratios)}; give one of the two"
                 )
+        if self.target is not None and self.target_accuracy is not None:
+            raise ValueError(f"target: {self.target} and target_accuracy {self.target_accuracy:g} are given; give one")
         on_ray = {
             "address": None,
             "resources": None,

@@ -5,21 +5,21 @@ from pathlib import Path
 
 import numpy as np
 
-from fedraa.data.check import NAMES, Array, as_tokens, check_arrays
+from fedraa.data.check import NAMES, Array, Targets, as_tokens, check_arrays, check_inputs
 from fedraa.data.dataset import Dataset, standardise
 from fedraa.reading import opened
 
 
-def load_npz(path: Path) -> Dataset:
+def load_npz(path: Path, targets: Targets | None = None) -> Dataset:
     """Read and check `path`.
 
     `x_*` is `[n, d]` features or `[n, channels, height, width]` images, floats or uint8, standardised with
     the training statistics; or `[n, length]` tokens, of any other integer type, none negative. `y_*` is
-    integer `[n]`, from 0. Raises ValueError with one sentence that names the file, the array and what is
-    wrong.
+    integer `[n]`, from 0, or what `targets` takes. Raises ValueError with one sentence that names the file, the
+    array and what is wrong.
     """
     try:
-        return _checked(path.stem, _read(path))
+        return _checked(path.stem, _read(path), targets)
     except ValueError as error:
         raise ValueError(f"dataset {str(path)!r}: {error}") from error
 
@@ -54,7 +54,12 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _checked(name: str, arrays: dict[str, Array]) -> Dataset:
+def _checked(name: str, arrays: dict[str, Array], targets: Targets | None) -> Dataset:
+    if targets is not None:
+        check_inputs(arrays)
+        y_train, y_test, classes = targets(arrays["y_train"], arrays["y_test"], 0)
+        x_train, x_test = as_tokens(arrays) or standardise(arrays["x_train"], arrays["x_test"])
+        return Dataset(name, x_train, y_train, x_test, y_test, classes)
     check_arrays(arrays)
     y_train, y_test = arrays["y_train"], arrays["y_test"]
     classes = int(y_train.max()) + 1

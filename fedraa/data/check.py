@@ -1,6 +1,6 @@
 """The arrays of a data set, checked before use: one code path for files, for objects and for what functions make."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -9,47 +9,112 @@ import numpy.typing as npt
 import torch
 
 from fedraa.data.dataset import Dataset, Features, finite
+from fedraa.data.tree import Tree
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
 Array = npt.NDArray[np.generic]
 FORM = "fedraa.Dataset(name, x_train, y_train, x_test, y_test, classes)"
 
+Targets = Callable[[Array, Array, Any], tuple[Array, Array, int]]
+"""What makes y_train, y_test and the number of classes what they must be, or raises ValueError.
 
-def as_dataset(given: object) -> Dataset:
+Both are one array where they are the targets of one client.
+"""
+
+
+def as_dataset(given: object, targets: Targets | None = None) -> Dataset:
     """The user's Dataset with arrays as they must be; its values are used as they are, not standardised.
 
     Tensors and lists become arrays, labels of any integer type int64, tokens too, features float32, all contiguous
-    and without a copy where they are so already. Raises ValueError with one sentence: the array and what is wrong.
+    and without a copy where they are so already. `targets` does the same for what is learnt (default: labels). Raises
+    ValueError with one sentence: the array and what is wrong. Whether training samples are finite is asked when they
+    are dealt.
     """
     if not isinstance(given, Dataset):
         one = hasattr(given, "__getitem__") and hasattr(given, "__len__") and not isinstance(given, dict | tuple | list)
         how = ", as x_train=torch.stack([x for x, _ in train]) and y_train=[y for _, y in train]" if one else ""
         raise ValueError(f"dataset: got {type(given).__name__}; give a {FORM} of whole arrays{how}")
     try:
-        arrays = {name: _as_array(name, getattr(given, name)) for name in NAMES}
-        check_arrays(arrays)
-        _check_classes(given.classes, arrays)
-        x_train, x_test = as_tokens(arrays) or [_as_float32(name, arrays[name]) for name in ("x_train", "x_test")]
-        y_train, y_test = (np.require(arrays[name], np.int64, ["C", "W"]) for name in ("y_train", "y_test"))
+        y_train, y_test = (_as_array(name, getattr(given, name)) for name in ("y_train", "y_test"))
+        x_train, x_test = _inputs(given, y_train, y_test)
+        y_train, y_test, classes = (targets or class_labels)(y_train, y_test, given.classes)
     except ValueError as error:
         raise ValueError(f"dataset {given.name!r}: {error}") from None
-    return replace(given, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test, classes=int(given.classes))
+    return replace(given, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test, classes=classes)
+
+
+def class_labels(y_train: Array, y_test: Array, classes: Any) -> tuple[Array, Array, int]:
+    """Labels of one class per sample."""
+    for name, y in (("y_train", y_train), ("y_test", y_test)):
+        _check_labels(name, y)
+    _check_classes(classes, {"y_train": y_train, "y_test": y_test})
+    return np.require(y_train, np.int64, ["C", "W"]), np.require(y_test, np.int64, ["C", "W"]), int(classes)
+
+
+def _inputs(given: Dataset, y_train: Array, y_test: Array) -> tuple[Tree, Tree]:
+    """The inputs of both splits, each an array, or a dict or a tuple of arrays."""
+    both: tuple[Any, Any] = given.x_train, given.x_test
+    if all(isinstance(x, Mapping) for x in both):
+        if both[0].keys() != both[1].keys():
+            raise ValueError(f"x_train has the inputs {sorted(both[0])}, x_test {sorted(both[1])}; they must be alike")
+        pairs = {key: _several(key, both[0][key], both[1][key], y_train, y_test) for key in both[0]}
+        return {key: pair[0] for key, pair in pairs.items()}, {key: pair[1] for key, pair in pairs.items()}
+    if all(isinstance(x, tuple) and _are_inputs(x, y) for x, y in zip(both, (y_train, y_test), strict=True)):
+        pair_list = [_several(i, *pair, y_train, y_test) for i, pair in enumerate(zip(*both, strict=True))]
+        return tuple(train for train, _ in pair_list), tuple(test for _, test in pair_list)
+    arrays = {"x_train": _as_array("x_train", both[0]), "x_test": _as_array("x_test", both[1])}
+    check_inputs(arrays | {"y_train": y_train, "y_test": y_test})
+    x_train, x_test = as_tokens(arrays) or [_as_float32(name, x) for name, x in arrays.items()]
+    return x_train, x_test
+
+
+def _are_inputs(x: tuple[Any, ...], y: Array) -> bool:
+    """Whether a tuple holds inputs with a row per sample; it may be the samples themselves."""
+    return len(x) != len(y) and all(hasattr(part, "__len__") and len(part) == len(y) for part in x)
+
+
+def _several(key: object, train: Any, test: Any, y_train: Array, y_test: Array) -> tuple[Array, Array]:
+    """One of several inputs, in both splits: float32 (also of bytes), int64 or bool."""
+    found = []
+    for name, given, y in ((f"x_train[{key!r}]", train, y_train), (f"x_test[{key!r}]", test, y_test)):
+        x = _as_array(name, given)
+        if x.dtype.kind not in "fiub" or len(x) != len(y) or 0 in x.shape:
+            raise ValueError(
+                f"{name} is {x.dtype} {x.shape}; it must be numbers with a row for each of {len(y)} samples"
+            )
+        kind: Any = x.dtype if x.dtype.kind == "b" else np.int64
+        plain = x.dtype.kind == "f" or x.dtype == np.uint8
+        found.append(_as_float32(name, x) if plain else np.require(x, kind, ["C", "W"]))
+    if found[0].shape[1:] != found[1].shape[1:] or found[0].dtype != found[1].dtype:
+        raise ValueError(f"x_train[{key!r}] and x_test[{key!r}] differ in shape or type; they must be alike")
+    return found[0], found[1]
 
 
 def check_arrays(arrays: Mapping[str, Array]) -> None:
     """Raises ValueError with one sentence if the arrays called `NAMES` are no samples with their labels."""
+    check_inputs(arrays)
+    for name in ("y_train", "y_test"):
+        _check_labels(name, arrays[name])
+
+
+def _check_labels(name: str, y: Array) -> None:
+    if y.ndim != 1 or y.dtype.kind not in "iu":
+        raise ValueError(f"{name} is {y.dtype} of shape {y.shape}; it must be integers of shape [samples]")
+    if y.min() < 0:
+        raise ValueError(f"{name} holds label {y.min()} in row {y.argmin()}; labels count from 0")
+
+
+def check_inputs(arrays: Mapping[str, Array]) -> None:
+    """Raises ValueError with one sentence if x_train and x_test are no samples, as many as y_train and y_test say."""
     for split in ("train", "test"):
         x, y = arrays[f"x_{split}"], arrays[f"y_{split}"]
         if x.ndim < 2 or 0 in x.shape:
             raise ValueError(f"x_{split} has shape {x.shape}; it must be [samples, ...] with nothing empty")
         if x.dtype.kind not in "fiu":
             raise ValueError(f"x_{split} holds {x.dtype}; it must hold numbers")
-        if y.ndim != 1 or y.dtype.kind not in "iu":
-            raise ValueError(f"y_{split} is {y.dtype} of shape {y.shape}; it must be integers of shape [samples]")
-        if len(x) != len(y):
-            raise ValueError(f"x_{split} has {len(x)} samples but y_{split} {len(y)}; they must be as many")
-        if y.min() < 0:
-            raise ValueError(f"y_{split} holds label {y.min()} in row {y.argmin()}; labels count from 0")
+        if y.ndim < 1 or len(x) != len(y):
+            many = len(y) if y.ndim else "one number"
+            raise ValueError(f"x_{split} has {len(x)} samples but y_{split} {many}; they must be as many")
     x_train, x_test = arrays["x_train"], arrays["x_test"]
     if x_train.shape[1:] != x_test.shape[1:]:
         raise ValueError(
@@ -97,4 +162,5 @@ def _as_array(name: str, given: Any) -> Array:
 def _as_float32(name: str, x: Array) -> Features:
     with np.errstate(over="ignore"):
         made = np.require(x, np.float32, ["C", "W"])
-        return made if name == "x_train" else finite(name, made)  # who deals training samples says whose is not
+        # who deals training samples says whose is not
+        return made if name.startswith("x_train") else finite(name, made)

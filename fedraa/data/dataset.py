@@ -1,6 +1,7 @@
 """A data set in memory, and the standardisation that every image and feature set gets."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +14,15 @@ Labels = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training and test samples of one classification task.
+    """Training and test samples of one task.
 
     `x_train` is float32 `[n, d]` or `[n, channels, height, width]`, standardised with the training
     statistics, or int64 tokens `[n, length]` for text; `y_train` is int64 `[n]` in `0 .. classes - 1`. All
     are C-contiguous.
+
+    With another objective than classification `y_train` is what that takes: numbers `[n]` or `[n, k]`, labels of
+    positions or pixels `[n, ...]`, 0 and 1 `[n, labels]`; `classes` may then be left out. `x_train` may be several
+    inputs: a tuple of arrays, or a dict of them by the names of the model's arguments.
 
     What a user makes is checked, and made so, when a run is built: tensors, lists and other types of integers and
     floats will do. Its values are taken as they are; `standardise` is for files and the named sets.
@@ -28,11 +33,11 @@ class Dataset:
     """
 
     name: str
-    x_train: Features
-    y_train: Labels
-    x_test: Features
-    y_test: Labels
-    classes: int
+    x_train: Any
+    y_train: Any
+    x_test: Any
+    y_test: Any
+    classes: int = 0
 
 
 def finite(name: str, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

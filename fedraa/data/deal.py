@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from fedraa.data.check import as_dataset
+from fedraa.data.check import Targets, as_dataset
 from fedraa.data.dataset import Dataset
 from fedraa.data.federated import Federated, federate
 from fedraa.data.partition.divide import divide
 from fedraa.data.partition.iid import Iid
 from fedraa.data.partition.partitioner import Partition, Partitioner
-from fedraa.data.sources.clients import ClientSource, Dealt, Made, as_features, as_targets, outside
+from fedraa.data.sources.clients import ClientSource, Dealt, Made, as_inputs, as_labels, as_targets, outside
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.data.sources.rows import ArrayRows, Rows, as_rows
 from fedraa.data.transforms import Transforms
-from fedraa.data.tree import Array, Tree, first_not_finite, leaves, mapped, take
+from fedraa.data.tree import Array, Tree, first_not_finite, leaves, take
 from fedraa.rng import generator
 
 FEW = 1024  # training samples that are read before the start, for the model's shapes and its norms' statistics
@@ -27,13 +27,21 @@ HELD_BYTES = 16 * 2**20  # of a data set as it would travel: beyond, it is taken
 
 @dataclass(frozen=True)
 class Dealing:
-    """How it is dealt. With `allow_nan` training samples need not be finite."""
+    """How it is dealt. With `allow_nan` training samples need not be finite.
+
+    `targets` checks what is learnt; None: labels, one of several classes per sample.
+    """
 
     partitioner: Partitioner
     clients: int
     seed: int
     transforms: Transforms = field(default_factory=Transforms)
     allow_nan: bool = False
+    targets: Targets | None = None
+
+    def labels(self, y: Array) -> Array:
+        """What samples with these targets are dealt by: nothing [n, 0] where they are no classes."""
+        return y if self.targets is None else np.zeros((len(y), 0), np.int64)
 
 
 def deal(given: Dataset | FederatedDataset, how: Dealing) -> Federated:
@@ -50,13 +58,16 @@ def deal(given: Dataset | FederatedDataset, how: Dealing) -> Federated:
 
 
 def _of_arrays(dataset: Dataset, how: Dealing, names: tuple[str, ...] | None = None) -> Federated:
-    shards = divide(how.partitioner, dataset.y_train, dataset.y_test, how.clients, seed=how.seed)
+    train, test = how.labels(dataset.y_train), how.labels(dataset.y_test)
+    shards = divide(how.partitioner, train, test, how.clients, seed=how.seed)
     if not how.allow_nan:
         _refuse_nan(dataset, shards)
     data = replace(federate(dataset, shards), names=names)
+    if how.targets is not None:
+        data = replace(data, labels=None)
     if how.partitioner.skews:
         pieces = [how.partitioner.skew(n, how.clients, data.client(n)[0]) for n in range(how.clients)]
-        data = replace(data, dataset=replace(data.dataset, x_train=np.concatenate(pieces)))
+        data = replace(data, dataset=replace(data.dataset, x_train=_joined(pieces)))
     fixed = how.transforms.fixed
     if fixed:
         count = len(dataset.y_train)
@@ -85,19 +96,25 @@ def _of_clients(given: FederatedDataset, how: Dealing) -> Federated:
     if given.made:
         return _made(given, x_test, y_test, how)
     rows = as_rows("train", given.train, given.input, given.target)
-    y = as_targets(rows.labels())
+    y, classes = as_targets(rows.labels()), given.classes or 0
     _check_owners("clients", given.clients, len(y))
     _check_owners("test_clients", given.test_clients, len(y_test))
-    classes = _classes(given, y)
-    _check_labels(given, y, classes)
+    if how.targets is None:
+        classes = classes or _classes(y)
+        _check_labels(given, y, classes)
     names = _names(given, how)
     if _is_held(rows):
         x, y = rows.read(np.arange(len(rows)))
-        dataset = Dataset(given.name, x, as_targets(y), x_test, y_test, classes)
-        return _of_arrays(as_dataset(dataset), how, names)
-    shards = divide(how.partitioner, y, y_test, how.clients, seed=how.seed)
+        dataset = as_dataset(Dataset(given.name, x, as_targets(y), x_test, y_test, classes), how.targets)
+        _check_classes(given, dataset.classes)
+        return _of_arrays(dataset, how, names)
+    if how.targets is not None:
+        y, y_test, classes = how.targets(y, y_test, classes)
+        _check_classes(given, classes)
+    shards = divide(how.partitioner, how.labels(y), how.labels(y_test), how.clients, seed=how.seed)
     order, offsets = shards.train
-    return _read(given, Dealt(rows, order, offsets), y[order], shards.test, x_test, y_test, classes, names, how)
+    labels = y[order] if how.targets is None else None
+    return _read(given, Dealt(rows, order, offsets), labels, shards.test, x_test, y_test, classes, names, how)
 
 
 def _made(given: FederatedDataset, x_test: Tree, y_test: Array, how: Dealing) -> Federated:
@@ -109,7 +126,12 @@ def _made(given: FederatedDataset, x_test: Tree, y_test: Array, how: Dealing) ->
     offsets = np.concatenate(([0], np.cumsum(sizes)))
     nobody = np.zeros(0, np.int64)
     test = Iid().deal(nobody, np.zeros(len(y_test), np.int64), how.clients, np.random.default_rng(how.seed)).test
-    classes = _classes(given, y_test)
+    classes = given.classes or 0
+    if how.targets is not None:
+        y_test, _, classes = how.targets(y_test, y_test, classes)
+        _check_classes(given, classes)
+    if given.classes is None and y_test.dtype.kind == "i":
+        raise ValueError("train is a function; give classes, how many there are")
     return _read(given, Made(given.train, offsets), None, test, x_test, y_test, classes, None, how)
 
 
@@ -127,7 +149,17 @@ def _read(
     """Clients read what they train on; a few samples are read here and now."""
     shapes = tuple(part.shape[1:] for part in leaves(x_test))
     nothing = Transforms((), how.seed)
-    plain = ClientSource(given.name, samples, how.partitioner, nothing, classes, shapes, how.allow_nan)
+    plain = ClientSource(
+        given.name,
+        samples,
+        how.partitioner,
+        nothing,
+        classes,
+        shapes,
+        y_test.shape[1:],
+        how.targets,
+        how.allow_nan,
+    )
     x, y = _few(plain, how.seed)
     fixed = how.transforms.fixed.fitted(x).fixed if how.transforms.fixed else nothing
     source = replace(plain, fixed=fixed)
@@ -164,7 +196,7 @@ def _test(given: FederatedDataset) -> tuple[Tree, Array]:
     if not len(rows):
         raise ValueError("test has no sample")
     x, y = rows.read(np.arange(len(rows)))
-    x = mapped(as_features, x)
+    x = as_inputs(x)
     if (row := first_not_finite(x)) is not None:
         raise ValueError(f"test row {row} holds NaN or an infinity; all must be finite")
     return x, as_targets(y)
@@ -180,15 +212,18 @@ def _check_owners(what: str, owners: Sequence[Any] | None, samples: int) -> None
             raise ValueError(f"{what} row {row} has no owner; every sample must have one")
 
 
-def _classes(given: FederatedDataset, y: Array) -> int:
-    if given.classes is not None:
-        return given.classes
+def _classes(y: Array) -> int:
     return int(y.max()) + 1 if y.dtype.kind in "iu" and y.size else 1
 
 
+def _check_classes(given: FederatedDataset, classes: int) -> None:
+    if given.classes not in (None, classes):
+        raise ValueError(f"it has {given.classes} classes, and what is learnt has {classes}; leave classes out")
+
+
 def _check_labels(given: FederatedDataset, y: Array, classes: int) -> None:
-    row = outside(y, classes)
-    if row is not None and y.ndim == 1:
+    as_labels(y)
+    if (row := outside(y, classes)) is not None:
         owner = "" if given.clients is None else f", of client {given.clients[row]!r},"
         raise ValueError(f"row {row}{owner} has label {y[row]}; labels count from 0 to {classes - 1}")
 

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from fedraa.components import Seam, is_path
 from fedraa.data.archive import load_npz
-from fedraa.data.check import as_dataset
+from fedraa.data.check import Targets, as_dataset
 from fedraa.data.dataset import Dataset, standardise
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.data.sources.files import csv, folder, hf, npy
@@ -23,7 +24,7 @@ DIGITS_TEST = 360  # rows, a fifth
 DATASETS: tuple[str, ...] = ("digits", *VISION, "agnews")
 
 
-def load_dataset(name: str, data_dir: Path | None) -> Dataset | FederatedDataset:
+def load_dataset(name: str, data_dir: Path | None, targets: Targets | None = None) -> Dataset | FederatedDataset:
     """The data set called `name`, one of `DATASETS`, or the one in the file `name` if that ends in `.npz` or `.csv`.
 
     `folder:PATH`, `npy:PATH` and `hf:PATH` are of that kind, as are `folder('PATH', size=64)`, `csv('FILE',
@@ -31,21 +32,26 @@ def load_dataset(name: str, data_dir: Path | None) -> Dataset | FederatedDataset
     is called with `data_dir` if it takes that.
 
     `data_dir` is the folder with the files of the named sets, where missing images are downloaded to;
-    digits comes with scikit-learn. Raises ValueError with one sentence if the name is unknown or the data
-    is missing or malformed.
+    digits comes with scikit-learn. `targets` checks what is learnt, if that is not labels. Raises ValueError with one
+    sentence if the name is unknown or the data is missing or malformed.
     """
     if name.endswith(".npz"):
-        return load_npz(Path(name))
-    if (source := _in_files(name)) is not None:
+        return load_npz(Path(name), targets)
+    if (source := _in_files(name, classes=targets is None)) is not None:
         return source
     if is_path(name.partition("(")[0].strip()):
-        return _own(name, data_dir)
+        return _own(name, data_dir, targets)
     if name not in DATASETS:
         known = ", ".join(DATASETS)
         raise ValueError(
             f"dataset is {name!r}; it must be one of {known}, the path of an .npz or .csv file, folder:PATH, npy:PATH, "
             "hf:PATH, or package.module:callable"
         )
+    named = _named(name, data_dir)
+    return named if targets is None else as_dataset(named, targets)
+
+
+def _named(name: str, data_dir: Path | None) -> Dataset:
     if name == "digits":
         return _digits()
     if data_dir is None or not data_dir.is_dir():
@@ -53,15 +59,19 @@ def load_dataset(name: str, data_dir: Path | None) -> Dataset | FederatedDataset
     return load_agnews(data_dir) if name == "agnews" else load_vision(name, data_dir)
 
 
-def _in_files(name: str) -> FederatedDataset | None:
-    """The data in files of one kind that `name` says; None if it says something else."""
+def _in_files(name: str, *, classes: bool) -> FederatedDataset | None:
+    """The data in files of one kind that `name` says; None if it says something else.
+
+    A table's targets are `classes`, or numbers, unless it says so itself.
+    """
     kind = name.partition("(")[0].strip()
     try:
         if kind in FILES and name.endswith(")"):
-            made: FederatedDataset = SOURCES.make(name)
+            files = FILES | {"csv": partial(csv, classes=classes)}
+            made: FederatedDataset = Seam("dataset", (), files).make(name)
             return made
         if name.endswith(".csv"):
-            return csv(name)
+            return csv(name, classes=classes)
         kind, _, path = name.partition(":")
         return FILES[kind](path) if path and kind in FILES else None
     except ValueError as error:
@@ -69,14 +79,14 @@ def _in_files(name: str) -> FederatedDataset | None:
         raise ValueError(said if said.startswith("dataset") else f"dataset {name!r}: {said}") from None
 
 
-def _own(path: str, data_dir: Path | None) -> Dataset | FederatedDataset:
+def _own(path: str, data_dir: Path | None, targets: Targets | None) -> Dataset | FederatedDataset:
     made = SOURCES.make(path)
     try:
         if not isinstance(made, Dataset | FederatedDataset) and callable(made):
             made = made(data_dir=data_dir) if "data_dir" in inspect.signature(made).parameters else made()
     except Exception as error:
         raise ValueError(f"dataset: {path} failed with {type(error).__name__}: {error}") from error
-    return made if isinstance(made, FederatedDataset) else as_dataset(made)
+    return made if isinstance(made, FederatedDataset) else as_dataset(made, targets)
 
 
 def _digits() -> Dataset:

@@ -11,7 +11,7 @@ Tree = Any
 """An array [n, ...], or a dict or a tuple of such arrays, all of n rows."""
 
 
-def mapped(function: Callable[[Array], Any], tree: Tree) -> Tree:
+def mapped(function: Callable[[Any], Any], tree: Tree) -> Tree:
     """`function` of every array, in the shape of the tree."""
     if isinstance(tree, dict):
         return {name: mapped(function, part) for name, part in tree.items()}
@@ -20,7 +20,7 @@ def mapped(function: Callable[[Array], Any], tree: Tree) -> Tree:
     return function(tree)
 
 
-def leaves(tree: Tree) -> list[Array]:
+def leaves(tree: Tree) -> list[Any]:
     """The arrays, in order."""
     parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, tuple | list) else None
     return [tree] if parts is None else [leaf for part in parts for leaf in leaves(part)]
@@ -34,7 +34,7 @@ def take(tree: Tree, rows: Any) -> Tree:
 
 
 def nbytes(tree: Tree) -> int:
-    return sum(leaf.nbytes for leaf in leaves(tree))
+    return sum(int(leaf.nbytes) for leaf in leaves(tree))
 
 
 def first_not_finite(tree: Tree, block: int = 4096) -> int | None:

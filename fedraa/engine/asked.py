@@ -6,7 +6,7 @@ from typing import Any
 from fedraa.engine.description import ASIDE_KEY
 
 # The limits that a longer run may change, and what they are called among those resolved and as the reason of an end.
-LIMITS = {"updates": "steps", "rounds": "steps", "time": "time", "target_accuracy": "accuracy"}
+LIMITS = {"updates": "steps", "rounds": "steps", "time": "time", "target_accuracy": "accuracy", "target": "target"}
 # Where a run goes on and what it shows changes nothing of what comes out: this may be edited in config.json.
 ELSEWHERE = frozenset(
     ("address", "data_dir", "device", "engine", "out", "placement", "quiet", "resources", "server_node", "workers")

@@ -1,5 +1,6 @@
 """From an experiment to its run: everything that can be wrong shows here, before the start."""
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -16,12 +17,16 @@ from fedraa.data import (
     make_transforms,
 )
 from fedraa.data import deal as dealt
+from fedraa.data.check import Targets
+from fedraa.data.tree import Tree, mapped, take
 from fedraa.devices.availability import Timing, read_availability
 from fedraa.devices.capabilities import make_fleet
 from fedraa.engine.preflight import preflight
 from fedraa.engine.run_spec import RunSpec
+from fedraa.methods.compatibility import check_objective, check_transforms
 from fedraa.methods.resolve import resolve
 from fedraa.models import build_model
+from fedraa.objectives import Objective, make_objective, misfit
 from fedraa.server.aggregation.label_owners import labels_held
 from fedraa.submodels import drop_weights, flatten
 from fedraa.submodels.indices import owners
@@ -40,9 +45,11 @@ def build(
     given = tuple(name for name, own in (("model", model), ("dataset", dataset)) if own is not None)
     if dataset is not None and experiment.data_on_nodes:
         raise ValueError("data_on_nodes: nodes cannot read a dataset that is given as an object; leave it out")
-    method, metrics = resolve(experiment), make_metrics(experiment.metrics)
+    method, objective = resolve(experiment), make_objective(experiment.objective)
+    check_objective(experiment, method, objective)
+    metrics = make_metrics(experiment.metrics, objective.summary())
     if not isinstance(dataset, FederatedDataset):
-        dataset = load_dataset(experiment.dataset, experiment.data_dir) if dataset is None else as_dataset(dataset)
+        dataset = read(experiment) if dataset is None else as_dataset(dataset, targets(objective))
     experiment = with_clients(experiment, dataset)
     fleet = make_fleet(experiment.capabilities, experiment.clients, units=experiment.units, seed=experiment.seed)
     timing = _timing(experiment)
@@ -50,9 +57,11 @@ def build(
     if isinstance(dataset, FederatedDataset) or experiment.transforms:
         dataset = data.dataset
     transforms = make_transforms(experiment.transforms, seed=experiment.seed).drawn
-    transforms = transforms.fitted(dataset.x_train[: max(2, experiment.batch_size)]) if transforms else transforms
     # a real minibatch, for memory is measured on it; two samples at least, as the tracer wants
-    example = torch.from_numpy(dataset.x_train[: max(2, experiment.batch_size)])
+    batch = take(dataset.x_train, slice(max(2, experiment.batch_size)))
+    transforms = transforms.fitted(batch) if transforms else transforms
+    example = mapped(torch.from_numpy, batch)
+    wanted = torch.from_numpy(dataset.y_train[:2])
     if model is None:
         model = build_model(
             experiment.model,
@@ -61,9 +70,14 @@ def build(
             hidden=experiment.hidden,
             dropout=experiment.dropout,
             seed=experiment.seed,
+            misfit=lambda result: misfit(objective, result, wanted, dataset.classes),
         )
-    refuse_misfit(metrics, model, *(torch.tensor(rows[:TRIAL]) for rows in (dataset.x_test, dataset.y_test)))
-    traced = trace(model, example[:2])
+    few, few_y = mapped(torch.tensor, take(dataset.x_test, slice(TRIAL))), torch.tensor(dataset.y_test[:TRIAL])
+    refuse_misfit(metrics, model, few, few_y, objective)
+    pair = mapped(lambda part: part[:2], example)
+    traced = trace(model, pair)
+    if "model" in given:
+        _refuse_given(traced.module, pair, objective, wanted, dataset.classes)
     sets = method.submodel.submodels(traced)
     params = flatten(traced.module)
     params[owners(traced, sets) == 0] = 0.0
@@ -77,9 +91,10 @@ def build(
         params,
         sets,
         example,
-        labels_held(data, dataset.classes),
+        labels_held(data, dataset.classes) if objective.classifies else np.zeros((experiment.clients, 1), bool),
         timing,
         metrics,
+        objective,
         given,
         transforms,
     )
@@ -98,6 +113,26 @@ def with_clients(experiment: Experiment, dataset: Dataset | FederatedDataset) ->
     return experiment.model_copy(update={"partition": partition, "clients": clients})
 
 
+def read(experiment: Experiment) -> Dataset | FederatedDataset:
+    """The experiment's dataset, with targets as its objective takes them."""
+    return load_dataset(experiment.dataset, experiment.data_dir, targets(make_objective(experiment.objective)))
+
+
+def targets(objective: Objective) -> Targets | None:
+    """What checks the targets of a data set; None for labels, which a data set has otherwise."""
+    return None if objective.classifies else objective.targets
+
+
+def _refuse_given(module: nn.Module, batch: Tree, objective: Objective, wanted: torch.Tensor, classes: int) -> None:
+    """ValueError for a model of the user's own that returns what the objective cannot take."""
+    training = module.training
+    with torch.no_grad():
+        result = objective.forward(module.eval(), batch)
+    module.train(training)
+    if (wrong := misfit(objective, result, wanted, classes)) is not None:
+        raise ValueError(f"model: {type(module).__name__} {wrong}")
+
+
 def deal(experiment: Experiment, dataset: Dataset | FederatedDataset) -> Federated:
     """The dataset as the experiment's clients hold it."""
     partitioner = make_partitioner(
@@ -105,8 +140,13 @@ def deal(experiment: Experiment, dataset: Dataset | FederatedDataset) -> Federat
         dirichlet=experiment.dirichlet,
         labels_per_client=experiment.labels_per_client,
     )
+    objective = make_objective(experiment.objective)
     transforms = make_transforms(experiment.transforms, seed=experiment.seed)
-    return dealt(dataset, Dealing(partitioner, experiment.clients, experiment.seed, transforms, experiment.allow_nan))
+    check_transforms(transforms, objective)
+    how = Dealing(
+        partitioner, experiment.clients, experiment.seed, transforms, experiment.allow_nan, targets(objective)
+    )
+    return dealt(dataset, how)
 
 
 def _timing(experiment: Experiment) -> Timing:

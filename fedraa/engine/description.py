@@ -15,6 +15,7 @@ from fedraa.devices.fleet import COLUMNS
 from fedraa.engine.loop import ASIDE
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Vector
+from fedraa.objectives import Figures
 from fedraa.rundir.columns import written
 from fedraa.rundir.schema import FORMAT
 from fedraa.submodels.indices import owners
@@ -36,7 +37,7 @@ def sha256(spec: RunSpec, params: Vector) -> str:
 def describe(spec: RunSpec, evaluations_are_waited_for: bool = False) -> dict[str, object]:
     """The whole resolved configuration of a run, enough to check its log afterwards.
 
-    They are waited for if a callback may end the run with them, or an accuracy may.
+    They are waited for if a callback may end the run with them, or a target may.
     """
     fleet, traced = spec.fleet, spec.traced
     return {
@@ -57,8 +58,9 @@ def describe(spec: RunSpec, evaluations_are_waited_for: bool = False) -> dict[st
             "shapes": [{"widths": list(w), **asdict(cost)} for w, cost in spec.shapes.items()],
             "stem": None if spec.stem is None else asdict(spec.stem),
             "eval_every": spec.eval_every,
-            "limits": asdict(spec.limits),
-            ASIDE_KEY: 0 if evaluations_are_waited_for or spec.limits.accuracy is not None else ASIDE,
+            "limits": spec.limits.described(),
+            ASIDE_KEY: 0 if evaluations_are_waited_for or spec.limits.goal is not None else ASIDE,
+            **({"figures": spec.figures.described()} if spec.figures != Figures(own=spec.figures.own) else {}),
             **({"metrics": [metric.name for metric in spec.metrics]} if spec.metrics else {}),
             "availability": None if spec.timing.availability is None else spec.timing.availability.described(),
         },

@@ -68,6 +68,7 @@ class Loop:
         save: Callable[[], None],
         stop: Event,
         announcer: Announcer | None = None,
+        figure: str = "accuracy",
     ) -> None:
         self.server, self.executor, self.log = server, executor, log
         self._limits, self._eval_every, self._every = limits, eval_every, checkpoint_every
@@ -75,7 +76,8 @@ class Loop:
         self._bounds = Bounds(max_update_norm)
         self._save, self._stop = save, stop
         self._announcer = announcer or Announcer()
-        self.aside = ASIDE if limits.accuracy is None else 0
+        self._figure = figure  # that runs are judged by
+        self.aside = ASIDE if limits.goal is None else 0
         """How many evaluations may be under way while the run goes on; 0: each is waited for."""
         self.by: str | None = None
         """Who asked to end the run, before a limit did."""
@@ -93,7 +95,8 @@ class Loop:
         self._pending: deque[_Evaluating] = deque()
         self._evaluated = self._saved = -1  # steps
         self._save_at = 0.0
-        self._accuracy: float | None = None
+        self._accuracy: float | None = None  # the last value of that figure
+        self._reached: float | None = None  # and of the one that a target is for
         self.time_to_target: float | None = None
         self.server_time, self.worker_time = Stopwatch(), Stopwatch()
 
@@ -114,6 +117,7 @@ class Loop:
             "evaluated": self._evaluated,
             "saved": self._saved,
             "accuracy": self._accuracy,
+            "reached": self._reached,
             "bounds": self._bounds.state(),
             "heard": self._announcer.heard,
             "by": self.by,
@@ -138,14 +142,15 @@ class Loop:
         self.by = state.get("by")  # which older checkpoints do not have
         if "bounds" in state:  # likewise
             self._bounds.restore(state["bounds"])
-        target = self._limits.accuracy
-        if target is None or (self._accuracy is not None and self._accuracy < target):
+        goal = self._limits.goal
+        self._reached = state.get("reached", self._accuracy)  # which older checkpoints do not have
+        if goal is None or (self._reached is not None and not goal.reached(self._reached)):
             self.time_to_target = None  # it was reached when it was lower
         self.server_time.seconds.update(state["server_time"])
         self.worker_time.seconds.update(state["worker_time"])
 
     def run(self) -> str | None:
-        """Runs to the end; returns what ended it (steps, time, accuracy or callback), or None if it was stopped.
+        """Runs to the end; returns what ended it (steps, time, accuracy, target, callback), or None if it was stopped.
 
         Either way the state to go on from is saved: that of a run which has ended is as it was before anything was
         done for its end, so that a longer run goes on as if it had been so long from the start. Raises CallbackRaised
@@ -236,6 +241,7 @@ class Loop:
                 self._limits,
                 self.server.task_table.staleness,
                 *self.executor.busy(),
+                self._figure,
                 mixed,
             )
         )
@@ -245,7 +251,7 @@ class Loop:
         if self.by is not None:
             return CALLBACK
         if self.time_to_target is not None:
-            return "accuracy"
+            return "accuracy" if self._limits.target is None else "target"
         if limits.steps is not None and self.server.step >= limits.steps:
             return "steps"
         return "time" if self._late() else None
@@ -359,11 +365,14 @@ class Loop:
         if evaluation is None:
             return False
         pending = self._pending.popleft()
-        self._accuracy = evaluation.accuracy
+        self._accuracy = evaluation.figures[self._figure]
         self.worker_time.seconds["evaluate"] += evaluation.seconds
         self.log.evaluated(pending.step, pending.t, evaluation)
-        if self._limits.accuracy is not None and evaluation.accuracy >= self._limits.accuracy:
-            self.time_to_target = pending.t
+        goal = self._limits.goal
+        if goal is not None:
+            self._reached = evaluation.figures[goal.name]
+            if goal.reached(self._reached):
+                self.time_to_target = pending.t
         return True
 
     def _checkpoint_is_due(self) -> bool:

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from fedraa.client.flat_module import BatchedModule
+from fedraa.data.tree import leaves
 from fedraa.engine import resources
 from fedraa.engine.run_spec import RunSpec
 from fedraa.server.async_rules import factor_at
@@ -16,6 +17,7 @@ def preflight(spec: RunSpec) -> None:
     """ValueError, one sentence, for a run that could not go on."""
     if spec.method.schedule.scheduled:
         _check_feasible(spec)
+    _check_inputs(spec)
     if spec.experiment.stack > 1:
         _check_stack(spec)
     if spec.method.update.waits:
@@ -64,6 +66,24 @@ def _check_all_return(spec: RunSpec) -> None:
         )
 
 
+def _check_inputs(spec: RunSpec) -> None:
+    """ValueError for what needs one input, or one of numbers, where the data have others."""
+    method, inputs, name = spec.experiment.method, leaves(spec.example), spec.data.dataset.name
+    if len(inputs) > 1:
+        for field, on, what in (
+            ("split", spec.method.local.split, f"{method} sends one input through two halves of a model"),
+            ("stack", spec.experiment.stack > 1, "minibatches of one input alone can be stacked"),
+        ):
+            if on:
+                raise ValueError(f"{field}: {what}, and the samples of {name} have {len(inputs)} inputs")
+    if spec.method.local.adversary and (len(inputs) > 1 or not inputs[0].is_floating_point()):
+        kinds = " and ".join(str(each.dtype).removeprefix("torch.") for each in inputs)
+        raise ValueError(
+            f"method: {method} bends inputs that are one array of numbers, and those of {name} are {kinds}; "
+            "take another method"
+        )
+
+
 def _check_stack(spec: RunSpec) -> None:
     """ValueError for what cannot be trained in stacks."""
     experiment, solver = spec.experiment, spec.method.local
@@ -79,7 +99,7 @@ def _check_stack(spec: RunSpec) -> None:
     model.load(spec.params[None])
     batch = spec.example[:2]
     try:
-        alone, other = (model.logits(rows[None])[0, 0] for rows in (batch, torch.stack([batch[0], batch[0]])))
+        alone, other = (model.forward(rows[None])[0, 0] for rows in (batch, torch.stack([batch[0], batch[0]])))
     except (RuntimeError, ValueError) as error:
         why = str(error).strip().splitlines()[0]
         raise ValueError(f"stack: torch.func.vmap cannot do with this model ({why}); set stack to 1") from None

@@ -8,6 +8,7 @@ import torch
 
 from fedraa.client import choose_device
 from fedraa.config.experiment import Experiment
+from fedraa.data.tree import nbytes
 from fedraa.devices.worker_groups import parse_group
 from fedraa.engine.run_spec import RunSpec
 
@@ -51,13 +52,14 @@ class Need:
         clients = spec.appearing
         remembered = float(update.memory(size // 4, clients))
         per_client = remembered - update.memory(size // 4, clients - 1)
-        if spec.method.asynchronous:  # every task that is out holds a version of its own
-            per_client += min(spec.measure(part.widths).bytes for part in spec.submodels)
-            remembered += spec.at_a_time * per_client
+        if spec.method.asynchronous and spec.method.schedule.scheduled:  # each task that is out holds its own version
+            sent = min(spec.measure(part.widths).bytes for part in spec.submodels)
+            per_client += sent
+            remembered += spec.at_a_time * sent
             remembered += sum(part.index.nbytes for part in spec.submodels if part.index is not None)
         task = experiment.stack * max(spec.measure(part.widths).memory for part in spec.submodels)
         dataset = spec.data.dataset
-        stored = sum(array.nbytes for array in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test))
+        stored = sum(nbytes(part) for part in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test))
         on_ray = experiment.engine == "ray"
         return cls(
             # the model, its evaluation, a step; its average

@@ -18,6 +18,7 @@ from fedraa.engine.asked import ELSEWHERE, LIMITS, asked, changed
 from fedraa.engine.build import build
 from fedraa.engine.description import ASIDE_KEY, describe, recorded_aside
 from fedraa.engine.run_spec import RunSpec
+from fedraa.objectives import Target
 from fedraa.rundir.chain import damage
 from fedraa.rundir.checkpoint import ASKED, choose, head
 from fedraa.rundir.files import write_text
@@ -51,7 +52,7 @@ def resumed(
     if not longer and (directory / SUMMARY).exists():
         raise ValueError(
             f"run: {directory} has ended; there is nothing to go on with; make it longer by a larger --updates, "
-            "--rounds, --time or --target-accuracy"
+            "--rounds, --time, --target-accuracy or --target"
         )
     given = {"model": model, "dataset": dataset} | dict(fields)
     _check_given(directory, config, given)
@@ -160,6 +161,12 @@ def _check_resolved(directory: Path, was: Mapping[str, Any], spec: RunSpec, *, l
         )
 
 
+def _check_further(given: object, before: Target, now: Target | None) -> None:
+    """A target for the same figure that is harder to reach."""
+    if now is None or now.name != before.name or now.value == before.value or not before.reached(now.value):
+        raise ValueError(f"target: got {given}; the run goes to {before}, give a better {before.name}, or leave it out")
+
+
 def _check_method(directory: Path, was: Mapping[str, Any], spec: RunSpec) -> None:
     """The method that config.json describes is the one that the experiment comes to."""
     now = json.loads(json.dumps({axis: describe_component(getattr(spec.method, axis)) for axis in was}))
@@ -181,10 +188,12 @@ def _check_longer(history: History, longer: Mapping[str, Any], spec: RunSpec) ->
     """Every limit given is larger than it was, and that by which the run has ended, if it has, is among them."""
     was, now = history.config["resolved"]["limits"], vars(spec.limits)
     for name, value in longer.items():
-        before = was[LIMITS[name]]
+        before = was.get(LIMITS[name])
         if before is None:
             raise ValueError(f"{name}: the run has no such limit that {value} could extend; leave it out")
-        if now[LIMITS[name]] <= before:
+        if name == "target":
+            _check_further(value, Target(**before), spec.limits.target)
+        elif now[LIMITS[name]] <= before:
             raise ValueError(f"{name}: got {value}; the run goes to {before:g}, give more, or leave it out")
     if (history.directory / SUMMARY).exists():
         reason = history.summary["reason"]

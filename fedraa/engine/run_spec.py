@@ -1,26 +1,30 @@
 """One run, ready to start: plain objects that are built where the user is and used where the server is."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from fedraa.callbacks.events import Limits
 from fedraa.client import WorkerSpec
-from fedraa.client.evaluator import STATISTICS_SAMPLES
 from fedraa.client.lr_schedule import lr_schedule
 from fedraa.client.metrics import NamedMetric
+from fedraa.client.personal import EvaluationData, chosen
 from fedraa.client.split import Stem, measure_stem
 from fedraa.client.trainer import rate
 from fedraa.config.experiment import Experiment
 from fedraa.data import Federated, Transforms
+from fedraa.data.tree import Tree, leaves, take
 from fedraa.devices.availability import Timing
 from fedraa.devices.costs import CostModel
 from fedraa.devices.fleet import Fleet
 from fedraa.messages import SharedBuffer, Vector
 from fedraa.methods.method import Method
+from fedraa.models.statistics import has_statistics
+from fedraa.objectives import Classification, Figures, Objective, make_target
+from fedraa.rng import generator
 from fedraa.server.averaged import AveragedServer
 from fedraa.server.bad_clients import BadClients
 from fedraa.server.base import Server
@@ -36,6 +40,7 @@ from fedraa.submodels.meter import measure
 from fedraa.submodels.policies.policy import RunContext
 
 DEFAULT_ROUNDS = 20
+STATISTICS_SAMPLES = 10_000  # enough for the statistics of a normalisation layer; more only costs time
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,10 +54,12 @@ class RunSpec:
     fleet: Fleet
     params: Vector
     index_sets: tuple[IndexSet, ...]
-    example: torch.Tensor
+    example: Tree
+    """A batch of tensors [b, ...], as the clients have them."""
     labels_held: npt.NDArray[np.bool_]
     timing: Timing
     metrics: tuple[NamedMetric, ...] = ()
+    objective: Objective = field(default_factory=Classification)
     given: tuple[str, ...] = ()
     """Which of model and dataset the user gave as objects, in place of the named ones."""
     transforms: Transforms = field(default_factory=Transforms)
@@ -73,7 +80,13 @@ class RunSpec:
         steps = experiment.updates or experiment.rounds
         if steps is None and experiment.time is None:
             steps = DEFAULT_ROUNDS * self._steps_per_round
-        return Limits(steps, experiment.time, experiment.target_accuracy)
+        target = None if experiment.target is None else make_target(experiment.target, self.figures)
+        return Limits(steps, experiment.time, experiment.target_accuracy, target)
+
+    @property
+    def figures(self) -> Figures:
+        """What every evaluation gives."""
+        return replace(figures(self.objective, self.metrics), personal=self.experiment.personalised is not None)
 
     @property
     def eval_every(self) -> int:
@@ -91,7 +104,7 @@ class RunSpec:
             at_a_time, each = 0, getattr(participants(schedule), "count", None)
         if at_a_time is None or each is None or steps is None:
             return clients
-        return min(clients, int(at_a_time) + steps * int(each))
+        return min(clients, at_a_time + steps * each)
 
     @property
     def at_a_time(self) -> int:
@@ -154,7 +167,7 @@ class RunSpec:
             TaskTable(self.data.sizes.tolist(), self.costs(), record, learning_rate, self._bad_clients),
             record,
             self.labels_held,
-            inputs=self.example[0].numel(),
+            inputs=sum(leaf[0].numel() for leaf in leaves(self.example)),
             fresh=solver.fresh,
             learn=self.wall,
             store=store,
@@ -180,22 +193,50 @@ class RunSpec:
             experiment.bf16,
             experiment.stack,
             self.metrics,
+            objective=self.objective,
             transforms=self.transforms,
             source=self.data.source,
         )
 
     def without_training_rows(self) -> "RunSpec":
-        """Itself less the training data but for what an evaluation may need; shard sizes stay known."""
-        dataset = self.data.dataset
-        few = replace(
-            dataset,
-            x_train=dataset.x_train[:STATISTICS_SAMPLES],
-            y_train=dataset.y_train[:STATISTICS_SAMPLES],
-        )
-        return replace(self, data=replace(self.data, dataset=few))
+        """Itself less the training data but for what an evaluation needs; shard sizes stay known."""
+        return replace(self, data=self.evaluation_data)
+
+    @property
+    def evaluation_data(self) -> Federated:
+        """The test data, and of the training data what the statistics of batch norms are estimated on.
+
+        That is nothing without batch norms; else all samples, or `STATISTICS_SAMPLES` of them, each as likely as any
+        other: a client has its share of them. Of samples that clients read themselves it is those that are here. And,
+        of the clients that are evaluated by themselves, their shards.
+        """
+        if isinstance(self.data, EvaluationData):
+            return self.data
+        count = self.experiment.personalised
+        clients = [] if count is None else chosen(self.data, count, generator(self.experiment.seed, "personalised"))
+        return EvaluationData.of(self._statistics_data(), {client: self.data.client(client) for client in clients})
+
+    def _statistics_data(self) -> Federated:
+        dataset, count = self.data.dataset, len(self.data.y_train)
+        if not has_statistics(self.traced.module):
+            rows: slice | npt.NDArray[np.int64] = slice(0)
+        elif count <= STATISTICS_SAMPLES or self.experiment.statistics == "all":
+            return self.data
+        else:
+            rng = generator(self.experiment.seed, "statistics")
+            rows = np.sort(rng.choice(count, STATISTICS_SAMPLES, replace=False))
+        few = replace(dataset, x_train=take(dataset.x_train, rows), y_train=take(dataset.y_train, rows))
+        return replace(self.data, dataset=few)
 
 
 def participants(schedule: Schedule) -> Participation | None:
     """Who takes part in the rounds of a schedule; None if it has none."""
     made: Participation | None = schedule.participants() if isinstance(schedule, Barrier) else None
     return made
+
+
+def figures(objective: Objective, metrics: Sequence[NamedMetric]) -> Figures:
+    """What every evaluation gives: the objective's figures, and the user's own."""
+    given = objective.summary()
+    less = (*given.less, *(metric.name for metric in metrics if metric.better == "min"))
+    return replace(given, less=less, own=tuple(metric.name for metric in metrics))

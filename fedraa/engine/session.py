@@ -70,6 +70,7 @@ class RunSession:
             save=self._save,
             stop=stop,
             announcer=self._announcer,
+            figure=spec.objective.main,
         )
 
     def execute(self, *, resume: bool = False) -> bool:
@@ -113,7 +114,7 @@ class RunSession:
             self._loop.restore(state)
             self._tell_the_past(state.get("heard"))
             return
-        self._log.begin([metric.name for metric in self._spec.metrics])
+        self._log.begin(self._spec.figures)
         self._loop.begin()
 
     def _tell_the_past(self, heard: int | None) -> None:
@@ -129,7 +130,7 @@ class RunSession:
         digest = sha256(self._spec, params)
         why = {"reason": reason} | ({"by": self._loop.by} if reason == CALLBACK else {})
         self._log.record("end", self._loop.now, **why, step=self._loop.server.step, model_sha256=digest)
-        module = self._spec.worker_spec.evaluator(self._spec.data, "cpu").prepare(params)
+        module = self._spec.worker_spec.evaluator(self._spec.evaluation_data, "cpu").prepare(params)
         with written(self._directory):
             _save_model(module, self._directory / MODEL)
             write_text(self._directory / PROFILE, self._spent().model_dump_json(indent=2) + "\n")

@@ -4,7 +4,10 @@ from dataclasses import replace
 
 from fedraa.client.terms.compression import COMPRESSOR
 from fedraa.config.experiment import Experiment
+from fedraa.data.transforms import Transforms
+from fedraa.data.transforms.transform import called
 from fedraa.methods.method import Method
+from fedraa.objectives import Objective
 from fedraa.server.updates import Mean
 from fedraa.submodels.policies.slices import Full
 
@@ -45,6 +48,32 @@ def check_terms(name: str, method: Method) -> None:
         on, value, off = given[flag]
         if on:
             raise ValueError(f"{flag}: {value} breaks {name}: {reason}; set it to {off}")
+
+
+def check_objective(experiment: Experiment, method: Method, objective: Objective) -> None:
+    """Refuses what needs one label per sample, where the objective is another."""
+    if objective.classifies:
+        if experiment.stack > 1 and objective.auxiliary:
+            raise ValueError("stack: what has auxiliary outputs cannot be stacked; set stack to 1")
+        return
+    for on, what in (
+        (method.local.label_masked, "masks the logits of labels that a client lacks"),
+        (getattr(method.update, "owned_head", False), "takes in the output rows of labels that a client has"),
+        (experiment.stack > 1, f"stack {experiment.stack} pads minibatches with labels of no class"),
+    ):
+        if on:
+            who = "" if experiment.stack > 1 and "stack" in what else f"{experiment.method} "
+            raise ValueError(f"objective: {who}{what}, and {objective.name} has no such labels; take classification")
+
+
+def check_transforms(transforms: Transforms, objective: Objective) -> None:
+    """Refuses what moves parts of samples away from their targets."""
+    moving = [called(part) for part in transforms.parts if part.moves]
+    if objective.placed and moving:
+        raise ValueError(
+            f"transforms: {moving[0]} moves what is in a sample, and the targets of {objective.name} stay where they "
+            "are; leave it out"
+        )
 
 
 def can_be_spread(method: Method) -> bool:

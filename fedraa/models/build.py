@@ -3,13 +3,16 @@
 import inspect
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
 
 from fedraa.components import imported, path_of
+from fedraa.data.tree import Tree, leaves, mapped
 from fedraa.models.cnn import cnn, emnist_cnn, wide_cnn
 from fedraa.models.fasttext import FastText
+from fedraa.models.forward import forward
 from fedraa.models.mlp import mlp
 from fedraa.models.resnet import preact_resnet18, resnet18, resnet18_bn, resnet18_scaler
 from fedraa.models.vit import vit, vit_small
@@ -35,17 +38,19 @@ _HIDDEN = (200,)
 
 def build_model(
     given: object,
-    sample: torch.Tensor,
+    sample: Tree,
     classes: int,
     *,
     hidden: tuple[int, ...] = _HIDDEN,
     dropout: float = 0.0,
     seed: int = 0,
+    misfit: Callable[[Any], str | None] | None = None,
 ) -> nn.Module:
     """A freshly initialised model that maps a batch like `sample`, `[b, ...]`, to logits `[b, classes]`.
 
     `given` is one of `MODELS`, or `package.module:callable`, or such a function or class itself; it is called with
-    `classes=classes` if it takes that, else without arguments, and must return an `nn.Module`. `hidden` and
+    `classes=classes` if it takes that, else without arguments, and must return an `nn.Module`. `misfit` says what is
+    wrong with what it makes of the first two of `sample`, if that is not to be logits. `hidden` and
     `dropout` describe the mlp. The same seed gives the same weights, bit for bit, and torch's global generator is
     left as it was.
 
@@ -55,6 +60,8 @@ def build_model(
     name = given if isinstance(given, str) else path_of(given)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
+        if not isinstance(sample, torch.Tensor) and (name == "mlp" or name in MODELS):
+            raise ValueError(f"model {name!r} takes one input, and samples have {len(leaves(sample))}; give your own")
         if name == "mlp":
             model = _mlp(sample, classes, hidden, dropout)
         elif hidden != _HIDDEN or dropout != 0.0:
@@ -68,7 +75,7 @@ def build_model(
         else:
             known = ", ".join(MODELS)
             raise ValueError(f"model is {name!r}; it must be one of {known}, or package.module:callable")
-        _refuse_misfit(name, model, sample[:2], classes)
+        _refuse_misfit(name, model, mapped(lambda part: part[:2], sample), classes, misfit)
     return model
 
 
@@ -104,17 +111,24 @@ def _own(name: str, given: object, classes: int) -> nn.Module:
     return model
 
 
-def _refuse_misfit(name: str, model: nn.Module, batch: torch.Tensor, classes: int) -> None:
+def _refuse_misfit(
+    name: str, model: nn.Module, batch: Tree, classes: int, misfit: Callable[[Any], str | None] | None
+) -> None:
     """Run one small batch, in evaluation mode so that no statistic changes."""
     training = model.training
     model.eval()
     try:
         with torch.no_grad():
-            logits = model(batch)
+            logits = forward(model, batch)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         reason = str(error).partition("\n")[0]
-        raise ValueError(f"model {name!r} does not take samples {list(batch.shape[1:])}: {reason}") from error
+        shapes = " and ".join(str(list(part.shape[1:])) for part in leaves(batch))
+        raise ValueError(f"model {name!r} does not take samples {shapes}: {reason}") from error
     model.train(training)
+    if misfit is not None:
+        if (wrong := misfit(logits)) is not None:
+            raise ValueError(f"model {name!r} {wrong}")
+        return
     expected = (len(batch), classes)
     if not isinstance(logits, torch.Tensor) or logits.shape != expected:
         got = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__

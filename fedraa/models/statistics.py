@@ -3,14 +3,21 @@
 import math
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
+
+from fedraa.data.tree import Tree, leaves, mapped, take
+from fedraa.models.forward import forward
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)  # the lazy ones turn into these
 
 
-def reestimate_statistics(module: nn.Module, x: npt.NDArray[np.generic], *, batch: int = 512) -> None:
+def has_statistics(module: nn.Module) -> bool:
+    """Whether it has a batch norm whose statistics are to be estimated."""
+    return any(isinstance(part, NORMS) and part.track_running_stats for part in module.modules())
+
+
+def reestimate_statistics(module: nn.Module, x: Tree, *, batch: int = 512) -> None:
     """Replace the running statistics of every batch norm by their mean over one pass over `x`, `[n, ...]`.
 
     The norms alone run in training mode, on parts of `x` as equal as can be of at most `batch` samples,
@@ -27,9 +34,11 @@ def reestimate_statistics(module: nn.Module, x: npt.NDArray[np.generic], *, batc
         norm.reset_running_stats()
         norm.momentum = None  # a cumulative average
         norm.train()
+    device, count = next(module.buffers()).device, len(leaves(x)[0])
     with torch.no_grad():
-        for samples in np.array_split(x, math.ceil(len(x) / batch)):
-            module(torch.tensor(samples, device=next(module.buffers()).device))
+        for rows in np.array_split(np.arange(count), math.ceil(count / batch)):
+            samples = take(x, slice(rows[0], rows[-1] + 1))
+            forward(module, mapped(lambda array: torch.tensor(array, device=device), samples))
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
     for part, training in modes:

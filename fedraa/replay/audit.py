@@ -1,6 +1,7 @@
 """A whole log against the rules, line by line."""
 
 from fedraa.engine.loop import CALLBACK
+from fedraa.objectives import Target
 from fedraa.replay.checker import AsyncChecker, Checker, RoundChecker
 from fedraa.replay.evaluations import Evaluations
 from fedraa.replay.line import Line
@@ -17,7 +18,7 @@ class Audit:
         self.end: Line | None = None
         self.evaluations = Evaluations(rules)
         self._rules = rules
-        asynchronous = rules.method["schedule"]["kind"] == "Asynchronous"
+        asynchronous = rules.method["schedule"]["kind"] in ("Asynchronous", "Drawn")
         self._tasks = Tasks(rules, rules.concurrency.first() if asynchronous else rules.cohort(0))
         self._checker: Checker = AsyncChecker(rules, self._tasks) if asynchronous else RoundChecker(rules, self._tasks)
         self._saved = -1
@@ -86,7 +87,7 @@ class Audit:
         if limits.steps is not None and self._checker.step >= limits.steps:
             raise line.wrong(f"the rules give the end after step {limits.steps}")
         if self.evaluations.reached is not None:
-            raise line.wrong(f"the rules give the end once the accuracy is {limits.accuracy}")
+            raise line.wrong(f"the rules give the end once the {_words(limits.goal)}")
         if limits.time is not None and not self._rules.wall and line.t > limits.time:
             raise line.wrong(f"t is {line.t!r}; the rules give the end at {limits.time!r}")
 
@@ -114,9 +115,14 @@ class Audit:
                 raise line.wrong(f"by is {line['by']!r}; the rules give the name of a callback")
             return CALLBACK, t if self._rules.wall else tasks.now
         if self.evaluations.reached is not None:
-            return "accuracy", t
+            return "accuracy" if limits.target is None else "target", t
         if limits.steps is not None and self._checker.step >= limits.steps:
             return "steps", t
         if late:
             return "time", t
         raise line.wrong(f"reason is {line['reason']!r}; the rules give no end yet, for {limits!r}")
+
+
+def _words(goal: Target | None) -> str:
+    assert goal is not None
+    return f"{goal.name} is {goal.value}"

@@ -59,7 +59,9 @@ class AsyncChecker:
 
     def _plan(self) -> None:
         """By the costs as they are known now."""
-        self._planner, self._balances = self._rules.planner(), self._rules.balances()
+        scheduled = self._rules.scheduled
+        self._planner = self._rules.planner() if scheduled else None
+        self._balances = self._rules.balances() if scheduled else [1.0] * self._rules.clients
 
     def dispatch(self, line: Line) -> None:
         client = self._tasks.next_client(line)
@@ -67,19 +69,19 @@ class AsyncChecker:
         if self._rule is None and line["bytes_down"] != 0:
             held = None
         if held is None:
-            j = scheduled(line, self._rules, client, self._tasks.turns[client], self._planner, self._standing)
-            version, step = int(self._standing.counts[j]), self.step
+            j = self._given(line, client)
+            version, step = int(self._standing.counts[self._place(j)]), self.step
         else:
-            audited(line, self._planner.feasible(client).tolist(), self._standing)
+            self._audited(line, client)
             j, version, step = held.fragment, held.version, held.step
-        self._standing.sent[j] += 1
-        widths = self._rules.resolved.fragments[j]
+        self._standing.sent[self._place(j)] += 1
+        widths = self._rules.resolved.fragments[self._place(j)]
         bill = self._rules.bill(widths, client, held=held is not None) if self._rules.known else None
         self._tasks.depart(line, fragment=j, version=version, step=step, bill=bill, held=held is not None)
 
     def commit(self, line: Line) -> None:
         flight = self._tasks.arrive(line)
-        j, counts = flight.fragment, self._standing.counts
+        j, counts = self._place(flight.fragment), self._standing.counts
         staleness = int(counts[j]) - flight.version
         global_staleness = self.step - flight.step
         taken = self._taken(line, flight, staleness)
@@ -96,7 +98,7 @@ class AsyncChecker:
         mix = line.number_of("mix")
         line.expect("mix", self._weight(taken, staleness, self._balances[flight.client], mix))
         self._next(flight)
-        if self._rules.wall:
+        if self._rules.wall and self._planner is not None:
             widths = self._rules.resolved.fragments[j]
             if self._rules.costs.observe(widths, flight.client, self._tasks.now - flight.left):
                 self._plan()
@@ -120,9 +122,28 @@ class AsyncChecker:
     def round(self, line: Line) -> None:
         raise line.wrong("a round is closed; the rules give none, for the server is asynchronous")
 
+    def _given(self, line: Line, client: int) -> int:
+        """What the client trains; what a policy draws is in the log."""
+        if self._planner is None:
+            self._audited(line, client)
+            return 0 if self._rules.whole else int(line.at_least("fragment", 0))
+        return scheduled(line, self._rules, client, self._tasks.turns[client], self._planner, self._standing)
+
+    def _audited(self, line: Line, client: int) -> None:
+        """Checks what the log says that a decision was made from: nothing, where a policy draws."""
+        if self._planner is None:
+            line.expect("feasible", [])
+            line.expect("counts", [])
+        else:
+            audited(line, self._planner.feasible(client).tolist(), self._standing)
+
+    def _place(self, label: int) -> int:
+        """Which of the versions that are counted is that of what was trained: there is one where a policy draws."""
+        return 0 if self._planner is None else label
+
     def _taken(self, line: Line, flight: LoggedTask, staleness: int) -> Taken:
         if self._rule is None:
-            version = int(self._standing.counts[flight.fragment])
+            version = int(self._standing.counts[self._place(flight.fragment)])
             return Taken(0.0, line.between("version", version, version + 1) > version, held=True)  # if it then says so
         samples, loss = self._rules.resolved.samples[flight.client], line.number_of("train_loss")
         whole, balance = slice(None), self._balances[flight.client]

@@ -8,7 +8,7 @@ from fedraa.engine.loop import ASIDE
 from fedraa.errors import Inconsistent
 from fedraa.replay.line import Line
 from fedraa.replay.rules import Rules
-from fedraa.rundir.event_log import EVAL_COLUMNS
+from fedraa.rundir.event_log import TIMES
 from fedraa.rundir.layout import EVALS
 
 
@@ -17,19 +17,19 @@ class Evaluations:
 
     A line carries the time of its model and is written, at the latest, when there would be more than `aside` under
     way, as config.json has it: on the virtual clock just then, so that logs do not depend on who is fast; at once
-    where the accuracy, or a callback, may end the run.
+    where a figure, or a callback, may end the run.
     """
 
     def __init__(self, rules: Rules) -> None:
         self.reached: float | None = None
-        """When the accuracy came to its target."""
+        """When the accuracy, or another figure, came to its target."""
         self.final: float | None = None
         """The time of an evaluation made only because the run ended."""
         self.ending = False
         """Whether nothing but the end can follow."""
-        self._columns = [*EVAL_COLUMNS, *rules.resolved.metrics]
-        self._every, self._target = rules.resolved.eval_every, rules.resolved.limits.accuracy
-        usual = ASIDE if self._target is None else 0
+        self._columns = [*TIMES, *rules.resolved.figures.columns, *rules.resolved.metrics]
+        self._every, self._goal = rules.resolved.eval_every, rules.resolved.limits.goal
+        usual = ASIDE if self._goal is None else 0
         self._aside = usual if rules.resolved.aside is None else rules.resolved.aside
         self._virtual = not rules.wall
         self._pending = deque([(0, 0.0)])
@@ -63,7 +63,11 @@ class Evaluations:
             self._started = step
             self.final = line.t
         self.ending = early or self.final is not None
-        if self._target is not None and line.number_of("accuracy") >= self._target:
+        if (
+            self._goal is not None
+            and line[self._goal.name] is not None
+            and self._goal.reached(line.number_of(self._goal.name))
+        ):
             self.reached = line.t
         self._lines.append(line)
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
+from fedraa.callbacks.events import Limits
 from fedraa.client import Solver
 from fedraa.client.split import Stem
 from fedraa.components import is_foreign
@@ -16,6 +17,7 @@ from fedraa.config.experiment import Experiment
 from fedraa.devices.availability import Timing, availability_from
 from fedraa.devices.costs import CostModel
 from fedraa.devices.fleet import COLUMNS, Fleet
+from fedraa.objectives import Figures
 from fedraa.replay.line import read
 from fedraa.rundir.columns import read as unpacked
 from fedraa.rundir.layout import CONFIG
@@ -44,12 +46,6 @@ class _Stem(BaseModel):
     activations: int
 
 
-class _Limits(BaseModel):
-    steps: int | None
-    time: float | None
-    accuracy: float | None
-
-
 class Resolved(BaseModel):
     """What the data set, the model and the defaults came to; columns are per client, None is infinite."""
 
@@ -67,8 +63,9 @@ class Resolved(BaseModel):
     shapes: list[_Shape]
     stem: _Stem | None
     eval_every: int
-    limits: _Limits
+    limits: Limits
     metrics: list[str] = []
+    figures: Figures = Figures()
     aside: int | None = None
     availability: dict[str, Any] | None
 

@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from fedraa.callbacks.events import Limits
+from fedraa.objectives import Figures
 from fedraa.report.curves import plot_curves
 from fedraa.report.runs import own_figures
 from fedraa.rundir.history import History, method_name
 
 CELLS, PLOT = "compare.csv", "compare.png"
 FROM_SUMMARY = (
-    "accuracy",
-    "best_accuracy",
     "client_worst",
     "reason",
     "steps",
@@ -32,10 +32,16 @@ FROM_SUMMARY = (
 PER_CELL = ("method", "seed", "directory")
 
 
+def judged_by(figures: Figures) -> tuple[str, ...]:
+    """The columns of an objective's own figures, the one that it is judged by first."""
+    return tuple(dict.fromkeys((figures.main, f"best_{figures.main}", *figures.names)))
+
+
 def row(history: History) -> dict[str, object]:
     """What a table of runs tells of one that has ended."""
     experiment, total = history.experiment, history.summary
-    told = {name: total[name] for name in FROM_SUMMARY} | own_figures(total)
+    judged = judged_by(history.figures)
+    told = {name: total[name] for name in (*judged, *FROM_SUMMARY)} | own_figures(total)
     which = {"method": method_name(history.config), "seed": experiment.seed}
     return which | told | {"directory": history.directory.name}
 
@@ -50,7 +56,9 @@ def write(histories: Sequence[History], directory: Path) -> pd.DataFrame:
     experiment, seeds = histories[0].experiment, frame["seed"].unique()
     seen = f"mean and range over {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
     title = f"{experiment.dataset}, {experiment.clients} clients, {seen}"
-    plot_curves(evals, directory / PLOT, title=title, clock=experiment.clock, target=experiment.target_accuracy)
+    main, target = histories[0].figures.main, Limits.of(histories[0].config["resolved"]["limits"]).goal
+    level = target.value if target is not None and target.name == main else None
+    plot_curves(evals, directory / PLOT, title=title, clock=experiment.clock, target=level, column=main)
     return frame
 
 

@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
@@ -25,14 +26,17 @@ def pictures(groups: Sequence[Group]) -> list[Picture]:
     clock = groups[0].first.flags["clock"]
     of_tasks = "Bytes down and up of all tasks committed by then, so that each method is at what it has paid."
     of_steps = "A step is one server update of an asynchronous method, and one round of a synchronous one."
-    of_worst = "The client with the lowest accuracy on its own share of the test data."
+    main = groups[0].first.figures.main
+    said, least = main.replace("_", " "), "lowest" if groups[0].first.figures.better(main) == "max" else "highest"
+    title = said[0].upper() + said[1:]
+    of_worst = f"The client with the {least} {said} on its own share of the test data."
     return [
         Picture(name, title, f"{about} {band}".strip(), partial(_lines, groups, x, y, xlabel, ylabel))
         for name, title, about, x, y, xlabel, ylabel in (
-            ("accuracy-time", "Accuracy over time", "", "t", "accuracy", f"{clock} time", "test accuracy"),
-            ("accuracy-bytes", "Accuracy over bytes", of_tasks, "bytes", "accuracy", "sent", "test accuracy"),
-            ("accuracy-steps", "Accuracy over steps", of_steps, "step", "accuracy", "server steps", "test accuracy"),
-            ("worst-time", "Worst client", of_worst, "t", "client_worst", f"{clock} time", "worst accuracy"),
+            (f"{main}-time", f"{title} over time", "", "t", main, f"{clock} time", f"test {said}"),
+            (f"{main}-bytes", f"{title} over bytes", of_tasks, "bytes", main, "sent", f"test {said}"),
+            (f"{main}-steps", f"{title} over steps", of_steps, "step", main, "server steps", f"test {said}"),
+            ("worst-time", "Worst client", of_worst, "t", "client_worst", f"{clock} time", f"worst {said}"),
         )
     ]
 
@@ -45,7 +49,8 @@ def _lines(groups: Sequence[Group], x: str, y: str, xlabel: str, ylabel: str) ->
         at, mean, half = curve(group, x, y, log=log)
         axes.plot(at, mean, label=group.label, **look(i))
         axes.fill_between(at, mean - half, mean + half, color=look(i)["color"], alpha=0.18, linewidth=0)
-    axes.set_ylim(0, 1)
+    if all(is_share(run.evals[y]) for group in groups for run in group.runs):
+        axes.set_ylim(0, 1)
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
     if log:
@@ -56,6 +61,11 @@ def _lines(groups: Sequence[Group], x: str, y: str, xlabel: str, ylabel: str) ->
         axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
     legend(axes)
     return figure
+
+
+def is_share(values: pd.Series) -> bool:
+    """Whether all are from 0 to 1, as accuracies are."""
+    return bool(values.between(0, 1).all())
 
 
 def curve(group: Group, x: str, y: str, *, log: bool = False) -> tuple[Floats, Floats, Floats]:

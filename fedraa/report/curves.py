@@ -20,12 +20,18 @@ LABEL_GAP = 0.045  # least distance of two labels, as a share of the axis
 
 
 def plot_curves(
-    runs: Mapping[str, Sequence[pd.DataFrame]], path: Path, *, title: str, clock: str, target: float | None = None
+    runs: Mapping[str, Sequence[pd.DataFrame]],
+    path: Path,
+    *,
+    title: str,
+    clock: str,
+    target: float | None = None,
+    column: str = "accuracy",
 ) -> None:
-    """Draw test accuracy over the run's clock into the file `path`.
+    """Draw a figure of the test data over the run's clock into the file `path`.
 
-    `runs` holds the `evals` frames (columns t, accuracy) of every method, one per seed. A run that ended early
-    keeps its last accuracy. The line is the mean over seeds, the band goes from the least to the greatest.
+    `runs` holds the `evals` frames (columns t and `column`) of every method, one per seed. A run that ended early
+    keeps its last value. The line is the mean over seeds, the band goes from the least to the greatest.
     """
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
@@ -35,20 +41,21 @@ def plot_curves(
     for (method, several), (colour, style) in zip(runs.items(), looks, strict=False):
         last = max(evals["t"].iloc[-1] for evals in several)
         times = np.linspace(0, last, POINTS)
-        accuracy = np.stack([np.interp(times, evals["t"], evals["accuracy"]) for evals in several])
-        axes.fill_between(times, accuracy.min(axis=0), accuracy.max(axis=0), color=colour, alpha=0.18, linewidth=0)
-        axes.plot(times, accuracy.mean(axis=0), color=colour, linestyle=style, linewidth=1.8)
-        axes.plot(last, accuracy[:, -1].mean(), color=colour, marker="o", markersize=4, clip_on=False)
-        ends[method] = (last, float(accuracy[:, -1].mean()), colour)
-    lowest = min(float(evals["accuracy"].iloc[1:].min()) for several in runs.values() for evals in several)
-    axes.set_ylim(max(0.0, lowest - 0.05), 1.0)
+        values = np.stack([np.interp(times, evals["t"], evals[column]) for evals in several])
+        axes.fill_between(times, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.18, linewidth=0)
+        axes.plot(times, values.mean(axis=0), color=colour, linestyle=style, linewidth=1.8)
+        axes.plot(last, values[:, -1].mean(), color=colour, marker="o", markersize=4, clip_on=False)
+        ends[method] = (last, float(values[:, -1].mean()), colour)
+    seen = [evals[column].iloc[1:] for several in runs.values() for evals in several]
+    if all(values.between(0, 1).all() for values in seen):
+        axes.set_ylim(max(0.0, min(float(values.min()) for values in seen) - 0.05), 1.0)
     axes.set_xlim(0, end)
     if target is not None:
         axes.axhline(target, color="0.45", linewidth=0.8, linestyle=(0, (4, 3)))
         axes.annotate(f"target {target:g}", (0, target), (4, 3), textcoords="offset points", color="0.35", fontsize=8)
     _label(axes, ends)
     axes.set_xlabel(f"{clock} time")
-    axes.set_ylabel("test accuracy")
+    axes.set_ylabel(f"test {column.replace('_', ' ')}")
     axes.set_title(title, loc="left", fontsize=10)
     axes.grid(axis="y", color="0.9")
     axes.spines[["top", "right"]].set_visible(False)

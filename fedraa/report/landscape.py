@@ -37,6 +37,10 @@ def trained(history: History, samples: int = SAMPLES) -> tuple[nn.Module, Tensor
     Raises ValueError for a run that cannot be built from its configuration, such as one of the user's own model.
     """
     spec = build(history.experiment)
+    if not spec.objective.classifies or not isinstance(spec.example, Tensor):
+        raise ValueError(
+            f"landscape: {history.directory} learns {spec.objective.name}; it takes a classification alone"
+        )
     module = copy.deepcopy(spec.traced.module)
     try:
         with opened(history.directory / MODEL) as stream:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pandas as pd
 
 from fedraa.config.experiment import Experiment
 from fedraa.errors import Inconsistent
+from fedraa.objectives import Figures, figures_of
 from fedraa.rundir.history import History, method_name
 from fedraa.rundir.layout import CONFIG, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.seal import check_seal
@@ -46,6 +47,11 @@ class Run:
     def flags(self) -> dict[str, Any]:
         """The experiment, as JSON holds it; fields that came after the run are at their defaults."""
         return {**Experiment().model_dump(mode="json"), **self.config["experiment"]}
+
+    @property
+    def figures(self) -> Figures:
+        """What its evaluations give, and which of it the run is judged by."""
+        return figures_of(self.config)
 
     @property
     def method(self) -> str:
@@ -132,6 +138,12 @@ def load(directories: Sequence[Path]) -> list[Group]:
     runs = [Run(directory) for given in directories for directory in _expand(given)]
     if not runs:
         raise ValueError("runs: got none; give one or more run directories")
+    for run in runs[1:]:
+        if replace(run.figures, own=()) != replace(runs[0].figures, own=()):
+            raise ValueError(
+                f"runs: {run.directory} is judged by {run.figures.main}, {runs[0].directory} by "
+                f"{runs[0].figures.main}; give those of one objective"
+            )
     groups: dict[tuple[tuple[str, str], ...], dict[int, Run]] = {}
     for run in runs:
         key = tuple((name, repr(value)) for name, value in run.flags.items() if name not in PER_RUN)

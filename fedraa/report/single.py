@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from fedraa.report.comparison import is_share
 from fedraa.report.runs import Run
 from fedraa.report.theme import SEQUENTIAL, Picture, blank, legend
 from fedraa.report.timeline import lanes, sampled, time_use, time_use_caption, timeline, timeline_caption
@@ -16,10 +17,6 @@ BARS = 40  # most of a histogram
 STALENESS = "Commits by how many updates of their fragment came between dispatch and commit; the line is the mean."
 UPDATES = "Committed tasks by the fragment that they trained."
 HEAT = "How often each client trained each fragment."
-CLIENTS = (
-    "Accuracy of the full model on each client's share of the test data: mean, one standard deviation around it, "
-    "and the worst client."
-)
 COVERAGE = (
     "How many clients of a round trained a parameter: from the least to the best covered; "
     "below, the share of parameters that nobody trained."
@@ -33,7 +30,7 @@ def pictures(run: Run, name: str) -> list[Picture]:
     shown: list[tuple[bool, str, str, str, Callable[[Run], Figure]]] = [
         (True, "timeline", "Who trained what when", timeline_caption(run), timeline),
         (True, "time-use", "Time breakdown", time_use_caption(run), time_use),
-        (True, "clients", "Client accuracy", CLIENTS, client_accuracy),
+        (True, "clients", f"Client {run.figures.main.replace('_', ' ')}", clients_caption(run), client_figures),
         (not rounds, "staleness", "Staleness", STALENESS, staleness),
         (fragments > 1, "updates", "Updates per fragment", UPDATES, updates),
         (fragments > 1, "heat", "Clients by fragments", HEAT + sampled(run), clients_by_fragments),
@@ -112,16 +109,27 @@ def coverage(run: Run) -> Figure:
     return figure
 
 
-def client_accuracy(run: Run) -> Figure:
+def clients_caption(run: Run) -> str:
+    said = run.figures.main.replace("_", " ")
+    return (
+        f"{said[0].upper()}{said[1:]} of the full model on each client's share of the test data: mean, one standard "
+        "deviation around it, and the worst client."
+    )
+
+
+def client_figures(run: Run) -> Figure:
     figure, axes = blank(2.8)
     evals = run.evals
     mean, std = evals["client_mean"], evals["client_std"]
-    axes.fill_between(evals["t"], (mean - std).clip(0), (mean + std).clip(upper=1), color="C0", alpha=0.2, linewidth=0)
+    shares = is_share(mean)
+    low, high = ((mean - std).clip(0), (mean + std).clip(upper=1)) if shares else (mean - std, mean + std)
+    axes.fill_between(evals["t"], low, high, color="C0", alpha=0.2, linewidth=0)
     axes.plot(evals["t"], mean, color="C0", label="mean ± std")
     axes.plot(evals["t"], evals["client_worst"], color="C1", linestyle="--", label="worst")
-    axes.set_ylim(0, 1)
+    if shares:
+        axes.set_ylim(0, 1)
     axes.set_xlim(0, run.end)
     axes.set_xlabel(f"{run.flags['clock']} time")
-    axes.set_ylabel("accuracy")
+    axes.set_ylabel(run.figures.main.replace("_", " "))
     legend(axes)
     return figure

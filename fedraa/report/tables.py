@@ -87,6 +87,11 @@ class Metric:
     shown: bool = True
 
 
+def heading(name: str) -> str:
+    """A figure as people read it."""
+    return name.replace("_", " ")
+
+
 def _form(spec: str) -> Callable[[float], str]:
     return lambda value: format(value, spec)
 
@@ -105,11 +110,14 @@ def metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> list[Met
         return lambda run: own_figures(run.summary).get(name)
 
     names = dict.fromkeys(name for group in groups for run in group.runs for name in own_figures(run.summary))
+    figures = groups[0].first.figures
+    main = figures.main
+    judged = dict.fromkeys((main, *figures.names))
     found = [
-        Metric("accuracy", "accuracy", summary("accuracy"), _form(".4f"), interval=True),
-        Metric("best_accuracy", "best accuracy", summary("best_accuracy"), _form(".4f"), shown=False),
+        *(Metric(name, heading(name), summary(name), _form(".4f"), interval=True) for name in judged),
+        Metric(f"best_{main}", f"best {heading(main)}", summary(f"best_{main}"), _form(".4f"), shown=False),
         Metric("client_worst", "worst client", summary("client_worst"), _form(".4f"), interval=True),
-        Metric("loss", "loss", summary("loss"), _form(".4f"), interval=True),
+        *([] if main == "loss" else [Metric("loss", "loss", summary("loss"), _form(".4f"), interval=True)]),
         *(Metric(name, name, own(name), _form(".4g"), interval=True) for name in names),
         Metric("time_to_target", "time to target", summary("time_to_target"), _form(".4g"), interval=True),
         Metric("time", "time", summary("time"), _form(".4g")),
@@ -160,20 +168,20 @@ def by_method(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
             line |= {metric.name: mean(values), f"{metric.name}_ci95": half}
         row.insert(3, Cell(NONE if p is None else f"{p:.2g}", p))
         rows.append(tuple(row))
-        lines.append(line | {"p_accuracy": p})
+        lines.append(line | {f"p_{columns[0].name}": p})
     headings = ["method", "seeds", *(metric.heading for metric in columns if metric.shown)]
     headings.insert(3, "p")
-    return Table("methods", "Methods", _note(groups), tuple(headings), tuple(rows), pd.DataFrame(lines))
+    return Table("methods", "Methods", _note(groups, columns), tuple(headings), tuple(rows), pd.DataFrame(lines))
 
 
-def _note(groups: Sequence[Group]) -> str:
+def _note(groups: Sequence[Group], columns: Sequence[Metric]) -> str:
     counts = {len(group.runs) for group in groups}
     if counts == {1}:
         return "One seed per method: no interval and no test of significance; a difference may be chance."
     single = " A method with one seed has neither." if 1 in counts else ""
     tested = (
-        f" p is Welch's t-test of the accuracy against {groups[0].label}, two-sided, not corrected for the number "
-        f"of methods; * marks p < {LEVEL:g}."
+        f" p is Welch's t-test of the {columns[0].heading} against {groups[0].label}, two-sided, not corrected for the "
+        f"number of methods; * marks p < {LEVEL:g}."
     )
     return "Mean over seeds ± 95 % confidence interval (Student's t)." + (tested if len(groups) > 1 else "") + single
 

@@ -33,8 +33,8 @@ def to_wandb(runs: Sequence[Path], project: str) -> None:
 
 
 def _start(run: Run) -> RunStart:
-    limits = Limits(**run.config["resolved"]["limits"])
-    return RunStart(run.history.experiment, run.directory, limits, resumed=False)
+    limits = Limits.of(run.config["resolved"]["limits"])
+    return RunStart(run.history.experiment, run.directory, limits, False, run.figures)
 
 
 def _rows(run: Run) -> Iterator[tuple[int, float, float, dict[str, float]]]:

@@ -4,16 +4,18 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fedraa.messages import Evaluation, State
+from fedraa.objectives import Figures
 from fedraa.rundir.chain import DIGESTS, GrowingFile
 from fedraa.rundir.files import written
 from fedraa.rundir.layout import EVALS, EVENTS
 from fedraa.rundir.lock import Hold, this_process
 
-EVAL_COLUMNS = ("step", "t", "wall", "accuracy", "loss", "client_mean", "client_std", "client_worst")
+TIMES = ("step", "t", "wall")
+EVAL_COLUMNS = (*TIMES, *Figures().columns)  # of a classification
 
 
 class EventLog:
@@ -47,11 +49,11 @@ class EventLog:
     def wall(self) -> float:
         return time.monotonic() - self._started
 
-    def begin(self, metrics: Sequence[str] = ()) -> None:
-        """Start an empty log; `metrics` are the names of the user's own, columns after ours."""
+    def begin(self, figures: Figures | None = None) -> None:
+        """Start an empty log; `figures` are those of an evaluation (default: of a classification)."""
         self._events.restore(0)
         self._evals.restore(0)
-        self._evals.append((",".join((*EVAL_COLUMNS, *metrics)) + "\n").encode())
+        self._evals.append((",".join((*TIMES, *(figures or Figures()).columns)) + "\n").encode())
 
     def state(self) -> State:
         """Where the log stands, and the digests of all that it has."""

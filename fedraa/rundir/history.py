@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedraa.config.experiment import Experiment
+from fedraa.objectives import Figures, figures_of
 from fedraa.rundir.layout import CONFIG, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.lock import is_written
 from fedraa.rundir.read import is_event, read_evals, read_summary
@@ -49,11 +50,17 @@ class History:
     eval        the full model on the test set: `step` and the columns of `evals`; a loss that is not finite is NaN
     fault       something failed: `task` and `worker` (NaN if none), `what`, `action` (retry, give up, none)
     checkpoint  with a given `checkpoint_every`: `step`
-    end         `reason` (steps, time or accuracy), `step`, `model_sha256`
+    end         `reason` (steps, time, accuracy, target or callback), `step`, `model_sha256`
 
     `evals`, one row per evaluation: `step` (server updates, or rounds), `t` (of the model, not of the result), `wall`,
     `accuracy` and `loss` (mean cross-entropy, nats) on the whole test set, `client_mean`, `client_std`, `client_worst`
-    of the accuracies on the clients' own shares of it; further metrics have a column each.
+    of the accuracies on the clients' own shares of it; further metrics have a column each. With `personalised`
+    `personal_mean`, `personal_std`, `personal_worst` are those of some clients that have first trained the model on
+    their own data, as a task does. With another objective its
+    figures are in place of `accuracy`, from sums over all test samples: multilabel `f1`, `accuracy`, `exact`;
+    regression `mse`, `mae`, `r2`; next-token `perplexity`, `accuracy`; segmentation `mean_iou`, `pixel_accuracy`; an
+    own one those that it names in `better`. `loss` is its mean loss, and the clients' are of the figure that the
+    objective is judged by, `history.figures.main`: their worst is the largest where less is better.
 
     Raises ValueError, one sentence, for what is no run directory, or is damaged.
     """
@@ -68,12 +75,13 @@ class History:
         flags = self.config["experiment"]
         parts = [f"{method_name(self.config)} on {flags['dataset']}", self.state]
         if (last := self._last_eval()) is not None:
-            parts.append(f"step {int(last['step'])}, accuracy {float(last['accuracy']):.4f}")
+            main = self.figures.main
+            parts.append(f"step {int(last['step'])}, {main} {float(last[main]):.4f}")
         return f"<History of {self.directory}: {', '.join(parts)}>"
 
     @property
     def state(self) -> str:
-        """`running` (another process is writing it), `interrupted`, or `ended by` steps, time or accuracy."""
+        """`running` (another process is writing it), `interrupted`, or `ended by` what ended it."""
         if (self.directory / SUMMARY).exists():
             return f"ended by {self.summary['reason']}"
         return "running" if is_written(self.directory / EVENTS) else "interrupted"
@@ -82,6 +90,11 @@ class History:
     def config(self) -> dict[str, Any]:
         """config.json, the whole resolved configuration, with the names of today; ValueError if the file holds none."""
         return read_config(self.directory / CONFIG)
+
+    @property
+    def figures(self) -> Figures:
+        """What every evaluation gives, which way each is better, and which one runs are judged by."""
+        return figures_of(self.config)
 
     @property
     def experiment(self) -> Experiment:
@@ -94,7 +107,7 @@ class History:
         path = self.directory / SUMMARY
         if not path.exists():
             raise ValueError(f"run: {self.directory} has no {SUMMARY}; the run has not ended")
-        return read_summary(path)
+        return read_summary(path, self.figures)
 
     @property
     def events(self) -> "pd.DataFrame":
@@ -106,7 +119,7 @@ class History:
     @property
     def evals(self) -> "pd.DataFrame":
         """One row per evaluation, its columns as told above; empty before the first."""
-        return read_evals(self.directory / EVALS)
+        return read_evals(self.directory / EVALS, self.figures)
 
     def lines(self) -> list[dict[str, object]]:
         """The events as they stand in the log; ValueError names the first line that is no event."""

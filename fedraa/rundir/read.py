@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
+from fedraa.objectives import Figures
 from fedraa.reading import content
-from fedraa.rundir.event_log import EVAL_COLUMNS
+from fedraa.rundir.event_log import TIMES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,8 +26,6 @@ class Totals(BaseModel):
     tasks: Count
     time: float
     wall: float
-    accuracy: float
-    best_accuracy: float
     loss: float
     client_worst: float
     bytes_down: Count
@@ -40,8 +39,8 @@ class Totals(BaseModel):
     metrics: dict[str, float | None] = {}
 
 
-def read_summary(path: Path) -> dict[str, Any]:
-    """The totals of a run; ValueError if the file holds none."""
+def read_summary(path: Path, figures: Figures) -> dict[str, Any]:
+    """The totals of a run with these figures; ValueError if the file holds none."""
     try:
         found = json.loads(content(path))
         Totals.model_validate(found)
@@ -53,18 +52,22 @@ def read_summary(path: Path) -> dict[str, Any]:
         raise ValueError(f"run: {path} is no summary of a run; {where}: {first['msg']}") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"run: {path} is not JSON: {error}") from None
+    for name in (*figures.names, f"best_{figures.main}"):
+        if not isinstance(value := found.get(name), int | float) or isinstance(value, bool):
+            raise ValueError(f"run: {path} is no summary of a run; {name}: got {value!r}, it must be a number")
     return dict(found)
 
 
-def read_evals(path: Path) -> "pd.DataFrame":
+def read_evals(path: Path, figures: Figures) -> "pd.DataFrame":
     """The table of evaluations, numbers all; a last row that is being written is left out. ValueError if it is none."""
     import pandas as pd  # it is slow to import, and workers do without
 
+    columns = (*TIMES, *figures.columns)
     try:
         text = content(path).decode()
-        whole = text[: text.rindex("\n") + 1] if "\n" in text else ",".join(EVAL_COLUMNS)
+        whole = text[: text.rindex("\n") + 1] if "\n" in text else ",".join(columns)
         frame = pd.read_csv(io.StringIO(whole), index_col=False)
-        if tuple(frame.columns[: len(EVAL_COLUMNS)]) != EVAL_COLUMNS:
+        if tuple(frame.columns[: len(columns)]) != columns:
             raise ValueError(f"its columns are {', '.join(map(str, frame.columns))[:100]}")
         return frame if frame.empty else frame.apply(pd.to_numeric)
     except OSError as error:

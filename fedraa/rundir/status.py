@@ -14,7 +14,8 @@ from fedraa.server.bad_clients import QUARANTINED
 class Status:
     """`state` is running, ended (by what), or interrupted; step and time are those of the last line in the log.
 
-    `quarantined` are the clients that are left out.
+    `accuracy` is the last value of `figure`, that its objective is judged by; `quarantined` are the clients that are
+    left out.
     """
 
     run: str
@@ -24,12 +25,13 @@ class Status:
     accuracy: float | None
     faults: int
     quarantined: tuple[int, ...] = ()
+    figure: str = "accuracy"
 
 
 def status(directory: Path) -> Status:
     """ValueError for what is no run directory."""
     history = History(directory)
-    step, t, faults = 0, 0.0, 0
+    step, t, faults, main = 0, 0.0, 0, history.figures.main
     quarantined: list[int] = []
     with (directory / EVENTS).open("rb") as stream:
         for text in stream:
@@ -44,8 +46,8 @@ def status(directory: Path) -> Status:
             if line["kind"] == "drop" and line["action"] == QUARANTINED:
                 quarantined.append(line["client"])
     evals = history.evals
-    accuracy = None if evals.empty else float(evals["accuracy"].iloc[-1])
-    return Status(str(directory), history.state, step, t, accuracy, faults, tuple(quarantined))
+    accuracy = None if evals.empty else float(evals[main].iloc[-1])
+    return Status(str(directory), history.state, step, t, accuracy, faults, tuple(quarantined), main)
 
 
 def statuses(directory: Path) -> list[Status]:

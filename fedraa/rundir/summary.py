@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from fedraa.rundir.event_log import EVAL_COLUMNS
 from fedraa.rundir.history import History
 from fedraa.server.bad_clients import QUARANTINED
 
@@ -32,7 +31,9 @@ def summarise(history: History) -> dict[str, object]:
                 faults += 1
         end = line
     evals = history.evals
-    own = {name: _finite_or_none(evals[name].iloc[-1]) for name in evals.columns[len(EVAL_COLUMNS) :]}
+    figures = history.figures
+    last = {name: float(evals[name].iloc[-1]) for name in figures.names}
+    own = {name: _finite_or_none(evals[name].iloc[-1]) for name in figures.own}
     return {
         "method": history.config["experiment"]["method"],
         "reason": end["reason"],
@@ -41,8 +42,8 @@ def summarise(history: History) -> dict[str, object]:
         "tasks": tasks,
         "time": end["t"],
         "wall": end["wall"],
-        "accuracy": float(evals["accuracy"].iloc[-1]),
-        "best_accuracy": float(evals["accuracy"].max()),
+        **last,
+        f"best_{figures.main}": figures.best(evals[figures.main]),
         "loss": float(evals["loss"].iloc[-1]),
         "client_worst": float(evals["client_worst"].iloc[-1]),
         "bytes_down": down,

@@ -12,6 +12,7 @@ from fedraa.server.async_rules import AsyncRule
 from fedraa.server.asynchronous import AsyncServer
 from fedraa.server.auxiliary.state import AuxiliaryRun
 from fedraa.server.base import Server
+from fedraa.server.drawing import DrawingServer
 from fedraa.server.participation import PARTICIPATION, All, Participation
 from fedraa.server.rounds import RoundServer
 from fedraa.server.setup import ServerSetup
@@ -68,6 +69,28 @@ class Asynchronous(Schedule):
             learn=setup.learn,
             concurrency=self.concurrency,
         )
+
+
+@dataclass(frozen=True)
+class Drawn(Schedule):
+    """Idle clients are given work at once: a submodel that a policy draws for the task."""
+
+    updates: int | None = None
+
+    asynchronous: ClassVar[bool] = True
+
+    def server(self, update: AsyncRule, setup: ServerSetup) -> Server:
+        if update.balance:
+            raise ValueError(
+                f"balance: got {update.balance:g}, but what a policy draws has no planned costs; give 0"
+            )
+        sampler = setup.policy.bind(setup.run)
+        if type(sampler).close is not SubmodelSampler.close:
+            raise ValueError(
+                f"submodel: {type(setup.policy).__name__} chooses anew when a round is over, and here is none; take "
+                "one that draws every task by itself"
+            )
+        return DrawingServer(setup.params, setup.run, sampler, update, setup.task_table, setup.share)
 
 
 class Barrier(Schedule):

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count, shape_wrapper
 
+from fedraa.data.tree import Tree, leaves
+from fedraa.models.forward import forward
 from fedraa.submodels.cost import Cost
 from fedraa.submodels.flat import trainable
 from fedraa.submodels.traced import IndexSet, Traced
@@ -20,25 +22,27 @@ from fedraa.submodels.tracing.recorder import tensors
 _BYTES = 4  # of one float32
 
 
-def measure(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tensor) -> Cost:
+def measure(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tree) -> Cost:
     """The cost of a cut, by its index set or widths alone; `example` is a batch `[b, ...]`, b >= 2.
 
     One real step is taken for each shape of a module and batch, and remembered with `traced`.
     """
     shape = tuple(w if isinstance(w, int) else len(w) for w in widths)
-    key = (shape, tuple(example.shape))
+    key = (shape, tuple(size for part in leaves(example) for size in part.shape))
     if key not in traced.costs:
         traced.costs[key] = _measure(traced.skeleton(shape), example)
     return traced.costs[key]
 
 
-def _measure(module: nn.Module, example: Tensor) -> Cost:
+def _measure(module: nn.Module, example: Tree) -> Cost:
     module.train()
     params = sum(p.numel() for p in trainable(module))
     with torch.random.fork_rng(), Meter() as meter:  # SGD's own step is in place: it adds to neither
         torch.autograd.backward([_loss(module, example)])
     still = sum(x.numel() * x.element_size() for x in (*module.parameters(), *module.buffers()))
-    return Cost(params=params, bytes=_BYTES * params, flops=meter.flops / len(example), memory=still + meter.peak)
+    return Cost(
+        params=params, bytes=_BYTES * params, flops=meter.flops / len(leaves(example)[0]), memory=still + meter.peak
+    )
 
 
 def _convolution_backward(
@@ -81,8 +85,8 @@ _FORMULAS = flop_registry | {
 }
 
 
-def _loss(module: nn.Module, example: Tensor) -> Tensor:
-    out = [x.float().sum() for x in tensors(module(example)) if x.requires_grad]
+def _loss(module: nn.Module, example: Tree) -> Tensor:
+    out = [x.float().sum() for x in tensors(forward(module, example)) if x.requires_grad]
     return torch.stack(out).sum()
 
 

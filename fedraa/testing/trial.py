@@ -71,7 +71,7 @@ class TwoWorkers(LocalExecutor):
     """Trains all that wait, the last first, in turn on two workers that know nothing of each other."""
 
     def __init__(self, spec: RunSpec) -> None:
-        super().__init__(_trainer(spec), spec.worker_spec.evaluator(spec.data, "cpu"), spec.data)
+        super().__init__(_trainer(spec), spec.worker_spec.evaluator(spec.evaluation_data, "cpu"), spec.data)
         self._other = _trainer(spec)
 
     def _train(self, task: int) -> None:
@@ -153,9 +153,10 @@ def _stretch(
             max_update_norm=None,
             save=lambda: None,
             stop=stop,
+            figure=spec.objective.main,
         )
         if state is None:
-            log.begin([metric.name for metric in spec.metrics])
+            log.begin(spec.figures)
             loop.begin()
         else:
             loop.restore(state)
@@ -166,7 +167,7 @@ def _stretch(
 
 
 def _one_worker(spec: RunSpec) -> LocalExecutor:
-    return LocalExecutor(_trainer(spec), spec.worker_spec.evaluator(spec.data, "cpu"), spec.data)
+    return LocalExecutor(_trainer(spec), spec.worker_spec.evaluator(spec.evaluation_data, "cpu"), spec.data)
 
 
 def _trainer(spec: RunSpec) -> Trainer:

@@ -21,8 +21,9 @@ class Noise(Iid):
             raise ValueError(f"partition: noise has the level {self.level}; it must be at least 0")
 
     def skew(self, client: int, clients: int, x: Any) -> Any:
-        if x.dtype.kind != "f":
-            raise ValueError("partition: noise changes features; these samples are tokens")
+        if isinstance(x, dict | tuple) or x.dtype.kind != "f":
+            what = "several inputs" if isinstance(x, dict | tuple) else "tokens"
+            raise ValueError(f"partition: noise changes features; these samples are {what}")
         drawn = generator(0, "noise", client, clients).standard_normal(x.shape, np.float32)
         return x + np.float32((self.level * (client + 1) / clients) ** 0.5) * drawn
 
@@ -34,6 +35,8 @@ class Rotation(Iid):
     skews: ClassVar[bool] = True
 
     def skew(self, client: int, clients: int, x: Any) -> Any:
+        if isinstance(x, dict | tuple):
+            raise ValueError("partition: rotation takes square images; these samples are several inputs")
         if x.ndim != 4 or x.shape[2] != x.shape[3]:
             raise ValueError(f"partition: rotation takes square images, not samples {list(x.shape[1:])}")
         return np.ascontiguousarray(np.rot90(x, client % 4, (2, 3)))

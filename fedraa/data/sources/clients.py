@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedraa.data.check import Targets
 from fedraa.data.partition.partitioner import Index, Partitioner
 from fedraa.data.sources.rows import Rows, as_rows
 from fedraa.data.transforms import Transforms
@@ -55,15 +56,17 @@ class ClientSource:
     """Where clients' samples come from, wherever they train: picklable, without the samples themselves.
 
     A client's features get the partitioner's skew, then the fixed transforms. `shapes` are those of one sample's
-    arrays, `classes` how many there are (None: targets are no classes).
+    arrays, `target_shape` that of its target, which `targets` checks; None: it is one of `classes` labels.
     """
 
     name: str
     samples: Dealt | Made
     partitioner: Partitioner
     fixed: Transforms
-    classes: int | None
+    classes: int
     shapes: tuple[tuple[int, ...], ...]
+    target_shape: tuple[int, ...] = ()
+    targets: Targets | None = None
     allow_nan: bool = False
 
     def client(self, client: int) -> tuple[Tree, Array]:
@@ -77,35 +80,44 @@ class ClientSource:
 
     def read(self, client: int) -> tuple[Tree, Array]:
         x, y = self.samples(client)
-        x, y = mapped(as_features, x), as_targets(y)
+        x, y = as_inputs(x), as_targets(y)
         if (shapes := tuple(part.shape[1:] for part in leaves(x))) != self.shapes:
             raise ValueError(f"samples are {_listed(shapes)}, but others {_listed(self.shapes)}; they must be alike")
         wanted = int(self.samples.offsets[client + 1] - self.samples.offsets[client])
         if len(y) != wanted or any(len(part) != wanted for part in leaves(x)):
             raise ValueError(f"got {len(y)} samples; there must be {wanted}")
-        self._check_labels(client, y)
+        y = self._checked(client, y)
         if not self.allow_nan and (place := first_not_finite(x)) is not None:
             raise ValueError(f"row {self.samples.row(client, place)} holds NaN or an infinity")
         if self.partitioner.skews:
             x = self.partitioner.skew(client, len(self.samples.offsets) - 1, x)
         return x, y
 
-    def _check_labels(self, client: int, y: Array) -> None:
-        if (place := outside(y, self.classes)) is not None:
-            label = y[place] if y.ndim == 1 else y[place].max()
+    def _checked(self, client: int, y: Array) -> Array:
+        """The client's targets, as they must be."""
+        if self.targets is not None:
+            if y.shape[1:] != self.target_shape:
+                raise ValueError(
+                    f"targets are {list(y.shape[1:])}, but others {list(self.target_shape)}; they must be alike"
+                )
+            return self.targets(y, y, self.classes)[0]
+        if (place := outside(as_labels(y), self.classes)) is not None:
             raise ValueError(
-                f"row {self.samples.row(client, place)} has label {label}; labels count from 0 to "
-                f"{(self.classes or 1) - 1}"
+                f"row {self.samples.row(client, place)} has label {y[place]}; labels count from 0 to {self.classes - 1}"
             )
+        return y
 
 
-def outside(y: Array, classes: int | None) -> int | None:
-    """The first row with a label that is no class; None if there is none. Of several labels in a row, negatives pad."""
-    if classes is None or y.dtype.kind not in "iu" or not y.size:
-        return None
-    wrong = (y >= classes) | (y < 0) if y.ndim == 1 else y >= classes
-    found = np.flatnonzero(wrong.reshape(len(y), -1).any(axis=1))
+def outside(y: Array, classes: int) -> int | None:
+    """The first row with a label [n] that is no class; None if there is none."""
+    found = np.flatnonzero((y >= classes) | (y < 0))
     return int(found[0]) if found.size else None
+
+
+def as_inputs(x: Tree) -> Tree:
+    """The features of each array; a mask among several inputs stays one."""
+    several = isinstance(x, dict | tuple)
+    return mapped(lambda part: part if several and np.asarray(part).dtype.kind == "b" else as_features(part), x)
 
 
 def as_features(x: Any) -> Array:
@@ -118,12 +130,20 @@ def as_features(x: Any) -> Array:
         return np.require(array, kind, ["C", "W"])
 
 
+def as_labels(y: Array) -> Array:
+    """Itself; ValueError unless it is one class per sample."""
+    if y.ndim != 1 or y.dtype.kind != "i":
+        raise ValueError(f"labels are {y.dtype} of shape {y.shape}; they must be integers of shape [samples]")
+    return y
+
+
 def as_targets(y: Any) -> Array:
     """Int64 for integers, else float32; contiguous."""
     array = np.asarray(y)
     if array.dtype.kind not in "fiub":
         raise ValueError(f"labels hold {array.dtype}; they must be numbers")
-    return np.require(array, np.float32 if array.dtype.kind == "f" else np.int64, ["C", "W"])
+    with np.errstate(over="ignore"):
+        return np.require(array, np.float32 if array.dtype.kind == "f" else np.int64, ["C", "W"])
 
 
 def _listed(shapes: tuple[tuple[int, ...], ...]) -> str:

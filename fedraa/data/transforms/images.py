@@ -18,6 +18,7 @@ class Crop(Transform):
     Images that are standardised have mean 0: what is padded has the mean colour.
     """
 
+    moves: ClassVar[bool] = True
     padding: int = 4
     fill: float = 0.0
 
@@ -37,6 +38,7 @@ class Crop(Transform):
 class Flip(Transform):
     """Each image mirrored left to right with probability `share`."""
 
+    moves: ClassVar[bool] = True
     share: float = 0.5
 
     def __post_init__(self) -> None:

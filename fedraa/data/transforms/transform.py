@@ -29,6 +29,8 @@ class Transform(ABC):
     """
 
     random: ClassVar[bool] = True
+    moves: ClassVar[bool] = False
+    """Whether what is at a place of a sample may be elsewhere afterwards."""
 
     @abstractmethod
     def apply(self, x: Tensor, rng: np.random.Generator) -> Tensor:
@@ -89,6 +91,8 @@ class Transforms:
 
     def fitted(self, x: Any) -> "Transforms":
         """As they are for data of which the array `x` holds training samples; ValueError for what does not fit them."""
+        if isinstance(x, dict | tuple):
+            raise ValueError(f"transforms: {called(self.parts[0])} takes samples of one input, and these have several")
         made: list[Transform] = []
         for part in self.fixed.parts:
             with calling("transforms", getattr(part, "function", part)):

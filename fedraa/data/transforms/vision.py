@@ -12,6 +12,18 @@ from fedraa.data.transforms.transform import Transform
 from fedraa.data.vision import import_torchvision
 
 FIXED = ("CenterCrop", "Grayscale", "Normalize", "Pad", "Resize", "ToDtype", "ConvertImageDtype", "FiveCrop")
+STILL = (
+    "ColorJitter",
+    "ConvertImageDtype",
+    "GaussianBlur",
+    "GaussianNoise",
+    "Grayscale",
+    "Normalize",
+    "RandomAdjustSharpness",
+    "RandomAutocontrast",
+    "RandomGrayscale",
+    "ToDtype",
+)
 
 
 class Vision(Transform):
@@ -23,7 +35,9 @@ class Vision(Transform):
     def __init__(self, given: Any) -> None:
         self.given = given
         self.name = type(given).__name__
-        self.random = self.name not in FIXED  # type: ignore[misc]  # of a class in general, here of what it stands for
+        # of a class in general, here of what it stands for
+        self.random = self.name not in FIXED  # type: ignore[misc]
+        self.moves = self.name not in STILL  # type: ignore[misc]
 
     def apply(self, x: Tensor, rng: np.random.Generator) -> Tensor:
         seed = int(rng.integers(2**62))

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from fedraa.data.tree import Tree, mapped
+from fedraa.models.forward import forward
 from fedraa.submodels.cutting import computed
 from fedraa.submodels.tracing.recorder import tensors
 
@@ -29,7 +31,7 @@ def check_kinds(module: nn.Module) -> None:
             )
 
 
-def check_gradients(module: nn.Module, inputs: Tensor, strange: Sequence[nn.Parameter]) -> None:
+def check_gradients(module: nn.Module, inputs: Tree, strange: Sequence[nn.Parameter]) -> None:
     """ValueError unless the output has a dense gradient for some parameter, and for none of `strange`.
 
     A forward that was replaced by a closure, or that reads layers from a plain list, reads parameters that are not
@@ -55,12 +57,12 @@ def check_gradients(module: nn.Module, inputs: Tensor, strange: Sequence[nn.Para
 
 
 def _gradients(
-    module: nn.Module, inputs: Tensor, parameters: Sequence[nn.Parameter]
+    module: nn.Module, inputs: Tree, parameters: Sequence[nn.Parameter]
 ) -> tuple[list[Tensor], Sequence[Tensor | None]]:
     """The output's tensors, and the gradient of their sum for each parameter, None where there is none."""
     try:
         with torch.enable_grad(), torch.random.fork_rng():
-            found = list(tensors(module.train()(inputs.clone())))
+            found = list(tensors(forward(module.train(), mapped(lambda part: part.clone(), inputs))))
             out = [x.sum() for x in found if x.requires_grad]
             if not out or not parameters:
                 return found, [None] * len(parameters)

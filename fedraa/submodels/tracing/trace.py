@@ -7,8 +7,10 @@ import re
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from fedraa.data.tree import Tree, leaves, mapped
+from fedraa.models.forward import forward
 from fedraa.submodels.traced import Traced
 from fedraa.submodels.tracing.accept import check_gradients, check_kinds, first_line, private
 from fedraa.submodels.tracing.grouping import group_units
@@ -17,7 +19,7 @@ from fedraa.submodels.tracing.rules import RULES
 from fedraa.submodels.tracing.verify import Trial
 
 
-def trace(module: nn.Module, example: Tensor) -> Traced:
+def trace(module: nn.Module, example: Tree) -> Traced:
     """Find every index space of units along which `module` can be made smaller.
 
     The module runs on `example`, in evaluation and in training mode, while labels of units follow its tensors
@@ -27,17 +29,18 @@ def trace(module: nn.Module, example: Tensor) -> Traced:
     before the result is returned, and what does not pass is left whole.
 
     Args:
-        module: any module with one tensor as its input. It is copied to the CPU, not changed.
-        example: a batch of at least two inputs.
+        module: any module. It is copied to the CPU, not changed.
+        example: a batch of at least two inputs: a tensor, or a tuple or a dict of tensors for its arguments.
 
     Raises:
         ValueError: the example does not run through the module, the forward pass depends on data, or the
             parameters cannot be trained as one float32 vector.
     """
-    if example.dim() < 1 or len(example) < 2:
-        raise ValueError(f"example: shape {tuple(example.shape)} given, expected a batch of at least 2")
+    for part in leaves(example):
+        if part.dim() < 1 or len(part) < 2:
+            raise ValueError(f"example: shape {tuple(part.shape)} given, expected a batch of at least 2")
     check_kinds(module)
-    module, example = private(module).cpu(), example.cpu()
+    module, example = private(module).cpu(), mapped(lambda part: part.cpu(), example)
     recorder = _record(module, example)
     traced = group_units(module, recorder)
     trial = Trial(traced, example)
@@ -48,7 +51,7 @@ def trace(module: nn.Module, example: Tensor) -> Traced:
     return traced
 
 
-def _record(module: nn.Module, example: Tensor) -> Recorder:
+def _record(module: nn.Module, example: Tree) -> Recorder:
     scratch = copy.deepcopy(module)  # training mode moves running statistics
     recorder = Recorder(scratch, RULES)
     fast = torch.backends.mha.get_fastpath_enabled()
@@ -66,30 +69,31 @@ def _record(module: nn.Module, example: Tensor) -> Recorder:
     except DataDependentError as error:
         raise ValueError(f"module: {type(module).__name__} cannot be traced, {error}") from None
     except (RuntimeError, ValueError, TypeError, IndexError, AssertionError, AttributeError) as error:
+        batch = " and ".join(f"{tuple(part.shape)} of {part.dtype}" for part in leaves(example))
         raise ValueError(
-            f"example: a batch {tuple(example.shape)} of {example.dtype} does not run through "
-            f"{type(module).__name__}: {first_line(error)}"
+            f"example: a batch {batch} does not run through {type(module).__name__}: {first_line(error)}"
         ) from error
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-    check_gradients(scratch, example[:2], list(recorder.strange.values()))
+    check_gradients(scratch, mapped(lambda part: part[:2], example), list(recorder.strange.values()))
     return recorder
 
 
-def _walk(recorder: Recorder, module: nn.Module, example: Tensor) -> list[object]:
+def _walk(recorder: Recorder, module: nn.Module, example: Tree) -> list[object]:
     """Run the module; returns what it did, down to its output."""
-    inputs = example[:2].clone()
+    inputs = mapped(lambda part: part[:2].clone(), example)
     recorder.path = []
-    recorder.feed(inputs)
+    for part in leaves(inputs):
+        recorder.feed(part)
     torch.manual_seed(0)  # layers that are dropped at random are the same on every path
     with recorder:
-        out = module(inputs)
+        out = forward(module, inputs)
     for tensor in tensors(out):
         recorder.ties.pin(recorder.labels(tensor), "it is the output of the model")
     return [*recorder.path, *recorder.steps(out)]
 
 
-def _other_path(recorder: Recorder, module: nn.Module, example: Tensor) -> list[object] | None:
+def _other_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[object] | None:
     """What the module does if all that it asks of its data has the other answer; None if it then complains.
 
     So a warning or a check of the data is told apart from control flow that depends on data.

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from fedraa.data.tree import Tree, mapped
+from fedraa.models.forward import forward
 from fedraa.submodels.flat import trainable
 from fedraa.submodels.traced import IndexSet, Traced
 from fedraa.submodels.tracing.accept import first_line
@@ -26,7 +28,7 @@ _RAISED = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.fl
 class Trial:
     """One module, in float64 if it can be, with random parameters, so that none is zero and every difference shows."""
 
-    def __init__(self, traced: Traced, example: Tensor) -> None:
+    def __init__(self, traced: Traced, example: Tree) -> None:
         self._template = traced.module
         self._module = copy.deepcopy(traced.module).double()
         self._tolerance = 1e-6  # relative: deep batch norms of two samples amplify rounding
@@ -40,16 +42,12 @@ class Trial:
             else:
                 break
 
-    def _prepare(self, example: Tensor, rows: int, double: bool) -> None:
+    def _prepare(self, example: Tree, rows: int, double: bool) -> None:
         self._double = double
-        self._input = example[:2].repeat(rows // 2, *(1,) * (example.dim() - 1))
-        if self._input.is_floating_point():
-            noise = torch.randn(self._input.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-            self._input = self._input.double() + noise
+        self._input = mapped(lambda part: _noisy(part, rows, double), example)
         if not double:
             self._tolerance = 1e-3
             self._module.float()
-            self._input = self._input.to(example.dtype)
         self._run(self._module, training=False)
 
     def fails(self, traced: Traced, groups: Collection[int]) -> str | None:
@@ -96,8 +94,17 @@ class Trial:
             if self._double:
                 stack.enter_context(_in_double())
             torch.manual_seed(0)  # stochastic depth draws the same for both
-            out = tensors(module.train(training)(self._input.clone()))
+            out = tensors(forward(module.train(training), mapped(lambda part: part.clone(), self._input)))
             return [x if x.is_floating_point() or x.is_complex() else x.double() for x in out]
+
+
+def _noisy(example: Tensor, rows: int, double: bool) -> Tensor:
+    """An input of so many rows, all different where they are floats."""
+    part = example[:2].repeat(rows // 2, *(1,) * (example.dim() - 1))
+    if part.is_floating_point():
+        noise = torch.randn(part.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        part = part.double() + noise
+    return part if double else part.to(example.dtype)
 
 
 class WithoutDropout(TorchFunctionMode):

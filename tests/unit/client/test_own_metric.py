@@ -5,7 +5,7 @@ import json
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from fedraa.client.evaluator import BATCH, Evaluator
 from fedraa.client.metrics import TAKEN, make_metrics
 from fedraa.data import Dataset
 from fedraa.engine.build import build
-from fedraa.messages import Evaluation
+from fedraa.objectives import Figures
 from fedraa.replay import Inconsistent, replay
 from fedraa.report.compare import CELLS, FROM_SUMMARY, PER_CELL
 from fedraa.report.runs import load
@@ -138,12 +138,12 @@ def test_the_mean_is_exact_however_samples_are_batched(monkeypatch: pytest.Monke
     dataset = Dataset("two", x, y, x, y, 2)
     spec = build(fl.Experiment(clients=2, fragments=1, hidden=(2,), metrics=(scale,)), dataset=dataset)
     evaluator = Evaluator(spec.traced, spec.data, metrics=spec.metrics)
-    figure = evaluator.evaluate(spec.params).metrics["scale"]
+    figure = evaluator.evaluate(spec.params).figures["scale"]
     # Every second value is 1e8 in float32, the others 0.1 in float32: naive sums of 2,049 lose digits.
     expected = math.fsum(float(np.float32(0.1)) if label else 1e8 for label in y) / len(y)
     assert figure == expected
     monkeypatch.setattr("fedraa.client.evaluator.BATCH", 100)
-    assert evaluator.evaluate(spec.params).metrics["scale"] == expected
+    assert evaluator.evaluate(spec.params).figures["scale"] == expected
 
 
 def scale(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -179,7 +179,7 @@ def test_no_name_is_taken_that_logs_and_tables_use(history: History) -> None:
     frames = {*by_run(groups, []).frame.columns, *groups[0].first.evals.columns}
     own = set(history.summary["metrics"])  # type: ignore[call-overload]  # a mapping
     assert plain | (tables | frames) - own <= TAKEN
-    assert {item.name for item in fields(Evaluation)} - {"seconds"} <= TAKEN
+    assert {*Figures().columns} <= TAKEN
 
 
 def named(name: str) -> Callable[..., Tensor]:

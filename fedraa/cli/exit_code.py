@@ -1,0 +1,68 @@
+"""What a command comes to: an exit code, and one sentence for every mistake."""
+
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+OURS = {"__main__", "actors", "benchmarks", "fedraa", "schedulers"}
+THEIRS = {
+    "matplotlib",
+    "numpy",
+    "pandas",
+    "pydantic",
+    "ray",
+    "rich",
+    "scipy",
+    "sklearn",
+    "torch",
+    "torchvision",
+    "tyro",
+}
+LIBRARIES = OURS | THEIRS | sys.stdlib_module_names  # whose modules are not the user's
+
+
+def exit_code(command: Callable[[], object]) -> int:
+    """Exit code 0; 1: a run failed, a log or a part is wrong; 2: a mistake in what was asked for; 130: Ctrl-C."""
+    try:
+        command()
+    except ValueError as error:
+        return _told(str(error), error, 2)
+    except KeyboardInterrupt as error:
+        sys.stderr.write("\n")
+        return _told(str(error) or "interrupted", error, 130)
+    except SystemExit:  # of --help, which is to be quick: what follows takes seconds to import
+        raise
+    except _failures() as error:
+        return _told(str(error), error, 1)
+    except OSError as error:
+        return _told(f"{error.filename or 'the system'}: {error.strerror or error}", error, 2)
+    except Exception as error:
+        if (where := own_code(error)) is None:
+            raise
+        return _told(f"{where} failed with {type(error).__name__}: {error}", error, 1)
+    return 0
+
+
+def _told(what: str, error: BaseException, code: int) -> int:
+    """Says what went wrong on one line, whatever the user's own words in it hold; returns the exit code."""
+    said = " ".join("; ".join((what, *getattr(error, "__notes__", ()))).split())
+    sys.stderr.write(f"fedraa: {said}\n")
+    return code
+
+
+def own_code(error: BaseException) -> str | None:
+    """The innermost code of the user's own that an error has come through, and where it is; None if there is none."""
+    own = [
+        f"{frame.f_code.co_qualname} ({Path(frame.f_code.co_filename).name}, line {line})"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).partition(".")[0] not in LIBRARIES
+    ]
+    return own[-1] if own else None
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """What a run or a log may come to."""
+    from fedraa.errors import Inconsistent, PromiseBroken, RunFailed
+
+    return RunFailed, Inconsistent, PromiseBroken

@@ -1,0 +1,54 @@
+"""Personalised evaluation: a client's own figure once it has trained the model on its own data."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraa.client.solver import Solver
+from fedraa.client.trainer import Trainer
+from fedraa.data import Federated
+from fedraa.data.tree import Tree
+from fedraa.messages import Task, Vector
+from fedraa.submodels import Traced
+
+Shards = Mapping[int, tuple[Tree, npt.NDArray[Any]]]
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationData(Federated):
+    """What an evaluation needs, with the training shards of the clients that are evaluated by themselves."""
+
+    personal: Shards = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, data: Federated, personal: Shards) -> "EvaluationData":
+        return cls(**{item.name: getattr(data, item.name) for item in fields(data)} | {"personal": personal})
+
+
+def chosen(data: Federated, count: int, rng: np.random.Generator) -> list[int]:
+    """So many of the clients that have test samples, or all of them; each as likely as any other."""
+    able = np.flatnonzero(np.diff(data.test_offsets) > 0)
+    return sorted(rng.choice(able, min(count, len(able)), replace=False).tolist())
+
+
+class Personal:
+    """Trains the full model on a client's shard as a task would be: the solver's epochs, batches and learning rate.
+
+    What a server sends besides the model (control variates, momentum) is left out, and nothing is compressed. The order
+    of minibatches is the same in every evaluation.
+    """
+
+    def __init__(self, traced: Traced, solver: Solver, **given: Any) -> None:
+        plain = replace(solver, control=False, full_gradient=False, squares=False, adversary=False, fresh=1.0, split=0)
+        self._solver = replace(plain, compress="none")
+        self._widths = traced.widths(traced.full())
+        self._trainer = Trainer(traced, self._solver, resident_bytes=0, **given)
+
+    def train(self, params: Vector, client: int, x: Tree, y: npt.NDArray[Any]) -> Vector:
+        """The parameters [d] after the client's local training."""
+        lr = self._solver.lr
+        task = Task(0, client, 0, 0, 0, 0, self._widths, params, lr, 0.0)
+        return self._trainer.train(task, x, y).params

@@ -1,0 +1,22 @@
+"""What is learnt: loss and figures of an objective, and which way they get better."""
+
+from fedraa.objectives.builtin import OBJECTIVE, Classification, MultiLabel, NextToken, Regression, Segmentation
+from fedraa.objectives.figures import Figures, Target, figures_of, make_target
+from fedraa.objectives.fit import make_objective, misfit
+from fedraa.objectives.objective import Objective
+
+__all__ = [
+    "OBJECTIVE",
+    "Classification",
+    "Figures",
+    "MultiLabel",
+    "NextToken",
+    "Objective",
+    "Regression",
+    "Segmentation",
+    "Target",
+    "figures_of",
+    "make_objective",
+    "make_target",
+    "misfit",
+]

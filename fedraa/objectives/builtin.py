@@ -1,0 +1,247 @@
+"""The objectives that are built in."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedraa.components import Seam
+from fedraa.objectives.figures import Direction
+from fedraa.objectives.objective import Array, Objective, Sums, integers, numbers, refuse
+
+
+@dataclass(frozen=True)
+class Classification(Objective):
+    """One label of several per sample: mean cross-entropy of logits [b, classes] and labels [b]; accuracy."""
+
+    auxiliary: Mapping[str, float] = field(default_factory=dict)
+
+    better: ClassVar[Mapping[str, Direction]] = {"accuracy": "max"}
+    main: ClassVar[str] = "accuracy"
+    classifies: ClassVar[bool] = True
+    name: ClassVar[str] = "classification"
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, targets, reduction="none")
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, targets)
+
+    def summed_loss(self, outputs: Tensor, targets: Tensor) -> float:
+        return float(F.cross_entropy(outputs, targets, reduction="sum"))
+
+    def measured(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
+        return {"accuracy": outputs.argmax(1) == targets}
+
+    def misfit(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
+        wanted = [len(targets), classes]
+        return None if list(outputs.shape) == wanted else f"logits {wanted}"
+
+
+@dataclass(frozen=True)
+class MultiLabel(Objective):
+    """Any number of labels per sample: binary cross-entropy of logits [b, labels] and targets of 0 and 1 [b, labels].
+
+    `f1` is over all labels of all samples (micro), `accuracy` the share of labels told right, `exact` the share of
+    samples with all labels right; a label is told where its logit is over 0.
+    """
+
+    auxiliary: Mapping[str, float] = field(default_factory=dict)
+
+    better: ClassVar[Mapping[str, Direction]] = {"f1": "max", "accuracy": "max", "exact": "max"}
+    main: ClassVar[str] = "f1"
+    name: ClassVar[str] = "multilabel"
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
+
+    def measured(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
+        told, held = outputs > 0, targets > 0
+        right = told == held
+        return {
+            "right": right.sum(1),
+            "both": (told & held).sum(1),
+            "either": told.sum(1) + held.sum(1),
+            "exact": right.all(1),
+            "samples": right.new_ones(len(right)),
+        }
+
+    def figures(self, sums: Sums) -> Mapping[str, float]:
+        return {
+            "f1": float(2 * sums["both"] / sums["either"]) if sums["either"] else 1.0,
+            "accuracy": float(sums["right"] / sums["count"]),
+            "exact": float(sums["exact"] / sums["samples"]),
+        }
+
+    def targets(self, train: Array, test: Array, classes: int) -> tuple[Array, Array, int]:
+        for name, y in (("y_train", train), ("y_test", test)):
+            if y.ndim != 2 or y.dtype.kind not in "iubf":
+                raise ValueError(f"{name} is {y.dtype} of shape {y.shape}; it must be 0s and 1s [samples, labels]")
+            refuse(name, y, (y != 0) & (y != 1), "must be 0 or 1")
+        if train.shape[1] != test.shape[1]:
+            raise ValueError(f"y_train has {train.shape[1]} labels and y_test {test.shape[1]}; they must be as many")
+        return np.asarray(train, np.float32, "C"), np.asarray(test, np.float32, "C"), train.shape[1]
+
+    def misfit(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
+        return None if outputs.shape == targets.shape else f"logits {list(targets.shape)}"
+
+
+@dataclass(frozen=True)
+class Regression(Objective):
+    """Numbers: the mean squared error of outputs and targets [b] or [b, k]; mse, mae and r2 (mean over outputs)."""
+
+    auxiliary: Mapping[str, float] = field(default_factory=dict)
+
+    better: ClassVar[Mapping[str, Direction]] = {"mse": "min", "mae": "min", "r2": "max"}
+    main: ClassVar[str] = "mse"
+    name: ClassVar[str] = "regression"
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs.reshape(targets.shape) - targets).square()
+
+    def measured(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
+        wanted = targets.double().reshape(len(targets), -1)
+        error = outputs.double().reshape(wanted.shape) - wanted
+        return {
+            "squared": error.square(),
+            "absolute": error.abs().sum(1),
+            "wanted": wanted,
+            "wanted_squared": wanted.square(),
+            "samples": wanted.new_ones(len(wanted)),
+        }
+
+    def figures(self, sums: Sums) -> Mapping[str, float]:
+        spread = sums["wanted_squared"] - sums["wanted"] ** 2 / sums["samples"]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            r2 = np.mean(1 - sums["squared"] / spread)
+        return {
+            "mse": float(sums["squared"].sum() / sums["count"]),
+            "mae": float(sums["absolute"] / sums["count"]),
+            "r2": float(r2),
+        }
+
+    def targets(self, train: Array, test: Array, classes: int) -> tuple[Array, Array, int]:
+        for name, y in (("y_train", train), ("y_test", test)):
+            if y.ndim not in (1, 2) or y.shape[1:] != train.shape[1:]:
+                raise ValueError(f"{name} has shape {y.shape}; it must be [samples] or [samples, outputs] in both")
+        train, test = (numbers(name, y).astype(np.float32) for name, y in (("y_train", train), ("y_test", test)))
+        return train, test, 1 if train.ndim == 1 else train.shape[1]
+
+    def misfit(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
+        return None if outputs.numel() == targets.numel() else f"numbers {list(targets.shape)}"
+
+
+@dataclass(frozen=True)
+class NextToken(Objective):
+    """A token at every position: cross-entropy of logits [b, t, vocabulary] and tokens [b, t], shifted by the data.
+
+    Positions whose target is `ignore` count neither in the loss nor in any figure. `perplexity` is exp(loss).
+    """
+
+    ignore: int = -100
+    auxiliary: Mapping[str, float] = field(default_factory=dict)
+
+    better: ClassVar[Mapping[str, Direction]] = {"perplexity": "min", "accuracy": "max"}
+    main: ClassVar[str] = "perplexity"
+    placed: ClassVar[bool] = True
+    name: ClassVar[str] = "next-token"
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs.movedim(-1, 1), targets, reduction="none", ignore_index=self.ignore)
+
+    def counted(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return targets != self.ignore
+
+    def measured(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
+        return {"hits": ((outputs.argmax(-1) == targets) & (targets != self.ignore)).sum(1)}
+
+    def figures(self, sums: Sums) -> Mapping[str, float]:
+        count = max(float(sums["count"]), 1.0)
+        with np.errstate(over="ignore"):
+            return {"perplexity": float(np.exp(sums["loss"] / count)), "accuracy": float(sums["hits"] / count)}
+
+    def targets(self, train: Array, test: Array, classes: int) -> tuple[Array, Array, int]:
+        return _labels(train, test, classes, self.ignore, 2, "[samples, positions]")
+
+    def misfit(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
+        right = outputs.shape[:-1] == targets.shape and outputs.shape[-1] >= classes
+        return None if right else f"logits {[*targets.shape, classes]}"
+
+
+@dataclass(frozen=True)
+class Segmentation(Objective):
+    """A class per pixel: cross-entropy of logits [b, classes, h, w] and labels [b, h, w]; `ignore` marks no class.
+
+    `mean_iou` is the mean, over classes that are in the labels or in what the model tells, of
+    intersection / union over all pixels of all samples.
+    """
+
+    ignore: int = -100
+    auxiliary: Mapping[str, float] = field(default_factory=dict)
+
+    better: ClassVar[Mapping[str, Direction]] = {"mean_iou": "max", "pixel_accuracy": "max"}
+    main: ClassVar[str] = "mean_iou"
+    placed: ClassVar[bool] = True
+    name: ClassVar[str] = "segmentation"
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, targets, reduction="none", ignore_index=self.ignore)
+
+    def counted(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return targets != self.ignore
+
+    def measured(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
+        classes, seen = outputs.shape[1], (targets != self.ignore).flatten(1)
+        held = targets.flatten(1).where(seen, classes)  # a class of its own, left out below
+        told = outputs.argmax(1).flatten(1).where(seen, classes)
+
+        def counts(labels: Tensor) -> Tensor:
+            zeros = labels.new_zeros(len(labels), classes + 1)
+            return zeros.scatter_add_(1, labels, labels.new_ones(()).expand_as(labels))[:, :classes]
+
+        return {"both": counts(held.where(held == told, classes)), "held": counts(held), "told": counts(told)}
+
+    def figures(self, sums: Sums) -> Mapping[str, float]:
+        union = sums["held"] + sums["told"] - sums["both"]
+        there = union > 0
+        return {
+            "mean_iou": float(np.mean(sums["both"][there] / union[there])) if there.any() else 0.0,
+            "pixel_accuracy": float(sums["both"].sum() / max(float(sums["count"]), 1.0)),
+        }
+
+    def targets(self, train: Array, test: Array, classes: int) -> tuple[Array, Array, int]:
+        return _labels(train, test, classes, self.ignore, 3, "[samples, height, width]")
+
+    def misfit(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
+        b, *size = targets.shape
+        right = outputs.shape[:1] + outputs.shape[2:] == targets.shape and outputs.shape[1] >= classes
+        return None if right else f"logits {[b, classes, *size]}"
+
+
+def _labels(train: Array, test: Array, classes: int, ignore: int, ndim: int, form: str) -> tuple[Array, Array, int]:
+    """Labels of parts of samples; as many classes as there are in training where `classes` is 0."""
+    one = train is test
+    train, test = integers("y_train", train, ndim, form), integers("y_test", test, ndim, form)
+    classes = classes or int(train.max(initial=0, where=train != ignore)) + 1
+    for name, y in (("y_train", train), ("y_test", test)):
+        wrong = (y != ignore) & ((y < 0) | (y >= classes))
+        refuse(name, y, wrong, f"must be a label from 0 to {classes - 1}, or {ignore} for none")
+        if not one and (y == ignore).all():  # a client may have none, a data set may not
+            raise ValueError(f"{name} holds {ignore} alone, which is no label; nothing could be learnt")
+    return train, test, classes
+
+
+OBJECTIVE: Seam[Objective] = Seam(
+    "objective",
+    ("losses", "loss", "sums", "figures", "forward"),
+    {
+        "classification": Classification,
+        "multilabel": MultiLabel,
+        "regression": Regression,
+        "next-token": NextToken,
+        "segmentation": Segmentation,
+    },
+)

@@ -1,0 +1,62 @@
+"""An objective as it was given, and whether a model fits it."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedraa.components import calling
+from fedraa.objectives.builtin import OBJECTIVE
+from fedraa.objectives.objective import Objective
+
+
+def make_objective(given: object) -> Objective:
+    """The objective of that name, import path or object; ValueError with one sentence."""
+    made = OBJECTIVE.make(given)
+    if not isinstance(made, Objective):
+        raise ValueError(f"objective: {made!r} is no Objective; derive its class from fedraa.Objective")
+    for name, way in made.better.items():
+        if way not in ("max", "min") or not name.isidentifier():
+            raise ValueError(f"objective: {made.name} has better = {{{name!r}: {way!r}}}; takes names with max or min")
+    if made.main not in ("loss", *made.better):
+        raise ValueError(f"objective: {made.name} has main = {made.main!r}, which is none of its figures")
+    return made
+
+
+def misfit(objective: Objective, result: Any, targets: Tensor, classes: int) -> str | None:
+    """What is wrong with what a model makes of a batch, for these targets; None if nothing is.
+
+    ValueError, one sentence, for what is wrong with an own objective.
+    """
+    try:
+        outputs = objective.outputs(result)
+    except TypeError:
+        outputs = None
+    got = type(result).__name__ if outputs is None else str(list(outputs.shape))
+    wanted = objective.misfit(torch.zeros(0) if outputs is None else outputs, targets, classes)
+    if outputs is None or wanted is not None:
+        return f"returns {got} for a batch; it must return {wanted or 'a tensor'}"
+    _try(objective, result, outputs, targets)
+    return None
+
+
+def _try(objective: Objective, result: Any, outputs: Tensor, targets: Tensor) -> None:
+    """Asks the objective for all that it will be asked for."""
+    shapes = f"outputs {list(outputs.shape)} and targets {list(targets.shape)}"
+    with calling("objective", objective):
+        loss = objective.training_loss(result, outputs, targets)
+        if not isinstance(loss, Tensor) or loss.shape != () or not loss.is_floating_point():
+            got = f"{loss.dtype} {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+            raise ValueError(f"objective: {objective.name} gave the loss {got} for {shapes}; it must be one number")
+        sums = {name: each.cpu() for name, each in objective.sums(outputs, targets).items()}
+        if wrong := [name for name, each in sums.items() if each.shape[:1] != targets.shape[:1]]:
+            raise ValueError(
+                f"objective: {objective.name} measured {wrong[0]} {list(sums[wrong[0]].shape)} for {shapes}; "
+                "it must be [b] or [b, k]"
+            )
+        figures = objective.figures({name: each.sum(0).numpy() for name, each in sums.items()})
+        if figures.keys() != objective.better.keys():
+            raise ValueError(f"objective: {objective.name} gave the figures {', '.join(figures)}, not those of better")
+        for name, value in figures.items():
+            if not isinstance(value, int | float):
+                raise ValueError(f"objective: {objective.name} gave {name} {value!r}; it must be a number")

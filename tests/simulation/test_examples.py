@@ -1,0 +1,31 @@
+"""The examples run to their end, here at a tiny size, and say how well the model does."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "said"),
+    [
+        ("regression", "--time 2 --clients 4", "fedavg: mse "),
+        ("segmentation", "--time 0.1 --images 40", "fedavg: mean IoU "),
+        ("next_character", "--time 0.1 --roles 3", "LSTM, fedavg: perplexity "),
+    ],
+)
+def test_an_example_runs(
+    name: str,
+    flags: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [name, *flags.split()])
+    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    assert said in capsys.readouterr().out

@@ -1,0 +1,174 @@
+"""Each objective that is built in, against NumPy: loss, gradient, and figures from sums over unequal batches."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedraa.objectives import (
+    OBJECTIVE,
+    Classification,
+    MultiLabel,
+    NextToken,
+    Objective,
+    Regression,
+    Segmentation,
+)
+
+Array = np.ndarray[Any, Any]
+RNG = np.random.default_rng(5)
+
+
+def softmax(z: Array, axis: int) -> Array:
+    e = np.exp(z - z.max(axis=axis, keepdims=True))
+    return np.asarray(e / e.sum(axis=axis, keepdims=True))
+
+
+def onehot(y: Array, classes: int) -> Array:
+    return np.eye(classes)[np.clip(y, 0, classes - 1)]
+
+
+def cross_entropy(z: Array, y: Array, ignore: int = -100) -> tuple[float, Array]:
+    """Mean over all that counts, and its gradient: (softmax - onehot) / count; classes are last."""
+    p, seen = softmax(z, -1), y != ignore
+    picked = np.take_along_axis(p, np.clip(y, 0, z.shape[-1] - 1)[..., None], -1)[..., 0]
+    gradient = (p - onehot(y, z.shape[-1])) * seen[..., None] / seen.sum()
+    return float(-np.log(picked[seen]).mean()), gradient
+
+
+def classification() -> tuple[Any, ...]:
+    z, y = RNG.normal(size=(11, 4)), RNG.integers(0, 4, 11)
+    loss, gradient = cross_entropy(z, y)
+    return Classification(), z, y, loss, gradient, {"accuracy": (z.argmax(1) == y).mean()}
+
+
+def multilabel() -> tuple[Any, ...]:
+    z, y = RNG.normal(size=(11, 3)), RNG.integers(0, 2, (11, 3)).astype(np.float32)
+    p = 1 / (1 + np.exp(-z))
+    loss = -(y * np.log(p) + (1 - y) * np.log(1 - p)).mean()
+    told = z > 0
+    f1 = 2 * (told & (y > 0)).sum() / (told.sum() + y.sum())
+    figures = {"f1": f1, "accuracy": (told == y).mean(), "exact": (told == y).all(1).mean()}
+    return MultiLabel(), z, y, loss, (p - y) / y.size, figures
+
+
+def regression() -> tuple[Any, ...]:
+    z, y = RNG.normal(size=(11, 2)), RNG.normal(size=(11, 2)).astype(np.float32)
+    error, y64 = z - y, y.astype(np.float64)
+    r2 = 1 - (error**2).sum(0) / ((y64 - y64.mean(0)) ** 2).sum(0)
+    figures = {"mse": (error**2).mean(), "mae": np.abs(error).mean(), "r2": r2.mean()}
+    return Regression(), z, y, (error**2).mean(), 2 * error / y.size, figures
+
+
+def next_token() -> tuple[Any, ...]:
+    z, y = RNG.normal(size=(11, 5, 6)), RNG.integers(0, 6, (11, 5))
+    y[2], y[3, 2:] = 9, 9  # a sample of padding alone, and one that ends early
+    loss, gradient = cross_entropy(z, y, 9)
+    seen = y != 9
+    figures = {"perplexity": np.exp(loss), "accuracy": (z.argmax(-1) == y)[seen].mean()}
+    return NextToken(ignore=9), z, y, loss, gradient, figures
+
+
+def segmentation() -> tuple[Any, ...]:
+    z, y = RNG.normal(size=(11, 4, 3, 5)), RNG.integers(0, 3, (11, 3, 5))  # class 3 is told, but nowhere
+    y[0, 1] = -100
+    loss, gradient = cross_entropy(np.moveaxis(z, 1, -1), y)
+    told, seen = z.argmax(1), y != -100
+    matrix = np.zeros((4, 4))
+    np.add.at(matrix, (y[seen], told[seen]), 1)
+    iou = np.diag(matrix) / (matrix.sum(0) + matrix.sum(1) - np.diag(matrix))
+    figures = {"mean_iou": iou.mean(), "pixel_accuracy": np.diag(matrix).sum() / matrix.sum()}
+    return Segmentation(), z, y, loss, np.moveaxis(gradient, -1, 1), figures
+
+
+CASES = {each.__name__: each() for each in (classification, multilabel, regression, next_token, segmentation)}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_loss_and_gradient(name: str) -> None:
+    objective, z, y, loss, gradient, _ = CASES[name]
+    outputs = torch.tensor(z, requires_grad=True)
+    found = objective.training_loss(outputs, outputs, torch.from_numpy(y))
+    found.backward()
+    assert outputs.grad is not None
+    assert found.item() == pytest.approx(loss, rel=1e-6)
+    np.testing.assert_allclose(outputs.grad.numpy(), gradient, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("cuts", [(), (1, 3), (2, 7, 10)])
+def test_figures_are_of_all_samples_however_they_are_batched(name: str, cuts: tuple[int, ...]) -> None:
+    objective, z, y, loss, _, figures = CASES[name]
+    total: dict[str, Array] = {}
+    summed = 0.0
+    for rows in np.split(np.arange(len(y)), cuts):
+        outputs, targets = torch.from_numpy(z[rows]), torch.from_numpy(y[rows])
+        summed += objective.summed_loss(outputs, targets)
+        for key, each in objective.sums(outputs, targets).items():
+            assert each.dtype is torch.float64
+            total[key] = total.get(key, 0) + each.sum(0).numpy()
+    assert dict(objective.figures(total)) == pytest.approx(figures, rel=1e-12)
+    assert summed / total["count"] == pytest.approx(loss, rel=1e-6)
+    assert list(objective.figures(total)) == list(objective.better)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_clients_figure_is_that_of_its_samples(name: str) -> None:
+    objective, z, y, _, _, _ = CASES[name]
+    parts = np.split(np.arange(len(y)), [4, 5])
+    sums = [objective.sums(torch.from_numpy(z[rows]), torch.from_numpy(y[rows])) for rows in parts]
+    stacked = {key: np.stack([one[key].sum(0).numpy() for one in sums]) for key in sums[0]}
+    expected = [objective.figures({key: each[i] for key, each in stacked.items()})[objective.main] for i in range(3)]
+    assert objective.of_clients(stacked).tolist() == expected
+
+
+def test_nothing_that_counts_is_a_loss_of_zero_without_a_gradient() -> None:
+    outputs = torch.randn(2, 3, 4, requires_grad=True)
+    loss = NextToken().loss(outputs, torch.full((2, 3), -100))
+    loss.backward()
+    assert loss.item() == 0
+    assert outputs.grad is not None
+    assert not outputs.grad.any()
+
+
+@pytest.mark.parametrize(
+    ("objective", "y", "said"),
+    [
+        (Regression(), np.array([1.0, np.nan]), "y_train has nan in row 1; it must be a finite float32"),
+        (Regression(), np.zeros((2, 2, 2)), r"y_train has shape \(2, 2, 2\); it must be \[samples\] or"),
+        (MultiLabel(), np.array([[0, 1], [1, 2]]), "y_train has 2 in row 1; it must be 0 or 1"),
+        (MultiLabel(), np.array([0, 1]), r"y_train is int64 of shape \(2,\); it must be 0s and 1s"),
+        (NextToken(), np.array([[0, 3], [1, -1]]), "y_train has -1 in row 1; it must be a label from 0 to 3, or -100"),
+        (NextToken(), np.array([0, 1]), r"y_train is int64 of shape \(2,\); it must be integers of shape \[samples, p"),
+        (NextToken(), np.full((2, 2), -100), "y_train holds -100 alone, which is no label"),
+        (Segmentation(), np.zeros((2, 3)), r"y_train is float64 of shape \(2, 3\); it must be integers of shape"),
+    ],
+)
+def test_targets_that_cannot_be_are_named_by_row(objective: Objective, y: Array, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{said}"):
+        objective.targets(y, y.copy(), 0)
+
+
+def test_outputs_are_found_in_what_models_return() -> None:
+    tensor, other = torch.zeros(2), torch.ones(2)
+    objective = OBJECTIVE.make("classification(auxiliary={'aux': 0.5})")
+
+    class Output:
+        logits = tensor
+
+    for result in (tensor, {"loss": other, "logits": tensor}, Output(), (tensor, other)):
+        assert objective.outputs(result) is tensor
+    with pytest.raises(TypeError, match="without a tensor called logits"):
+        objective.outputs({"scores": tensor})
+
+
+def test_auxiliary_outputs_are_in_the_loss_of_training_with_their_weights() -> None:
+    z, y = torch.randn(3, 5, 4), torch.randint(0, 4, (5,))
+    objective = Classification(auxiliary={"aux": 0.5, "1": 0.25})
+    plain, aux = Classification().loss(z[0], y), Classification().loss(z[1], y)
+    assert objective.training_loss({"logits": z[0], "aux": z[1]}, z[0], y).item() == pytest.approx(
+        (plain + 0.5 * aux).item()
+    )
+    assert objective.training_loss((z[0], z[1]), z[0], y).item() == pytest.approx((plain + 0.25 * aux).item())
+    assert torch.equal(objective.loss(z[0], y), plain)

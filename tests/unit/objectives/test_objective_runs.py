@@ -1,0 +1,227 @@
+"""Runs that learn something else than classes: on one engine, with columns, targets, stops, resumption and refusals."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fedraa as fl
+from fedraa.engine.build import build
+from fedraa.objectives import Figures, figures_of
+from fedraa.rundir.status import status
+
+SMALL: dict[str, Any] = {"engine": "local", "clients": 3, "local_epochs": 1, "batch_size": 16, "quiet": True}
+RNG = np.random.default_rng(1)
+X = RNG.normal(size=(120, 4)).astype(np.float32)
+Y = X @ np.array([1.0, -2.0, 0.5, 0.0])
+LINE = fl.Dataset("line", X[:90], Y[:90], X[90:], Y[90:])
+COUNT = (RNG.integers(0, 6, (120, 1)) + np.arange(7)) % 6  # every token is one more than the one before
+COUNT[::5, 5:] = 7  # some end early
+TOKENS = fl.Dataset("count", COUNT[:90, :-1], COUNT[:90, 1:], COUNT[90:, :-1], COUNT[90:, 1:], 6)
+
+
+class Interval(fl.Objective):
+    better = {"covered": "max"}  # noqa: RUF012  # as short as a user's
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        error = targets - outputs.squeeze(1)
+        return torch.maximum(0.9 * error, -0.1 * error)
+
+    def measured(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        return {"covered": targets <= outputs.squeeze(1)}
+
+
+def chain() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Embedding(8, 8), nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 6))
+
+
+def run(out: Path, dataset: fl.Dataset = LINE, **fields: Any) -> fl.History:
+    model = fields.pop("model", None)
+    defaults = {"objective": "regression", "hidden": (8,)} if model is None else {"objective": "next-token(ignore=7)"}
+    return fl.run(fl.Experiment(**{**SMALL, **defaults, **fields}, out=out), dataset=dataset, model=model)
+
+
+@pytest.mark.parametrize("limit", [{"method": "fedavg", "rounds": 8}, {"method": "fed-raa", "updates": 40}])
+def test_a_regression_learns(limit: dict[str, Any], tmp_path: Path) -> None:
+    history = run(tmp_path / "run", **limit)
+    evals = history.evals
+    names = ["mse", "mae", "r2", "loss", "client_mean", "client_std", "client_worst"]
+    assert list(evals.columns) == ["step", "t", "wall", *names]
+    assert evals["mse"].iloc[-1] < 0.5 * evals["mse"].iloc[0]
+    assert (evals["client_worst"] >= evals["client_mean"]).all()  # less is better
+    assert evals["loss"].to_numpy() == pytest.approx(evals["mse"].to_numpy(), rel=1e-6)
+    assert history.summary["best_mse"] == evals["mse"].min()
+    assert "accuracy" not in history.summary
+    assert history.figures == Figures(("mse", "mae", "r2"), "mse", ("mse", "mae"))
+    assert "consistent" in fl.replay(history.directory)
+    assert status(history.directory).accuracy == evals["mse"].iloc[-1]
+    assert ", mse " in repr(history)
+
+
+@pytest.mark.parametrize("limit", [{"method": "fedavg", "rounds": 6}, {"method": "fed-raa", "updates": 30}])
+def test_a_next_token_is_learnt(limit: dict[str, Any], tmp_path: Path) -> None:
+    history = run(tmp_path / "run", TOKENS, model=chain(), lr=0.5, **limit)
+    evals = history.evals
+    assert evals["perplexity"].iloc[-1] < 0.7 * evals["perplexity"].iloc[0]
+    assert evals["perplexity"].to_numpy() == pytest.approx(np.exp(evals["loss"]).to_numpy(), rel=1e-9)
+    assert "consistent" in fl.replay(history.directory)
+
+
+def test_a_target_ends_a_run_and_a_better_one_makes_it_longer(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", method="fedavg", rounds=8)
+    reached = float(whole.evals["mse"].iloc[2])
+    history = run(tmp_path / "run", method="fedavg", rounds=8, target=f"mse:{reached}")
+    assert history.summary["reason"] == "target"
+    assert len(history.evals) == 3
+    assert history.summary["time_to_target"] == history.evals["t"].iloc[-1]
+    assert "consistent" in fl.replay(history.directory)
+    with pytest.raises(ValueError, match=r"^target: got mse:9; the run goes to mse .*, give a better mse"):
+        fl.resume(history.directory, dataset=LINE, target="mse:9")
+    longer = fl.resume(history.directory, dataset=LINE, target="mse:1e-9")
+    assert longer.summary["reason"] == "steps"
+    assert longer.summary["model_sha256"] == whole.summary["model_sha256"]
+
+
+def test_early_stopping_knows_what_is_better(tmp_path: Path) -> None:
+    stop = fl.EarlyStopping(patience=2, min_delta=100.0)
+    fields = {**SMALL, "objective": "regression", "hidden": (8,), "method": "fedavg", "rounds": 8}
+    history = fl.run(fl.Experiment(**fields, out=tmp_path / "run"), dataset=LINE, callbacks=[stop])
+    assert history.summary["by"] == "EarlyStopping"
+    assert len(history.evals) == 3
+
+
+def test_an_own_objective_by_its_path(tmp_path: Path) -> None:
+    history = run(tmp_path / "run", objective=f"{__name__}:Interval", method="fedavg", rounds=8)
+    evals = history.evals
+    assert list(evals.columns[3:5]) == ["covered", "loss"]
+    assert evals["loss"].iloc[-1] < evals["loss"].iloc[0]
+    assert evals["client_mean"].iloc[-1] == pytest.approx(evals["loss"].iloc[-1], rel=1e-6)  # equal shares
+    assert figures_of(history.config).main == "loss"
+    assert "consistent" in fl.replay(history.directory)
+
+
+def test_a_classification_says_nothing_of_its_figures(tmp_path: Path) -> None:
+    history = fl.run(fl.Experiment(**SMALL, hidden=(10,), updates=2, out=tmp_path / "run"))
+    assert "figures" not in history.config["resolved"]
+    assert set(history.config["resolved"]["limits"]) == {"steps", "time", "accuracy"}
+    assert history.figures == Figures()
+
+
+class Sides(nn.Module):
+    """Two inputs by name, one of them a mask; logits and an auxiliary head in a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.hidden, self.head, self.aux = (
+            nn.Embedding(8, 6),
+            nn.Linear(6, 8),
+            nn.Linear(8, 6),
+            nn.Linear(6, 6),
+        )
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        states = self.embed(tokens) * mask.unsqueeze(-1)
+        return {"logits": self.head(torch.relu(self.hidden(states))), "aux": self.aux(states)}
+
+
+def test_several_inputs_a_mask_a_dict_and_an_auxiliary_head(tmp_path: Path) -> None:
+    def inputs(rows: slice) -> dict[str, np.ndarray[Any, Any]]:
+        return {"tokens": COUNT[rows, :-1], "mask": COUNT[rows, :-1] != 7}
+
+    torch.manual_seed(0)
+    data = fl.Dataset("sides", inputs(slice(90)), COUNT[:90, 1:], inputs(slice(90, None)), COUNT[90:, 1:], 6)
+    objective = "next-token(ignore=7, auxiliary={'aux': 0.3})"
+    history = run(tmp_path / "run", data, model=Sides(), objective=objective, updates=20, lr=0.5)
+    assert history.evals["perplexity"].iloc[-1] < 0.8 * history.evals["perplexity"].iloc[0]
+    assert history.config["resolved"]["groups"]["hidden"] == 8
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"method": "heterofl", "rounds": 1}, "objective: heterofl masks the logits of labels"),
+        ({"stack": 4}, "objective: stack 4 pads minibatches with labels of no class, and regression has no such"),
+        ({"partition": "dirichlet"}, "partition: Dirichlet deals by class, and these samples have none; take iid"),
+        ({"target": "accuracy:0.5"}, "target: this run has no figure 'accuracy'; it has mse, mae, r2, loss"),
+        ({"target": "mse"}, "target: got 'mse'; string should match pattern"),
+        ({"target": "mse:1", "target_accuracy": 0.5}, "target: mse:1 and target_accuracy 0.5 are given; give one"),
+        ({"objective": "regresion"}, "objective: got 'regresion'; did you mean regression? it takes classification"),
+        ({"objective": "next-token"}, "dataset 'line': y_train is float64 of shape (90,); it must be integers of"),
+        ({"objective": "classification"}, "dataset 'line': y_train is float64 of shape (90,); it must be integers"),
+    ],
+)
+def test_what_does_not_go_together_is_one_sentence_before_the_start(
+    fields: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}[^\n]*$"):
+        run(tmp_path / "run", **fields)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_that_does_not_fit_the_objective_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^model: Linear returns \[2, 3\] for a batch; it must return numbers \[2\]$"):
+        run(tmp_path / "run", model=nn.Linear(4, 3), objective="regression")
+
+
+def test_inputs_that_fedrobust_cannot_bend_are_refused() -> None:
+    tokens = fl.Dataset("tokens", COUNT[:90], COUNT[:90, 0], COUNT[90:], COUNT[90:, 0], 6)
+    model = nn.Sequential(nn.Embedding(8, 4), nn.Flatten(), nn.Linear(28, 6))
+    with pytest.raises(ValueError, match=r"^method: fedrobust bends inputs that are one array of numbers, .* int64;"):
+        build(fl.Experiment(**SMALL, method="fedrobust"), model, tokens)
+
+
+def test_statistics_are_estimated_on_an_even_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedraa.engine.run_spec.STATISTICS_SAMPLES", 30)
+    data = fl.Dataset("rows", np.arange(90.0)[:, None], np.arange(90) % 3, X[90:, :1], np.arange(30) % 3, 3)
+    model = nn.Sequential(nn.Linear(1, 10), nn.BatchNorm1d(10), nn.Linear(10, 3))
+    spec = build(fl.Experiment(**SMALL), model, data)
+    rows, share = spec.evaluation_data, 30 / 90
+    held = [np.isin(rows.x_train, spec.data.client(client)[0]).sum() for client in range(3)]
+    assert len(rows.x_train) == 30
+    assert min(held) > 0.5 * share * 30  # of every client, where it was the first one's alone
+    assert len(build(fl.Experiment(**SMALL, statistics="all"), model, data).evaluation_data.x_train) == 90
+    assert len(build(fl.Experiment(**SMALL, method="fedavg"), nn.Linear(1, 3), data).evaluation_data.x_train) == 0
+
+
+def test_two_passes_of_sam_drop_the_same_and_a_full_gradient_drops_nothing() -> None:
+    spec = build(fl.Experiment(**SMALL, hidden=(8,), dropout=0.5, method="mimelite"))
+    trainer, server = spec.worker_spec.trainer("cpu"), spec.server(lambda kind, t, /, **fields: None)
+    task = server.assign(next(iter(server.begin())), 0.0)
+    x, y = spec.data.client(task.client)
+    gradients = [trainer.train(each, x, y).extras["gradient"] for each in (task, _later(task))]
+    assert np.array_equal(*gradients)
+
+
+def _later(task: Any) -> Any:
+    from dataclasses import replace
+
+    return replace(task, turn=task.turn + 1)
+
+
+def test_clients_are_evaluated_after_training_of_their_own(tmp_path: Path) -> None:
+    """With one step of one full batch the personal model is one step of gradient descent, here by hand."""
+    model = nn.Linear(4, 1, bias=False)
+    fields = {**SMALL, "objective": "regression", "method": "fedavg", "rounds": 1, "momentum": 0.0}
+    fields |= {"batch_size": 128, "local_steps": 1, "lr": 0.1, "personalised": 2}
+    history = fl.run(fl.Experiment(**fields, out=tmp_path / "run"), model=model, dataset=LINE)
+    spec = build(fl.Experiment(**fields), model, LINE)
+    w, losses = model.weight.detach().numpy()[0].astype(np.float64), []
+    clients = list(spec.evaluation_data.personal)  # type: ignore[attr-defined]  # it has some
+    for client in clients:
+        x, y = spec.data.client(client)
+        rows = spec.data.test_order[spec.data.test_offsets[client] : spec.data.test_offsets[client + 1]]
+        after = w - 0.1 * 2 * x.T @ (x @ w - y) / len(y)
+        losses.append(np.square(LINE.x_test[rows] @ after - LINE.y_test[rows]).mean())
+    first = history.evals.iloc[0]
+    assert len(clients) == 2
+    assert first["personal_mean"] == pytest.approx(np.mean(losses), rel=1e-4)
+    assert first["personal_worst"] == pytest.approx(max(losses), rel=1e-4)
+    assert first["personal_mean"] < first["client_mean"]
+    assert "consistent" in fl.replay(history.directory)
+    plain = fl.run(fl.Experiment(**{**fields, "personalised": None}, out=tmp_path / "plain"), model=model, dataset=LINE)
+    assert plain.summary["model_sha256"] == history.summary["model_sha256"]
