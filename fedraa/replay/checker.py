@@ -105,7 +105,7 @@ class AsyncChecker:
 
     def drop(self, line: Line) -> None:
         flight, again = self._tasks.drop(line)
-        self._standing.sent[flight.fragment] -= 1
+        self._standing.sent[self._place(flight.fragment)] -= 1
         if again:
             self._tasks.waiting.append(flight.client)
             return

@@ -76,14 +76,13 @@ class Drawn(Schedule):
     """Idle clients are given work at once: a submodel that a policy draws for the task."""
 
     updates: int | None = None
+    average: float = 0.0
 
     asynchronous: ClassVar[bool] = True
 
     def server(self, update: AsyncRule, setup: ServerSetup) -> Server:
         if update.balance:
-            raise ValueError(
-                f"balance: got {update.balance:g}, but what a policy draws has no planned costs; give 0"
-            )
+            raise ValueError(f"balance: got {update.balance:g}, but what a policy draws has no planned costs; give 0")
         sampler = setup.policy.bind(setup.run)
         if type(sampler).close is not SubmodelSampler.close:
             raise ValueError(
