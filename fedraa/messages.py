@@ -74,7 +74,8 @@ class Task:
     group), so a worker needs no index sets. `turn` counts the client's earlier tasks and seeds its minibatches.
     `cost` is the modelled duration on the run's clock. `mask` [k] (True = trained) is for methods defined
     element-wise. `extras` are further buffers that a local term needs (a control variate, a server momentum).
-    `bytes_up` is what the answer is billed.
+    `bytes_up` is what the answer is billed. `steps` minibatches are taken, the first of them the client's `first`-th of
+    all its tasks; without `steps` the solver says how many, and they begin anew.
     """
 
     id: int
@@ -90,6 +91,8 @@ class Task:
     mask: npt.NDArray[np.bool_] | None = None
     extras: Mapping[str, Vector | SharedBuffer] = field(default_factory=dict)
     bytes_up: int = 0
+    steps: int | None = None
+    first: int = 0
 
     @property
     def size(self) -> int:

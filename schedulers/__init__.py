@@ -6,17 +6,25 @@ from types import MappingProxyType
 from schedulers.baselines import MinimumPriority, Offline, Random
 from schedulers.bound import delay_bound, offline_sets
 from schedulers.greedy import GreRAA
+from schedulers.least_sent import LeastSent
 from schedulers.planner import TOLERANCE, Planner, Standing
 from schedulers.protocol import Scheduler, View
 
 SCHEDULERS: Mapping[str, type[Scheduler]] = MappingProxyType(
-    {"gre-raa": GreRAA, "random": Random, "minimum-priority": MinimumPriority, "offline": Offline}
+    {
+        "gre-raa": GreRAA,
+        "least-sent": LeastSent,
+        "random": Random,
+        "minimum-priority": MinimumPriority,
+        "offline": Offline,
+    }
 )
 
 __all__ = [
     "SCHEDULERS",
     "TOLERANCE",
     "GreRAA",
+    "LeastSent",
     "MinimumPriority",
     "Offline",
     "Planner",

@@ -9,6 +9,7 @@ import ray
 from ray.exceptions import RayTaskError
 
 from actors.cluster.own_cluster import ClusterWatch
+from actors.cluster.processes import crowded
 from actors.cluster.run_dir_sync import RunDirSync
 from actors.pool.pulse import Pulse
 from actors.server.parameter_server import Setting
@@ -20,7 +21,7 @@ from fedraa.errors import CallbackRaised, RunFailed, ShardDied
 LISTEN_SECONDS = 0.2  # that events may gather at the server where the run waits for no answer
 GLANCE = 0.2  # seconds between two looks at who lives while an answer is waited for
 PULL_SECONDS = 2.0  # between two looks at what is new in a run directory elsewhere
-PATIENCE_SECONDS = 10.0  # with workers that do not start, before the user is told
+PATIENCE_SECONDS = 20.0  # with workers that lack resources, before the user is told; longer on a crowded machine
 STOP_SECONDS = 4.0  # for a server to end when it was told to, besides those in which it writes a checkpoint
 SAVING_SECONDS = 0.5  # to say whether it does
 
@@ -55,7 +56,8 @@ class Follower:
     _stop_at: float | None = None  # when it was told to stop
     _asking: str | None = None  # who, of the callbacks, wants the run to end with the last event
     _raised: CallbackRaised | None = None
-    _warn_at: float = field(default_factory=lambda: time.monotonic() + PATIENCE_SECONDS)
+    _began: float = field(default_factory=time.monotonic)
+    _warned: bool = False
     _pull_at: float = 0.0
 
     def __post_init__(self) -> None:
@@ -92,10 +94,16 @@ class Follower:
             self._answer(self.server.fail.remote())
         if progress is not None and time.monotonic() > self._pull_at:
             self._pull()
-        asked = sum(group.workers for group in self.setting.groups)
-        if started < asked and time.monotonic() > self._warn_at:
-            self._warn_at = float("inf")
-            needs = " or ".join(sorted({_words(group.needs) for group in self.setting.groups}))
+        self._warn_of_missing(started)
+
+    def _warn_of_missing(self, started: int) -> None:
+        """Once, if workers wait for resources; those that have all that they need only take their time."""
+        setting = self.setting
+        asked = sum(group.workers for group in setting.groups)
+        waits = setting.heartbeat.starts is None and started < asked and not self._warned
+        if waits and time.monotonic() - self._began > PATIENCE_SECONDS * crowded():
+            self._warned = True
+            needs = " or ".join(sorted({_words(group.needs) for group in setting.groups}))
             logger.warning("%d of %d workers have started; the others wait for %s each", started, asked, needs)
 
     def _answer(self, ref: ray.ObjectRef[Any]) -> Any:

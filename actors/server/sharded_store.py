@@ -55,7 +55,7 @@ class ShardedStore:
             there = NodeAffinitySchedulingStrategy(node, soft=False)
             where = [next((p.where for p in pieces if p.shard == number), None) for pieces in split.pieces]
             actor = actor_class(ShardActor).options(num_cpus=0, scheduling_strategy=there)
-            self._shards.append(actor.remote(params[split.own[number]], where, norms=norms))
+            self._shards.append(actor.remote(params[split.own[number]], where, norms=norms, adds=rule.adds))
         self._pulses = [Pulse(shard, heartbeat) for shard in self._shards]
         self._routes = [
             ray.put(Route(tuple(self._shards[p.shard] for p in pieces), tuple(p.place for p in pieces)))
@@ -90,9 +90,9 @@ class ShardedStore:
             self._cuts[fragment] = (version, self._cut(fragment, cuts))
         return self._cuts[fragment][1]
 
-    def take(self, task: Task, update: Update, stale: int) -> Taken:
+    def take(self, task: Task, update: Update, stale: int, balance: float = 1.0) -> Taken:
         assert update.receipt is not None
-        mix = self._rule.weight(stale)
+        mix = self._rule.weight(stale, balance)
         for piece in self._split.pieces[task.fragment]:
             shard = self._shards[piece.shard]
             self._unsettled.append(shard.mix.remote(task.fragment, task.id, update.receipt.push, mix))

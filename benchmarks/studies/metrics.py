@@ -153,7 +153,7 @@ def sent_back(which: Literal["least", "most"]) -> Metric:
 
 def _flops_per_sample(history: History) -> float:
     solver = history.experiment
-    assert solver.local_steps is not None
+    assert isinstance(solver.local_steps, int)
     commits = _kind(history, "commit")
     return (
         1e-6 * sum(_number(line["flops"]) for line in commits) / (len(commits) * solver.local_steps * solver.batch_size)

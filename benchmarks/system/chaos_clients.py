@@ -6,9 +6,8 @@ given work at once it is away from the start.
 """
 
 import threading
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,8 @@ import numpy as np
 
 from actors.pool.executor import RayExecutor
 from actors.worker.worker import Worker
+from benchmarks.system.chaos_kills import on_ray
+from benchmarks.system.chaos_table import Kind, Tally, committed, say
 from fedraa.api import replay, run
 from fedraa.config.experiment import Experiment
 from fedraa.devices.worker_groups import WorkerGroup
@@ -48,7 +49,8 @@ class Case:
     named: bool
     replayed: bool
     same_bits: bool
-    seconds: float
+    lost: int
+    doubled: int
 
     @property
     def well(self) -> bool:
@@ -65,19 +67,23 @@ class AllBut(Participation):
         return [client for client in range(clients) if client != self.client]
 
 
-def cases(directory: Path, rng: np.random.Generator) -> Iterator[Case]:
-    """Every method with every kind of badness: 40 cases, in folders below `directory`. Ray must have been started."""
-    for method in CHOSEN:
-        for does in CAUSES:
-            folder = directory / f"{method}-{does.replace(' ', '-')}"
-            folder.mkdir(parents=True)
-            yield case(method, does, int(rng.integers(CLIENTS)), folder)
+def trial(directory: Path, rng: np.random.Generator, method: str) -> Tally:
+    """A method with every kind of badness. Ray must have been started."""
+    cases = []
+    for does in CAUSES:
+        folder = directory / does.replace(" ", "-")
+        folder.mkdir()
+        cases.append(case(method, does, int(rng.integers(CLIENTS)), folder))
+    for each in (wrong := [each for each in cases if not each.well]):
+        say(each)
+    lost, doubled = sum(each.lost for each in cases), sum(each.doubled for each in cases)
+    return Tally(len(cases), len(cases) - len(wrong), lost, doubled)
 
 
 def case(method: str, does: str, client: int, folder: Path) -> Case:
-    started = time.monotonic()
-    with_client = History(on_the_cluster(experiment(method), folder / "run", bad(does, client)))
-    without = run(experiment(method, **never(method, client, folder)), engine="local", out=folder / "without")
+    with_client = History(on_the_cluster(settings(method), folder / "run", bad(does, client)))
+    without = run(settings(method, **never(method, client, folder)), engine="local", out=folder / "without")
+    ours, theirs = committed(with_client.directory), committed(without.directory)
     drops = [line for line in with_client.lines() if line["kind"] == "drop"]
     return Case(
         method,
@@ -89,11 +95,12 @@ def case(method: str, does: str, client: int, folder: Path) -> Case:
         and all(str(line["what"]).startswith(CAUSES[does]) for line in drops),
         replayed="consistent" in replay(with_client.directory),
         same_bits=with_client.summary["model_sha256"] == without.summary["model_sha256"],
-        seconds=round(time.monotonic() - started, 1),
+        lost=max(0, theirs.total() - ours.total()),
+        doubled=ours.total() - len(ours),
     )
 
 
-def experiment(method: str, **changes: Any) -> Experiment:
+def settings(method: str, **changes: Any) -> Experiment:
     """About 50 commits of tiny tasks."""
     limit = {"updates": 16 if method == "fedbuff" else 50} if method in ASYNCHRONOUS else {"rounds": 10}
     buffer = {"buffer_size": 3} if method == "fedbuff" else {}
@@ -133,12 +140,15 @@ def bad(does: str, client: int) -> type[Worker]:
     return Bad
 
 
-def on_the_cluster(trial: Experiment, directory: Path, worker: type[Worker]) -> Path:
+def on_the_cluster(experiment: Experiment, directory: Path, worker: type[Worker]) -> Path:
     directory.mkdir()
-    spec = build(trial)
+    spec = build(experiment)
     executor = RayExecutor.of(spec, groups=(WorkerGroup(2, {"CPU": 1}),), worker=worker)
     try:
         RunSession(spec, directory, executor, threading.Event()).execute()
     finally:
         executor.close()
     return directory
+
+
+KINDS = [Kind("bad clients", {method: partial(trial, method=method) for method in CHOSEN}, on_ray)]

@@ -1,52 +1,49 @@
 """What befalls a run directory itself: several starts at once, writes that are cut short, files that are damaged.
 
-    python -m benchmarks.system.chaos_files
-
-Each row of the table is one mishap and what came of it. `harmless`: the run ended with the bits and the log of the
-undisturbed one; `noticed`: one sentence, before anything was trained or changed. Anything else is a failure.
+Each row is one mishap and what came of it. `harmless`: the run ended with the bits and the log of the undisturbed one;
+`noticed`: one sentence, before anything was trained or changed. Anything else is a failure.
 """
 
 import errno
-import logging
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
+from benchmarks.system.chaos_table import Kind, Tally, Trial, lost_and_doubled, say
 from fedraa.api import replay, resume, run
 from fedraa.callbacks import Callback, Event
 from fedraa.config.experiment import Experiment
 from fedraa.errors import Inconsistent, Unwritable
-from fedraa.rundir.files import replacing
 from fedraa.rundir.history import History
 from fedraa.rundir.layout import CHECKPOINTS, CONFIG, EVALS, EVENTS, MODEL, SEAL, SUMMARY
 from fedraa.rundir.profile import PROFILE
 
-RESULTS = Path(__file__).parents[1] / "results" / "chaos_files.csv"
-SEED = 0
 REFUSED = "fedraa: out: same is in use; choose a directory that is new or empty"
 HARMLESS, NOTICED = "harmless", "noticed"
+TOGETHER = 4  # processes that begin at once
 METHODS: dict[str, dict[str, Any]] = {"fed-raa": {"updates": 25}, "fedavg": {"rounds": 5}}
 Damage = Callable[[bytes, np.random.Generator], bytes]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One mishap: what happened to what, and what came of it."""
+    """One mishap: what happened to what, what came of it, and of how many tasks, if the run came to its end."""
 
     kind: str
     what: str
     outcome: str
     said: str = ""
+    lost: int = 0
+    doubled: int = 0
 
 
 class _KilledError(BaseException):
@@ -198,7 +195,8 @@ def resumed_after_damage(method: str, folder: Path, rng: np.random.Generator, wa
             untouched = before == {path: path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
             yield Row("damaged, resumed", what, NOTICED if untouched else "noticed late", str(error))
             continue
-        yield Row("damaged, resumed", what, _well(directory, expected))
+        lost, doubled = lost_and_doubled(directory, folder / "undisturbed")
+        yield Row("damaged, resumed", what, _well(directory, expected), "", lost, doubled)
 
 
 def _well(directory: Path, expected: object) -> str:
@@ -262,51 +260,57 @@ def short_writes(method: str, folder: Path, rng: np.random.Generator, count: int
         if not (directory / SUMMARY).exists():
             resume(directory)
         outcome = HARMLESS if said and essence(directory) == expected else "other bits"
-        yield Row("short writes", f"{method}: {room} bytes of {size}", outcome, said)
+        lost, doubled = lost_and_doubled(directory, undisturbed)
+        yield Row("short writes", f"{method}: {room} bytes of {size}", outcome, said, lost, doubled)
         shutil.rmtree(directory)
 
 
-def simultaneous_starts(folder: Path, together: int, rounds: int) -> Iterator[Row]:
-    """So many processes begin the same run at once: in a directory that is given, or each in one of its own."""
+def simultaneous_starts(folder: Path, together: int, rounds: int, given: Sequence[str]) -> Iterator[Row]:
+    """So many processes begin the same run at once: in the directory that is `given`, or each in one of its own."""
     flags = ["--engine", "local", "--hidden", "8", "--clients", "3", "--local-steps", "1", "--updates", "3", "--quiet"]
-    command = [sys.executable, "-m", "fedraa", "run", *flags]
+    command = [sys.executable, "-m", "fedraa", "run", *flags, *given]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
     for number in range(rounds):
         place = folder / f"starts-{number}"
         place.mkdir()
-        given = ["--out", "same"] if number % 2 else []
         several = [
-            subprocess.Popen([*command, *given], cwd=place, env=environment, stderr=subprocess.PIPE, text=True)
+            subprocess.Popen(command, cwd=place, env=environment, stderr=subprocess.PIPE, text=True)
             for _ in range(together)
         ]
         said = [process.communicate()[1].strip() for process in several]
         runs = [place / "same"] if given else sorted((place / "runs").iterdir())
-        refused = [
-            text for text in said if text == "fedraa: out: same is in use; choose a directory that is new or empty"
-        ]
-        well = len(runs) + len(refused) == together and all("consistent (" in replay(each) for each in runs)
-        outcome = HARMLESS if well else "runs lost"
-        yield Row(
-            "simultaneous starts", f"{together} into {'one' if given else 'none given'}", outcome, "; ".join(said)
-        )
+        lost = together - len(runs) - said.count(REFUSED)
+        well = not lost and all("consistent (" in replay(each) for each in runs)
+        yield Row("simultaneous starts", str(number), HARMLESS if well else "runs lost", "; ".join(said), lost)
 
 
-def main() -> None:
-    """Everything, into the table; exits with an error if anything came out otherwise."""
-    logging.getLogger("fedraa").setLevel(logging.ERROR)
-    rows = list[Row]()
-    with TemporaryDirectory(prefix="fedraa-chaos-") as folder:
-        rows += simultaneous_starts(Path(folder), together=4, rounds=6)
-        for number, method in enumerate(METHODS):
-            rng = np.random.default_rng([SEED, number])
-            rows += short_writes(method, Path(folder, method, "writes"), rng, 10)
-            rows += resumed_after_damage(method, Path(folder, method, "resumed"), rng, 100)
-            rows += replayed_after_damage(method, Path(folder, method, "replayed"), rng, 100)
-    with replacing(RESULTS) as stream:
-        stream.write(pd.DataFrame(map(asdict, rows)).to_csv(index=False).encode())
-    if bad := [row for row in rows if row.outcome not in (HARMLESS, NOTICED)]:
-        sys.exit(f"chaos: {len(bad)} of {len(rows)} came out otherwise, the first: {bad[0]}")
+def tally(rows: Iterator[Row], each: int = 1) -> Tally:
+    """Each row stands for `each` mishaps."""
+    found = list(rows)
+    for row in (bad := [row for row in found if row.outcome not in (HARMLESS, NOTICED)]):
+        say(row)
+    count, right = each * len(found), each * (len(found) - len(bad))
+    return Tally(count, right, sum(row.lost for row in found), sum(row.doubled for row in found))
 
 
-if __name__ == "__main__":
-    main()
+def _starts(folder: Path, rng: np.random.Generator, given: Sequence[str]) -> Tally:
+    return tally(simultaneous_starts(folder, TOGETHER, 3, given), TOGETHER)
+
+
+def _of_methods(mishaps: Callable[..., Iterator[Row]], count: int) -> dict[str, Trial]:
+    def trial(folder: Path, rng: np.random.Generator, method: str) -> Tally:
+        return tally(mishaps(method, folder, rng, count))
+
+    return {method: partial(trial, method=method) for method in METHODS}
+
+
+STARTS: dict[str, Trial] = {
+    "one directory": partial(_starts, given=("--out", "same")),
+    "none given": partial(_starts, given=()),
+}
+KINDS = [
+    Kind("simultaneous starts", STARTS, nullcontext),
+    Kind("short writes", _of_methods(short_writes, 10), nullcontext),
+    Kind("damaged, resumed", _of_methods(resumed_after_damage, 100), nullcontext),
+    Kind("damaged, replayed", _of_methods(replayed_after_damage, 100), nullcontext),
+]

@@ -19,7 +19,8 @@ from fedraa.engine.build import build
 from fedraa.engine.forecast import dry_run, first_round
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task
-from fedraa.server.async_rules import AsyncRule
+from fedraa.server.async_rules import AsyncModel, AsyncRule
+from fedraa.server.balance import balances
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.indices import owners
 from fedraa.units import quantity
@@ -46,7 +47,7 @@ def plan(experiment: Experiment, data: Path | None = None) -> None:
         tasks = first_round(spec)
         show(shapes_table(spec, tasks))
         show(devices_table(spec.fleet, {"task": round_costs(spec, tasks)}))
-        outlook = rounds_outlook(spec, tasks)
+        outlook = drawn_outlook(spec, tasks) if schedule.asynchronous else rounds_outlook(spec, tasks)
     else:
         costs = spec.costs().table([part.widths for part in spec.submodels])
         planner = Planner(SCHEDULER.own(schedule.scheduler))
@@ -56,10 +57,27 @@ def plan(experiment: Experiment, data: Path | None = None) -> None:
         whence = "K*, from the costs" if schedule.delay_bound is None else "as given"
         say(f"delay bound    {planner.bound:.4g} ({whence})")
         outlook = async_outlook(spec, planner) if schedule.asynchronous else rounds_outlook(spec, first_round(spec))
+    for line in task_lines(spec):
+        say(line)
     say(f"server memory  about {quantity(server_bytes(spec), 'B')}")
     say(f"expected       {outlook}")
     for name, part in own_parts(experiment):
         say(f"own part       {name} {part}")
+
+
+def task_lines(spec: RunSpec) -> list[str]:
+    """Local steps and weights of arrivals, where they follow from the devices."""
+    costs, update, shapes = spec.costs(), spec.method.update, [part.widths for part in spec.submodels]
+    lines = []
+    if spec.method.local.auto is not None:
+        steps = np.array([[costs.steps(widths, n) for widths in shapes] for n in range(len(spec.fleet))], np.float64)
+        lines.append(f"local steps    {_range(steps)} a task ({spec.method.local.steps})")
+    if isinstance(update, AsyncRule) and update.blends:
+        rule = update.bind(AsyncModel(spec.params, len(spec.fleet), len(shapes)))
+        factors = balances(spec.data.sizes, costs.rates(shapes, costs.table(shapes)), update.balance)
+        weights = np.array([rule.weight(0, float(factor)) for factor in factors])
+        lines.append(f"weights        {_range(weights)} of an arrival that is not stale")
+    return lines
 
 
 def own_parts(experiment: Experiment) -> list[tuple[str, str]]:
@@ -156,10 +174,12 @@ def round_costs(spec: RunSpec, tasks: Sequence[Task]) -> Floats:
 
 
 def server_bytes(spec: RunSpec) -> int:
-    """The model, what its update keeps, and for every client a buffer sent and returned, each of the largest part."""
+    """The model, perhaps its average, what its update keeps; for every client two buffers of the largest part."""
     largest = max(spec.measure(part.widths).bytes for part in spec.submodels)
     clients = min(spec.appearing, spec.at_a_time)
-    return spec.params.nbytes + spec.method.update.memory(spec.params.size, spec.appearing) + 2 * clients * largest
+    copies = 2 if spec.method.schedule.average else 1
+    kept = spec.method.update.memory(spec.params.size, spec.appearing)
+    return copies * spec.params.nbytes + kept + 2 * clients * largest
 
 
 def async_outlook(spec: RunSpec, planner: Planner) -> str:
@@ -193,6 +213,13 @@ def held_cost(spec: RunSpec) -> Callable[[int, int], float]:
     costs, shapes = spec.costs(), [part.widths for part in spec.submodels]
     up = [costs.compressor.bytes(costs.sent(widths) // BYTES) for widths in shapes]
     return lambda client, j: costs.cost(shapes[j], client, 0, up[j])
+
+
+def drawn_outlook(spec: RunSpec, tasks: Sequence[Task]) -> str:
+    """What the budget of a run whose tasks are drawn will come to, if they are like the first of each client."""
+    limits, rate = spec.limits, sum(1 / task.cost for task in tasks) / spec.method.update.per_step
+    steps = min(limits.steps or np.inf, np.inf if limits.time is None else rate * limits.time)
+    return f"{steps:.0f} updates in time {steps / rate:.4g}, if all tasks are like the first{_unless(spec)}"
 
 
 def rounds_outlook(spec: RunSpec, tasks: Sequence[Task]) -> str:

@@ -64,7 +64,7 @@ class BatchedTrainer(Trainer):
         whole, labels = stacked([one.task for one in filled]), [one.y for one in filled]
         local_step = LocalStep(self._solver, stack, whole, labels, self._device, bf16=self._bf16)
         totals = torch.zeros(self._height, device=self._device)
-        steps = [self._solver.batches(len(one.y)) for one in work]
+        steps = [self._steps(one.task, len(one.y)) for one in work]
         trained: dict[int, Update] = {}
         for step, batch in enumerate(self._stacked_minibatches(work), 1):
             totals += local_step.step(*batch)
@@ -94,7 +94,7 @@ class BatchedTrainer(Trainer):
         All shards and the order of their samples go to the device first.
         """
         most, width = max(len(one.y) for one in work), self._batch_rows(len(work[0].y))
-        steps = max(self._solver.batches(len(one.y)) for one in work)
+        steps = max(self._steps(one.task, len(one.y)) for one in work)
         x = np.zeros((self._height, most + 1, *work[0].x.shape[1:]), work[0].x.dtype)
         y = np.full((self._height, most + 1), PADDING)
         orders = np.full((steps, self._height, width), most)  # the row of no sample

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from fedraa.client.auto_steps import AutoSteps
 from fedraa.client.terms.term import LOCAL_TERM
 
 
@@ -14,7 +15,8 @@ class Solver:
     weights), mask, proximal term, control variate, `fresh` blend, clipping, weight decay, momentum. Decay is part
     of the fresh gradient but is not clipped, as in HeteroFL's code.
 
-    - `epochs` passes over the shard or, where `steps` is given, that many minibatches.
+    - `epochs` passes over the shard or, where `steps` is given, that many minibatches; what AutoSteps reads, such as
+      `auto`, stands for a number of each client and fragment, which follows from costs.
     - `proximal`: weight rho of (rho/2)||w - w_received||^2, in the gradient so that momentum sees it (FedProx,
       FedAsync, Fed-RAA eq. 2 with the square that the definition of g has).
     - `sam`: radius of sharpness-aware minimisation (rho of FedSAM, delta of SubDisMO).
@@ -28,6 +30,8 @@ class Solver:
     - `label_masked`: logits of labels that the client does not hold are 0 (HeteroFL).
     - `compress`: how the delta is sent back: none, topk:SHARE, 8bit or an own Compressor.
     - `terms`: own LocalTerms, after the proximal one.
+    - `full_rate`: a submodel's activations are scaled by the inverse of its share while it trains, its learning rate by
+      the share: its coordinates move as fast as in the full model, whose rate `lr` is.
     - `split`: layers of the client's part in split learning; 0 is off (SplitFed).
     """
 
@@ -36,7 +40,7 @@ class Solver:
     momentum: float = 0.5
     batch_size: int = 32
     epochs: int = 5
-    steps: int | None = None
+    steps: int | str | None = None
     weight_decay: float = 0.0
     clip: float = 0.0
     proximal: float = 0.0
@@ -50,6 +54,12 @@ class Solver:
     compress: Any = "none"
     terms: tuple[Any, ...] = ()
     split: int = 0
+    full_rate: bool = False
+
+    @property
+    def auto(self) -> AutoSteps | None:
+        """How local steps follow from costs, if they do."""
+        return AutoSteps.of(self.steps)
 
     @property
     def passes(self) -> int:
@@ -66,6 +76,7 @@ class Solver:
         """Training samples that one task processes in its steps on a shard of that size."""
         if self.steps is None:
             return self.epochs * shard
+        assert isinstance(self.steps, int), "these follow from costs"
         epochs, rest = divmod(self.steps, -(-shard // self.batch_size))
         return epochs * shard + rest * self.batch_size
 
@@ -73,6 +84,14 @@ class Solver:
         """Samples times passes, and the pass over the shard for the full-batch gradient."""
         return self.samples(shard) * self.passes + (shard if self.full_gradient else 0)
 
+    def passed_in(self, steps: int, shard: int) -> float:
+        """The same of so many steps, wherever in a pass over the shard they begin: with the mean of its minibatches."""
+        samples = steps * shard / -(-shard // self.batch_size)
+        return samples * self.passes + (shard if self.full_gradient else 0)
+
     def batches(self, shard: int) -> int:
         """Local steps that one task takes on a shard of that size."""
-        return self.epochs * -(-shard // self.batch_size) if self.steps is None else self.steps
+        if self.steps is None:
+            return self.epochs * -(-shard // self.batch_size)
+        assert isinstance(self.steps, int), "these follow from costs"
+        return self.steps

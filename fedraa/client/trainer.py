@@ -3,6 +3,7 @@
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,7 +47,8 @@ class Trainer:
     The weights of all these modules are in one buffer, their gradients in another, as large as the largest needs.
 
     A result depends on the task, the shard and the seed alone, never on what was trained before: optimizer
-    buffers start at zero for each task, minibatches and dropout are drawn from (seed, client, turn).
+    buffers start at zero for each task, minibatches and dropout are drawn from (seed, client, turn). Minibatches that
+    go on over a client's tasks are drawn from (seed, client, pass).
 
     On a GPU whole shards are kept on the device, those used last, up to `resident_bytes` (None: `RESIDENT_BYTES` on a
     GPU, 0 elsewhere): then a client must always come with the same shard. With `bf16` the forward pass is computed in
@@ -162,12 +164,25 @@ class Trainer:
 
     def _epochs(self, task: Task, samples: int) -> Iterator[list[npt.NDArray[np.int64]]]:
         """The samples of each minibatch: a new permutation per epoch; the last of an epoch may be smaller."""
-        rng = generator(self._seed, "batches", task.client, task.turn)
-        size, left = self._solver.batch_size, self._solver.batches(samples)
+        size, left = self._solver.batch_size, self._steps(task, samples)
+        orders, skipped = self._orders(task, samples)
         while left > 0:
-            order = rng.permutation(samples)
-            yield [order[start : start + size] for start in range(0, samples, size)[:left]]
-            left -= -(-samples // size)
+            order = next(orders)
+            starts = range(0, samples, size)[skipped : skipped + left]
+            yield [order[start : start + size] for start in starts]
+            left, skipped = left - len(starts), 0
+
+    def _steps(self, task: Task, samples: int) -> int:
+        return self._solver.batches(samples) if task.steps is None else task.steps
+
+    def _orders(self, task: Task, samples: int) -> tuple[Iterator[npt.NDArray[np.int64]], int]:
+        """A permutation for each pass over the shard, and how many minibatches of the first one are taken already."""
+        if task.steps is None:
+            rng = generator(self._seed, "batches", task.client, task.turn)
+            return (rng.permutation(samples) for _ in count()), 0
+        number, skipped = divmod(task.first, -(-samples // self._solver.batch_size))
+        passes = (generator(self._seed, "passes", task.client, at) for at in count(number))
+        return (rng.permutation(samples) for rng in passes), skipped
 
     def _on_device(self, client: int, x: Tree, y: npt.NDArray[Any]) -> Shard | None:
         """The client's shard on the device; None if it is not kept there. The longest unused make room."""

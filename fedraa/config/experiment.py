@@ -29,10 +29,13 @@ ADDRESS = re.compile(r"auto|(ray://)?([\w.-]+|\[[\w.:]+\]):\d{1,5}")
 
 # The names of the components that are built in, by the field that takes one; a test compares them with the seams.
 NAMES: dict[str, tuple[str, ...]] = {
-    "scheduler": ("gre-raa", "random", "minimum-priority", "offline"),
+    "scheduler": ("gre-raa", "least-sent", "random", "minimum-priority", "offline"),
     "staleness": ("constant", "polynomial", "hinge", "delay-adaptive"),
     "partition": ("iid", "dirichlet", "labels", "shards", "powerlaw", "lognormal", "noise", "rotation", "natural"),
-    "async_rule": ("staleness-mix", "buffer", "ca2fl", "ace", "ringmaster", "ringleader", "fadas", "asyncfeded"),
+    "async_rule": (
+        *("staleness-mix", "delta", "buffer"),
+        *("ca2fl", "ace", "ringmaster", "ringleader", "fadas", "asyncfeded", "fedgmr"),
+    ),
     "aggregator": ("covered", "filled", "memorised"),
     "objective": ("classification", "multilabel", "regression", "next-token", "segmentation"),
     "server_optimizer": ("sgd", "momentum", "adam", "yogi", "adagrad", "amsgrad"),
@@ -100,13 +103,17 @@ class Experiment(BaseModel):
     fragment_scale: bool = False
     """Scale a fragment's activations by the inverse of its share while it trains."""
     scheduler: Component | None = None
-    """Who trains which fragment: gre-raa, random, minimum-priority, offline, or an own Scheduler."""
+    """Who trains which fragment: gre-raa, least-sent, random, minimum-priority, offline, or an own Scheduler."""
     delay_bound: Positive | None = None
     """The longest task that Gre-RAA gives out, in time units (default: K* from the costs)."""
     mixing: Annotated[float, Field(gt=0, le=1)] | None = None
     """Weight of an update in the asynchronous mix."""
     staleness: Component | None = None
     """How that weight falls with staleness: constant, polynomial, hinge, delay-adaptive, or an own StalenessWeight."""
+    gain: Positive | None = None
+    """Length of the mean step of the clients on a fragment, where deltas are added."""
+    balance: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Power of data against speed in the weight of an arrival; 1: all samples count alike in the long run; 0 is off."""
     server_lr: Positive | None = None
     """Step length of the server along the mean delta of a round, or along what a buffer or an arrival comes to."""
 
@@ -115,7 +122,7 @@ class Experiment(BaseModel):
     buffer_size: Count | None = None
     """Arrivals per server update of a buffered method."""
     async_rule: Component | None = None
-    """What becomes of an arrival in an asynchronous method: staleness-mix, buffer, ca2fl, ..., or an own AsyncRule."""
+    """What becomes of an arrival in an asynchronous method: staleness-mix, delta, buffer, ca2fl, ..., or an own one."""
     delay_limit: Count | None = None
     """Staleness from which on an arrival is ignored (ringmaster), or over which a step is cut (fadas)."""
     aggregator: Component | None = None
@@ -151,12 +158,14 @@ class Experiment(BaseModel):
     """Local momentum."""
     batch_size: Count = 32
     """Local minibatch size."""
-    local_epochs: Count = 5
-    """Passes over the client's data per task."""
-    local_steps: Count | None = None
-    """Minibatches per task, instead of epochs."""
+    local_epochs: Count | None = None
+    """Passes over the client's data per task (default 5)."""
+    local_steps: int | str | None = None
+    """Minibatches per task, instead of epochs; auto: 20, or more, so that sending takes no more than half of a task."""
     lr_schedule: str = "constant"
     """constant, exponential:0.998, steps:150,250:0.1 or cosine:100, by server updates or rounds."""
+    full_rate: bool | None = None
+    """Scale a submodel's activations by the inverse of its share, and its learning rate by the share."""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Local weight decay."""
     clip: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
@@ -169,6 +178,9 @@ class Experiment(BaseModel):
     """Weight of the proximal term."""
     sam: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Radius of sharpness-aware minimisation; 0 is off."""
+
+    average: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Evaluate and deliver a mean over about this share of the last server updates or rounds; 0 is off."""
 
     fresh: Annotated[float, Field(gt=0, le=1)] | None = None
     """Weight of the fresh gradient beside the server's momentum (alpha of FedCM, beta of MoFedSAM)."""
@@ -264,6 +276,18 @@ class Experiment(BaseModel):
                 close = get_close_matches(name, names, n=1)
                 hint = f"did you mean {close[0]}? it " if close else ""
                 raise ValueError(f"{hint}takes {', '.join(names)}, or an own one as package.module:Name")
+        return value
+
+    @field_validator("local_steps")
+    @classmethod
+    def _counted(cls, value: int | str | None) -> int | str | None:
+        """A number, or what AutoSteps reads; it is imported only then, for it takes seconds."""
+        if isinstance(value, str):
+            from fedraa.client.auto_steps import AutoSteps
+
+            AutoSteps.of(value)
+        elif value is not None and value < 1:
+            raise ValueError("takes a number from 1, or auto")
         return value
 
     @model_validator(mode="after")

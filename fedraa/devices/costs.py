@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.client.auto_steps import AutoSteps
 from fedraa.client.solver import Solver
 from fedraa.client.split import Stem
 from fedraa.client.terms.compression import COMPRESSOR, wire_bytes
@@ -80,12 +81,31 @@ class CostModel:
         What was observed is not in it: it is how long the wall clock holds an update back, and a delay once seen
         would otherwise be simulated, and so seen, ever after.
         """
-        passed = self._solver.passed_samples(int(self._sizes[client]))
+        passed = self._passed(widths, client)
         return float(self.fleet.cost(self.load(widths, passed, down, up), client)) * self._unit
 
     def flops(self, widths: Widths, client: int) -> float:
         """FLOPs of one task on the client."""
-        return self._trained(widths).flops * self._solver.passed_samples(int(self._sizes[client]))
+        return self._trained(widths).flops * self._passed(widths, client)
+
+    def steps(self, widths: Widths, client: int) -> int | None:
+        """Local steps of one task on the client, where they follow from costs; None where the solver says how many."""
+        auto = self._solver.auto
+        return None if auto is None else int(self._auto_steps(auto, widths, np.array([client]))[0])
+
+    def rates(self, shapes: Sequence[Widths], table: Floats) -> Floats:
+        """Local steps per unit of time [N], the mean over those of the shapes that a client can hold.
+
+        `table` [N, M] is that of the costs.
+        """
+        auto = self._solver.auto
+        if auto is None:
+            steps = np.array([self._solver.batches(int(size)) for size in self._sizes], np.float64)[:, None]
+        else:
+            everyone = np.arange(len(self._sizes))
+            steps = np.stack([self._auto_steps(auto, widths, everyone) for widths in shapes], axis=1)
+        held = np.isfinite(table)
+        return np.asarray((steps / table).sum(axis=1) / np.maximum(1, held.sum(axis=1)))
 
     def sent(self, widths: Widths) -> int:
         """Bytes of a submodel on the wire, one way."""
@@ -99,10 +119,9 @@ class CostModel:
 
     def table(self, shapes: Sequence[Widths]) -> Floats:
         """c[n, j] [N, M] of one task on each of the shapes, as far as is known; infinite where it cannot be held."""
-        sizes, shard = np.unique(self._sizes, return_inverse=True)
-        passed = np.array([self._solver.passed_samples(int(size)) for size in sizes], np.float64)[shard]
         columns = []
         for widths in shapes:
+            passed = self._all_passed(widths)
             load = self.load(widths, passed, *self._moved(widths))
             columns.append(np.where(self.fleet.fits(load), self.fleet.cost(load), np.inf))
         table = np.stack(columns, axis=1) * self._unit
@@ -132,6 +151,31 @@ class CostModel:
     def restore(self, state: State) -> None:
         self._ratios = {int(client): list(ratios) for client, ratios in state["ratios"].items()}
         self._fresh = [(client, ratio) for client, ratio in state["fresh"]]
+
+    def _passed(self, widths: Widths, client: int) -> float:
+        """Samples that go forward and backward in one task on the client."""
+        steps, shard = self.steps(widths, client), int(self._sizes[client])
+        if steps is None:
+            return self._solver.passed_samples(shard)
+        return self._solver.passed_in(steps, shard)
+
+    def _all_passed(self, widths: Widths) -> Floats:
+        """The same for all clients [N]."""
+        sizes, shard = np.unique(self._sizes, return_inverse=True)
+        auto = self._solver.auto
+        if auto is None:
+            return np.array([self._solver.passed_samples(int(size)) for size in sizes], np.float64)[shard]
+        steps = self._auto_steps(auto, widths, np.arange(len(self._sizes)))
+        return np.array(
+            [self._solver.passed_in(*pair) for pair in zip(steps.tolist(), self._sizes.tolist(), strict=True)]
+        )
+
+    def _auto_steps(self, auto: AutoSteps, widths: Widths, clients: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Local steps of one task on each of the clients [n]."""
+        batches = self._sizes[clients] / -(-self._sizes[clients] // self._solver.batch_size) * self._solver.passes
+        move = self.fleet.cost(self.load(widths, 0.0, *self._moved(widths)), clients)
+        start = self.fleet.cost(Load(0.0, 0.0, 0.0), clients)
+        return auto.count(move, self.fleet.cost(self.load(widths, batches, 0.0, 0.0), clients) - start)
 
     def _trained(self, widths: Widths) -> Cost:
         return self._measure(widths) if self._stem is None else self._stem.cost

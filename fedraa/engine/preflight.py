@@ -55,8 +55,8 @@ def _check_all_return(spec: RunSpec) -> None:
     """Refuses devices that go for good, or that are not asked again, where nothing goes on without them."""
     if spec.at_a_time < spec.experiment.clients:
         raise ValueError(
-            f"concurrency: {spec.experiment.method} waits for every client, so all {spec.experiment.clients} train at "
-            "a time; leave it out"
+            f"concurrency: {spec.at_a_time} of {spec.experiment.clients}, but {spec.experiment.method} waits for every "
+            "client; leave it out"
         )
     there = spec.timing.availability
     if there is not None and there.period is None:

@@ -52,16 +52,18 @@ class Need:
         clients = spec.appearing
         remembered = float(update.memory(size // 4, clients))
         per_client = remembered - update.memory(size // 4, clients - 1)
-        if spec.method.asynchronous:  # every task that is out holds a version of its own
-            per_client += min(spec.measure(part.widths).bytes for part in spec.submodels)
-            remembered += spec.at_a_time * per_client
+        if spec.method.asynchronous and spec.method.schedule.scheduled:  # each task that is out holds its own version
+            sent = min(spec.measure(part.widths).bytes for part in spec.submodels)
+            per_client += sent
+            remembered += spec.at_a_time * sent
             remembered += sum(part.index.nbytes for part in spec.submodels if part.index is not None)
         task = experiment.stack * max(spec.measure(part.widths).memory for part in spec.submodels)
         dataset = spec.data.dataset
         stored = sum(nbytes(part) for part in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test))
         on_ray = experiment.engine == "ray"
         return cls(
-            server=3 * size + remembered,  # the model, its evaluation, a step
+            # the model, its evaluation, a step; its average
+            server=(4 if spec.method.schedule.average else 3) * size + remembered,
             per_client=per_client,
             data=float(stored) if on_ray else 0.0,
             worker=task + PROCESS if on_ray else task,

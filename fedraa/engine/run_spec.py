@@ -13,6 +13,7 @@ from fedraa.client.lr_schedule import lr_schedule
 from fedraa.client.metrics import NamedMetric
 from fedraa.client.personal import EvaluationData, chosen
 from fedraa.client.split import Stem, measure_stem
+from fedraa.client.trainer import rate
 from fedraa.config.experiment import Experiment
 from fedraa.data import Federated, Transforms
 from fedraa.data.tree import Tree, leaves, take
@@ -24,6 +25,7 @@ from fedraa.methods.method import Method
 from fedraa.models.statistics import has_statistics
 from fedraa.objectives import Classification, Figures, Objective, make_target
 from fedraa.rng import generator
+from fedraa.server.averaged import AveragedServer
 from fedraa.server.bad_clients import BadClients
 from fedraa.server.base import Server
 from fedraa.server.participation import Participation
@@ -102,7 +104,7 @@ class RunSpec:
             at_a_time, each = 0, getattr(participants(schedule), "count", None)
         if at_a_time is None or each is None or steps is None:
             return clients
-        return min(clients, int(at_a_time) + steps * int(each))
+        return min(clients, at_a_time + steps * each)
 
     @property
     def at_a_time(self) -> int:
@@ -153,14 +155,16 @@ class RunSpec:
         solver = self.method.local
         params = self.params.copy() if store is None else self.params
         factor = lr_schedule(solver.lr_schedule)
+
+        def learning_rate(step: int, widths: tuple[int, ...]) -> float:
+            return solver.lr * factor(step) * (rate(self.traced, widths) if solver.full_rate else 1)
+
         setup = ServerSetup(
             params,
             self.submodels,
             RunContext(self.traced, self.experiment.clients, self.experiment.seed, params),
             self.method.submodel,
-            TaskTable(
-                self.data.sizes.tolist(), self.costs(), record, lambda step: solver.lr * factor(step), self._bad_clients
-            ),
+            TaskTable(self.data.sizes.tolist(), self.costs(), record, learning_rate, self._bad_clients),
             record,
             self.labels_held,
             inputs=sum(leaf[0].numel() for leaf in leaves(self.example)),
@@ -169,7 +173,9 @@ class RunSpec:
             store=store,
             share=share,
         )
-        return self.method.schedule.server(self.method.update, setup)
+        server = self.method.schedule.server(self.method.update, setup)
+        average = self.method.schedule.average
+        return AveragedServer(server, average) if average else server
 
     @property
     def _bad_clients(self) -> BadClients:
@@ -183,7 +189,7 @@ class RunSpec:
             self.traced,
             self.method.local,
             experiment.seed,
-            experiment.fragment_scale,
+            experiment.fragment_scale or self.method.local.full_rate,
             experiment.bf16,
             experiment.stack,
             self.metrics,

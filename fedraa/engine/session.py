@@ -147,8 +147,14 @@ class RunSession:
         )
 
     def _summary(self) -> dict[str, object]:
-        shards = {} if self._store is None else {"shards": self._store.report()}
-        return summarise(History(self._directory)) | {"time_to_target": self._loop.time_to_target} | shards
+        """`average` is said where it is of a mean of the model, with all that was measured."""
+        average, store = self._spec.method.schedule.average, self._store
+        return {
+            **summarise(History(self._directory)),
+            "time_to_target": self._loop.time_to_target,
+            **({"average": average} if average else {}),
+            **({} if store is None else {"shards": store.report()}),
+        }
 
     def _save(self) -> None:
         self._log.sync()

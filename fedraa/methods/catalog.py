@@ -21,11 +21,13 @@ from fedraa.server.auxiliary.state import (
     FrozenMomentum,
     GlobalMomentum,
 )
+from fedraa.server.delta_mix import DeltaMix
 from fedraa.server.optimizers import Adaptive, AmsGrad, Momentum, Sgd
-from fedraa.server.rivals import ACE, CA2FL, AsyncFedED, Fadas, Ringleader, Ringmaster
-from fedraa.server.schedule import Asynchronous, Rounds, ScheduledRounds
+from fedraa.server.rivals import ACE, CA2FL, AsyncFedED, Fadas, FedGMR, Ringleader, Ringmaster
+from fedraa.server.schedule import Asynchronous, Drawn, Rounds, ScheduledRounds
 from fedraa.server.updates import Mean, SyncMix
 from fedraa.submodels.policies import SUBMODEL
+from fedraa.submodels.policies.growing import Growing
 from fedraa.submodels.policies.masked import Arbitrary, FourWay, Pruned
 from fedraa.submodels.policies.policy import Capacities
 from fedraa.submodels.policies.pruning import AdaptivePruning
@@ -52,6 +54,9 @@ _RAA = Method(
 )
 _SLICED = Solver(momentum=0.9, weight_decay=5e-4, clip=1.0, label_masked=True)
 _RA_FED = Method("RAM-Fed, Algorithm 1", Arbitrary())
+_STALE = StalenessMix(staleness="polynomial")
+_DRAWN = "a policy of rounds, mixed in as FedAsync does"
+_OF_OURS = "no paper's: to tell what a barrier costs"
 _SHUFFLED = "Shuffled submodels, Algorithm 2"
 _RANDOM = "Shuffled submodels, Algorithm 1"
 
@@ -61,6 +66,14 @@ _METHODS: dict[str, Method] = {
     "fed-raa-mp": replace(_RAA, schedule=Asynchronous("minimum-priority")),
     "fed-raa-offline": replace(_RAA, schedule=Asynchronous("offline")),
     "fed-raa-sync": replace(_RAA, update=SyncMix(), schedule=ScheduledRounds()),
+    "fed-quilt": Method(
+        "fedraa",
+        Fragments((0.25,) * DEFAULT_FRAGMENTS),
+        Solver(steps="auto", full_rate=True),
+        DeltaMix(balance=0.5),
+        Asynchronous("least-sent", average=0.1),
+        note="our own",
+    ),
     "fedasync": Method(
         "Xie, Koyejo, Gupta 2019", local=Solver(proximal=0.005), update=StalenessMix(), schedule=Asynchronous()
     ),
@@ -147,6 +160,12 @@ _METHODS: dict[str, Method] = {
     "oap": Method("Zhou et al. 2024", Pruned(), note="true magnitude ranks; uncovered weights keep their value"),
     "heterofl": Method("Diao et al. 2021", Prefix(), _SLICED, Mean(owned_head=True)),
     "fedrolex": Method("Alam et al. 2022", Rolling(), replace(_SLICED, weight_decay=1e-3), Mean(owned_head=True)),
+    "fedgmr": Method(
+        "arXiv 2512.05372", Growing(), _PLAIN, FedGMR(), Drawn(), note="fixed-time trigger, ranked by magnitude"
+    ),
+    "heterofl-async": Method(_DRAWN, Prefix(), _SLICED, _STALE, Drawn(), note=_OF_OURS),
+    "fedrolex-async": Method(_DRAWN, Rolling(), replace(_SLICED, weight_decay=1e-3), _STALE, Drawn(), note=_OF_OURS),
+    "bernoulli-async": Method(_DRAWN, Bernoulli(), _PLAIN, _STALE, Drawn(), note=_OF_OURS),
     "ra-fed": _RA_FED,
     "ram-fed": replace(_RA_FED, paper="RAM-Fed, Algorithm 2", update=Mean(aggregator=Memorised())),
     "ram-fed-mifa": replace(
@@ -168,9 +187,10 @@ KINDS: dict[str, Callable[..., Any]] = {
         Method,
         Solver,
         Capacities,
-        *(Mean, SyncMix, StalenessMix, Buffer, Covered, Filled, Memorised, Sgd, Momentum, Adaptive, AmsGrad),
-        *(ACE, CA2FL, AsyncFedED, Fadas, Ringleader, Ringmaster),
-        *(Asynchronous, Rounds, ScheduledRounds),
+        *(Mean, SyncMix, StalenessMix, DeltaMix, Buffer, Covered, Filled, Memorised),
+        *(Sgd, Momentum, Adaptive, AmsGrad),
+        *(ACE, CA2FL, AsyncFedED, Fadas, FedGMR, Ringleader, Ringmaster),
+        *(Asynchronous, Drawn, Rounds, ScheduledRounds),
     )
 }
 KINDS.update(AUXILIARIES)

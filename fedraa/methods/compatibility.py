@@ -34,6 +34,8 @@ def check_terms(name: str, method: Method) -> None:
     auxiliary = getattr(method.update, "auxiliary", None)
     if local.fresh < 1 and not (auxiliary is not None and auxiliary.momentum):
         raise ValueError(f"fresh: {local.fresh:g} means nothing to {name}: its server keeps no momentum; leave it out")
+    if local.auto is not None and local.split:
+        raise ValueError(f"local_steps: {local.steps} means nothing to {name}, whose activations cross at every step")
     if auxiliary is None:
         return
     compressor = COMPRESSOR.make(local.compress)
@@ -86,6 +88,11 @@ def check_shards(experiment: Experiment, method: Method) -> None:
         raise ValueError(
             f"server_shards: {shards} means nothing to {name}; only fragments that are mixed in one by one, like those "
             "of fed-raa, can be spread; leave it out"
+        )
+    if average := method.schedule.average:
+        raise ValueError(
+            f"server_shards: got {shards}; the average {average:g} of {name} is of the whole model in one place; give "
+            "average 0, or leave shards out"
         )
     if shards > (count := len(getattr(method.submodel, "ratios", ()))):
         raise ValueError(f"server_shards: got {shards}; {name} has {count} fragments here, give at most as many")

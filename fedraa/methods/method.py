@@ -33,6 +33,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "reprune_every": ("submodel.every",),
     "split": ("submodel.at",),
     "momentum": ("local.momentum",),
+    "full_rate": ("local.full_rate",),
     "weight_decay": ("local.weight_decay",),
     "clip": ("local.clip",),
     "proximal": ("local.proximal",),
@@ -40,6 +41,8 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "fresh": ("local.fresh",),
     "mixing": ("update.mixing",),
     "staleness": ("update.staleness",),
+    "gain": ("update.gain",),
+    "balance": ("update.balance",),
     "buffer_size": ("update.size",),
     "delay_limit": ("update.delay_limit",),
     "server_lr": ("update.optimizer.server_lr", "update.server_lr"),
@@ -47,6 +50,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "delay_bound": ("schedule.delay_bound",),
     "participation": ("schedule.participation",),
     "concurrency": ("schedule.concurrency",),
+    "average": ("schedule.average",),
     "updates": ("schedule.updates",),
     "rounds": ("schedule.rounds",),
 }
@@ -98,8 +102,8 @@ class Method:
     def keeps(self) -> str:
         """The state that the method keeps at the server besides the model: d parameters, N clients, M fragments."""
         parts = (getattr(self.update, f.name) for f in fields(self.update)) if is_dataclass(self.update) else ()
-        choices = (self.submodel, self.update, *parts)
-        return ", ".join(kept for choice in choices if (kept := getattr(choice, "keeps", "")))
+        kept = [getattr(choice, "keeps", "") for choice in (self.submodel, self.update, *parts)]
+        return ", ".join(filter(None, [*kept, "mean [d]" if self.schedule.average else ""]))
 
     @property
     def asynchronous(self) -> bool:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from fedraa.client.solver import Solver
 from fedraa.config.experiment import Experiment
 from fedraa.methods.catalog import RATIOS, find
 from fedraa.methods.compatibility import can_be_spread, check_shards, check_terms
@@ -20,11 +21,10 @@ def resolve(experiment: Experiment) -> Method:
         lr=experiment.lr,
         lr_schedule=experiment.lr_schedule,
         batch_size=experiment.batch_size,
-        epochs=experiment.local_epochs,
-        steps=experiment.local_steps,
+        **_task_length(experiment),
         compress=experiment.compress,
     )
-    method = replace(method, local=solver).replaced(_given(experiment), str(experiment.method))
+    method = replace(method, local=solver).replaced(_given(experiment, method), str(experiment.method))
     if (split := getattr(method.submodel, "at", 0)) != method.local.split:
         method = replace(method, local=replace(method.local, split=split))
     check_terms(str(experiment.method), method)
@@ -33,25 +33,36 @@ def resolve(experiment: Experiment) -> Method:
     return method
 
 
+def _task_length(experiment: Experiment) -> dict[str, Any]:
+    """How long a task is, if the experiment says it."""
+    if experiment.local_steps is not None:
+        return {"epochs": experiment.local_epochs or Solver.epochs, "steps": experiment.local_steps}
+    return {} if experiment.local_epochs is None else {"epochs": experiment.local_epochs, "steps": None}
+
+
 def without_foreign_flags(experiment: Experiment) -> Experiment:
     """The experiment less the flags that its method does not know, to compare methods under one command."""
     method = find(experiment.method)
-    foreign = {flag for flag in _given(experiment) if method.path(flag) is None}
+    foreign = {flag for flag in _given(experiment, method) if method.path(flag) is None}
     if "ratios" in foreign:
         foreign.add("fragments")
     shards = experiment.server_shards if can_be_spread(method) else 1
     return experiment.model_copy(update={**dict.fromkeys(foreign), "server_shards": shards})
 
 
-def _given(experiment: Experiment) -> dict[str, Any]:
+def _given(experiment: Experiment, method: Method) -> dict[str, Any]:
     """The experiment's flags that were given, by name."""
-    values = {flag: getattr(experiment, flag) for flag in FLAGS} | {"ratios": _ratios(experiment)}
+    values = {flag: getattr(experiment, flag) for flag in FLAGS} | {"ratios": _ratios(experiment, method)}
     return {flag: value for flag, value in values.items() if value is not None}
 
 
-def _ratios(experiment: Experiment) -> tuple[float, ...] | None:
+def _ratios(experiment: Experiment, method: Method) -> tuple[float, ...] | None:
+    """Of so many fragments: equal ones, if the method's own are, or else those of the table."""
     if experiment.ratios is not None or experiment.fragments is None:
         return experiment.ratios
+    own = getattr(method.submodel, "ratios", ())
+    if len(own) > 1 and len(set(own)) == 1:
+        return (1 / experiment.fragments,) * experiment.fragments
     if experiment.fragments not in RATIOS:
         raise ValueError(
             f"fragments: there are no table ratios for {experiment.fragments} fragments, only for 1 to "

@@ -18,7 +18,7 @@ class Audit:
         self.end: Line | None = None
         self.evaluations = Evaluations(rules)
         self._rules = rules
-        asynchronous = rules.method["schedule"]["kind"] == "Asynchronous"
+        asynchronous = rules.method["schedule"]["kind"] in ("Asynchronous", "Drawn")
         self._tasks = Tasks(rules, rules.concurrency.first() if asynchronous else rules.cohort(0))
         self._checker: Checker = AsyncChecker(rules, self._tasks) if asynchronous else RoundChecker(rules, self._tasks)
         self._saved = -1

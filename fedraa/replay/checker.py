@@ -55,7 +55,13 @@ class AsyncChecker:
         self._last: dict[int, LoggedTask] = {}
         """What each client has answered last, if it may go on from there."""
         self._standing = Standing.start(fragments)
-        self._planner = rules.planner()
+        self._plan()
+
+    def _plan(self) -> None:
+        """By the costs as they are known now."""
+        scheduled = self._rules.scheduled
+        self._planner = self._rules.planner() if scheduled else None
+        self._balances = self._rules.balances() if scheduled else [1.0] * self._rules.clients
 
     def dispatch(self, line: Line) -> None:
         client = self._tasks.next_client(line)
@@ -63,19 +69,19 @@ class AsyncChecker:
         if self._rule is None and line["bytes_down"] != 0:
             held = None
         if held is None:
-            j = scheduled(line, self._rules, client, self._tasks.turns[client], self._planner, self._standing)
-            version, step = int(self._standing.counts[j]), self.step
+            j = self._given(line, client)
+            version, step = int(self._standing.counts[self._place(j)]), self.step
         else:
-            audited(line, self._planner.feasible(client).tolist(), self._standing)
+            self._audited(line, client)
             j, version, step = held.fragment, held.version, held.step
-        self._standing.sent[j] += 1
-        widths = self._rules.resolved.fragments[j]
+        self._standing.sent[self._place(j)] += 1
+        widths = self._rules.resolved.fragments[self._place(j)]
         bill = self._rules.bill(widths, client, held=held is not None) if self._rules.known else None
         self._tasks.depart(line, fragment=j, version=version, step=step, bill=bill, held=held is not None)
 
     def commit(self, line: Line) -> None:
         flight = self._tasks.arrive(line)
-        j, counts = flight.fragment, self._standing.counts
+        j, counts = self._place(flight.fragment), self._standing.counts
         staleness = int(counts[j]) - flight.version
         global_staleness = self.step - flight.step
         taken = self._taken(line, flight, staleness)
@@ -90,12 +96,12 @@ class AsyncChecker:
         line.expect("staleness", staleness)
         line.expect("global_staleness", global_staleness)
         mix = line.number_of("mix")
-        line.expect("mix", self._weight(taken, staleness, mix))
+        line.expect("mix", self._weight(taken, staleness, self._balances[flight.client], mix))
         self._next(flight)
-        if self._rules.wall:
+        if self._rules.wall and self._planner is not None:
             widths = self._rules.resolved.fragments[j]
             if self._rules.costs.observe(widths, flight.client, self._tasks.now - flight.left):
-                self._planner = self._rules.planner()
+                self._plan()
 
     def drop(self, line: Line) -> None:
         flight, again = self._tasks.drop(line)
@@ -115,13 +121,32 @@ class AsyncChecker:
     def round(self, line: Line) -> None:
         raise line.wrong("a round is closed; the rules give none, for the server is asynchronous")
 
+    def _given(self, line: Line, client: int) -> int:
+        """What the client trains; what a policy draws is in the log."""
+        if self._planner is None:
+            self._audited(line, client)
+            return 0 if self._rules.whole else int(line.at_least("fragment", 0))
+        return scheduled(line, self._rules, client, self._tasks.turns[client], self._planner, self._standing)
+
+    def _audited(self, line: Line, client: int) -> None:
+        """Checks what the log says that a decision was made from: nothing, where a policy draws."""
+        if self._planner is None:
+            line.expect("feasible", [])
+            line.expect("counts", [])
+        else:
+            audited(line, self._planner.feasible(client).tolist(), self._standing)
+
+    def _place(self, label: int) -> int:
+        """Which of the versions that are counted is that of what was trained: there is one where a policy draws."""
+        return 0 if self._planner is None else label
+
     def _taken(self, line: Line, flight: LoggedTask, staleness: int) -> Taken:
         if self._rule is None:
-            version = int(self._standing.counts[flight.fragment])
+            version = int(self._standing.counts[self._place(flight.fragment)])
             return Taken(0.0, line.between("version", version, version + 1) > version, held=True)  # if it then says so
         samples, loss = self._rules.resolved.samples[flight.client], line.number_of("train_loss")
-        whole = slice(None)
-        arrival = Arrival(flight.client, flight.fragment, whole, EMPTY, EMPTY, staleness, samples, loss)
+        whole, balance = slice(None), self._balances[flight.client]
+        arrival = Arrival(flight.client, flight.fragment, whole, EMPTY, EMPTY, staleness, samples, loss, balance)
         return self._rule.take(arrival, self._model)
 
 
@@ -216,24 +241,33 @@ def audited(line: Line, feasible: list[int], standing: Standing) -> None:
     line.expect("feasible", feasible)
 
 
-def _weight(rules: Rules, rule: AsyncRule | None) -> Callable[[Taken, int, float], float]:
-    """The weight of an arrival: by its staleness, worked out from the configuration, or by what the rule says.
+def _weight(rules: Rules, rule: AsyncRule | None) -> Callable[[Taken, int, float, float], float]:
+    """The weight of an arrival: by its staleness and its client's factor, worked out from the configuration.
 
-    Where only the run itself could know it, the one in the log.
+    Of a rule of several arrivals, what it says; where only the run itself could know it, the one in the log.
     """
     update = rules.method["update"]
     if rule is None or rule.measures or rules.foreign("update", "staleness"):
-        return lambda taken, staleness, logged: logged
-    if update["kind"] not in ("Buffer", "StalenessMix"):
-        return lambda taken, staleness, logged: taken.weight
+        return lambda taken, staleness, balance, logged: logged
+    if update.get("balance") and rules.foreign("local", "compress"):  # costs, and so rates, are not known
+        return lambda taken, staleness, balance, logged: logged
+    if update["kind"] not in ("Buffer", "StalenessMix", "DeltaMix"):
+        return lambda taken, staleness, balance, logged: taken.weight
     factor = among(STALENESS.make(update["staleness"]), rules.clients)
     if update["kind"] == "StalenessMix":
         mixing = update["mixing"]
-        return lambda taken, staleness, logged: float(mixing * factor(staleness))
+        return lambda taken, staleness, balance, logged: _times(balance, float(mixing * factor(staleness)))
+    if update["kind"] == "DeltaMix":
+        share = min(1.0, update["gain"] * (len(rules.resolved.fragments) / rules.clients))
+        return lambda taken, staleness, balance, logged: float(_times(balance, share) * factor(staleness))
     if update.get("optimizer") is not None:  # how far the model moves is the optimizer's
-        return lambda taken, staleness, logged: float(factor(staleness))
+        return lambda taken, staleness, balance, logged: float(factor(staleness))
     server_lr, size = update["server_lr"], update["size"]
-    return lambda taken, staleness, logged: float(factor(staleness) * server_lr / size)
+    return lambda taken, staleness, balance, logged: float(factor(staleness) * server_lr / size)
+
+
+def _times(balance: float, weight: float) -> float:
+    return weight if balance == 1 else min(1.0, balance * weight)
 
 
 def _ours(update: dict[str, Any]) -> dict[str, Any]:

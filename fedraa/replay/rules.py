@@ -23,6 +23,7 @@ from fedraa.rundir.columns import read as unpacked
 from fedraa.rundir.layout import CONFIG
 from fedraa.rundir.schema import read_config
 from fedraa.server.auxiliary.state import AUXILIARIES
+from fedraa.server.balance import balances
 from fedraa.server.concurrency import Concurrency
 from fedraa.server.participation import PARTICIPATION, draw_cohort
 from fedraa.server.schedule import SCHEDULER
@@ -195,6 +196,13 @@ class Rules:
         planner = Planner(GreRAA() if foreign else SCHEDULER.own(schedule["scheduler"]))
         planner.plan(self.costs.table(self.resolved.fragments), schedule["delay_bound"])
         return planner
+
+    def balances(self) -> list[float]:
+        """Each client's factor of data against speed in an arrival's weight, by the costs as they are known now."""
+        shapes, samples = self.resolved.fragments, np.array(self.resolved.samples, np.int64)
+        rates = self.costs.rates(shapes, self.costs.table(shapes))
+        factors: list[float] = balances(samples, rates, self.method["update"].get("balance", 0.0)).tolist()
+        return factors
 
     def cohort(self, round: int, left_out: Collection[int] = ()) -> Sequence[int]:
         """The clients of a round less those that are left out, in the order in which they are given work."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedraa.components import Stateful, calling, saved
 from fedraa.messages import Index, Vector
+from fedraa.server.balance import balanced
 from fedraa.server.optimizers import SERVER_OPTIMIZER, ServerOptimizer
 from fedraa.server.staleness import STALENESS, among
 
@@ -20,7 +21,7 @@ class Arrival:
     """An update that has arrived, on the coordinates `where` of the model.
 
     `new` and `sent` [k] are what came and what went, not to be changed. `staleness` counts the updates of the fragment
-    in between; `samples` are the client's, `loss` its mean training loss.
+    in between; `samples` are the client's, `loss` its mean training loss, `balance` its factor of data against speed.
     """
 
     client: int
@@ -31,6 +32,7 @@ class Arrival:
     staleness: int
     samples: int
     loss: float
+    balance: float = 1.0
 
     @property
     def delta(self) -> Vector:
@@ -69,15 +71,18 @@ class AsyncRule(Stateful, ABC):
                 return Taken(weight)
 
     `keeps` names its state, `per_step` how many arrivals make a new version, `blends` tells that all it does is to mix
-    the arrival in by `weight(staleness)`, so that shards of the server can do it. `measures` tells that weights depend
-    on the numbers that arrive, which a log has not; `waits` that nothing goes on while one client is away. A run works
-    on a copy of its own.
+    the arrival in by `weight(staleness, balance)`, so that shards of the server can do it; one that `adds` mixes in its
+    delta. `measures` tells that weights depend on the numbers that arrive, which a log has not; `waits` that nothing
+    goes on while one client is away. `balance` is the power by which clients are told apart by their data and speed
+    (default: not at all). A run works on a copy of its own.
     """
 
     keeps: ClassVar[str] = ""
     blends: ClassVar[bool] = False
     measures: ClassVar[bool] = False
     waits: ClassVar[bool] = False
+    adds: ClassVar[bool] = False
+    balance: float = 0.0
     asynchronous: ClassVar[bool] = True
 
     @property
@@ -99,7 +104,7 @@ class AsyncRule(Stateful, ABC):
     def leave(self, client: int) -> None:
         """A client is left out from now on, for its work came to nothing: a rule that `waits` does so without it."""
 
-    def weight(self, staleness: int) -> float:
+    def weight(self, staleness: int, balance: float = 1.0) -> float:
         """The weight of an arrival, if that is all there is to the rule."""
         raise AssertionError(f"{type(self).__name__} does not blend")
 
@@ -110,10 +115,14 @@ class AsyncRule(Stateful, ABC):
 
 @dataclass
 class StalenessMix(AsyncRule):
-    """theta <- (1 - a) theta + a theta_new with a = mixing * s(staleness) (FedAsync, Fed-RAA)."""
+    """theta <- (1 - a) theta + a theta_new with a = mixing * s(staleness) (FedAsync, Fed-RAA).
+
+    `balance` is the power of data against speed in a further factor of a.
+    """
 
     mixing: float = 0.6
     staleness: Any = "constant"
+    balance: float = 0.0
 
     blends: ClassVar[bool] = True
 
@@ -124,12 +133,12 @@ class StalenessMix(AsyncRule):
         self._factor = among(self._factor, model.clients)
 
     def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
-        mix = self.weight(arrival.staleness)
+        mix = self.weight(arrival.staleness, arrival.balance)
         blend(model.params, arrival.where, arrival.new, mix)
         return Taken(mix)
 
-    def weight(self, staleness: int) -> float:
-        return self.mixing * factor_at(staleness, self._factor)
+    def weight(self, staleness: int, balance: float = 1.0) -> float:
+        return balanced(self.mixing * factor_at(staleness, self._factor), balance)
 
     def state(self) -> dict[str, Any]:
         return {}

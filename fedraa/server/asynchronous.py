@@ -2,9 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from fedraa.components import calling, saved
 from fedraa.messages import State, Task, Update, Vector
 from fedraa.rng import generator
+from fedraa.server.balance import balances
 from fedraa.server.concurrency import Concurrency
 from fedraa.server.storage.store import Store
 from fedraa.server.task_table import InFlightTask, TaskTable, flight_state, restored_flights
@@ -25,7 +28,8 @@ class AsyncServer:
     was sent before once more, and nothing is sent to it.
 
     `bound` is the delay bound; without one it is planned from the costs. With `learn`, costs follow real durations and
-    a planned bound follows them. At most `concurrency` clients train at a time (None: all).
+    a planned bound follows them. `balance` is the power of data against speed in arrivals' weights, which follow the
+    costs, too. At most `concurrency` clients train at a time (None: all).
     """
 
     def __init__(
@@ -36,6 +40,7 @@ class AsyncServer:
         task_table: TaskTable,
         *,
         bound: float | None,
+        balance: float = 0.0,
         seed: int,
         learn: bool = False,
         concurrency: int | None = None,
@@ -50,6 +55,7 @@ class AsyncServer:
         self._concurrency = Concurrency(len(task_table.turns), concurrency, seed)
         self._busy: set[int] = set()
         self._held: dict[int, InFlightTask] = {}  # of clients that wait, what they are to train again
+        self._balance = balance
         self._plan()
 
     @property
@@ -107,7 +113,7 @@ class AsyncServer:
         task, j = flight.task, flight.task.fragment
         staleness = int(self.versions[j]) - task.version
         global_staleness = self.step - task.step
-        mix, advanced, held = self._store.take(task, update, staleness)
+        mix, advanced, held = self._store.take(task, update, staleness, float(self.balances[task.client]))
         if held:
             self._held[task.client] = flight
         self._standing.staleness[j], self._standing.losses[j] = staleness, update.loss
@@ -173,6 +179,9 @@ class AsyncServer:
         self._plan()
 
     def _plan(self) -> None:
-        table = self.task_table.costs.table([assignment.submodel.widths for assignment in self._assignments])
+        costs, shapes = self.task_table.costs, [assignment.submodel.widths for assignment in self._assignments]
+        table = costs.table(shapes)
+        samples = np.array(self.task_table.sizes, np.int64)
+        self.balances = balances(samples, costs.rates(shapes, table), self._balance)
         with calling("scheduler", self.planner.scheduler):
             self.planner.plan(table, self._bound)

@@ -10,11 +10,16 @@ from fedraa.server.task_table import TaskTable
 class Server(Protocol):
     """A state machine without an engine: the loop tells it what happened and asks what is next.
 
-    `step` counts server updates: commits of an asynchronous server, rounds of a synchronous one.
+    A server update is a commit of an asynchronous server, a round of a synchronous one.
     """
 
-    step: int
-    task_table: TaskTable
+    @property
+    def step(self) -> int:
+        """Server updates so far."""
+
+    @property
+    def task_table(self) -> TaskTable:
+        """The book of its tasks."""
 
     @property
     def params(self) -> Vector:

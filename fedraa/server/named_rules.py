@@ -2,13 +2,15 @@
 
 from fedraa.components import Seam
 from fedraa.server.async_rules import AsyncRule, Buffer, StalenessMix
-from fedraa.server.rivals import ACE, CA2FL, AsyncFedED, Fadas, Ringleader, Ringmaster
+from fedraa.server.delta_mix import DeltaMix
+from fedraa.server.rivals import ACE, CA2FL, AsyncFedED, Fadas, FedGMR, Ringleader, Ringmaster
 
 ASYNC_RULE: Seam[AsyncRule] = Seam(
     "async_rule",
     ("bind", "take", "state", "restore"),
     {
         "staleness-mix": StalenessMix,
+        "delta": DeltaMix,
         "buffer": Buffer,
         "ca2fl": CA2FL,
         "ace": ACE,
@@ -16,5 +18,6 @@ ASYNC_RULE: Seam[AsyncRule] = Seam(
         "ringleader": Ringleader,
         "fadas": Fadas,
         "asyncfeded": AsyncFedED,
+        "fedgmr": FedGMR,
     },
 )

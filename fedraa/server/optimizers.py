@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from fedraa.components import Seam, Stateful
 from fedraa.messages import Vector
-from fedraa.submodels.assignment import Mask
+
+Mask = npt.NDArray[np.bool_]
 
 RULES = ("adam", "yogi", "adagrad")
 

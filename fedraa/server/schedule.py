@@ -12,6 +12,7 @@ from fedraa.server.async_rules import AsyncRule
 from fedraa.server.asynchronous import AsyncServer
 from fedraa.server.auxiliary.state import AuxiliaryRun
 from fedraa.server.base import Server
+from fedraa.server.drawing import DrawingServer
 from fedraa.server.participation import PARTICIPATION, All, Participation
 from fedraa.server.rounds import RoundServer
 from fedraa.server.setup import ServerSetup
@@ -25,12 +26,16 @@ SCHEDULER: Seam[Scheduler] = Seam("scheduler", ("choose", "plan", "state", "rest
 
 
 class Schedule(ABC):
-    """How tasks are given out: with rounds or `asynchronous`, by a policy or, if `scheduled`, by a scheduler."""
+    """How tasks are given out: with rounds or `asynchronous`, by a policy or, if `scheduled`, by a scheduler.
+
+    With an `average` over 0 the model that is evaluated and delivered is a mean, as AveragedServer has it.
+    """
 
     asynchronous: ClassVar[bool] = False
     scheduled: ClassVar[bool] = False
     scheduler: Any = None
     delay_bound: float | None = None
+    average: float = 0.0
 
     @abstractmethod
     def server(self, update: Any, setup: ServerSetup) -> Server:
@@ -45,6 +50,7 @@ class Asynchronous(Schedule):
     delay_bound: float | None = None
     updates: int | None = None
     concurrency: int | None = None
+    average: float = 0.0
 
     asynchronous: ClassVar[bool] = True
     scheduled: ClassVar[bool] = True
@@ -57,10 +63,33 @@ class Asynchronous(Schedule):
             SCHEDULER.own(self.scheduler),
             setup.task_table,
             bound=self.delay_bound,
+            balance=update.balance,
             seed=setup.run.seed,
             learn=setup.learn,
             concurrency=self.concurrency,
         )
+
+
+@dataclass(frozen=True)
+class Drawn(Schedule):
+    """Idle clients are given work at once: a submodel that a policy draws for the task."""
+
+    updates: int | None = None
+
+    asynchronous: ClassVar[bool] = True
+
+    def server(self, update: AsyncRule, setup: ServerSetup) -> Server:
+        if update.balance:
+            raise ValueError(
+                f"balance: got {update.balance:g}, but what a policy draws has no planned costs; give 0"
+            )
+        sampler = setup.policy.bind(setup.run)
+        if type(sampler).close is not SubmodelSampler.close:
+            raise ValueError(
+                f"submodel: {type(setup.policy).__name__} chooses anew when a round is over, and here is none; take "
+                "one that draws every task by itself"
+            )
+        return DrawingServer(setup.params, setup.run, sampler, update, setup.task_table, setup.share)
 
 
 class Barrier(Schedule):
@@ -97,6 +126,7 @@ class Rounds(Barrier):
 
     participation: Any = "all"
     rounds: int | None = None
+    average: float = 0.0
 
     def sampler(self, setup: ServerSetup) -> SubmodelSampler:
         return setup.policy.bind(setup.run)
@@ -112,6 +142,7 @@ class ScheduledRounds(Barrier):
     scheduler: Any = "gre-raa"
     delay_bound: float | None = None
     rounds: int | None = None
+    average: float = 0.0
 
     scheduled: ClassVar[bool] = True
 

@@ -33,7 +33,7 @@ class InFlightTask:
 class TaskTable:
     """Numbers tasks, records `dispatch`, `commit` and `drop`, and knows what is in flight, and who is left out.
 
-    `lr` gives the local learning rate at a server step.
+    `lr` gives the local learning rate at a server step, of a submodel of these widths.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class TaskTable:
         sizes: list[int],
         costs: CostModel,
         record: Record,
-        lr: Callable[[int], float],
+        lr: Callable[[int, tuple[int, ...]], float],
         bad_clients: BadClients | None = None,
     ) -> None:
         self.turns = np.zeros(len(sizes), np.int64)
@@ -51,6 +51,7 @@ class TaskTable:
         self.bad_clients = bad_clients or BadClients()
         self._record, self._lr = record, lr
         self._next = 0
+        self._taken = np.zeros(len(sizes), np.int64)  # minibatches of each client's tasks so far, where these go on
 
     def dispatch(
         self,
@@ -83,12 +84,15 @@ class TaskTable:
             step=step,
             widths=assignment.submodel.widths,
             buffer=buffer,
-            lr=self._lr(step),
+            lr=self._lr(step, assignment.submodel.widths),
             cost=self.costs.cost(assignment.submodel.widths, client, down, up),
             mask=assignment.mask,
             extras=extras or {},
             bytes_up=up,
+            steps=(steps := self.costs.steps(assignment.submodel.widths, client)),
+            first=int(self._taken[client]),
         )
+        self._taken[client] += steps or 0
         self._record(
             "dispatch",
             now,
@@ -152,6 +156,7 @@ class TaskTable:
         """`sent` are the values of all tasks' buffers, by number; without it tasks carry them themselves."""
         return {
             "turns": self.turns,
+            "taken": self._taken,
             "next": self._next,
             "bad_clients": self.bad_clients.state(),
             "in_flight": [
@@ -163,7 +168,8 @@ class TaskTable:
     def restore(self, state: State, send: Callable[[list[Task]], list[Task]] | None = None) -> None:
         """`send` brings the buffers of all tasks back to where they were; without it tasks carry them themselves."""
         self.turns[:], self._next = state["turns"], state["next"]
-        if "bad_clients" in state:  # which older checkpoints do not have
+        self._taken[:] = state.get("taken", 0)  # which older checkpoints do not have
+        if "bad_clients" in state:  # likewise
             self.bad_clients.restore(state["bad_clients"])
         flights = restored_flights(state["in_flight"], send)
         self.in_flight = {flight.task.id: flight for flight in flights}
@@ -201,6 +207,8 @@ def task_state(task: Task, params: Vector) -> State:
         "lr": task.lr,
         "cost": task.cost,
         "bytes_up": task.bytes_up,
+        "steps": task.steps,
+        "first": task.first,
         "extras": {name: task.extra(name) for name in task.extras},
     }
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from benchmarks.system.chaos import essence
+from benchmarks.system.chaos_kills import essence
 from fedraa.rundir.history import History
 
 

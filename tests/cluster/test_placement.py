@@ -10,7 +10,7 @@ import pytest
 import ray
 from same_run import same
 
-from actors.cluster import engine
+from actors.cluster import engine, follower
 from actors.cluster.placement import find_node, server_options
 from actors.pool.executor import RayExecutor
 from actors.worker.worker import Worker
@@ -59,7 +59,7 @@ def test_a_tier_is_trained_by_its_own_workers(undisturbed: History, tmp_path: Pa
 def test_who_does_not_fit_is_waited_for_while_the_others_work(
     undisturbed: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(engine, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(follower, "PATIENCE_SECONDS", 0.0)
     groups = ("3:CPU=5", "1:CPU=1")  # of the twelve cores that there are
     with caplog.at_level(logging.WARNING):
         history = run(experiment(resources=groups, placement="spread", out=tmp_path / "run"))

@@ -14,6 +14,7 @@ from fedraa.cli.plan import held_cost, server_bytes
 from fedraa.devices.availability import Timing
 from fedraa.engine.build import build
 from fedraa.engine.forecast import dry_run
+from fedraa.engine.resources import Need
 from fedraa.errors import Inconsistent
 from fedraa.methods.catalog import METHODS
 from fedraa.methods.resolve import resolve
@@ -152,6 +153,32 @@ def test_an_own_rule_may_hand_a_version_out_again(tmp_path: Path) -> None:
         assert (pairs[0:even:2] == pairs[1:even:2]).all()
         assert (tasks["bytes_down"].to_numpy()[1:even:2] == 0).all()
     assert "believed, not checked" in replay(tmp_path)
+
+
+class SignStep(fl.ServerOptimizer):
+    def step(self, params: Any, delta: Any, moved: Any) -> None:
+        np.add(params, np.float32(0.01) * np.sign(delta), out=params, where=moved)
+
+
+@pytest.mark.parametrize("method", ["fedbuff", "fadas"])
+def test_an_own_optimizer_behind_a_buffer_is_replayed_without_its_code(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulate(method, tmp_path, 20, server_optimizer=SignStep(), buffer_size=3)
+    monkeypatch.setattr(SignStep, "step", None)
+    assert "SignStep decides is believed" in replay(tmp_path)
+
+
+@pytest.mark.parametrize(("method", "tables"), [("ringleader", 2), ("ace", 1), ("ringmaster", 0)])
+def test_memory_for_every_client_is_counted_once(method: str, tables: int) -> None:
+    """Of each client the rows of the tables, and a version that it was sent."""
+    few, more = (
+        Need.of(build(Experiment(method=method, engine="local", dataset="digits", clients=clients)))
+        for clients in (10, 30)
+    )
+    size = build(Experiment(method=method, engine="local")).params.nbytes
+    assert more.server - few.server == pytest.approx(20 * (tables + 1) * size)
+    assert more.per_client == (tables + 1) * size
 
 
 def test_ringmaster_cannot_be_spread() -> None:

@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "benchmarks": {"schedulers", "fedraa", "actors"},
 }
 # What measures bare Ray, or kills its processes, has to name it.
-MEASURES_RAY = {"benchmarks/system/chaos.py", "benchmarks/system/memory.py", "benchmarks/system/throughput.py"}
+MEASURES_RAY = {"benchmarks/system/chaos_kills.py", "benchmarks/system/memory.py", "benchmarks/system/throughput.py"}
 ON_TOP = {"fedraa/api.py", "fedraa/cli/main.py"}
 # The private names of libraries that we need; what there is no public way to is closed above in pyproject.toml.
 PRIVATE = {

@@ -7,6 +7,7 @@ import numpy as np
 
 from fedraa.messages import Index, Receipt, Vector
 from fedraa.server.async_rules import blend
+from fedraa.server.delta_mix import add
 from fedraa.server.validation import receipt_of
 
 
@@ -62,13 +63,13 @@ class Shard:
     """The server of a part of the coordinates: cuts pieces of fragments out of it, and mixes others in.
 
     `params` [d_s] are its coordinates; `where[j]` those of them that are in fragment j. What is pushed waits until it
-    is asked to mix it in. With `norms` it measures how far a push is from what was sent.
+    is asked to mix it in; of a rule that `adds`, the difference from what was sent. With `norms` it measures that.
     """
 
-    def __init__(self, params: Vector, where: Sequence[Index | None], *, norms: bool) -> None:
+    def __init__(self, params: Vector, where: Sequence[Index | None], *, norms: bool, adds: bool = False) -> None:
         self.params = np.array(params)
         self.pulls = self.pushes = 0
-        self._where, self._norms = where, norms
+        self._where, self._norms, self._adds = where, norms, adds
         self._pushed: dict[int, dict[str, Vector]] = {}
 
     def cut(self, fragment: int) -> Vector:
@@ -80,12 +81,13 @@ class Shard:
         receipt = receipt_of(sent, new, push, norms=self._norms)
         if receipt.wrong is None and not receipt.bad:
             self.pushes += 1
-            self._pushed.setdefault(task, {})[push] = new
+            self._pushed.setdefault(task, {})[push] = new - sent if self._adds else new
         return receipt
 
     def mix(self, fragment: int, task: int, push: str, weight: float) -> None:
         """Takes in what was pushed under that name for the task, and forgets what else was."""
-        blend(self.params, self._of(fragment), self._pushed.pop(task)[push], weight)
+        mix = add if self._adds else blend
+        mix(self.params, self._of(fragment), self._pushed.pop(task)[push], weight)
 
     def forget(self, task: int) -> None:
         """The task has no answer: what was pushed for it goes."""

@@ -24,8 +24,8 @@ class Store(Protocol):
     def cut(self, fragment: int, version: int) -> Buffer:
         """The fragment's buffer as it stands; the same object as long as `version`, that of the model, is the same."""
 
-    def take(self, task: Task, update: Update, stale: int) -> Taken:
-        """Takes in the answer to a task."""
+    def take(self, task: Task, update: Update, stale: int, balance: float = 1.0) -> Taken:
+        """Takes in the answer to a task of a client with that factor of data against speed."""
 
     def drop(self, task: Task) -> None:
         """The task has no answer."""
@@ -64,6 +64,21 @@ def shared_again(tasks: list[Task], make: Callable[[Task], Buffer]) -> list[Task
     return again
 
 
+def take_in(rule: AsyncRule, arrival: Arrival, model: AsyncModel) -> Taken:
+    """What a rule, which is the user's own, perhaps, makes of an arrival."""
+    with calling("async_rule", rule):
+        taken = rule.take(arrival, model)
+    bools = isinstance(taken, Taken) and all(flag in (True, False) for flag in taken[1:])
+    if not bools or not is_finite(taken.weight):
+        raise ValueError(
+            f"async_rule: {type(rule).__name__} gave {taken!r}; takes Taken(weight, advanced, held), a finite number "
+            "and a bool each"
+        )
+    if type(rule) is not StalenessMix:  # which stays between two models that are sound
+        refuse_unsound("async_rule", rule, model.params, f" with the update of client {arrival.client}")
+    return Taken(float(taken.weight), bool(taken.advanced), bool(taken.held))
+
+
 class LocalStore:
     """All in this process: one array per version of a fragment, and so one transfer, however many pull it."""
 
@@ -87,7 +102,7 @@ class LocalStore:
             self._cuts[fragment] = (version, self._share(self._assignments[fragment].submodel.take(self.params)))
         return self._cuts[fragment][1]
 
-    def take(self, task: Task, update: Update, stale: int) -> Taken:
+    def take(self, task: Task, update: Update, stale: int, balance: float = 1.0) -> Taken:
         where = self._assignments[task.fragment].where
         arrival = Arrival(
             task.client,
@@ -98,21 +113,9 @@ class LocalStore:
             stale,
             self._sizes[task.client],
             update.loss,
+            balance,
         )
-        with calling("async_rule", self._rule):
-            taken = self._rule.take(arrival, self._model)
-        if (
-            not isinstance(taken, Taken)
-            or not is_finite(taken.weight)
-            or any(flag not in (True, False) for flag in taken[1:])
-        ):
-            raise ValueError(
-                f"async_rule: {type(self._rule).__name__} gave {taken!r}; takes Taken(weight, advanced, held), a "
-                "finite number and a bool each"
-            )
-        if type(self._rule) is not StalenessMix:  # which stays between two models that are sound
-            refuse_unsound("async_rule", self._rule, self.params, f" with the update of client {task.client}")
-        return Taken(float(taken.weight), bool(taken.advanced), bool(taken.held))
+        return take_in(self._rule, arrival, self._model)
 
     def drop(self, task: Task) -> None:
         pass

@@ -1,6 +1,7 @@
 """Which part of the model a client trains."""
 
 from fedraa.components import Seam
+from fedraa.submodels.policies.growing import Growing
 from fedraa.submodels.policies.masked import Arbitrary, FourWay, Pruned
 from fedraa.submodels.policies.policy import SubmodelPolicy
 from fedraa.submodels.policies.pruning import AdaptivePruning
@@ -22,6 +23,7 @@ SUBMODEL: Seam[SubmodelPolicy] = Seam(
         "arbitrary": Arbitrary,
         "pruned": Pruned,
         "adaptive-pruning": AdaptivePruning,
+        "growing": Growing,
         "layer-cut": LayerCut,
     },
 )

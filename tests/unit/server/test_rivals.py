@@ -12,7 +12,7 @@ from fedraa.methods.catalog import METHODS
 from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Buffer, Taken
 from fedraa.server.named_rules import ASYNC_RULE
 from fedraa.server.optimizers import AmsGrad, Momentum, Sgd
-from fedraa.server.rivals import ACE, CA2FL, AsyncFedED, Fadas, Ringleader, Ringmaster
+from fedraa.server.rivals import ACE, CA2FL, AsyncFedED, Fadas, FedGMR, Ringleader, Ringmaster
 from fedraa.server.staleness import DelayAdaptive
 
 START = (1.0, 2.0)
@@ -330,6 +330,7 @@ RULES = [
     Fadas(3),
     AsyncFedED(),
     Ringleader(),
+    FedGMR(),
     Buffer(1, "delay-adaptive"),
 ]
 

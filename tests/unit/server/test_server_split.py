@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedraa.messages import Receipt, RemoteBuffer, Task, Update, Vector, values_of
-from fedraa.server.async_rules import StalenessMix
+from fedraa.server.async_rules import AsyncRule, StalenessMix
+from fedraa.server.delta_mix import DeltaMix
 from fedraa.server.storage.shards import Shard, Split, assemble_pieces
 from fedraa.server.storage.store import LocalStore
 from fedraa.server.validation import refuse
@@ -31,9 +32,9 @@ def update(of: Task, params: Vector) -> Update:
     return Update(of.id, of.client, of.fragment, of.version, params, 1, 0.0, 0.0)
 
 
-def shards(split: Split, params: Vector) -> list[Shard]:
+def shards(split: Split, params: Vector, *, adds: bool = False) -> list[Shard]:
     where = [[{p.shard: p.where for p in pieces}.get(s) for pieces in split.pieces] for s in range(len(split.own))]
-    return [Shard(params[own], where[s], norms=True) for s, own in enumerate(split.own)]
+    return [Shard(params[own], where[s], norms=True, adds=adds) for s, own in enumerate(split.own)]
 
 
 def cut(split: Split, there: list[Shard], fragment: int) -> Vector:
@@ -50,23 +51,23 @@ def test_a_coordinate_is_where_the_first_fragment_that_has_it_is() -> None:
     assert (own.shard, own.place.tolist(), own.where.tolist()) == (2, [2, 3, 4, 5], [0, 1, 2, 3])
 
 
+@pytest.mark.parametrize("rule", [StalenessMix(mixing=0.7, staleness="polynomial"), DeltaMix(staleness="polynomial")])
 @pytest.mark.parametrize("count", [1, 2, 3])
 @given(
     seed=st.integers(0, 2**32 - 1),
     arrivals=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9)), min_size=1, max_size=12),
 )
-def test_the_same_bits_as_in_one_place(count: int, seed: int, arrivals: list[tuple[int, int]]) -> None:
+def test_the_same_bits_as_in_one_place(rule: AsyncRule, count: int, seed: int, arrivals: list[tuple[int, int]]) -> None:
     rng = np.random.default_rng(seed)
     start = rng.normal(size=SIZE).astype(np.float32)
-    rule = StalenessMix(mixing=0.7, staleness="polynomial")
     whole, split = LocalStore(start.copy(), PARTS, rule, [1]), Split.of(ALL, SIZE, count)
-    there = shards(split, start)
+    there = shards(split, start, adds=rule.adds)
     for number, (fragment, stale) in enumerate(arrivals):
         sent = values_of(whole.cut(fragment, number))
         assert sent.tobytes() == cut(split, there, fragment).tobytes()
         new = rng.normal(size=len(sent)).astype(np.float32)
         work = task(fragment, sent, number)
-        mix, _ = whole.take(work, update(work, new), stale)
+        mix, _, _ = whole.take(work, update(work, new), stale)
         squared = 0.0
         for piece in split.pieces[fragment]:
             shard = there[piece.shard]

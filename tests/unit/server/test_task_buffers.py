@@ -71,7 +71,7 @@ def test_a_checkpoint_holds_the_values_of_remote_buffers_and_they_go_back() -> N
     spec = spec_of("fed-raa")
 
     def table() -> TaskTable:
-        return TaskTable(spec.data.sizes.tolist(), spec.costs(), nowhere, lambda step: 0.1)
+        return TaskTable(spec.data.sizes.tolist(), spec.costs(), nowhere, lambda step, widths: 0.1)
 
     first, part = table(), spec.submodels[1]
     values = part.take(spec.params)

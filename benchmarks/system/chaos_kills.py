@@ -1,0 +1,266 @@
+"""Processes that are killed and frozen, and files that are torn, in runs of many methods.
+
+Workers die and freeze at chosen tasks (SIGKILL and SIGSTOP by their own hand) and die at random moments; the server
+actor is killed at random moments; so is the driver, its last checkpoint or log torn, and the run resumed. Each run must
+end with the bits and the log of the undisturbed one, faults aside.
+"""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+
+from actors.pool.executor import RayExecutor
+from actors.pool.handles import HangDetector
+from actors.worker.worker import Worker
+from benchmarks.system.chaos_table import Kind, Tally, Trial, lost_and_doubled
+from benchmarks.system.processes import descendants, title
+from fedraa.api import resume, run
+from fedraa.config.experiment import Experiment
+from fedraa.devices.worker_groups import WorkerGroup
+from fedraa.engine.build import build
+from fedraa.engine.session import RunSession
+from fedraa.errors import RunFailed
+from fedraa.messages import Task, Update
+from fedraa.methods.catalog import METHODS
+from fedraa.rundir.checkpoint import newest_first, read
+from fedraa.rundir.history import History
+from fedraa.rundir.layout import CHECKPOINTS, EVENTS, SUMMARY
+from fedraa.server.async_rules import Buffer
+
+ASYNCHRONOUS = ("fed-raa", "fedasync", "fedbuff", "fed-raa-random")
+ROUNDS = ("fed-raa-sync", "fedavg", "scaffold", "ram-fed", "heterofl", "prunefl")
+CHOSEN = ASYNCHRONOUS + ROUNDS
+FREEZE = 10.0  # seconds after which a worker counts as frozen
+PAUSE = 2.0  # seconds on average between two shots
+DEATHS, FREEZES = 18, 2  # at chosen tasks of one run
+WORKERS_SHOT, SERVERS_SHOT, DRIVERS_SHOT, TEARS = 4, 3, 4, 3
+
+
+def experiment(method: str, out: Path, engine: str) -> Experiment:
+    """About 120 commits of tiny tasks, and ten checkpoints."""
+    update = METHODS[method].update
+    steps = 20 if method in ROUNDS else 120 // (update.size if isinstance(update, Buffer) else 1)
+    limit = {"rounds": steps} if method in ROUNDS else {"updates": steps}
+    return Experiment(
+        method=method,
+        engine=engine,
+        out=out,
+        hidden=(8,),
+        clients=6,
+        local_steps=2,
+        workers=2,
+        checkpoint_every=max(1, steps // 10),
+        **limit,
+    )
+
+
+def doomed(deaths: frozenset[int], freezes: frozenset[int], marks: Path) -> type[Worker]:
+    """A worker that dies or freezes when it is given one of these tasks, whoever it is, once per task."""
+
+    class Doomed(Worker):
+        def train(self, header: Task, *rest: Any) -> Update:
+            mark = marks / str(header.id)
+            if header.id in deaths | freezes and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL if header.id in deaths else signal.SIGSTOP)
+            return super().train(header, *rest)
+
+    return Doomed
+
+
+def at_chosen_tasks(method: str, directory: Path, deaths: int, freezes: int, rng: np.random.Generator) -> Path:
+    """One run on the cluster in which workers die and freeze at tasks drawn apart from each other."""
+    count = deaths + freezes
+    tasks = rng.permutation(1 + 5 * np.arange(count) + rng.integers(0, 3, count)).tolist()
+    marks = directory.with_suffix(".marks")
+    marks.mkdir()
+    directory.mkdir()
+    spec = build(experiment(method, directory, "ray"))
+    executor = RayExecutor.of(
+        spec,
+        groups=(WorkerGroup(2, {"CPU": 1}),),
+        worker=doomed(frozenset(tasks[:deaths]), frozenset(tasks[deaths:]), marks),
+        hang_detector=HangDetector(least=FREEZE, factor=0.0),
+    )
+    try:
+        RunSession(spec, directory, executor, threading.Event()).execute()
+    finally:
+        executor.close()
+    return directory
+
+
+def at_random_moments(method: str, directory: Path, prefix: str, shots: int, rng: np.random.Generator) -> list[Path]:
+    """Runs on the cluster, until so many processes whose titles begin with `prefix` have been shot."""
+    runs: list[Path] = []
+    while shots > 0:
+        trial = directory.with_name(f"{directory.name}-{len(runs)}")
+        # All workers may be shot too often: then it is gone on with when the shooting is over.
+        with shooting(prefix, shots, rng) as hits, suppress(RunFailed):
+            run(experiment(method, trial, "ray"))
+        if not (trial / SUMMARY).exists():
+            resume(trial)
+        shots -= len(hits)
+        runs.append(trial)
+    return runs
+
+
+@contextmanager
+def shooting(prefix: str, shots: int, rng: np.random.Generator) -> Iterator[list[int]]:
+    """Meanwhile, processes below this one whose titles begin so are killed at random moments."""
+    over = threading.Event()
+    hits: list[int] = []
+
+    def shoot() -> None:
+        while len(hits) < shots and not over.wait(rng.exponential(PAUSE)):
+            if targets := [process for process in descendants(os.getpid()) if title(process).startswith(prefix)]:
+                hits.append(int(rng.choice(targets)))
+                os.kill(hits[-1], signal.SIGKILL)
+
+    shooter = threading.Thread(target=shoot)
+    shooter.start()
+    try:
+        yield hits
+    finally:
+        over.set()
+        shooter.join()
+
+
+def drive(trial: Experiment, again: bool) -> None:
+    """A whole run, for a process of its own."""
+    assert trial.out is not None
+    if again:
+        resume(trial.out)
+    else:
+        run(trial)
+
+
+def with_the_driver_shot(
+    method: str, directory: Path, size: int, shots: int, tears: int, rng: np.random.Generator
+) -> tuple[int, int]:
+    """A run in processes that are killed one after another somewhere in its log of `size` bytes, files being torn.
+
+    Returns how many were killed, and how many files torn.
+    """
+    trial, context = experiment(method, directory, "local"), get_context("forkserver")
+    stretch = size // shots
+    killed = torn = 0
+    while not (directory / SUMMARY).exists():
+        process = context.Process(target=drive, args=(trial, killed > 0))
+        enough = log_size(directory) + int(rng.integers(1, stretch))
+        process.start()
+        while process.is_alive() and killed < shots:
+            if log_size(directory) >= enough:
+                process.kill()
+                killed += 1
+                break
+            time.sleep(0.0005)
+        process.join()
+        if torn < tears and not (directory / SUMMARY).exists():
+            torn += tear(directory, rng)
+    return killed, torn
+
+
+def log_size(directory: Path) -> int:
+    path = directory / EVENTS
+    return path.stat().st_size if path.exists() else 0
+
+
+def tear(directory: Path, rng: np.random.Generator) -> bool:
+    """Cuts the newest checkpoint, or the log down to no less than the checkpoint before needs; whether it could."""
+    checkpoints = newest_first(directory / CHECKPOINTS)
+    if len(checkpoints) < 2:
+        return False
+    if rng.random() < 0.5:
+        path, least = checkpoints[0], 0
+    else:
+        path, least = directory / EVENTS, int(read(checkpoints[1].read_bytes())["log"]["events"])
+    os.truncate(path, int(rng.integers(least, path.stat().st_size)))
+    return True
+
+
+def judged(count: int, runs: Iterable[Path], undisturbed: Path) -> Tally:
+    """Of `count` mishaps, spread over these runs: none is right unless all runs are."""
+    lost = doubled = 0
+    well = True
+    for directory in runs:
+        ours, theirs = History(directory).lines(), History(undisturbed).lines()
+        missing, twice = lost_and_doubled(directory, undisturbed)
+        lost, doubled = lost + missing, doubled + twice
+        well &= essence(ours) == essence(theirs) and ours[-1]["model_sha256"] == theirs[-1]["model_sha256"]
+    return Tally(count, count if well else 0, lost, doubled)
+
+
+def essence(lines: list[dict[str, object]]) -> list[dict[str, object]]:
+    """A log less its faults and real times."""
+    return [
+        {key: value for key, value in line.items() if key not in ("seq", "wall")}
+        for line in lines
+        if line["kind"] != "fault"
+    ]
+
+
+def left_alone(method: str, folder: Path) -> Path:
+    """The undisturbed run."""
+    return run(experiment(method, folder / "undisturbed", "local")).directory
+
+
+def worker_kills(
+    folder: Path, rng: np.random.Generator, method: str, deaths: int = DEATHS, shots: int = WORKERS_SHOT
+) -> Tally:
+    disturbed = [at_chosen_tasks(method, folder / "chosen", deaths, 0, rng)]
+    disturbed += at_random_moments(method, folder / "workers", "ray::Worker", shots, rng)
+    return judged(deaths + shots, disturbed, left_alone(method, folder))
+
+
+def worker_hangs(folder: Path, rng: np.random.Generator, method: str, freezes: int = FREEZES) -> Tally:
+    disturbed = at_chosen_tasks(method, folder / "chosen", 0, freezes, rng)
+    return judged(freezes, [disturbed], left_alone(method, folder))
+
+
+def server_kills(folder: Path, rng: np.random.Generator, method: str, shots: int = SERVERS_SHOT) -> Tally:
+    disturbed = at_random_moments(method, folder / "server", "ray::ParameterServer", shots, rng)
+    return judged(shots, disturbed, left_alone(method, folder))
+
+
+def driver_kills(
+    folder: Path, rng: np.random.Generator, method: str, shots: int = DRIVERS_SHOT, tears: int = TEARS
+) -> Tally:
+    undisturbed, disturbed = left_alone(method, folder), list[Path]()
+    killed = torn = 0
+    while killed < shots or torn < tears:
+        disturbed.append(folder / f"driver-{len(disturbed)}")
+        more = with_the_driver_shot(method, disturbed[-1], log_size(undisturbed), shots, tears, rng)
+        killed, torn = killed + more[0], torn + more[1]
+    return judged(killed + torn, disturbed, undisturbed)
+
+
+@contextmanager
+def on_ray() -> Iterator[None]:
+    """A cluster that the runs share."""
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _of_methods(trial: Callable[..., Tally]) -> dict[str, Trial]:
+    return {method: partial(trial, method=method) for method in CHOSEN}
+
+
+KINDS = [
+    Kind("worker kills", _of_methods(worker_kills), on_ray),
+    Kind("worker hangs", _of_methods(worker_hangs), on_ray),
+    Kind("server kills", _of_methods(server_kills), on_ray),
+    Kind("driver kills, torn files", _of_methods(driver_kills), nullcontext),
+]

@@ -1,0 +1,171 @@
+"""Processes that freeze, each kind of them, and Ray's own that die.
+
+Frozen (SIGSTOP) at random moments, from a process's first one on: the server, a shard of it, a worker, a worker in its
+first task, and the host that has read a node's data; with short bounds, so that each takes seconds. Ray's own are
+killed in a cluster of the run's own, which may be started again. Each run must end with the bits and the log of the
+undisturbed one, faults aside.
+"""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from actors.cluster import engine
+from actors.cluster.own_cluster import own_cluster
+from actors.pool.executor import RayExecutor
+from actors.pool.pulse import Heartbeat
+from benchmarks.system.chaos_kills import doomed, judged, log_size
+from benchmarks.system.chaos_table import Kind, Tally
+from benchmarks.system.processes import descendants, title
+from fedraa.api import resume, run
+from fedraa.config.experiment import Experiment
+from fedraa.devices.worker_groups import WorkerGroup
+from fedraa.engine.build import build
+from fedraa.engine.session import RunSession
+from fedraa.errors import RunFailed
+from fedraa.rundir.layout import SUMMARY
+
+FROZEN: dict[str, dict[str, Any]] = {
+    "ParameterServer": {},
+    "ShardActor": {"server_shards": 2},
+    "Worker": {},
+    "DataHost": {"data_on_nodes": True},
+}
+KILLED = {"GCS": "/gcs/gcs_server", "raylet": "/raylet/raylet"}
+EACH = 5  # of one kind of process
+SHORT, START_SECONDS = Heartbeat(every=0.5, bound=3.0), 10.0
+GLANCE = 0.01  # seconds between two looks at how far a run is
+
+
+def experiment(out: Path, engine: str, **changes: Any) -> Experiment:
+    """600 commits of tiny tasks, with a checkpoint now and then."""
+    common = {"hidden": (8,), "clients": 4, "local_epochs": 1, "updates": 600, "checkpoint_every": 50, "quiet": True}
+    return Experiment(engine=engine, out=out, workers=1, **common | changes)
+
+
+class Aim:
+    """Sends processes below `root` whose titles hold `name` a signal, one after another, spread over a run's log.
+
+    `hits` are the processes, `seconds` how long each was there afterwards.
+    """
+
+    def __init__(self, root: int, name: str, what: signal.Signals, stretch: int, rng: np.random.Generator) -> None:
+        self._root, self._name, self._what = root, name, what
+        self._stretch, self._rng = stretch, rng
+        self.hits: list[int] = []
+        self.seconds: list[float] = []
+        self._over = threading.Event()
+
+    @contextmanager
+    def at(self, directory: Path, shots: int) -> Iterator[None]:
+        """Meanwhile, at a run in this directory, until there are so many hits in all."""
+        self._over.clear()
+        shooter = threading.Thread(target=self._shoot, args=(directory, shots))
+        shooter.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            shooter.join()
+
+    def _shoot(self, directory: Path, shots: int) -> None:
+        enough = 0  # the first as soon as it is there
+        while len(self.hits) < shots and not self._over.wait(GLANCE):
+            if log_size(directory) < enough or not (targets := self._targets()):
+                continue
+            os.kill(targets[-1], self._what)
+            hit = time.monotonic()
+            self.hits.append(targets[-1])
+            while Path("/proc", str(targets[-1])).exists() and not self._over.wait(GLANCE):
+                pass
+            self.seconds.append(time.monotonic() - hit)
+            enough = log_size(directory) + int(self._rng.integers(1, self._stretch))
+
+    def _targets(self) -> list[int]:
+        """The youngest last."""
+        return sorted(pid for pid in descendants(self._root) if self._name in title(pid).split("(")[0])
+
+
+def frozen(folder: Path, rng: np.random.Generator, kind: str, shots: int = EACH) -> Tally:
+    """One kind of actor freezes again and again."""
+    undisturbed = run(experiment(folder / "undisturbed", "local")).directory
+    aim = Aim(os.getpid(), f"ray::{kind}", signal.SIGSTOP, log_size(undisturbed) // shots, rng)
+    runs = list[Path]()
+    while len(aim.hits) < shots:
+        runs.append(folder / f"run-{len(runs)}")
+        # It may freeze three times without a checkpoint in between: then it is gone on with when that is over.
+        with aim.at(runs[-1], shots), suppress(RunFailed):
+            run(experiment(runs[-1], "ray", **FROZEN[kind]))
+        if not (runs[-1] / SUMMARY).exists():
+            resume(runs[-1])
+    tally = judged(shots, runs, undisturbed)
+    return Tally(shots, tally.right, tally.lost, tally.doubled, round(max(aim.seconds), 1))
+
+
+def frozen_in_first_tasks(folder: Path, rng: np.random.Generator, shots: int = EACH) -> Tally:
+    """A worker freezes in its first task, of which nobody knows how long it may take."""
+    undisturbed = run(experiment(folder / "undisturbed", "local", updates=60)).directory
+    runs = [folder / f"run-{number}" for number in range(shots)]
+    for directory in runs:
+        marks = directory.with_suffix(".marks")
+        marks.mkdir()
+        directory.mkdir()
+        spec = build(experiment(directory, "ray", updates=60))
+        worker = doomed(frozenset(), frozenset({0}), marks)
+        executor = RayExecutor.of(spec, groups=(WorkerGroup(1, {"CPU": 1}),), worker=worker, heartbeat=SHORT)
+        try:
+            RunSession(spec, directory, executor, threading.Event()).execute()
+        finally:
+            executor.close()
+    return judged(shots, runs, undisturbed)
+
+
+def cluster_kills(folder: Path, rng: np.random.Generator, kind: str, shots: int = EACH) -> Tally:
+    """One of Ray's own processes dies again and again, and the run goes on with a new cluster each time."""
+    undisturbed = run(experiment(folder / "undisturbed", "local")).directory
+    trial = experiment(folder / "run", "ray")
+    process = get_context("forkserver").Process(target=drive, args=(trial, shots))
+    process.start()
+    assert process.pid is not None
+    aim = Aim(process.pid, KILLED[kind], signal.SIGKILL, log_size(undisturbed) // (shots + 1), rng)
+    with aim.at(folder / "run", shots):
+        process.join()
+    if not (folder / "run" / SUMMARY).exists():
+        return Tally(shots, 0)
+    return judged(len(aim.hits), [folder / "run"], undisturbed)
+
+
+def drive(trial: Experiment, restarts: int) -> None:
+    """A whole run, for a process of its own."""
+    run(trial, restarts=restarts)
+
+
+@contextmanager
+def short_bounds() -> Iterator[None]:
+    """A cluster of our own, in which who is silent for seconds is frozen."""
+    usual = engine.HEARTBEAT, engine.START_SECONDS
+    engine.HEARTBEAT, engine.START_SECONDS = SHORT, START_SECONDS
+    try:
+        with own_cluster(4):
+            yield
+    finally:
+        engine.HEARTBEAT, engine.START_SECONDS = usual
+
+
+KINDS = [
+    Kind(
+        "frozen",
+        {kind: partial(frozen, kind=kind) for kind in FROZEN} | {"Worker, first task": frozen_in_first_tasks},
+        short_bounds,
+    ),
+    Kind("cluster kills", {kind: partial(cluster_kills, kind=kind) for kind in KILLED}, nullcontext),
+]

@@ -1,0 +1,54 @@
+"""Deltas instead of models: what a client changed is added, so that it undoes nothing that others did meanwhile."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedraa.messages import Index, Vector
+from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken, factor_at
+from fedraa.server.balance import balanced
+from fedraa.server.staleness import STALENESS
+
+
+@dataclass
+class DeltaMix(AsyncRule):
+    """theta <- theta + a * (theta_new - theta_sent) with a = min(1, c_n * min(1, gain * M / N)) * s(staleness).
+
+    It wants fragments given out evenly, as least-sent does: many deltas from the same values add up to too long a step.
+    About N / M clients work on a fragment at a time, all from nearly the same values: their deltas, each with the
+    weight M / N, come to one mean step. `gain` makes it a longer one. Coordinates of all fragments take the same
+    weight. `balance` is the power of data against speed in c_n.
+    """
+
+    gain: float = 1.2
+    balance: float = 0.0
+    staleness: Any = "constant"
+
+    blends: ClassVar[bool] = True
+    adds: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.gain < float("inf"):
+            raise ValueError(f"async_rule: DeltaMix has the gain {self.gain!r}; takes a number over 0")
+        self._factor = STALENESS.make(self.staleness)
+        self._share = 1.0
+
+    def start(self, model: AsyncModel) -> None:
+        self._share = min(1.0, self.gain * (model.fragments / model.clients))
+
+    def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
+        weight = self.weight(arrival.staleness, arrival.balance)
+        add(model.params, arrival.where, arrival.delta, weight)
+        return Taken(weight)
+
+    def weight(self, staleness: int, balance: float = 1.0) -> float:
+        return balanced(self._share, balance) * factor_at(staleness, self._factor)
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+
+def add(params: Vector, where: Index | slice, delta: Vector, weight: float) -> None:
+    """theta <- theta + weight * delta, in place on the coordinates `where`; element by element, as `blend`."""
+    params[where] += np.float32(weight) * delta

@@ -1,0 +1,73 @@
+"""FedGMR's submodels: the largest weights of the model, of which every client trains more as time goes on."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedraa.messages import Vector
+from fedraa.submodels.assignment import Assignment, Mask
+from fedraa.submodels.blocks import maskable
+from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, RunContext, SubmodelPolicy, SubmodelSampler
+from fedraa.submodels.traced import Traced
+
+LADDER = ((0.2, 0.05), (0.4, 0.1), (0.6, 0.2), (0.8, 0.5))  # up to which share of the time, at least which density
+LEAST = 0.02  # of every tensor's weights
+
+
+@dataclass(frozen=True)
+class Growing(SubmodelPolicy):
+    """FedGMR with the fixed-time trigger: density = max(the client's own, a floor that rises with time to 1).
+
+    The floor is .05, .1, .2, .5 up to .2, .4, .6, .8 of the time `until` on the run's clock, and 1 from then on.
+    Weights are ranked by magnitude in one list of all tensors that can be masked, of each of which two per cent always
+    train, as do biases and all other tensors.
+    """
+
+    capacities: Capacities = field(default_factory=lambda: Capacities((1.0, 0.5, 0.2, 0.1, *[0.05] * 6)))
+    until: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not self.until > 0:
+            raise ValueError(f"until: got {self.until}; takes more than 0")
+
+    def floor(self, now: float) -> float:
+        """The least density at that time."""
+        return next((density for point, density in LADDER if now < point * self.until), 1.0)
+
+    def bind(self, run: RunContext) -> SubmodelSampler:
+        spans = _spans(run.traced)
+
+        def draw(context: RoundContext) -> Assignment:
+            own = self.capacities.of(context.client, context.round, run.seed)
+            density = max(own, self.floor(context.now))
+            if density == 1:
+                return Assignment(100, run.whole())
+            return run.masked(largest(context.params, spans, density), round(100 * density))
+
+        return Pure(draw)
+
+
+def largest(params: Vector, spans: list[slice], density: float) -> Mask:
+    """All coordinates [d] but the smallest weights of `spans`, which `density` of them are larger than.
+
+    Masks of lower densities are within those of higher ones.
+    """
+    mask = np.ones(len(params), bool)
+    places = np.concatenate([np.arange(span.start, span.stop) for span in spans])
+    order = places[np.argsort(-np.abs(params[places]), kind="stable")]
+    mask[order[max(1, round(density * len(order))) :]] = False
+    for span in spans:
+        top = np.argsort(-np.abs(params[span]), kind="stable")[: int(np.ceil(LEAST * (span.stop - span.start)))]
+        mask[span.start + top] = True
+    return mask
+
+
+def _spans(traced: Traced) -> list[slice]:
+    """Where the weights are that may be left out: matrices and kernels, not biases."""
+    names = maskable(traced)
+    layers = zip(traced.names, traced.shapes, traced.offsets, strict=True)
+    return [
+        slice(offset, offset + int(np.prod(shape)))
+        for name, shape, offset in layers
+        if name in names and len(shape) > 1
+    ]

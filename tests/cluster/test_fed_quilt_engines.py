@@ -1,0 +1,34 @@
+"""Fed-Quilt at its defaults: on Ray as in one process, and spread over shards as on one server."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedraa import Experiment, History, run
+
+pytestmark = pytest.mark.cluster
+
+
+def go(out: Path, **flags: Any) -> History:
+    common: dict[str, Any] = {"method": "fed-quilt", "clients": 5, "hidden": (16,), "partition": "dirichlet"}
+    common |= {"capabilities": "lognormal:0.5", "local_steps": "auto:3", "updates": 25, "quiet": True, "out": out}
+    return run(Experiment(**common | flags))
+
+
+def story(history: History) -> list[dict[str, Any]]:
+    """Tasks given out and taken in, which do not depend on who was quicker."""
+    kinds = ("dispatch", "commit")
+    return [
+        {name: value for name, value in line.items() if name not in ("wall", "seq")}
+        for line in history.lines()
+        if line["kind"] in kinds
+    ]
+
+
+def test_two_workers_and_two_shards_make_the_same_run_as_one_process(tmp_path: Path) -> None:
+    for number, (alike, spread) in enumerate([({}, {}), ({"average": 0}, {"server_shards": 2})]):
+        here = go(tmp_path / f"here-{number}", engine="local", **alike)
+        there = go(tmp_path / f"there-{number}", engine="ray", workers=2, **alike, **spread)
+        assert story(here) == story(there)
+        assert here.summary["model_sha256"] == there.summary["model_sha256"]

@@ -1,0 +1,117 @@
+"""Asynchronous servers whose policy draws every task: against NumPy, and where they are servers that exist."""
+
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny import CLIENTS, Stepped, close, spec
+
+from fedraa import Experiment
+from fedraa.engine.build import build
+from fedraa.engine.run_spec import RunSpec
+from fedraa.methods.catalog import METHODS
+from fedraa.methods.method import Method
+from fedraa.server.async_rules import Buffer, StalenessMix
+from fedraa.server.schedule import Drawn
+from fedraa.submodels.policies.masked import Pruned
+from fedraa.submodels.policies.pruning import AdaptivePruning
+from fedraa.submodels.policies.slices import Full
+
+ARRIVALS = (2, 0, 2, 1, 1, 0, 0, 2)
+
+
+def own(method: str, **choices: Any) -> Method:
+    return replace(METHODS[method], **choices)
+
+
+def played(run: RunSpec) -> Stepped:
+    """Clients come back in the order of `ARRIVALS` and are given work at once."""
+    stepped = Stepped(run)
+    out = {client: stepped.server.assign(client, 0.0) for client in range(CLIENTS)}
+    for client in ARRIVALS:
+        stepped.server.commit(stepped.train(out[client]), 1.0)
+        out[client] = stepped.server.assign(client, 1.0)
+    return stepped
+
+
+def test_whole_models_are_fedasync_bit_for_bit() -> None:
+    drawn = own("fedasync", schedule=Drawn(), submodel=Full())
+    ours, theirs = played(spec(drawn, staleness="polynomial")), played(spec("fedasync", staleness="polynomial"))
+    np.testing.assert_array_equal(ours.server.params, theirs.server.params)
+    for kind in ("dispatch", "commit"):
+        fields = ("client", "version", "step", "cost", "bytes_down") if kind == "dispatch" else ("staleness", "mix")
+        for mine, other in zip(ours.records.of(kind), theirs.records.of(kind), strict=True):
+            assert [mine[field] for field in fields] == [other[field] for field in fields]
+
+
+@pytest.mark.parametrize("method", ["heterofl-async", "fedrolex-async", "bernoulli-async"])
+def test_what_was_trained_is_mixed_in_where_it_was_trained(method: str) -> None:
+    """theta <- (1 - a) theta + a w on the trained coordinates, a = .6 / sqrt(1 + staleness); others keep their bits."""
+    stepped = Stepped(spec(method))
+    server, theta = stepped.server, stepped.server.params.astype(np.float64)
+    out = {client: server.assign(client, 0.0) for client in range(CLIENTS)}
+    sizes, untouched = set(), 0
+    for step, client in enumerate(ARRIVALS):
+        task, before = out[client], server.params.copy()
+        assignment = server.task_table.in_flight[task.id].assignment
+        update = stepped.train(task)
+        where = np.arange(len(theta))[assignment.where]
+        a = 0.6 / np.sqrt(1 + step - task.version)
+        theta[where] = (1 - a) * theta[where] + a * assignment.trained(update.params)
+        server.commit(update, 1.0)
+        close(server.params, theta)
+        rest = np.setdiff1d(np.arange(len(theta)), where)
+        np.testing.assert_array_equal(server.params[rest], before[rest])
+        sizes.add(len(where))
+        untouched += len(rest)
+        out[client] = server.assign(client, 1.0)
+    assert len(sizes) > 1 or method == "bernoulli-async"
+    assert untouched > 0
+    assert [line["staleness"] for line in stepped.records.of("commit")] == [0, 1, 1, 3, 0, 3, 0, 4]
+
+
+def test_a_policy_sees_the_model_as_it_stands_also_after_a_restart() -> None:
+    """OAP's masks are of the largest weights of the version, which a restored server draws as the other does."""
+    run = spec(Method(submodel=Pruned(), update=StalenessMix(), schedule=Drawn(), name="own"), capacities=(0.5,))
+    stepped, masks = Stepped(run), []
+    for client in (0, 0, 1):
+        task = stepped.server.assign(client, 0.0)
+        stepped.server.commit(stepped.train(task), 1.0)
+        again = run.server(stepped.records)
+        again.restore(stepped.server.state())
+        for other in (0, 1):
+            drawn = [one.assign(other, 1.0) for one in (deepcopy(stepped.server), again)]
+            np.testing.assert_array_equal(drawn[0].mask, drawn[1].mask)
+        masks.append(drawn[0].mask)
+    assert (masks[0] != masks[2]).any()
+
+
+def test_a_rolling_window_moves_on_with_every_version() -> None:
+    stepped = Stepped(spec(own("fedrolex-async"), capacities=(0.4,)))
+    indices = []
+    for _ in range(3):
+        task = stepped.server.assign(0, 0.0)
+        indices.append(stepped.server.task_table.in_flight[task.id].assignment.submodel.index)
+        stepped.server.commit(stepped.train(task), 1.0)
+    assert (indices[0] != indices[1]).any()
+    assert (indices[1] != indices[2]).any()
+
+
+def test_any_rule_goes_with_it() -> None:
+    """A buffer of all clients once, with masks: theta + 1/N sum of the deltas where each trained."""
+    stepped = Stepped(spec(own("bernoulli-async", update=Buffer(CLIENTS, "constant"))))
+    theta, total = stepped.server.params.astype(np.float64), np.zeros(44)
+    tasks = [stepped.server.assign(client, 0.0) for client in range(CLIENTS)]
+    for task in tasks:
+        assignment, update = stepped.server.task_table.in_flight[task.id].assignment, stepped.train(task)
+        total[assignment.where] += assignment.trained(update.params - task.params)
+        stepped.server.commit(update, 1.0)
+    close(stepped.server.params, theta + total / CLIENTS)
+
+
+def test_what_needs_rounds_is_refused() -> None:
+    method = Method(submodel=AdaptivePruning(), update=StalenessMix(), schedule=Drawn(), name="mine")
+    with pytest.raises(ValueError, match=r"^submodel: AdaptivePruning chooses anew when a round is over, and here is"):
+        build(Experiment(method=method, engine="local"))

@@ -1,0 +1,108 @@
+"""Fed-Quilt against its formulas, worked out in NumPy on a model of 42 parameters."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy_mlp import Weights, gradient, train
+
+from fedraa import Dataset, Experiment
+from fedraa.engine.build import build
+from fedraa.engine.run_spec import RunSpec
+from fedraa.rng import generator
+
+FEATURES, HIDDEN, CLASSES = 3, 6, 3
+LR, BATCH, SEED, STEPS = 0.2, 7, 3, 4
+
+
+def spec(clients: int, **flags: Any) -> RunSpec:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(90, FEATURES)).astype(np.float32)
+    y = (x @ rng.normal(size=(FEATURES, CLASSES))).argmax(axis=1)
+    common: dict[str, Any] = {"hidden": (HIDDEN,), "lr": LR, "batch_size": BATCH, "seed": SEED, "engine": "local"}
+    common |= {"method": "fed-quilt", "clients": clients, "local_steps": f"auto:{STEPS}"}
+    return build(Experiment(**common | flags), dataset=Dataset("tiny", x[:70], y[:70], x[70:], y[70:], CLASSES))
+
+
+def batches(run: RunSpec, client: int, first: int, steps: int) -> list[tuple[Any, Any]]:
+    """Minibatches first, first + 1, ... of the client's passes; only their order is the package's."""
+    x, y = run.data.client(client)
+    size = -(-len(y) // BATCH)
+    found = []
+    for number in range(first, first + steps):
+        order = generator(SEED, "passes", client, number // size).permutation(len(y))
+        rows = order[number % size * BATCH :][:BATCH]
+        found.append((x[rows], y[rows]))
+    return found
+
+
+def weights(flat: np.ndarray) -> Weights:
+    return Weights.of(flat, FEATURES, HIDDEN, CLASSES)
+
+
+def nowhere(kind: str, t: float, /, **fields: object) -> None:
+    """Records nothing."""
+
+
+def train_half(theta: Weights, minibatches: list[tuple[Any, Any]], momentum: float) -> Weights:
+    """logits = w2 (2 h) + b2: w2 has twice the gradient that it has where it is twice as large. Half the rate."""
+    velocity = theta.plus(-1, theta)
+    for x, y in minibatches:
+        twice = gradient(theta._replace(w2=2 * theta.w2), x, y)
+        velocity = twice._replace(w2=2 * twice.w2).plus(momentum, velocity)
+        theta = theta.plus(-LR / 2, velocity)
+    return theta
+
+
+def test_one_client_and_the_whole_model_is_sequential_sgd() -> None:
+    run = spec(1, fragments=1, average=0, momentum=0.0)
+    server, trainer = run.server(nowhere), run.worker_spec.trainer("cpu")
+    for number in range(6):
+        task = server.assign(0, float(number))
+        server.commit(trainer.train(task, *run.data.client(0)), number + 1.0)
+    # 24 steps over 10 minibatches a pass, one after another, whatever the tasks
+    theta = train(weights(run.params), batches(run, 0, 0, 6 * STEPS), lr=LR, momentum=0.0)
+    np.testing.assert_allclose(server.params, theta.flat(), atol=1e-5)
+
+
+@pytest.mark.parametrize("bal", [0.0, 0.5, 1.0])
+def test_deltas_of_fragments_data_against_speed_and_the_mean(bal: float) -> None:
+    """Three clients, the first three times as slow as the others, who all hold different numbers of samples."""
+    gain, share = 0.9, 0.3
+    flags: dict[str, Any] = {"capabilities": "1:0.34,3:0.66", "partition": "dirichlet", "dirichlet": 1.0}
+    run = spec(3, fragments=2, gain=gain, balance=bal, average=share, **flags)
+    sizes, speeds = run.data.sizes, run.fleet.compute
+    # a step on half of the model takes its mean minibatch / (5 passes of the mean shard) at this speed
+    part = np.array([widths.widths[0] for widths in run.submodels]) * 7 + 3
+    batch = sizes / np.ceil(sizes / BATCH)
+    rates = speeds / (part[0] / 45 * batch / (sizes.mean() * 5))
+    factors = ((sizes / sizes.sum()) / (rates / rates.sum())) ** bal
+    factors /= (rates / rates.sum()) @ factors
+    alphas = np.minimum(1, factors * min(1, gain * 2 / 3))
+    assert len(set(alphas.round(6))) == {0.0: 1, 0.5: 3, 1.0: 2}[bal]  # with 1 two of them reach the largest
+
+    server, trainer = run.server(nowhere), run.worker_spec.trainer("cpu")
+    theta = weights(run.params)
+    mean = run.params.astype(np.float64)
+    neurons = ([0, 1, 2], [3, 4, 5])
+    taken, out, gone = [0, 0, 0], {}, [0, 0]
+    for client in server.begin():
+        task = server.assign(client, 0.0)
+        assert gone[task.fragment] == min(gone)
+        gone[task.fragment] += 1
+        out[client] = (task, theta.neurons(neurons[task.fragment]))
+    for t, client in enumerate((1, 2, 1, 0, 2, 2)):
+        task, received = out[client]
+        new = train_half(received, batches(run, client, taken[client], STEPS), momentum=0.5)
+        taken[client] += STEPS
+        server.commit(trainer.train(task, *run.data.client(client)), t + 1.0)
+        kept = neurons[task.fragment]
+        moved = theta.neurons(kept).plus(alphas[client], new.plus(-1, received))
+        theta = theta.put(kept, moved)
+        mean += (theta.flat() - mean) / (share * t + 1)
+        np.testing.assert_allclose(server.params, mean, atol=1e-5)
+        task = server.assign(client, t + 1.0)
+        assert gone[task.fragment] == min(gone)
+        gone[task.fragment] += 1
+        out[client] = (task, theta.neurons(neurons[task.fragment]))
+    assert np.abs(theta.flat() - mean).max() > 1e-3

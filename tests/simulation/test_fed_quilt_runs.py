@@ -1,0 +1,95 @@
+"""Runs of Fed-Quilt at its defaults: resumed wherever, replayed on both clocks, its parts in other methods."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from killing import KillAt, Killed
+
+from fedraa import Experiment, replay, resume, run
+from fedraa.errors import Inconsistent
+from fedraa.rundir.checkpoint import newest_first, read
+from fedraa.rundir.history import History
+from fedraa.rundir.layout import CHECKPOINTS
+
+LINKS = "compute,downlink,uplink,latency\n1,1,0.5,0.05\n3,4,2,0\n1,9,9,0\n2,0.5,1,0.1\n"
+
+
+def small(tmp_path: Path, out: str, **flags: Any) -> Experiment:
+    (tmp_path / "devices.csv").write_text(LINKS)
+    common: dict[str, Any] = {"method": "fed-quilt", "engine": "local", "hidden": (8,), "clients": 4, "quiet": True}
+    common |= {"capabilities": str(tmp_path / "devices.csv"), "partition": "dirichlet", "updates": 25}
+    return Experiment(**common | {"local_steps": "auto:3", "checkpoint_every": 3, "out": tmp_path / out} | flags)
+
+
+def lines(directory: Path) -> list[dict[str, Any]]:
+    return [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {},
+        {"method": "fedasync", "balance": 0.5, "scheduler": "least-sent", "average": 0.2},
+        {"method": "fedavg", "average": 0.2, "updates": None, "rounds": 6, "stack": 2},
+    ],
+)
+def test_killed_and_resumed_it_is_the_same_run(flags: dict[str, Any], tmp_path: Path) -> None:
+    whole = run(small(tmp_path, "whole", **flags)).directory
+    with pytest.raises(Killed):
+        run(small(tmp_path, "killed", **flags), callbacks=[KillAt(11)])
+    again = resume(tmp_path / "killed").directory
+    assert lines(again) == lines(whole)
+    assert (again / "model.pt").read_bytes() == (whole / "model.pt").read_bytes()
+    assert "consistent" in replay(again)
+
+
+def test_on_the_wall_clock_weights_follow_what_is_learned(tmp_path: Path) -> None:
+    """Devices are held back for as long as they are modelled; what the process itself takes is learned on top."""
+    directory = run(small(tmp_path, "wall", clock="wall", time_scale=0.01)).directory
+    assert "consistent" in replay(directory)
+    mixes: dict[int, set[float]] = {}
+    for line in lines(directory):
+        if line["kind"] == "commit":
+            mixes.setdefault(line["client"], set()).add(line["mix"])
+    assert max(map(len, mixes.values())) > 1
+
+
+def test_a_weight_that_does_not_follow_is_found(tmp_path: Path) -> None:
+    directory = run(small(tmp_path, "run")).directory
+    log = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
+    commit = next(line for line in log if line["kind"] == "commit")
+    commit["mix"] *= 1.01
+    (directory / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
+    with pytest.raises(Inconsistent, match="mix"):
+        replay(directory)
+
+
+def test_what_is_delivered_is_the_average_and_the_run_says_so(tmp_path: Path) -> None:
+    directory = run(small(tmp_path, "run", checkpoint_every=25)).directory
+    state = read(newest_first(directory / CHECKPOINTS)[0].read_bytes())["server"]
+    model = torch.load(directory / "model.pt", weights_only=True)
+    values = np.concatenate([tensor.numpy().ravel() for tensor in model.values()])
+    np.testing.assert_array_equal(np.sort(values), np.sort(state["mean"]))
+    assert not np.array_equal(state["mean"], state["params"])
+    history = History(directory)
+    assert history.summary["average"] == history.config["method"]["schedule"]["average"] == 0.1
+    assert "average" not in run(small(tmp_path, "plain", average=0)).summary
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ({"engine": "ray", "server_shards": 2}, "server_shards: got 2; the average 0.1 of fed-quilt is of the whole"),
+        ({"method": "fedbuff", "balance": 0.5}, "balance: 0.5 means nothing to fedbuff; leave it out"),
+        ({"method": "fed-raa", "gain": 2.0}, "gain: 2.0 means nothing to fed-raa; leave it out"),
+        ({"method": "splitfed", "updates": None, "rounds": 2}, "local_steps: auto:3 means nothing to splitfed"),
+    ],
+)
+def test_what_does_not_go_together_is_one_sentence(flags: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"^{sentence}"):
+        run(small(tmp_path, "run", **flags))
+    assert not (tmp_path / "run").exists()

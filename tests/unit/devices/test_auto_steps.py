@@ -1,0 +1,97 @@
+"""Local steps from costs, by hand, and minibatches that go on over tasks."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedraa import Dataset, Experiment
+from fedraa.client import Trainer
+from fedraa.client.auto_steps import AutoSteps
+from fedraa.engine.build import build
+from fedraa.engine.run_spec import RunSpec
+from fedraa.messages import Task, Vector
+from fedraa.rng import generator
+
+DEVICES = "compute,downlink,uplink,latency\n1,0.5,0.25,0.1\n2,inf,inf,0\n4,0.01,0.01,0\n"
+
+
+def spec(tmp_path: Path, **flags: Any) -> RunSpec:
+    """Three clients of 20 samples, in minibatches of 8, 8 and 4; fragments of a quarter and three quarters."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(70, 3)).astype(np.float32), np.arange(70) % 3
+    (tmp_path / "devices.csv").write_text(DEVICES)
+    common = {"method": "fed-raa", "ratios": (0.25, 0.75), "hidden": (8,), "clients": 3, "batch_size": 8}
+    common |= {"engine": "local", "capabilities": str(tmp_path / "devices.csv"), "local_steps": "auto:2", "jitter": 0.0}
+    data = Dataset("tiny", x[:60], y[:60], x[60:], y[60:], 3)
+    return build(Experiment(**common | flags), dataset=data)
+
+
+def test_steps_are_what_sending_takes_in_steps(tmp_path: Path) -> None:
+    run = spec(tmp_path)
+    costs, full = run.costs(), 8 * 3 + 8 + 3 * 8 + 3
+    assert [part.widths for part in run.submodels] == [(2,), (6,)]
+    for widths, size in (((2,), 2 * 7 + 3), ((6,), 6 * 7 + 3)):
+        share = size / full
+        batch = 20 / 3  # samples in a minibatch, on average
+        move = np.array([0.1 + share / 0.5 + share / 0.25, 0.0, 2 * share / 0.01])
+        step = share * batch / (20 * 5) / np.array([1, 2, 4])
+        steps = np.maximum(2, np.rint(move / step)).astype(int)
+        assert [costs.steps(widths, n) for n in range(3)] == steps.tolist()
+        assert steps[1] == 2 < steps[0] < steps[2]
+        table = costs.table([part.widths for part in run.submodels])[:, [(2,), (6,)].index(widths)]
+        np.testing.assert_allclose(table, move + steps * step)
+        np.testing.assert_allclose([costs.cost(widths, n, 4 * size, 4 * size) for n in range(3)], table)
+        np.testing.assert_allclose(costs.rates([widths], table[:, None]), steps / table)
+
+
+def test_what_auto_says() -> None:
+    assert AutoSteps.of(None) is None
+    assert AutoSteps.of(7) is None
+    assert [AutoSteps.of(text) for text in ("auto", "auto:5", "auto:5:0.5", "auto:5:0")] == [
+        AutoSteps(20, 1.0),
+        AutoSteps(5, 1.0),
+        AutoSteps(5, 0.5),
+        AutoSteps(5, 0.0),
+    ]
+
+
+@pytest.mark.parametrize("given", ["automatic", "auto:0", "auto:2:-1", "20 steps", 0])
+def test_other_words_are_refused(given: object) -> None:
+    with pytest.raises(ValueError, match=r"^local_steps: got .*; takes a number from 1, "):
+        Experiment(local_steps=given)
+
+
+class Seen(Trainer):
+    """Keeps the order of samples of each task."""
+
+    def order(self, task: Task, samples: int) -> list[int]:
+        return np.concatenate([rows for batches in self._epochs(task, samples) for rows in batches]).tolist()
+
+
+def task(first: int, steps: int | None) -> Task:
+    nothing: Vector = np.empty(0, np.float32)
+    return Task(0, 1, 4, 0, 0, 0, (), nothing, 0.1, 1.0, steps=steps, first=first)
+
+
+def test_minibatches_go_on_over_tasks(tmp_path: Path) -> None:
+    """Tasks of 2, 3 and 4 steps are the first nine of three passes, each a permutation of its own."""
+    run = spec(tmp_path)
+    trainer = Seen(run.traced, run.method.local, seed=5)
+    order = [row for first, steps in ((0, 2), (2, 3), (5, 4)) for row in trainer.order(task(first, steps), 20)]
+    passes = [generator(5, "passes", 1, number).permutation(20).tolist() for number in range(3)]
+    assert order == [row for each in passes for row in each]
+    assert trainer.order(task(4, 1), 20) == passes[1][8:16]
+
+
+def test_the_server_counts_on_where_a_task_leaves_off(tmp_path: Path) -> None:
+    run = spec(tmp_path, local_steps="auto:2:0")
+    server, trainer = run.server(lambda kind, t, /, **fields: None), run.worker_spec.trainer("cpu")
+    tasks = {client: server.assign(client, 0.0) for client in server.begin()}
+    assert [(one.first, one.steps) for one in tasks.values()] == [(0, 2)] * 3
+    server.commit(trainer.train(tasks[1], *run.data.client(1)), 1.0)
+    again = run.server(lambda kind, t, /, **fields: None)
+    again.restore(server.state())
+    for each in (server, again):
+        assert [(one.first, one.steps) for one in [each.assign(1, 1.0)]] == [(2, 2)]

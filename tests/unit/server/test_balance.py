@@ -1,0 +1,103 @@
+"""Data against speed, weights of deltas, and the mean of the model, by hand."""
+
+import numpy as np
+import pytest
+
+from fedraa.messages import Vector
+from fedraa.server.async_rules import Arrival, AsyncModel, StalenessMix
+from fedraa.server.averaged import AveragedServer
+from fedraa.server.balance import balanced, balances
+from fedraa.server.delta_mix import DeltaMix
+
+
+def test_equal_clients_count_alike_and_power_0_is_exactly_1() -> None:
+    np.testing.assert_allclose(balances(np.full(7, 60), np.full(7, 0.3), 0.5), 1, rtol=1e-15)
+    assert balances(np.array([1, 5]), np.array([0.1, 9.0]), 0.0).tolist() == [1.0, 1.0]
+
+
+def test_the_mean_over_all_steps_is_1() -> None:
+    samples, rates = np.array([10, 30, 60]), np.array([1.0, 2.0, 5.0])
+    # shares of data .1 .3 .6, of steps .125 .25 .625; with the power 1 their quotients, of mean .1 + .3 + .6
+    np.testing.assert_allclose(balances(samples, rates, 1.0), [0.8, 1.2, 0.96])
+    half = np.sqrt([0.8, 1.2, 0.96])
+    np.testing.assert_allclose(balances(samples, rates, 0.5), half / (np.array([0.125, 0.25, 0.625]) @ half))
+
+
+def test_a_factor_scales_a_weight_up_to_1() -> None:
+    assert [balanced(0.6, factor) for factor in (1.0, 0.5, 2.0)] == [0.6, 0.3, 1.0]
+    assert balanced(1.5, 1.0) == 1.5  # of an own staleness: as it is
+
+
+def arrival(delta: float, *, staleness: int = 0, balance: float = 1.0) -> Arrival:
+    sent = np.array([5, 5], np.float32)
+    return Arrival(0, 0, np.array([1, 2]), sent + np.float32(delta), sent, staleness, 10, 0.0, balance)
+
+
+@pytest.mark.parametrize(
+    ("clients", "fragments", "factor", "weight"),
+    [(10, 4, 1.0, 0.48), (10, 4, 0.5, 0.24), (10, 4, 3.0, 1.0), (2, 4, 1.0, 1.0), (2, 4, 0.5, 0.5), (1, 1, 1.0, 1.0)],
+)
+def test_deltas_are_added_with_the_weight_c_g_m_by_n(
+    clients: int, fragments: int, factor: float, weight: float
+) -> None:
+    model = AsyncModel(np.array([0, 10, 20, 30], np.float32), clients, fragments)
+    taken = DeltaMix().bind(model).take(arrival(2.0, staleness=9, balance=factor), model)
+    assert taken.weight == pytest.approx(weight)
+    np.testing.assert_allclose(model.params, [0, 10 + 2 * weight, 20 + 2 * weight, 30], rtol=1e-6)
+
+
+def test_models_are_mixed_by_the_factor_too() -> None:
+    model = AsyncModel(np.zeros(3, np.float32), 1, 1)
+    assert StalenessMix(0.6).bind(model).take(arrival(0.0, balance=0.5), model).weight == pytest.approx(0.3)
+    np.testing.assert_allclose(model.params, [0, 1.5, 1.5], rtol=1e-6)
+
+
+@pytest.mark.parametrize("gain", [0, -1, float("inf"), float("nan")])
+def test_a_gain_is_over_0(gain: float) -> None:
+    with pytest.raises(ValueError, match=r"^async_rule: DeltaMix has the gain .*; takes a number over 0$"):
+        DeltaMix(gain)
+
+
+class Counting:
+    """A server whose model is 10, 20, 30, ... after its steps, every second commit one."""
+
+    def __init__(self) -> None:
+        self.step, self.commits = 0, 0
+        self.params: Vector = np.full(2, 7, np.float32)
+
+    def commit(self, update: object, now: float) -> tuple[int, ...]:
+        self.commits += 1
+        if self.commits % 2 == 0:
+            self.step += 1
+            self.params[:] = 10 * self.step
+        return (3,)
+
+    def state(self) -> dict[str, object]:
+        return {"step": self.step, "commits": self.commits, "params": self.params.copy()}
+
+    def restore(self, state: dict[str, object]) -> None:
+        vars(self).update(state)
+
+
+def test_the_mean_is_the_formula_and_only_steps_count() -> None:
+    server = AveragedServer(Counting(), 0.5)  # type: ignore[arg-type]
+    assert server.params.tolist() == [7, 7]
+    means = []
+    for _ in range(6):
+        assert server.commit(None, 0.0) == (3,)  # type: ignore[arg-type]
+        means.append(float(server.params[0]))
+    # 10, then 10 + (20 - 10) / 1.5, then that + (30 - that) / 2
+    second = 10 + 10 / 1.5
+    assert means == pytest.approx([7, 10, 10, second, second, second + (30 - second) / 2])
+
+
+def test_the_mean_goes_on_from_its_state() -> None:
+    one, other = (AveragedServer(Counting(), 0.1) for _ in range(2))  # type: ignore[arg-type]
+    for _ in range(5):
+        one.commit(None, 0.0)  # type: ignore[arg-type]
+    other.restore(one.state())
+    for _ in range(5):
+        one.commit(None, 0.0)  # type: ignore[arg-type]
+    for _ in range(5):
+        other.commit(None, 0.0)  # type: ignore[arg-type]
+    assert one.params.tobytes() == other.params.tobytes()

@@ -1,0 +1,84 @@
+"""FedGMR on numbers worked out by hand: the mean of everyone's last submodel, and submodels that grow."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from fedraa.methods.catalog import METHODS
+from fedraa.server.async_rules import Arrival, AsyncModel
+from fedraa.server.rivals import FedGMR
+from fedraa.submodels.policies.growing import Growing, largest
+
+
+def take(rule: FedGMR, model: AsyncModel, client: int, where: object, new: list[float], stale: int = 0) -> float:
+    values = np.array(new, np.float32)
+    arrival = Arrival(client, 0, where, values, np.zeros_like(values), stale, 10, 1.0)  # type: ignore[arg-type]
+    return rule.take(arrival, model).weight
+
+
+def test_two_submodels_of_different_age() -> None:
+    """a = (1, 4^-.6) normalised is (.696730, .303270)."""
+    model = AsyncModel(np.array([1, 2, 3], np.float32), 2, 1)
+    rule = FedGMR().bind(model)
+    take(rule, model, 0, slice(None), [2, 2, 4])
+    assert take(rule, model, 1, np.array([0, 1]), [0.5, 1], 3) == pytest.approx(0.303270, abs=1e-6)
+    np.testing.assert_allclose(model.params, (1.545096, 1.696730, 4), atol=1e-6)
+
+
+def test_whole_fresh_models_of_equal_data_are_averaged() -> None:
+    """Densities 1, ages 0: the mean of everyone's last model, however often each answered."""
+    model, rng, last = AsyncModel(np.zeros(6, np.float32), 3, 1), np.random.default_rng(0), {}
+    rule = FedGMR().bind(model)
+    for _ in range(200):
+        client, last_one = int(rng.integers(3)), rng.standard_normal(6)
+        last[client] = last_one
+        take(rule, model, client, slice(None), last_one.tolist())
+        np.testing.assert_allclose(model.params, np.mean(list(last.values()), axis=0), atol=1e-6)
+
+
+def test_what_no_submodel_has_keeps_its_bits() -> None:
+    """Also when it was covered before, and is no more."""
+    model = AsyncModel(np.array([0.1, 0.2, 0.3], np.float32), 2, 1)
+    rule = FedGMR().bind(model)
+    for k in range(50):
+        take(rule, model, k % 2, np.array([0, 1]), [0.1 * k, 0.3 * k], k % 5)
+        assert model.params[2] == np.float32(0.3)
+    take(rule, model, 0, np.array([0]), [5])
+    take(rule, model, 1, np.array([0]), [5])
+    before = model.params.copy()
+    take(rule, model, 0, np.array([0]), [7])
+    assert (model.params[1:] == before[1:]).all()
+    assert model.params[0] != before[0]
+
+
+def test_the_floor_rises_and_never_falls() -> None:
+    """Each rung applies until its point: .05 up to .2 T, and 1 from .8 T on."""
+    policy = Growing(until=10.0)
+    assert [policy.floor(now) for now in (0, 1.99, 2, 4, 6, 7.99, 8, 99)] == [0.05, 0.05, 0.1, 0.2, 0.5, 0.5, 1, 1]
+    floors = [policy.floor(now) for now in np.linspace(0, 12, 200)]
+    assert floors == sorted(floors)
+
+
+def test_masks_are_nested_and_of_the_largest_weights_of_all_tensors() -> None:
+    params = np.random.default_rng(1).standard_normal(1000).astype(np.float32)
+    params[:200] *= 100  # one tensor whose weights are larger than all others
+    spans = [slice(0, 200), slice(300, 1000)]  # biases between them
+    masks = [largest(params, spans, density) for density in (0.05, 0.1, 0.5, 0.9)]
+    for less, more in pairwise(masks):
+        assert not (less & ~more).any()
+    assert all(mask[200:300].all() for mask in masks)
+    assert masks[1][:200].sum() == 90  # a tenth of 900
+    assert masks[1][300:].sum() == 14  # two per cent of 700, the least
+
+
+def test_the_papers_densities() -> None:
+    submodel = METHODS["fedgmr"].submodel
+    assert isinstance(submodel, Growing)
+    assert submodel.capacities.levels == (1, 0.5, 0.2, 0.1, 0.05, 0.05, 0.05, 0.05, 0.05, 0.05)
+    assert METHODS["fedgmr"].update == FedGMR(size=1, exponent=0.6)
+
+
+def test_a_mistake_is_one_sentence() -> None:
+    with pytest.raises(ValueError, match=r"^until: got 0; takes more than 0$"):
+        Growing(until=0)
