@@ -42,11 +42,21 @@ def files(folder: Path) -> str:
 def test_every_engine_trains_on_the_same_samples(cluster: None, tmp_path: Path) -> None:
     owners = (np.arange(90) % 4).tolist()
     pairs, made = own()
+
+    def numbers(client: int) -> Any:
+        x, _ = made(client)
+        return x, x.mean((1, 2, 3))
+
     cases: dict[str, dict[str, Any]] = {
         "pairs": {"dataset": fl.FederatedDataset("pairs", pairs, TEST, clients=owners), "transforms": ("crop,flip",)},
         "made": {
             "dataset": fl.FederatedDataset("made", made, TEST, classes=3, sizes=[4, 5, 6, 7]),
             "transforms": ("v2.RandomErasing(p=0.5)", "normalize"),
+        },
+        "numbers": {
+            "dataset": fl.FederatedDataset("numbers", numbers, (X[:20], X[:20].mean((1, 2, 3))), sizes=[4, 5, 6, 7]),
+            "objective": "regression",
+            "personalised": 2,
         },
         "files": {"dataset": files(tmp_path), "partition": "noise", "clients": 4},
         "stacks": {

@@ -1,0 +1,257 @@
+"""Objectives on federated data: tables, sources that clients read, partitions, transforms, bad rows, refusals."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fedraa as fl
+from fedraa.cli.plan import plan
+from fedraa.config.experiment import Experiment
+from fedraa.engine.build import build
+
+SMALL: dict[str, Any] = {
+    "method": "fedavg",
+    "engine": "local",
+    "quiet": True,
+    "local_epochs": 1,
+    "batch_size": 8,
+    "hidden": (8,),
+}
+RNG = np.random.default_rng(2)
+X = RNG.normal(size=(90, 4)).astype(np.float32)
+Y = (X @ np.array([1.0, -2.0, 0.5, 0.0])).astype(np.float32)
+OWNERS = [f"shop {row % 3}" for row in range(90)]
+TEST = (X[:18], Y[:18])
+
+
+class Masked(nn.Module):
+    """Tokens [b, t] and their mask by name; logits of the next token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.hidden, self.head = nn.Embedding(8, 8), nn.Linear(8, 12), nn.Linear(12, 8)
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        out: Tensor = self.head(torch.relu(self.hidden(self.embed(tokens) * mask.unsqueeze(-1))))
+        return out
+
+
+class Scattered(fl.Rows):
+    """Read by row where they are trained."""
+
+    def __init__(self, x: Any = X, y: Any = Y) -> None:
+        self.x, self.y = x, y
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def read(self, rows: Any) -> Any:
+        x = {name: part[rows] for name, part in self.x.items()} if isinstance(self.x, dict) else self.x[rows]
+        return x, self.y[rows]
+
+
+def tokens(client: int, count: int = 12) -> tuple[dict[str, Any], Any]:
+    """Every token is one more than that before; a client's own samples."""
+    rows = (np.random.default_rng(client).integers(0, 7, (count, 1)) + np.arange(7)) % 7
+    return {"tokens": rows[:, :-1], "mask": rows[:, :-1] != 3}, rows[:, 1:]
+
+
+def table(folder: Path) -> Path:
+    rows = [f"{','.join(f'{v:.4f}' for v in x)},{y:.4f},{owner}" for x, y, owner in zip(X, Y, OWNERS, strict=True)]
+    path = folder / "sales.csv"
+    path.write_text("\n".join(["a,b,c,d,target,client", *rows]))
+    return path
+
+
+@pytest.mark.parametrize("limit", [{"method": "fedavg", "rounds": 8}, {"method": "fed-raa", "updates": 40}])
+def test_a_table_with_clients_is_learnt_by_regression(limit: dict[str, Any], tmp_path: Path) -> None:
+    fields = {**SMALL, **limit, "objective": "regression", "personalised": 2, "out": tmp_path / "run"}
+    history = fl.run(dataset=str(table(tmp_path)), lr=0.05, **fields)
+    assert history.evals["mse"].iloc[-1] < 0.5 * history.evals["mse"].iloc[0]
+    assert history.evals["personal_mean"].notna().all()
+    assert history.config["experiment"]["clients"] == 3
+    assert "consistent" in fl.replay(history.directory)
+
+
+def test_next_tokens_that_a_function_makes(tmp_path: Path) -> None:
+    data = fl.FederatedDataset("count", tokens, tokens(9), classes=8, sizes=12)
+    found = []
+    for method, limit in (("fedavg", {"rounds": 6}), ("fed-raa", {"updates": 24})):
+        fields = {**SMALL, **limit, "method": method, "objective": "next-token", "clients": 4, "personalised": 2}
+        history = fl.run(Experiment(**fields, out=tmp_path / method), dataset=data, model=Masked())
+        assert history.evals["perplexity"].iloc[-1] < history.evals["perplexity"].iloc[0]
+        assert history.evals["personal_mean"].notna().all()
+        assert "consistent" in fl.replay(history.directory)
+        found.append(history.summary["model_sha256"])
+    assert len(set(found)) == 2
+
+
+def test_samples_in_memory_and_samples_that_are_read_give_one_run(tmp_path: Path) -> None:
+    digests = set()
+    for name, train in (("held", (X, Y)), ("read", Scattered())):
+        data = fl.FederatedDataset("line", train, TEST, clients=OWNERS)
+        fields = {**SMALL, "method": "fed-raa", "updates": 12, "objective": "regression", "personalised": 3}
+        history = fl.run(Experiment(**fields, out=tmp_path / name), dataset=data)
+        digests.add((history.summary["model_sha256"], tuple(history.evals["personal_worst"])))
+    assert len(digests) == 1
+
+
+def test_clients_are_evaluated_by_themselves_on_their_own_test_samples() -> None:
+    own = [owner for owner in OWNERS[:18] if owner != "shop 1"]
+    rows = [row for row in range(18) if OWNERS[row] != "shop 1"]
+    data = fl.FederatedDataset("line", (X, Y), (X[rows], Y[rows]), clients=OWNERS, test_clients=own)
+    spec = build(Experiment(**SMALL, objective="regression", rounds=1, personalised=3), dataset=data)
+    evaluated = spec.evaluation_data
+    assert sorted(evaluated.personal) == [0, 2]  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(evaluated.test_of(2)[1], Y[2:18:3])
+
+
+@pytest.mark.parametrize("partition", ["iid", "powerlaw", "lognormal", "noise", "natural"])
+@pytest.mark.parametrize("train", [(X, Y), Scattered()])
+def test_partitions_that_do_without_classes(partition: str, train: Any) -> None:
+    data = fl.FederatedDataset("line", train, TEST, clients=OWNERS)
+    spec = build(Experiment(**SMALL, objective="regression", rounds=1, clients=3, partition=partition), dataset=data)
+    assert spec.data.sizes.sum() == 90
+    assert spec.data.labels is None
+    assert np.concatenate([spec.data.client(n)[1] for n in range(3)]).sum() == pytest.approx(Y.sum(), rel=1e-3)
+
+
+@pytest.mark.parametrize("partition", ["dirichlet", "labels", "shards"])
+@pytest.mark.parametrize("train", [(X, Y), Scattered()])
+def test_partitions_by_class_are_refused(partition: str, train: Any) -> None:
+    data = fl.FederatedDataset("line", train, TEST)
+    said = r"^partition: \w+ deals by class, and these samples have none; take iid, powerlaw, lognormal or natural$"
+    with pytest.raises(ValueError, match=said):
+        build(Experiment(**SMALL, objective="regression", rounds=1, clients=3, partition=partition), dataset=data)
+
+
+def test_a_plan_shows_counts_where_samples_have_no_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan(Experiment(**SMALL, dataset=str(table(tmp_path)), objective="regression", rounds=2), tmp_path)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "sales: 72 samples dealt to 3 clients, natural" in said
+    assert "shop 2" in said
+    assert "labels" not in said
+    assert (tmp_path / "clients.png").is_file()
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_a_client_whose_rows_are_not_finite_is_dropped_for_every_objective(read: bool, tmp_path: Path) -> None:
+    x = X.copy()
+    x[4, 0] = np.nan  # of shop 1
+    data = fl.FederatedDataset("line", Scattered(x) if read else (x, Y), TEST, clients=OWNERS)
+    fields = {**SMALL, "objective": "regression", "rounds": 3, "out": tmp_path / "run"}
+    with pytest.raises(ValueError, match=r"(row 4, of client 1, holds|client 1: row 4 holds) NaN"):
+        fl.run(Experiment(**fields), dataset=data)
+    history = fl.run(Experiment(**fields, allow_nan=True), dataset=data)
+    assert history.summary["quarantined"] == [1]
+    assert np.isfinite(history.evals["mse"]).all()
+
+
+def test_one_of_several_inputs_may_be_nan_where_that_is_allowed() -> None:
+    x, y = tokens(0, 30)
+    x = {"tokens": x["tokens"], "mask": x["mask"].astype(np.float32)}
+    test = ({name: part[:6].copy() for name, part in x.items()}, y[:6])
+    x["mask"][7, 1] = np.nan
+    fields = {**SMALL, "objective": "next-token", "rounds": 1, "clients": 3}
+    for train in ((x, y), Scattered(x, y)):
+        data = fl.FederatedDataset("count", train, test, classes=8)
+        with pytest.raises(ValueError, match=r"row 7.* holds NaN"):
+            build(Experiment(**fields), model=Masked(), dataset=data)
+        build(Experiment(**fields, allow_nan=True), model=Masked(), dataset=data)
+    given = fl.Dataset("count", x, y, *test, 8)
+    with pytest.raises(ValueError, match="x_train row 7, of client"):
+        build(Experiment(**fields), model=Masked(), dataset=given)
+    build(Experiment(**fields, allow_nan=True), model=Masked(), dataset=given)
+
+
+def wrong_tokens(client: int) -> tuple[dict[str, Any], Any]:
+    x, y = tokens(client)
+    return x, y + 2
+
+
+def uneven(client: int) -> tuple[dict[str, Any], Any]:
+    x, y = tokens(client)
+    return x, y[:, :-1]
+
+
+NAN = np.where(np.arange(90) == 5, np.nan, Y)
+IMAGES = RNG.random((12, 1, 4, 4)).astype(np.float32)
+PIXELS = RNG.integers(0, 2, (12, 4, 4))
+
+
+@pytest.mark.parametrize(
+    ("data", "fields", "said"),
+    [
+        (fl.FederatedDataset("d", (X, NAN), TEST), {}, "dataset 'd': y_train has nan in row 5; it must be a finite"),
+        (fl.FederatedDataset("d", Scattered(X, NAN), TEST), {}, "dataset 'd': y_train has nan in row 5; it must be"),
+        (fl.FederatedDataset("d", (X, Y), TEST, classes=4), {}, "dataset 'd': it has 4 classes, and what is learnt"),
+        (
+            fl.FederatedDataset("d", Scattered(), TEST),
+            {"objective": "classification"},
+            "dataset 'd': labels are float32 of shape (90,); they must be integers",
+        ),
+        (
+            fl.FederatedDataset("d", tokens, tokens(9), sizes=12),
+            {"objective": "next-token"},
+            "dataset 'd': train is a function; give classes, how many there are",
+        ),
+        (
+            fl.FederatedDataset("d", wrong_tokens, tokens(9), sizes=12, classes=8),
+            {"objective": "next-token"},
+            "dataset 'd': client 0: y_train has 8 in row",
+        ),
+        (
+            fl.FederatedDataset("d", uneven, tokens(9), sizes=12, classes=8),
+            {"objective": "next-token"},
+            "dataset 'd': client 0: targets are [5], but others [6]; they must be alike",
+        ),
+        (
+            fl.FederatedDataset("d", tokens(0, 30), tokens(9), classes=8),
+            {"objective": "next-token", "partition": "noise"},
+            "partition: noise changes features; these samples are several inputs",
+        ),
+        (
+            fl.FederatedDataset("d", tokens(0, 30), tokens(9), classes=8),
+            {"objective": "next-token", "transforms": ("normalize",)},
+            "transforms: Normalize takes samples of one input, and these have several",
+        ),
+        (
+            fl.Dataset("d", tokens(0, 30)[0], tokens(0, 30)[1], *tokens(9), 8),
+            {"objective": "next-token", "transforms": (lambda x, rng: x,)},
+            "transforms: <lambda> takes samples of one input, and these have several",
+        ),
+        (
+            fl.Dataset("d", IMAGES, PIXELS, IMAGES, PIXELS, 2),
+            {"objective": "segmentation", "transforms": ("flip",)},
+            "transforms: Flip moves what is in a sample, and the targets of segmentation stay where they are",
+        ),
+        (
+            fl.Dataset("d", X, Y, *TEST),
+            {"transforms": ("crop",)},
+            "transforms: crop takes images, samples [channels, height, width], not [4]",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence(data: Any, fields: dict[str, Any], said: str) -> None:
+    several = fields.get("objective") == "next-token"
+    experiment = Experiment(**{**SMALL, "objective": "regression", "rounds": 1, "clients": 3, **fields})
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}[^\n]*$"):
+        build(experiment, dataset=data, model=Masked() if several else None)
+
+
+def test_a_transform_that_moves_nothing_goes_with_every_objective(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 2, 1))
+    fields = {**SMALL, "objective": "segmentation", "rounds": 2, "clients": 3, "transforms": ("normalize", brighter)}
+    data = fl.Dataset("d", IMAGES, PIXELS, IMAGES, PIXELS, 2)
+    history = fl.run(Experiment(**fields, out=tmp_path / "run"), dataset=data, model=model)
+    assert history.evals["mean_iou"].between(0, 1).all()
+
+
+def brighter(x: Tensor, rng: np.random.Generator) -> Tensor:
+    return x + float(rng.random())
