@@ -10,10 +10,11 @@ from actors.cluster.own_folder import LONGEST, is_own, own_folder, sweep
 
 KILLED = """
 import os, signal, subprocess, sys
-from actors.cluster.own_folder import own_folder
-with own_folder() as folder:
+from actors.cluster import own_folder
+own_folder.LONGEST = 1000  # not in /tmp, where others sweep
+with own_folder.own_folder() as folder:
     with (folder / "log").open("w") as log:
-        child = subprocess.Popen(["sleep", "1000"], stdout=log)
+        child = subprocess.Popen(["sleep", "1000"], stdout=log, stderr=log)
     print(folder, child.pid, flush=True)
     os.kill(child.pid, signal.SIGSTOP)
     os.kill(os.getpid(), signal.SIGKILL)
