@@ -7,6 +7,7 @@ from pathlib import Path
 
 PROC = Path("/proc")
 STDOUT, STDERR = "1", "2"
+RAYS = b"ray::"  # how its processes call themselves
 
 
 def crowded() -> float:
@@ -38,14 +39,17 @@ def kill_all_of(folder: Path) -> None:
 
 
 def _is_of(entry: Path, folder: str) -> bool:
-    for stream in (STDOUT, STDERR):
-        with suppress(OSError):
-            if os.readlink(entry / "fd" / stream).startswith(folder):
-                return True
+    """Ray's agents write elsewhere than to their output; they would outlive a dead raylet for a minute."""
     try:
-        return f"={folder}".encode() in (entry / "cmdline").read_bytes()
+        given = (entry / "cmdline").read_bytes()
+        files = os.listdir(entry / "fd") if given.startswith(RAYS) else (STDOUT, STDERR)
     except OSError:
         return False
+    for file in files:
+        with suppress(OSError):
+            if os.readlink(entry / "fd" / file).startswith(folder):
+                return True
+    return f"={folder}".encode() in given
 
 
 def _fields(process: int) -> list[str] | None:

@@ -15,7 +15,6 @@ from fedraa.rundir.files import replacing
 from fedraa.rundir.history import History
 
 RESULTS = Path(__file__).parents[1] / "results" / "chaos.csv"
-KEY = ["kind", "of"]
 
 
 @dataclass(frozen=True)
@@ -49,25 +48,28 @@ class Kind:
 
 
 class Table:
-    """The rows of a file, written as they come."""
+    """The rows of a file, written as they come, also by several at a time."""
 
     def __init__(self, path: Path = RESULTS) -> None:
         self._path = path
-        self._rows: list[dict[Any, Any]] = pd.read_csv(path).to_dict("records") if path.exists() else []
 
     def has(self, kind: str, of: str) -> bool:
-        return any((row["kind"], row["of"]) == (kind, of) for row in self._rows)
+        return any((row["kind"], row["of"]) == (kind, of) for row in self._rows())
 
     def put(self, kind: str, of: str, tally: Tally, seconds: float) -> None:
         """In place of what is there of this kind and this method or process."""
         row: dict[Any, Any] = {"kind": kind, "of": of, **asdict(tally), "seconds": round(seconds, 1)}
-        places = [place for place, old in enumerate(self._rows) if (old["kind"], old["of"]) == (kind, of)]
+        rows = self._rows()
+        places = [place for place, old in enumerate(rows) if (old["kind"], old["of"]) == (kind, of)]
         if places:
-            self._rows[places[0]] = row
+            rows[places[0]] = row
         else:
-            self._rows.append(row)
+            rows.append(row)
         with replacing(self._path) as stream:
-            stream.write(pd.DataFrame(self._rows).to_csv(index=False).encode())
+            stream.write(pd.DataFrame(rows).to_csv(index=False).encode())
+
+    def _rows(self) -> list[dict[Any, Any]]:
+        return pd.read_csv(self._path).to_dict("records") if self._path.exists() else []
 
 
 def say(what: object) -> None:

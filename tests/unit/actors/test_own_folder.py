@@ -12,7 +12,7 @@ from actors.cluster.own_folder import LONGEST, is_own, own_folder, sweep
 KILLED = """
 import os, signal, subprocess, sys
 from actors.cluster import own_folder
-own_folder.LONGEST = 1000
+own_folder.LONGEST = 1000  # not in /tmp, where others sweep
 with own_folder.own_folder() as folder:
     with (folder / "log").open("w") as log:
         child = subprocess.Popen(["sleep", "1000"], stdout=log, stderr=log)
