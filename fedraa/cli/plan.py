@@ -20,7 +20,7 @@ from fedraa.engine.forecast import dry_run, first_round
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task
 from fedraa.server.async_rules import AsyncModel, AsyncRule
-from fedraa.server.balance import planned_balances
+from fedraa.server.planned_balance import planned_balances
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.indices import owners
 from fedraa.units import quantity

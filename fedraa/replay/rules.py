@@ -23,9 +23,9 @@ from fedraa.rundir.columns import read as unpacked
 from fedraa.rundir.layout import CONFIG
 from fedraa.rundir.schema import read_config
 from fedraa.server.auxiliary.state import AUXILIARIES
-from fedraa.server.balance import planned_balances
 from fedraa.server.concurrency import Concurrency
 from fedraa.server.participation import PARTICIPATION, draw_cohort
+from fedraa.server.planned_balance import planned_balances
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.cost import Cost
 from schedulers import GreRAA, Planner

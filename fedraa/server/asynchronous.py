@@ -7,8 +7,8 @@ import numpy as np
 from fedraa.components import calling, saved
 from fedraa.messages import State, Task, Update, Vector
 from fedraa.rng import generator
-from fedraa.server.balance import planned_balances
 from fedraa.server.concurrency import Concurrency
+from fedraa.server.planned_balance import planned_balances
 from fedraa.server.storage.store import Store
 from fedraa.server.task_table import InFlightTask, TaskTable, flight_state, restored_flights
 from fedraa.submodels.assignment import Assignment, Submodel

@@ -6,8 +6,9 @@ import pytest
 from fedraa.messages import Vector
 from fedraa.server.async_rules import Arrival, AsyncModel, StalenessMix
 from fedraa.server.averaged import AveragedServer
-from fedraa.server.balance import balanced, balances, pause
+from fedraa.server.balance import balanced, balances
 from fedraa.server.delta_mix import DeltaMix
+from fedraa.server.planned_balance import pause
 
 
 def test_equal_clients_count_alike_and_power_0_is_exactly_1() -> None:
