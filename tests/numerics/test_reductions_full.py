@@ -98,7 +98,7 @@ def test_splitfed_is_uniform_fedavg() -> None:
 
 def test_fedbuff_of_one_arrival_is_fedasync_of_mixing_1() -> None:
     """theta + (w - theta) is w but for the last bit."""
-    buffered = spec("fedbuff", buffer_size=1, staleness="constant", server_lr=1.0)
+    buffered = spec("fedbuff", buffer_size=1, staleness="constant", server_lr=1.0, momentum=0.5)
     mixed = spec("fedasync", mixing=1.0, proximal=0.0, staleness="constant")
     np.testing.assert_allclose(alone(buffered), alone(mixed), rtol=0, atol=1e-6)
 
