@@ -252,7 +252,7 @@ def _execute(spec: RunSpec, directory: Path, callbacks: CallbackList, *, resume:
     except CallbackRaised as wrapped:
         raised = wrapped.error
     except (Unwritable, KeyboardInterrupt) as error:
-        if newest_first(directory / CHECKPOINTS):
+        if not isinstance(error, Interrupted) and newest_first(directory / CHECKPOINTS):  # that says so itself
             error.add_note(f"go on from the last checkpoint with: fedraa resume {directory}")
         raise
     finally:
