@@ -13,7 +13,7 @@ test: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow and not alone" --numprocesses 2 --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow and not alone" --numprocesses 2 --dist loadgroup --durations 40
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow and alone"
 
 chaos: .venv/ready

@@ -141,7 +141,7 @@ def test_in_rounds_it_is_as_if_it_never_took_part(method: str, spoil: Callable[.
 
 
 @pytest.mark.parametrize("method", IDLE)
-@pytest.mark.parametrize("kind", ["nan", "raise"])
+@pytest.mark.parametrize("kind", ["nan", pytest.param("raise", marks=pytest.mark.slow)])
 def test_where_idle_devices_train_it_is_as_if_it_never_came_back(
     method: str, kind: str, spoil: Callable[..., None], tmp_path: Path
 ) -> None:

@@ -38,7 +38,7 @@ def lines(directory: Path) -> list[dict[str, Any]]:
     [
         {},
         {"method": "fedasync", "balance": 0.5, "scheduler": "least-sent", "average": 0.2},
-        {"concurrency": 2, "staleness": "delay-adaptive"},
+        pytest.param({"concurrency": 2, "staleness": "delay-adaptive"}, marks=pytest.mark.slow),
         {"async_rule": "ringleader"},
         {"method": "fedavg", "average": 0.2, "updates": None, "rounds": 6, "stack": 2},
     ],

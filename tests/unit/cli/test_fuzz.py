@@ -98,7 +98,7 @@ FIELDS = sorted(set(Experiment.model_fields) - {"out", "quiet", "address", "work
 FLAGS = st.dictionaries(st.sampled_from(FIELDS), st.lists(TEXT, max_size=3), min_size=1, max_size=3)
 
 
-@fuzz(120)
+@fuzz(50)
 @given(flags=FLAGS)
 @pytest.mark.usefixtures("nothing_runs")
 def test_flags(flags: dict[str, list[str]], tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ FLEETS = table(["compute", "downlink", "uplink", "latency", "memory"])
 SPANS = table(["client", "start", "end"])
 
 
-@fuzz(40)
+@fuzz(15)
 @given(content=FLEETS, other=SPANS, units=st.sampled_from(["relative", "physical"]))
 @pytest.mark.usefixtures("nothing_runs")
 def test_csv_files(content: bytes, other: bytes, units: str, tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def torn(content: bytes) -> st.SearchStrategy[bytes]:
     )
 
 
-@fuzz(60)
+@fuzz(25)
 @given(content=archives() | st.binary(max_size=60))
 @pytest.mark.usefixtures("nothing_runs")
 def test_archives_of_data(content: bytes, tmp_path: Path) -> None:
@@ -409,7 +409,7 @@ def test_ctrl_c_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert not (tmp_path / "run").exists()
 
 
-@fuzz(30)
+@fuzz(12)
 @given(data=st.data())
 @pytest.mark.parametrize("name", ["config.json", "events.jsonl", "summary.json", "profile.json"])
 def test_values_in_a_run_directory(name: str, data: st.DataObject, whole: Path, tmp_path: Path) -> None:
@@ -429,7 +429,7 @@ def test_values_in_a_run_directory(name: str, data: st.DataObject, whole: Path, 
     check_everything(run)
 
 
-@fuzz(40)
+@fuzz(15)
 @given(data=st.data())
 def test_bytes_in_a_run_directory(data: st.DataObject, whole: Path, tmp_path: Path) -> None:
     run = copied(whole, tmp_path)
