@@ -38,7 +38,7 @@ def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__)
     flags.add_argument("--reviews", type=int, default=2000)
     flags.add_argument("--authors", type=int, default=8)
-    flags.add_argument("--time", type=float, default=10.0)
+    flags.add_argument("--time", type=float, default=5.0)
     given = flags.parse_args()
     datasets.disable_progress_bars()
     splits = {"train": reviews(given.reviews, given.authors, 0), "test": reviews(given.reviews // 4, given.authors, 1)}
@@ -50,9 +50,8 @@ def main() -> None:
             layers = nn.Embedding(WORDS, 8), nn.Flatten(), nn.Linear(8 * LENGTH, 32), nn.ReLU(), nn.Linear(32, 2)
             table = f"hf({str(path)!r}, input='tokens', target='liked', client='author')"
             own = {"method": method, "dataset": table, "clients": given.authors, "time": given.time}
-            evals = fl.run(
-                fl.Experiment(lr=0.05, local_epochs=1, engine="local", **own), model=nn.Sequential(*layers)
-            ).evals
+            experiment = fl.Experiment(lr=0.05, local_epochs=1, engine="local", **own)
+            evals = fl.run(experiment, model=nn.Sequential(*layers)).evals
             print(f"{method}: accuracy {evals['accuracy'].iloc[0]:.1%} -> {evals['accuracy'].iloc[-1]:.1%}")
 
 
