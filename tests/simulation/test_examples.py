@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+NEEDS = {"hugging_face": "datasets"}  # packages of extras
 
 
 @pytest.mark.parametrize(
@@ -15,6 +16,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
         ("regression", "--time 2 --clients 4", "fedavg: mse "),
         ("segmentation", "--time 0.1 --images 40", "fedavg: mean IoU "),
         ("next_character", "--time 0.1 --roles 3", "LSTM, fedavg: perplexity "),
+        ("augmentation", "--time 0.1 --count 80", "normalize, crop(padding=2), flip: accuracy "),
+        ("hugging_face", "--time 0.5 --reviews 80 --authors 3", "fedavg: accuracy "),
     ],
 )
 def test_an_example_runs(
@@ -25,6 +28,8 @@ def test_an_example_runs(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name], reason=f"{NEEDS[name]} is not installed")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [name, *flags.split()])
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")

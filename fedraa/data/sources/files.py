@@ -136,6 +136,8 @@ def hf(
         table: Any = datasets.load_from_disk(path) if Path(path).is_dir() else datasets.load_dataset(path, name)
     except Exception as error:  # theirs are of many kinds
         raise ValueError(f"{path} cannot be loaded ({str(error).partition(chr(10))[0]})") from error
+    if not isinstance(table, dict):
+        raise ValueError(f"{path} is one table without splits; it needs train and test")
     if not {"train", "test"} <= set(table):
         raise ValueError(f"{path} has the splits {', '.join(table)}; it needs train and test")
     owners: list[Any] = [None, None]

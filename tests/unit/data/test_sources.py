@@ -162,6 +162,21 @@ def test_arrays_in_a_folder(tmp_path: Path) -> None:
     np.testing.assert_array_equal(data.client(1)[0], (X[1::4] - 1) / 2)
 
 
+def test_tables_of_hugging_face_on_disk(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="the extra huggingface is not installed")
+    columns = {"image": X.tolist(), "label": Y.tolist(), "writer": OWNERS}
+    train = datasets.Dataset.from_dict(columns)
+    datasets.DatasetDict(train=train, test=train.select(range(12))).save_to_disk(tmp_path / "both")
+    train.save_to_disk(tmp_path / "one")
+    data = dealt(load_dataset(f"hf({str(tmp_path / 'both')!r}, client='writer')", None), "natural")
+    assert data.source is not None
+    assert data.names == tuple(sorted(set(OWNERS)))
+    np.testing.assert_array_equal(data.client(1)[0], (X[1::4] - 1) / 2)
+    assert load_dataset(f"hf:{tmp_path / 'both'}", None).own_clients is None
+    with pytest.raises(ValueError, match="one table without splits; it needs train and test"):
+        load_dataset(f"hf:{tmp_path / 'one'}", None)
+
+
 def spoilt(row: int, what: str) -> Pairs:
     def change(at: int, x: Any, y: Any) -> Any:
         if at != row:
