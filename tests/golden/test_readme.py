@@ -46,7 +46,7 @@ def run(line: str) -> None:
     program, *arguments = shlex.split(line, comments=True)
     if program == "make":
         assert f"\n{arguments[0]}:" in (ROOT / "Makefile").read_text()
-    elif program in ("export", "ray", "sbatch"):  # likewise
+    elif program in ("export", "chmod", "ray", "sbatch"):  # likewise
         assert all((ROOT / argument).is_file() for argument in arguments if argument.startswith("actors/"))
     elif program == "python":
         assert arguments[:2] == ["-m", "benchmarks"]
