@@ -71,42 +71,34 @@ class AsyncServer:
         return self._concurrency.first()
 
     def assign(self, client: int, now: float) -> Task:
-        turn = int(self.task_table.turns[client])
         feasible = self.planner.feasible(client)
-        if client in self._held:
-            return self._again(self._held.pop(client), now, feasible.tolist())
-        rng = generator(self._seed, "schedule", client, turn)
-        with calling("scheduler", self.planner.scheduler):
-            j = self.planner.choose(client, turn, now, feasible, self._standing, rng)
-        self._standing.sent[j] += 1
+        held = self._held.pop(client, None)
+        if held is None:
+            j = self._choose(client, now, feasible)
+            assignment, buffer = self._assignments[j], self._store.cut(j, self.shared_version)
+            version, step = int(self.versions[j]), self.step
+        else:
+            assignment, buffer = held.assignment, held.task.buffer
+            version, step = held.task.version, held.task.step
+        self._standing.sent[assignment.label] += 1
         self._busy.add(client)
         return self.task_table.dispatch(
             client,
             now,
-            self._assignments[j],
-            self._store.cut(j, self.shared_version),
-            version=int(self.versions[j]),
-            step=self.step,
+            assignment,
+            buffer,
+            version=version,
+            step=step,
             feasible=feasible.tolist(),
             counts=self.versions.tolist(),
+            held=held is not None,
         )
 
-    def _again(self, flight: InFlightTask, now: float, feasible: list[int]) -> Task:
-        """The task once more, of the version that it was of."""
-        task = flight.task
-        self._standing.sent[task.fragment] += 1
-        self._busy.add(task.client)
-        return self.task_table.dispatch(
-            task.client,
-            now,
-            flight.assignment,
-            task.buffer,
-            version=task.version,
-            step=task.step,
-            feasible=feasible,
-            counts=self.versions.tolist(),
-            held=True,
-        )
+    def _choose(self, client: int, now: float, feasible: Ints) -> int:
+        turn = int(self.task_table.turns[client])
+        rng = generator(self._seed, "schedule", client, turn)
+        with calling("scheduler", self.planner.scheduler):
+            return self.planner.choose(client, turn, now, feasible, self._standing, rng)
 
     def commit(self, update: Update, now: float) -> Iterable[int]:
         flight = self.task_table.in_flight[update.task]
