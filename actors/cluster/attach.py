@@ -21,6 +21,7 @@ client: Any = ray_client_pb2
 PACKAGES = ("fedraa", "actors", "schedulers")
 CLIENT = "ray://"
 ANSWER_SECONDS = 5.0
+SLOW = "Starting Ray client server failed"  # a busy head's word for a client's process that took longer than 30 s
 OTHERS = 0o077  # what a file lets others than its owner do
 # What a head answers to at once, and its port for clients: Ray itself tries for minutes.
 GREETINGS: dict[bool, tuple[str, Any]] = {
@@ -42,12 +43,15 @@ def attach(address: str) -> None:
     """
     _greet(address)
     warn_of_open_token()
-    try:
-        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, runtime_env=carried())
-    except (RuntimeError, ConnectionError, AuthenticationError) as error:
-        with suppress(Exception):
-            ray.shutdown()
-        raise ValueError(_why_not(address, str(error))) from None
+    for last in (False, True):
+        try:
+            ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, runtime_env=carried())
+            return
+        except (RuntimeError, ConnectionError, AuthenticationError) as error:
+            with suppress(Exception):
+                ray.shutdown()
+            if last or SLOW not in str(error):
+                raise ValueError(_why_not(address, str(error))) from None
 
 
 def warn_of_open_token() -> None:

@@ -174,7 +174,7 @@ class Loop:
         reason, step = self._ended(), self.server.step
         if reason is not None and not self.ending:
             self._begin_end(reason)
-        if self._evaluated != step and (reason is not None or step % self._eval_every == 0):
+        if self._evaluation_is_due() or (reason is not None and self._evaluated != step):
             with self.server_time.on("evaluate"):
                 if len(self._pending) < max(1, self.aside) or self._collect(POLL):
                     self._evaluate()
@@ -257,9 +257,12 @@ class Loop:
         return "time" if self._late() else None
 
     def _late(self) -> bool:
-        """Time is up; on the virtual clock as soon as the next update would come after it."""
+        """Time is up; on the virtual clock as soon as the next update would come after it.
+
+        Not before the evaluation that is due has begun: it is as of its update, not of the end.
+        """
         limit = self._limits.time
-        if limit is None or (not self._wall and self._waiting):
+        if limit is None or self._evaluation_is_due() or (not self._wall and self._waiting):
             return False
         return (self._clock() if self._wall else self._due[0][0]) > limit
 
@@ -353,6 +356,10 @@ class Loop:
 
     def _record(self, fault: Fault, action: str) -> None:
         self.log.record("fault", self._now, task=fault.task, worker=fault.worker, what=fault.what, action=action)
+
+    def _evaluation_is_due(self) -> bool:
+        step = self.server.step
+        return self._evaluated != step and step % self._eval_every == 0
 
     def _evaluate(self) -> None:
         """Starts an evaluation of the model as it stands."""

@@ -62,7 +62,7 @@ def test_another_version_of_ray(client: bool, three: Nodes) -> None:
         env=three.environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert answer.returncode == 2, answer.stderr

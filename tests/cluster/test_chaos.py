@@ -16,9 +16,9 @@ def test_nothing_is_lost_in_chaos(method: str, tmp_path: Path) -> None:
     for folder in folders:
         folder.mkdir()
     tallies = [
-        worker_kills(folders[0], rng, method, deaths=3, shots=1),
+        worker_kills(folders[0], rng, method, deaths=2, shots=1),
         server_kills(folders[1], rng, method, shots=1),
-        driver_kills(folders[2], rng, method, shots=3, tears=1),
+        driver_kills(folders[2], rng, method, shots=1, tears=1),
     ]
     assert all(tally.well for tally in tallies), tallies
-    assert sum(tally.count for tally in tallies) >= 9
+    assert sum(tally.count for tally in tallies) >= 6

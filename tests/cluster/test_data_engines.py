@@ -39,7 +39,10 @@ def files(folder: Path) -> str:
     return f"npy:{folder}"
 
 
-def test_every_engine_trains_on_the_same_samples(cluster: None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "case", ["pairs", "made", "files", *(pytest.param(case, marks=pytest.mark.slow) for case in ("numbers", "stacks"))]
+)
+def test_every_engine_trains_on_the_same_samples(case: str, cluster: None, tmp_path: Path) -> None:
     owners = (np.arange(90) % 4).tolist()
     pairs, made = own()
 
@@ -66,20 +69,19 @@ def test_every_engine_trains_on_the_same_samples(cluster: None, tmp_path: Path) 
             "stack": 2,
         },
     }
-    for case, given in cases.items():
-        digests, logs = set(), []
-        for engine in ({"engine": "local"}, {"workers": 1}, {"workers": 2}):
-            history = fl.run(
-                method="fed-raa",
-                updates=9,
-                fragments=2,
-                quiet=True,
-                out=tmp_path / case / str(len(logs)),
-                **engine,
-                **given,
-            )
-            digests.add(history.summary["model_sha256"])
-            logs.append([{key: value for key, value in line.items() if key != "wall"} for line in history.lines()])
-        assert len(digests) == 1, case
-        assert logs[0] == logs[1] == logs[2], case
-        assert not any(line["kind"] == "fault" for line in logs[0]), case
+    digests, logs = set(), []
+    for engine in ({"engine": "local"}, {"workers": 1}, {"workers": 2}):
+        history = fl.run(
+            method="fed-raa",
+            updates=9,
+            fragments=2,
+            quiet=True,
+            out=tmp_path / str(len(logs)),
+            **engine,
+            **cases[case],
+        )
+        digests.add(history.summary["model_sha256"])
+        logs.append([{key: value for key, value in line.items() if key != "wall"} for line in history.lines()])
+    assert len(digests) == 1
+    assert logs[0] == logs[1] == logs[2]
+    assert not any(line["kind"] == "fault" for line in logs[0])

@@ -123,6 +123,7 @@ def test_a_dead_cluster_ends_a_run_in_one_sentence(dies: str, name: str, undistu
     same(out, undisturbed)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_run_whose_server_is_frozen(undisturbed: History, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with started(out) as process:

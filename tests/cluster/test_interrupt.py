@@ -115,6 +115,7 @@ def test_a_killed_driver_takes_its_cluster_with_it_and_the_run_goes_on(undisturb
     same(out, undisturbed)
 
 
+@pytest.mark.slow
 def test_a_killed_server_starts_again_by_itself(undisturbed: History, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with started(out, "ray") as process:

@@ -15,7 +15,7 @@ from fedraa.engine.loop import RunFailed
 from fedraa.replay import replay
 from fedraa.rundir.history import History
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("own data parts")]
 
 SCRIPT = """
 import sys

@@ -19,12 +19,13 @@ from same_run import same
 import fedraa as fl
 from fedraa.rundir.history import History
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("own parts")]
 
 SOURCE = Path(__file__).parents[1] / "fixtures" / "own_parts" / "my_ext.py"
 FEDRAA = [str(Path(sys.executable).with_name("fedraa"))]
 SCRIPT = [sys.executable, "study.py"]
 NAMES = ("scheduled", "by-client", "trimmed", "rounds")
+MOST_SLOW = [pytest.param(name, marks=[] if name in ("scheduled", "rounds") else [pytest.mark.slow]) for name in NAMES]
 PARTS = {
     "scheduled": ("LowestLoss", "gentle", "ByParity", "Top"),
     "by-client": ("ByClient",),
@@ -76,10 +77,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("study.py", "my_ext.py"):
         shutil.copy(SOURCE, folder / name)
     (folder / "mine.toml").write_text(FILE)
-    for name in NAMES:
+    return folder
+
+
+def in_one_process(folder: Path, name: str) -> History:
+    """The script's run that all others are like; made once."""
+    if not (folder / f"local-{name}").exists():
         said = command(folder, [*SCRIPT, "run", f"local-{name}", name, "engine=local"]).split()
         assert said[:2] == {"scheduled": ["callback", "620"], "by-client": ["steps", "400"]}.get(name, ["steps", "100"])
-    return folder
+    return History(folder / f"local-{name}")
 
 
 def environment() -> dict[str, str]:
@@ -110,7 +116,7 @@ def recorded(folder: Path, out: str) -> str:
     return json.dumps(json.loads((folder / out / "config.json").read_text())["experiment"])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MOST_SLOW)
 def test_a_killed_script_is_gone_on_with_by_giving_its_parts_again(folder: Path, name: str) -> None:
     out = f"killed-{name}"
     killed(folder, [*SCRIPT, "run", out, name, "engine=local"], out)
@@ -120,11 +126,12 @@ def test_a_killed_script_is_gone_on_with_by_giving_its_parts_again(folder: Path,
     assert again is not None, said
     assert sorted(again[1].split(", ")) == sorted(f"{field}=..." for field in FIELDS[name])
     command(folder, [*SCRIPT, "resume", out, name])
-    same(folder / out, History(folder / f"local-{name}"))
+    same(folder / out, in_one_process(folder, name))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MOST_SLOW)
 def test_what_reads_a_run_names_its_parts(folder: Path, name: str) -> None:
+    in_one_process(folder, name)
     said = command(folder, [*FEDRAA, "replay", f"local-{name}"])
     command(folder, [*FEDRAA, "report", f"local-{name}", "--out", f"{name}.html"])
     page, config = (folder / f"{name}.html").read_text(), recorded(folder, f"local-{name}")
@@ -138,28 +145,19 @@ def test_what_reads_a_run_names_its_parts(folder: Path, name: str) -> None:
         assert (f"What __main__:{part} decides is believed, not checked" in said) == (part in BELIEVED)
 
 
-@pytest.mark.parametrize(("name", "workers"), [("scheduled", 1), ("by-client", 2), ("trimmed", 2), ("rounds", 2)])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("name", MOST_SLOW)
 def test_parts_of_a_script_run_alike_on_ray(folder: Path, name: str, workers: int) -> None:
-    on_ray(folder, name, workers)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "workers"), [("scheduled", 2), ("by-client", 1), ("trimmed", 1), ("rounds", 1)])
-def test_parts_of_a_script_run_alike_on_ray_with_other_workers(folder: Path, name: str, workers: int) -> None:
-    on_ray(folder, name, workers)
-
-
-def on_ray(folder: Path, name: str, workers: int) -> None:
     out = f"ray-{name}-{workers}"
     command(folder, [*SCRIPT, "run", out, name, "engine=ray", f"workers={workers}"])
-    same(folder / out, History(folder / f"local-{name}"))
+    same(folder / out, in_one_process(folder, name))
 
 
 def test_a_file_with_parts_by_their_path_is_killed_on_ray_and_resumed(folder: Path) -> None:
     words = [*FEDRAA, "run", "--config", "mine.toml", *COMMON, *STOPS["scheduled"], "--updates", "1600"]
     killed(folder, [*words, "--workers", "2", "--out", "file"], "file")
     command(folder, [*FEDRAA, "resume", "file", *STOPS["scheduled"], "--trust", "--quiet"])
-    same(folder / "file", History(folder / "local-scheduled"))
+    same(folder / "file", in_one_process(folder, "scheduled"))
     for part in ("my_ext:LowestLoss", "my_ext:gentle", "my_ext:ByParity(by_chance=0.3)", "my_ext:Top(k=3)"):
         assert part in recorded(folder, "file")
 
@@ -170,7 +168,7 @@ def test_a_command_with_parts_by_their_path_is_killed_and_resumed(folder: Path, 
     words = [*FEDRAA, "run", *COMMON, *FLAGS[name].split(), *STOPS.get(name, []), "--engine", "local"]
     killed(folder, [*words, "--out", f"flags-{name}"], f"flags-{name}")
     command(folder, [*FEDRAA, "resume", f"flags-{name}", *STOPS.get(name, []), "--trust", "--quiet"])
-    same(folder / f"flags-{name}", History(folder / f"local-{name}"))
+    same(folder / f"flags-{name}", in_one_process(folder, name))
 
 
 @pytest.mark.slow
@@ -178,4 +176,4 @@ def test_a_command_with_parts_by_their_path_is_killed_and_resumed(folder: Path, 
 def test_a_script_on_ray_is_killed_and_resumed(folder: Path, name: str) -> None:
     killed(folder, [*SCRIPT, "run", f"ray-killed-{name}", name, "engine=ray", "workers=2"], f"ray-killed-{name}")
     command(folder, [*SCRIPT, "resume", f"ray-killed-{name}", name])
-    same(folder / f"ray-killed-{name}", History(folder / f"local-{name}"))
+    same(folder / f"ray-killed-{name}", in_one_process(folder, name))

@@ -79,6 +79,7 @@ local
 ]
 
 
+@pytest.mark.slow
 def test_parts_of_a_notebook_run_alike_and_go_on(tmp_path: Path) -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell.strip()) for cell in CELLS])
     client = NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": tmp_path}})

@@ -3,6 +3,7 @@
 import json
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,21 @@ def test_wall_clock_run_is_consistent(method: str, tmp_path: Path) -> None:
 )
 def test_every_ending_is_consistent(reason: str, flags: dict[str, Any], tmp_path: Path) -> None:
     assert f"ended by {reason}" in replay(run(small("fed-raa", tmp_path / "run", **flags)).directory)
+
+
+def test_time_that_is_up_before_the_last_evaluation_began(tmp_path: Path) -> None:
+    """The model of the last update is evaluated as of that update, however late that was begun."""
+
+    class Slow(Callback):
+        def on_commit(self, event: Event) -> None:
+            time.sleep(0.6)
+
+    directory = tmp_path / "run"
+    flags: dict[str, Any] = {"clock": "wall", "time": 0.5, "time_scale": 0.02, "eval_every": 1}
+    run(small("fed-raa", directory, **flags), callbacks=[Slow()])
+    assert "1 commit, " in replay(directory)
+    (last,) = (line for line in read(directory) if line["kind"] == "eval" and line["step"] == 1)
+    assert last["t"] < 0.5
 
 
 def test_interrupted_and_resumed_run_is_consistent(tmp_path: Path) -> None:
