@@ -139,9 +139,8 @@ class Loop:
             self._pending.append(_Evaluating(one["step"], one["t"], self.executor.evaluate(one["params"])))
         self._evaluated, self._saved = state["evaluated"], state["saved"]
         self._accuracy, self.time_to_target = state["accuracy"], state["time_to_target"]
-        # Older checkpoints have none of these three.
-        self.by, self._reached = state.get("by"), state.get("reached", self._accuracy)
-        if "bounds" in state:
+        self.by, self._reached = state.get("by"), state.get("reached", self._accuracy)  # which older ones lack
+        if "bounds" in state:  # likewise
             self._bounds.restore(state["bounds"])
         goal = self._limits.goal
         if goal is None or (self._reached is not None and not goal.reached(self._reached)):

@@ -11,7 +11,7 @@ from fedraa.errors import RunFailed
 
 
 class Starts:
-    """`ray.init`, which fails the first times; where it was to start each time, and whether earlier folders are gone."""
+    """`ray.init`, which fails the first times; where it was to start each time, and whether the one before is gone."""
 
     def __init__(self, failures: int) -> None:
         self.failures, self.folders, self.gone = failures, list[Path](), list[bool]()
