@@ -154,15 +154,27 @@ class StalenessMix(AsyncRule):
 
 
 @dataclass
-class Buffer(AsyncRule):
+class Buffered(AsyncRule):
+    """A rule that moves the model every `size` arrivals; the version and the step count that."""
+
+    size: int = 10
+
+    def __post_init__(self) -> None:
+        check_least("size", self.size, 1)
+
+    @property
+    def per_step(self) -> int:
+        return self.size
+
+
+@dataclass
+class Buffer(Buffered):
     """FedBuff (Nguyen et al. 2022): theta <- theta + server_lr / K * sum of s(staleness) * delta, every K arrivals.
 
     With an `optimizer` that is the delta along which it steps (FedBuff's server momentum); the log then has s alone,
-    for how far the model moves is the optimizer's. The version and the step count flushes; what is in the buffer when
-    the run ends is dropped.
+    for how far the model moves is the optimizer's. What is in the buffer when the run ends is dropped.
     """
 
-    size: int = 10
     staleness: Any = "polynomial"
     server_lr: float = 1.0
     optimizer: Any = None
@@ -170,14 +182,10 @@ class Buffer(AsyncRule):
     keeps: ClassVar[str] = "buffer [d]"
 
     def __post_init__(self) -> None:
-        check_least("size", self.size, 1)
+        super().__post_init__()
         self._factor = STALENESS.make(self.staleness)
         if self.optimizer is not None:
             self.optimizer = SERVER_OPTIMIZER.make(self.optimizer)
-
-    @property
-    def per_step(self) -> int:
-        return self.size
 
     def start(self, model: AsyncModel) -> None:
         size = len(model.params)
