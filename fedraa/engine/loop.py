@@ -358,8 +358,7 @@ class Loop:
         self.log.record("fault", self._now, task=fault.task, worker=fault.worker, what=fault.what, action=action)
 
     def _evaluation_is_due(self) -> bool:
-        step = self.server.step
-        return self._evaluated != step and step % self._eval_every == 0
+        return self._evaluated != self.server.step and self.server.step % self._eval_every == 0
 
     def _evaluate(self) -> None:
         """Starts an evaluation of the model as it stands."""

@@ -28,6 +28,7 @@ from fedraa.rng import generator
 from fedraa.server.averaged import AveragedServer
 from fedraa.server.bad_clients import BadClients
 from fedraa.server.base import Server
+from fedraa.server.mean import MeanHere
 from fedraa.server.participation import Participation
 from fedraa.server.schedule import Barrier, Schedule
 from fedraa.server.setup import ServerSetup
@@ -175,7 +176,9 @@ class RunSpec:
         )
         server = self.method.schedule.server(self.method.update, setup)
         average = self.method.schedule.average
-        return AveragedServer(server, average) if average else server
+        if not average:
+            return server
+        return AveragedServer(server, average, MeanHere(server) if store is None else store.mean())
 
     @property
     def _bad_clients(self) -> BadClients:

@@ -7,6 +7,7 @@ from typing import Protocol
 from fedraa.components import calling, saved
 from fedraa.messages import Buffer, SharedBuffer, State, Task, Update, Vector
 from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, StalenessMix, Taken, is_finite
+from fedraa.server.mean import Mean, MeanHere
 from fedraa.server.validation import refuse_unsound
 from fedraa.submodels.assignment import Assignment, Submodel
 
@@ -38,6 +39,9 @@ class Store(Protocol):
 
     def sent_again(self, tasks: list[Task]) -> list[Task]:
         """The tasks that are out, from a checkpoint, with their buffers back where this store keeps them."""
+
+    def mean(self) -> Mean:
+        """A mean over the parameters' versions from now on; there is one of them."""
 
     def state(self) -> State:
         """What it has become, less the parameters."""
@@ -117,6 +121,9 @@ class LocalStore:
             balance,
         )
         return take_in(self._rule, arrival, self._model)
+
+    def mean(self) -> Mean:
+        return MeanHere(self)
 
     def drop(self, task: Task) -> None:
         pass
