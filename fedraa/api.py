@@ -20,7 +20,7 @@ from fedraa.data import Dataset, FederatedDataset
 from fedraa.engine.build import build
 from fedraa.engine.executor import LocalExecutor
 from fedraa.engine.resources import cluster_address
-from fedraa.engine.resumption import lengthen, resumed
+from fedraa.engine.resumption import how_to_go_on, lengthen, resumed
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.session import RunSession
 from fedraa.engine.signals import interruptible, terminable
@@ -253,12 +253,12 @@ def _execute(spec: RunSpec, directory: Path, callbacks: CallbackList, *, resume:
         raised = wrapped.error
     except (Unwritable, KeyboardInterrupt) as error:
         if not isinstance(error, Interrupted) and newest_first(directory / CHECKPOINTS):  # that says so itself
-            error.add_note(f"go on from the last checkpoint with: fedraa resume {directory}")
+            error.add_note(f"go on from the last checkpoint with: {how_to_go_on(spec, directory)}")
         raise
     finally:
         callbacks.close()
     gc.collect()  # a run's objects refer to each other; several runs in one process must not add up
-    stopped = f"stopped, with a checkpoint; go on with: fedraa resume {directory}"
+    stopped = f"stopped, with a checkpoint; go on with: {how_to_go_on(spec, directory)}"
     if raised is not None:
         if not (directory / SUMMARY).exists():
             raised.add_note(stopped)

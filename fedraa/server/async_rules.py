@@ -61,8 +61,8 @@ class AsyncModel:
 class Taken(NamedTuple):
     """What became of an arrival: the weight that the log shows, and whether the model is a new version now.
 
-    A weight of 0 that advances nothing is an arrival that was ignored. With `held` the client trains again what it was
-    sent before, with other minibatches: nothing is sent to it.
+    Without one the rule leaves the model as it is; a weight of 0, too, is an arrival that was ignored. With `held` the
+    client trains again what it was sent before, with other minibatches: nothing is sent to it.
     """
 
     weight: float
@@ -93,6 +93,11 @@ class AsyncRule(Stateful, ABC):
     adds: ClassVar[bool] = False
     balance: float = 0.0
     asynchronous: ClassVar[bool] = True
+
+    def __init_subclass__(cls) -> None:
+        """Who overrides `take` of a rule that blends does something else, perhaps."""
+        if "take" in vars(cls) and "blends" not in vars(cls):
+            cls.blends = cls.adds = False
 
     @property
     def per_step(self) -> int:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from killing import KillAt, Killed
 
+from benchmarks.system.killing import KillAt, Killed
 from fedraa import Experiment, replay, resume, run
 from fedraa.client import Trainer
 from fedraa.errors import Inconsistent

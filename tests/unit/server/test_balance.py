@@ -110,7 +110,7 @@ def test_the_mean_is_the_formula_and_only_steps_count() -> None:
     assert server.params.tolist() == [7, 7]
     means = []
     for _ in range(6):
-        assert server.commit(None, 0.0) == (3,)  # type: ignore[arg-type]
+        assert server.commit(None, 0.0) == (3,)  # type: ignore[arg-type]  # it does not look
         means.append(float(server.params[0]))
     # 10, then 10 + (20 - 10) / 1.5, then that + (30 - that) / 2
     second = 10 + 10 / 1.5
@@ -120,10 +120,10 @@ def test_the_mean_is_the_formula_and_only_steps_count() -> None:
 def test_the_mean_goes_on_from_its_state() -> None:
     one, other = (averaged(0.1) for _ in range(2))
     for _ in range(5):
-        one.commit(None, 0.0)  # type: ignore[arg-type]
+        one.commit(None, 0.0)  # type: ignore[arg-type]  # likewise
     other.restore(one.state())
     for _ in range(5):
-        one.commit(None, 0.0)  # type: ignore[arg-type]
+        one.commit(None, 0.0)  # type: ignore[arg-type]  # likewise
     for _ in range(5):
-        other.commit(None, 0.0)  # type: ignore[arg-type]
+        other.commit(None, 0.0)  # type: ignore[arg-type]  # likewise
     assert one.params.tobytes() == other.params.tobytes()
