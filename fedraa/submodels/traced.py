@@ -98,7 +98,7 @@ class Traced:
         return tuple(len(kept) for kept in self.check(indices))
 
     def cut(self, indices: IndexSet) -> nn.Module:
-        """A dense module of the kept units alone, with parameters of its own.
+        """A dense module of the kept units alone, with parameters of its own, less the frozen ones, which are shared.
 
         Buffers that run through units (running statistics) are cut too. Raises ValueError for an index set
         that does not fit the groups.
