@@ -169,6 +169,7 @@ class Rules:
             tuple(self.resolved.groups.values()),
             unit=self.experiment.time_scale if self.wall else 1.0,
             stem=None if stem is None else Stem(stem.cost, stem.activations),
+            frozen=self.resolved.base is not None,
         )
 
     def bill(self, widths: Widths, client: int, *, held: bool = False) -> Bill:

@@ -34,6 +34,14 @@ class LowRank(Covered):
     def see(self, run: RunContext) -> None:
         self._run, self._pairs = run, adapters(run.traced)
 
+    def moves(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
+        if self._pairs and assignment.mask is not None:
+            raise ValueError(
+                f"aggregator: {type(self).__name__} takes whole units of adapters, and the submodels here are masks "
+                "over them; take full, prefix or rolling"
+            )
+        return None
+
     @property
     def _params(self) -> Vector:
         """The model [d] as it stands: from one end of a round to the next it stays as it is."""
@@ -152,6 +160,7 @@ class FLoRA(LowRank):
         return delta, moved
 
     def moves(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
+        super().moves(client, assignment)
         if not self._pairs:
             return None
         where, merged = assignment.where, self._merged
