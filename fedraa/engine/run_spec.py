@@ -37,6 +37,7 @@ from fedraa.server.task_table import Record, TaskTable
 from fedraa.submodels import IndexSet, Traced
 from fedraa.submodels.assignment import Submodel
 from fedraa.submodels.cost import Cost
+from fedraa.submodels.flat import frozen
 from fedraa.submodels.meter import measure
 from fedraa.submodels.policies.policy import RunContext
 
@@ -136,6 +137,7 @@ class RunSpec:
             self.traced.widths(self.traced.full()),
             unit=self.experiment.time_scale if self.wall else 1.0,
             stem=self.stem,
+            frozen=bool(frozen(self.traced.module)),
         )
 
     def measure(self, widths: tuple[int, ...]) -> Cost:

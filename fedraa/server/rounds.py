@@ -74,6 +74,7 @@ class RoundServer:
             counts=counts,
             extras=dict(self._auxiliary.send(client, assignment)),
             extra_buffers=[follower.extra_buffers for follower in self._followers],
+            moves=self._aggregator.moves(client, assignment),
         )
 
     def commit(self, update: Update, now: float) -> Iterable[int]:
