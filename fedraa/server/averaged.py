@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from fedraa.messages import State, Task, Update, Vector
 from fedraa.server.base import Server
+from fedraa.server.passes import accumulate
 from fedraa.server.task_table import TaskTable
 
 
@@ -60,4 +59,5 @@ class AveragedServer:
     def _follow(self, before: int) -> None:
         """Takes the model in, if there is a step more than `before`."""
         if self._server.step > before:
-            self._mean += np.float32(1 / (self._share * before + 1)) * (self._server.params - self._mean)
+            share = 1 / (self._share * before + 1)
+            accumulate(self._mean, slice(None), share, self._server.params, self._mean)
