@@ -2,9 +2,8 @@
 
 from typing import Protocol
 
-import numpy as np
-
 from fedraa.messages import Vector
+from fedraa.server.passes import accumulate
 
 
 class Mean(Protocol):
@@ -45,4 +44,4 @@ class MeanHere:
 
 def follow(mean: Vector, params: Vector, share: float) -> None:
     """mean <- mean + share * (params - mean), in place; element by element, so however it is divided among calls."""
-    mean += np.float32(share) * (params - mean)
+    accumulate(mean, slice(None), share, params, mean)

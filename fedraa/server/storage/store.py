@@ -115,7 +115,9 @@ class LocalStore:
 
     def cut(self, fragment: int, version: int) -> Buffer:
         if fragment not in self._cuts or self._cuts[fragment][0] != version:
-            self._cuts[fragment] = (version, self._share(self._assignments[fragment].submodel.take(self.params)))
+            values = self._assignments[fragment].submodel.take(self.params)
+            values.flags.writeable = False  # so that a checkpoint need not copy it
+            self._cuts[fragment] = (version, self._share(values))
         return self._cuts[fragment][1]
 
     def take(self, task: Task, update: Update, stale: int, balance: float = 1.0) -> Taken:
