@@ -39,7 +39,8 @@ def compare(
     frame = api.compare(methods, seeds, experiment, terms=terms, tuned=tuned, callbacks=bar, ended=teller)
     figures = History(teller.folder / frame["directory"].iloc[0]).figures
     if len(methods) > 1:
-        show(differences_table(pd.read_csv(teller.folder / DIFFERENCES, dtype=str), terms))
+        on = f"on {terms} terms" if terms else "on each method's own terms"
+        show(differences_table(pd.read_csv(teller.folder / DIFFERENCES, dtype=str), on))
     if terms == "paper":
         for method in methods:
             say(_of_paper(method))
@@ -47,10 +48,9 @@ def compare(
     say(f"runs, {CELLS}, {DIFFERENCES} and {PLOT} are in {teller.folder}")
 
 
-def differences_table(frame: pd.DataFrame, terms: str | None) -> Table:
-    """What still differs between the methods: a line per setting and value."""
-    on = {None: "each method's own terms", "tuned": "tuned terms"}.get(terms, f"{terms} terms")
-    table = Table("setting", "value", "methods", title=f"what differs, on {on}", box=box.SIMPLE_HEAD)
+def differences_table(frame: pd.DataFrame, where: str) -> Table:
+    """What still differs between the methods: a line per setting and value; `where` that is."""
+    table = Table("setting", "value", "methods", title=f"what differs {where}", box=box.SIMPLE_HEAD)
     before = None
     for setting, value, who in frame.itertuples(index=False):
         table.add_row("" if setting == before else setting, escape(value), escape(who))

@@ -107,7 +107,8 @@ def make_space(given: Mapping[str, object] | Sequence[str]) -> dict[str, Paramet
     space: dict[str, Parameter] = {}
     for name, values in pairs:
         if name not in TUNABLE:
-            raise ValueError(f"space: {name!r} is nothing that can be tuned{meant(name, TUNABLE)}")
+            hint = meant(name, TUNABLE) or f"; takes {', '.join(sorted(TUNABLE))}"
+            raise ValueError(f"space: {name!r} is nothing that can be tuned{hint}")
         if name in space:
             raise ValueError(f"space: {name} is given twice; give it once")
         space[name] = _parameter(name, values)
