@@ -158,7 +158,7 @@ PAPERS: dict[str, PaperTerms] = {
         "release of the authors", {"capacities": (1.0, 0.5, 0.2, 0.1, *[0.05] * 6)}, leaves_open="rates, batches"
     ),
     **dict.fromkeys(("heterofl-async", "fedrolex-async", "bernoulli-async"), _NOBODYS),
-    **dict.fromkeys(("ra-fed", "ram-fed", "ram-fed-mifa"), _RAM),
+    **dict.fromkeys(("ra-fed", "ram-fed", "ram-fed-mifa", "ra-fed-units", "ram-fed-units"), _RAM),
     "subdismo": PaperTerms(
         "SubDisMO, Section 5, CIFAR-10", {"sam": 0.1, "momentum": 0.0}, leaves_open="both rates, local work, batch"
     ),
