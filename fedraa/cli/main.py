@@ -90,13 +90,41 @@ class Compare:
     experiment: tyro.conf.OmitArgPrefixes[Experiment]
     seeds: tuple[int, ...] = (0,)
     """One run per method and seed."""
+    terms: Literal["equal", "paper", "tuned"] | None = None
+    """What is not given by flags: equal (one momentum, weighting, weight decay, clipping, local work and participation
+    for all), paper (what each method's states) or tuned (from --tuned); default: what each method has here."""
+    tuned: Path | None = None
+    """The file that `fedraa tune` wrote, for --terms tuned."""
     config: Path | None = None
     """A .toml file of flags, local_epochs = 5 for --local-epochs 5; flags given here win."""
 
     def __call__(self) -> None:
         from fedraa.cli.compare import compare
 
-        compare(self.methods, self.seeds, self.experiment)
+        compare(self.methods, self.seeds, self.experiment, self.terms, self.tuned)
+
+
+@dataclass(frozen=True)
+class Tune:
+    """Find the values with which each method does best on validation data, with as many trials for each."""
+
+    methods: tyro.conf.Positional[tuple[str, ...]]
+    """Names of methods, see `fedraa methods`, or own ones as package.module:NAME."""
+    experiment: tyro.conf.OmitArgPrefixes[Experiment]
+    space: tuple[str, ...] = ()
+    """What is tried, NAME=LOW:HIGH, NAME=LOW:HIGH:log or NAME=VALUE,VALUE,..., such as lr=0.01:1:log
+    local_steps=5,20,80."""
+    trials: int = 12
+    """For each method."""
+    jobs: int = 1
+    """Trials at a time, each in a process of its own; with one, the same seed comes to the same."""
+    config: Path | None = None
+    """A .toml file of flags, local_epochs = 5 for --local-epochs 5; flags given here win."""
+
+    def __call__(self) -> None:
+        from fedraa.cli.tune import tune
+
+        tune(self.methods, self.space, self.trials, self.experiment, self.jobs)
 
 
 @dataclass(frozen=True)
@@ -315,6 +343,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "run": Run,
     "resume": Resume,
     "compare": Compare,
+    "tune": Tune,
     "methods": Methods,
     "plan": Plan,
     "replay": Replay,

@@ -54,7 +54,7 @@ def build(
     fleet = make_fleet(experiment.capabilities, experiment.clients, units=experiment.units, seed=experiment.seed)
     timing = _timing(experiment)
     data = deal(experiment, dataset)
-    if isinstance(dataset, FederatedDataset) or experiment.transforms:
+    if isinstance(dataset, FederatedDataset) or experiment.transforms or experiment.validation:
         dataset = data.dataset
     transforms = make_transforms(experiment.transforms, seed=experiment.seed).drawn
     # a real minibatch, for memory is measured on it; two samples at least, as the tracer wants
@@ -144,7 +144,13 @@ def deal(experiment: Experiment, dataset: Dataset | FederatedDataset) -> Federat
     transforms = make_transforms(experiment.transforms, seed=experiment.seed)
     check_transforms(transforms, objective)
     how = Dealing(
-        partitioner, experiment.clients, experiment.seed, transforms, experiment.allow_nan, targets(objective)
+        partitioner,
+        experiment.clients,
+        experiment.seed,
+        transforms,
+        experiment.allow_nan,
+        targets(objective),
+        experiment.validation,
     )
     return dealt(dataset, how)
 

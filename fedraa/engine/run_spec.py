@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from fedraa.callbacks.events import Limits
 from fedraa.client import WorkerSpec
-from fedraa.client.lr_schedule import lr_schedule
+from fedraa.client.lr_schedule import lr_schedule, lr_unit
 from fedraa.client.metrics import NamedMetric
 from fedraa.client.personal import EvaluationData, chosen
 from fedraa.client.split import Stem, measure_stem
@@ -159,15 +159,22 @@ class RunSpec:
         params = self.params.copy() if store is None else self.params
         factor = lr_schedule(solver.lr_schedule)
 
-        def learning_rate(step: int, widths: tuple[int, ...]) -> float:
-            return solver.lr * factor(step) * (rate(self.traced, widths) if solver.full_rate else 1)
+        def learning_rate(at: float, widths: tuple[int, ...]) -> float:
+            return solver.lr * factor(at) * (rate(self.traced, widths) if solver.full_rate else 1)
 
         setup = ServerSetup(
             params,
             self.submodels,
             RunContext(self.traced, self.experiment.clients, self.experiment.seed, params),
             self.method.submodel,
-            TaskTable(self.data.sizes.tolist(), self.costs(), record, learning_rate, self._bad_clients),
+            TaskTable(
+                self.data.sizes.tolist(),
+                self.costs(),
+                record,
+                learning_rate,
+                self._bad_clients,
+                lr_unit(solver.lr_schedule),
+            ),
             record,
             self.labels_held,
             inputs=sum(leaf[0].numel() for leaf in leaves(self.example)),

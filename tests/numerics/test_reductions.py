@@ -16,7 +16,7 @@ from fedraa.messages import Task
 from fedraa.methods.catalog import Mean
 from fedraa.server.optimizers import Momentum
 from fedraa.submodels import flatten
-from fedraa.submodels.policies.masked import Arbitrary
+from fedraa.submodels.policies.regions import Arbitrary
 
 FULL = {"momentum": 0.0, "capacities": (1.0,)}
 BARE = FULL | {"weight_decay": 0.0, "clip": 0.0}
