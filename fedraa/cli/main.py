@@ -203,6 +203,21 @@ class Report:
 
 
 @dataclass(frozen=True)
+class Board:
+    """A live page of all runs below a folder, those going on too: curves, timelines, comparison."""
+
+    folder: tyro.conf.Positional[Path] = Path("runs")
+    """A folder of run directories, or of folders of them."""
+    port: int = 0
+    """On 127.0.0.1; 0 takes any that is free."""
+
+    def __call__(self) -> None:
+        from fedraa.cli.board import board
+
+        board(self.folder, self.port)
+
+
+@dataclass(frozen=True)
 class Profile:
     """Where a run's real time went: training, waiting, sending, mixing, evaluating."""
 
@@ -347,6 +362,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "plan": Plan,
     "replay": Replay,
     "report": Report,
+    "board": Board,
     "check": Check,
     "new": New,
     "profile": Profile,
