@@ -16,7 +16,7 @@ from fedraa.server.async_rules import StalenessMix
 from fedraa.server.storage.store import LocalStore
 from fedraa.server.validation import refuse_unsound
 from fedraa.submodels.assignment import Submodel
-from fedraa.testing.trial import made_up
+from fedraa.testing.samples import made_up
 
 SMALL: dict[str, Any] = {"engine": "local", "clients": 3, "hidden": (8,), "local_steps": 1, "quiet": True}
 
