@@ -37,6 +37,7 @@ Parts of your own (give a name, "package.module:Name", or an object):
     Objective        what is learnt: the loss and its figures
     Metric           a further figure of every evaluation
     Callback         who is told what happens, and may end a run
+    tracing_rules    what torch functions that are new to tracing do to the units of a model
 
 Callbacks that are there:
     EarlyStopping    ends a run that no longer gets better
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from fedraa.server.participation import Participation
     from fedraa.server.staleness import StalenessWeight
     from fedraa.submodels.policies.policy import SubmodelPolicy
+    from fedraa.submodels.tracing.rules import tracing_rules
     from fedraa.testing.kit import check
     from schedulers import Scheduler
 
@@ -113,6 +115,7 @@ __all__ = [
     "resume",
     "run",
     "testing",
+    "tracing_rules",
 ]
 
 # Where every public name is made; a test compares this with `__all__`, the imports and the text above.
@@ -151,6 +154,7 @@ _HOMES = {
     "resume": "fedraa.api",
     "run": "fedraa.api",
     "testing": "fedraa.testing",
+    "tracing_rules": "fedraa.submodels.tracing.rules",
 }
 
 
