@@ -19,7 +19,7 @@ export function showCompare() {
     const cells = body.insertRow();
     const who = text("td", "", "who");
     const named = document.createElement("span");
-    named.append(swatch(state.slots.get(row.id)), row.id);
+    named.append(swatch(state.slots.get(row.id)), row.state === "ended" ? row.id : `${row.id} (${row.state})`);
     who.append(named);
     cells.append(who);
     for (const column of columns) {
