@@ -38,7 +38,7 @@ def main(runs: int = RUNS, events: int = EVENTS_EACH) -> None:
 def measure(folder: Path, runs: int, events: int) -> dict[str, float]:
     """Seconds, and megabytes of memory."""
     model = folder / "model"
-    few = {"clients": CLIENTS, "fragments": FRAGMENTS, "hidden": (16,), "updates": 3}
+    few: dict[str, Any] = {"clients": CLIENTS, "fragments": FRAGMENTS, "hidden": (16,), "updates": 3}
     run(method="fed-raa", engine="local", quiet=True, out=model, **few)
     for i in range(runs):
         write(folder / "runs" / f"run-{i:03d}", (model / CONFIG).read_text(), events, i)
