@@ -20,13 +20,15 @@ from fedraa.data import Dataset, FederatedDataset
 from fedraa.engine.build import build
 from fedraa.engine.executor import LocalExecutor
 from fedraa.engine.resources import cluster_address
-from fedraa.engine.resumption import lengthen, resumed
+from fedraa.engine.resumption import how_to_go_on, lengthen, resumed
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.session import RunSession
 from fedraa.engine.signals import interruptible, terminable
 from fedraa.errors import CallbackRaised, Interrupted, Unwritable
 from fedraa.methods.catalog import find
 from fedraa.methods.method import Method
+from fedraa.methods.terms import Terms
+from fedraa.methods.tuned import read_tuned
 from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.claim import claimed, refuse_used
 from fedraa.rundir.files import written
@@ -126,6 +128,8 @@ def compare(
     seeds: Sequence[int] = (0,),
     experiment: Experiment | None = None,
     *,
+    terms: Terms | None = None,
+    tuned: str | os.PathLike[str] | None = None,
     callbacks: Callbacks = (),
     ended: Callable[[History], None] | None = None,
     **fields: object,
@@ -133,7 +137,12 @@ def compare(
     """Run every method with every seed under the same flags and budget; returns one row per run.
 
     `fields` are those of an Experiment, in place of the experiment's own. A field that only some of the methods know is
-    set for those. Every run has a directory of its own, METHOD-SEED, below the experiment's `out` (default: a new
+    set for those. With `terms` "equal" all have one momentum, weighting, weight decay, clipping, local work and
+    participation, those of the fields, or else 0, uniform, 0, none, 5 epochs and all; with "paper" each method has what
+    its paper states; with "tuned" what is for it in the file `tuned`, which `tune` writes. Without, each has its own
+    where the fields say nothing. Whatever differs between the methods then is in differences.csv.
+
+    Every run has a directory of its own, METHOD-SEED, below the experiment's `out` (default: a new
     folder under runs/), beside compare.csv, which is the table, and compare.png. Nothing is printed; `callbacks` are
     told what happens in every run, and `ended` is called with each that has ended.
 
@@ -142,7 +151,7 @@ def compare(
     time (on the run's clock), wall (seconds), time_to_target (NaN if not reached); bytes_down, bytes_up, flops;
     staleness_mean, staleness_max; faults; model_sha256; directory.
 
-        frame = fedraa.compare(["fed-raa", "fedavg"], seeds=range(3), time=8, engine="local")
+        frame = fedraa.compare(["fed-raa", "fedavg"], seeds=range(3), time=8, terms="equal", engine="local")
         frame.groupby("method")["accuracy"].mean()
 
     Raises ValueError, one sentence, before anything is started or written, for what cannot be compared.
@@ -151,7 +160,8 @@ def compare(
     from fedraa.report.compare import write
 
     experiment = _changed(experiment, fields)
-    runs = cells(tuple(methods), tuple(seeds), experiment)
+    found = None if tuned is None else read_tuned(Path(tuned))
+    runs = cells(tuple(methods), tuple(seeds), experiment, terms, found)
     together = experiment.model_copy(update={"method": "compare"})
     if together.out is not None:
         refuse_used(together.out)
@@ -256,12 +266,12 @@ def _execute(spec: RunSpec, directory: Path, callbacks: CallbackList, *, resume:
         raised = wrapped.error
     except (Unwritable, KeyboardInterrupt) as error:
         if not isinstance(error, Interrupted) and newest_first(directory / CHECKPOINTS):  # that says so itself
-            error.add_note(f"go on from the last checkpoint with: fedraa resume {directory}")
+            error.add_note(f"go on from the last checkpoint with: {how_to_go_on(spec, directory)}")
         raise
     finally:
         callbacks.close()
     gc.collect()  # a run's objects refer to each other; several runs in one process must not add up
-    stopped = f"stopped, with a checkpoint; go on with: fedraa resume {directory}"
+    stopped = f"stopped, with a checkpoint; go on with: {how_to_go_on(spec, directory)}"
     if raised is not None:
         if not (directory / SUMMARY).exists():
             raised.add_note(stopped)

@@ -29,6 +29,7 @@ from fedraa.callbacks.callback_list import CallbackList
 from fedraa.config.experiment import Experiment
 from fedraa.engine.description import describe
 from fedraa.engine.resources import Need, cluster_address, workers
+from fedraa.engine.resumption import how_to_go_on
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.signals import Stop, interruptible, terminable, uninterrupted
 from fedraa.errors import Interrupted, RunFailed, ShardDied
@@ -62,9 +63,9 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
                     return _on_cluster(spec, directory, callbacks, resume, stop)
             except ClusterLost as lost:
                 if stop.is_set():
-                    raise _stopped(directory) from None
+                    raise _stopped(spec, directory) from None
                 if not (restarts and ours):
-                    raise RunFailed(f"{lost}; go on with: fedraa resume {directory}") from None
+                    raise RunFailed(f"{lost}; go on with: {how_to_go_on(spec, directory)}") from None
                 restarts, resume = restarts - 1, True
                 logger.warning("%s; the run goes on with a new cluster, as it may %d more times", lost, restarts)
 
@@ -96,7 +97,7 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
                 sync = RunDirSync(directory) if elsewhere else None
                 return Follower(server, setting, callbacks, stop, sync, watch).follow(resume)
             except ServerStuck:
-                raise _stopped(directory) from None
+                raise _stopped(spec, directory) from None
             except (RayError, ShardDied, ServerFroze) as error:
                 if (lost := watch.lost()) is not None:
                     raise ClusterLost(lost) from None
@@ -109,7 +110,7 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
                 wrong = _wrong(error)
                 if deaths == DEATHS:
                     wrong += f", {DEATHS} times without a new checkpoint"
-                    raise RunFailed(f"{wrong}; go on with: fedraa resume {directory}") from None
+                    raise RunFailed(f"{wrong}; go on with: {how_to_go_on(spec, directory)}") from None
                 logger.warning("%s; it is started again from %s", wrong, newest or "the beginning")
                 callbacks.start(RunStart(experiment, directory, spec.limits, True, spec.figures))
             finally:
@@ -140,10 +141,10 @@ def _wrong(error: Exception) -> str:
     return f"{'a shard of the server' if isinstance(error, ShardDied) else 'the server'} died"
 
 
-def _stopped(directory: Path) -> KeyboardInterrupt:
+def _stopped(spec: RunSpec, directory: Path) -> KeyboardInterrupt:
     """For a run that was stopped without a checkpoint of that moment."""
     if (directory / CONFIG).exists():
-        return Interrupted(f"stopped as of the last checkpoint; go on with: fedraa resume {directory}")
+        return Interrupted(f"stopped as of the last checkpoint; go on with: {how_to_go_on(spec, directory)}")
     return KeyboardInterrupt("stopped before the run began")
 
 

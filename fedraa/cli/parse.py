@@ -64,7 +64,7 @@ def _defaults(command: Callable[..., Command], path: str | None) -> dict[str, An
 
 def _flags(commands: Commands, name: str) -> list[str]:
     """The flags of a command as fields are called."""
-    own = [item.name for item in fields(commands[name])] if name in commands else []  # type: ignore[arg-type]
+    own = [item.name for item in fields(commands[name])] if name in commands else []  # type: ignore[arg-type]  # likewise
     return [*own, *(Experiment.model_fields if "experiment" in own else ())]
 
 

@@ -66,7 +66,7 @@ def build(
     timing = _timing(experiment)
     doing(f"dealing the data to {experiment.clients} clients")
     data = deal(experiment, dataset)
-    if isinstance(dataset, FederatedDataset) or experiment.transforms:
+    if isinstance(dataset, FederatedDataset) or experiment.transforms or experiment.validation:
         dataset = data.dataset
     transforms = make_transforms(experiment.transforms, seed=experiment.seed).drawn
     # a real minibatch, for memory is measured on it; two samples at least, as the tracer wants
@@ -158,7 +158,13 @@ def deal(experiment: Experiment, dataset: Dataset | FederatedDataset) -> Federat
     transforms = make_transforms(experiment.transforms, seed=experiment.seed)
     check_transforms(transforms, objective)
     how = Dealing(
-        partitioner, experiment.clients, experiment.seed, transforms, experiment.allow_nan, targets(objective)
+        partitioner,
+        experiment.clients,
+        experiment.seed,
+        transforms,
+        experiment.allow_nan,
+        targets(objective),
+        experiment.validation,
     )
     return dealt(dataset, how)
 
