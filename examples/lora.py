@@ -1,8 +1,6 @@
 """A small GPT that has read the news learns the roles of a play: low-rank adapters against full fine-tuning.
 
-    python examples/lora.py --news agnews/train.csv.gz --text shakespeare.txt
-
-Without texts it makes them up.
+python examples/lora.py --news agnews/train.csv.gz --text shakespeare.txt  # without them it makes texts up
 """
 
 import argparse
@@ -25,9 +23,7 @@ def taught(model: GPT, rows: np.ndarray, steps: int) -> GPT:
     optimizer, tokens = torch.optim.AdamW(model.parameters(), 3e-3), torch.from_numpy(rows.copy())
     for batch in torch.randint(len(tokens), (steps, 64)):
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(
-            model(tokens[batch, :-1]).flatten(0, 1), tokens[batch, 1:].flatten()
-        ).backward()
+        torch.nn.functional.cross_entropy(model(tokens[batch, :-1]).mT, tokens[batch, 1:]).backward()
         optimizer.step()
     return model
 
@@ -54,8 +50,7 @@ def main() -> None:
     for model, method, submodel in (*runs, (adapted, "hetlora", "prefix"), (roomy, "flora", "prefix")):
         history = fl.run(fl.Experiment(method=method, submodel=submodel, **how), model=model, dataset=data)
         back, (first, last) = history.events["bytes_up"].mean(), history.evals["perplexity"].iloc[[0, -1]]
-        kind = "full" if model is base else "LoRA"
-        print(f"{kind:8}{method:9}{submodel:11}{back:18.0f}{first:10.2f} -> {last:.2f}", flush=True)
+        print(f"{'full' if model is base else 'LoRA':8}{method:9}{submodel:11}{back:18.0f}{first:10.2f} -> {last:.2f}")
 
 
 if __name__ == "__main__":
