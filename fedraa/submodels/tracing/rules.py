@@ -71,8 +71,8 @@ def tracing_rules(rules: Mapping[str, Rule]) -> Iterator[None]:
 
     A rule is `rule(recorder, name, out, args, kwargs)`: with `recorder.put(out, labels)` it says which unit each
     element of the result belongs to, from `recorder.labels(x)`, labels of the shape of x, and ties with
-    `recorder.ties.tie` or pins with `recorder.ties.pin` units that must stay together or whole. A rule that is wrong is found out before
-    anything is cut by it: every cut is tried against the whole model.
+    `recorder.ties.tie` or pins with `recorder.ties.pin` units that must stay together or whole. A rule that is
+    wrong is found out before anything is cut by it: every cut is tried against the whole model.
 
     Raises ValueError for what is no function of five arguments.
     """
