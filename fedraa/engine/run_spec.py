@@ -135,6 +135,8 @@ class RunSpec:
             self.traced.widths(self.traced.full()),
             unit=self.experiment.time_scale if self.wall else 1.0,
             stem=self.stem,
+            server=self.experiment.server_compute,
+            download=self.method.schedule.download,
         )
 
     def measure(self, widths: tuple[int, ...]) -> Cost:

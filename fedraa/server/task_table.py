@@ -154,7 +154,7 @@ class TaskTable:
 
     def _bytes(self, assignment: Assignment, client: int, extra_buffers: Sequence[ExtraBuffers]) -> tuple[int, int]:
         sent, crossing = self.costs.sent(assignment.submodel.widths), self.costs.crossing(client)
-        down, up = assignment.bytes(sent // BYTES, self.costs.compressor.bytes)
+        down, up = assignment.bytes(sent // BYTES, self.costs.compressor.bytes, self.costs.download.bytes)
         trained = sent if assignment.mask is None else BYTES * int(assignment.mask.sum())
         received = trained if assignment.sends_mask else sent
         for more in extra_buffers:
