@@ -28,6 +28,9 @@ def main(words: list[str]) -> int:
     survived = []
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = _copy(Path(folder))
+        for tests in dict.fromkeys(each.tests for each in chosen):  # or a kill would mean nothing
+            assert _passes(tree, tests), f"{' '.join(tests)} fails as it is"
+        print("all of the tests pass as it is", flush=True)  # noqa: T201
         for number, mutant in enumerate(chosen, 1):
             started = time.monotonic()
             path = tree / mutant.file
