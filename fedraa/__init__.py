@@ -18,6 +18,8 @@ Runs:
     History          a run, read from its directory
     Dataset          training and test samples of your own
     FederatedDataset  samples with clients of their own, read where they are trained
+    lora             a model with low-rank adapters, which alone are trained and sent
+    merged           the plain model again, what adapters learnt added to its weights
     method           a named method, to look at or to change
     Method           a method: the choices of which it is made
 
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
     from fedraa.data.sources.rows import Rows
     from fedraa.data.transforms import Transform
     from fedraa.methods.method import Method
+    from fedraa.models.lora import lora, merged
     from fedraa.objectives.objective import Objective
     from fedraa.rundir.history import History
     from fedraa.server.aggregation.aggregator import Aggregator
@@ -109,6 +112,8 @@ __all__ = [
     "WandB",
     "check",
     "compare",
+    "lora",
+    "merged",
     "method",
     "replay",
     "report",
@@ -148,6 +153,8 @@ _HOMES = {
     "WandB": "fedraa.callbacks",
     "check": "fedraa.testing.kit",
     "compare": "fedraa.api",
+    "lora": "fedraa.models.lora",
+    "merged": "fedraa.models.lora",
     "method": "fedraa.api",
     "replay": "fedraa.api",
     "report": "fedraa.api",

@@ -11,6 +11,7 @@ import tyro
 
 from fedraa.cli.exit_code import exit_code
 from fedraa.cli.parse import Command, parse
+from fedraa.cli.waited import waited, with_bar
 from fedraa.config.experiment import Experiment
 
 LIMITS = ("updates", "rounds", "time", "target_accuracy", "target")
@@ -30,11 +31,12 @@ class Run:
     """A .toml file of flags, local_epochs = 5 for --local-epochs 5; flags given here win."""
 
     def __call__(self) -> None:
-        from fedraa.api import run
-        from fedraa.cli.display import closing_table
+        with waited(quiet=self.experiment.quiet) as waiting:
+            from fedraa.api import run
+            from fedraa.cli.display import closing_table
 
-        bar = _with_bar(self.callbacks, quiet=self.experiment.quiet)
-        history = run(self.experiment, callbacks=bar, restarts=self.restarts)
+            callbacks = with_bar(self.callbacks, waiting)
+            history = run(self.experiment, callbacks=callbacks, restarts=self.restarts)
         if not self.experiment.quiet:
             closing_table(history)
 
@@ -66,19 +68,15 @@ class Resume:
     """If Ray itself dies, go on with a new cluster of our own, up to so many times."""
 
     def __call__(self) -> None:
-        from fedraa.api import resume
-        from fedraa.cli.display import closing_table
-
         limits = {name: value for name in LIMITS if (value := getattr(self, name)) is not None}
-        bar = _with_bar(self.callbacks, quiet=self.quiet)
-        history = resume(self.run, callbacks=bar, trust=self.trust, restarts=self.restarts, **limits)
+        with waited(quiet=self.quiet) as waiting:
+            from fedraa.api import resume
+            from fedraa.cli.display import closing_table
+
+            callbacks = with_bar(self.callbacks, waiting)
+            history = resume(self.run, callbacks=callbacks, trust=self.trust, restarts=self.restarts, **limits)
         if not self.quiet:
             closing_table(history)
-
-
-def _with_bar(callbacks: tuple[str, ...], *, quiet: bool) -> tuple[str, ...]:
-    """The callbacks and, unless the run is quiet, a bar."""
-    return callbacks if quiet or "progress-bar" in callbacks else (*callbacks, "progress-bar")
 
 
 @dataclass(frozen=True)
@@ -153,9 +151,10 @@ class Plan:
     """A .toml file of flags, local_epochs = 5 for --local-epochs 5; flags given here win."""
 
     def __call__(self) -> None:
-        from fedraa.cli.plan import plan
+        with waited() as waiting:
+            from fedraa.cli.plan import plan
 
-        plan(self.experiment, self.data)
+            plan(self.experiment, self.data, waiting)
 
 
 @dataclass(frozen=True)
@@ -201,6 +200,21 @@ class Report:
             to_wandb(self.runs, self.wandb)
         folder = report(self.runs, self.out, theme=self.theme, landscape=self.landscape, trust=self.trust)
         say(f"{self.out}; tables and figures for papers are in {folder}")
+
+
+@dataclass(frozen=True)
+class Board:
+    """A live page of all runs below a folder, those going on too: curves, timelines, comparison."""
+
+    folder: tyro.conf.Positional[Path] = Path("runs")
+    """A folder of run directories, or of folders of them."""
+    port: int = 0
+    """On 127.0.0.1; 0 takes any that is free."""
+
+    def __call__(self) -> None:
+        from fedraa.cli.board import board
+
+        board(self.folder, self.port)
 
 
 @dataclass(frozen=True)
@@ -348,6 +362,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "plan": Plan,
     "replay": Replay,
     "report": Report,
+    "board": Board,
     "check": Check,
     "new": New,
     "profile": Profile,

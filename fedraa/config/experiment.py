@@ -36,7 +36,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         *("staleness-mix", "delta", "buffer"),
         *("ca2fl", "ace", "ringmaster", "ringleader", "fadas", "asyncfeded", "fedgmr"),
     ),
-    "aggregator": ("covered", "filled", "memorised"),
+    "aggregator": ("covered", "filled", "memorised", "hetlora", "flora"),
     "objective": ("classification", "multilabel", "regression", "next-token", "segmentation"),
     "server_optimizer": ("sgd", "momentum", "adam", "yogi", "adagrad", "amsgrad"),
 }
@@ -126,7 +126,7 @@ class Experiment(BaseModel):
     delay_limit: Count | None = None
     """Staleness from which on an arrival is ignored (ringmaster), or over which a step is cut (fadas)."""
     aggregator: Component | None = None
-    """How a round's deltas become one: covered, filled, memorised, or an own Aggregator."""
+    """How a round's deltas become one: covered, filled, memorised, hetlora, flora, or an own Aggregator."""
     server_optimizer: Component | None = None
     """The step along them: sgd, momentum, adam, yogi, adagrad, amsgrad, or an own ServerOptimizer."""
     participation: Component | None = None

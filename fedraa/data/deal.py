@@ -18,7 +18,7 @@ from fedraa.data.sources.clients import ClientSource, Dealt, Made, as_inputs, as
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.data.sources.rows import ArrayRows, Rows, as_rows
 from fedraa.data.transforms import Transforms
-from fedraa.data.tree import Array, Tree, first_not_finite, joined, leaves, take
+from fedraa.data.tree import Array, Tree, first_not_finite, joined, leaves, mapped, take
 from fedraa.rng import generator
 
 FEW = 1024  # training samples that are read before the start, for the model's shapes and its norms' statistics
@@ -184,7 +184,7 @@ def _few(source: ClientSource, seed: int) -> tuple[Tree, Array]:
     for client in drawn.tolist():
         x, y = source.client(client)
         share = slice(0, max(2, FEW // len(drawn)))
-        parts.append((take(x, share), y[share]))
+        parts.append((mapped(np.copy, take(x, share)), y[share].copy()))  # or all that it has would stay
         if sum(len(y) for _, y in parts) >= FEW:
             break
     xs, ys = zip(*parts, strict=True)

@@ -27,7 +27,8 @@ class CostModel:
     `sizes` [N] are the clients' training samples, `measure` gives the cost of a submodel shape, `unit` is the
     length of one cost unit on the run's clock (seconds on the wall clock, 1 on the virtual one). With a `stem`
     the client trains and sends that alone, billed by its FLOPs, and activations cross; then the server's part takes its
-    time on a server that computes `server` times as fast as the fastest device. FLOPs are the client's alone.
+    time on a server that computes `server` times as fast as the fastest device. FLOPs are the client's alone. With a
+    `frozen` base, through which every submodel goes whole, relative work is by FLOPs, else by parameters.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class CostModel:
         *,
         unit: float = 1.0,
         stem: Stem | None = None,
+        frozen: bool = False,
         server: float = 1.0,
         download: object = "none",
     ) -> None:
@@ -49,7 +51,7 @@ class CostModel:
         self._solver = solver
         self._measure = measure
         self._full = measure(full)
-        self._unit = unit
+        self._unit, self._frozen = unit, frozen
         self._stem, self._server = stem, server * float(fleet.compute.max())
         self.compressor, self.download = COMPRESSOR.make(solver.compress), COMPRESSOR.make(download)
         self._ratios: dict[int, list[float]] = {}
@@ -94,6 +96,8 @@ class CostModel:
         """
         if self._stem is not None and self._stem.trunk:
             return cost.flops / (cost.flops + self._stem.trunk)
+        if self._frozen:
+            return cost.flops / self._full.flops
         return cost.params / self._full.params
 
     def _epochs(self, passed: Floats | float) -> Floats | float:

@@ -28,6 +28,7 @@ from fedraa.rng import generator
 from fedraa.server.averaged import AveragedServer
 from fedraa.server.bad_clients import BadClients
 from fedraa.server.base import Server
+from fedraa.server.mean import MeanHere
 from fedraa.server.participation import Participation
 from fedraa.server.schedule import Barrier, Schedule
 from fedraa.server.setup import ServerSetup
@@ -36,6 +37,7 @@ from fedraa.server.task_table import Record, TaskTable
 from fedraa.submodels import IndexSet, Traced
 from fedraa.submodels.assignment import Submodel
 from fedraa.submodels.cost import Cost
+from fedraa.submodels.flat import frozen
 from fedraa.submodels.meter import measure
 from fedraa.submodels.policies.policy import RunContext
 
@@ -135,6 +137,7 @@ class RunSpec:
             self.traced.widths(self.traced.full()),
             unit=self.experiment.time_scale if self.wall else 1.0,
             stem=self.stem,
+            frozen=bool(frozen(self.traced.module)),
             server=self.experiment.server_compute,
             download=self.method.schedule.download,
         )
@@ -184,7 +187,9 @@ class RunSpec:
         )
         server = self.method.schedule.server(self.method.update, setup)
         average = self.method.schedule.average
-        return AveragedServer(server, average) if average else server
+        if not average:
+            return server
+        return AveragedServer(server, average, MeanHere(server) if store is None else store.mean())
 
     @property
     def _bad_clients(self) -> BadClients:

@@ -12,7 +12,7 @@ from fedraa.client.solver import Solver
 from fedraa.components import imported, is_path, rebuild
 from fedraa.methods.compatibility import cross
 from fedraa.methods.method import Method
-from fedraa.server.aggregation import Covered, Filled, Memorised
+from fedraa.server.aggregation import Covered, Filled, FLoRA, HetLoRA, Memorised
 from fedraa.server.async_rules import Buffer, StalenessMix
 from fedraa.server.auxiliary.state import (
     AUXILIARIES,
@@ -163,6 +163,18 @@ _METHODS: dict[str, Method] = {
     "oap": Method("Zhou et al. 2024", Pruned(), note="true magnitude ranks; uncovered weights keep their value"),
     "heterofl": Method("Diao et al. 2021", Prefix(), _SLICED, Mean(owned_head=True)),
     "fedrolex": Method("Alam et al. 2022", Rolling(), replace(_SLICED, weight_decay=1e-3), Mean(owned_head=True)),
+    "hetlora": Method(
+        "Cho et al. 2024",
+        Prefix(),
+        update=Mean(aggregator=HetLoRA()),
+        note="of models with adapters: fedraa.lora; ranks are not pruned",
+    ),
+    "flora": Method(
+        "Wang et al. 2024 (FLoRA)",
+        Prefix(),
+        update=Mean("samples", aggregator=FLoRA()),
+        note="of models with adapters: fedraa.lora(model, merge=True)",
+    ),
     "fedgmr": Method(
         "arXiv 2512.05372", Growing(), _PLAIN, FedGMR(), Drawn(), note="fixed-time trigger, ranked by magnitude"
     ),
@@ -201,7 +213,7 @@ KINDS: dict[str, Callable[..., Any]] = {
         Method,
         Solver,
         Capacities,
-        *(Mean, SyncMix, StalenessMix, DeltaMix, Buffer, Covered, Filled, Memorised),
+        *(Mean, SyncMix, StalenessMix, DeltaMix, Buffer, Covered, Filled, Memorised, HetLoRA, FLoRA),
         *(Sgd, Momentum, Adaptive, AmsGrad),
         *(ACE, CA2FL, AsyncFedED, Fadas, FedGMR, Ringleader, Ringmaster),
         *(Asynchronous, Drawn, Rounds, ScheduledRounds),

@@ -154,6 +154,17 @@ PAPERS: dict[str, PaperTerms] = {
         },
         share=0.1,
     ),
+    "hetlora": PaperTerms("Cho et al. 2024", leaves_open="ranks, rates, local work"),
+    "flora": PaperTerms(
+        "authors' code",
+        {
+            "lr": 3e-4,
+            "local_epochs": 1,
+            "batch_size": 128,
+            "capacities": (1.0, 0.5, 0.25, 0.25, 0.125, 0.125, *[0.0625] * 4),  # ranks 64 to 4
+            "weights": "samples",
+        },
+    ),
     "fedgmr": PaperTerms(
         "release of the authors", {"capacities": (1.0, 0.5, 0.2, 0.1, *[0.05] * 6)}, leaves_open="rates, batches"
     ),

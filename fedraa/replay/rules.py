@@ -47,6 +47,11 @@ class _Stem(BaseModel):
     trunk: float = 0.0
 
 
+class _Base(BaseModel):
+    parameters: int
+    sha256: str
+
+
 class Resolved(BaseModel):
     """What the data set, the model and the defaults came to; columns are per client, None is infinite."""
 
@@ -58,6 +63,7 @@ class Resolved(BaseModel):
     memory: Annotated[list[float | None], BeforeValidator(unpacked)]
     tensors: list[str]
     parameters: int
+    base: _Base | None = None
     shared: int
     groups: dict[str, int]
     fragments: list[Widths]
@@ -172,6 +178,7 @@ class Rules:
             stem=None if stem is None else Stem(stem.cost, stem.activations, stem.trunk),
             server=self.experiment.server_compute,
             download="none" if is_foreign(self._download) else self._download,
+            frozen=self.resolved.base is not None,
         )
 
     def bill(self, widths: Widths, client: int, *, held: bool = False) -> Bill:

@@ -8,6 +8,7 @@ import pandas as pd
 
 from fedraa.callbacks.events import Limits
 from fedraa.objectives import Figures
+from fedraa.report.comparison_frame import Comparison
 from fedraa.report.curves import plot_curves
 from fedraa.report.differences import differences
 from fedraa.report.runs import own_figures
@@ -47,7 +48,7 @@ def row(history: History) -> dict[str, object]:
     return which | told | {"directory": history.directory.name}
 
 
-def write(histories: Sequence[History], directory: Path) -> pd.DataFrame:
+def write(histories: Sequence[History], directory: Path) -> Comparison:
     """Write the table and the plot of these runs, in their order, into `directory`; returns the table."""
     frame = pd.DataFrame([row(history) for history in histories])
     frame.to_csv(directory / CELLS, index=False)
@@ -62,7 +63,7 @@ def write(histories: Sequence[History], directory: Path) -> pd.DataFrame:
     main, target = histories[0].figures.main, Limits.of(histories[0].config["resolved"]["limits"]).goal
     level = target.value if target is not None and target.name == main else None
     plot_curves(evals, directory / PLOT, title=title, clock=experiment.clock, target=level, column=main)
-    return frame
+    return Comparison.of(frame, directory, PLOT, main)
 
 
 def mean_time(group: pd.DataFrame) -> float | None:

@@ -69,13 +69,15 @@ class TaskTable:
         counts: list[int],
         extras: Mapping[str, Vector | SharedBuffer] | None = None,
         extra_buffers: Sequence[ExtraBuffers] = (),
+        moves: tuple[int, int] | None = None,
         held: bool = False,
     ) -> Task:
         """The client's next task: `buffer`, that of the part as it stands, and the decision's audit trail.
 
-        `extra_buffers` is billed besides the submodel; what the client has `held` is not sent to it.
+        `extra_buffers` is billed besides the submodel, or besides the coordinates down and up that it `moves` in its
+        place; what the client has `held` is not sent to it.
         """
-        down, up = self._bytes(assignment, client, extra_buffers)
+        down, up = self._bytes(assignment, client, extra_buffers, moves)
         if held:
             down = 0
         task = Task(
@@ -152,9 +154,17 @@ class TaskTable:
             return self._trained / sum(self.sizes)
         return now if self._counts == "time" else step
 
-    def _bytes(self, assignment: Assignment, client: int, extra_buffers: Sequence[ExtraBuffers]) -> tuple[int, int]:
+    def _bytes(
+        self,
+        assignment: Assignment,
+        client: int,
+        extra_buffers: Sequence[ExtraBuffers],
+        moves: tuple[int, int] | None,
+    ) -> tuple[int, int]:
         sent, crossing = self.costs.sent(assignment.submodel.widths), self.costs.crossing(client)
         down, up = assignment.bytes(sent // BYTES, self.costs.compressor.bytes, self.costs.download.bytes)
+        if moves is not None:
+            down, up = self.costs.download.bytes(moves[0]), self.costs.compressor.bytes(moves[1])
         trained = sent if assignment.mask is None else BYTES * int(assignment.mask.sum())
         received = trained if assignment.sends_mask else sent
         for more in extra_buffers:
