@@ -28,7 +28,7 @@ from fedraa.devices.capabilities import make_fleet
 from fedraa.engine.preflight import preflight
 from fedraa.engine.run_spec import RunSpec
 from fedraa.methods.compatibility import check_objective, check_transforms
-from fedraa.methods.resolve import resolve
+from fedraa.methods.resolve import resolve, with_capacities
 from fedraa.models import build_model
 from fedraa.objectives import Objective, make_objective, misfit
 from fedraa.server.aggregation.label_owners import labels_held
@@ -64,7 +64,7 @@ def build(
         dataset = read(experiment) if dataset is None else as_dataset(dataset, targets(objective))
     experiment = with_clients(experiment, dataset)
     fleet = make_fleet(experiment.capabilities, experiment.clients, units=experiment.units, seed=experiment.seed)
-    timing = _timing(experiment)
+    method, timing = with_capacities(method, fleet.compute), _timing(experiment)
     doing(f"dealing the data to {experiment.clients} clients")
     data = deal(experiment, dataset)
     if isinstance(dataset, FederatedDataset) or experiment.transforms or experiment.validation:
