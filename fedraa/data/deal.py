@@ -17,7 +17,7 @@ from fedraa.data.sources.clients import ClientSource, Dealt, Made, as_inputs, as
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.data.sources.rows import ArrayRows, Rows, as_rows
 from fedraa.data.transforms import Transforms
-from fedraa.data.tree import Array, Tree, first_not_finite, leaves, mapped, take
+from fedraa.data.tree import Array, Tree, first_not_finite, joined, leaves, mapped, take
 from fedraa.rng import generator
 
 FEW = 1024  # training samples that are read before the start, for the model's shapes and its norms' statistics
@@ -67,7 +67,7 @@ def _of_arrays(dataset: Dataset, how: Dealing, names: tuple[str, ...] | None = N
         data = replace(data, labels=None)
     if how.partitioner.skews:
         pieces = [how.partitioner.skew(n, how.clients, data.client(n)[0]) for n in range(how.clients)]
-        data = replace(data, dataset=replace(data.dataset, x_train=_joined(pieces)))
+        data = replace(data, dataset=replace(data.dataset, x_train=joined(pieces)))
     fixed = how.transforms.fixed
     if fixed:
         count = len(dataset.y_train)
@@ -180,15 +180,7 @@ def _few(source: ClientSource, seed: int) -> tuple[Tree, Array]:
         if sum(len(y) for _, y in parts) >= FEW:
             break
     xs, ys = zip(*parts, strict=True)
-    return _joined(xs), np.concatenate(ys)
-
-
-def _joined(trees: Sequence[Tree]) -> Tree:
-    if isinstance(trees[0], dict):
-        return {name: _joined([tree[name] for tree in trees]) for name in trees[0]}
-    if isinstance(trees[0], tuple):
-        return tuple(map(_joined, zip(*trees, strict=True)))
-    return np.concatenate(trees)
+    return joined(xs), np.concatenate(ys)
 
 
 def _test(given: FederatedDataset) -> tuple[Tree, Array]:

@@ -54,6 +54,8 @@ def build(
     fleet = make_fleet(experiment.capabilities, experiment.clients, units=experiment.units, seed=experiment.seed)
     timing = _timing(experiment)
     data = deal(experiment, dataset)
+    if experiment.personalised is not None and not np.diff(data.test_offsets).any():
+        raise ValueError("personalised: no client that trains has test samples of its own; leave it out")
     if isinstance(dataset, FederatedDataset) or experiment.transforms:
         dataset = data.dataset
     transforms = make_transforms(experiment.transforms, seed=experiment.seed).drawn
