@@ -61,6 +61,8 @@ def plan(experiment: Experiment, data: Path | None = None) -> None:
     for line in task_lines(spec):
         say(line)
     say(f"server memory  about {quantity(server_bytes(spec), 'B')}")
+    if each := client_bytes(spec):
+        say(f"per client     {quantity(each, 'B')} of that for each that appears, of whom there are {spec.appearing}")
     say(f"expected       {outlook}")
     for name, part in own_parts(experiment):
         say(f"own part       {name} {part}")
@@ -156,7 +158,7 @@ def devices_table(fleet: Fleet, costs: dict[str, Floats], planner: Planner | Non
         ]
         if allowed is not None:
             theirs = allowed[clients]
-            every = theirs.all(axis=0)
+            every = np.asarray(theirs.all(axis=0))
             row.append(" ".join(str(j) if every[j] else f"({j})" for j in np.flatnonzero(theirs.any(axis=0)).tolist()))
             row.append(_range(theirs.sum(axis=1).astype(np.float64)))
         table.add_row(*row)
@@ -191,6 +193,12 @@ def server_bytes(spec: RunSpec) -> int:
     copies = 2 if spec.method.schedule.average else 1
     kept = spec.method.update.memory(spec.params.size, spec.appearing)
     return copies * spec.params.nbytes + kept + 2 * clients * largest
+
+
+def client_bytes(spec: RunSpec) -> int:
+    """What the update keeps of every client that appears, from then on."""
+    memory, size = spec.method.update.memory, spec.params.size
+    return memory(size, spec.appearing) - memory(size, spec.appearing - 1)
 
 
 def async_outlook(spec: RunSpec, planner: Planner) -> str:
