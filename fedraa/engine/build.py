@@ -67,6 +67,8 @@ def build(
     method, timing = with_capacities(method, fleet.compute), _timing(experiment)
     doing(f"dealing the data to {experiment.clients} clients")
     data = deal(experiment, dataset)
+    if experiment.personalised is not None and not np.diff(data.test_offsets).any():
+        raise ValueError("personalised: no client that trains has test samples of its own; leave it out")
     if isinstance(dataset, FederatedDataset) or experiment.transforms or experiment.validation:
         dataset = data.dataset
     transforms = make_transforms(experiment.transforms, seed=experiment.seed).drawn
