@@ -60,6 +60,7 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
     with interruptible(stop.ask):
         while True:
             callbacks.start(RunStart(spec.experiment, directory, spec.limits, resume, spec.figures))
+            callbacks.prepare("starting Ray" if ours else "joining Ray")
             try:
                 with cluster(spec.experiment), stop.well(), terminable(stop.set):
                     return _on_cluster(spec, directory, callbacks, resume, stop)
@@ -93,6 +94,7 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
             if experiment.server_node:  # may be another node that has the resource, if the first has gone
                 node = find_node(experiment.server_node)
             options = server_options(node, memory) | {"name": server_name(setting.label), "namespace": NAMESPACE}
+            callbacks.prepare("starting the server and its workers")
             actor: Any = actor_class(ParameterServer).options(**options)
             server: Any = actor.remote(hosted, None if elsewhere else directory.resolve(), setting)
             try:

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from shlex import quote
@@ -16,7 +16,7 @@ from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
 from fedraa.data import Dataset, FederatedDataset
 from fedraa.engine.asked import ELSEWHERE, LIMITS, asked, changed
-from fedraa.engine.build import build
+from fedraa.engine.build import build, silently
 from fedraa.engine.description import ASIDE_KEY, describe, recorded_aside
 from fedraa.engine.run_spec import RunSpec
 from fedraa.objectives import Target
@@ -39,6 +39,7 @@ def resumed(
     fields: Mapping[str, Any],
     *,
     trust: bool,
+    doing: Callable[[str], None] = silently,
 ) -> tuple[RunSpec, bool]:
     """The run in this directory as it goes on, and whether it is made longer by the limits among `fields`.
 
@@ -60,7 +61,7 @@ def resumed(
     with nullcontext() if trust else _only_what_is_given(directory, config["experiment"], given):
         experiment = Experiment(**config["experiment"] | dict(fields))
         _check_same(config["experiment"], experiment, set(fields) - set(longer))
-        spec = build(experiment, model, dataset)
+        spec = build(experiment, model, dataset, doing)
     _check_resolved(directory, config["resolved"], spec, longer=bool(longer))
     if longer:
         _check_longer(history, longer, spec)

@@ -19,6 +19,8 @@ Kept = Mapping[str, Mapping[int, np.ndarray]]
 def shrink(module: nn.Module, kept: Kept, grouped: frozenset[str], sizes: Mapping[str, Sizes]) -> nn.Module:
     """A copy of `module` with the kept slices of its tensors and the widths of its layers to match.
 
+    Frozen parameters are not copied but shared: nothing trains them, and a worker has a module for every shape.
+
     Args:
         module: the full module.
         kept: the slices; a tensor that is not named is copied whole.
@@ -31,8 +33,9 @@ def shrink(module: nn.Module, kept: Kept, grouped: frozenset[str], sizes: Mappin
         for dim, index in kept.get(name, {}).items():
             if len(index) < part.size(dim):
                 part = part.index_select(dim, torch.from_numpy(index).to(part.device))
-        part = part.clone() if part.data_ptr() == tensor.data_ptr() else part
         own = isinstance(tensor, nn.Parameter)
+        if part.data_ptr() == tensor.data_ptr() and (tensor.requires_grad or not own):
+            part = part.clone()
         memo[id(tensor)] = nn.Parameter(part, tensor.requires_grad) if own else part
     small = copy.deepcopy(module, memo)  # copies the structure; the tensors are in the memo already
     full = dict(module.named_modules())
@@ -60,10 +63,12 @@ def _fit(layer: nn.Module, full: nn.Module, grouped: bool) -> None:
         return
     own = dict((*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False)))
     if isinstance(layer, (nn.RNNBase, nn.RNNCellBase)):
+        assert isinstance(full, (nn.RNNBase, nn.RNNCellBase))
         ends = "_l0" if isinstance(layer, nn.RNNBase) else ""
         back, into = own.get(f"weight_hh{ends}"), own.get(f"weight_ih{ends}")
         if back is not None and into is not None:
-            layer.hidden_size, layer.input_size = back.size(1), into.size(1)
+            rows = full.get_parameter(f"weight_hh{ends}").size(0)
+            layer.hidden_size, layer.input_size = full.hidden_size * back.size(0) // rows, into.size(1)
         return
     weight = own.get("weight")  # one that is computed from others belongs to a layer that is whole
     if weight is None:

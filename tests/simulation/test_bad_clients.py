@@ -24,7 +24,7 @@ from fedraa.messages import Task, Update
 from fedraa.methods.catalog import METHODS
 from fedraa.rundir.status import status
 from fedraa.server.schedule import Rounds
-from fedraa.testing.trial import made_up
+from fedraa.testing.samples import made_up
 
 CLIENTS, BAD = 4, 2
 SMALL: dict[str, Any] = {"engine": "local", "clients": CLIENTS, "hidden": (8,), "local_steps": 2, "quiet": True}

@@ -7,6 +7,7 @@ from typing import Protocol
 from fedraa.components import calling, saved
 from fedraa.messages import Buffer, SharedBuffer, State, Task, Update, Vector
 from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken
+from fedraa.server.mean import Mean, MeanHere
 from fedraa.server.validation import is_finite, refuse_unsound
 from fedraa.submodels.assignment import Assignment, Submodel
 
@@ -38,6 +39,9 @@ class Store(Protocol):
 
     def sent_again(self, tasks: list[Task]) -> list[Task]:
         """The tasks that are out, from a checkpoint, with their buffers back where this store keeps them."""
+
+    def mean(self) -> Mean:
+        """A mean over the parameters' versions from now on; there is one of them."""
 
     def state(self) -> State:
         """What it has become, less the parameters."""
@@ -111,7 +115,9 @@ class LocalStore:
 
     def cut(self, fragment: int, version: int) -> Buffer:
         if fragment not in self._cuts or self._cuts[fragment][0] != version:
-            self._cuts[fragment] = (version, self._share(self._assignments[fragment].submodel.take(self.params)))
+            values = self._assignments[fragment].submodel.take(self.params)
+            values.flags.writeable = False  # so that a checkpoint need not copy it
+            self._cuts[fragment] = (version, self._share(values))
         return self._cuts[fragment][1]
 
     def take(self, task: Task, update: Update, stale: int, balance: float = 1.0) -> Taken:
@@ -128,6 +134,9 @@ class LocalStore:
             balance,
         )
         return take_in(self._rule, arrival, self._model)
+
+    def mean(self) -> Mean:
+        return MeanHere(self)
 
     def drop(self, task: Task) -> None:
         pass

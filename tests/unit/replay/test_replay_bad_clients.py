@@ -12,7 +12,7 @@ import fedraa as fl
 from fedraa.client.trainer import Trainer
 from fedraa.errors import Inconsistent
 from fedraa.messages import Task, Update
-from fedraa.testing.trial import made_up
+from fedraa.testing.samples import made_up
 
 Log = list[dict[str, Any]]
 BAD = 1

@@ -16,16 +16,16 @@ from fedraa.server.async_rules import StalenessMix
 from fedraa.server.storage.store import LocalStore
 from fedraa.server.validation import refuse_unsound
 from fedraa.submodels.assignment import Submodel
-from fedraa.testing.trial import made_up
+from fedraa.testing.samples import made_up
 
 SMALL: dict[str, Any] = {"engine": "local", "clients": 3, "hidden": (8,), "local_steps": 1, "quiet": True}
 
 
 class Average(fl.Aggregator):
-    """A mean, of which `value` becomes one number in round 2, where `moves` says that it counts."""
+    """A mean, of which `value` becomes one number in round 2, where `counts` says that it does."""
 
-    def __init__(self, value: float, moves: bool = True) -> None:
-        self.value, self.moves = value, moves
+    def __init__(self, value: float, counts: bool = True) -> None:
+        self.value, self.counts = value, counts
 
     def start(self, size: int, clients: int) -> None:
         self.total, self.count, self.rounds = np.zeros(size, np.float32), 0, 0
@@ -38,7 +38,7 @@ class Average(fl.Aggregator):
         mean, moved = self.total / np.float32(self.count), totals.covered.copy()
         self.rounds += 1
         if self.rounds == 3:
-            mean[4], moved[4] = self.value, self.moves
+            mean[4], moved[4] = self.value, self.counts
         self.total, self.count = np.zeros_like(self.total), 0
         return mean, moved
 

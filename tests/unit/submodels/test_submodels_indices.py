@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from fedraa.submodels import IndexSet, Traced, disjoint, fragments, owners, prefix, random_units, regions, window
-from fedraa.submodels.indices import blocks
+from fedraa.submodels import IndexSet, Traced, disjoint, fragments, owners, prefix, random_units, window
+from fedraa.submodels.indices import blocks, too_small
 from fedraa.submodels.tracing.trace import trace
 
 
@@ -53,8 +53,8 @@ def test_fragments_round_by_largest_remainder() -> None:
 
 
 def test_more_fragments_than_neurons_are_refused() -> None:
-    with pytest.raises(ValueError, match="7 parts of group '2' with 6 units would leave part 6 without any"):
-        fragments(TWO, [1 / 7] * 7)
+    with pytest.raises(ValueError, match="11 parts of group '0' with 10 units would leave part 10 without any, and no"):
+        fragments(TWO, [1 / 11] * 11)
     with pytest.raises(ValueError, match=r"ratios: .* expected positive numbers that sum to 1"):
         fragments(TWO, (0.5, 0.4))
 
@@ -72,11 +72,7 @@ def test_rolling_windows_cover_every_unit_equally_often() -> None:
     assert seen.tolist() == [3] * 10
 
 
-def test_regions_join_the_chosen_blocks() -> None:
-    # 10 units in 4 parts: 3, 3, 2, 2; 6 units: 2, 2, 1, 1
-    assert lists(regions(TWO, 4, (2, 0))) == [[0, 1, 2, 6, 7], [0, 1, 4]]
-    with pytest.raises(ValueError, match=r"chosen: \(4,\) given, expected different numbers from 0 to 3"):
-        regions(TWO, 4, (4,))
+def test_no_blocks_are_refused() -> None:
     with pytest.raises(ValueError, match="count: 0 given, expected at least 1"):
         blocks(TWO, 0)
 
@@ -115,3 +111,15 @@ def test_owners_of_fragments() -> None:
 
 def test_owners_count_repeated_index_sets() -> None:
     assert owners(ONE, [ONE.full()] * 1000).tolist() == [1000] * ONE.size
+
+
+def test_a_group_that_is_too_small_for_the_fragments_is_whole_in_all_of_them() -> None:
+    layers = [nn.Linear(4, 2), nn.ReLU(), nn.Linear(2, 6), nn.ReLU(), nn.Linear(6, 2)]
+    traced = trace(nn.Sequential(*layers), torch.zeros(2, 4))
+    parts = fragments(traced, (0.3, 0.3, 0.4))
+    assert [[kept.tolist() for kept in part] for part in parts] == [
+        [[0, 1], [0, 1]],
+        [[0, 1], [2, 3]],
+        [[0, 1], [4, 5]],
+    ]
+    assert [group.name for group in too_small(traced, parts)] == ["0"]
