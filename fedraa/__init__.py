@@ -9,6 +9,7 @@ Runs:
     run              run an experiment to its end
     resume           go on with a run that was interrupted, or for longer
     compare          several methods under the same flags and budget, as a table
+    tune             the values with which each method does best, for such a comparison
     replay           check a run's log against the rules of its method
     report           one page of tables and figures about runs
     check            whether a part of your own keeps the promises that runs are built on
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
     from fedraa.server.staleness import StalenessWeight
     from fedraa.submodels.policies.policy import SubmodelPolicy
     from fedraa.testing.kit import check
+    from fedraa.tuning.tuner import tune
     from schedulers import Scheduler
 
 __all__ = [
@@ -118,6 +120,7 @@ __all__ = [
     "resume",
     "run",
     "testing",
+    "tune",
 ]
 
 # Where every public name is made; a test compares this with `__all__`, the imports and the text above.
@@ -158,6 +161,7 @@ _HOMES = {
     "resume": "fedraa.api",
     "run": "fedraa.api",
     "testing": "fedraa.testing",
+    "tune": "fedraa.tuning.tuner",
 }
 
 

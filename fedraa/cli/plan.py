@@ -25,6 +25,7 @@ from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.flat import frozen
 from fedraa.submodels.indices import owners
 from fedraa.units import quantity
+from fedraa.waiting import Waiting
 from schedulers import Planner
 
 Ints = npt.NDArray[np.int64]
@@ -35,12 +36,16 @@ MOST_WIDTHS = 6  # of one submodel
 DRY_STEPS = 20_000  # updates of a dry run; what is beyond follows from the rate
 
 
-def plan(experiment: Experiment, data: Path | None = None) -> None:
+def plan(experiment: Experiment, data: Path | None = None, waiting: Waiting | None = None) -> None:
     """Print what the experiment will take; ValueError, as `run` would raise it, if it cannot be run.
 
-    With the folder `data`, how its samples are dealt is shown, too.
+    With the folder `data`, how its samples are dealt is shown, too. `waiting` says what takes long, until it is known.
     """
-    spec = build(experiment)
+    if waiting is None:
+        spec = build(experiment)
+    else:
+        spec = build(experiment, doing=waiting.say)
+        waiting.over()
     if data is not None:
         show_data(spec, data)
     schedule, tasks = spec.method.schedule, list[Task]()

@@ -91,6 +91,13 @@ class CostModel:
         """FLOPs of one task on the client."""
         return self._trained(widths).flops * self._passed(widths, client)
 
+    def samples(self, widths: Widths, client: int) -> float:
+        """Training samples that the client's steps of one task are taken on."""
+        steps, shard = self.steps(widths, client), int(self._sizes[client])
+        return float(
+            self._solver.samples(shard) if steps is None else steps * shard / -(-shard // self._solver.batch_size)
+        )
+
     def steps(self, widths: Widths, client: int) -> int | None:
         """Local steps of one task on the client, where they follow from costs; None where the solver says how many."""
         auto = self._solver.auto

@@ -36,6 +36,10 @@ class ClientRows:
             self._row(place)[:] = self._new()
         return self._row(place)
 
+    def __contains__(self, client: object) -> bool:
+        """Whether a client has appeared."""
+        return client in self._place
+
     def peek(self, client: int) -> Vector:
         """The row of a client, or what a new one would be; nothing is made."""
         return self[client] if client in self._place else self._new()
@@ -55,11 +59,10 @@ class ClientRows:
     def state(self) -> State:
         """The clients, in the order in which they appeared, and their rows."""
         rows = [self._row(place) for place in range(len(self._place))]
-        values = np.stack(rows) if rows else np.zeros((0, self._size), np.float32)
-        return {"clients": np.array(list(self._place), np.int64), "rows": values}
+        return {"clients": np.array(list(self._place), np.int64), "rows": rows}
 
     def restore(self, state: Any) -> None:
-        """Takes back what `state` gave, or the rows of all clients [clients, size], as older checkpoints have them."""
+        """Takes back what `state` gave; older checkpoints have an array of all rows, or that alone."""
         older = isinstance(state, np.ndarray)
         clients = range(len(state)) if older else state["clients"].tolist()
         self._place.clear()
