@@ -71,7 +71,7 @@ class Experiment(BaseModel):
     """What is learnt: classification, multilabel, regression, next-token, segmentation, or an own Objective."""
 
     clients: Count = 10
-    """Number of clients (default: as many as the data have, where they have some of their own)."""
+    """Number of clients; where the data have some of their own, as many as these unless it is given."""
     partition: Component | None = None
     """How training data is dealt: iid, dirichlet, labels, shards, powerlaw, lognormal, noise, rotation, natural, or an
     own Partitioner (default: natural where data have clients of their own, else iid)."""

@@ -89,7 +89,7 @@ class RoundServer:
             counts=counts,
             extras=dict(self._auxiliary.send(client, assignment)),
             extra_buffers=[follower.extra_buffers for follower in self._followers],
-            moves=self._aggregator.moves(client, assignment),
+            moves=self._moves(client, assignment),
         )
 
     def commit(self, update: Update, now: float) -> Iterable[int]:
@@ -250,6 +250,13 @@ class RoundServer:
             part = whole if submodel.index is None else submodel.take(whole)
             self._snapshots[key] = SharedBuffer(part if self._download.lossless else arriving(self._download, part))
         return self._snapshots[key]
+
+    def _moves(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
+        aggregator = self._aggregator
+        if not isinstance(aggregator, Aggregator):  # another may have no such method
+            return None
+        with calling("aggregator", aggregator):
+            return aggregator.moves(client, assignment)
 
     def _weight(self, client: int) -> float:
         return float(self.task_table.sizes[client]) if self._by_samples else 1.0
