@@ -87,7 +87,7 @@ MUTANTS: list[Mutant] = [
         "fedraa/server/async_rules.py",
         ("size: int = 10\n", "size: int = 7\n", DEFAULTS),
         ("mixing: float = 0.6\n", "mixing: float = 0.9\n", DEFAULTS),
-        ("np.float32(self.server_lr / self.size) * self._total", "np.float32(self.server_lr) * self._total", RIVALS),
+        ("self._step(model.params, self.server_lr / self.size)", "self._step(model.params, self.server_lr)", RIVALS),
     ),
     *_in(
         "fedraa/server/optimizers.py",
@@ -170,12 +170,8 @@ MUTANTS: list[Mutant] = [
     ),
     *_in(
         "fedraa/server/auxiliary/state.py",
-        ("self._server += self._change / np.float32(self._clients)", "self._server += self._change", FULL),
-        (
-            "change = -self._server[where] - delta / np.float32(update.steps * lr)",
-            "change = -self._server[where] - delta / np.float32(lr)",
-            FULL,
-        ),
+        ("self._server[piece] += self._change[piece] / clients", "self._server[piece] += self._change[piece]", FULL),
+        ("np.float32(update.steps * lr), True", "np.float32(lr), True", FULL),
         (
             "np.divide(delta, np.float32(-scale), out=self._momentum, where=moved)",
             "np.divide(delta, np.float32(scale), out=self._momentum, where=moved)",
@@ -198,7 +194,7 @@ MUTANTS: list[Mutant] = [
     ),
     *_in(
         "fedraa/server/averaged.py",
-        ("np.float32(1 / (self._share * before + 1))", "np.float32(1 / (before + 1))", BALANCE),
+        ("self._mean.follow(1 / (self._share * before + 1))", "self._mean.follow(1 / (before + 1))", BALANCE),
     ),
     *_in(
         "fedraa/server/balance.py",
