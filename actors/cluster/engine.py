@@ -29,6 +29,7 @@ from fedraa.callbacks.callback_list import CallbackList
 from fedraa.config.experiment import Experiment
 from fedraa.engine.description import describe
 from fedraa.engine.resources import Need, cluster_address, workers
+from fedraa.engine.resumption import how_to_go_on
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.signals import Stop, interruptible, terminable, uninterrupted
 from fedraa.errors import Interrupted, RunFailed, ShardDied
@@ -56,14 +57,15 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
     with interruptible(stop.ask):
         while True:
             callbacks.start(RunStart(spec.experiment, directory, spec.limits, resume, spec.figures))
+            callbacks.prepare("starting Ray" if ours else "joining Ray")
             try:
                 with cluster(spec.experiment), stop.well(), terminable(stop.set):
                     return _on_cluster(spec, directory, callbacks, resume, stop)
             except ClusterLost as lost:
                 if stop.is_set():
-                    raise _stopped(directory) from None
+                    raise _stopped(spec, directory) from None
                 if not (restarts and ours):
-                    raise RunFailed(f"{lost}; go on with: fedraa resume {directory}") from None
+                    raise RunFailed(f"{lost}; go on with: {how_to_go_on(spec, directory)}") from None
                 restarts, resume = restarts - 1, True
                 logger.warning("%s; the run goes on with a new cluster, as it may %d more times", lost, restarts)
 
@@ -88,13 +90,14 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
             if experiment.server_node:  # may be another node that has the resource, if the first has gone
                 node = find_node(experiment.server_node)
             options = server_options(node, memory) | {"name": server_name(setting.label), "namespace": NAMESPACE}
+            callbacks.prepare("starting the server and its workers")
             actor: Any = actor_class(ParameterServer).options(**options)
             server: Any = actor.remote(hosted, None if elsewhere else directory.resolve(), setting)
             try:
                 sync = RunDirSync(directory) if elsewhere else None
                 return Follower(server, setting, callbacks, stop, sync, watch).follow(resume)
             except ServerStuck:
-                raise _stopped(directory) from None
+                raise _stopped(spec, directory) from None
             except (RayError, ShardDied, ServerFroze) as error:
                 if (lost := watch.lost()) is not None:
                     raise ClusterLost(lost) from None
@@ -107,7 +110,7 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
                 wrong = _wrong(error)
                 if deaths == DEATHS:
                     wrong += f", {DEATHS} times without a new checkpoint"
-                    raise RunFailed(f"{wrong}; go on with: fedraa resume {directory}") from None
+                    raise RunFailed(f"{wrong}; go on with: {how_to_go_on(spec, directory)}") from None
                 logger.warning("%s; it is started again from %s", wrong, newest or "the beginning")
                 callbacks.start(RunStart(experiment, directory, spec.limits, True, spec.figures))
             finally:
@@ -138,10 +141,10 @@ def _wrong(error: Exception) -> str:
     return f"{'a shard of the server' if isinstance(error, ShardDied) else 'the server'} died"
 
 
-def _stopped(directory: Path) -> KeyboardInterrupt:
+def _stopped(spec: RunSpec, directory: Path) -> KeyboardInterrupt:
     """For a run that was stopped without a checkpoint of that moment."""
     if (directory / CONFIG).exists():
-        return Interrupted(f"stopped as of the last checkpoint; go on with: fedraa resume {directory}")
+        return Interrupted(f"stopped as of the last checkpoint; go on with: {how_to_go_on(spec, directory)}")
     return KeyboardInterrupt("stopped before the run began")
 
 

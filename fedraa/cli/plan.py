@@ -22,8 +22,10 @@ from fedraa.messages import Task
 from fedraa.server.async_rules import AsyncModel, AsyncRule
 from fedraa.server.planned_balance import planned_balances
 from fedraa.server.schedule import SCHEDULER
+from fedraa.submodels.flat import frozen
 from fedraa.submodels.indices import owners
 from fedraa.units import quantity
+from fedraa.waiting import Waiting
 from schedulers import Planner
 
 Ints = npt.NDArray[np.int64]
@@ -35,15 +37,19 @@ MOST_WIDTHS = 6  # of one submodel
 DRY_STEPS = 20_000  # updates of a dry run; what is beyond follows from the rate
 
 
-def plan(experiment: Experiment, data: Path | None = None) -> None:
+def plan(experiment: Experiment, data: Path | None = None, waiting: Waiting | None = None) -> None:
     """Print what the experiment will take; ValueError, as `run` would raise it, if it cannot be run.
 
-    With the folder `data`, how its samples are dealt is shown, too.
+    With the folder `data`, how its samples are dealt is shown, too. `waiting` says what takes long, until it is known.
     """
-    spec = build(experiment)
+    if waiting is None:
+        spec = build(experiment)
+    else:
+        spec = build(experiment, doing=waiting.say)
+        waiting.over()
     if data is not None:
         show_data(spec, data)
-    schedule = spec.method.schedule
+    schedule, tasks = spec.method.schedule, list[Task]()
     if not schedule.scheduled:
         tasks, of = first_round(spec)
         show(shapes_table(spec, tasks, of))
@@ -58,7 +64,7 @@ def plan(experiment: Experiment, data: Path | None = None) -> None:
         whence = "K*, from the costs" if schedule.delay_bound is None else "as given"
         say(f"delay bound    {planner.bound:.4g} ({whence})")
         outlook = async_outlook(spec, planner) if schedule.asynchronous else rounds_outlook(spec, first_round(spec)[0])
-    for line in task_lines(spec):
+    for line in (*base_lines(spec, tasks), *task_lines(spec)):
         say(line)
     say(f"server memory  about {quantity(server_bytes(spec), 'B')}")
     if each := client_bytes(spec):
@@ -80,6 +86,19 @@ def task_lines(spec: RunSpec) -> list[str]:
         factors = planned_balances(costs, shapes, spec.data.sizes, update.balance, spec.at_a_time)
         weights = np.array([rule.weight(0, float(factor)) for factor in _some(np.unique(factors))])
         lines.append(f"weights        {_range(weights)} of an arrival that is not stale")
+    return lines
+
+
+def base_lines(spec: RunSpec, tasks: Sequence[Task]) -> list[str]:
+    """What of a model is not trained, and so never sent; of tasks of a first round, what comes back instead."""
+    still = frozen(spec.traced.module)
+    if not still:
+        return []
+    held = quantity(sum(p.numel() * p.element_size() for p in still), "B")
+    lines = [f"frozen         {sum(p.numel() for p in still)} parameters, {held} on every worker, in no task"]
+    if tasks:
+        low, high = (quantity(some(task.bytes_up for task in tasks), "B") for some in (min, max))
+        lines.append(f"sent back      {low if low == high else f'{low} to {high}'} a task")
     return lines
 
 

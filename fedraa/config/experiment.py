@@ -36,7 +36,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         *("staleness-mix", "delta", "buffer"),
         *("ca2fl", "ace", "ringmaster", "ringleader", "fadas", "asyncfeded", "fedgmr"),
     ),
-    "aggregator": ("covered", "filled", "memorised"),
+    "aggregator": ("covered", "filled", "memorised", "hetlora", "flora"),
     "objective": ("classification", "multilabel", "regression", "next-token", "segmentation"),
     "server_optimizer": ("sgd", "momentum", "adam", "yogi", "adagrad", "amsgrad"),
 }
@@ -126,11 +126,13 @@ class Experiment(BaseModel):
     delay_limit: Count | None = None
     """Staleness from which on an arrival is ignored (ringmaster), or over which a step is cut (fadas)."""
     aggregator: Component | None = None
-    """How a round's deltas become one: covered, filled, memorised, or an own Aggregator."""
+    """How a round's deltas become one: covered, filled, memorised, hetlora, flora, or an own Aggregator."""
     server_optimizer: Component | None = None
     """The step along them: sgd, momentum, adam, yogi, adagrad, amsgrad, or an own ServerOptimizer."""
     participation: Component | None = None
     """Who takes part in a round: all, sample:K, bernoulli:P, or an own Participation."""
+    weights: Literal["uniform", "samples"] | None = None
+    """How the clients of a round count in its mean: all alike, or as their training samples."""
     submodel: Component | None = None
     """Which part of the model a client trains in a round: full, prefix, rolling, ..., or an own SubmodelPolicy."""
     capacities: tuple[Annotated[float, Field(gt=0, le=1)], ...] | None = None
@@ -163,7 +165,8 @@ class Experiment(BaseModel):
     local_steps: int | str | None = None
     """Minibatches per task, instead of epochs; auto: 20, or more, so that sending takes no more than half of a task."""
     lr_schedule: str = "constant"
-    """constant, exponential:0.998, steps:150,250:0.1 or cosine:100, by server updates or rounds."""
+    """constant, exponential:0.998, steps:150,250:0.1 or cosine:100, by server updates or rounds; cosine:8@time by the
+    run's clock, cosine:40@passes by passes over the training data."""
     full_rate: bool | None = None
     """Scale a submodel's activations by the inverse of its share, and its learning rate by the share."""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
@@ -201,6 +204,8 @@ class Experiment(BaseModel):
     """Further figures of every evaluation, each an own Metric as package.module:Name."""
     personalised: Count | None = None
     """Clients, drawn evenly, that are evaluated on their own test samples after training on their own data, too."""
+    validation: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Evaluate on this share of each client's training samples, which is held back, and not on the test data."""
     statistics: Literal["sample", "all"] = "sample"
     """Training samples that batch norm's statistics are estimated on: 10,000 drawn evenly, or all."""
     checkpoint_every: Count | None = None

@@ -10,6 +10,7 @@ import numpy as np
 from fedraa.data.check import Targets, as_dataset
 from fedraa.data.dataset import Dataset
 from fedraa.data.federated import Federated, federate
+from fedraa.data.held_back import hold_back
 from fedraa.data.partition.divide import divide
 from fedraa.data.partition.iid import Iid
 from fedraa.data.partition.partitioner import Partition, Partitioner
@@ -29,7 +30,8 @@ HELD_BYTES = 16 * 2**20  # of a data set as it would travel: beyond, it is taken
 class Dealing:
     """How it is dealt. With `allow_nan` training samples need not be finite.
 
-    `targets` checks what is learnt; None: labels, one of several classes per sample.
+    `targets` checks what is learnt; None: labels, one of several classes per sample. With a share for `validation` that
+    much of each client's training samples takes the place of the test samples.
     """
 
     partitioner: Partitioner
@@ -38,6 +40,7 @@ class Dealing:
     transforms: Transforms = field(default_factory=Transforms)
     allow_nan: bool = False
     targets: Targets | None = None
+    validation: float = 0.0
 
     def labels(self, y: Array) -> Array:
         """What samples with these targets are dealt by: nothing [n, 0] where they are no classes."""
@@ -46,6 +49,11 @@ class Dealing:
 
 def deal(given: Dataset | FederatedDataset, how: Dealing) -> Federated:
     """The clients' samples; ValueError with one sentence for what is wrong with them, by client and row."""
+    data = _dealt(given, how)
+    return hold_back(data, how.validation, how.seed) if how.validation else data
+
+
+def _dealt(given: Dataset | FederatedDataset, how: Dealing) -> Federated:
     if isinstance(given, Dataset):
         return _of_arrays(given, how)
     try:

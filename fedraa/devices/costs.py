@@ -26,7 +26,8 @@ class CostModel:
 
     `sizes` [N] are the clients' training samples, `measure` gives the cost of a submodel shape, `unit` is the
     length of one cost unit on the run's clock (seconds on the wall clock, 1 on the virtual one). With a `stem`
-    the client trains and sends that alone, and activations cross; the server's part is not on its bill.
+    the client trains and sends that alone, and activations cross; the server's part is not on its bill. With a `frozen`
+    base, through which every submodel goes whole, relative work is by FLOPs, else by parameters.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class CostModel:
         *,
         unit: float = 1.0,
         stem: Stem | None = None,
+        frozen: bool = False,
     ) -> None:
         self.fleet = fleet
         self._sizes = sizes
@@ -46,7 +48,7 @@ class CostModel:
         self._solver = solver
         self._measure = measure
         self._full = measure(full)
-        self._unit = unit
+        self._unit, self._frozen = unit, frozen
         self._stem = stem
         self.compressor = COMPRESSOR.make(solver.compress)
         self._ratios: dict[int, list[float]] = {}
@@ -67,7 +69,8 @@ class CostModel:
         cost = self._trained(widths)
         if not self.fleet.relative:
             return Load(work=cost.flops * passed, down=down, up=up, memory=cost.memory)
-        work = cost.params / self._full.params * (passed / (self._mean_size * REFERENCE_EPOCHS))
+        share = cost.flops / self._full.flops if self._frozen else cost.params / self._full.params
+        work = share * (passed / (self._mean_size * REFERENCE_EPOCHS))
         return Load(
             work=work,
             down=down / self._full.bytes,
@@ -87,6 +90,13 @@ class CostModel:
     def flops(self, widths: Widths, client: int) -> float:
         """FLOPs of one task on the client."""
         return self._trained(widths).flops * self._passed(widths, client)
+
+    def samples(self, widths: Widths, client: int) -> float:
+        """Training samples that the client's steps of one task are taken on."""
+        steps, shard = self.steps(widths, client), int(self._sizes[client])
+        return float(
+            self._solver.samples(shard) if steps is None else steps * shard / -(-shard // self._solver.batch_size)
+        )
 
     def steps(self, widths: Widths, client: int) -> int | None:
         """Local steps of one task on the client, where they follow from costs; None where the solver says how many."""

@@ -49,8 +49,8 @@ class Loop:
     """Runs a server to one of its limits, by moves between which loop, server and log are consistent.
 
     `save` is called at the start and with every `checkpoint_every` steps, or where that is None every
-    `SAVE_SECONDS` of real time; `stop`, once set by whomever, ends the loop after the move under way. What a move has
-    recorded is told by `announcer` when it is done.
+    `SAVE_SECONDS` of real time, and says how long the last one took to be written; `stop`, once set by whomever, ends
+    the loop after the move under way. What a move has recorded is told by `announcer` when it is done.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Loop:
         timing: Timing,
         wall: bool,
         max_update_norm: MaxNorm,
-        save: Callable[[], None],
+        save: Callable[[], float],
         stop: Event,
         announcer: Announcer | None = None,
         figure: str = "accuracy",
@@ -358,8 +358,7 @@ class Loop:
         self.log.record("fault", self._now, task=fault.task, worker=fault.worker, what=fault.what, action=action)
 
     def _evaluation_is_due(self) -> bool:
-        step = self.server.step
-        return self._evaluated != step and step % self._eval_every == 0
+        return self._evaluated != self.server.step and self.server.step % self._eval_every == 0
 
     def _evaluate(self) -> None:
         """Starts an evaluation of the model as it stands."""
@@ -393,9 +392,8 @@ class Loop:
             self.log.record("checkpoint", self._now, step=self.server.step)
         self._saved = self.server.step
         started = time.monotonic()
-        self._save()
-        ended = time.monotonic()
-        self._save_at = ended + max(SAVE_SECONDS, SAVE_PAUSE * (ended - started))
+        took = max(self._save(), time.monotonic() - started)
+        self._save_at = time.monotonic() + max(SAVE_SECONDS, SAVE_PAUSE * took)
 
     def _clock(self) -> float:
         return time.monotonic() - self._started

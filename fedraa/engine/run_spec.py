@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from fedraa.callbacks.events import Limits
 from fedraa.client import WorkerSpec
-from fedraa.client.lr_schedule import lr_schedule
+from fedraa.client.lr_schedule import lr_schedule, lr_unit
 from fedraa.client.metrics import NamedMetric
 from fedraa.client.personal import EvaluationData, chosen
 from fedraa.client.split import Stem, measure_stem
@@ -29,6 +29,7 @@ from fedraa.rng import generator
 from fedraa.server.averaged import AveragedServer
 from fedraa.server.bad_clients import BadClients
 from fedraa.server.base import Server
+from fedraa.server.mean import MeanHere
 from fedraa.server.participation import Participation
 from fedraa.server.schedule import Barrier, Schedule
 from fedraa.server.setup import ServerSetup
@@ -37,6 +38,7 @@ from fedraa.server.task_table import Record, TaskTable
 from fedraa.submodels import IndexSet, Traced
 from fedraa.submodels.assignment import Submodel
 from fedraa.submodels.cost import Cost
+from fedraa.submodels.flat import frozen
 from fedraa.submodels.meter import measure
 from fedraa.submodels.policies.policy import RunContext
 
@@ -137,6 +139,7 @@ class RunSpec:
             self.traced.widths(self.traced.full()),
             unit=self.experiment.time_scale if self.wall else 1.0,
             stem=self.stem,
+            frozen=bool(frozen(self.traced.module)),
         )
 
     def measure(self, widths: tuple[int, ...]) -> Cost:
@@ -158,15 +161,22 @@ class RunSpec:
         params = self.params.copy() if store is None else self.params
         factor = lr_schedule(solver.lr_schedule)
 
-        def learning_rate(step: int, widths: tuple[int, ...]) -> float:
-            return solver.lr * factor(step) * (rate(self.traced, widths) if solver.full_rate else 1)
+        def learning_rate(at: float, widths: tuple[int, ...]) -> float:
+            return solver.lr * factor(at) * (rate(self.traced, widths) if solver.full_rate else 1)
 
         setup = ServerSetup(
             params,
             self.submodels,
             RunContext(self.traced, self.experiment.clients, self.experiment.seed, params),
             self.method.submodel,
-            TaskTable(self.data.sizes.tolist(), self.costs(), record, learning_rate, self._bad_clients),
+            TaskTable(
+                self.data.sizes.tolist(),
+                self.costs(),
+                record,
+                learning_rate,
+                self._bad_clients,
+                lr_unit(solver.lr_schedule),
+            ),
             record,
             self.labels_held,
             inputs=sum(leaf[0].numel() for leaf in leaves(self.example)),
@@ -177,7 +187,9 @@ class RunSpec:
         )
         server = self.method.schedule.server(self.method.update, setup)
         average = self.method.schedule.average
-        return AveragedServer(server, average) if average else server
+        if not average:
+            return server
+        return AveragedServer(server, average, MeanHere(server) if store is None else store.mean())
 
     @property
     def _bad_clients(self) -> BadClients:

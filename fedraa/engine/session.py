@@ -1,6 +1,7 @@
 """One run over one pool: from the first dispatch to a complete run directory."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -18,7 +19,7 @@ from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import CallbackRaised
 from fedraa.messages import State
 from fedraa.rundir.chain import damage
-from fedraa.rundir.checkpoint import ASKED, load_latest, save
+from fedraa.rundir.checkpoint import ASKED, Saver, load_latest
 from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.files import replacing, write_text, written
 from fedraa.rundir.history import History
@@ -56,6 +57,7 @@ class RunSession:
         self._asked: dict[str, Any] = {}  # of config.json, for checkpoints
         self._workers = executor.workers
         self._store = store
+        self._saver = Saver()
         experiment = spec.experiment
         self._loop = Loop(
             spec.server(self._log.record, store, executor.share),
@@ -90,15 +92,20 @@ class RunSession:
             self._announcer.tell()
             return True
         finally:
+            with suppress(Exception):  # of a checkpoint, where something else has gone wrong before
+                self._saver.wait()
             self._log.close()
 
     def _run(self) -> str | None:
         try:
-            return self._loop.run()
+            reason = self._loop.run()
         except CallbackRaised:
             if not self._loop.ending:
                 self._save()
+            self._saved()
             raise
+        self._saved()
+        return reason
 
     def _begin(self, resume: bool) -> None:
         state = load_latest(self._directory / CHECKPOINTS, self._damage) if resume else None
@@ -156,10 +163,17 @@ class RunSession:
             **({} if store is None else {"shards": store.report()}),
         }
 
-    def _save(self) -> None:
+    def _save(self) -> float:
+        """Returns how many seconds the last checkpoint took to be written that is on the disk."""
         self._log.sync()
+        state = self._loop.state() | {ASKED: self._asked}
         with written(self._directory):
-            save(self._directory / CHECKPOINTS, self._loop.server.step, self._loop.state() | {ASKED: self._asked})
+            self._saver.save(self._directory / CHECKPOINTS, self._loop.server.step, state)
+        return self._saver.seconds
+
+    def _saved(self) -> None:
+        with written(self._directory):
+            self._saver.wait()
 
 
 def _save_model(module: nn.Module, path: Path) -> None:

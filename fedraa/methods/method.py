@@ -21,6 +21,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "async_rule": ("update",),
     "aggregator": ("update.aggregator",),
     "server_optimizer": ("update.optimizer",),
+    "weights": ("update.weights",),
     "local_terms": ("local.terms",),
     "ratios": ("submodel.ratios",),
     "capacities": ("submodel.capacities.levels",),

@@ -46,6 +46,11 @@ class _Stem(BaseModel):
     activations: int
 
 
+class _Base(BaseModel):
+    parameters: int
+    sha256: str
+
+
 class Resolved(BaseModel):
     """What the data set, the model and the defaults came to; columns are per client, None is infinite."""
 
@@ -57,6 +62,7 @@ class Resolved(BaseModel):
     memory: Annotated[list[float | None], BeforeValidator(unpacked)]
     tensors: list[str]
     parameters: int
+    base: _Base | None = None
     shared: int
     groups: dict[str, int]
     fragments: list[Widths]
@@ -163,6 +169,7 @@ class Rules:
             tuple(self.resolved.groups.values()),
             unit=self.experiment.time_scale if self.wall else 1.0,
             stem=None if stem is None else Stem(stem.cost, stem.activations),
+            frozen=self.resolved.base is not None,
         )
 
     def bill(self, widths: Widths, client: int, *, held: bool = False) -> Bill:

@@ -8,10 +8,12 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -27,6 +29,7 @@ from fedraa.rundir.upgrade import upgrade_state
 MAGIC = b"fedraa checkpoint 1\n"
 LENGTH, DIGEST = 8, 32  # bytes
 SUFFIX = ".ckpt"
+BESIDE = 1 << 25  # bytes of arrays; what is less is written at once
 KEPT = 2  # the newest, and the one before in case that one is damaged
 ARRAY = "$array"
 ASKED = "experiment"  # what config.json said when it was written; those of format 2 have none
@@ -35,11 +38,65 @@ FORMAT_KEY = "format"  # beside what the state itself has; without it a checkpoi
 
 def save(directory: Path, step: int, state: State) -> None:
     """Write `directory`/STEP.ckpt, with the format that it has, and drop all but the `KEPT` newest."""
+    _put(directory, step, *_laid_out({FORMAT_KEY: FORMAT} | state))
+
+
+class Saver:
+    """Saves checkpoints; large ones are written while the run goes on, from a copy of all that may change meanwhile."""
+
+    def __init__(self, beside: int = BESIDE) -> None:
+        """From so many bytes on they are written by a thread."""
+        self._beside = beside
+        self._writing: Thread | None = None
+        self._error: BaseException | None = None
+        self.seconds = 0.0
+        """How long the last one took to be written that is on the disk."""
+
+    def save(self, directory: Path, step: int, state: State) -> None:
+        """As `save`; the checkpoint is of this moment. Raises what went wrong with the one before, too."""
+        self.wait()
+        text, arrays = _laid_out({FORMAT_KEY: FORMAT} | state)
+        if sum(array.nbytes for array in arrays) < self._beside:
+            self._write(directory, step, text, arrays)
+            self.wait()
+            return
+        kept = [array.copy() if _may_change(array) else array for array in arrays]
+        self._writing = Thread(target=self._write, args=(directory, step, text, kept), name="checkpoint")
+        self._writing.start()
+
+    def wait(self) -> None:
+        """Until the one under way is on the disk."""
+        if self._writing is not None:
+            self._writing.join()
+        error, self._writing, self._error = self._error, None, None
+        if error is not None:
+            raise error
+
+    def _write(self, directory: Path, step: int, text: bytes, arrays: Sequence[npt.NDArray[Any]]) -> None:
+        started = time.monotonic()
+        try:
+            _put(directory, step, text, arrays)
+        except BaseException as error:  # told to whoever waits
+            self._error = error
+        self.seconds = time.monotonic() - started
+
+
+def _put(directory: Path, step: int, text: bytes, arrays: Sequence[npt.NDArray[Any]]) -> None:
     directory.mkdir(exist_ok=True)
     with replacing(directory / f"{step:08d}{SUFFIX}") as stream:
-        write(stream, {FORMAT_KEY: FORMAT} | state)
+        _write_parts(stream, text, arrays)
     for old in newest_first(directory)[KEPT:]:
         old.unlink()
+
+
+def _may_change(array: npt.NDArray[Any]) -> bool:
+    """Whether anybody can write to the memory of an array."""
+    base: object = array
+    while isinstance(base, np.ndarray):
+        if base.flags.writeable:
+            return True
+        base = base.base
+    return False
 
 
 def load_latest(directory: Path, wrong_with: Callable[[State], str | None]) -> State | None:
@@ -96,11 +153,20 @@ def newest_first(directory: Path) -> list[Path]:
 
 def write(stream: BinaryIO, state: State) -> None:
     """Raises TypeError for what is neither a JSON value nor an array of plain numbers."""
-    arrays: dict[int, tuple[int, npt.NDArray[Any]]] = {}
+    _write_parts(stream, *_laid_out(state))
+
+
+def _laid_out(state: State) -> tuple[bytes, list[npt.NDArray[Any]]]:
+    """The text of the tree, and the arrays; those that are the same memory are one."""
+    arrays: dict[object, tuple[int, npt.NDArray[Any]]] = {}
     text = json.dumps(state, default=lambda value: _encode(value, arrays)).encode()
+    return text, [array for _, array in arrays.values()]
+
+
+def _write_parts(stream: BinaryIO, text: bytes, arrays: Sequence[npt.NDArray[Any]]) -> None:
     hashed = _Hashed(stream)
     hashed.write(MAGIC + len(text).to_bytes(LENGTH, "little") + text)
-    for _, array in arrays.values():
+    for array in arrays:
         np.lib.format.write_array(hashed, array, allow_pickle=False)
     stream.write(hashed.digest())
 
@@ -147,12 +213,13 @@ def _content(path: Path) -> bytes:
         raise Damaged(f"cannot be read: {error.strerror or error}") from None
 
 
-def _encode(value: object, arrays: dict[int, tuple[int, npt.NDArray[Any]]]) -> object:
+def _encode(value: object, arrays: dict[object, tuple[int, npt.NDArray[Any]]]) -> object:
     if isinstance(value, np.generic):
         return value.item()
     if not isinstance(value, np.ndarray) or value.dtype.hasobject:
         raise TypeError(f"a checkpoint cannot hold {value!r}")
-    return {ARRAY: arrays.setdefault(id(value), (len(arrays), value))[0]}
+    same = (value.ctypes.data, value.dtype, value.shape, value.strides)  # all live as long as this goes on
+    return {ARRAY: arrays.setdefault(same if value.size else id(value), (len(arrays), value))[0]}
 
 
 def _arrays(stream: BinaryIO, end: int) -> Iterator[npt.NDArray[Any]]:

@@ -11,6 +11,7 @@ from fedraa.components import Stateful, calling, saved
 from fedraa.messages import Index, Vector
 from fedraa.server.balance import balanced
 from fedraa.server.optimizers import SERVER_OPTIMIZER, ServerOptimizer
+from fedraa.server.passes import accumulate, at, over
 from fedraa.server.staleness import STALENESS, among
 
 HEAVIEST = 1e3  # weight of an update; the usual ones are in [0, 1]
@@ -61,8 +62,8 @@ class AsyncModel:
 class Taken(NamedTuple):
     """What became of an arrival: the weight that the log shows, and whether the model is a new version now.
 
-    A weight of 0 that advances nothing is an arrival that was ignored. With `held` the client trains again what it was
-    sent before, with other minibatches: nothing is sent to it.
+    Without one the rule leaves the model as it is; a weight of 0, too, is an arrival that was ignored. With `held` the
+    client trains again what it was sent before, with other minibatches: nothing is sent to it.
     """
 
     weight: float
@@ -93,6 +94,11 @@ class AsyncRule(Stateful, ABC):
     adds: ClassVar[bool] = False
     balance: float = 0.0
     asynchronous: ClassVar[bool] = True
+
+    def __init_subclass__(cls) -> None:
+        """Who overrides `take` of a rule that blends does something else, perhaps."""
+        if "take" in vars(cls) and "blends" not in vars(cls):
+            cls.blends = cls.adds = False
 
     @property
     def per_step(self) -> int:
@@ -154,15 +160,27 @@ class StalenessMix(AsyncRule):
 
 
 @dataclass
-class Buffer(AsyncRule):
+class Buffered(AsyncRule):
+    """A rule that moves the model every `size` arrivals; the version and the step count that."""
+
+    size: int = 10
+
+    def __post_init__(self) -> None:
+        check_least("size", self.size, 1)
+
+    @property
+    def per_step(self) -> int:
+        return self.size
+
+
+@dataclass
+class Buffer(Buffered):
     """FedBuff (Nguyen et al. 2022): theta <- theta + server_lr / K * sum of s(staleness) * delta, every K arrivals.
 
     With an `optimizer` that is the delta along which it steps (FedBuff's server momentum); the log then has s alone,
-    for how far the model moves is the optimizer's. The version and the step count flushes; what is in the buffer when
-    the run ends is dropped.
+    for how far the model moves is the optimizer's. What is in the buffer when the run ends is dropped.
     """
 
-    size: int = 10
     staleness: Any = "polynomial"
     server_lr: float = 1.0
     optimizer: Any = None
@@ -170,14 +188,10 @@ class Buffer(AsyncRule):
     keeps: ClassVar[str] = "buffer [d]"
 
     def __post_init__(self) -> None:
-        check_least("size", self.size, 1)
+        super().__post_init__()
         self._factor = STALENESS.make(self.staleness)
         if self.optimizer is not None:
             self.optimizer = SERVER_OPTIMIZER.make(self.optimizer)
-
-    @property
-    def per_step(self) -> int:
-        return self.size
 
     def start(self, model: AsyncModel) -> None:
         size = len(model.params)
@@ -189,25 +203,25 @@ class Buffer(AsyncRule):
 
     def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
         weight = factor_at(arrival.staleness, self._factor)
-        self._total[arrival.where] += np.float32(weight) * arrival.delta
+        accumulate(self._total, arrival.where, weight, arrival.new, arrival.sent)
         self._count += 1
         if self._stepping is not None:
             self._moved[arrival.where] = True
         full = self._count == self.size
         if full:
-            self._step(model.params, np.float32(self.server_lr / self.size) * self._total)
+            self._step(model.params, self.server_lr / self.size)
             self._total.fill(0)
             self._moved.fill(False)
             self._count = 0
         return Taken(weight * self.server_lr / self.size if self._stepping is None else weight, full)
 
-    def _step(self, params: Vector, delta: Vector) -> None:
-        """Moves `params` [d] along the buffer's `delta` [d]."""
+    def _step(self, params: Vector, weight: float) -> None:
+        """Moves `params` [d] along the weighted buffer."""
         if self._stepping is None:
-            np.add(params, delta, out=params)
+            accumulate(params, slice(None), weight, self._total)
             return
         with calling("server_optimizer", self._stepping):
-            self._stepping.step(params, delta, self._moved)
+            self._stepping.step(params, np.float32(weight) * self._total, self._moved)
 
     def memory(self, size: int, clients: int) -> int:
         if self.optimizer is None:
@@ -230,11 +244,13 @@ def blend(params: Vector, where: Index | slice, new: Vector, mix: float) -> None
 
     However the coordinates are divided among calls, the bits are the same.
     """
-    mixed = params[where]
-    mixed *= np.float32(1 - mix)
-    mixed += np.float32(mix) * new
-    if not isinstance(where, slice):  # of which it is a view
-        params[where] = mixed
+    old, fresh = np.float32(1 - mix), np.float32(mix)
+
+    def mixed(piece: slice) -> None:
+        place = at(where, piece)
+        params[place] = params[place] * old + fresh * new[piece]
+
+    over(len(new), mixed)
 
 
 def factor_at(staleness: int, factor: Any) -> float:

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from fedraa.messages import State, Task, Update, Vector
 from fedraa.server.base import Server
+from fedraa.server.mean import Mean
 from fedraa.server.task_table import TaskTable
 
 
@@ -16,9 +15,8 @@ class AveragedServer:
     that is over about the last tenth of all steps, however many there were. It costs a pass over the model per step.
     """
 
-    def __init__(self, server: Server, share: float) -> None:
-        self._server, self._share = server, share
-        self._mean = server.params.copy()
+    def __init__(self, server: Server, share: float, mean: Mean) -> None:
+        self._server, self._share, self._mean = server, share, mean
 
     @property
     def step(self) -> int:
@@ -30,7 +28,7 @@ class AveragedServer:
 
     @property
     def params(self) -> Vector:
-        return self._mean
+        return self._mean.params
 
     def begin(self) -> Iterable[int]:
         return self._server.begin()
@@ -51,13 +49,13 @@ class AveragedServer:
         return waiting
 
     def state(self) -> State:
-        return self._server.state() | {"mean": self._mean}
+        return self._server.state() | {"mean": self._mean.params}
 
     def restore(self, state: State) -> None:
         self._server.restore(state)
-        self._mean[:] = state["mean"]
+        self._mean.restore(state["mean"])
 
     def _follow(self, before: int) -> None:
         """Takes the model in, if there is a step more than `before`."""
         if self._server.step > before:
-            self._mean += np.float32(1 / (self._share * before + 1)) * (self._server.params - self._mean)
+            self._mean.follow(1 / (self._share * before + 1))

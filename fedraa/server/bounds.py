@@ -1,11 +1,12 @@
 """How far an update may be from what was sent: a number, or `auto`, a multiple of what is usual."""
 
 from collections import deque
+from dataclasses import replace
 from statistics import median
 from typing import Literal
 
-from fedraa.messages import State, Task, Update
-from fedraa.server.validation import norms, outgrown, refuse
+from fedraa.messages import RemoteBuffer, State, Task, Update
+from fedraa.server.validation import norms, outgrown, receipt_of, refuse
 
 AUTO = "auto"
 MULTIPLE = 20  # of what is usual; updates of honest clients differ by less, though their shards may differ tenfold
@@ -31,6 +32,9 @@ class Bounds:
     def refuse(self, update: Update, task: Task | None) -> str | None:
         """Why the update must not be taken; None if it may, and then it counts for those that come later."""
         number = self._max_norm if isinstance(self._max_norm, int | float) else None
+        if task is not None and update.receipt is None and not isinstance(task.buffer, RemoteBuffer):
+            looked_at = receipt_of(task.params, update.params, norms=self._max_norm is not None)
+            update = replace(update, receipt=looked_at)  # once, for all that is asked of it
         wrong = refuse(update, task, max_norm=number)
         if wrong is not None or task is None:
             return wrong

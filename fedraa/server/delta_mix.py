@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
 from fedraa.messages import Index, Vector
 from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken, factor_at
 from fedraa.server.balance import balanced
+from fedraa.server.passes import accumulate
 from fedraa.server.staleness import STALENESS, among
 
 
@@ -40,7 +39,7 @@ class DeltaMix(AsyncRule):
 
     def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
         weight = self.weight(arrival.staleness, arrival.balance)
-        add(model.params, arrival.where, arrival.delta, weight)
+        accumulate(model.params, arrival.where, weight, arrival.new, arrival.sent)
         return Taken(weight)
 
     def weight(self, staleness: int, balance: float = 1.0) -> float:
@@ -52,4 +51,4 @@ class DeltaMix(AsyncRule):
 
 def add(params: Vector, where: Index | slice, delta: Vector, weight: float) -> None:
     """theta <- theta + weight * delta, in place on the coordinates `where`; element by element, as `blend`."""
-    params[where] += np.float32(weight) * delta
+    accumulate(params, where, weight, delta)

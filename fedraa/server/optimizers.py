@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from fedraa.components import Seam, Stateful
 from fedraa.messages import Vector
+from fedraa.server.passes import over
 
 Mask = npt.NDArray[np.bool_]
 
@@ -179,7 +180,12 @@ class AmsGrad(ServerOptimizer):
 
 def move(params: Vector, server_lr: float, direction: Vector, moved: Mask) -> None:
     """theta += server_lr * direction, in place and only where `moved`."""
-    np.add(params, np.float32(server_lr) * direction, out=params, where=moved)
+    factor = np.float32(server_lr)
+
+    def step(piece: slice) -> None:
+        np.add(params[piece], factor * direction[piece], out=params[piece], where=moved[piece])
+
+    over(len(params), step)
 
 
 SERVER_OPTIMIZER: Seam[ServerOptimizer] = Seam(

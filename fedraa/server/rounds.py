@@ -1,5 +1,6 @@
 """The synchronous server: rounds with a barrier, alternate to the asynchronous one."""
 
+import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
@@ -7,10 +8,19 @@ import numpy as np
 
 from fedraa.components import calling, saved
 from fedraa.messages import SharedBuffer, State, Task, Update, Vector
-from fedraa.server.aggregation.aggregator import Aggregator, Contribution, Coverage, RoundTotals
+from fedraa.server.aggregation.aggregator import (
+    Aggregator,
+    Contribution,
+    Coverage,
+    RoundTotals,
+    add_pieces,
+    spread,
+)
+from fedraa.server.aggregation.last_trained import LastTrained
 from fedraa.server.auxiliary.state import NoAuxiliary
 from fedraa.server.optimizers import ServerOptimizer
 from fedraa.server.participation import Participation, draw_cohort
+from fedraa.server.passes import difference, squares, total
 from fedraa.server.task_table import Record, TaskTable
 from fedraa.server.validation import largest_of, refuse_unsound, unfit
 from fedraa.submodels.assignment import Assignment, Mask, Submodel
@@ -52,7 +62,8 @@ class RoundServer:
         self._auxiliary, self._participation = auxiliary, participation
         self._record, self._held, self._by_samples = record, held, by_samples
         self._coverage = Coverage(len(params))
-        self._last_trained = np.full(len(params), -1, np.int64)
+        self._last_trained = LastTrained(len(params))
+        self._spare: Vector = np.empty(0, np.float32)
         self._missing = self._reported = 0
         self._begin_round(())
 
@@ -74,6 +85,7 @@ class RoundServer:
             counts=counts,
             extras=dict(self._auxiliary.send(client, assignment)),
             extra_buffers=[follower.extra_buffers for follower in self._followers],
+            moves=self._aggregator.moves(client, assignment),
         )
 
     def commit(self, update: Update, now: float) -> Iterable[int]:
@@ -82,15 +94,20 @@ class RoundServer:
         if self._held is not None:
             assignment = _reported(assignment, self._held(task.client))
         weight = self._weight(task.client)
-        delta = assignment.trained(update.params - task.params)
+        delta, square = self._delta(assignment, update.params, task.params)
         for follower in self._followers:
             follower.receive(task.client, assignment, update, delta, weight, task.lr)
         self._missing -= 1
         self._scales += task.lr * update.steps
-        self._square += float(np.einsum("i,i->", delta, delta, dtype=np.float64))
-        self._coverage.add(assignment.where)
+        self._square += square
+        pieces = assignment.pieces(delta)
+        for where, _ in pieces:
+            self._coverage.add(where)
         with calling("aggregator", self._aggregator):
-            self._aggregator.add(Contribution(task.client, assignment.where, delta, weight, task.lr))
+            add_pieces(
+                self._aggregator,
+                [Contribution(task.client, where, delta[place], weight, task.lr) for where, place in pieces],
+            )
         self._lr = task.lr
         self.task_table.settle(
             update,
@@ -120,7 +137,7 @@ class RoundServer:
             "scales": self._scales,
             "square": self._square,
             "lr": self._lr,
-            "last_trained": self._last_trained,
+            "last_trained": self._last_trained.state(),
             "coverage": self._coverage.state(),
             "aggregate": saved(self._aggregator),
             "stepper": saved(self._optimizer),
@@ -135,7 +152,7 @@ class RoundServer:
             self._reported = state["reported"]
         self._missing, self._scales = state["missing"], state["scales"]
         self._square, self._lr = state["square"], state["lr"]
-        self._last_trained[:] = state["last_trained"]
+        self._last_trained.restore(state["last_trained"])
         self._aggregator.restore(state["aggregate"])
         self._optimizer.restore(state["stepper"])
         self._coverage.restore(state["coverage"])
@@ -165,21 +182,31 @@ class RoundServer:
         coverage, reported = self._coverage.finish(), self._reported
         if reported:
             self._move(RoundTotals(coverage, self._lr))
-        covered = coverage > 0
-        self._last_trained[covered] = self.step
+        self._last_trained.now(self.step, coverage)
         self._record(
             "round",
             now,
             round=self.step,
             clients=reported,
-            coverage_min=int(coverage.min()),
-            coverage_max=int(coverage.max()),
-            uncovered=int((~covered).sum()),
-            coverage_min_trained=int(coverage.min(initial=reported, where=covered)) if covered.any() else 0,
-            longest_untrained=self.step - int(self._last_trained.min()),
+            **spread(coverage, reported),
+            longest_untrained=self.step - self._last_trained.oldest,
             drift=(self._square / max(1, reported)) ** 0.5,
         )
         self.step += 1
+
+    def _delta(self, assignment: Assignment, new: Vector, sent: Vector) -> tuple[Vector, float]:
+        """What the client changed where it trains, and the square of its norm.
+
+        The buffer is one and the same for all clients, unless somebody has kept it.
+        """
+        if sys.getrefcount(self._spare) > 2 or len(self._spare) < len(new):  # the attribute and the argument
+            self._spare = np.empty(len(new), np.float32)
+        delta = self._spare[: len(new)]
+        sums = difference(new, sent, out=delta)
+        if assignment.mask is None:
+            return delta, total(sums)
+        trained = assignment.packed(delta)
+        return trained, squares(trained)
 
     def _move(self, totals: RoundTotals) -> None:
         """The model moves by what was reported, and those who follow a run learn of it."""
@@ -225,5 +252,7 @@ class RoundServer:
 
 def _reported(assignment: Assignment, held: Mask) -> Assignment:
     """The choice less the coordinates that the client may not report; `held` is over the full vector."""
-    mask = assignment.submodel.take(held).astype(bool)
+    mask = held if assignment.submodel.index is None else held[assignment.submodel.index]
+    if mask.all():
+        return assignment
     return replace(assignment, mask=mask if assignment.mask is None else assignment.mask & mask)

@@ -105,11 +105,14 @@ class Barrier(Schedule):
     def server(self, update: RoundUpdate, setup: ServerSetup) -> Server:
         run = setup.run
         size, clients = run.traced.size, run.clients
+        aggregator = update.averaging().bind(size, clients)
+        with calling("aggregator", aggregator):
+            aggregator.see(run)
         return RoundServer(
             setup.params,
             run,
             self.sampler(setup),
-            update.averaging().bind(size, clients),
+            aggregator,
             update.stepping().bind(size),
             update.auxiliary.bind(AuxiliaryRun(size, clients, setup.inputs, setup.fresh)),
             self.participants(),

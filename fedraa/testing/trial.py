@@ -139,7 +139,7 @@ def _stretch(
             timing=spec.timing,
             wall=False,
             max_update_norm=None,
-            save=lambda: None,
+            save=lambda: 0.0,
             stop=stop,
             figure=spec.objective.main,
         )

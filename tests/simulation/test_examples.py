@@ -16,6 +16,7 @@ NEEDS = {"hugging_face": "datasets"}  # packages of extras
         ("regression", "--time 2 --clients 4", "fedavg: mse "),
         ("segmentation", "--time 0.1 --images 40", "fedavg: mean IoU "),
         ("next_character", "--time 0.1 --roles 3", "LSTM, fedavg: perplexity "),
+        ("lora", "--roles 2 --steps 5 --rounds 1 --width 8 --rank 2", "LoRA, flora "),
         ("augmentation", "--time 0.1 --count 80", "normalize, crop(padding=2), flip: accuracy "),
         ("hugging_face", "--time 0.5 --reviews 80 --authors 3", "fedavg: accuracy "),
         ("larger_than_memory", "--megabytes 4 --updates 20 --engine local", "4 MB of 200 clients: accuracy "),

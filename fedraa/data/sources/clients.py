@@ -52,6 +52,22 @@ class Made:
 
 
 @dataclass(frozen=True, eq=False)
+class Kept:
+    """Client n has the `places[n]` of what `samples` give it."""
+
+    samples: "Dealt | Made | Kept"
+    places: tuple[Index, ...]
+    offsets: Index
+
+    def __call__(self, client: int) -> tuple[Tree, Array]:
+        x, y = self.samples(client)
+        return take(x, self.places[client]), y[self.places[client]]
+
+    def row(self, client: int, place: int) -> int:
+        return self.samples.row(client, int(self.places[client][place]))
+
+
+@dataclass(frozen=True, eq=False)
 class ClientSource:
     """Where clients' samples come from, wherever they train: picklable, without the samples themselves.
 
@@ -60,7 +76,7 @@ class ClientSource:
     """
 
     name: str
-    samples: Dealt | Made
+    samples: Dealt | Made | Kept
     partitioner: Partitioner
     fixed: Transforms
     classes: int

@@ -4,8 +4,9 @@ A delta is w_i - theta as sent, on the coordinates that the client trained.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -13,7 +14,8 @@ import numpy.typing as npt
 
 from fedraa.components import Stateful
 from fedraa.messages import Index, State, Vector
-from fedraa.submodels.assignment import Mask
+from fedraa.submodels.assignment import Assignment, Mask
+from fedraa.submodels.policies.policy import RunContext
 
 Counts = npt.NDArray[np.int32]
 
@@ -57,7 +59,7 @@ class Coverage:
         self._whole = 0
 
     def add(self, where: Index | slice) -> None:
-        if isinstance(where, slice):
+        if is_whole(where):
             self._whole += 1
         else:
             self._partial = True
@@ -74,7 +76,7 @@ class Coverage:
         return counts
 
     def state(self) -> State:
-        return {"count": self._count, "whole": self._whole}
+        return {"count": self._count if self._partial else 0, "whole": self._whole}
 
     def restore(self, state: State) -> None:
         self._count[:], self._whole = state["count"], state["whole"]
@@ -101,6 +103,16 @@ class Aggregator(Stateful, ABC):
     def start(self, size: int, clients: int) -> None:
         """Makes room for what is kept."""
 
+    def see(self, run: RunContext) -> None:
+        """What it is bound to, before the first round, for one that treats some tensors in their own way.
+
+        `run.params` [d] is the model as it stands at any time. ValueError if the model does not suit it.
+        """
+
+    def moves(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
+        """How many coordinates go down and up with the client's next task, if not those of its part of the model."""
+        return None
+
     @abstractmethod
     def add(self, contribution: Contribution) -> None:
         """One client's delta comes in."""
@@ -112,3 +124,41 @@ class Aggregator(Stateful, ABC):
     def memory(self, size: int, clients: int) -> int:
         """Bytes that it takes at most; a run that has not so much is refused."""
         return 0
+
+    def add_pieces(self, pieces: Sequence[Contribution]) -> None:
+        """One client's delta comes in, in several pieces."""
+        self.add(joined(pieces))
+
+
+def add_pieces(aggregator: Aggregator, pieces: Sequence[Contribution]) -> None:
+    """One client's delta goes to the aggregator."""
+    if len(pieces) == 1:
+        aggregator.add(pieces[0])
+    else:
+        aggregator.add_pieces(pieces)
+
+
+def joined(pieces: Sequence[Contribution]) -> Contribution:
+    """One client's contribution, of pieces on different coordinates."""
+    where = [np.arange(p.where.start, p.where.stop) if isinstance(p.where, slice) else p.where for p in pieces]
+    return replace(pieces[0], where=np.concatenate(where), delta=np.concatenate([p.delta for p in pieces]))
+
+
+def is_whole(where: Index | slice) -> bool:
+    """Whether these are all coordinates of a model."""
+    return isinstance(where, slice) and where == slice(None)
+
+
+def spread(coverage: Counts, clients: int) -> dict[str, int]:
+    """What the log says of a round's coverage [d] by so many clients."""
+    if coverage.strides == (0,):  # all the same
+        coverage, size = coverage[:1], len(coverage)
+    else:
+        size = 1
+    covered = coverage > 0
+    return {
+        "coverage_min": int(coverage.min()),
+        "coverage_max": int(coverage.max()),
+        "uncovered": int((~covered).sum()) * size,
+        "coverage_min_trained": int(coverage.min(initial=clients, where=covered)) if covered.any() else 0,
+    }

@@ -1,12 +1,14 @@
 """Means per coordinate over the clients that trained it, or over all participants."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fedraa.messages import Vector
-from fedraa.server.aggregation.aggregator import Aggregator, Contribution, RoundTotals
+from fedraa.server.aggregation.aggregator import Aggregator, Contribution, RoundTotals, is_whole
+from fedraa.server.passes import accumulate, over
 from fedraa.submodels.assignment import Mask
 
 
@@ -27,19 +29,27 @@ class Covered(Aggregator):
         self._whole_weight = np.float32(0)
 
     def add(self, contribution: Contribution) -> None:
-        where, delta, weight = contribution.where, contribution.delta, np.float32(contribution.weight)
-        self._participants += contribution.weight
-        if isinstance(where, slice):
-            self._delta += np.multiply(delta, weight, out=delta)
-            self._whole_weight += weight
-        else:
-            self._partial = True
-            self._delta[where] += weight * delta
-            self._weight[where] += weight
+        self.add_pieces([contribution])
+
+    def add_pieces(self, pieces: Sequence[Contribution]) -> None:
+        self._participants += pieces[0].weight
+        for piece in pieces:
+            where, weight = piece.where, np.float32(piece.weight)
+            accumulate(self._delta, where, weight, piece.delta)
+            if is_whole(where):
+                self._whole_weight += weight
+            else:
+                self._partial = True
+                self._weight[where] += weight
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
-        mean, size, covered = self._delta, len(self._delta), totals.covered
-        np.divide(mean, self._divisor(), out=mean, where=covered)  # where none covers it is 0
+        mean, size, covered, divisor = self._delta, len(self._delta), totals.covered, self._divisor()
+
+        def divide(piece: slice) -> None:
+            by = divisor[piece] if isinstance(divisor, np.ndarray) else divisor
+            np.divide(mean[piece], by, out=mean[piece], where=covered[piece])  # where none covers it is 0
+
+        over(size, divide)
         self.start(size, 0)
         return mean, covered
 
@@ -53,8 +63,8 @@ class Covered(Aggregator):
 
     def state(self) -> dict[str, Any]:
         return {
-            "gain": self._delta,
-            "weight": self._weight,
+            "gain": self._delta if self._participants else 0.0,
+            "weight": self._weight if self._partial else 0.0,
             "participants": self._participants,
             "whole_weight": self._whole_weight,
         }

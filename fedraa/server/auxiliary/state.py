@@ -12,10 +12,11 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from fedraa.messages import ExtraBuffers, SharedBuffer, State, Update, Vector
+from fedraa.messages import ExtraBuffers, Index, SharedBuffer, State, Update, Vector
 from fedraa.server.aggregation.aggregator import Contribution, Coverage, RoundTotals
 from fedraa.server.aggregation.coverage_mean import Covered
 from fedraa.server.auxiliary.rows import ClientRows
+from fedraa.server.passes import accumulate, at, over
 from fedraa.submodels.assignment import Assignment, Mask
 
 PLAIN_SGD = "the control variate takes a delta over lr * steps for a mean gradient, as it is in plain SGD alone"
@@ -101,32 +102,55 @@ class ControlVariates(NoAuxiliary):
         self._clients = run.clients
         self._client = ClientRows(run.size, run.clients, lambda: np.zeros(run.size, np.float32))
         self._change = np.zeros(run.size, np.float32)
+        self._changed = False
 
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Vector | SharedBuffer]:
-        return {"control": assignment.submodel.take(self._server - self._client.peek(client))}
+        control = assignment.submodel.take(self._server)
+        if client in self._client:
+            row, index = self._client[client], assignment.submodel.index
+            accumulate(control, slice(None), -1.0, row if index is None else row[index])
+        return {"control": control}
 
     def receive(
         self, client: int, assignment: Assignment, update: Update, delta: Vector, weight: float, lr: float
     ) -> None:
-        where = assignment.where
-        change = -self._server[where] - delta / np.float32(update.steps * lr)
-        self._client[client][where] += change
-        self._change[where] += change
+        row, scale, self._changed = self._client[client], np.float32(update.steps * lr), True
+
+        def change(where: Index | slice, place: slice) -> None:
+            new = delta[place]
+
+            def add(piece: slice) -> None:
+                there = at(where, piece)
+                by = -self._server[there] - new[piece] / scale
+                row[there] += by
+                self._change[there] += by
+
+            over(len(new), add)
+
+        for where, place in assignment.pieces(delta):
+            change(where, place)
 
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
-        self._server += self._change / np.float32(self._clients)
+        clients = np.float32(self._clients)
+
+        def add(piece: slice) -> None:
+            self._server[piece] += self._change[piece] / clients
+
+        over(len(self._server), add)
         self._change.fill(0)
+        self._changed = False
 
     def memory(self, size: int, clients: int, inputs: int) -> int:
         return 4 * size * (clients + 2)
 
     def state(self) -> State:
-        return {"server": self._server, "client": self._client.state(), "change": self._change}
+        change = self._change if self._changed else 0.0
+        return {"server": self._server, "client": self._client.state(), "change": change}
 
     def restore(self, state: State) -> None:
         self._server[:] = state["server"]
         self._client.restore(state["client"])
-        self._change[:] = state["change"]
+        self._change[:], self._changed = state["change"], True
 
 
 @dataclass

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedraa.messages import Vector
-from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken, check_least
+from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Buffered, Taken
 from fedraa.server.auxiliary.rows import ClientRows
 
 
@@ -45,7 +45,7 @@ class DeltaCache:
 
 
 @dataclass
-class CA2FL(AsyncRule):
+class CA2FL(Buffered):
     """CA2FL (Wang et al. 2024, Algorithm 2): theta += server_lr * v every `size` arrivals, however stale they are.
 
     v = mean over all N clients of h_i, + 1/size * sum over the arrivals of (delta - h_i); then h_i <- delta. All
@@ -53,17 +53,9 @@ class CA2FL(AsyncRule):
     first this is FedBuff. A row h_i is as long as deltas were when it was remembered: keep the clients' lr constant.
     """
 
-    size: int = 10
     server_lr: float = 1.0
 
     keeps: ClassVar[str] = "h_i [N, d], buffer [d]"
-
-    def __post_init__(self) -> None:
-        check_least("size", self.size, 1)
-
-    @property
-    def per_step(self) -> int:
-        return self.size
 
     def start(self, model: AsyncModel) -> None:
         self._cache = DeltaCache(len(model.params), model.clients)

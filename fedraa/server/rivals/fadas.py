@@ -37,11 +37,11 @@ class Fadas(Buffer):
             self._worst = 0
         return taken
 
-    def _step(self, params: Vector, delta: Vector) -> None:
+    def _step(self, params: Vector, weight: float) -> None:
         cut = self._worst if self._worst > self.delay_limit else 1
         assert self._stepping is not None
         self._stepping.server_lr = self.optimizer.server_lr / cut
-        super()._step(params, delta)
+        super()._step(params, weight)
 
     def state(self) -> dict[str, Any]:
         return super().state() | {"worst": self._worst}

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken, check_least
+from fedraa.server.passes import accumulate
 
 
 @dataclass
@@ -26,7 +25,7 @@ class Ringmaster(AsyncRule):
     def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
         if arrival.staleness >= (self.delay_limit or model.clients):
             return Taken(0.0, False)
-        model.params[arrival.where] += np.float32(self.server_lr) * arrival.delta
+        accumulate(model.params, arrival.where, self.server_lr, arrival.new, arrival.sent)
         return Taken(self.server_lr)
 
     def state(self) -> dict[str, Any]:

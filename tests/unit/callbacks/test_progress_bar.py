@@ -66,9 +66,9 @@ def test_a_notebook_has_one_display_that_is_updated(monkeypatch: pytest.MonkeyPa
         return Handle()
 
     fake = ModuleType("IPython.display")
-    fake.display = display  # type: ignore[attr-defined]
+    fake.display = display  # type: ignore[attr-defined]  # a module has what is put there
     package = ModuleType("IPython")
-    package.display = fake  # type: ignore[attr-defined]  # a module has what is put there
+    package.display = fake  # type: ignore[attr-defined]  # likewise
     monkeypatch.setitem(sys.modules, "IPython", package)
     monkeypatch.setitem(sys.modules, "IPython.display", fake)
     monkeypatch.setattr(progress_bar, "Console", lambda: Console(force_jupyter=True))

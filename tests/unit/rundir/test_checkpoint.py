@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from fedraa.errors import Damaged
-from fedraa.rundir.checkpoint import MAGIC, State, load_latest, newest_first, read, save, write
+from fedraa.rundir.checkpoint import MAGIC, Saver, State, load_latest, newest_first, read, save, write
 from fedraa.rundir.files import replacing
 
 ARRAYS = arrays.arrays(
@@ -146,3 +146,30 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path) -> 
         interrupted()
     assert path.read_bytes() == b"old"
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_large_checkpoint_is_of_its_moment_though_it_is_written_while_the_run_goes_on(tmp_path: Path) -> None:
+    saver, params, sent = Saver(beside=1), np.zeros(1000, np.float32), np.ones(5, np.float32)
+    sent.flags.writeable = False
+    state: State = {"params": params, "list": [1], "tasks": [{"params": sent}, {"params": params[:]}]}
+    saver.save(tmp_path, 1, state)
+    params += 1
+    state["list"].append(2)
+    saver.wait()
+    found = load_latest(tmp_path, lambda state: None)
+    assert found is not None
+    assert found["list"] == [1]
+    assert not found["params"].any()
+    assert found["params"] is found["tasks"][1]["params"]
+    assert saver.seconds > 0
+
+
+def test_what_a_checkpoint_meets_on_the_disk_is_told_by_the_next(tmp_path: Path) -> None:
+    saver, state = Saver(beside=1), {"params": np.zeros(10, np.float32)}
+    (tmp_path / "file").write_text("")
+    saver.save(tmp_path / "file", 1, state)
+    with pytest.raises(OSError):  # noqa: PT011
+        saver.save(tmp_path, 2, state)
+    saver.save(tmp_path, 3, state)
+    saver.wait()
+    assert [path.name for path in newest_first(tmp_path)] == ["00000003.ckpt"]

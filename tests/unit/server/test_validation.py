@@ -152,7 +152,7 @@ def make_loop(spec: RunSpec, executor: Scripted, directory: Path, updates: int) 
         timing=Timing(0, 0.1),
         wall=False,
         max_update_norm=1e3,
-        save=lambda: None,
+        save=lambda: 0.0,
         stop=Event(),
     )
     loop.begin()
