@@ -29,6 +29,12 @@ class Standing:
         return cls(counts, sent, staleness, np.full(fragments, np.inf))
 
 
+def once(counts: Ints, before: Ints) -> None:
+    """A round is over, in place: `counts` are one more than `before` where they had risen, and so is `before`."""
+    counts[:] = before + (counts > before)
+    before[:] = counts
+
+
 @dataclass(eq=False)
 class Planner:
     """Asks `scheduler` with all that a View holds; `bound` is K, planned from the costs if none is given."""

@@ -23,7 +23,7 @@ from fedraa.server.async_rules import AsyncModel, AsyncRule
 from fedraa.server.planned_balance import planned_balances
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.flat import frozen
-from fedraa.submodels.indices import owners
+from fedraa.submodels.indices import owners, too_small
 from fedraa.units import quantity
 from fedraa.waiting import Waiting
 from schedulers import Planner
@@ -60,6 +60,8 @@ def plan(experiment: Experiment, data: Path | None = None, waiting: Waiting | No
         planner = Planner(SCHEDULER.own(schedule.scheduler))
         planner.plan(costs, schedule.delay_bound)
         show(fragments_table(spec))
+        for line in whole_groups(spec):
+            say(line)
         show(devices_table(spec.fleet, {f"fragment {j}": column for j, column in enumerate(costs.T)}, planner))
         whence = "K*, from the costs" if schedule.delay_bound is None else "as given"
         say(f"delay bound    {planner.bound:.4g} ({whence})")
@@ -72,6 +74,14 @@ def plan(experiment: Experiment, data: Path | None = None, waiting: Waiting | No
     say(f"expected       {outlook}")
     for name, part in own_parts(experiment):
         say(f"own part       {name} {part}")
+
+
+def whole_groups(spec: RunSpec) -> list[str]:
+    """Which groups of units are in every fragment, as they are too small to be shared out."""
+    groups = too_small(spec.traced, spec.index_sets)
+    names = ", ".join(f"{group.name} ({group.size} units)" for group in groups[:MOST_WIDTHS])
+    more = f" and {len(groups) - MOST_WIDTHS} more" if len(groups) > MOST_WIDTHS else ""
+    return [f"stays whole    {names}{more}: too few units for {len(spec.index_sets)} fragments"] if groups else []
 
 
 def task_lines(spec: RunSpec) -> list[str]:

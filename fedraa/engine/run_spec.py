@@ -140,6 +140,8 @@ class RunSpec:
             unit=self.experiment.time_scale if self.wall else 1.0,
             stem=self.stem,
             frozen=bool(frozen(self.traced.module)),
+            server=self.experiment.server_compute,
+            download=self.method.schedule.download,
         )
 
     def measure(self, widths: tuple[int, ...]) -> Cost:

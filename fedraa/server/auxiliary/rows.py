@@ -1,6 +1,7 @@
 """What a method keeps of each client: a row that is made when the client first appears."""
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from tempfile import TemporaryFile
 from typing import Any
 
@@ -40,7 +41,7 @@ class ClientRows:
         """The clients that have appeared, in that order."""
         return iter(self._place)
 
-    def __contains__(self, client: object) -> bool:
+    def __contains__(self, client: int) -> bool:
         """Whether the client has appeared."""
         return client in self._place
 
@@ -75,17 +76,23 @@ class ClientRows:
             return np.memmap(file, np.float32, "r+", shape=shape)
 
     def state(self) -> State:
-        """The clients, in the order in which they appeared, and their rows."""
-        rows = [self._row(place) for place in range(len(self._place))]
+        """The clients, in the order in which they appeared, and their rows, as views of the blocks that they are in."""
+        starts = range(0, len(self._place), self._each)
+        rows = [block[: len(self._place) - start] for start, block in zip(starts, self._blocks, strict=True)]
         return {"clients": np.array(list(self._place), np.int64), "rows": rows}
 
     def restore(self, state: Any) -> None:
-        """Takes back what `state` gave; older checkpoints have an array of all rows, that alone, or rows by client."""
+        """Takes back what `state` gave.
+
+        Older checkpoints have all rows in one array, a mapping of clients to rows, or the rows of all clients
+        [clients, size] and nothing else.
+        """
         self._place.clear()
         self._blocks.clear()
         if isinstance(state, np.ndarray):
-            state = {"clients": np.arange(len(state)), "rows": state}
+            state = {"clients": np.arange(len(state)), "rows": [state]}
         elif "clients" not in state:
-            state = {"clients": np.array([int(client) for client in state], np.int64), "rows": [*state.values()]}
-        for client, row in zip(state["clients"].tolist(), state["rows"], strict=True):
+            state = {"clients": np.array([int(client) for client in state], np.int64), "rows": [[*state.values()]]}
+        rows = state["rows"] if isinstance(state["rows"], list) else [state["rows"]]
+        for client, row in zip(state["clients"].tolist(), chain.from_iterable(rows), strict=True):
             self[client][:] = row

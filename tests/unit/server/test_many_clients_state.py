@@ -67,7 +67,7 @@ def test_ram_fed_remembers_the_clients_that_took_part_alone() -> None:
     older[2] = 7  # as checkpoints had it
     again = Memorised().bind(1000, 4)
     again.restore({"memory": older, "mean": np.zeros(1000, np.float32), "change": np.zeros(1000, np.float32)})
-    assert again.state()["memory"]["rows"][2][0] == 7
+    assert again.state()["memory"]["rows"][0][2][0] == 7
 
 
 def test_the_next_client_is_one_that_does_not_train() -> None:
