@@ -34,7 +34,7 @@ def take(tree: Tree, rows: Any) -> Tree:
 
 
 def joined(trees: Sequence[Tree]) -> Tree:
-    """The rows of all of these, which are alike, one after another."""
+    """The rows of several trees of one shape, one after another."""
     if isinstance(trees[0], dict):
         return {name: joined([tree[name] for tree in trees]) for name in trees[0]}
     if isinstance(trees[0], tuple):

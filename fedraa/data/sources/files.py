@@ -82,6 +82,16 @@ def csv(
             whose = f", of client {both[client].iloc[int(np.flatnonzero(gone)[0])]!r}," if client else ""
             raise ValueError(f"{path} row {row + 1}{whose} has no {column}")
     kept = both.drop(columns=[name for name in (target, client) if name is not None])
+    for column in kept.columns:
+        numbers = pd.to_numeric(both[column], errors="coerce").to_numpy(np.float64)
+        odd = np.flatnonzero(~np.isfinite(numbers))
+        if 0 < len(odd) < len(both) / 2:  # a column of words has none
+            whose = f", of client {both[client].iloc[int(odd[0])]!r}," if client else ""
+            said = str(both[column].iloc[int(odd[0])])
+            raise ValueError(
+                f"{path} row {int(both.index[odd[0]]) + 1}{whose} has {said!r} in {column}; it must be a finite "
+                "number, as others are"
+            )
     x = pd.get_dummies(kept, dtype=np.float32).to_numpy(np.float32)
     if not x.shape[1]:
         raise ValueError(f"{path} has no column besides {target}; there must be features")
