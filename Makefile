@@ -3,7 +3,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 PYTHON := $(shell command -v python3.11 || command -v python3)
 
-.PHONY: demo test format clean chaos
+.PHONY: demo docs test mutants format clean chaos
 
 demo: .venv/ready
 	$(BIN)/fedraa run --method fed-raa --dataset digits --clients 10 --fragments 4 \
@@ -16,8 +16,15 @@ test: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow and not alone" --numprocesses 2 --dist loadgroup --durations 40
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow and alone"
 
+mutants: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python tests/mutants/run_mutants.py
+
 chaos: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.system.chaos
+
+docs: .venv/docs
+	OMP_NUM_THREADS=1 NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "the site is in build/site; begin with build/site/index.html"
 
 format: .venv/ready
 	$(BIN)/ruff check --fix .
@@ -30,4 +37,8 @@ clean:
 .venv/ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	touch $@
+
+.venv/docs: .venv/ready
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs,test]'
 	touch $@

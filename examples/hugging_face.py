@@ -45,6 +45,7 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder, "reviews")
         datasets.DatasetDict(splits).map(tokens).save_to_disk(path)  # from where clients' rows are read
+        # weights between units of different fragments belong to none: Fed-RAA begins with 0 there, and so elsewhere
         for method in ("fed-raa", "fedavg"):
             torch.manual_seed(0)
             layers = nn.Embedding(WORDS, 8), nn.Flatten(), nn.Linear(8 * LENGTH, 32), nn.ReLU(), nn.Linear(32, 2)

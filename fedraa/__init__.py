@@ -9,6 +9,7 @@ Runs:
     run              run an experiment to its end
     resume           go on with a run that was interrupted, or for longer
     compare          several methods under the same flags and budget, as a table
+    tune             the values with which each method does best, for such a comparison
     replay           check a run's log against the rules of its method
     report           one page of tables and figures about runs
     check            whether a part of your own keeps the promises that runs are built on
@@ -17,6 +18,8 @@ Runs:
     History          a run, read from its directory
     Dataset          training and test samples of your own
     FederatedDataset  samples with clients of their own, read where they are trained
+    lora             a model with low-rank adapters, which alone are trained and sent
+    merged           the plain model again, what adapters learnt added to its weights
     method           a named method, to look at or to change
     Method           a method: the choices of which it is made
 
@@ -68,6 +71,7 @@ if TYPE_CHECKING:
     from fedraa.data.sources.rows import Rows
     from fedraa.data.transforms import Transform
     from fedraa.methods.method import Method
+    from fedraa.models.lora import lora, merged
     from fedraa.objectives.objective import Objective
     from fedraa.rundir.history import History
     from fedraa.server.aggregation.aggregator import Aggregator
@@ -78,6 +82,7 @@ if TYPE_CHECKING:
     from fedraa.submodels.policies.policy import SubmodelPolicy
     from fedraa.submodels.tracing.rules import tracing_rules
     from fedraa.testing.kit import check
+    from fedraa.tuning.tuner import tune
     from schedulers import Scheduler
 
 __all__ = [
@@ -109,6 +114,8 @@ __all__ = [
     "WandB",
     "check",
     "compare",
+    "lora",
+    "merged",
     "method",
     "replay",
     "report",
@@ -116,6 +123,7 @@ __all__ = [
     "run",
     "testing",
     "tracing_rules",
+    "tune",
 ]
 
 # Where every public name is made; a test compares this with `__all__`, the imports and the text above.
@@ -148,6 +156,8 @@ _HOMES = {
     "WandB": "fedraa.callbacks",
     "check": "fedraa.testing.kit",
     "compare": "fedraa.api",
+    "lora": "fedraa.models.lora",
+    "merged": "fedraa.models.lora",
     "method": "fedraa.api",
     "replay": "fedraa.api",
     "report": "fedraa.api",
@@ -155,6 +165,7 @@ _HOMES = {
     "run": "fedraa.api",
     "testing": "fedraa.testing",
     "tracing_rules": "fedraa.submodels.tracing.rules",
+    "tune": "fedraa.tuning.tuner",
 }
 
 

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -20,13 +21,15 @@ from fedraa.data import Dataset, FederatedDataset
 from fedraa.engine.build import build
 from fedraa.engine.executor import LocalExecutor
 from fedraa.engine.resources import cluster_address
-from fedraa.engine.resumption import lengthen, resumed
+from fedraa.engine.resumption import how_to_go_on, lengthen, resumed
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.session import RunSession
 from fedraa.engine.signals import interruptible, terminable
 from fedraa.errors import CallbackRaised, Interrupted, Unwritable
 from fedraa.methods.catalog import find
 from fedraa.methods.method import Method
+from fedraa.methods.terms import Terms
+from fedraa.methods.tuned import read_tuned
 from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.claim import claimed, refuse_used
 from fedraa.rundir.files import written
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RUNS = Path("runs")
+NOT_IN_NAMES = re.compile(r"[^\w.+-]+")  # of run directories
 Callbacks = Sequence[Callback | type[Callback] | str | Mapping[str, object]]
 """Who is told what happens: objects, classes, names (`early-stopping(patience=3)`) or paths (`my_module:Name`)."""
 
@@ -75,9 +79,9 @@ def run(
     _check_restarts(restarts, experiment)
     if experiment.out is not None:
         refuse_used(experiment.out)
-    with _before_the_start():
-        spec = build(experiment, model, dataset)
-    with run_directory(experiment) as directory:
+    with _before_the_start(told):
+        spec = build(experiment, model, dataset, told.prepare)
+    with run_directory(experiment, spec.data.dataset.name) as directory:
         return _execute(spec, directory, told, resume=False, restarts=restarts)
 
 
@@ -112,8 +116,8 @@ def resume(
         model, fields = None, fields | {"model": model}
     directory = Path(directory)
     told = _callbacks(callbacks)
-    with _before_the_start():
-        spec, longer = resumed(directory, model, dataset, fields, trust=trust)
+    with _before_the_start(told):
+        spec, longer = resumed(directory, model, dataset, fields, trust=trust, doing=told.prepare)
     _check_restarts(restarts, spec.experiment)
     if longer:
         with written(directory):
@@ -126,6 +130,8 @@ def compare(
     seeds: Sequence[int] = (0,),
     experiment: Experiment | None = None,
     *,
+    terms: Terms | None = None,
+    tuned: str | os.PathLike[str] | None = None,
     callbacks: Callbacks = (),
     ended: Callable[[History], None] | None = None,
     **fields: object,
@@ -133,7 +139,12 @@ def compare(
     """Run every method with every seed under the same flags and budget; returns one row per run.
 
     `fields` are those of an Experiment, in place of the experiment's own. A field that only some of the methods know is
-    set for those. Every run has a directory of its own, METHOD-SEED, below the experiment's `out` (default: a new
+    set for those. With `terms` "equal" all have one momentum, weighting, weight decay, clipping, local work and
+    participation, those of the fields, or else 0, uniform, 0, none, 5 epochs and all; with "paper" each method has what
+    its paper states; with "tuned" what is for it in the file `tuned`, which `tune` writes. Without, each has its own
+    where the fields say nothing. Whatever differs between the methods then is in differences.csv.
+
+    Every run has a directory of its own, METHOD-SEED, below the experiment's `out` (default: a new
     folder under runs/), beside compare.csv, which is the table, and compare.png. Nothing is printed; `callbacks` are
     told what happens in every run, and `ended` is called with each that has ended.
 
@@ -142,7 +153,7 @@ def compare(
     time (on the run's clock), wall (seconds), time_to_target (NaN if not reached); bytes_down, bytes_up, flops;
     staleness_mean, staleness_max; faults; model_sha256; directory.
 
-        frame = fedraa.compare(["fed-raa", "fedavg"], seeds=range(3), time=8, engine="local")
+        frame = fedraa.compare(["fed-raa", "fedavg"], seeds=range(3), time=8, terms="equal", engine="local")
         frame.groupby("method")["accuracy"].mean()
 
     Raises ValueError, one sentence, before anything is started or written, for what cannot be compared.
@@ -151,15 +162,17 @@ def compare(
     from fedraa.report.compare import write
 
     experiment = _changed(experiment, fields)
-    runs = cells(tuple(methods), tuple(seeds), experiment)
+    found = None if tuned is None else read_tuned(Path(tuned))
+    runs = cells(tuple(methods), tuple(seeds), experiment, terms, found)
     together = experiment.model_copy(update={"method": "compare"})
     if together.out is not None:
         refuse_used(together.out)
-    with _before_the_start():
-        for each in runs:
-            build(each)
+    with _before_the_start(told := _callbacks(callbacks)):
+        for number, each in enumerate(runs, 1):
+            told.prepare(f"checking run {number} of {len(runs)}")
+            data = build(each).data.dataset.name
     histories = []
-    with run_directory(together) as directory, session(experiment):
+    with run_directory(together, data) as directory, session(experiment):
         for each in runs:
             each = each.model_copy(update={"out": directory / f"{each.method}-{each.seed}"})
             histories.append(run(each, callbacks=callbacks))
@@ -191,7 +204,7 @@ def report(
     landscape: bool = False,
     trust: bool = False,
 ) -> Path:
-    """Write the page `out` of tables and figures about runs that have ended, or folders of them.
+    """Write the page `out` about runs, or folders of them: what they show in words, tables and figures.
 
     Returns the folder beside it, NAME_files, with every table as CSV and LaTeX and every figure as PDF. Runs that
     differ in their seed alone are one group, shown as mean and 95 % confidence interval. `theme` auto is light or dark
@@ -200,7 +213,9 @@ def report(
 
         fedraa.report(["runs/compare"], "page.html")
 
-    Raises ValueError, one sentence, for what is no run, has not ended, or is given twice.
+    Runs that have not ended are shown as far as they are, and marked.
+
+    Raises ValueError, one sentence, for what is no run, has no evaluation yet, or is given twice.
     """
     from fedraa.report import report as write
 
@@ -253,12 +268,12 @@ def _execute(spec: RunSpec, directory: Path, callbacks: CallbackList, *, resume:
         raised = wrapped.error
     except (Unwritable, KeyboardInterrupt) as error:
         if not isinstance(error, Interrupted) and newest_first(directory / CHECKPOINTS):  # that says so itself
-            error.add_note(f"go on from the last checkpoint with: fedraa resume {directory}")
+            error.add_note(f"go on from the last checkpoint with: {how_to_go_on(spec, directory)}")
         raise
     finally:
         callbacks.close()
     gc.collect()  # a run's objects refer to each other; several runs in one process must not add up
-    stopped = f"stopped, with a checkpoint; go on with: fedraa resume {directory}"
+    stopped = f"stopped, with a checkpoint; go on with: {how_to_go_on(spec, directory)}"
     if raised is not None:
         if not (directory / SUMMARY).exists():
             raised.add_note(stopped)
@@ -300,20 +315,23 @@ def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bo
 
 
 @contextmanager
-def run_directory(experiment: Experiment) -> Iterator[Path]:
+def run_directory(experiment: Experiment, data: str) -> Iterator[Path]:
     """Meanwhile the run directory is this run's alone: `out`, new or empty, or a new one under runs/.
 
-    ValueError if it is another's. Where nothing was begun in it, nothing stays of it.
+    That is named after the method, the data and the seed. ValueError if it is another's. Where nothing was begun in it,
+    nothing stays of it.
     """
-    name = f"{experiment.method}-{Path(experiment.dataset).stem}-{experiment.seed}"
+    name = "-".join(NOT_IN_NAMES.sub("-", str(part)).strip("-.") for part in (experiment.method, data, experiment.seed))
     with claimed(experiment.out, lambda number: RUNS / (name if number == 1 else f"{name}-{number}")) as directory:
         yield directory
 
 
 @contextmanager
-def _before_the_start() -> Iterator[None]:
-    """Ctrl-C within has interrupted nothing that could be gone on with."""
+def _before_the_start(told: CallbackList) -> Iterator[None]:
+    """Ctrl-C within has interrupted nothing that could be gone on with; the callbacks are told when it is over."""
     try:
         yield
     except KeyboardInterrupt:
         raise Interrupted("stopped before the start; nothing was changed") from None
+    finally:
+        told.prepare(None)

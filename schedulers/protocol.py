@@ -55,7 +55,7 @@ class Scheduler(ABC):
         """The fragment, 0 to M - 1, one that the client can hold. All that is random comes from `rng`."""
 
     def plan(self, costs: Costs, bound: float) -> None:
-        """All costs c[n, j] [N, M] and the delay bound, before the first choice and whenever they were learned anew."""
+        """The costs c[n, j], of shape [N, M], and the delay bound: before the first choice, and when learned anew."""
 
     def state(self) -> dict[str, Any]:
         return dict(vars(self))

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from ray.util.metrics import Counter, Gauge, Histogram
 
 from fedraa.callbacks import Callback, Event, Progress
+from fedraa.server.bad_clients import RETRY
 
 STALENESS = [0.5, 1.5, 2.5, 4.5, 8.5, 16.5, 32.5, 64.5, 128.5]  # steps
 SECONDS = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0]
@@ -21,6 +22,8 @@ NAMES = {
     "accuracy": "fedraa_accuracy",
     "bytes": "fedraa_bytes",
     "faults": "fedraa_faults",
+    "dropped": "fedraa_dropped",
+    "quarantined": "fedraa_quarantined",
 }
 
 
@@ -39,10 +42,11 @@ class Metrics(Callback):
         self._accuracy = Gauge(NAMES["accuracy"], "Test accuracy", tags)
         self._bytes = Counter(NAMES["bytes"], "Bytes billed to the devices", (*tags, "way"))
         self._faults = Counter(NAMES["faults"], "Faults", tags)
-        for metric in (self._updates, self._staleness, self._mix, self._idle, self._workers, self._accuracy):
+        self._dropped = Counter(NAMES["dropped"], "Tasks that came to nothing by their clients' fault", tags)
+        self._quarantined = Counter(NAMES["quarantined"], "Clients that are left out from then on", tags)
+        counters = (self._updates, self._bytes, self._faults, self._dropped, self._quarantined)
+        for metric in (*counters, self._staleness, self._mix, self._idle, self._workers, self._accuracy):
             metric.set_default_tags(run_tag)
-        self._bytes.set_default_tags(run_tag)
-        self._faults.set_default_tags(run_tag)
         self._run = run
 
     def on_commit(self, event: Event) -> None:
@@ -59,6 +63,12 @@ class Metrics(Callback):
 
     def on_fault(self, event: Event) -> None:
         self._faults.inc()
+        self._log(event)
+
+    def on_drop(self, event: Event) -> None:
+        self._dropped.inc()
+        if event["action"] != RETRY:
+            self._quarantined.inc()
         self._log(event)
 
     def on_end(self, event: Event) -> None:

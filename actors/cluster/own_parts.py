@@ -56,7 +56,7 @@ def carry_by_value(parts: Iterable[object]) -> None:
     while True:
         finder = _Finder(io.BytesIO(), protocol=5, buffer_callback=lambda buffer: None)
         try:
-            finder.dump(parts)  # type: ignore[no-untyped-call]
+            finder.dump(parts)  # type: ignore[no-untyped-call]  # cloudpickle has no types
         except (TypeError, AttributeError, PicklingError) as error:
             raise ValueError(f"address: a part of this run cannot be sent to another cluster: {error}") from None
         new = finder.modules.keys() - registry.list_registry_pickle_by_value()
@@ -85,7 +85,7 @@ class _Finder(cloudpickle.CloudPickler):
     """Pickles to nowhere, and notes the user's `modules` of which it finds something by reference."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)  # type: ignore[no-untyped-call]
+        super().__init__(*args, **options)  # type: ignore[no-untyped-call]  # cloudpickle has no types
         self.modules: dict[str, ModuleType] = {}
 
     def reducer_override(self, obj: Any) -> Any:
@@ -93,7 +93,7 @@ class _Finder(cloudpickle.CloudPickler):
             module = obj if isinstance(obj, ModuleType) else sys.modules.get(obj.__module__)
             if module is not None and _is_own(module):
                 self.modules[module.__name__] = module
-        return super().reducer_override(obj)  # type: ignore[no-untyped-call]
+        return super().reducer_override(obj)  # type: ignore[no-untyped-call]  # cloudpickle has no types
 
 
 def _is_own(module: ModuleType) -> bool:

@@ -7,6 +7,7 @@ stores and send theirs to the shards.
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -76,13 +77,7 @@ class ShardedStore:
 
     @property
     def params(self) -> Vector:
-        self._settle()
-        params = self._rest.copy()
-        for own, values in zip(
-            self._split.own, self._get([shard.values.remote() for shard in self._shards]), strict=True
-        ):
-            params[own] = values
-        return params
+        return self._gathered("values")
 
     def cut(self, fragment: int, version: int) -> CutOnShards:
         if fragment not in self._cuts or self._cuts[fragment][0] != version:
@@ -121,6 +116,22 @@ class ShardedStore:
     def sent_again(self, tasks: list[Task]) -> list[Task]:
         return shared_again(tasks, self._held)
 
+    def mean(self) -> "MeanOnShards":
+        self._unsettled += [shard.average.remote() for shard in self._shards]
+        return MeanOnShards(self)
+
+    def follow(self, share: float) -> None:
+        """Every shard's mean follows its parameters."""
+        self._unsettled += [shard.follow.remote(share) for shard in self._shards]
+
+    def mean_params(self) -> Vector:
+        """The shards' means as one [d]."""
+        return self._gathered("mean")
+
+    def restore_mean(self, mean: Vector) -> None:
+        pieces = [shard.load_mean.remote(mean[own]) for shard, own in zip(self._shards, self._split.own, strict=True)]
+        self._unsettled += pieces
+
     def state(self) -> State:
         return {"shards": self.report()}
 
@@ -151,6 +162,15 @@ class ShardedStore:
         self._shards.clear()
         self._pulses.clear()
 
+    def _gathered(self, what: str) -> Vector:
+        """What shards answer, each for its own coordinates, as one [d]."""
+        self._settle()
+        params = self._rest.copy()
+        answers = self._get([getattr(shard, what).remote() for shard in self._shards])
+        for own, values in zip(self._split.own, answers, strict=True):
+            params[own] = values
+        return params
+
     def _held(self, task: Task) -> CutOnShards:
         """The buffer of a task from a checkpoint, its pieces where the fragment's are."""
         pieces = self._split.pieces[task.fragment]
@@ -175,6 +195,23 @@ class ShardedStore:
                 self.watch()
         except (RayActorError, ActorUnschedulableError, ObjectLostError) as error:
             raise ShardDied(f"a shard of the server died: {error}") from None
+
+
+@dataclass(frozen=True)
+class MeanOnShards:
+    """A Mean of which each shard keeps its own coordinates'."""
+
+    store: ShardedStore
+
+    @property
+    def params(self) -> Vector:
+        return self.store.mean_params()
+
+    def follow(self, share: float) -> None:
+        self.store.follow(share)
+
+    def restore(self, params: Vector) -> None:
+        self.store.restore_mean(params)
 
 
 def _cut_of(task: Task) -> CutOnShards:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import tyro
@@ -13,7 +14,13 @@ from benchmarks.studies.recipes import RECIPES
 from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.study import Finished, Study, execute, values
 from benchmarks.studies.tables import Entry, caption, entries, findings, frame, latex, markdown, rich_table
+from fedraa.cli.compare import differences_table
 from fedraa.cli.display import say, show
+from fedraa.config.experiment import Experiment
+from fedraa.methods.terms import Terms, on_terms
+from fedraa.methods.tuned import read_tuned
+from fedraa.report.compare import DIFFERENCES
+from fedraa.report.differences import differences
 from fedraa.rundir.files import write_text
 from fedraa.rundir.history import History
 
@@ -34,6 +41,8 @@ def run_study(
     out: Path = Path("runs/studies"),
     seeds: tuple[int, ...] | None = None,
     jobs: int | None = None,
+    terms: Terms | None = None,
+    tuned: Path | None = None,
 ) -> None:
     """Run a study, or go on with it: its table, words and picture.
 
@@ -45,6 +54,8 @@ def run_study(
         out: Where the runs and the results go.
         seeds: One run per cell and seed (default: the study's).
         jobs: Runs at a time (default: one per core).
+        terms: On which all methods are run instead of the study's own, equal, paper or tuned, as in `fedraa compare`.
+        tuned: The file that `fedraa tune` wrote, for tuned terms.
     """
     if study not in RECIPES:
         raise ValueError(f"study: there is no {study!r}; choose one of {', '.join(RECIPES)}")
@@ -55,12 +66,25 @@ def run_study(
         if not seeds or len(set(seeds)) < len(seeds):
             raise ValueError(f"seeds: got {' '.join(map(str, seeds)) or 'none'}; give one or more, each once")
         planned = Study(**vars(planned) | {"seeds": seeds})
+    planned = on_those(planned, terms, tuned)
     size = "paper" if paper else "quick"
-    directory = out / f"{study}-{size}"
+    directory = out / (f"{study}-{size}" + (f"-{terms}" if terms else ""))
     runs = execute(planned, directory, jobs or len(os.sched_getaffinity(0)), watch)
     chosen = f" --seeds {' '.join(map(str, seeds))}" if seeds else ""
     data = " --data-dir DATA" if data_dir else ""
-    report(planned, runs, directory, f"python -m benchmarks run {study} --{size}{chosen}{data}")
+    on = f" --terms {terms}" if terms else ""
+    file = f" --tuned {tuned}" if tuned else ""
+    report(planned, runs, directory, f"python -m benchmarks run {study} --{size}{chosen}{data}{on}{file}")
+
+
+def on_those(study: Study, terms: Terms | None, tuned: Path | None) -> Study:
+    """The study on these terms, which win over its own; equal ones leave what it sets, which may be what it varies."""
+    found = None if tuned is None else read_tuned(tuned)
+    experiments = [on_terms(cell.experiment, terms, found, over=True) for cell in study.cells]
+    if terms is None:
+        return study
+    cells = [replace(cell, experiment=Experiment(**dict(e))) for cell, e in zip(study.cells, experiments, strict=True)]
+    return replace(study, cells=cells, title=f"{study.title}, on {terms} terms")
 
 
 def watch(run: Finished, left: int) -> None:
@@ -80,6 +104,9 @@ def report(study: Study, runs: Sequence[Finished], directory: Path, command: str
     write_text(base.with_suffix(".tex"), latex(study, found))
     write_text(base.with_suffix(".md"), page(study, found, f"`{command}`{which}"))
     draw(study, runs, found, base.with_suffix(".png"))
+    differ = differences((cell.row, cell.experiment) for cell in study.cells)
+    write_text(directory / DIFFERENCES, differ.to_csv(index=False))
+    show(differences_table(differ, f"in {study.name}"))
     show(rich_table(study, found))
     for sentence in findings(study, found):
         say(sentence)
@@ -91,4 +118,14 @@ def page(study: Study, found: Sequence[Entry], made: str) -> str:
     told = [f"- {sentence}" for sentence in findings(study, found)]
     notes = [f"- {note}" for note in study.notes]
     parts = [f"# {study.title}", markdown(study, found), caption(study, found) + ".", "\n".join(told), "\n".join(notes)]
+    parts.append(what_differs(study))
     return "\n\n".join(part for part in [*parts, made] if part) + "\n"
+
+
+def what_differs(study: Study) -> str:
+    """Every setting in which the rows differ, as a table; nothing where all are alike."""
+    differ = differences((cell.row, cell.experiment) for cell in study.cells)
+    if differ.empty:
+        return ""
+    lines = [f"| {setting} | {value} | {rows} |" for setting, value, rows in differ.itertuples(index=False)]
+    return "\n".join(["What differs between the rows:", "", "| setting | value | rows |", "|---|---|---|", *lines])

@@ -5,8 +5,9 @@ run in this process in which nothing of the client ever came: in rounds it is ne
 given work at once it is away from the start.
 """
 
+import re
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from actors.pool.executor import RayExecutor
 from actors.worker.worker import Worker
 from benchmarks.system.chaos_kills import on_ray
 from benchmarks.system.chaos_table import Kind, Tally, committed, say
+from benchmarks.system.spoiling import CAUSES, spoiled
 from fedraa.api import replay, run
 from fedraa.config.experiment import Experiment
 from fedraa.devices.worker_groups import WorkerGroup
@@ -26,12 +28,6 @@ from fedraa.messages import Task, Update
 from fedraa.rundir.history import History
 from fedraa.server.participation import Participation
 
-CAUSES = {
-    "not finite": "update refused: params hold",
-    "wrong length": "update refused: params have the shape",
-    "1e30": "update refused: params hold values up to 1e+30",
-    "raises": "ArithmeticError: a bad row",
-}
 ASYNCHRONOUS = ("fed-raa", "fedasync", "fedbuff")
 ROUNDS = ("fedavg", "scaffold", "fedcm", "ram-fed", "subdismo", "splitfed", "heterofl")
 CHOSEN = ASYNCHRONOUS + ROUNDS
@@ -92,7 +88,7 @@ def case(method: str, does: str, client: int, folder: Path) -> Case:
         ended=with_client.summary["reason"] == "steps",
         named={line["client"] for line in drops} == {client}
         and with_client.summary["quarantined"] == [client]
-        and all(str(line["what"]).startswith(CAUSES[does]) for line in drops),
+        and all(re.fullmatch(CAUSES[does], str(line["what"])) for line in drops),
         replayed="consistent" in replay(with_client.directory),
         same_bits=with_client.summary["model_sha256"] == without.summary["model_sha256"],
         lost=max(0, theirs.total() - ours.total()),
@@ -123,19 +119,7 @@ def bad(does: str, client: int) -> type[Worker]:
     class Bad(Worker):
         def train(self, header: Task, *rest: Any) -> Update:
             update = super().train(header, *rest)
-            if header.client != client:
-                return update
-            params = update.params.copy()
-            match does:
-                case "not finite":
-                    params[0] = np.nan
-                case "wrong length":
-                    params = params[1:]
-                case "1e30":
-                    params[0] = 1e30
-                case _:
-                    raise ArithmeticError("a bad row")
-            return replace(update, params=params)
+            return spoiled(update, does) if header.client == client else update
 
     return Bad
 

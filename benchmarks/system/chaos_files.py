@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.system.chaos_table import Kind, Tally, Trial, lost_and_doubled, say
+from benchmarks.system.killing import KillAt, Killed
 from fedraa.api import replay, resume, run
-from fedraa.callbacks import Callback, Event
 from fedraa.config.experiment import Experiment
 from fedraa.errors import Inconsistent, Unwritable
 from fedraa.rundir.history import History
@@ -46,24 +46,6 @@ class Row:
     doubled: int = 0
 
 
-class _KilledError(BaseException):
-    """The process ends here."""
-
-
-class _KillAt(Callback):
-    """Dies at the n-th commit: nothing after it is run or written."""
-
-    waits = False
-
-    def __init__(self, commit: int) -> None:
-        self.left = commit
-
-    def on_commit(self, event: Event) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise _KilledError
-
-
 def experiment(method: str, out: Path) -> Experiment:
     """Some 25 commits of tiny tasks in this process, with a checkpoint now and then."""
     return Experiment(
@@ -83,8 +65,8 @@ def experiment(method: str, out: Path) -> Experiment:
 def killed(method: str, out: Path, commit: int = 18) -> Path:
     """A run that has died there."""
     try:
-        run(experiment(method, out), callbacks=[_KillAt(commit)])
-    except _KilledError:
+        run(experiment(method, out), callbacks=[KillAt(commit)])
+    except Killed:
         return out
     raise AssertionError("it should have died")
 
@@ -236,7 +218,7 @@ def full_disk(room: int, most: int | None = None) -> Iterator[None]:
         left -= taken
         return write(descriptor, content[:taken])
 
-    os.write = short  # type: ignore[assignment]
+    os.write = short  # type: ignore[assignment]  # it takes bytes alone, as the log has them
     try:
         yield
     finally:

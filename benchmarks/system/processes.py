@@ -35,6 +35,21 @@ def resident_bytes(process: int) -> int:
     return sum(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("RssAnon:"))
 
 
+def memory(process: int) -> dict[str, int]:
+    """Bytes of RAM by what they are: `rss` all pages, `peak` the most of these ever, `pss` with shared ones by share.
+
+    Of `rss`, `anon` is its own, `file` is mapped from files and can be dropped, `shmem` is shared, as Ray's object
+    store is. Empty if it has gone, or may not be looked at.
+    """
+    names = {"VmRSS": "rss", "VmHWM": "peak", "RssAnon": "anon", "RssFile": "file", "RssShmem": "shmem", "Pss": "pss"}
+    try:
+        text = "".join((PROC / str(process) / name).read_text() for name in ("status", "smaps_rollup"))
+    except OSError:
+        return {}
+    pairs = (line.partition(":")[::2] for line in text.splitlines())
+    return {names[name]: int(value.split()[0]) * 1024 for name, value in pairs if name in names}
+
+
 def cpu_seconds(process: int) -> float:
     """User and system time that it has used; 0 if it has gone."""
     fields = _status(process)

@@ -32,6 +32,12 @@ class Callback:
     starts: one that was started without is told of evaluations as late as its log has them.
     """
 
+    def on_prepare(self, doing: str | None) -> None:
+        """What is done before a run trains, such as "reading digits"; None: the run starts, or was refused.
+
+        Said before `on_start`, and on Ray again after it, while the cluster and its workers start.
+        """
+
     def on_start(self, run: RunStart) -> None:
         """Before all else, and again where a run is gone on with."""
 

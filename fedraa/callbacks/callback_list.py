@@ -42,6 +42,11 @@ class CallbackList:
         self.hears = frozenset(kind for kind, callbacks in self._hearing.items() if callbacks)
         self.waits = frozenset(kind for kind in self.hears if kind != "end" and any(map(_waits, self._hearing[kind])))
 
+    def prepare(self, doing: str | None) -> None:
+        """Tell what is done before training starts; None: that is over."""
+        for callback in self._with("on_prepare"):
+            callback.on_prepare(doing)
+
     def start(self, run: RunStart) -> None:
         for callback in self._with("on_start"):
             callback.on_start(run)

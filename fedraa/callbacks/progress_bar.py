@@ -1,5 +1,6 @@
 """How far a run is, shown while it lasts: in a terminal, or in a notebook."""
 
+import time
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -10,21 +11,40 @@ from rich.progress import Progress as Bar
 
 from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Progress, RunStart
+from fedraa.waiting import Waiting
 
-COLUMNS = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}"), TimeRemainingColumn())
+WIDE = 120  # characters of a terminal that has room for a long bar
+LONG, SHORT = 40, 16  # characters of the bar
+BESIDE = 10  # characters that the remaining time and the gaps take
+SETTLED = 1.0  # seconds after which a rate is one
 
 
 class ProgressBar(Callback):
-    """A bar that a terminal shows until the run ends, and that a notebook keeps; silent elsewhere."""
+    """A bar that a terminal shows until the run ends, and that a notebook keeps; silent elsewhere.
+
+    What is done before the run starts is said where it takes long; `waiting` is who says so already, if anyone does.
+    """
 
     waits = False
 
-    def __init__(self) -> None:
+    def __init__(self, waiting: Waiting | None = None) -> None:
+        self._waiting = waiting
         self._shown: _Terminal | _Notebook | None = None
+        self._since: tuple[float, int] | None = None  # seconds and steps, at the first that was told of
+
+    def on_prepare(self, doing: str | None) -> None:
+        if self._shown is not None:
+            self._shown.say(doing or "starting")
+        elif doing is None:
+            self._no_longer_wait()
+        else:
+            self._waiting = self._waiting or Waiting()
+            self._waiting.say(doing)
 
     def on_start(self, run: RunStart) -> None:
         self.on_close()
-        console, name = Console(), run.experiment.method
+        self._since = None
+        console, name = Console(), str(run.experiment.method)
         if console.is_jupyter:
             self._shown = _Notebook(name)
         elif console.is_terminal:
@@ -32,22 +52,42 @@ class ProgressBar(Callback):
 
     def on_progress(self, progress: Progress) -> None:
         if self._shown is not None:
-            self._shown.update(share(progress), figures(progress))
+            self._shown.update(progress, self._rate(progress.step))
 
     def on_close(self) -> None:
+        self._no_longer_wait()
         if self._shown is not None:
             self._shown.close()
             self._shown = None
 
+    def _no_longer_wait(self) -> None:
+        if self._waiting is not None:
+            self._waiting.over()
+            self._waiting = None
+
+    def _rate(self, step: int) -> float | None:
+        """Steps per real second since the first that was told of; None where that was just now."""
+        now = time.monotonic()
+        if self._since is None:
+            self._since = (now, step)
+        began, first = self._since
+        return (step - first) / (now - began) if now - began > SETTLED else None
+
 
 class _Terminal:
     def __init__(self, name: str, console: Console) -> None:
-        self._bar = Bar(*COLUMNS, console=console, transient=True)
+        bar = LONG if console.width >= WIDE else SHORT
+        columns = (TextColumn("{task.description}"), BarColumn(bar), TextColumn("{task.fields[figures]}"))
+        self._room = console.width - len(name) - bar - BESIDE
+        self._bar = Bar(*columns, TimeRemainingColumn(), console=console, transient=True)
         self._task = self._bar.add_task(name, total=1.0, figures="starting")
         self._bar.start()
 
-    def update(self, share: float, figures: str) -> None:
-        self._bar.update(self._task, completed=share, figures=figures)
+    def say(self, doing: str) -> None:
+        self._bar.update(self._task, figures=doing)
+
+    def update(self, progress: Progress, rate: float | None) -> None:
+        self._bar.update(self._task, completed=share(progress), figures=figures(progress, rate, self._room))
 
     def close(self) -> None:
         self._bar.stop()
@@ -63,8 +103,11 @@ class _Notebook:
         self._name = name
         self._handle = show(Line(name, 0.0, "starting"), display_id=True)
 
-    def update(self, share: float, figures: str) -> None:
-        self._handle.update(Line(self._name, share, figures))
+    def say(self, doing: str) -> None:
+        self._handle.update(Line(self._name, 0.0, doing))
+
+    def update(self, progress: Progress, rate: float | None) -> None:
+        self._handle.update(Line(self._name, share(progress), figures(progress, rate)))
 
     def close(self) -> None:
         """What was shown last stays."""
@@ -92,12 +135,21 @@ def share(progress: Progress) -> float:
     return min(1.0, max(shares))
 
 
-def figures(progress: Progress) -> str:
-    """Step, time, accuracy, staleness, tasks in flight and workers that have work, on one line."""
+def figures(progress: Progress, rate: float | None = None, room: int | None = None) -> str:
+    """Step and steps per second, time, accuracy, staleness, tasks in flight and workers that have work, on one line.
+
+    Where there is `room` for so many characters only, the last ones are left out first, but the time before the
+    accuracy.
+    """
     limits = progress.limits
     steps = f"step {progress.step}" + (f"/{limits.steps}" if limits.steps else "")
+    steps += "" if rate is None else f" ({rate:.3g}/s)"
     time = f"time {progress.t:.4g}" + (f"/{limits.time:g}" if limits.time else "")
     accuracy = "" if progress.accuracy is None else f"{progress.figure} {progress.accuracy:.3f}"
     stale = f"staleness {progress.staleness:.1f}" if progress.staleness else ""
     work = f"{progress.in_flight} in flight · {progress.busy}/{progress.workers} busy"
-    return " · ".join(text for text in (steps, time, accuracy, stale, work) if text)
+    parts = [text for text in (steps, time, accuracy, stale, work) if text]
+    for least in (work, stale, time):
+        if room is not None and len(" · ".join(parts)) > room and least in parts:
+            parts.remove(least)
+    return " · ".join(parts)

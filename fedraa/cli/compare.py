@@ -7,29 +7,61 @@ from pathlib import Path
 
 import pandas as pd
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from fedraa import api
 from fedraa.cli.display import say, show
 from fedraa.config.experiment import Experiment
+from fedraa.methods.papers import paper_of
+from fedraa.methods.terms import Terms
 from fedraa.objectives import Figures
 from fedraa.report.cells import DEFAULT_TIME
-from fedraa.report.compare import CELLS, FROM_SUMMARY, PER_CELL, PLOT, mean_std, mean_time, row
+from fedraa.report.compare import CELLS, DIFFERENCES, FROM_SUMMARY, PER_CELL, PLOT, mean_std, mean_time, row
 from fedraa.report.tables import heading
 from fedraa.rundir.history import History
 from fedraa.units import quantity
 
 
-def compare(methods: Sequence[str], seeds: Sequence[int], experiment: Experiment) -> None:
+def compare(
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    experiment: Experiment,
+    terms: Terms | None = None,
+    tuned: Path | None = None,
+) -> None:
     """Run every method with every seed, and print what they came to, unless the experiment is quiet."""
     if experiment.quiet:
-        api.compare(methods, seeds, experiment)
+        api.compare(methods, seeds, experiment, terms=terms, tuned=tuned)
         return
     teller = _Teller(len(methods) * len(seeds))
-    frame = api.compare(methods, seeds, experiment, callbacks=("progress-bar",), ended=teller)
+    bar = ("progress-bar",)
+    frame = api.compare(methods, seeds, experiment, terms=terms, tuned=tuned, callbacks=bar, ended=teller)
     figures = History(teller.folder / frame["directory"].iloc[0]).figures
+    if len(methods) > 1:
+        on = f"on {terms} terms" if terms else "on each method's own terms"
+        show(differences_table(pd.read_csv(teller.folder / DIFFERENCES, dtype=str), on))
+    if terms == "paper":
+        for method in methods:
+            say(_of_paper(method))
     show(summary_table(frame, experiment, figures))
-    say(f"runs, {CELLS} and {PLOT} are in {teller.folder}")
+    say(f"runs, {CELLS}, {DIFFERENCES} and {PLOT} are in {teller.folder}")
+
+
+def differences_table(frame: pd.DataFrame, where: str) -> Table:
+    """What still differs between the methods: a line per setting and value; `where` that is."""
+    table = Table("setting", "value", "methods", title=f"what differs {where}", box=box.SIMPLE_HEAD)
+    before = None
+    for setting, value, who in frame.itertuples(index=False):
+        table.add_row("" if setting == before else setting, escape(value), escape(who))
+        before = setting
+    return table
+
+
+def _of_paper(method: str) -> str:
+    """Where the terms of its paper come from, and what it leaves open."""
+    paper = paper_of(method)
+    return f"{method}: {paper.source}" + (f"; it leaves open {paper.leaves_open}" if paper.leaves_open else "")
 
 
 class _Teller:

@@ -11,6 +11,7 @@ import tyro
 
 from fedraa.cli.exit_code import exit_code
 from fedraa.cli.parse import Command, parse
+from fedraa.cli.waited import waited, with_bar
 from fedraa.config.experiment import Experiment
 
 LIMITS = ("updates", "rounds", "time", "target_accuracy", "target")
@@ -30,11 +31,12 @@ class Run:
     """A .toml file of flags, local_epochs = 5 for --local-epochs 5; flags given here win."""
 
     def __call__(self) -> None:
-        from fedraa.api import run
-        from fedraa.cli.display import closing_table
+        with waited(quiet=self.experiment.quiet) as waiting:
+            from fedraa.api import run
+            from fedraa.cli.display import closing_table
 
-        bar = _with_bar(self.callbacks, quiet=self.experiment.quiet)
-        history = run(self.experiment, callbacks=bar, restarts=self.restarts)
+            callbacks = with_bar(self.callbacks, waiting)
+            history = run(self.experiment, callbacks=callbacks, restarts=self.restarts)
         if not self.experiment.quiet:
             closing_table(history)
 
@@ -66,19 +68,15 @@ class Resume:
     """If Ray itself dies, go on with a new cluster of our own, up to so many times."""
 
     def __call__(self) -> None:
-        from fedraa.api import resume
-        from fedraa.cli.display import closing_table
-
         limits = {name: value for name in LIMITS if (value := getattr(self, name)) is not None}
-        bar = _with_bar(self.callbacks, quiet=self.quiet)
-        history = resume(self.run, callbacks=bar, trust=self.trust, restarts=self.restarts, **limits)
+        with waited(quiet=self.quiet) as waiting:
+            from fedraa.api import resume
+            from fedraa.cli.display import closing_table
+
+            callbacks = with_bar(self.callbacks, waiting)
+            history = resume(self.run, callbacks=callbacks, trust=self.trust, restarts=self.restarts, **limits)
         if not self.quiet:
             closing_table(history)
-
-
-def _with_bar(callbacks: tuple[str, ...], *, quiet: bool) -> tuple[str, ...]:
-    """The callbacks and, unless the run is quiet, a bar."""
-    return callbacks if quiet or "progress-bar" in callbacks else (*callbacks, "progress-bar")
 
 
 @dataclass(frozen=True)
@@ -90,13 +88,41 @@ class Compare:
     experiment: tyro.conf.OmitArgPrefixes[Experiment]
     seeds: tuple[int, ...] = (0,)
     """One run per method and seed."""
+    terms: Literal["equal", "paper", "tuned"] | None = None
+    """What is not given by flags: equal (one momentum, weighting, weight decay, clipping, local work and participation
+    for all), paper (what each method's states) or tuned (from --tuned); default: what each method has here."""
+    tuned: Path | None = None
+    """The file that `fedraa tune` wrote, for --terms tuned."""
     config: Path | None = None
     """A .toml file of flags, local_epochs = 5 for --local-epochs 5; flags given here win."""
 
     def __call__(self) -> None:
         from fedraa.cli.compare import compare
 
-        compare(self.methods, self.seeds, self.experiment)
+        compare(self.methods, self.seeds, self.experiment, self.terms, self.tuned)
+
+
+@dataclass(frozen=True)
+class Tune:
+    """Find the values with which each method does best on validation data, with as many trials for each."""
+
+    methods: tyro.conf.Positional[tuple[str, ...]]
+    """Names of methods, see `fedraa methods`, or own ones as package.module:NAME."""
+    experiment: tyro.conf.OmitArgPrefixes[Experiment]
+    space: tuple[str, ...] = ()
+    """What is tried, NAME=LOW:HIGH, NAME=LOW:HIGH:log or NAME=VALUE,VALUE,..., such as lr=0.01:1:log
+    local_steps=5,20,80."""
+    trials: int = 12
+    """For each method."""
+    jobs: int = 1
+    """Trials at a time, each in a process of its own; with one, the same seed comes to the same."""
+    config: Path | None = None
+    """A .toml file of flags, local_epochs = 5 for --local-epochs 5; flags given here win."""
+
+    def __call__(self) -> None:
+        from fedraa.cli.tune import tune
+
+        tune(self.methods, self.space, self.trials, self.experiment, self.jobs)
 
 
 @dataclass(frozen=True)
@@ -125,9 +151,10 @@ class Plan:
     """A .toml file of flags, local_epochs = 5 for --local-epochs 5; flags given here win."""
 
     def __call__(self) -> None:
-        from fedraa.cli.plan import plan
+        with waited() as waiting:
+            from fedraa.cli.plan import plan
 
-        plan(self.experiment, self.data)
+            plan(self.experiment, self.data, waiting)
 
 
 @dataclass(frozen=True)
@@ -173,6 +200,21 @@ class Report:
             to_wandb(self.runs, self.wandb)
         folder = report(self.runs, self.out, theme=self.theme, landscape=self.landscape, trust=self.trust)
         say(f"{self.out}; tables and figures for papers are in {folder}")
+
+
+@dataclass(frozen=True)
+class Board:
+    """A live page of all runs below a folder, those going on too: curves, timelines, comparison."""
+
+    folder: tyro.conf.Positional[Path] = Path("runs")
+    """A folder of run directories, or of folders of them."""
+    port: int = 0
+    """On 127.0.0.1; 0 takes any that is free."""
+
+    def __call__(self) -> None:
+        from fedraa.cli.board import board
+
+        board(self.folder, self.port)
 
 
 @dataclass(frozen=True)
@@ -315,10 +357,12 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "run": Run,
     "resume": Resume,
     "compare": Compare,
+    "tune": Tune,
     "methods": Methods,
     "plan": Plan,
     "replay": Replay,
     "report": Report,
+    "board": Board,
     "check": Check,
     "new": New,
     "profile": Profile,

@@ -20,7 +20,10 @@ from fedraa.testing.kinds import KINDS
 
 AXES = ("submodel", "local", "update", "schedule")
 PLAIN = Solver(momentum=0.0)  # what a local solver sets beyond this tells it from others
-BASES: dict[str, type] = {kind.seam.name: kind.base for kind in KINDS.values()} | {"callbacks": Callback}
+BASES: dict[str, type | tuple[type, ...]] = {
+    **{kind.seam.name: kind.base for kind in KINDS.values()},
+    "callbacks": Callback,
+}
 
 
 def methods(modules: Sequence[str], *, as_json: bool) -> None:

@@ -3,11 +3,13 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
+from itertools import takewhile
 from typing import Annotated, Any, Union
 
 import tyro
 from tyro import _errors  # private, and the only way to tyro's mistakes as values: pyproject.toml closes tyro's range
 
+from fedraa.cli.help import show_help
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import meant
 
@@ -23,6 +25,9 @@ def parse(commands: Commands, arguments: Sequence[str], description: str | None)
         _one_sentence(event, commands, arguments)
 
     name = arguments[0] if arguments else ""
+    if name in commands and not {"-h", "--help"}.isdisjoint(takewhile(lambda word: word != "--", arguments)):
+        show_help(name, commands[name])
+        raise SystemExit(0)
     path = _config(arguments) if "config" in _flags(commands, name) else None
     several = tuple(
         Annotated[
@@ -59,7 +64,7 @@ def _defaults(command: Callable[..., Command], path: str | None) -> dict[str, An
 
 def _flags(commands: Commands, name: str) -> list[str]:
     """The flags of a command as fields are called."""
-    own = [item.name for item in fields(commands[name])] if name in commands else []  # type: ignore[arg-type]
+    own = [item.name for item in fields(commands[name])] if name in commands else []  # type: ignore[arg-type]  # likewise
     return [*own, *(Experiment.model_fields if "experiment" in own else ())]
 
 

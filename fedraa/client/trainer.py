@@ -68,10 +68,10 @@ class Trainer:
         transforms: Transforms | None = None,
         objective: Objective | None = None,
     ) -> None:
-        self._traced, self._objective = traced, objective
-        self._solver = solver
-        self._seed = seed
         self._device = torch.device(device)
+        self._traced = traced if self._device.type == "cpu" else traced.on(self._device)
+        self._objective, self._solver = objective, solver
+        self._seed = seed
         self._fragment_scale = fragment_scale
         self._bf16 = bf16
         self._transforms = transforms or Transforms()

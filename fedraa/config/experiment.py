@@ -36,7 +36,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         *("staleness-mix", "delta", "buffer"),
         *("ca2fl", "ace", "ringmaster", "ringleader", "fadas", "asyncfeded", "fedgmr"),
     ),
-    "aggregator": ("covered", "filled", "memorised"),
+    "aggregator": ("covered", "filled", "memorised", "hetlora", "flora"),
     "objective": ("classification", "multilabel", "regression", "next-token", "segmentation"),
     "server_optimizer": ("sgd", "momentum", "adam", "yogi", "adagrad", "amsgrad"),
 }
@@ -71,7 +71,7 @@ class Experiment(BaseModel):
     """What is learnt: classification, multilabel, regression, next-token, segmentation, or an own Objective."""
 
     clients: Count = 10
-    """Number of clients (default: as many as the data have, where they have some of their own)."""
+    """Number of clients; where the data have some of their own, as many as these unless it is given."""
     partition: Component | None = None
     """How training data is dealt: iid, dirichlet, labels, shards, powerlaw, lognormal, noise, rotation, natural, or an
     own Partitioner (default: natural where data have clients of their own, else iid)."""
@@ -126,15 +126,17 @@ class Experiment(BaseModel):
     delay_limit: Count | None = None
     """Staleness from which on an arrival is ignored (ringmaster), or over which a step is cut (fadas)."""
     aggregator: Component | None = None
-    """How a round's deltas become one: covered, filled, memorised, or an own Aggregator."""
+    """How a round's deltas become one: covered, filled, memorised, hetlora, flora, or an own Aggregator."""
     server_optimizer: Component | None = None
     """The step along them: sgd, momentum, adam, yogi, adagrad, amsgrad, or an own ServerOptimizer."""
     participation: Component | None = None
     """Who takes part in a round: all, sample:K, bernoulli:P, or an own Participation."""
+    weights: Literal["uniform", "samples"] | None = None
+    """How the clients of a round count in its mean: all alike, or as their training samples."""
     submodel: Component | None = None
     """Which part of the model a client trains in a round: full, prefix, rolling, ..., or an own SubmodelPolicy."""
-    capacities: tuple[Annotated[float, Field(gt=0, le=1)], ...] | None = None
-    """Shares of the model that clients can train, dealt out in turn."""
+    capacities: tuple[Annotated[float, Field(gt=0, le=1)], ...] | Literal["auto"] | None = None
+    """Shares of the model that clients can train, dealt out in turn; auto: by the speed of each one's device."""
     redraw: bool | None = None
     """Draw every client's capacity anew each round."""
     mask_level: Literal["L", "S", "MIX"] | None = None
@@ -151,6 +153,8 @@ class Experiment(BaseModel):
     """Choose the pruned weights anew every so many rounds."""
     split: Count | None = None
     """Layers on the client in split learning."""
+    server_compute: Positive = 10.0
+    """In split learning, speed of the server that trains the rest: so many times the fastest device's."""
 
     lr: Positive = 0.05
     """Local learning rate."""
@@ -163,7 +167,8 @@ class Experiment(BaseModel):
     local_steps: int | str | None = None
     """Minibatches per task, instead of epochs; auto: 20, or more, so that sending takes no more than half of a task."""
     lr_schedule: str = "constant"
-    """constant, exponential:0.998, steps:150,250:0.1 or cosine:100, by server updates or rounds."""
+    """constant, exponential:0.998, steps:150,250:0.1 or cosine:100, by server updates or rounds; cosine:8@time by the
+    run's clock, cosine:40@passes by passes over the training data."""
     full_rate: bool | None = None
     """Scale a submodel's activations by the inverse of its share, and its learning rate by the share."""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
@@ -172,6 +177,8 @@ class Experiment(BaseModel):
     """Bound on the norm of a local gradient; 0 is off."""
     compress: Component = "none"
     """How a client sends its delta back: none, topk:SHARE, 8bit, or an own Compressor."""
+    compress_down: Component | None = None
+    """How the server sends the model to the clients of a round: none, 8bit, topk:SHARE, or an own Compressor."""
     local_terms: tuple[Component, ...] | None = None
     """Own LocalTerms that bend the gradient of every local step."""
     proximal: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
@@ -201,6 +208,8 @@ class Experiment(BaseModel):
     """Further figures of every evaluation, each an own Metric as package.module:Name."""
     personalised: Count | None = None
     """Clients, drawn evenly, that are evaluated on their own test samples after training on their own data, too."""
+    validation: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Evaluate on this share of each client's training samples, which is held back, and not on the test data."""
     statistics: Literal["sample", "all"] = "sample"
     """Training samples that batch norm's statistics are estimated on: 10,000 drawn evenly, or all."""
     checkpoint_every: Count | None = None

@@ -10,6 +10,7 @@ import numpy as np
 from fedraa.data.check import Targets, as_dataset
 from fedraa.data.dataset import Dataset
 from fedraa.data.federated import Federated, federate
+from fedraa.data.held_back import hold_back
 from fedraa.data.partition.divide import divide
 from fedraa.data.partition.iid import Iid
 from fedraa.data.partition.partitioner import Partition, Partitioner
@@ -17,7 +18,7 @@ from fedraa.data.sources.clients import ClientSource, Dealt, Made, as_inputs, as
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.data.sources.rows import ArrayRows, Rows, as_rows
 from fedraa.data.transforms import Transforms
-from fedraa.data.tree import Array, Tree, first_not_finite, leaves, take
+from fedraa.data.tree import Array, Tree, first_not_finite, joined, leaves, mapped, take
 from fedraa.rng import generator
 
 FEW = 1024  # training samples that are read before the start, for the model's shapes and its norms' statistics
@@ -29,7 +30,8 @@ HELD_BYTES = 16 * 2**20  # of a data set as it would travel: beyond, it is taken
 class Dealing:
     """How it is dealt. With `allow_nan` training samples need not be finite.
 
-    `targets` checks what is learnt; None: labels, one of several classes per sample.
+    `targets` checks what is learnt; None: labels, one of several classes per sample. With a share for `validation` that
+    much of each client's training samples takes the place of the test samples.
     """
 
     partitioner: Partitioner
@@ -38,6 +40,7 @@ class Dealing:
     transforms: Transforms = field(default_factory=Transforms)
     allow_nan: bool = False
     targets: Targets | None = None
+    validation: float = 0.0
 
     def labels(self, y: Array) -> Array:
         """What samples with these targets are dealt by: nothing [n, 0] where they are no classes."""
@@ -46,6 +49,11 @@ class Dealing:
 
 def deal(given: Dataset | FederatedDataset, how: Dealing) -> Federated:
     """The clients' samples; ValueError with one sentence for what is wrong with them, by client and row."""
+    data = _dealt(given, how)
+    return hold_back(data, how.validation, how.seed) if how.validation else data
+
+
+def _dealt(given: Dataset | FederatedDataset, how: Dealing) -> Federated:
     if isinstance(given, Dataset):
         return _of_arrays(given, how)
     try:
@@ -67,7 +75,7 @@ def _of_arrays(dataset: Dataset, how: Dealing, names: tuple[str, ...] | None = N
         data = replace(data, labels=None)
     if how.partitioner.skews:
         pieces = [how.partitioner.skew(n, how.clients, data.client(n)[0]) for n in range(how.clients)]
-        data = replace(data, dataset=replace(data.dataset, x_train=_joined(pieces)))
+        data = replace(data, dataset=replace(data.dataset, x_train=joined(pieces)))
     fixed = how.transforms.fixed
     if fixed:
         count = len(dataset.y_train)
@@ -176,19 +184,11 @@ def _few(source: ClientSource, seed: int) -> tuple[Tree, Array]:
     for client in drawn.tolist():
         x, y = source.client(client)
         share = slice(0, max(2, FEW // len(drawn)))
-        parts.append((take(x, share), y[share]))
+        parts.append((mapped(np.copy, take(x, share)), y[share].copy()))  # or all that it has would stay
         if sum(len(y) for _, y in parts) >= FEW:
             break
     xs, ys = zip(*parts, strict=True)
-    return _joined(xs), np.concatenate(ys)
-
-
-def _joined(trees: Sequence[Tree]) -> Tree:
-    if isinstance(trees[0], dict):
-        return {name: _joined([tree[name] for tree in trees]) for name in trees[0]}
-    if isinstance(trees[0], tuple):
-        return tuple(map(_joined, zip(*trees, strict=True)))
-    return np.concatenate(trees)
+    return joined(xs), np.concatenate(ys)
 
 
 def _test(given: FederatedDataset) -> tuple[Tree, Array]:

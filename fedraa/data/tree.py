@@ -1,6 +1,6 @@
 """Samples as one array, or as a dict or a tuple of arrays whose rows belong together."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,15 @@ def take(tree: Tree, rows: Any) -> Tree:
     if isinstance(rows, slice):
         return mapped(lambda array: array[rows], tree)
     return mapped(lambda array: array.take(rows, axis=0), tree)
+
+
+def joined(trees: Sequence[Tree]) -> Tree:
+    """The rows of all of these, which are alike, one after another."""
+    if isinstance(trees[0], dict):
+        return {name: joined([tree[name] for tree in trees]) for name in trees[0]}
+    if isinstance(trees[0], tuple):
+        return tuple(map(joined, zip(*trees, strict=True)))
+    return np.concatenate(trees)
 
 
 def nbytes(tree: Tree) -> int:

@@ -1,12 +1,14 @@
 """From an experiment to its run: everything that can be wrong shows here, before the start."""
 
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import nn
 
 from fedraa.client.metrics import make_metrics, refuse_misfit
+from fedraa.components import text_of
 from fedraa.config.experiment import Experiment
 from fedraa.data import (
     Dataset,
@@ -26,7 +28,7 @@ from fedraa.devices.capabilities import make_fleet
 from fedraa.engine.preflight import preflight
 from fedraa.engine.run_spec import RunSpec
 from fedraa.methods.compatibility import check_objective, check_transforms
-from fedraa.methods.resolve import resolve
+from fedraa.methods.resolve import resolve, with_capacities
 from fedraa.models import build_model
 from fedraa.objectives import Objective, make_objective, misfit
 from fedraa.server.aggregation.label_owners import labels_held
@@ -37,12 +39,19 @@ from fedraa.submodels.tracing.remembered import trace_once
 TRIAL = 32  # test samples that metrics are tried on before the start
 
 
+def silently(doing: str) -> None:
+    """Says nothing of what is being done."""
+
+
 def build(
-    experiment: Experiment, model: nn.Module | None = None, dataset: Dataset | FederatedDataset | None = None
+    experiment: Experiment,
+    model: nn.Module | None = None,
+    dataset: Dataset | FederatedDataset | None = None,
+    doing: Callable[[str], None] = silently,
 ) -> RunSpec:
     """Builds a run's parts; ValueError says in one sentence what is wrong with the experiment.
 
-    `model` and `dataset` are the user's own, in place of the named ones.
+    `model` and `dataset` are the user's own, in place of the named ones. `doing` is told what takes long.
     """
     given = tuple(name for name, own in (("model", model), ("dataset", dataset)) if own is not None)
     if dataset is not None and experiment.data_on_nodes:
@@ -50,13 +59,17 @@ def build(
     method, objective = resolve(experiment), make_objective(experiment.objective)
     check_objective(experiment, method, objective)
     metrics = make_metrics(experiment.metrics, objective.summary())
+    doing(f"reading {experiment.dataset if dataset is None else 'the dataset'}")
     if not isinstance(dataset, FederatedDataset):
         dataset = read(experiment) if dataset is None else as_dataset(dataset, targets(objective))
     experiment = with_clients(experiment, dataset)
     fleet = make_fleet(experiment.capabilities, experiment.clients, units=experiment.units, seed=experiment.seed)
-    timing = _timing(experiment)
+    method, timing = with_capacities(method, fleet.compute), _timing(experiment)
+    doing(f"dealing the data to {experiment.clients} clients")
     data = deal(experiment, dataset)
-    if isinstance(dataset, FederatedDataset) or experiment.transforms:
+    if experiment.personalised is not None and not np.diff(data.test_offsets).any():
+        raise ValueError("personalised: no client that trains has test samples of its own; leave it out")
+    if isinstance(dataset, FederatedDataset) or experiment.transforms or experiment.validation:
         dataset = data.dataset
     transforms = make_transforms(experiment.transforms, seed=experiment.seed).drawn
     # a real minibatch, for memory is measured on it; two samples at least, as the tracer wants
@@ -64,6 +77,7 @@ def build(
     transforms = transforms.fitted(batch) if transforms else transforms
     example = mapped(torch.from_numpy, batch)
     wanted = torch.from_numpy(dataset.y_train[:2])
+    doing(f"tracing {type(model).__name__ if model is not None else text_of(experiment.model)}: what can be cut")
     if model is None:
         model = build_model(
             experiment.model,
@@ -100,6 +114,7 @@ def build(
         given,
         transforms,
     )
+    doing("checking that it can be run")
     preflight(spec)
     return spec
 
@@ -150,7 +165,13 @@ def deal(experiment: Experiment, dataset: Dataset | FederatedDataset) -> Federat
     transforms = make_transforms(experiment.transforms, seed=experiment.seed)
     check_transforms(transforms, objective)
     how = Dealing(
-        partitioner, experiment.clients, experiment.seed, transforms, experiment.allow_nan, targets(objective)
+        partitioner,
+        experiment.clients,
+        experiment.seed,
+        transforms,
+        experiment.allow_nan,
+        targets(objective),
+        experiment.validation,
     )
     return dealt(dataset, how)
 

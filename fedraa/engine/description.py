@@ -16,8 +16,10 @@ from fedraa.engine.loop import ASIDE
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Vector
 from fedraa.objectives import Figures
+from fedraa.rundir.base_model import base_sha256
 from fedraa.rundir.columns import written
 from fedraa.rundir.schema import FORMAT
+from fedraa.submodels.flat import frozen
 from fedraa.submodels.indices import owners
 
 PACKAGES = ("fedraa", "numpy", "ray", "torch")
@@ -52,6 +54,7 @@ def describe(spec: RunSpec, evaluations_are_waited_for: bool = False) -> dict[st
             **{column: written(getattr(fleet, column)) for column in COLUMNS},
             "tensors": list(traced.names),
             "parameters": traced.size,
+            **({"base": described_base(spec)} if frozen(traced.module) else {}),
             "shared": int((owners(traced, spec.index_sets) == len(spec.index_sets)).sum()),
             "groups": {group.name: group.size for group in traced.groups},
             "fragments": [list(part.widths) for part in spec.submodels],
@@ -67,6 +70,15 @@ def describe(spec: RunSpec, evaluations_are_waited_for: bool = False) -> dict[st
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
         "commit": commit(),
         "command": sys.argv,
+    }
+
+
+def described_base(spec: RunSpec) -> dict[str, object]:
+    """What a model has besides the parameters that are trained, which no update and no checkpoint has."""
+    module = spec.traced.module
+    return {
+        "parameters": sum(p.numel() for p in frozen(module)),
+        "sha256": base_sha256(module.state_dict(), spec.traced.names),
     }
 
 

@@ -2,9 +2,10 @@
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from torch import nn
@@ -15,7 +16,7 @@ from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
 from fedraa.data import Dataset, FederatedDataset
 from fedraa.engine.asked import ELSEWHERE, LIMITS, asked, changed
-from fedraa.engine.build import build
+from fedraa.engine.build import build, silently
 from fedraa.engine.description import ASIDE_KEY, describe, recorded_aside
 from fedraa.engine.run_spec import RunSpec
 from fedraa.objectives import Target
@@ -38,6 +39,7 @@ def resumed(
     fields: Mapping[str, Any],
     *,
     trust: bool,
+    doing: Callable[[str], None] = silently,
 ) -> tuple[RunSpec, bool]:
     """The run in this directory as it goes on, and whether it is made longer by the limits among `fields`.
 
@@ -59,7 +61,7 @@ def resumed(
     with nullcontext() if trust else _only_what_is_given(directory, config["experiment"], given):
         experiment = Experiment(**config["experiment"] | dict(fields))
         _check_same(config["experiment"], experiment, set(fields) - set(longer))
-        spec = build(experiment, model, dataset)
+        spec = build(experiment, model, dataset, doing)
     _check_resolved(directory, config["resolved"], spec, longer=bool(longer))
     if longer:
         _check_longer(history, longer, spec)
@@ -67,6 +69,15 @@ def resumed(
         _check_method(directory, config["method"], spec)
     _check_log(directory, asked(config))
     return spec, bool(longer)
+
+
+def how_to_go_on(spec: RunSpec, directory: Path) -> str:
+    """What goes on with a run that was interrupted: a command, or a call from Python where objects are given again."""
+    written = spec.experiment.model_dump(mode="json")
+    again = [name for name, value in written.items() if any(map(_is_of_a_script, paths_in(value)))]
+    if again := [*spec.given, *again]:
+        return _call(directory, again)
+    return f"fedraa resume {quote(str(directory))}{' --trust' if foreign_in(written) else ''}"
 
 
 def lengthen(directory: Path, spec: RunSpec) -> None:
@@ -92,18 +103,23 @@ def _check_given(directory: Path, config: Mapping[str, Any], given: Mapping[str,
             lacking.append((name, f"the {name} {', '.join(gone)} of a script or a notebook"))
     if lacking := [(name, what) for name, what in lacking if given.get(name) is None]:
         what = " and ".join(what for _, what in lacking)
-        again = ", ".join(f"{name}=..." for name, _ in lacking)
-        raise ValueError(
-            f"run: {directory} was started with {what}; go on from Python: fedraa.resume({str(directory)!r}, {again})"
-        )
+        again = _call(directory, [name for name, _ in lacking])
+        raise ValueError(f"run: {directory} was started with {what}; go on from Python: {again}")
+
+
+def _call(directory: Path, again: Sequence[str]) -> str:
+    return f"fedraa.resume({', '.join([repr(str(directory)), *(f'{name}=...' for name in again)])})"
+
+
+def _is_of_a_script(path: str) -> bool:
+    """Whether this names what a script or a notebook has made, which no command can import."""
+    return "<" in path or path.startswith("__main__:")
 
 
 def _is_gone(name: str, path: str) -> bool:
     """Whether this names what was made in a script or a notebook that is not the one running now."""
-    if "<" in path:
-        return True
-    if not path.startswith("__main__:"):
-        return False
+    if "<" in path or not _is_of_a_script(path):
+        return "<" in path
     try:
         imported(name, path)
     except ValueError:
@@ -121,12 +137,16 @@ def _only_what_is_given(
 
 def refuse_foreign(directory: Path, written: Mapping[str, Any]) -> None:
     """ValueError if any of these fields, as they were written down, names code to import: it may be anyone's."""
-    components = [value for name, value in written.items() if name not in ELSEWHERE]
-    if paths := sorted({path for value in components for path in paths_in(value)}):
+    if paths := foreign_in(written):
         raise ValueError(
             f"run: {directory} names code that would be imported and run, {', '.join(paths)}; if you trust it, "
             "give --trust, in Python trust=True"
         )
+
+
+def foreign_in(written: Mapping[str, Any]) -> list[str]:
+    """The code to import that fields name, as they were written down."""
+    return sorted({path for name, value in written.items() if name not in ELSEWHERE for path in paths_in(value)})
 
 
 def _check_log(directory: Path, experiment: Mapping[str, Any]) -> None:

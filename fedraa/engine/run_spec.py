@@ -9,14 +9,15 @@ import numpy.typing as npt
 
 from fedraa.callbacks.events import Limits
 from fedraa.client import WorkerSpec
-from fedraa.client.lr_schedule import lr_schedule
+from fedraa.client.lr_schedule import lr_schedule, lr_unit
 from fedraa.client.metrics import NamedMetric
 from fedraa.client.personal import EvaluationData, chosen
 from fedraa.client.split import Stem, measure_stem
 from fedraa.client.trainer import rate
 from fedraa.config.experiment import Experiment
 from fedraa.data import Federated, Transforms
-from fedraa.data.tree import Tree, leaves, take
+from fedraa.data.deal import FEW
+from fedraa.data.tree import Tree, leaves, nbytes, take
 from fedraa.devices.availability import Timing
 from fedraa.devices.costs import CostModel
 from fedraa.devices.fleet import Fleet
@@ -28,6 +29,7 @@ from fedraa.rng import generator
 from fedraa.server.averaged import AveragedServer
 from fedraa.server.bad_clients import BadClients
 from fedraa.server.base import Server
+from fedraa.server.mean import MeanHere
 from fedraa.server.participation import Participation
 from fedraa.server.schedule import Barrier, Schedule
 from fedraa.server.setup import ServerSetup
@@ -36,11 +38,13 @@ from fedraa.server.task_table import Record, TaskTable
 from fedraa.submodels import IndexSet, Traced
 from fedraa.submodels.assignment import Submodel
 from fedraa.submodels.cost import Cost
+from fedraa.submodels.flat import frozen
 from fedraa.submodels.meter import measure
 from fedraa.submodels.policies.policy import RunContext
 
 DEFAULT_ROUNDS = 20
 STATISTICS_SAMPLES = 10_000  # enough for the statistics of a normalisation layer; more only costs time
+STATISTICS_BYTES = 256 * 2**20  # of those that clients would read themselves, unless these are fewer than a thousand
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +139,9 @@ class RunSpec:
             self.traced.widths(self.traced.full()),
             unit=self.experiment.time_scale if self.wall else 1.0,
             stem=self.stem,
+            frozen=bool(frozen(self.traced.module)),
+            server=self.experiment.server_compute,
+            download=self.method.schedule.download,
         )
 
     def measure(self, widths: tuple[int, ...]) -> Cost:
@@ -156,15 +163,22 @@ class RunSpec:
         params = self.params.copy() if store is None else self.params
         factor = lr_schedule(solver.lr_schedule)
 
-        def learning_rate(step: int, widths: tuple[int, ...]) -> float:
-            return solver.lr * factor(step) * (rate(self.traced, widths) if solver.full_rate else 1)
+        def learning_rate(at: float, widths: tuple[int, ...]) -> float:
+            return solver.lr * factor(at) * (rate(self.traced, widths) if solver.full_rate else 1)
 
         setup = ServerSetup(
             params,
             self.submodels,
             RunContext(self.traced, self.experiment.clients, self.experiment.seed, params),
             self.method.submodel,
-            TaskTable(self.data.sizes.tolist(), self.costs(), record, learning_rate, self._bad_clients),
+            TaskTable(
+                self.data.sizes.tolist(),
+                self.costs(),
+                record,
+                learning_rate,
+                self._bad_clients,
+                lr_unit(solver.lr_schedule),
+            ),
             record,
             self.labels_held,
             inputs=sum(leaf[0].numel() for leaf in leaves(self.example)),
@@ -175,7 +189,9 @@ class RunSpec:
         )
         server = self.method.schedule.server(self.method.update, setup)
         average = self.method.schedule.average
-        return AveragedServer(server, average) if average else server
+        if not average:
+            return server
+        return AveragedServer(server, average, MeanHere(server) if store is None else store.mean())
 
     @property
     def _bad_clients(self) -> BadClients:
@@ -207,26 +223,39 @@ class RunSpec:
         """The test data, and of the training data what the statistics of batch norms are estimated on.
 
         That is nothing without batch norms; else all samples, or `STATISTICS_SAMPLES` of them, each as likely as any
-        other: a client has its share of them. Of samples that clients read themselves it is those that are here. And,
-        of the clients that are evaluated by themselves, their shards.
+        other: a client has its share of them. Of samples that clients read themselves these are read here, as many as
+        `STATISTICS_BYTES` hold; all of them are read anew by every evaluation. And, of the clients that are evaluated
+        by themselves, their shards.
         """
         if isinstance(self.data, EvaluationData):
             return self.data
         count = self.experiment.personalised
         clients = [] if count is None else chosen(self.data, count, generator(self.experiment.seed, "personalised"))
-        return EvaluationData.of(self._statistics_data(), {client: self.data.client(client) for client in clients})
+        norms, source = has_statistics(self.traced.module), self.data.source
+        streamed = norms and source is not None and self.experiment.statistics == "all"
+        some = self._without_samples() if streamed or not norms else self._statistics_data()
+        return EvaluationData.of(some, {client: self.data.client(client) for client in clients}, streamed=streamed)
 
     def _statistics_data(self) -> Federated:
-        dataset, count = self.data.dataset, len(self.data.y_train)
-        if not has_statistics(self.traced.module):
-            rows: slice | npt.NDArray[np.int64] = slice(0)
-        elif count <= STATISTICS_SAMPLES or self.experiment.statistics == "all":
+        dataset, source, count = self.data.dataset, self.data.source, int(self.data.sizes.sum())
+        most = STATISTICS_SAMPLES
+        if source is not None:
+            each = nbytes(dataset.x_train) // len(dataset.y_train)
+            most = min(most, max(FEW, STATISTICS_BYTES // max(1, each)))
+        rows = np.arange(count)
+        if count > most and self.experiment.statistics == "sample":
+            rows = np.sort(generator(self.experiment.seed, "statistics").choice(count, most, replace=False))
+        elif source is None:
             return self.data
-        else:
-            rng = generator(self.experiment.seed, "statistics")
-            rows = np.sort(rng.choice(count, STATISTICS_SAMPLES, replace=False))
-        few = replace(dataset, x_train=take(dataset.x_train, rows), y_train=take(dataset.y_train, rows))
-        return replace(self.data, dataset=few)
+        few = self._without_samples()
+        x = take(dataset.x_train, rows) if source is None else source.inputs(rows)
+        return replace(few, dataset=replace(few.dataset, x_train=x))
+
+    def _without_samples(self) -> Federated:
+        """The data less all training samples."""
+        dataset = self.data.dataset
+        nothing = {name: take(getattr(dataset, name), slice(0)) for name in ("x_train", "y_train")}
+        return replace(self.data, dataset=replace(dataset, **nothing))
 
 
 def participants(schedule: Schedule) -> Participation | None:

@@ -12,7 +12,7 @@ from fedraa.client.solver import Solver
 from fedraa.components import imported, is_path, rebuild
 from fedraa.methods.compatibility import cross
 from fedraa.methods.method import Method
-from fedraa.server.aggregation import Covered, Filled, Memorised
+from fedraa.server.aggregation import Covered, Filled, FLoRA, HetLoRA, Memorised
 from fedraa.server.async_rules import Buffer, StalenessMix
 from fedraa.server.auxiliary.state import (
     AUXILIARIES,
@@ -28,9 +28,10 @@ from fedraa.server.schedule import Asynchronous, Drawn, Rounds, ScheduledRounds
 from fedraa.server.updates import Mean, SyncMix
 from fedraa.submodels.policies import SUBMODEL
 from fedraa.submodels.policies.growing import Growing
-from fedraa.submodels.policies.masked import Arbitrary, FourWay, Pruned
+from fedraa.submodels.policies.masked import FourWay, Pruned
 from fedraa.submodels.policies.policy import Capacities
 from fedraa.submodels.policies.pruning import AdaptivePruning
+from fedraa.submodels.policies.regions import Arbitrary
 from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
 from fedraa.submodels.policies.slices import DisjointGroups, Fragments, LayerCut, Prefix, Rolling
 
@@ -54,6 +55,8 @@ _RAA = Method(
 )
 _SLICED = Solver(momentum=0.9, weight_decay=5e-4, clip=1.0, label_masked=True)
 _RA_FED = Method("RAM-Fed, Algorithm 1", Arbitrary())
+_UNITS = Arbitrary(regions="units")
+_BETWEEN = "regions of units on both sides of a matrix, drawn per layer: far less than half of theta; no paper's"
 _STALE = StalenessMix(staleness="polynomial")
 _DRAWN = "a policy of rounds, mixed in as FedAsync does"
 _OF_OURS = "no paper's: to tell what a barrier costs"
@@ -160,6 +163,18 @@ _METHODS: dict[str, Method] = {
     "oap": Method("Zhou et al. 2024", Pruned(), note="true magnitude ranks; uncovered weights keep their value"),
     "heterofl": Method("Diao et al. 2021", Prefix(), _SLICED, Mean(owned_head=True)),
     "fedrolex": Method("Alam et al. 2022", Rolling(), replace(_SLICED, weight_decay=1e-3), Mean(owned_head=True)),
+    "hetlora": Method(
+        "Cho et al. 2024",
+        Prefix(),
+        update=Mean(aggregator=HetLoRA()),
+        note="of models with adapters: fedraa.lora; ranks are not pruned",
+    ),
+    "flora": Method(
+        "Wang et al. 2024 (FLoRA)",
+        Prefix(),
+        update=Mean("samples", aggregator=FLoRA()),
+        note="of models with adapters: fedraa.lora(model, merge=True)",
+    ),
     "fedgmr": Method(
         "arXiv 2512.05372", Growing(), _PLAIN, FedGMR(), Drawn(), note="fixed-time trigger, ranked by magnitude"
     ),
@@ -169,7 +184,18 @@ _METHODS: dict[str, Method] = {
     "ra-fed": _RA_FED,
     "ram-fed": replace(_RA_FED, paper="RAM-Fed, Algorithm 2", update=Mean(aggregator=Memorised())),
     "ram-fed-mifa": replace(
-        _RA_FED, paper="RAM-Fed, released code", update=Mean(aggregator=Memorised(mifa=True)), note="MIFA's mean"
+        _RA_FED,
+        paper="RAM-Fed, released code",
+        update=Mean(aggregator=Memorised(mifa=True)),
+        note="the mean of its released code, which is that of MIFA; masks as in the paper",
+    ),
+    "ra-fed-units": replace(_RA_FED, submodel=_UNITS, note=_BETWEEN),
+    "ram-fed-units": replace(
+        _RA_FED,
+        paper="RAM-Fed, Algorithm 2",
+        submodel=_UNITS,
+        update=Mean(aggregator=Memorised()),
+        note=_BETWEEN,
     ),
     "subdismo": Method("SubDisMO, Algorithm 1", FourWay(), replace(_PLAIN, sam=0.1)),
     "bernoulli": Method(_RANDOM, Bernoulli(), _PLAIN, Mean(aggregator=Filled())),
@@ -187,7 +213,7 @@ KINDS: dict[str, Callable[..., Any]] = {
         Method,
         Solver,
         Capacities,
-        *(Mean, SyncMix, StalenessMix, DeltaMix, Buffer, Covered, Filled, Memorised),
+        *(Mean, SyncMix, StalenessMix, DeltaMix, Buffer, Covered, Filled, Memorised, HetLoRA, FLoRA),
         *(Sgd, Momentum, Adaptive, AmsGrad),
         *(ACE, CA2FL, AsyncFedED, Fadas, FedGMR, Ringleader, Ringmaster),
         *(Asynchronous, Drawn, Rounds, ScheduledRounds),

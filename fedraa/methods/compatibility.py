@@ -89,10 +89,5 @@ def check_shards(experiment: Experiment, method: Method) -> None:
             f"server_shards: {shards} means nothing to {name}; only fragments that are mixed in one by one, like those "
             "of fed-raa, can be spread; leave it out"
         )
-    if average := method.schedule.average:
-        raise ValueError(
-            f"server_shards: got {shards}; the average {average:g} of {name} is of the whole model in one place; give "
-            "average 0, or leave shards out"
-        )
     if shards > (count := len(getattr(method.submodel, "ratios", ()))):
         raise ValueError(f"server_shards: got {shards}; {name} has {count} fragments here, give at most as many")

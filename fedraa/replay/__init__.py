@@ -51,7 +51,8 @@ def _replay(directory: Path) -> str:
         return f"{directory}: consistent so far, but the run has not ended ({counts})."
     digest = str(end["model_sha256"])
     check_summary(directory, evaluations.reached)
-    check_model(directory, rules.resolved.tensors, digest)
+    base = rules.resolved.base
+    check_model(directory, rules.resolved.tensors, digest, None if base is None else base.sha256)
     check_checkpoints(directory)
     check_seal(directory)
     checked = "choice, version, staleness, mix, cost and time" if rules.known else "client, version, mix and time"

@@ -9,6 +9,7 @@ import torch
 from fedraa.engine.asked import asked, changed
 from fedraa.errors import Damaged, Inconsistent
 from fedraa.reading import content, opened
+from fedraa.rundir.base_model import base_sha256
 from fedraa.rundir.chain import damage
 from fedraa.rundir.checkpoint import ASKED, head, newest_first
 from fedraa.rundir.history import History
@@ -47,8 +48,11 @@ def check_summary(directory: Path, time_to_target: float | None) -> None:
             raise Inconsistent(f"{SUMMARY}: {key} is {said!r}; the log gives {value!r}")
 
 
-def check_model(directory: Path, tensors: list[str], expected: str) -> None:
-    """The SHA-256 of the float32 parameters in the order of their names is the one in the log."""
+def check_model(directory: Path, tensors: list[str], expected: str, base: str | None = None) -> None:
+    """The SHA-256 of the float32 parameters in the order of their names is the one in the log.
+
+    That of the frozen `base`, if there is one, is what config.json says.
+    """
     try:
         with opened(directory / MODEL) as stream:
             state = torch.load(stream, map_location="cpu", weights_only=True)
@@ -60,3 +64,5 @@ def check_model(directory: Path, tensors: list[str], expected: str) -> None:
         raise Inconsistent(
             f"{MODEL}: model_sha256 of its parameters is {digest}; the last line of the log says {expected}"
         )
+    if base is not None and (digest := base_sha256(state, tensors)) != base:
+        raise Inconsistent(f"{MODEL}: the digest of its frozen base is {digest}; {CONFIG} says {base}")

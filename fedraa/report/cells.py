@@ -5,12 +5,19 @@ from collections.abc import Sequence
 from fedraa.config.experiment import Experiment
 from fedraa.methods.catalog import find
 from fedraa.methods.resolve import without_foreign_flags
+from fedraa.methods.terms import Tuned, check_schedules, on_terms
 
 DEFAULT_TIME = 20.0
 
 
-def cells(methods: Sequence[str], seeds: Sequence[int], experiment: Experiment) -> list[Experiment]:
-    """One experiment per method and seed, each with the flags that its method knows and a budget."""
+def cells(
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    experiment: Experiment,
+    terms: str | None = None,
+    tuned: Tuned | None = None,
+) -> list[Experiment]:
+    """One experiment per method and seed, on these terms, each with the flags that its method knows and a budget."""
     for field, values in (("methods", methods), ("seeds", seeds)):
         if not values or len({str(value) for value in values}) < len(values):
             raise ValueError(f"{field}: got {' '.join(map(str, values)) or 'none'}; give one or more, each once")
@@ -21,9 +28,16 @@ def cells(methods: Sequence[str], seeds: Sequence[int], experiment: Experiment) 
         find(method)
     if experiment.updates is experiment.rounds is experiment.time is None:
         experiment = experiment.model_copy(update={"time": DEFAULT_TIME})
-    templates = [without_foreign_flags(experiment.model_copy(update={"method": method})) for method in methods]
+    own = [on_terms(experiment.model_copy(update={"method": method}), terms, tuned) for method in methods]
+    templates = [without_foreign_flags(each) for each in own]
     for field, value in experiment:
-        if value is not None and field != "method" and all(getattr(each, field) != value for each in templates):
+        own_ones = any(getattr(each, field) != value for each in own)
+        if (
+            value is not None
+            and field != "method"
+            and not own_ones
+            and all(getattr(each, field) != value for each in templates)
+        ):
             raise ValueError(f"{field}: {value} means nothing to any of {', '.join(map(str, methods))}; leave it out")
     for each in templates:
         if each.updates is each.rounds is each.time is None:
@@ -31,5 +45,6 @@ def cells(methods: Sequence[str], seeds: Sequence[int], experiment: Experiment) 
                 f"updates: {each.method} counts its steps otherwise than the flags given; compare at equal "
                 "--time, or give both --updates and --rounds"
             )
+    check_schedules({str(each.method): each for each in templates})
     # not model_dump: it takes components that are dataclasses apart
     return [Experiment(**dict(each) | {"seed": seed}) for each in templates for seed in seeds]

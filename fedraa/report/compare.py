@@ -8,11 +8,13 @@ import pandas as pd
 
 from fedraa.callbacks.events import Limits
 from fedraa.objectives import Figures
+from fedraa.report.comparison_frame import Comparison
 from fedraa.report.curves import plot_curves
+from fedraa.report.differences import differences
 from fedraa.report.runs import own_figures
 from fedraa.rundir.history import History, method_name
 
-CELLS, PLOT = "compare.csv", "compare.png"
+CELLS, PLOT, DIFFERENCES = "compare.csv", "compare.png", "differences.csv"
 FROM_SUMMARY = (
     "client_worst",
     "reason",
@@ -46,10 +48,12 @@ def row(history: History) -> dict[str, object]:
     return which | told | {"directory": history.directory.name}
 
 
-def write(histories: Sequence[History], directory: Path) -> pd.DataFrame:
+def write(histories: Sequence[History], directory: Path) -> Comparison:
     """Write the table and the plot of these runs, in their order, into `directory`; returns the table."""
     frame = pd.DataFrame([row(history) for history in histories])
     frame.to_csv(directory / CELLS, index=False)
+    compared = {method_name(history.config): history.experiment for history in histories}
+    differences(compared.items()).to_csv(directory / DIFFERENCES, index=False)
     evals = dict[str, list[pd.DataFrame]]()
     for history in histories:
         evals.setdefault(method_name(history.config), []).append(history.evals)
@@ -59,7 +63,7 @@ def write(histories: Sequence[History], directory: Path) -> pd.DataFrame:
     main, target = histories[0].figures.main, Limits.of(histories[0].config["resolved"]["limits"]).goal
     level = target.value if target is not None and target.name == main else None
     plot_curves(evals, directory / PLOT, title=title, clock=experiment.clock, target=level, column=main)
-    return frame
+    return Comparison.of(frame, directory, PLOT, main)
 
 
 def mean_time(group: pd.DataFrame) -> float | None:

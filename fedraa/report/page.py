@@ -14,7 +14,7 @@ Images = Mapping[str, Mapping[Theme, bytes]]
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, a sentence, and what stands below it; `folded` tables are shown on a click."""
+    """A heading, a sentence, paragraphs, and what stands below; `folded` tables are shown on a click."""
 
     title: str
     text: str = ""
@@ -22,6 +22,7 @@ class Section:
     pictures: Sequence[Picture] = ()
     commands: Sequence[str] = ()
     folded: Sequence[Table] = ()
+    paragraphs: Sequence[str] = ()
 
 
 def page(title: str, text: str, sections: Sequence[Section], images: Images, themes: Sequence[Theme]) -> str:
@@ -62,6 +63,7 @@ def _section(i: int, section: Section, images: Images) -> str:
     return (
         f'<section id="{_anchor(i)}"><h2>{escape(section.title)}</h2>\n'
         + (f'<p class="quiet">{escape(section.text)}</p>\n' if section.text else "")
+        + "".join(f"<p>{escape(paragraph)}</p>\n" for paragraph in section.paragraphs)
         + "".join(_table(table, f"<h3>{escape(table.title)}</h3>") for table in section.tables)
         + (f'<div class="figures">{figures}</div>\n' if figures else "")
         + "".join(f"<pre>{escape(command)}</pre>\n" for command in section.commands)

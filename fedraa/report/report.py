@@ -10,9 +10,11 @@ from fedraa.engine.resumption import refuse_foreign
 from fedraa.report import comparison, single, tables, terrain
 from fedraa.report.command import command
 from fedraa.report.landscape import sharpness, surface, trained
+from fedraa.report.outlook import outlook
 from fedraa.report.page import Section, page
 from fedraa.report.runs import Group, load
 from fedraa.report.theme import DARK, LIGHT, render
+from fedraa.report.verdict import verdict
 from fedraa.rundir.files import replacing, write_text
 
 THEMES = {"auto": (LIGHT, DARK), "light": (LIGHT,), "dark": (DARK,)}
@@ -31,8 +33,8 @@ def report(
 
     That folder, `NAME_files`, holds every table as CSV and LaTeX, and every figure as PDF for print. The `auto`
     page is light or dark as the reader's screen is. With `landscape` every run's model is loaded, and its data; code
-    that a run directory names is imported for that with `trust` alone. Raises ValueError for what is no run, has not
-    ended, or is damaged.
+    that a run directory names is imported for that with `trust` alone. Runs that have not ended are marked. Raises
+    ValueError for what is no run, has no evaluation yet, or is damaged.
     """
     groups = load(runs)
     if landscape and not trust:
@@ -68,11 +70,14 @@ def _title(groups: Sequence[Group]) -> tuple[str, str]:
 
 
 def _sections(groups: Sequence[Group], *, landscape: bool) -> list[Section]:
-    sharp = {run: sharpness(*trained(run.history)) for group in groups for run in group.runs} if landscape else {}
+    runs = [run for group in groups for run in group.runs if run.ended and landscape]
+    sharp = {run: sharpness(*trained(run.history)) for run in runs}
     columns = tables.metrics(groups, sharp)
     differences, settings = tables.configuration(groups)
     commands = [command(run.history.experiment) for group in groups for run in group.runs]
+    words = verdict(groups) or [outlook(groups[0].first)]
     return [
+        Section("In words", paragraphs=words),
         Section("Results", "", [tables.by_method(groups, columns)], comparison.pictures(groups)),
         *(_of_group(group, sharp.get(group.first)) for group in groups),
         Section("Every run", "", [tables.by_run(groups, columns)]),
@@ -89,4 +94,4 @@ def _of_group(group: Group, sharp: float | None) -> Section:
     if sharp is not None:
         module, x, y = trained(run.history)
         pictures += terrain.pictures(surface(module, x, y), sharp, group.slug, len(y))
-    return Section(group.label, text, pictures=pictures)
+    return Section(group.label, text, pictures=pictures, paragraphs=[outlook(run)])

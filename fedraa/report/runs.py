@@ -16,6 +16,7 @@ from fedraa.objectives import Figures, figures_of
 from fedraa.rundir.history import History, method_name
 from fedraa.rundir.layout import CONFIG, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.seal import check_seal
+from fedraa.rundir.summary import so_far
 
 # What two runs of one group may differ in.
 PER_RUN = {"seed", "out", "quiet", "address"}
@@ -24,19 +25,20 @@ LABEL = 40  # characters of a label that a legend can take
 
 
 class Run:
-    """One run that has ended."""
+    """One run; of one that has not ended, all as far as it is."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.history = History(directory)
         self.config = self.history.config
-        self.summary: dict[str, Any] = self.history.summary
+        self.ended = (directory / SUMMARY).exists()
+        self.summary: dict[str, Any] = self.history.summary if self.ended else so_far(self.history)
         self._check()
 
     def _check(self) -> None:
         """ValueError if what is shown is not what the run wrote; without its digests, if it cannot be shown."""
         try:
-            if not check_seal(self.directory, SHOWN):
+            if not (self.ended and check_seal(self.directory, SHOWN)):
                 self.tasks, self.rounds, self.evals, self.flags, self.clients  # noqa: B018  # each is read
         except Inconsistent as error:
             raise ValueError(f"run: {self.directory} is damaged: {error}") from None
@@ -73,17 +75,17 @@ class Run:
 
     @cached_property
     def events(self) -> pd.DataFrame:
-        return self.history.events
+        return self.history.events if self.ended else pd.DataFrame(self.history.whole_lines())
 
     @cached_property
     def tasks(self) -> pd.DataFrame:
-        """One row per task: client, fragment, start, end, bytes, staleness; in the order of the commits.
+        """One row per task: client, fragment, start, end, cost, bytes, staleness; in the order of the commits.
 
         A task in flight at the end of the run ends there, one that was dropped then; they have `done` False, and come
         last.
         """
         events = self.events
-        sent = events[events["kind"] == "dispatch"][["task", "client", "fragment", "t", "bytes_down"]]
+        sent = events[events["kind"] == "dispatch"][["task", "client", "fragment", "t", "cost", "bytes_down"]]
         back = events[events["kind"] == "commit"]
         back = back[["task", "t", "bytes_up", "staleness"]].reset_index(drop=True)
         dropped = events[events["kind"] == "drop"].set_index("task")["t"]
@@ -133,7 +135,7 @@ class Group:
 def load(directories: Sequence[Path]) -> list[Group]:
     """The runs in these directories, or in the folders of runs that they are, in groups.
 
-    Raises ValueError for what is no run, has not ended, or is there twice.
+    Raises ValueError for what is no run, has no evaluation yet, or is there twice.
     """
     runs = [Run(directory) for given in directories for directory in _expand(given)]
     if not runs:
@@ -175,7 +177,8 @@ def _labels(runs: Sequence[Run]) -> list[str]:
         ]
         place = alike.index(run)
         short = max(map(len, told)) <= LABEL
-        labels.append(told[place] if short else f"{run.method} #{place + 1}")
+        label = told[place] if short else f"{run.method} #{place + 1}"
+        labels.append(label if run.ended else f"{label} ({run.summary['reason']})")
     return labels
 
 

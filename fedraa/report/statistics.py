@@ -1,5 +1,6 @@
 """What several seeds say about a method: mean, confidence interval, significance."""
 
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,7 +31,8 @@ def welch(a: Values, b: Values) -> float | None:
     """p of Welch's t-test, two-sided; None where it says nothing: too few values, or no spread at all."""
     if min(len(a), len(b)) < 2 or not np.isfinite([*a, *b]).all() or np.ptp(a) == np.ptp(b) == 0:
         return None
-    return float(stats.ttest_ind(a, b, equal_var=False).pvalue)
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # one of the two may not differ at all
+        return float(stats.ttest_ind(a, b, equal_var=False).pvalue)
 
 
 def significant(p: float | None) -> bool:

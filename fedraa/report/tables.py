@@ -7,6 +7,7 @@ from functools import partial
 import pandas as pd
 
 from fedraa.report.command import command
+from fedraa.report.differences import nested
 from fedraa.report.landscape import RHO
 from fedraa.report.runs import Group, Run, own_figures, words
 from fedraa.report.statistics import LEVEL, ci95, mean, significant, welch
@@ -254,17 +255,7 @@ def _flat(run: Run) -> dict[str, str]:
     config = run.config
     found = {name: words(value) for name, value in run.flags.items() if name not in ("seed", "out", "quiet")}
     for axis, choice in config["method"].items():
-        found |= _nested(axis, choice)
+        found |= nested(axis, choice)
     found["parameters"] = f"{config['resolved']['parameters']}"
     found |= {f"version of {name}": str(value) for name, value in config["versions"].items()}
     return found | {"commit": str(config.get("commit"))}
-
-
-def _nested(name: str, value: object) -> dict[str, str]:
-    if not isinstance(value, dict):
-        return {name: words(value)}
-    inner = {f"{name}.{key}": each for key, each in value.items() if key != "kind"}
-    found = {name: str(value.get("kind", ""))}
-    for key, each in inner.items():
-        found |= _nested(key, each)
-    return found

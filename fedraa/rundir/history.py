@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedraa.config.experiment import Experiment
 from fedraa.objectives import Figures, figures_of
+from fedraa.reading import content
 from fedraa.rundir.layout import CONFIG, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.lock import is_written
 from fedraa.rundir.read import is_event, read_evals, read_summary
@@ -15,6 +16,8 @@ from fedraa.rundir.schema import read_config
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from fedraa.rundir.view import Plot
 
 
 class History:
@@ -121,9 +124,49 @@ class History:
         """One row per evaluation, its columns as told above; empty before the first."""
         return read_evals(self.directory / EVALS, self.figures)
 
+    @property
+    def title(self) -> str:
+        """The run in a few words."""
+        flags = self.config["experiment"]
+        return f"{method_name(self.config)} on {flags['dataset']}, seed {flags['seed']}"
+
+    def plot(self, y: str | None = None, x: str = "t") -> "Plot":
+        """A matplotlib figure of a column of `evals`, that the run is judged by if none is given, over another.
+
+            history.plot()
+            history.plot("loss", "step").savefig("loss.png")
+
+        Raises ValueError, one sentence, for a column that is not there.
+        """
+        from fedraa.rundir.view import plot  # matplotlib is slow to import, and workers do without
+
+        clock = str(self.config["experiment"]["clock"])
+        return plot(self.evals, self.figures.main if y is None else y, x, title=self.title, clock=clock)
+
+    def _repr_html_(self) -> str:
+        from fedraa.rundir.view import html
+
+        rows = {"state": self.state, "directory": str(self.directory)}
+        if (last := self._last_eval()) is not None:
+            rows |= {"step": f"{last['step']:.0f}", "time": f"{last['t']:.4g}"}
+            names = (*self.figures.names, "loss", "client_worst")
+            rows |= {name.replace("_", " "): f"{last[name]:.4f}" for name in dict.fromkeys(names)}
+        return html(self.title, rows, self.evals, self.figures.main)
+
     def lines(self) -> list[dict[str, object]]:
         """The events as they stand in the log; ValueError names the first line that is no event."""
         return list(self.stream())
+
+    def whole_lines(self) -> list[dict[str, object]]:
+        """The same of a run that has not ended: without a last line that is torn, or being written at this moment."""
+        lines = []
+        try:
+            for line in self.stream():
+                lines.append(line)
+        except ValueError:
+            if content(self.directory / EVENTS).endswith(b"\n"):
+                raise
+        return lines
 
     def stream(self) -> Iterator[dict[str, Any]]:
         """The same one by one, which takes no memory."""

@@ -1,5 +1,6 @@
 """Totals of a log that has ended, for summary.json."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,29 @@ from fedraa.server.bad_clients import QUARANTINED
 
 def summarise(history: History) -> dict[str, object]:
     """Totals of a log that has ended, which is read line by line."""
-    end: dict[str, Any] = {}
+    return _totals(history, history.stream())
+
+
+def so_far(history: History) -> dict[str, object]:
+    """The same of a run that has not ended, whose `reason` is how it stands, and whose model has no digest.
+
+    Raises ValueError for one that has no evaluation yet.
+    """
+    if history.evals.empty:
+        raise ValueError(f"run: {history.directory} has no evaluation yet; there is nothing to tell of it")
+    lines: list[dict[str, Any]] = history.whole_lines()
+    step = next((line["step"] for line in reversed(lines) if "step" in line), 0)
+    now = {"t": lines[-1]["t"], "wall": lines[-1]["wall"], "step": step}
+    end = {"kind": "end", "reason": history.state, "model_sha256": "", **now}
+    return _totals(history, [*lines, end]) | {"time_to_target": None}
+
+
+def _totals(history: History, lines: Iterable[Mapping[str, Any]]) -> dict[str, object]:
+    end: Mapping[str, Any] = {}
     tasks = faults = drops = down = up = stale = most_stale = 0
     quarantined: list[int] = []
     flops = 0.0
-    for line in history.stream():
+    for line in lines:
         match line["kind"]:
             case "dispatch":
                 down += line["bytes_down"]

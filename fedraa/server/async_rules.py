@@ -13,6 +13,7 @@ from fedraa.server.balance import balanced
 from fedraa.server.optimizers import SERVER_OPTIMIZER, ServerOptimizer
 from fedraa.server.passes import accumulate, at, over
 from fedraa.server.staleness import STALENESS, among
+from fedraa.server.validation import is_finite
 
 HEAVIEST = 1e3  # weight of an update; the usual ones are in [0, 1]
 
@@ -62,8 +63,8 @@ class AsyncModel:
 class Taken(NamedTuple):
     """What became of an arrival: the weight that the log shows, and whether the model is a new version now.
 
-    A weight of 0 that advances nothing is an arrival that was ignored. With `held` the client trains again what it was
-    sent before, with other minibatches: nothing is sent to it.
+    Without one the rule leaves the model as it is; a weight of 0, too, is an arrival that was ignored. With `held` the
+    client trains again what it was sent before, with other minibatches: nothing is sent to it.
     """
 
     weight: float
@@ -94,6 +95,11 @@ class AsyncRule(Stateful, ABC):
     adds: ClassVar[bool] = False
     balance: float = 0.0
     asynchronous: ClassVar[bool] = True
+
+    def __init_subclass__(cls) -> None:
+        """Who overrides `take` of a rule that blends does something else, perhaps."""
+        if "take" in vars(cls) and "blends" not in vars(cls):
+            cls.blends = cls.adds = False
 
     @property
     def per_step(self) -> int:
@@ -155,15 +161,27 @@ class StalenessMix(AsyncRule):
 
 
 @dataclass
-class Buffer(AsyncRule):
+class Buffered(AsyncRule):
+    """A rule that moves the model every `size` arrivals; the version and the step count that."""
+
+    size: int = 10
+
+    def __post_init__(self) -> None:
+        check_least("size", self.size, 1)
+
+    @property
+    def per_step(self) -> int:
+        return self.size
+
+
+@dataclass
+class Buffer(Buffered):
     """FedBuff (Nguyen et al. 2022): theta <- theta + server_lr / K * sum of s(staleness) * delta, every K arrivals.
 
     With an `optimizer` that is the delta along which it steps (FedBuff's server momentum); the log then has s alone,
-    for how far the model moves is the optimizer's. The version and the step count flushes; what is in the buffer when
-    the run ends is dropped.
+    for how far the model moves is the optimizer's. What is in the buffer when the run ends is dropped.
     """
 
-    size: int = 10
     staleness: Any = "polynomial"
     server_lr: float = 1.0
     optimizer: Any = None
@@ -171,14 +189,10 @@ class Buffer(AsyncRule):
     keeps: ClassVar[str] = "buffer [d]"
 
     def __post_init__(self) -> None:
-        check_least("size", self.size, 1)
+        super().__post_init__()
         self._factor = STALENESS.make(self.staleness)
         if self.optimizer is not None:
             self.optimizer = SERVER_OPTIMIZER.make(self.optimizer)
-
-    @property
-    def per_step(self) -> int:
-        return self.size
 
     def start(self, model: AsyncModel) -> None:
         size = len(model.params)
@@ -250,11 +264,6 @@ def factor_at(staleness: int, factor: Any) -> float:
         f"staleness: {getattr(factor, '__name__', factor)} gave {weight!r}; takes a finite number"
         + (f" of at most {HEAVIEST:g} in size" if is_finite(weight) else "")
     )
-
-
-def is_finite(number: object) -> bool:
-    """Whether this is a number, and neither infinite nor NaN."""
-    return isinstance(number, int | float | np.integer | np.floating) and bool(np.isfinite(number))
 
 
 def check_least(name: str, value: float, least: float) -> None:

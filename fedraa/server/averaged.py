@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from fedraa.messages import State, Task, Update, Vector
 from fedraa.server.base import Server
-from fedraa.server.passes import accumulate
+from fedraa.server.mean import Mean
 from fedraa.server.task_table import TaskTable
 
 
@@ -15,9 +15,8 @@ class AveragedServer:
     that is over about the last tenth of all steps, however many there were. It costs a pass over the model per step.
     """
 
-    def __init__(self, server: Server, share: float) -> None:
-        self._server, self._share = server, share
-        self._mean = server.params.copy()
+    def __init__(self, server: Server, share: float, mean: Mean) -> None:
+        self._server, self._share, self._mean = server, share, mean
 
     @property
     def step(self) -> int:
@@ -29,7 +28,7 @@ class AveragedServer:
 
     @property
     def params(self) -> Vector:
-        return self._mean
+        return self._mean.params
 
     def begin(self) -> Iterable[int]:
         return self._server.begin()
@@ -50,14 +49,13 @@ class AveragedServer:
         return waiting
 
     def state(self) -> State:
-        return self._server.state() | {"mean": self._mean}
+        return self._server.state() | {"mean": self._mean.params}
 
     def restore(self, state: State) -> None:
         self._server.restore(state)
-        self._mean[:] = state["mean"]
+        self._mean.restore(state["mean"])
 
     def _follow(self, before: int) -> None:
         """Takes the model in, if there is a step more than `before`."""
         if self._server.step > before:
-            share = 1 / (self._share * before + 1)
-            accumulate(self._mean, slice(None), share, self._server.params, self._mean)
+            self._mean.follow(1 / (self._share * before + 1))

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from fedraa.components import calling, saved
+from fedraa.components import calling
 from fedraa.messages import SharedBuffer, State, Task, Update, Vector
 from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule
-from fedraa.server.storage.store import Share, take_in
+from fedraa.server.storage.store import Share, rule_state, take_in
 from fedraa.server.task_table import InFlightTask, TaskTable, flight_state, restored_flights
 from fedraa.submodels.assignment import Submodel
 from fedraa.submodels.policies.policy import RoundContext, RunContext, SubmodelSampler
@@ -87,7 +87,7 @@ class DrawingServer:
         return {
             "params": self.params,
             "step": self.step,
-            "rule": saved(self._rule),
+            "rule": rule_state(self._rule, self.params),
             "ledger": self.task_table.state(),
             "held": [flight_state(flight) for flight in self._held.values()],
         }

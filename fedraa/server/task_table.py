@@ -33,7 +33,8 @@ class InFlightTask:
 class TaskTable:
     """Numbers tasks, records `dispatch`, `commit` and `drop`, and knows what is in flight, and who is left out.
 
-    `lr` gives the local learning rate at a server step, of a submodel of these widths.
+    `lr` gives the local learning rate, of a submodel of these widths, at a server step, or wherever the run is in what
+    `counts` names: `time`, or `passes` over all training samples by the updates that were taken in.
     """
 
     def __init__(
@@ -41,16 +42,18 @@ class TaskTable:
         sizes: list[int],
         costs: CostModel,
         record: Record,
-        lr: Callable[[int, tuple[int, ...]], float],
+        lr: Callable[[float, tuple[int, ...]], float],
         bad_clients: BadClients | None = None,
+        counts: str = "steps",
     ) -> None:
         self.turns = np.zeros(len(sizes), np.int64)
         self.in_flight: dict[int, InFlightTask] = {}
         self.staleness = 0.0
         self.sizes, self.costs = sizes, costs
         self.bad_clients = bad_clients or BadClients()
-        self._record, self._lr = record, lr
+        self._record, self._lr, self._counts = record, lr, counts
         self._next = 0
+        self._trained = 0.0  # samples, of the updates that were taken in
         self._taken = np.zeros(len(sizes), np.int64)  # minibatches of each client's tasks so far, where these go on
 
     def dispatch(
@@ -66,13 +69,15 @@ class TaskTable:
         counts: list[int],
         extras: Mapping[str, Vector | SharedBuffer] | None = None,
         extra_buffers: Sequence[ExtraBuffers] = (),
+        moves: tuple[int, int] | None = None,
         held: bool = False,
     ) -> Task:
         """The client's next task: `buffer`, that of the part as it stands, and the decision's audit trail.
 
-        `extra_buffers` is billed besides the submodel; what the client has `held` is not sent to it.
+        `extra_buffers` is billed besides the submodel, or besides the coordinates down and up that it `moves` in its
+        place; what the client has `held` is not sent to it.
         """
-        down, up = self._bytes(assignment, client, extra_buffers)
+        down, up = self._bytes(assignment, client, extra_buffers, moves)
         if held:
             down = 0
         task = Task(
@@ -84,7 +89,7 @@ class TaskTable:
             step=step,
             widths=assignment.submodel.widths,
             buffer=buffer,
-            lr=self._lr(step, assignment.submodel.widths),
+            lr=self._lr(self._at(step, now), assignment.submodel.widths),
             cost=self.costs.cost(assignment.submodel.widths, client, down, up),
             mask=assignment.mask,
             extras=extras or {},
@@ -117,6 +122,7 @@ class TaskTable:
         """The task is answered and its update is in the model as `version`."""
         task = self.in_flight.pop(update.task).task
         self.bad_clients.well(task.client)
+        self._trained += self.costs.samples(task.widths, task.client)
         self.staleness += FORGETTING * (staleness - self.staleness)
         self._record(
             "commit",
@@ -142,9 +148,23 @@ class TaskTable:
         self._record("drop", now, task=task.id, client=task.client, fragment=task.fragment, what=what, action=action)
         return action == RETRY
 
-    def _bytes(self, assignment: Assignment, client: int, extra_buffers: Sequence[ExtraBuffers]) -> tuple[int, int]:
+    def _at(self, step: int, now: float) -> float:
+        """Where the run is, in what the learning rate's schedule counts."""
+        if self._counts == "passes":
+            return self._trained / sum(self.sizes)
+        return now if self._counts == "time" else step
+
+    def _bytes(
+        self,
+        assignment: Assignment,
+        client: int,
+        extra_buffers: Sequence[ExtraBuffers],
+        moves: tuple[int, int] | None,
+    ) -> tuple[int, int]:
         sent, crossing = self.costs.sent(assignment.submodel.widths), self.costs.crossing(client)
-        down, up = assignment.bytes(sent // BYTES, self.costs.compressor.bytes)
+        down, up = assignment.bytes(sent // BYTES, self.costs.compressor.bytes, self.costs.download.bytes)
+        if moves is not None:
+            down, up = self.costs.download.bytes(moves[0]), self.costs.compressor.bytes(moves[1])
         trained = sent if assignment.mask is None else BYTES * int(assignment.mask.sum())
         received = trained if assignment.sends_mask else sent
         for more in extra_buffers:
@@ -158,6 +178,7 @@ class TaskTable:
             "turns": self.turns,
             "taken": self._taken,
             "next": self._next,
+            "trained": self._trained,
             "bad_clients": self.bad_clients.state(),
             "in_flight": [
                 flight_state(flight, None if sent is None else sent[flight.task.id])
@@ -169,6 +190,7 @@ class TaskTable:
         """`send` brings the buffers of all tasks back to where they were; without it tasks carry them themselves."""
         self.turns[:], self._next = state["turns"], state["next"]
         self._taken[:] = state.get("taken", 0)  # which older checkpoints do not have
+        self._trained = state.get("trained", 0.0)  # likewise
         if "bad_clients" in state:  # likewise
             self.bad_clients.restore(state["bad_clients"])
         flights = restored_flights(state["in_flight"], send)

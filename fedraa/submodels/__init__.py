@@ -8,7 +8,6 @@ from fedraa.submodels.indices import (
     owners,
     prefix,
     random_units,
-    regions,
     window,
 )
 from fedraa.submodels.masks import bernoulli, magnitude, random_parts
@@ -34,7 +33,6 @@ __all__ = [
     "prefix",
     "random_parts",
     "random_units",
-    "regions",
     "trace",
     "trainable",
     "twin",

@@ -19,6 +19,8 @@ Kept = Mapping[str, Mapping[int, np.ndarray]]
 def shrink(module: nn.Module, kept: Kept, grouped: frozenset[str], sizes: Mapping[str, Sizes]) -> nn.Module:
     """A copy of `module` with the kept slices of its tensors and the widths of its layers to match.
 
+    Frozen parameters are not copied but shared: nothing trains them, and a worker has a module for every shape.
+
     Args:
         module: the full module.
         kept: the slices; a tensor that is not named is copied whole.
@@ -31,8 +33,9 @@ def shrink(module: nn.Module, kept: Kept, grouped: frozenset[str], sizes: Mappin
         for dim, index in kept.get(name, {}).items():
             if len(index) < part.size(dim):
                 part = part.index_select(dim, torch.from_numpy(index).to(part.device))
-        part = part.clone() if part.data_ptr() == tensor.data_ptr() else part
         own = isinstance(tensor, nn.Parameter)
+        if part.data_ptr() == tensor.data_ptr() and (tensor.requires_grad or not own):
+            part = part.clone()
         memo[id(tensor)] = nn.Parameter(part, tensor.requires_grad) if own else part
     small = copy.deepcopy(module, memo)  # copies the structure; the tensors are in the memo already
     full = dict(module.named_modules())

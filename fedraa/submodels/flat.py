@@ -49,6 +49,11 @@ def trainable(module: nn.Module) -> list[nn.Parameter]:
     return [p for p in module.parameters() if p.requires_grad]
 
 
+def frozen(module: nn.Module) -> list[nn.Parameter]:
+    """The others, which stay as they are where a model is trained."""
+    return [p for p in module.parameters() if not p.requires_grad]
+
+
 def view(array: np.ndarray) -> torch.Tensor:
     """A tensor in the array's own memory, which may be read-only as the object store's is: never write to it."""
     with warnings.catch_warnings():

@@ -31,14 +31,6 @@ def blocks(traced: Traced, count: int) -> tuple[IndexSet, ...]:
     return _blocks(traced, "count", [1 / _positive("count", count)] * count)
 
 
-def regions(traced: Traced, parts: int, chosen: Sequence[int]) -> IndexSet:
-    """The `chosen` ones of `parts` equal contiguous parts of every group (RA-Fed's regions)."""
-    if not chosen or len(set(chosen)) < len(chosen) or min(chosen) < 0 or max(chosen) >= parts:
-        raise ValueError(f"chosen: {tuple(chosen)} given, expected different numbers from 0 to {parts - 1}")
-    cut = blocks(traced, parts)
-    return tuple(np.unique(np.concatenate([cut[part][g] for part in chosen])) for g in range(len(traced.groups)))
-
-
 def prefix(traced: Traced, ratio: float) -> IndexSet:
     """HeteroFL: the first `ceil(ratio * K)` units of every group of `K`."""
     return tuple(np.arange(_ceil(ratio, group.size)) for group in traced.groups)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from torch import nn
 
 from fedraa.submodels.traced import Traced
 
@@ -34,6 +35,27 @@ def magnitude(vector: np.ndarray, low: float, high: float) -> np.ndarray:
     bounds = np.rint(np.array([low, high]) * vector.size)
     chosen: np.ndarray = (rank >= bounds[0]) & (rank < bounds[1])
     return chosen
+
+
+def output_parts(traced: Traced, parts: int) -> np.ndarray:
+    """RA-Fed's regions: which of `parts` regions each coordinate is in, int8 `[d]`, by its output unit in its layer.
+
+    Regions are equal contiguous shares of a tensor's output units, the rows of weights and kernels and the columns of
+    embeddings. Where a tensor has fewer than `parts` of these it goes by its next dimension, or by its elements.
+    """
+    if parts < 1:
+        raise ValueError(f"parts: {parts} given, expected at least 1")
+    region = np.empty(traced.size, np.int8)
+    for name, shape, offset in zip(traced.names, traced.shapes, traced.offsets, strict=True):
+        size = int(np.prod(shape))
+        owner = traced.module.get_submodule(name.rpartition(".")[0])
+        order = (1, 0) if isinstance(owner, nn.Embedding) else range(len(shape))
+        dimension = next((d for d in order if shape[d] >= parts), None)
+        units = np.arange(size) if dimension is None else np.indices(shape, sparse=True)[dimension]
+        count = size if dimension is None else shape[dimension]
+        mine = units * parts // count
+        region[offset : offset + size] = mine if dimension is None else np.broadcast_to(mine, shape).ravel()
+    return region
 
 
 def random_parts(traced: Traced, parts: int, names: Sequence[str], rng: np.random.Generator) -> tuple[np.ndarray, ...]:

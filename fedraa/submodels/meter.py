@@ -90,14 +90,14 @@ def _loss(module: nn.Module, example: Tree) -> Tensor:
     return torch.stack(out).sum()
 
 
-class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # likewise
     """While active: counts the floating-point operations, and the bytes of all storages made, while they live.
 
     torch's FlopCounterMode with `flop_registry`, less an import of torch._dynamo that takes a second.
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # likewise
         self.flops = self.peak = 0
         self._now = 0
 

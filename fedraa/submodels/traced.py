@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from fedraa.submodels.cost import Cost
 from fedraa.submodels.cutting import shrink
+from fedraa.submodels.flat import frozen, twin
 from fedraa.submodels.parametrized import packed, unpack
 from fedraa.submodels.resize import Sizes, shared
 
@@ -98,7 +100,7 @@ class Traced:
         return tuple(len(kept) for kept in self.check(indices))
 
     def cut(self, indices: IndexSet) -> nn.Module:
-        """A dense module of the kept units alone, with parameters of its own.
+        """A dense module of the kept units alone, with parameters of its own, less the frozen ones, which are shared.
 
         Buffers that run through units (running statistics) are cut too. Raises ValueError for an index set
         that does not fit the groups.
@@ -112,6 +114,13 @@ class Traced:
         Nothing but trained parameters tells units apart, less the running statistics that are estimated anew.
         """
         return self.cut(tuple(np.arange(width) for width in widths))
+
+    def on(self, device: torch.device) -> Traced:
+        """Itself with its frozen parameters there, which all cuts share."""
+        module = twin(self.module)
+        for p in frozen(module):
+            p.data = p.data.to(device)
+        return replace(self, module=module)
 
     def flat_index(self, indices: IndexSet) -> np.ndarray:
         """Where a cut's parameters are in the full flat vector: int64 `[k]`, in the cut's own flat layout.

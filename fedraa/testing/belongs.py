@@ -7,7 +7,13 @@ from typing import Any
 from fedraa.components import KIND, imported, is_path
 from fedraa.testing.kinds import KINDS, Kind
 
-METHODS_OF = {"partitioner": ("assign",), "metric": ("values",), "staleness": ()}  # where a seam asks for none
+METHODS_OF = {  # where a seam asks for none
+    "partitioner": ("assign",),
+    "metric": ("values",),
+    "staleness": (),
+    "transform": ("apply",),
+    "dataset": ("read",),
+}
 
 
 def belongs(given: object, as_: str | None = None) -> tuple[Kind, Any]:

@@ -2,7 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -48,6 +48,8 @@ class Drive(ABC):
     """Whether it may keep numbers for each of the model's."""
     own: ClassVar[int] = 0
     """Bytes that the drive itself keeps for each number of the model."""
+    further: Sequence[str] = ()
+    """Promises of this kind of part alone."""
 
     def __init__(self, part: Any, size: int = SIZE) -> None:
         self.part, self.size = part, size

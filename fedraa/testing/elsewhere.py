@@ -48,4 +48,4 @@ def digests(kind: Kind, part: Any) -> list[str]:
 if __name__ == "__main__":
     name, described = sys.argv[1:]
     here = KINDS[name]
-    sys.stdout.write(play(lambda: here.experiment(here.make(json.loads(described)))).digest + "\n")
+    sys.stdout.write(play(lambda: here.trial(here.make(json.loads(described)))).digest + "\n")

@@ -11,9 +11,14 @@ from fedraa.client.terms.compression import COMPRESSOR, Compressor
 from fedraa.client.terms.term import LOCAL_TERM, LocalTerm, WeightDecay
 from fedraa.components import Seam
 from fedraa.config.experiment import Experiment
+from fedraa.data import FederatedDataset, Rows, Transform
+from fedraa.data.load import SOURCES
 from fedraa.data.partition import PARTITIONERS, Partitioner, make_partitioner
+from fedraa.data.transforms.make import TRANSFORMS, make_transform
 from fedraa.methods.catalog import METHODS
 from fedraa.methods.method import Method
+from fedraa.objectives import Objective, make_objective
+from fedraa.objectives.builtin import OBJECTIVE
 from fedraa.server.aggregation import AGGREGATOR, Aggregator
 from fedraa.server.async_rules import AsyncRule
 from fedraa.server.named_rules import ASYNC_RULE
@@ -22,8 +27,9 @@ from fedraa.server.participation import PARTICIPATION, Participation
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS, StalenessWeight
 from fedraa.submodels.policies import SUBMODEL, SubmodelPolicy
-from fedraa.testing import client_drives, server_drives
+from fedraa.testing import client_drives, data_drives, objective_drive, server_drives
 from fedraa.testing.drive import Drive
+from fedraa.testing.samples import Trial, made_up
 from schedulers import Scheduler
 
 SMALL: dict[str, Any] = {
@@ -42,23 +48,31 @@ Fields = Callable[[Any], dict[str, Any]]
 class Kind:
     """One kind of part: its `name`, what it derives from, and what it is compared with.
 
-    `fields` are those of an experiment with such a part. `arguments` are those of a function that is one, too.
+    `fields` are those of an experiment with such a part. `arguments` are those of a function that is one, too. `made`
+    makes one of what was given, if its seam does not; `tried` has the samples on which it runs, if they are others.
     """
 
     name: str
-    base: type
+    base: type | tuple[type, ...]
     seam: Seam[Any]
     drive: type[Drive]
     usual: Any
     fields: Fields
     arguments: str = ""
+    made: Callable[[Any], Any] | None = None
+    tried: Callable[[Any, Callable[[Any], Experiment]], Trial] | None = None
 
     def make(self, given: object) -> Any:
         """The part that was given; ValueError with one sentence."""
-        return make_partitioner(given) if self.seam is PARTITIONERS else self.seam.make(given)
+        return self.seam.make(given) if self.made is None else self.made(given)
+
+    def trial(self, part: Any) -> Trial:
+        """A small experiment, of some 15 tasks, with this part."""
+        if self.tried is not None:
+            return self.tried(part, self.experiment)
+        return Trial(self.experiment(part), made_up())
 
     def experiment(self, part: Any) -> Experiment:
-        """A small one, for some 15 tasks, with this part."""
         return Experiment(**SMALL | self.fields(part))
 
 
@@ -83,6 +97,11 @@ def _policy(part: Any) -> dict[str, Any]:
 def _among(field: str) -> Fields:
     """As the only one of several."""
     return lambda part: {"method": "ra-fed", field: (part,), "rounds": ROUNDS}
+
+
+def _of_data(clients: int) -> dict[str, Any]:
+    """A few of so many clients a round."""
+    return {"method": "ra-fed", "clients": 10, "participation": f"sample:{min(4, clients)}", "rounds": ROUNDS}
 
 
 def hits(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -137,6 +156,7 @@ _LIST = (
         "iid",
         _rounds("partition", clients=10, local_steps=1),
         "(labels, clients, rng)",
+        make_partitioner,
     ),
     Kind(
         "metric",
@@ -146,6 +166,38 @@ _LIST = (
         hits,
         _among("metrics"),
         "(outputs, labels)",
+    ),
+    Kind(
+        "objective",
+        Objective,
+        OBJECTIVE,
+        objective_drive.ObjectiveDrive,
+        "regression",
+        _rounds("objective"),
+        made=make_objective,
+        tried=objective_drive.objective_trial,
+    ),
+    Kind(
+        "transform",
+        Transform,
+        TRANSFORMS,
+        data_drives.TransformDrive,
+        "flip",
+        _among("transforms"),
+        "(x, rng)",
+        make_transform,
+        data_drives.transform_trial,
+    ),
+    Kind(
+        "dataset",
+        (FederatedDataset, Rows),
+        SOURCES,
+        data_drives.DataDrive,
+        made_up(),
+        _of_data,
+        "()",
+        data_drives.make_data,
+        data_drives.data_trial,
     ),
 )
 KINDS: dict[str, Kind] = {kind.name: kind for kind in _LIST}

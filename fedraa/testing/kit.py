@@ -82,6 +82,8 @@ class _Look:
             found(COVERED, drive.broken.get(COVERED))
         if drive.pieces:
             found(PIECES, drive.broken.get(PIECES))
+        for promise in drive.further:
+            found(promise, drive.broken.get(promise))
         if drive.claimed() is not None:
             found(MEMORY, memory(self._drive))
         self._findings.lines.append(("costs", cost(self._drive, self._usual, self._kind.usual)))
@@ -165,13 +167,13 @@ class _Look:
     def _on_ray(self) -> Verdict:
         base = settled(self._base)
         for workers in (1, 2):
-            there = play_on_ray(lambda: self._kind.experiment(deepcopy(self._part)), workers)
+            there = play_on_ray(lambda: self._kind.trial(deepcopy(self._part)), workers)
             if where := base.parts_from(there):
                 return f"makes a run on Ray with {workers} worker{'s' * (workers > 1)} part {where}"
         return None
 
     def _play(self, **how: int) -> Outcome:
-        return play(lambda: self._kind.experiment(deepcopy(self._part)), **how)
+        return play(lambda: self._kind.trial(deepcopy(self._part)), **how)
 
     def _drive(self, **how: int) -> Drive:
         return self._kind.drive(deepcopy(self._part), **how)

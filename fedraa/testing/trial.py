@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
@@ -18,8 +17,6 @@ import numpy as np
 import torch
 
 from fedraa.client import Trainer
-from fedraa.config.experiment import Experiment
-from fedraa.data import Dataset
 from fedraa.engine.build import build
 from fedraa.engine.description import sha256
 from fedraa.engine.executor import LocalExecutor
@@ -30,6 +27,7 @@ from fedraa.messages import State, Vector
 from fedraa.rundir.checkpoint import read, write
 from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.layout import EVENTS
+from fedraa.testing.samples import Trial
 
 MOST = 400  # events, of which a trial has about 60
 
@@ -57,16 +55,6 @@ class Outcome:
         return hashlib.sha256(json.dumps([self.events, self.model]).encode()).hexdigest()
 
 
-@cache
-def made_up() -> Dataset:
-    """Samples of 16 numbers around a centre for each of 10 classes."""
-    rng = np.random.default_rng(0)
-    centres = rng.standard_normal((10, 16))
-    labels = rng.permutation(np.arange(500) % 10)
-    samples = (centres[labels] + rng.standard_normal((500, 16))).astype(np.float32)
-    return Dataset("made up", samples[:400], labels[:400], samples[400:], labels[400:], 10)
-
-
 class TwoWorkers(LocalExecutor):
     """Trains all that wait, the last first, in turn on two workers that know nothing of each other."""
 
@@ -81,9 +69,7 @@ class TwoWorkers(LocalExecutor):
             self._trainer, self._other = self._other, self._trainer
 
 
-def play(
-    make: Callable[[], Experiment], *, seed: int = 0, workers: int = 1, pauses: int = 0, events: int = 0
-) -> Outcome:
+def play(make: Callable[[], Trial], *, seed: int = 0, workers: int = 1, pauses: int = 0, events: int = 0) -> Outcome:
     """Runs what `make` makes, each time anew, in this process.
 
     The generators of python, NumPy and torch, which a part has no business with, are seeded with `seed`. It is
@@ -93,7 +79,8 @@ def play(
     with _generators(seed), TemporaryDirectory() as folder:
         state: State | None = None
         for stop in [*stops, None]:
-            spec = build(make(), dataset=made_up())
+            trial = make()
+            spec = build(trial.experiment, trial.module(), trial.dataset)
             state, params = _stretch(spec, Path(folder), state, stop, workers)
             if state is None:
                 break
@@ -101,13 +88,14 @@ def play(
         return Outcome(tuple(_timeless(line) for line in lines), sha256(spec, params))
 
 
-def play_on_ray(make: Callable[[], Experiment], workers: int) -> Outcome:
+def play_on_ray(make: Callable[[], Trial], workers: int) -> Outcome:
     """The same on Ray, where evaluations are logged when they are there and faults may come in between."""
     from fedraa.api import run  # which imports everything
 
     with TemporaryDirectory() as folder:
-        experiment = make().model_copy(update={"engine": "ray", "workers": workers, "quiet": True})
-        history = run(experiment, dataset=made_up(), out=Path(folder) / "run")
+        trial = make()
+        experiment = trial.experiment.model_copy(update={"engine": "ray", "workers": workers, "quiet": True})
+        history = run(experiment, model=trial.module(), dataset=trial.dataset, out=Path(folder) / "run")
         lines = tuple(_timeless(line) for line in history.lines())
         return settled(Outcome(lines, str(history.summary["model_sha256"])))
 

@@ -7,17 +7,15 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from mortal import with_its_parent
+from running import PATIENCE, until
 
-PATIENCE = 120.0  # seconds
 QUICK = {  # Ray's own settings, for clusters that are large and last long, would have a test wait
     "health_check_initial_delay_ms": 1000,
     "health_check_period_ms": 1000,
@@ -142,12 +140,3 @@ def nodes(quick: dict[str, int] = QUICK) -> Iterator[Nodes]:
 def answers(port: int) -> bool:
     with socket.socket() as probe:
         return not probe.connect_ex(("127.0.0.1", port))
-
-
-def until(happened: Callable[[], bool], process: subprocess.Popen[Any] | None = None) -> None:
-    """Waits, but not when `process` has ended."""
-    give_up = time.monotonic() + PATIENCE
-    while not happened():
-        assert process is None or process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < give_up
-        time.sleep(0.1)

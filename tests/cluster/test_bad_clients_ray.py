@@ -14,7 +14,7 @@ from torch import Tensor
 import fedraa as fl
 from fedraa.client.terms.term import LocalTerm, Place
 from fedraa.engine.build import build
-from fedraa.testing.trial import made_up
+from fedraa.testing.samples import made_up
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]

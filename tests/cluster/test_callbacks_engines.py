@@ -5,12 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from running import until
 
 from benchmarks.system.processes import descendants, title
 from fedraa.api import resume, run
@@ -29,7 +29,6 @@ ENGINES: dict[str, dict[str, Any]] = {
     "ray 1": {"engine": "ray", "workers": 1},
     "ray 2": {"engine": "ray", "workers": 2},
 }
-PATIENCE = 120  # seconds
 
 
 def experiment(out: Path, engine: str, **changes: Any) -> Experiment:
@@ -214,10 +213,3 @@ def test_a_driver_killed_while_the_run_waits_for_it_leaves_nobody_and_resumes(en
     until(lambda: not any(title(each).startswith("ray::ParameterServer") for each in below))
     assert (tmp_path / "run" / EVENTS).read_text().count('"commit"') == 20
     same([resume(tmp_path / "run", callbacks=[EarlyStopping(patience=9)]), undisturbed])
-
-
-def until(happened: Any) -> None:
-    give_up = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < give_up
-        time.sleep(0.05)

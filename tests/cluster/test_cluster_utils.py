@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from nodes import PATIENCE, until
 from ray.cluster_utils import Cluster
+from running import PATIENCE, until
 from same_run import same
 from test_real_cluster import FLAGS, commits, here
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fedraa import Experiment, History, run
+from fedraa import Experiment, History, resume, run
 
 pytestmark = pytest.mark.cluster
 
@@ -27,8 +27,11 @@ def story(history: History) -> list[dict[str, Any]]:
 
 
 def test_two_workers_and_two_shards_make_the_same_run_as_one_process(tmp_path: Path) -> None:
-    for number, (alike, spread) in enumerate([({}, {}), ({"average": 0}, {"server_shards": 2})]):
-        here = go(tmp_path / f"here-{number}", engine="local", **alike)
-        there = go(tmp_path / f"there-{number}", engine="ray", workers=2, **alike, **spread)
+    here = go(tmp_path / "here", engine="local", checkpoint_every=10)
+    for shards in (1, 2):
+        there = go(tmp_path / f"there-{shards}", engine="ray", workers=2, server_shards=shards, checkpoint_every=10)
         assert story(here) == story(there)
+        assert here.evals["accuracy"].tolist() == there.evals["accuracy"].tolist()
         assert here.summary["model_sha256"] == there.summary["model_sha256"]
+    longer = go(tmp_path / "longer", engine="local", updates=40)
+    assert resume(there.directory, updates=40).summary["model_sha256"] == longer.summary["model_sha256"]

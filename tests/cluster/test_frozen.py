@@ -3,15 +3,12 @@
 import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mortal import with_its_parent
+from running import FIELDS, PATIENCE, resumed, started
 from same_run import same
 
 from actors.cluster import engine
@@ -22,18 +19,17 @@ from fedraa.api import run
 from fedraa.callbacks import Callback, Event
 from fedraa.config.experiment import Experiment
 from fedraa.rundir.history import History
-from fedraa.rundir.layout import EVENTS
 
 pytestmark = pytest.mark.cluster
 
-FLAGS: dict[str, Any] = {"hidden": (8,), "clients": 4, "local_epochs": 1, "updates": 600, "checkpoint_every": 50}
-PATIENCE = 150  # seconds
+UPDATES = 600
+QUIETLY = ("--updates", str(UPDATES), "--quiet")
 RAYLET, GCS, SERVER = "/raylet/raylet", "/gcs/gcs_server", "ray::ParameterServer"
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> History:
-    return run(Experiment(**FLAGS, engine="local", out=tmp_path_factory.mktemp("undisturbed")))
+    return run(Experiment(**FIELDS, updates=UPDATES, engine="local", out=tmp_path_factory.mktemp("undisturbed")))
 
 
 class Freeze(Callback):
@@ -65,35 +61,12 @@ def test_who_freezes_is_as_good_as_dead(
     frozen: str, changes: dict[str, Any], undisturbed: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "HEARTBEAT", Heartbeat(every=0.5, bound=3.0))
-    freeze, started = Freeze(frozen), time.monotonic()
-    run(Experiment(**FLAGS, **changes, workers=1, out=tmp_path / "run"), callbacks=[freeze])
+    freeze, began = Freeze(frozen), time.monotonic()
+    run(Experiment(**FIELDS, **changes, updates=UPDATES, workers=1, out=tmp_path / "run"), callbacks=[freeze])
     assert freeze.stopped
-    assert time.monotonic() - started < 60 * crowded()
+    assert time.monotonic() - began < 60 * crowded()
     assert not Path("/proc", str(freeze.stopped)).exists()
     same(tmp_path / "run", undisturbed)
-
-
-@contextmanager
-def started(out: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
-    """A run of the command line on Ray, some way into its log."""
-    given = ["--hidden", "8", "--clients", "4", "--local-epochs", "1", "--updates", "600", "--checkpoint-every", "50"]
-    command = [sys.executable, "-m", "fedraa", "run", *given, "--workers", "1", "--out", str(out), "--quiet", *flags]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=with_its_parent
-    )
-    try:
-        until(lambda: (out / EVENTS).exists() and (out / EVENTS).read_text().count('"commit"') >= 60)
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def until(happened: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < give_up
-        time.sleep(0.02)
 
 
 def below(process: subprocess.Popen[str], name: str) -> int:
@@ -102,7 +75,7 @@ def below(process: subprocess.Popen[str], name: str) -> int:
 
 @pytest.mark.parametrize("dies", [RAYLET, pytest.param(GCS, marks=pytest.mark.slow)])
 def test_the_run_goes_on_with_a_new_cluster(dies: str, undisturbed: History, tmp_path: Path) -> None:
-    with started(tmp_path / "run", "--restarts", "1") as process:
+    with started(tmp_path / "run", *QUIETLY, "--restarts", "1") as process:
         os.kill(below(process, dies), signal.SIGKILL)
         said, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, said
@@ -113,20 +86,20 @@ def test_the_run_goes_on_with_a_new_cluster(dies: str, undisturbed: History, tmp
 @pytest.mark.parametrize(("dies", "name"), [(RAYLET, "raylet"), (GCS, "GCS")])
 def test_a_dead_cluster_ends_a_run_in_one_sentence(dies: str, name: str, undisturbed: History, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    with started(out) as process:
+    with started(out, *QUIETLY) as process:
         os.kill(below(process, dies), signal.SIGKILL)
         said, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert said.splitlines()[-1] == f"fedraa: Ray's {name} died; go on with: fedraa resume {out}"
     assert "raylet)" not in said  # what Ray itself would print
-    subprocess.run([sys.executable, "-m", "fedraa", "resume", str(out), "--quiet"], check=True)
+    resumed(out)
     same(out, undisturbed)
 
 
 @pytest.mark.slow
 def test_ctrl_c_ends_a_run_whose_server_is_frozen(undisturbed: History, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    with started(out) as process:
+    with started(out, *QUIETLY) as process:
         server = below(process, SERVER)
         os.kill(server, signal.SIGSTOP)
         process.send_signal(signal.SIGINT)
@@ -136,5 +109,5 @@ def test_ctrl_c_ends_a_run_whose_server_is_frozen(undisturbed: History, tmp_path
     assert process.returncode == 130
     assert said.endswith(f"fedraa: stopped as of the last checkpoint; go on with: fedraa resume {out}\n")
     assert not Path("/proc", str(server)).exists()
-    subprocess.run([sys.executable, "-m", "fedraa", "resume", str(out), "--quiet"], check=True)
+    resumed(out)
     same(out, undisturbed)

@@ -4,13 +4,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from mortal import with_its_parent
+from running import FIELDS, PATIENCE, resumed, started, until
 from same_run import same
 
 from benchmarks.system.processes import descendants, title
@@ -18,38 +15,11 @@ from fedraa.api import run
 from fedraa.config.experiment import Experiment
 from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.history import History
-from fedraa.rundir.layout import CHECKPOINTS, EVENTS
+from fedraa.rundir.layout import CHECKPOINTS
 
 pytestmark = pytest.mark.cluster
 
-FLAGS = {"hidden": (8,), "clients": 4, "local_epochs": 1, "updates": 1500, "checkpoint_every": 50}
-PATIENCE = 120  # seconds
-
-
-def command(out: Path, engine: str) -> list[str]:
-    flags = ["--hidden", "8", "--clients", "4", "--local-epochs", "1", "--updates", "1500", "--checkpoint-every", "50"]
-    return [sys.executable, "-m", "fedraa", "run", *flags, "--engine", engine, "--workers", "1", "--out", str(out)]
-
-
-@contextmanager
-def started(out: Path, engine: str, commits: int = 60) -> Iterator[subprocess.Popen[str]]:
-    """A run in a process group of its own, as a terminal starts it, some way into its log."""
-    process = subprocess.Popen(
-        command(out, engine), stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=with_its_parent
-    )
-    try:
-        until(lambda: (out / EVENTS).exists() and (out / EVENTS).read_text().count('"commit"') >= commits)
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def until(happened: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < give_up
-        time.sleep(0.02)
+UPDATES = 1500
 
 
 def interrupt(process: subprocess.Popen[str]) -> None:
@@ -64,21 +34,17 @@ def gone(processes: list[int]) -> bool:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> History:
-    return run(Experiment(**FLAGS, engine="local", out=tmp_path_factory.mktemp("undisturbed")))
-
-
-def resumed(directory: Path) -> None:
-    subprocess.run([sys.executable, "-m", "fedraa", "resume", str(directory), "--quiet"], check=True)
+    return run(Experiment(**FIELDS, updates=UPDATES, engine="local", out=tmp_path_factory.mktemp("undisturbed")))
 
 
 @pytest.mark.parametrize("engine", ["local", "ray"])
 def test_ctrl_c_leaves_a_checkpoint_and_nothing_else(engine: str, undisturbed: History, tmp_path: Path) -> None:
     out = tmp_path / "run"
     memory = set(Path("/dev/shm").iterdir())
-    with started(out, engine) as process:
+    with started(out, "--updates", str(UPDATES), "--engine", engine) as process:
         below = descendants(process.pid)
         interrupt(process)
-        _, said = process.communicate(timeout=PATIENCE)
+        said, _ = process.communicate(timeout=PATIENCE)
         assert process.returncode == 130
         assert said.strip().endswith(f"fedraa: stopped, with a checkpoint; go on with: fedraa resume {out}")
         until(lambda: gone(below))
@@ -92,7 +58,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_nothing_else(engine: str, undisturbed: H
 @pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.slow)])
 def test_the_second_ctrl_c_ends_at_once(engine: str, undisturbed: History, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    with started(out, engine) as process:
+    with started(out, "--updates", str(UPDATES), "--engine", engine) as process:
         below = descendants(process.pid)
         interrupt(process)
         interrupt(process)
@@ -106,7 +72,7 @@ def test_the_second_ctrl_c_ends_at_once(engine: str, undisturbed: History, tmp_p
 @pytest.mark.slow
 def test_a_killed_driver_takes_its_cluster_with_it_and_the_run_goes_on(undisturbed: History, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    with started(out, "ray") as process:
+    with started(out, "--updates", str(UPDATES), "--engine", "ray") as process:
         below = descendants(process.pid)
         process.kill()
         process.wait()
@@ -118,10 +84,10 @@ def test_a_killed_driver_takes_its_cluster_with_it_and_the_run_goes_on(undisturb
 @pytest.mark.slow
 def test_a_killed_server_starts_again_by_itself(undisturbed: History, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    with started(out, "ray") as process:
+    with started(out, "--updates", str(UPDATES), "--engine", "ray") as process:
         (server,) = [child for child in descendants(process.pid) if title(child).startswith("ray::ParameterServer")]
         os.kill(server, signal.SIGKILL)
-        _, said = process.communicate(timeout=PATIENCE)
+        said, _ = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, said
     assert len(newest_first(out / CHECKPOINTS)) == 2
     same(out, undisturbed)
@@ -129,7 +95,7 @@ def test_a_killed_server_starts_again_by_itself(undisturbed: History, tmp_path: 
 
 def test_one_run_directory_has_one_writer(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    with started(out, "local") as first:
+    with started(out, "--updates", str(UPDATES), "--engine", "local") as first:
         os.kill(first.pid, signal.SIGSTOP)
         second = subprocess.run(
             [sys.executable, "-m", "fedraa", "resume", str(out)], capture_output=True, text=True, check=False

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from nodes import nodes, until
+from nodes import nodes
+from running import until
 from same_run import same
 from test_real_cluster import FLAGS, commits, here
 

@@ -24,9 +24,10 @@ def test_a_wheel_runs_without_the_checkout(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("fedraa-*.whl")
     subprocess.run([*pip, "install", "--no-deps", "--target", str(target), str(wheel)], check=True)
     shutil.rmtree(source)
-    there = {path.relative_to(target) for path in target.rglob("*") if path.suffix in (".py", ".css", ".js", ".npy")}
+    kinds = (".py", ".css", ".html", ".js", ".npy")
+    there = {path.relative_to(target) for path in target.rglob("*") if path.suffix in kinds}
     here = [path for name in ("fedraa", "actors", "schedulers") for path in (ROOT / name).rglob("*")]
-    assert {path.relative_to(ROOT) for path in here if path.suffix in (".py", ".css", ".js", ".npy")} <= there
+    assert {path.relative_to(ROOT) for path in here if path.suffix in kinds} <= there
 
     def fedraa(*words: str) -> str:
         done = subprocess.run(

@@ -1,16 +1,15 @@
 """Fed-RAA and its baselines against the papers' formulas, worked out in NumPy on a model of 42 parameters."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy_mlp import Batch, Weights, mean, train
+from numpy_mlp import Weights, mean, train
+from tiny import minibatches
 
 from fedraa import Dataset, Experiment
 from fedraa.engine.build import build
 from fedraa.engine.run_spec import RunSpec
-from fedraa.rng import generator
 
 FEATURES, HIDDEN, CLASSES = 3, 6, 3
 LR, BATCH, EPOCHS, SEED = 0.2, 7, 2, 3
@@ -32,16 +31,6 @@ def spec(method: str, clients: int, **flags: Any) -> RunSpec:
     }
     experiment = Experiment(method=method, clients=clients, **(common | flags))
     return build(experiment, dataset=Dataset("tiny", x[:70], y[:70], x[70:], y[70:], CLASSES))
-
-
-def batches(run: RunSpec, client: int, turn: int) -> Iterator[Batch]:
-    """The client's minibatches; only their order is taken from the package's streams."""
-    x, y = run.data.client(client)
-    rng = generator(SEED, "batches", client, turn)
-    for _ in range(EPOCHS):
-        order = rng.permutation(len(y))
-        for start in range(0, len(y), BATCH):
-            yield x[order[start : start + BATCH]], y[order[start : start + BATCH]]
 
 
 def weights(flat: np.ndarray) -> Weights:
@@ -95,7 +84,7 @@ def test_asynchronous_updates(method: str, s: Any) -> None:
         task, turn, received, version = sent[client]
         j = task.fragment
         server.commit(trainer.train(task, *run.data.client(client)), 1.0)
-        new = train(received, batches(run, client, turn), lr=LR, momentum=0.5, proximal=rho)
+        new = train(received, minibatches(run, client, turn), lr=LR, momentum=0.5, proximal=rho)
         a = alpha * s(q[j] - version)
         q[j] += 1
         old = theta.neurons(neurons[j])
@@ -146,7 +135,7 @@ def test_rounds_of_full_models(method: str, flags: dict[str, Any], proximal: flo
         tasks = [server.assign(client, float(turn)) for client in range(4)]
         for task in reversed(tasks):
             server.commit(trainer.train(task, *run.data.client(task.client)), turn + 1.0)
-        new = [train(theta, batches(run, n, turn), lr=LR, momentum=momentum, proximal=proximal) for n in range(4)]
+        new = [train(theta, minibatches(run, n, turn), lr=LR, momentum=momentum, proximal=proximal) for n in range(4)]
         theta = mean(new, sizes / sizes.sum())
         np.testing.assert_allclose(server.params, theta.flat(), atol=1e-6)
     assert server.step == 3
@@ -172,7 +161,7 @@ def test_rounds_of_fragments() -> None:
             new = [
                 train(
                     theta.neurons(NEURONS[task.fragment]),
-                    batches(run, task.client, turn),
+                    minibatches(run, task.client, turn),
                     lr=LR,
                     momentum=0.5,
                     proximal=rho,

@@ -142,20 +142,21 @@ def test_heterofl_and_fedrolex(method: str) -> None:
 
 
 def regions(level: str, turn: int, every: int, clients: int) -> list[Mask]:
-    """RAM-Fed's masks: all in round 0; two of four regions (L), one (S), or the first half of the clients two (MIX).
+    """RAM-Fed's masks: all in round 0; two of four regions (L), one (S), or the half that is drawn two (MIX).
 
-    A region is a quarter of the neurons of each hidden layer, here of 6 and of 4. In every `every`-th round all
-    take the last ones.
+    A region is a quarter of the output units of each layer, here of 6, 4 and 4, with all their weights and biases. In
+    every `every`-th round all take the same ones.
     """
-    first, second, masks = [[0, 1], [2, 3], [4], [5]], [[0], [1], [2], [3]], []
+    six, four = [0, 0, 1, 2, 2, 3], [0, 1, 2, 3]
+    region = np.concatenate([np.repeat(six, 3), six, np.repeat(four, 6), four, np.repeat(four, 4), four])
+    assert len(region) == SIZE
+    large = generator(SEED, "levels").permutation(clients)[: clients // 2]
+    masks = []
     for client in range(clients):
-        count = 2 if level == "L" or (level == "MIX" and client < clients // 2) else 1
-        chosen = sorted(generator(SEED, "regions", turn, client).choice(4, count, replace=False).tolist())
-        if turn % every == 0:
-            chosen = list(range(4 - count, 4))
-        mask = np.full(SIZE, turn == 0)
-        mask[coordinates([[u for r in chosen for u in layer[r]] for layer in (first, second)])[0]] = True
-        masks.append(mask)
+        count = 2 if level == "L" or (level == "MIX" and client in large) else 1
+        common = turn % every == 0
+        rng = generator(SEED, "gap", turn) if common else generator(SEED, "regions", turn, client)
+        masks.append(np.isin(region, rng.permutation(4)[:count]) if turn else np.ones(SIZE, bool))
     return masks
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from first_task import first_task
 from numpy_mlp import Array, forward, gradients, layers, loss_gradient, sgd
 from tiny import CLASSES, FEATURES, HIDDEN, LR, SEED, WIDTHS, Stepped, close, minibatches, spec, start
 
@@ -26,19 +27,7 @@ CONTROL = np.random.default_rng(1).normal(size=SIZE).astype(np.float32)
 
 def result(terms: dict[str, Any], **fields: Any) -> np.ndarray:
     """What the client with these solver terms makes of its first task."""
-    task = Task(
-        id=0,
-        client=0,
-        turn=0,
-        fragment=0,
-        version=0,
-        step=0,
-        widths=(HIDDEN,),
-        buffer=RUN.params,
-        lr=LR,
-        cost=1.0,
-        **fields,
-    )
+    task = first_task(widths=(HIDDEN,), buffer=RUN.params, lr=LR, **fields)
     return Trainer(RUN.traced, replace(RUN.method.local, **terms), seed=SEED).train(task, X, Y).params
 
 

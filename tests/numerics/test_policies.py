@@ -15,11 +15,14 @@ from torch import nn
 from fedraa import Experiment
 from fedraa.engine.build import build
 from fedraa.models import build_model
+from fedraa.rng import generator
 from fedraa.submodels import Traced
 from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.blocks import maskable
-from fedraa.submodels.policies.masked import Arbitrary, FourWay, Pruned, rank_parts
+from fedraa.submodels.masks import output_parts
+from fedraa.submodels.policies.masked import FourWay, Pruned, rank_parts
 from fedraa.submodels.policies.policy import Capacities, RoundContext, RunContext
+from fedraa.submodels.policies.regions import Arbitrary
 from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
 from fedraa.submodels.policies.slices import DisjointGroups, Prefix, Rolling
 from fedraa.submodels.tracing.trace import trace
@@ -191,22 +194,20 @@ def test_subdismo_splits_the_blocks_in_four(net: Traced) -> None:
 
 
 def of_regions(chosen: set[int]) -> npt.NDArray[np.bool_]:
-    """The parameters of a network 3-8-4-2 between neurons of these quarters of its hidden layers: 2 of 8, 1 of 4."""
+    """The parameters of a network 3-8-4-2 in these quarters: by their output units, 2 of 8, 1 of 4.
+
+    The two outputs are fewer than four: their weights go by the inputs, their biases by themselves.
+    """
     first, second = np.array([unit // 2 in chosen for unit in range(8)]), np.array([u in chosen for u in range(4)])
-    weights = [
-        np.repeat(first, 3),
-        first,
-        np.outer(second, first).ravel(),
-        second,
-        np.tile(second, 2),
-        np.ones(2, bool),
-    ]
+    weights = [np.repeat(first, 3), first, np.repeat(second, 8), second, np.tile(second, 2), second[[0, 2]]]
     return np.concatenate(weights)
 
 
-@pytest.mark.parametrize(("level", "regions"), [("L", [2] * 6), ("S", [1] * 6), ("MIX", [2, 2, 2, 1, 1, 1])])
-def test_arbitrary_masks_and_their_uncovered_rounds(net: Traced, level: str, regions: list[int]) -> None:
+@pytest.mark.parametrize("level", ["L", "S", "MIX"])
+def test_arbitrary_masks_and_their_uncovered_rounds(net: Traced, level: str) -> None:
     rounds = draws(Arbitrary(level), net, 22)
+    large = {"L": range(CLIENTS), "S": (), "MIX": generator(SEED, "levels").permutation(CLIENTS)[:3].tolist()}[level]
+    regions = [2 if client in large else 1 for client in range(CLIENTS)]
     for number, choices in enumerate(rounds):
         masks = np.array([trained(choice) for choice in choices])
         if number == 0:
@@ -216,13 +217,70 @@ def test_arbitrary_masks_and_their_uncovered_rounds(net: Traced, level: str, reg
         assert [len(mine) for mine in chosen] == regions
         for mask, mine in zip(masks, chosen, strict=True):
             np.testing.assert_array_equal(mask == 1, of_regions(mine))
-        if number % 10 == 0:  # all the same, the last; the rest is covered by nobody
-            assert chosen == [{*range(4 - count, 4)} for count in regions]
-            np.testing.assert_array_equal(masks.sum(axis=0) == 0, ~of_regions({*range(4 - max(regions), 4)}))
+        if number % 10 == 0:  # all the same; the rest is covered by nobody
+            most = max(chosen, key=len)
+            assert all(mine <= most for mine in chosen)
+            np.testing.assert_array_equal(masks.sum(axis=0) == 0, ~of_regions(most))
+    assert {rounds[10][0].label, rounds[20][0].label} != {0b1100, 0b1000}  # they are drawn, not the last
     assert len({choice.label for choices in rounds for choice in choices}) > 4
     assert [len(set(map(str, [c.label for c in rounds[r]]))) > 1 for r in (1, 2, 3)] == [True] * 3
     never = draws(Arbitrary(level, uncovered_every=0), net, 11)[10]
     assert len({choice.label for choice in never}) > 1
+
+
+def test_who_trains_two_regions_and_which_ones_a_gap_has_are_drawn(net: Traced) -> None:
+    halves, gaps = set(), set()
+    for seed in range(12):
+        second, third = draws(Arbitrary("MIX", uncovered_every=2), net, 4, seed=seed)[1:3]
+        halves.add(tuple(bin(choice.label).count("1") for choice in second))
+        gaps.add(max(choice.label for choice in third))
+    assert len(halves) > 6
+    assert len(gaps) > 2
+    assert {sum(half) for half in halves} == {9}  # three clients two, three one
+
+
+@pytest.mark.parametrize(
+    ("name", "example"),
+    [
+        ("mlp", torch.zeros(2, 64)),
+        ("cnn", torch.zeros(2, 1, 28, 28)),
+        ("fasttext", torch.zeros(2, 9, dtype=torch.int64)),
+    ],
+)
+def test_regions_are_a_partition_of_theta(name: str, example: torch.Tensor) -> None:
+    """L, S and MIX train 50, 25 and 37.5 % of it, however deep; every parameter is in exactly one region."""
+    hidden = (64, 64, 64, 64) if name == "mlp" else (200,)
+    traced = trace(build_model(name, example, 10, hidden=hidden, dropout=0.0, seed=0), example)
+    part = output_parts(traced, 4)
+    shares = np.bincount(part, minlength=4) / traced.size
+    assert len(part) == traced.size
+    assert part.min() >= 0
+    assert shares == pytest.approx([0.25] * 4, abs=0.02)
+    names = [f"{each.rpartition('.')[0]}.weight" for each in traced.names if each.endswith("bias")]
+    for each in names:  # a unit's bias is where its weights are
+        at, bias = traced.names.index(each), traced.names.index(each.replace("weight", "bias"))
+        rows = traced.shapes[at][0]
+        start, b = traced.offsets[at], traced.offsets[bias]
+        weights = part[start : start + int(np.prod(traced.shapes[at]))].reshape(rows, -1)
+        assert (weights == weights[:, :1]).all()
+        np.testing.assert_array_equal(weights[:, 0], part[b : b + rows])
+
+
+def test_levels_train_their_shares(net: Traced) -> None:
+    for level, share in {"L": 0.5, "S": 0.25, "MIX": 0.375}.items():
+        rounds = draws(Arbitrary(level, uncovered_every=0), net, 200)[1:]
+        mean = np.mean([trained(choice).mean() for choices in rounds for choice in choices])
+        assert mean == pytest.approx(share, abs=0.01)
+
+
+def test_regions_of_units_are_those_between_units_of_both_sides(net: Traced) -> None:
+    """2 of 8 and 1 of 4 units a region: at S 3 * 2 + 2 + 2 * 1 + 1 + 1 * 2 + 2 parameters, drawn layer by layer."""
+    rounds = draws(Arbitrary("S", uncovered_every=4, regions="units"), net, 60)
+    masks = [trained(choice) for choices in rounds[1:] for choice in choices]
+    assert {int(mask.sum()) for mask in masks} == {15}
+    hidden = [tuple(mask[32:64]) for mask in masks]
+    assert len(set(hidden)) == 16  # any region of one layer with any of the other: all of the matrix, with time
+    assert len({tuple(trained(choice)) for choice in rounds[4]}) == 1  # a gap
 
 
 @given(st.lists(st.floats(-5, 5, width=32), min_size=SIZE, max_size=SIZE, unique_by=abs), st.integers(1, 5))
@@ -312,11 +370,23 @@ def test_ist_goes_by_the_clients_of_a_round() -> None:
 
 @pytest.mark.parametrize(
     "method",
-    ["ist", "heterofl", "fedrolex", "bernoulli-kernels", "shuffled-kernels", "ra-fed", "oap", "subdismo", "prunefl"],
+    [
+        "ist",
+        "heterofl",
+        "fedrolex",
+        "bernoulli-kernels",
+        "shuffled-kernels",
+        "ra-fed-units",
+        "oap",
+        "subdismo",
+        "prunefl",
+    ],
 )
 def test_a_model_without_units_is_refused(method: str) -> None:
     dataset = spec("fedavg").data.dataset
     linear = nn.Sequential(nn.Flatten(), nn.Linear(3, 4))
-    verb = "cut" if method in ("ist", "heterofl", "fedrolex", "ra-fed") or method.endswith("kernels") else "masked"
+    verb = (
+        "cut" if method in ("ist", "heterofl", "fedrolex", "ra-fed-units") or method.endswith("kernels") else "masked"
+    )
     with pytest.raises(ValueError, match=f"^model: nothing of Sequential can be {verb}: [^\n]*$"):
         build(Experiment(method=method, clients=3, engine="local"), model=linear, dataset=dataset)

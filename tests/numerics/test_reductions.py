@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from first_task import first_task
 from numpy_mlp import loss_gradient
 from tiny import LR, SEED, Stepped, minibatches, spec
 from two_layers import SIZE, WIDTHS, coordinates
@@ -15,7 +16,7 @@ from fedraa.messages import Task
 from fedraa.methods.catalog import Mean
 from fedraa.server.optimizers import Momentum
 from fedraa.submodels import flatten
-from fedraa.submodels.policies.masked import Arbitrary
+from fedraa.submodels.policies.regions import Arbitrary
 
 FULL = {"momentum": 0.0, "capacities": (1.0,)}
 BARE = FULL | {"weight_decay": 0.0, "clip": 0.0}
@@ -199,16 +200,4 @@ def test_masked_sam_perturbs_by_rho_on_covered_coordinates_alone() -> None:
 
 
 def task_of(params: np.ndarray, widths: tuple[int, ...], mask: np.ndarray | None = None) -> Task:
-    return Task(
-        id=0,
-        client=0,
-        turn=0,
-        fragment=0,
-        version=0,
-        step=0,
-        widths=widths,
-        buffer=params,
-        lr=LR,
-        cost=1.0,
-        mask=mask,
-    )
+    return first_task(widths=widths, buffer=params, lr=LR, mask=mask)

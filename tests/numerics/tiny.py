@@ -42,11 +42,12 @@ def spec(method: str, **flags: Any) -> RunSpec:
 def minibatches(run: RunSpec, client: int, turn: int) -> Iterator[Batch]:
     """What the client trains on in its `turn`-th task; only the order is taken from the package's streams."""
     x, y = run.data.client(client)
-    rng = generator(SEED, "batches", client, turn)
-    for _ in range(EPOCHS):
+    given, size = run.experiment, run.experiment.batch_size
+    rng = generator(given.seed, "batches", client, turn)
+    for _ in range(given.local_epochs):
         order = rng.permutation(len(y))
-        for start in range(0, len(y), BATCH):
-            yield x[order[start : start + BATCH]], y[order[start : start + BATCH]]
+        for start in range(0, len(y), size):
+            yield x[order[start : start + size]], y[order[start : start + size]]
 
 
 def steps(run: RunSpec, client: int) -> int:

@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_resume import KillAt, Killed, lines, same_run
+from test_resume import lines, same_run
 
 import fedraa as fl
+from benchmarks.system.killing import KillAt, Killed
+from benchmarks.system.spoiling import CAUSES, spoiled
 from fedraa.client.batched_trainer import BatchedTrainer
 from fedraa.client.trainer import Trainer
 from fedraa.errors import RunFailed
@@ -22,17 +24,10 @@ from fedraa.messages import Task, Update
 from fedraa.methods.catalog import METHODS
 from fedraa.rundir.status import status
 from fedraa.server.schedule import Rounds
-from fedraa.testing.trial import made_up
+from fedraa.testing.samples import made_up
 
 CLIENTS, BAD = 4, 2
 SMALL: dict[str, Any] = {"engine": "local", "clients": CLIENTS, "hidden": (8,), "local_steps": 2, "quiet": True}
-WHY = {
-    "nan": r"update refused: params hold 1 values that are not finite",
-    "shape": r"update refused: params have the shape \(\d+,\), not \(\d+,\)",
-    "huge": r"update refused: params hold values up to 1e\+30 where what was sent has 0\.\d+ at most",
-    "loss": r"update refused: the training loss is nan",
-    "raise": r"ZeroDivisionError: no such thing",
-}
 ROUNDS = [name for name, method in METHODS.items() if not method.asynchronous]
 IDLE = [name for name, method in METHODS.items() if method.asynchronous and not method.update.waits]
 WAITING = [name for name, method in METHODS.items() if method.update.waits]
@@ -41,22 +36,6 @@ QUICK = (
     *("heterofl", "ram-fed", "subdismo", "shuffled", "fed-raa-sync"),
 )
 BY_COHORT = ("ist", "fed-raa-sync")  # what one client trains depends on who else is drawn
-
-
-def spoiled(update: Update, kind: str) -> Update:
-    params = update.params.copy()
-    match kind:
-        case "nan":
-            params[0] = np.nan
-        case "shape":
-            params = params[1:]
-        case "huge":
-            params[-1] = 1e30
-        case "loss":
-            return replace(update, loss=float("nan"))
-        case _:
-            raise ZeroDivisionError("no such thing\nat all")
-    return replace(update, params=params)
 
 
 @pytest.fixture
@@ -118,8 +97,8 @@ def expect_left_out(history: fl.History, kind: str, *clients: int, retries: int 
         given = [line["seq"] for line in history.lines() if line["kind"] == "dispatch" and line["client"] == client]
         assert max(given) < of[-1]["seq"]
     assert {line["client"] for line in drops(history)} == set(clients)
-    assert all(re.fullmatch(WHY[kind], line["what"]) for line in drops(history))
-    assert sorted(history.summary["quarantined"]) == sorted(clients)  # type: ignore[arg-type]
+    assert all(re.fullmatch(CAUSES[kind], line["what"]) for line in drops(history))
+    assert sorted(history.summary["quarantined"]) == sorted(clients)  # type: ignore[arg-type]  # a list
     assert history.summary["dropped"] == len(drops(history))
     assert sorted(status(history.directory).quarantined) == sorted(clients)
     assert "consistent" in fl.replay(history.directory)
@@ -129,7 +108,7 @@ def expect_left_out(history: fl.History, kind: str, *clients: int, retries: int 
     "method", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ROUNDS]
 )
 def test_in_rounds_it_is_as_if_it_never_took_part(method: str, spoil: Callable[..., None], tmp_path: Path) -> None:
-    kind = list(WHY)[ROUNDS.index(method) % len(WHY)]
+    kind = list(CAUSES)[ROUNDS.index(method) % len(CAUSES)]
     undisturbed = None if method in BY_COHORT else execute(method, tmp_path / "others", participation=Others())
     spoil(kind)
     history = execute(method, tmp_path / "run")
@@ -141,7 +120,7 @@ def test_in_rounds_it_is_as_if_it_never_took_part(method: str, spoil: Callable[.
 
 
 @pytest.mark.parametrize("method", IDLE)
-@pytest.mark.parametrize("kind", ["nan", pytest.param("raise", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["not finite", pytest.param("raises", marks=pytest.mark.slow)])
 def test_where_idle_devices_train_it_is_as_if_it_never_came_back(
     method: str, kind: str, spoil: Callable[..., None], tmp_path: Path
 ) -> None:
@@ -156,15 +135,15 @@ def test_where_idle_devices_train_it_is_as_if_it_never_came_back(
 
 @pytest.mark.parametrize("method", WAITING)
 def test_who_waits_for_every_client_goes_on_without_it(method: str, spoil: Callable[..., None], tmp_path: Path) -> None:
-    spoil("nan")
+    spoil("not finite")
     history = execute(method, tmp_path / "run")
-    expect_left_out(history, "nan", BAD)
+    expect_left_out(history, "not finite", BAD)
     assert history.summary["steps"] == 25
 
 
 @pytest.mark.parametrize("method", ["fed-raa", "fedbuff", "scaffold", "ram-fed", "fed-raa-sync"])
 def test_killed_and_resumed_it_knows_who_is_out(method: str, spoil: Callable[..., None], tmp_path: Path) -> None:
-    spoil("nan")
+    spoil("not finite")
     flags: dict[str, Any] = {"checkpoint_every": 2, "max_update_norm": "auto"}
     if METHODS[method].schedule == Rounds():
         flags["participation"] = "sample:3"
@@ -179,7 +158,7 @@ def test_killed_and_resumed_it_knows_who_is_out(method: str, spoil: Callable[...
 
 
 def test_bad_in_one_round_alone_it_takes_part_again(spoil: Callable[..., None], tmp_path: Path) -> None:
-    spoil("nan", lambda task: task.client == BAD and task.step == 2)
+    spoil("not finite", lambda task: task.client == BAD and task.step == 2)
     history = execute("scaffold", tmp_path / "run")
     assert [(line["client"], line["action"]) for line in drops(history)] == [(BAD, "retry")]
     assert [line["clients"] for line in history.lines() if line["kind"] == "round"] == [4, 4, 3, 4, 4]
@@ -188,7 +167,7 @@ def test_bad_in_one_round_alone_it_takes_part_again(spoil: Callable[..., None], 
 
 
 def test_bad_now_and_then_it_is_never_left_out(spoil: Callable[..., None], tmp_path: Path) -> None:
-    spoil("huge", lambda task: task.client == BAD and task.turn % 2 == 0)
+    spoil("1e30", lambda task: task.client == BAD and task.turn % 2 == 0)
     history = execute("fed-raa", tmp_path / "run")
     assert len(drops(history)) > 1
     assert history.summary["quarantined"] == []
@@ -198,9 +177,9 @@ def test_bad_now_and_then_it_is_never_left_out(spoil: Callable[..., None], tmp_p
 def test_it_is_given_as_many_further_tasks_as_was_asked(
     retries: int, spoil: Callable[..., None], tmp_path: Path
 ) -> None:
-    spoil("nan")
+    spoil("not finite")
     history = execute("fedasync", tmp_path / "run", client_retries=retries)
-    expect_left_out(history, "nan", BAD, retries=retries)
+    expect_left_out(history, "not finite", BAD, retries=retries)
 
 
 @pytest.mark.parametrize(
@@ -213,15 +192,15 @@ def test_it_is_given_as_many_further_tasks_as_was_asked(
     ],
 )
 def test_it_goes_with_all_else(flags: dict[str, Any], spoil: Callable[..., None], tmp_path: Path) -> None:
-    spoil("nan")
+    spoil("not finite")
     history = fl.run(**SMALL | flags, dataset=made_up(), out=tmp_path / "run")
-    expect_left_out(history, "nan", BAD)
+    expect_left_out(history, "not finite", BAD)
     assert np.isfinite(history.evals["loss"]).all()
 
 
 @pytest.mark.parametrize("method", ["fed-raa", "fedavg", "ram-fed", "fed-raa-sync"])
 def test_all_bad_ends_the_run_in_one_sentence(method: str, spoil: Callable[..., None], tmp_path: Path) -> None:
-    spoil("raise", lambda task: True)
+    spoil("raises", lambda task: True)
     with pytest.raises(
         RunFailed,
         match=r"^no client is left: all 4 came to nothing 2 times in a row; the last, client \d with task \d: "
@@ -236,7 +215,7 @@ def test_all_bad_ends_the_run_in_one_sentence(method: str, spoil: Callable[..., 
 def test_mended_it_can_be_gone_on_with(
     spoil: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    spoil("nan", lambda task: task.step >= 3)
+    spoil("not finite", lambda task: task.step >= 3)
     with pytest.raises(RunFailed, match=r"^no client is left"):
         execute("fedavg", tmp_path / "run", checkpoint_every=1)
     monkeypatch.undo()
@@ -247,7 +226,7 @@ def test_mended_it_can_be_gone_on_with(
 
 
 def test_a_round_in_which_nobody_reports_changes_nothing(spoil: Callable[..., None], tmp_path: Path) -> None:
-    spoil("nan", lambda task: task.step == 1)
+    spoil("not finite", lambda task: task.step == 1)
     for method in ("ram-fed", "mofedsam", "fedadam", "heterofl"):
         history = execute(method, tmp_path / method)
         assert [line["clients"] for line in history.lines() if line["kind"] == "round"] == [4, 0, 4, 4, 4]
@@ -258,7 +237,7 @@ def test_a_round_in_which_nobody_reports_changes_nothing(spoil: Callable[..., No
 
 
 def test_with_stop_the_run_stops_and_names_it(spoil: Callable[..., None], tmp_path: Path) -> None:
-    spoil("nan")
+    spoil("not finite")
     with pytest.raises(
         RunFailed,
         match=r"^client 2 came to nothing 2 times in a row, the last time with task \d+: .*not finite; --on-bad",
@@ -269,7 +248,7 @@ def test_with_stop_the_run_stops_and_names_it(spoil: Callable[..., None], tmp_pa
 
 
 def test_what_all_clients_share_is_not_tried_on_thousands(spoil: Callable[..., None], tmp_path: Path) -> None:
-    spoil("raise", lambda task: True)
+    spoil("raises", lambda task: True)
     with pytest.raises(RunFailed, match=r"^the first 50 clients all came to nothing; the last, client \d+ with task"):
         execute("fedavg", tmp_path / "run", clients=60, jitter=0.0, capabilities="1:1.0")
 

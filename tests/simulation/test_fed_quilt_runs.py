@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from killing import KillAt, Killed
 
+from benchmarks.system.killing import KillAt, Killed
 from fedraa import Experiment, replay, resume, run
 from fedraa.client import Trainer
 from fedraa.errors import Inconsistent
@@ -135,7 +135,6 @@ def test_what_is_delivered_is_the_average_and_the_run_says_so(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        ({"engine": "ray", "server_shards": 2}, "server_shards: got 2; the average 0.1 of fed-quilt is of the whole"),
         ({"method": "fedbuff", "balance": 0.5}, "balance: 0.5 means nothing to fedbuff; leave it out"),
         ({"method": "fed-raa", "gain": 2.0}, "gain: 2.0 means nothing to fed-raa; leave it out"),
         ({"method": "splitfed", "updates": None, "rounds": 2}, "local_steps: auto:3 means nothing to splitfed"),

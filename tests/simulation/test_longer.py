@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from killing import KillAt, Killed
 from torch import nn
 
 import fedraa
+from benchmarks.system.killing import KillAt, Killed
 from fedraa import Experiment, History, replay, resume, run
 from fedraa.client.trainer import Trainer
 from fedraa.engine.loop import Loop

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from killing import KillAt, Killed
 
+from benchmarks.system.killing import KillAt, Killed
 from fedraa.api import resume, run, run_here
 from fedraa.callbacks.callback_list import CallbackList
 from fedraa.cli.main import main

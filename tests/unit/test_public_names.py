@@ -22,7 +22,7 @@ def test_every_public_name_is_there() -> None:
         assert getattr(fedraa, name).__name__.removeprefix("fedraa.") == name
         assert getattr(fedraa, name).__doc__, name
     with pytest.raises(AttributeError, match="has no attribute 'walk'"):
-        fedraa.walk  # noqa: B018
+        fedraa.walk  # noqa: B018  # which is what raises
 
 
 def test_editors_and_readers_are_told_of_the_same_names() -> None:

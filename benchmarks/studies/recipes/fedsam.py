@@ -50,6 +50,7 @@ STEPS = to_target(TARGETS, "step")
 METRICS = (CLIENT_MEAN, CLIENT_STD, STEPS, TRAIN_ACCURACY)
 CURVES = "The paper gives curves alone, no numbers."
 NOTES = (
+    "All methods have local momentum 0 and weight clients alike, as the paper does.",
     "The paper tunes every learning rate on a grid and does not give the outcome; 0.1 is taken for all.",
     "FedRobust's adversary is diagonal here.",
     "MimeLite's momentum does not see the steps that are taken along it: where learning rate times local steps is "
@@ -68,9 +69,9 @@ STAND_INS = {
 
 
 def _experiment(scale: Scale, dataset: str, **own: Any) -> Experiment:
-    """100 clients, each in a round with probability 0.2; 10 local epochs."""
+    """100 clients, each in a round with probability 0.2; 10 local epochs; all methods weight clients by 1/S."""
     assert (dataset in STAND_INS) != scale.paper
-    common: dict[str, Any] = {"participation": "bernoulli:0.2", "lr": 0.1}
+    common: dict[str, Any] = {"participation": "bernoulli:0.2", "lr": 0.1, "momentum": 0.0, "weights": "uniform"}
     if scale.paper:
         common |= {"clients": 100, "local_epochs": 10, "eval_every": 5} | (
             {"model": "cnn-emnist", "batch_size": 32, "rounds": 150}

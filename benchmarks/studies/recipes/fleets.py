@@ -17,6 +17,7 @@ from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.study import Cell, Claim, Study
 from fedraa.config.experiment import Experiment
 from fedraa.methods.catalog import METHODS
+from fedraa.methods.terms import on_terms
 
 FLEETS = Path(__file__).parents[2] / "fleets"
 TARGETS = {"digits": 0.85, "mnist": 0.95}
@@ -37,9 +38,14 @@ def _experiment(scale: Scale, method: str, **own: Any) -> Experiment:
     return scale.experiment(**common | own)
 
 
+def equal(experiment: Experiment) -> Experiment:
+    """The experiment on equal terms."""
+    return on_terms(experiment, "equal")
+
+
 def equal_budget(scale: Scale) -> Study:
     """Every method with the same time: accuracy, and time, bytes, operations and memory to a target."""
-    cells = [Cell(method, _experiment(scale, method)) for method in METHODS]
+    cells = [Cell(method, equal(_experiment(scale, method))) for method in METHODS]
     spent = (to_target(TARGETS, "bytes"), to_target(TARGETS, "flops"))
     return Study(
         "equal_budget",
@@ -48,7 +54,8 @@ def equal_budget(scale: Scale) -> Study:
         (ACCURACY, TIME, *spent, PEAK_MEMORY),
         reference="fedavg",
         notes=(
-            "Every method has the same learning rate, and otherwise what its paper states; best_lr tunes the rate.",
+            "On equal terms: every method has the same learning rate, momentum 0, five local epochs, and clients that "
+            "count alike in a round; what differs besides is below. best_lr tunes the rate.",
             "Memory is that of training the largest part that the method may give a device. The bill of masks is that "
             "of the full model: dense kernels save nothing by them.",
         ),
@@ -182,7 +189,7 @@ def best_lr(scale: Scale) -> Study:
     )
     fixed = scale.pick(0.05, 0.1)
     cells = [
-        Cell(method, _experiment(scale, method, lr=rate), f"lr {rate:g}" + (" (fixed)" if rate == fixed else ""))
+        Cell(method, equal(_experiment(scale, method, lr=rate)), f"lr {rate:g}" + (" (fixed)" if rate == fixed else ""))
         for rate in rates
         for method in methods
     ]

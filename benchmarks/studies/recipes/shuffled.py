@@ -32,7 +32,7 @@ def _experiment(scale: Scale, **own: Any) -> Experiment:
 POLICIES: dict[str, dict[str, Any]] = {
     "rolling (shuffled)": {"method": "shuffled-kernels"},
     "random": {"method": "bernoulli-kernels"},
-    "static (HeteroFL)": {"method": "heterofl+fedavg"},
+    "static (HeteroFL)": {"method": "bernoulli-kernels", "submodel": "prefix"},  # its submodels, and nothing else of it
 }
 
 

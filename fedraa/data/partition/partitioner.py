@@ -53,7 +53,7 @@ class Partitioner(ABC):
     def __init_subclass__(cls) -> None:
         """Who overrides `assign` of a partitioner that deals in its own way is dealt by what it assigns."""
         if "assign" in vars(cls) and "deal" not in vars(cls):
-            cls.deal = Partitioner.deal  # type: ignore[method-assign]
+            cls.deal = Partitioner.deal  # type: ignore[method-assign]  # as said above
 
     @abstractmethod
     def assign(self, labels: Index, clients: int, rng: np.random.Generator) -> Sequence[npt.ArrayLike]:

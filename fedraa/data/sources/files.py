@@ -42,7 +42,7 @@ def folder(path: str, size: int | None = None) -> FederatedDataset:
     scaled = _standardised(made["train"])
     owners = [[path.parts[-3] for path in paths] for paths in found.values()] if depths == {4} else [None, None]
     return FederatedDataset(
-        root.name, scaled, Scaled(made["test"], scaled.mean, scaled.std), len(classes), owners[0], owners[1]
+        root.resolve().name, scaled, Scaled(made["test"], scaled.mean, scaled.std), len(classes), owners[0], owners[1]
     )
 
 
@@ -118,7 +118,7 @@ def npy(path: str, classes: int | None = None) -> FederatedDataset:
                 f"x_{split}.npy has {counts[0]} samples but y_{split}.npy {counts[1]}; they must be as many"
             )
     train_owners, test_owners = (_owners(root / f"clients_{split}.npy") for split in rows)
-    return FederatedDataset(root.name, rows["train"], rows["test"], classes, train_owners, test_owners)
+    return FederatedDataset(root.resolve().name, rows["train"], rows["test"], classes, train_owners, test_owners)
 
 
 def hf(
@@ -144,7 +144,7 @@ def hf(
     if client is not None:
         owners = [_column(path, table[split], client) for split in ("train", "test")]
     return FederatedDataset(
-        Path(path).name, table["train"], table["test"], None, owners[0], owners[1], input=input, target=target
+        Path(path).resolve().name, table["train"], table["test"], None, owners[0], owners[1], input=input, target=target
     )
 
 

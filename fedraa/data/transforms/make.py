@@ -22,7 +22,7 @@ def make_transforms(given: Sequence[object], *, seed: int) -> Transforms:
     Each is crop, flip, normalize, `v2.NAME(...)` of torchvision, an import path, a Transform, a transform of
     torchvision's v2, or a function `(x, rng)`. `crop,flip` in one text are two.
     """
-    return Transforms(tuple(_made(one) for each in given for one in _split(each)), seed)
+    return Transforms(tuple(make_transform(one) for each in given for one in _split(each)), seed)
 
 
 def _split(given: object) -> list[object]:
@@ -39,7 +39,8 @@ def _split(given: object) -> list[object]:
     return [part.strip() for part in parts]
 
 
-def _made(given: object) -> Transform:
+def make_transform(given: object) -> Transform:
+    """One of them."""
     if isinstance(given, str):
         given = re.sub(r"^v2[.:]", V2, given)
         if given.startswith("torchvision"):

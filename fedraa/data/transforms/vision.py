@@ -36,8 +36,8 @@ class Vision(Transform):
         self.given = given
         self.name = type(given).__name__
         # of a class in general, here of what it stands for
-        self.random = self.name not in FIXED  # type: ignore[misc]
-        self.moves = self.name not in STILL  # type: ignore[misc]
+        self.random = self.name not in FIXED  # type: ignore[misc]  # a ClassVar
+        self.moves = self.name not in STILL  # type: ignore[misc]  # likewise
 
     def apply(self, x: Tensor, rng: np.random.Generator) -> Tensor:
         seed = int(rng.integers(2**62))
@@ -50,7 +50,7 @@ class Vision(Transform):
 
     def __setstate__(self, state: bytes) -> None:
         import_torchvision()  # which needs help where its operators do not load
-        self.__init__(pickle.loads(state))  # type: ignore[misc]
+        self.__init__(pickle.loads(state))  # type: ignore[misc]  # all that it is is made there
 
     def described(self) -> Any:
         return describe(self.given)

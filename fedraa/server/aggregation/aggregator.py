@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from fedraa.components import Stateful
 from fedraa.messages import Index, State, Vector
-from fedraa.submodels.assignment import Mask
+from fedraa.submodels.assignment import Assignment, Mask
+from fedraa.submodels.policies.policy import RunContext
 
 Counts = npt.NDArray[np.int32]
 
@@ -102,6 +103,16 @@ class Aggregator(Stateful, ABC):
     def start(self, size: int, clients: int) -> None:
         """Makes room for what is kept."""
 
+    def see(self, run: RunContext) -> None:
+        """What it is bound to, before the first round, for one that treats some tensors in their own way.
+
+        `run.params` [d] is the model as it stands at any time. ValueError if the model does not suit it.
+        """
+
+    def moves(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
+        """How many coordinates go down and up with the client's next task, if not those of its part of the model."""
+        return None
+
     @abstractmethod
     def add(self, contribution: Contribution) -> None:
         """One client's delta comes in."""
@@ -123,8 +134,10 @@ def add_pieces(aggregator: Aggregator, pieces: Sequence[Contribution]) -> None:
     """One client's delta goes to the aggregator."""
     if len(pieces) == 1:
         aggregator.add(pieces[0])
-    else:
+    elif isinstance(aggregator, Aggregator):
         aggregator.add_pieces(pieces)
+    else:  # another may have no such method
+        aggregator.add(joined(pieces))
 
 
 def joined(pieces: Sequence[Contribution]) -> Contribution:

@@ -6,12 +6,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedraa.messages import Vector
-from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken, check_least
+from fedraa.server.async_rules import Arrival, AsyncModel, Buffered, Taken
 from fedraa.submodels.assignment import Mask
 
 
 @dataclass
-class FedGMR(AsyncRule):
+class FedGMR(Buffered):
     """FedGMR (2025): theta_c = sum a_i n_i w_ic / sum a_i n_i over the clients whose last submodel has c.
 
     a_i = (staleness + 1)^-exponent as it was on arrival, n_i samples; every `size` arrivals. Where no submodel is,
@@ -22,13 +22,6 @@ class FedGMR(AsyncRule):
     exponent: float = 0.6
 
     keeps: ClassVar[str] = "w_i, m_i [N, d]"
-
-    def __post_init__(self) -> None:
-        check_least("size", self.size, 1)
-
-    @property
-    def per_step(self) -> int:
-        return self.size
 
     def start(self, model: AsyncModel) -> None:
         size = len(model.params)

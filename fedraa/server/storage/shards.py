@@ -8,6 +8,7 @@ import numpy as np
 from fedraa.messages import Index, Receipt, Vector
 from fedraa.server.async_rules import blend
 from fedraa.server.delta_mix import add
+from fedraa.server.mean import follow
 from fedraa.server.validation import receipt_of
 
 
@@ -71,6 +72,7 @@ class Shard:
         self.pulls = self.pushes = 0
         self._where, self._norms, self._adds = where, norms, adds
         self._pushed: dict[int, dict[str, Vector]] = {}
+        self._mean: Vector | None = None
 
     def cut(self, fragment: int) -> Vector:
         """Its piece of the fragment as it stands, a copy."""
@@ -92,6 +94,24 @@ class Shard:
     def forget(self, task: int) -> None:
         """The task has no answer: what was pushed for it goes."""
         self._pushed.pop(task, None)
+
+    def average(self) -> None:
+        """Keeps a mean over its versions from now on."""
+        self._mean = self.params.copy()
+
+    def follow(self, share: float) -> None:
+        """mean <- mean + share * (theta - mean)."""
+        assert self._mean is not None
+        follow(self._mean, self.params, share)
+
+    def mean(self) -> Vector:
+        """The mean of its coordinates."""
+        assert self._mean is not None
+        return self._mean
+
+    def load_mean(self, mean: Vector) -> None:
+        """Go on from this mean."""
+        self._mean = np.array(mean)
 
     def load(self, params: Vector, pulls: int, pushes: int) -> None:
         """Go on from these, with no task out."""

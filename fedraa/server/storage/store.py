@@ -6,8 +6,9 @@ from typing import Protocol
 
 from fedraa.components import calling, saved
 from fedraa.messages import Buffer, SharedBuffer, State, Task, Update, Vector
-from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, StalenessMix, Taken, is_finite
-from fedraa.server.validation import refuse_unsound
+from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken
+from fedraa.server.mean import Mean, MeanHere
+from fedraa.server.validation import is_finite, refuse_unsound
 from fedraa.submodels.assignment import Assignment, Submodel
 
 Share = Callable[[Vector], SharedBuffer]
@@ -39,6 +40,9 @@ class Store(Protocol):
     def sent_again(self, tasks: list[Task]) -> list[Task]:
         """The tasks that are out, from a checkpoint, with their buffers back where this store keeps them."""
 
+    def mean(self) -> Mean:
+        """A mean over the parameters' versions from now on; there is one of them."""
+
     def state(self) -> State:
         """What it has become, less the parameters."""
 
@@ -65,7 +69,11 @@ def shared_again(tasks: list[Task], make: Callable[[Task], Buffer]) -> list[Task
 
 
 def take_in(rule: AsyncRule, arrival: Arrival, model: AsyncModel) -> Taken:
-    """What a rule, which is the user's own, perhaps, makes of an arrival."""
+    """What a rule, which is the user's own, perhaps, makes of an arrival.
+
+    ValueError if it leaves nonsense in a new version of the model. A share of what an honest client sends, mixed in,
+    makes none, so that it need not be looked for.
+    """
     with calling("async_rule", rule):
         taken = rule.take(arrival, model)
     bools = isinstance(taken, Taken) and all(flag in (True, False) for flag in taken[1:])
@@ -74,9 +82,16 @@ def take_in(rule: AsyncRule, arrival: Arrival, model: AsyncModel) -> Taken:
             f"async_rule: {type(rule).__name__} gave {taken!r}; takes Taken(weight, advanced, held), a finite number "
             "and a bool each"
         )
-    if type(rule) is not StalenessMix:  # which stays between two models that are sound
+    if taken.advanced and not (rule.blends and 0 <= taken.weight <= 1):
         refuse_unsound("async_rule", rule, model.params, f" with the update of client {arrival.client}")
     return Taken(float(taken.weight), bool(taken.advanced), bool(taken.held))
+
+
+def rule_state(rule: AsyncRule, params: Vector) -> State:
+    """A rule's state for a checkpoint; ValueError if it has left nonsense in the model and called that no version."""
+    if not rule.blends:
+        refuse_unsound("async_rule", rule, params)
+    return saved(rule)
 
 
 class LocalStore:
@@ -120,6 +135,9 @@ class LocalStore:
         )
         return take_in(self._rule, arrival, self._model)
 
+    def mean(self) -> Mean:
+        return MeanHere(self)
+
     def drop(self, task: Task) -> None:
         pass
 
@@ -134,7 +152,7 @@ class LocalStore:
         return shared_again(tasks, lambda task: self._share(task.params))
 
     def state(self) -> State:
-        return saved(self._rule)
+        return rule_state(self._rule, self.params)
 
     def restore(self, params: Vector, state: State) -> None:
         self.params[:] = params

@@ -2,9 +2,10 @@
 
 from fedraa.components import Seam
 from fedraa.submodels.policies.growing import Growing
-from fedraa.submodels.policies.masked import Arbitrary, FourWay, Pruned
+from fedraa.submodels.policies.masked import FourWay, Pruned
 from fedraa.submodels.policies.policy import SubmodelPolicy
 from fedraa.submodels.policies.pruning import AdaptivePruning
+from fedraa.submodels.policies.regions import Arbitrary
 from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
 from fedraa.submodels.policies.slices import DisjointGroups, Fragments, Full, LayerCut, Prefix, Rolling
 

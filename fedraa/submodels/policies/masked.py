@@ -2,21 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from fedraa.messages import Vector
 from fedraa.rng import generator
-from fedraa.submodels import indices, masks
+from fedraa.submodels import masks
 from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.blocks import maskable
 from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, RunContext, SubmodelPolicy, SubmodelSampler
 from fedraa.submodels.traced import Traced
 
 T = TypeVar("T")
-LEVELS = ("L", "S", "MIX")
 
 
 @dataclass(frozen=True)
@@ -47,44 +46,6 @@ class FourWay(SubmodelPolicy):
 
 
 @dataclass(frozen=True)
-class Arbitrary(SubmodelPolicy):
-    """RA-Fed, RAM-Fed: regions of neurons (Definition 1), masked by the client.
-
-    The regions are contiguous equal parts of the units of every width group. Level L trains 2 of 4 regions, S
-    one, MIX half the clients each. Round 0 trains everything; every `uncovered_every`-th round all clients train
-    the same last regions, so that the others are covered by nobody (0: never).
-    """
-
-    level: str = "L"
-    parts: int = 4
-    uncovered_every: int = 10
-
-    def __post_init__(self) -> None:
-        if self.level not in LEVELS:
-            raise ValueError(f"mask_level: got {self.level!r}; takes {', '.join(LEVELS)}")
-
-    def bind(self, run: RunContext) -> SubmodelSampler:
-        run.check_units(self.parts, f"submodel: {self.parts} regions need as many units in every group")
-        whole = run.whole()
-
-        def draw(context: RoundContext) -> Assignment:
-            if context.round == 0:
-                return Assignment(0, whole)
-            large = self.level == "L" or (self.level == "MIX" and context.client < run.clients // 2)
-            count = max(1, self.parts // 2) if large else 1
-            if self.uncovered_every and context.round % self.uncovered_every == 0:
-                chosen = np.arange(self.parts - count, self.parts)
-            else:
-                rng = generator(run.seed, "regions", context.round, context.client)
-                chosen = rng.choice(self.parts, count, replace=False)
-            mask = np.zeros(run.traced.size, bool)
-            mask[run.traced.flat_index(indices.regions(run.traced, self.parts, chosen.tolist()))] = True
-            return Assignment(int((1 << chosen).sum()), whole, mask, sends_mask=False)
-
-        return Pure(draw)
-
-
-@dataclass(frozen=True)
 class Pruned(SubmodelPolicy):
     """OAP: each client prunes the current global model to its share of largest weights, tensor by tensor.
 
@@ -93,6 +54,8 @@ class Pruned(SubmodelPolicy):
 
     capacities: Capacities = field(default_factory=lambda: Capacities((1.0, 0.75, 0.5)))
     parts: int = 4
+
+    shares: ClassVar[tuple[float, ...]] = (1.0, 0.75, 0.5, 0.25)
 
     def bind(self, run: RunContext) -> SubmodelSampler:
         whole, names = run.whole(), maskable(run.traced)

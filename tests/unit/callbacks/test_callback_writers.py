@@ -6,8 +6,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from killing import KillAt, Killed
 
+from benchmarks.system.killing import KillAt, Killed
 from fedraa.api import resume, run
 from fedraa.callbacks import CSV, Callback, TensorBoard, WandB
 from fedraa.config.experiment import Experiment
@@ -49,7 +49,7 @@ def tensorboard(monkeypatch: pytest.MonkeyPatch) -> Written:
             self._folder.append("closed")
 
     fake = ModuleType("torch.utils.tensorboard")
-    fake.SummaryWriter = SummaryWriter  # type: ignore[attr-defined]
+    fake.SummaryWriter = SummaryWriter  # type: ignore[attr-defined]  # a module has what is put there
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
     return written
 
@@ -78,7 +78,7 @@ def wandb(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             self.finished = True
 
     fake = ModuleType("wandb")
-    fake.init = Run  # type: ignore[attr-defined]
+    fake.init = Run  # type: ignore[attr-defined]  # a module has what is put there
     monkeypatch.setitem(sys.modules, "wandb", fake)
     return runs
 

@@ -252,7 +252,7 @@ def test_evaluations_are_waited_for_as_the_run_was_started(tmp_path: Path) -> No
 )
 def test_early_stopping_waits_for_patience(values: list[float], stops: int | None) -> None:
     for mode, sign in (("max", 1.0), ("min", -1.0)):
-        callback = EarlyStopping("loss", patience=2, mode=mode)  # type: ignore[arg-type]
+        callback = EarlyStopping("loss", patience=2, mode=mode)  # type: ignore[arg-type]  # a str
         for _ in range(2):  # on_start begins anew
             callback.on_start(START)
             asked = [callback.on_eval(step, 0.0, {"loss": sign * value}) for step, value in enumerate(values)]

@@ -1,6 +1,8 @@
 """The bar: what it says, and that it shows in a terminal and in a notebook, and nowhere else."""
 
+import re
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from fedraa import waiting
 from fedraa.callbacks import Limits, Progress, ProgressBar, RunStart, progress_bar
 from fedraa.callbacks.progress_bar import figures, share
 from fedraa.config.experiment import Experiment
@@ -31,6 +34,50 @@ def test_figures_name_what_there_is() -> None:
     assert figures(Progress(50, 2.0, None, 3, Limits(None, 8.0, None), 0.0, 1, 2)) == (
         "step 50 · time 2/8 · 3 in flight · 1/2 busy"
     )
+
+
+def test_figures_fit_the_room_that_there_is() -> None:
+    assert figures(QUARTER, 31.24).startswith("step 50/200 (31.2/s) · time 2 · ")
+    assert figures(QUARTER, 31.24, room=52) == "step 50/200 (31.2/s) · time 2 · accuracy 0.900"
+    assert figures(QUARTER, 31.24, room=40) == "step 50/200 (31.2/s) · accuracy 0.900"
+
+
+def test_a_terminal_of_eighty_columns_has_bar_figures_and_remaining_time(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress_bar, "Console", lambda: Console(force_terminal=True, force_jupyter=False, width=80))
+    bar = ProgressBar()
+    bar.on_start(START)
+    bar.on_prepare("starting Ray")
+    bar.on_progress(QUARTER)
+    bar.on_close()
+    shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", capsys.readouterr().out).replace("\r", "\n")
+    last = [line for line in shown.split("\n") if line.strip()][-1]
+    assert len(last) <= 80
+    assert re.search(r"^fed-raa \S+.* step 50/200 · .*accuracy 0\.900 .*:", last)
+
+
+def test_what_takes_long_is_said_and_wiped_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(waiting, "Console", lambda: Console(force_terminal=True, force_jupyter=False, width=80))
+    bar = ProgressBar(waiting.Waiting(0.0))
+    for _ in range(200):
+        bar.on_prepare("reading digits")
+        time.sleep(0.01)
+        if "reading digits" in (shown := capsys.readouterr().out):
+            break
+    assert "reading digits" in shown
+    bar.on_prepare(None)
+    assert capsys.readouterr().out.endswith("\x1b[2K")
+
+
+def test_what_is_quick_is_not_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(waiting, "Console", lambda: Console(force_terminal=True, force_jupyter=False, width=80))
+    bar = ProgressBar()
+    bar.on_prepare("reading digits")
+    bar.on_prepare(None)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_it_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,9 +113,9 @@ def test_a_notebook_has_one_display_that_is_updated(monkeypatch: pytest.MonkeyPa
         return Handle()
 
     fake = ModuleType("IPython.display")
-    fake.display = display  # type: ignore[attr-defined]
+    fake.display = display  # type: ignore[attr-defined]  # a module has what is put there
     package = ModuleType("IPython")
-    package.display = fake  # type: ignore[attr-defined]  # a module has what is put there
+    package.display = fake  # type: ignore[attr-defined]  # likewise
     monkeypatch.setitem(sys.modules, "IPython", package)
     monkeypatch.setitem(sys.modules, "IPython.display", fake)
     monkeypatch.setattr(progress_bar, "Console", lambda: Console(force_jupyter=True))

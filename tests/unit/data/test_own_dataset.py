@@ -27,11 +27,11 @@ def dataset(**change: Any) -> Any:
 
 
 def made(data_dir: Path | None = None) -> fl.Dataset:
-    return dataset(name=f"in {data_dir}")  # type: ignore[no-any-return]
+    return dataset(name=f"in {data_dir}")  # type: ignore[no-any-return]  # it is one
 
 
 def sized(rows: int = 40) -> fl.Dataset:
-    return dataset(x_train=X[:rows], y_train=Y[:rows])  # type: ignore[no-any-return]
+    return dataset(x_train=X[:rows], y_train=Y[:rows])  # type: ignore[no-any-return]  # it is one
 
 
 def nothing() -> None: ...

@@ -1,11 +1,13 @@
 """What a run directory names is imported when it is trusted, and not before: it may be anyone's."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 
 import fedraa as fl
 from fedraa.cli.main import main
@@ -78,6 +80,36 @@ def test_what_is_given_again_is_trusted(foreign: Path) -> None:
     assert history.summary["steps"] == 6
     with pytest.raises(ValueError, match=r"names code that would be imported and run, module_of_mine:net; "):
         fl.resume(foreign, updates=7, scheduler=FOREIGN[0])
+
+
+class Interrupt(fl.Callback):
+    def on_commit(self, event: Any) -> None:
+        raise KeyboardInterrupt
+
+
+def test_who_interrupts_it_is_told_to_trust_it(mark: Path, tmp_path: Path) -> None:
+    out = tmp_path / "my run"
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        fl.run(fl.Experiment(**SMALL, out=out, scheduler=FOREIGN[0]), callbacks=[Interrupt()])
+    (note,) = stopped.value.__notes__
+    command = note.removeprefix("go on from the last checkpoint with: fedraa ")
+    assert shlex.split(command) == ["resume", str(out), "--trust"]
+    assert main([*shlex.split(command), "--quiet"]) == 0
+
+
+def test_what_was_given_as_an_object_is_to_be_given_again(tmp_path: Path) -> None:
+    class Second(fl.Scheduler):
+        def choose(self, view: Any, rng: Any) -> int:
+            return max(view.feasible)
+
+    out = tmp_path / "run"
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+    given: dict[str, Any] = {"model": model, "scheduler": Second()}
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        fl.run(**SMALL, **given, out=out, callbacks=[Interrupt()])
+    call = f"fedraa.resume({str(out)!r}, model=..., scheduler=...)"
+    assert stopped.value.__notes__ == [f"go on from the last checkpoint with: {call}"]
+    assert fl.resume(out, **given).summary["steps"] == 4
 
 
 @pytest.mark.parametrize(

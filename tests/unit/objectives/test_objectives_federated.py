@@ -108,7 +108,7 @@ def test_clients_are_evaluated_by_themselves_on_their_own_test_samples() -> None
     data = fl.FederatedDataset("line", (X, Y), (X[rows], Y[rows]), clients=OWNERS, test_clients=own)
     spec = build(Experiment(**SMALL, objective="regression", rounds=1, personalised=3), dataset=data)
     evaluated = spec.evaluation_data
-    assert sorted(evaluated.personal) == [0, 2]  # type: ignore[attr-defined]
+    assert sorted(evaluated.personal) == [0, 2]  # type: ignore[attr-defined]  # it has some
     np.testing.assert_array_equal(evaluated.test_of(2)[1], Y[2:18:3])
 
 

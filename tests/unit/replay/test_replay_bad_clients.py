@@ -12,11 +12,16 @@ import fedraa as fl
 from fedraa.client.trainer import Trainer
 from fedraa.errors import Inconsistent
 from fedraa.messages import Task, Update
-from fedraa.testing.trial import made_up
+from fedraa.testing.samples import made_up
 
 Log = list[dict[str, Any]]
 BAD = 1
-LENGTHS = {"fed-raa": {"updates": 20}, "fedbuff": {"updates": 8, "buffer_size": 3}, "fedavg": {"rounds": 5}}
+SMALL: dict[str, Any] = {"engine": "local", "clients": 4, "hidden": (8,), "local_steps": 1, "quiet": True}
+LENGTHS: dict[str, dict[str, Any]] = {
+    "fed-raa": {"updates": 20},
+    "fedbuff": {"updates": 8, "buffer_size": 3},
+    "fedavg": {"rounds": 5},
+}
 LENGTHS |= {"fed-raa-sync": {"rounds": 5}, "heterofl": {"rounds": 5, "participation": "sample:3"}}
 
 
@@ -34,8 +39,7 @@ def genuine(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(Trainer, "train", lambda *a: fail(*a) if a[1].client == BAD else train(*a))
                 runs[method] = tmp_path_factory.mktemp("run") / method
-                small = {"engine": "local", "clients": 4, "hidden": (8,), "local_steps": 1, "quiet": True}
-                fl.run(**small | LENGTHS[method] | {"method": method}, dataset=made_up(), out=runs[method])  # type: ignore[arg-type]
+                fl.run(**SMALL | LENGTHS[method] | {"method": method}, dataset=made_up(), out=runs[method])
         return runs[method]
 
     return of

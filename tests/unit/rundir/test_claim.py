@@ -60,7 +60,7 @@ def test_of_many_that_want_a_directory_one_gets_it(there: bool, tmp_path: Path) 
         directory = tmp_path / str(trial) / "run"
         if there:
             directory.mkdir(parents=True)
-        outcomes = at_once(8, lambda directory=directory: Claim(directory))  # type: ignore[misc]
+        outcomes = at_once(8, lambda directory=directory: Claim(directory))  # type: ignore[misc]  # a default of no type
         mine = [outcome for outcome in outcomes if isinstance(outcome, Claim)]
         assert len(mine) == 1
         said = f"out: {directory} is in use; choose a directory that is new or empty"

@@ -13,7 +13,7 @@ from fedraa.submodels.policies.growing import Growing, largest
 
 def take(rule: FedGMR, model: AsyncModel, client: int, where: object, new: list[float], stale: int = 0) -> float:
     values = np.array(new, np.float32)
-    arrival = Arrival(client, 0, where, values, np.zeros_like(values), stale, 10, 1.0)  # type: ignore[arg-type]
+    arrival = Arrival(client, 0, where, values, np.zeros_like(values), stale, 10, 1.0)  # type: ignore[arg-type]  # any index
     return rule.take(arrival, model).weight
 
 

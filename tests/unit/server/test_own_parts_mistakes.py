@@ -86,7 +86,7 @@ def test_before_the_start(tmp_path: Path, fields: dict[str, Any], sentence: str)
 IN_A_RUN = [
     ({"staleness": lambda staleness: 1 if staleness < 1 else 1 / 0}, "staleness: <lambda> failed with ZeroDivision"),
     ({"async_rule": rule(fl.Taken(float("nan")))}, "async_rule: Odd gave Taken.*a finite number and a bool"),
-    ({"async_rule": rule(fl.Taken(1.0, None))}, "async_rule: Odd gave Taken"),  # type: ignore[arg-type]
+    ({"async_rule": rule(fl.Taken(1.0, None))}, "async_rule: Odd gave Taken"),  # type: ignore[arg-type]  # a mistake
     ({"async_rule": rule(0.5)}, "async_rule: Odd gave 0.5"),
     (
         {"method": "fedavg", "aggregator": aggregator(lambda totals: 1 / 0)},
@@ -111,7 +111,8 @@ def test_where_clients_train_it_is_their_fault_and_said_of_the_last_of_them(tmp_
 
 
 def test_a_weight_may_be_a_number_of_numpy(tmp_path: Path) -> None:
-    history = fl.run(**SMALL, async_rule=rule(fl.Taken(np.float32(0.5))), updates=4, out=tmp_path / "run")  # type: ignore[arg-type]
+    own = rule(fl.Taken(np.float32(0.5)))  # type: ignore[arg-type]  # as good as a float
+    history = fl.run(**SMALL, async_rule=own, updates=4, out=tmp_path / "run")
     assert "consistent" in fl.replay(history.directory)
 
 
@@ -131,9 +132,9 @@ def test_a_module_that_fails_as_it_is_imported(
 
 def test_choices_of_a_method_are_objects_of_their_kind() -> None:
     with pytest.raises(ValueError, match=r"^method: own has update 3; takes an object of AsyncRule or RoundUpdate$"):
-        fl.Method(update=3)  # type: ignore[arg-type]
+        fl.Method(update=3)  # type: ignore[arg-type]  # a mistake
     with pytest.raises(ValueError, match=r"^method: own has schedule 'random'; takes an object of Schedule$"):
-        fl.Method(schedule="random")  # type: ignore[arg-type]
+        fl.Method(schedule="random")  # type: ignore[arg-type]  # likewise
 
 
 def own_method() -> fl.Method:
@@ -141,7 +142,8 @@ def own_method() -> fl.Method:
 
 
 def test_own_methods_are_reported_and_compared(tmp_path: Path) -> None:
-    frame = fl.compare([own_method(), "fedavg", "fed-raa"], time=2, scheduler="random", **SMALL, out=tmp_path / "runs")  # type: ignore[list-item]
+    methods = [own_method(), "fedavg", "fed-raa"]
+    frame = fl.compare(methods, time=2, scheduler="random", **SMALL, out=tmp_path / "runs")  # type: ignore[arg-type]  # objects, too
     assert list(frame["method"]) == ["mine", "fedavg", "fed-raa"]
     fl.report([tmp_path / "runs"], tmp_path / "page.html")
     assert "mine" in (tmp_path / "page.html").read_text()

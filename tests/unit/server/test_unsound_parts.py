@@ -1,5 +1,6 @@
 """Who leaves nonsense in the model is named: a part of the server, not the client that is sent it next."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -8,20 +9,23 @@ import pytest
 
 import fedraa as fl
 from fedraa.client.trainer import Trainer
-from fedraa.errors import RunFailed
 from fedraa.messages import Task, Update
 from fedraa.rundir.checkpoint import load_latest
 from fedraa.rundir.layout import CHECKPOINTS
-from fedraa.testing.trial import made_up
+from fedraa.server.async_rules import StalenessMix
+from fedraa.server.storage.store import LocalStore
+from fedraa.server.validation import refuse_unsound
+from fedraa.submodels.assignment import Submodel
+from fedraa.testing.samples import made_up
 
 SMALL: dict[str, Any] = {"engine": "local", "clients": 3, "hidden": (8,), "local_steps": 1, "quiet": True}
 
 
 class Average(fl.Aggregator):
-    """A mean, of which `value` becomes one number in round 2, where `moves` says that it counts."""
+    """A mean, of which `value` becomes one number in round 2, where `counts` says that it does."""
 
-    def __init__(self, value: float, moves: bool = True) -> None:
-        self.value, self.moves = value, moves
+    def __init__(self, value: float, counts: bool = True) -> None:
+        self.value, self.counts = value, counts
 
     def start(self, size: int, clients: int) -> None:
         self.total, self.count, self.rounds = np.zeros(size, np.float32), 0, 0
@@ -34,7 +38,7 @@ class Average(fl.Aggregator):
         mean, moved = self.total / np.float32(self.count), totals.covered.copy()
         self.rounds += 1
         if self.rounds == 3:
-            mean[4], moved[4] = self.value, self.moves
+            mean[4], moved[4] = self.value, self.counts
         self.total, self.count = np.zeros_like(self.total), 0
         return mean, moved
 
@@ -51,6 +55,28 @@ class Rule(fl.AsyncRule):
         return fl.Taken(1.0)
 
 
+class Late(fl.AsyncRule):
+    """A buffer of three, which spoils the model when that is full, or before."""
+
+    def __init__(self, value: float, at: int) -> None:
+        self.value, self.at, self.count = value, at, 0
+
+    def take(self, arrival: Any, model: Any) -> fl.Taken:
+        self.count += 1
+        if self.count == self.at:
+            model.params[3] = self.value
+        return fl.Taken(1.0, self.count % 3 == 0)
+
+
+class Mix(StalenessMix):
+    """What only seems to be one that blends."""
+
+    def take(self, arrival: Any, model: Any) -> fl.Taken:
+        super().take(arrival, model)
+        model.params[-1] = np.nan
+        return fl.Taken(0.5)
+
+
 PARTS: list[tuple[dict[str, Any], str]] = [
     ({"aggregator": Average(np.nan)}, "aggregator: Average gave a delta with values that are not finite"),
     ({"aggregator": Average(1e30)}, r"aggregator: Average gave a delta with values up to 1e\+30"),
@@ -60,6 +86,13 @@ PARTS: list[tuple[dict[str, Any], str]] = [
         {"method": "fed-raa", "async_rule": Rule()},
         "async_rule: Rule left values that are not finite in the model with the update of client 1",
     ),
+    ({"method": "fed-raa", "async_rule": Late(np.nan, 6)}, "async_rule: Late left values that are not finite in the"),
+    (
+        {"method": "fed-raa", "async_rule": Late(1e13, 6)},
+        r"async_rule: Late left values up to 1e\+13 in the model with",
+    ),
+    ({"method": "fed-raa", "async_rule": Late(-np.inf, 5)}, "async_rule: Late left values that are not finite in the"),
+    ({"method": "fed-raa", "async_rule": Mix()}, "async_rule: Mix left values that are not finite in the model with"),
     (
         {"method": "fedasync", "staleness": lambda k: 1e30 if k else 1.0},
         r"staleness: <lambda> gave 1e\+30; takes a finite number of",
@@ -89,9 +122,27 @@ def test_what_does_not_move_the_model_may_be_anything(tmp_path: Path) -> None:
     assert np.isfinite(history.evals["loss"]).all()
 
 
+def test_what_is_called_no_version_is_looked_at_before_it_is_kept(tmp_path: Path) -> None:
+    """The rule spoils the model between two versions, and then the run is stopped, or its time is up."""
+    model = np.zeros(6, np.float32)
+    store = LocalStore(model, [Submodel((6,), None)], Late(np.nan, 1), [1, 1])
+    model[2] = np.nan
+    with pytest.raises(ValueError, match=r"^async_rule: Late left values that are not finite in the model$"):
+        store.state()
+
+
+@pytest.mark.parametrize(("value", "sound"), [(9.9e11, True), (2e12, False), (np.nan, False), (-np.inf, False)])
+def test_one_number_among_many_is_found_wherever_it_is(value: float, sound: bool) -> None:
+    for place in (0, 4999, 9999):
+        params = np.full(10_000, 1e11, np.float32)  # of which the norm is over the bound
+        params[place] = value
+        with nullcontext() if sound else pytest.raises(ValueError, match=r"^async_rule: Rule left values"):
+            refuse_unsound("async_rule", Rule(), params)
+
+
 def test_a_weight_that_blows_the_model_up_slowly_is_not_the_clients_fault(tmp_path: Path) -> None:
-    """Each update is mixed in with -500: finite, and in the end no client can train what it is sent."""
-    with pytest.raises(RunFailed, match=r"^the model has values .* that is not the client's fault"):
+    """Each update is mixed in with -480: finite, and in the end no client could train what it would be sent."""
+    with pytest.raises(ValueError, match=r"^async_rule: StalenessMix left values up to \S+ in the model"):
         fl.run(
             **SMALL, method="fedasync", staleness=lambda k: -800.0, dataset=made_up(), updates=60, out=tmp_path / "run"
         )

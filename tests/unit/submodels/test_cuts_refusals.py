@@ -57,7 +57,7 @@ class Words(nn.Module):
 def closed() -> nn.Module:
     module = Net()
     first, second = module.a, module.b
-    module.forward = lambda x: second(first(x))  # type: ignore[method-assign]
+    module.forward = lambda x: second(first(x))  # type: ignore[method-assign]  # as users do
     return module
 
 
@@ -101,7 +101,7 @@ def test_refuses_in_one_sentence(name: str) -> None:
 
 def test_a_method_may_be_replaced_by_another() -> None:
     module = Net()
-    module.forward = Net.forward.__get__(module)  # type: ignore[method-assign]
+    module.forward = Net.forward.__get__(module)  # type: ignore[method-assign]  # as users do
     assert [group.size for group in trace(copy.deepcopy(module), VECTOR).groups] == [8]
 
 

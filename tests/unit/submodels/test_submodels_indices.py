@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from fedraa.submodels import IndexSet, Traced, disjoint, fragments, owners, prefix, random_units, regions, window
+from fedraa.submodels import IndexSet, Traced, disjoint, fragments, owners, prefix, random_units, window
 from fedraa.submodels.indices import blocks, too_small
 from fedraa.submodels.tracing.trace import trace
 
@@ -72,11 +72,7 @@ def test_rolling_windows_cover_every_unit_equally_often() -> None:
     assert seen.tolist() == [3] * 10
 
 
-def test_regions_join_the_chosen_blocks() -> None:
-    # 10 units in 4 parts: 3, 3, 2, 2; 6 units: 2, 2, 1, 1
-    assert lists(regions(TWO, 4, (2, 0))) == [[0, 1, 2, 6, 7], [0, 1, 4]]
-    with pytest.raises(ValueError, match=r"chosen: \(4,\) given, expected different numbers from 0 to 3"):
-        regions(TWO, 4, (4,))
+def test_no_blocks_are_refused() -> None:
     with pytest.raises(ValueError, match="count: 0 given, expected at least 1"):
         blocks(TWO, 0)
 
@@ -127,4 +123,3 @@ def test_a_group_that_is_too_small_for_the_fragments_is_whole_in_all_of_them() -
         [[0, 1], [4, 5]],
     ]
     assert [group.name for group in too_small(traced, parts)] == ["0"]
-    assert [kept.tolist() for kept in regions(traced, 3, (2, 0))] == [[0, 1], [0, 1, 4, 5]]

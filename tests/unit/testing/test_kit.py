@@ -20,7 +20,8 @@ VALUES = {
     ("participation", "bernoulli"): "bernoulli:0.5",
     ("compressor", "topk"): "topk:0.2",
 }
-OF_DATA = {"rotation", "natural"}  # partitioners that need images, or data with clients of their own
+# partitioners that need images, or data with clients of their own; data that need files
+OF_DATA = {"rotation", "natural", "folder", "csv", "npy", "hf"}
 BUILT_IN = [
     *(
         (name, VALUES.get((name, each), each))

@@ -1,0 +1,32 @@
+"""What bad clients do: each kind of nonsense that they send, and what the log says of it."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from fedraa.messages import Update
+
+CAUSES = {  # as patterns
+    "not finite": r"update refused: params hold 1 values that are not finite",
+    "wrong length": r"update refused: params have the shape \(\d+,\), not \(\d+,\)",
+    "1e30": r"update refused: params hold values up to 1e\+30 where what was sent has [\d.]+ at most",
+    "loss": r"update refused: the training loss is nan",
+    "raises": r"ZeroDivisionError: no such thing",
+}
+
+
+def spoiled(update: Update, kind: str) -> Update:
+    """A good update as a bad client would have it, if it does not raise instead."""
+    params = update.params.copy()
+    match kind:
+        case "not finite":
+            params[0] = np.nan
+        case "wrong length":
+            params = params[1:]
+        case "1e30":
+            params[-1] = 1e30
+        case "loss":
+            return replace(update, loss=float("nan"))
+        case _:
+            raise ZeroDivisionError("no such thing\nat all")
+    return replace(update, params=params)

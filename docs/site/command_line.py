@@ -1,0 +1,48 @@
+"""The page of all commands and flags, from the command line itself."""
+
+from itertools import groupby
+
+from fedraa.cli.flags import POSITIONAL, flags_of
+from fedraa.cli.main import COMMANDS
+
+HEAD = """# Command line
+
+Made from the command line itself. `fedraa COMMAND --help` says the same. Where no default is named, the method's own
+value holds, or none. `--config FILE.toml` takes flags from a file: `local_epochs = 5` for `--local-epochs 5`.
+"""
+
+
+def command_line() -> str:
+    """A section per command; the flags of an experiment stand with the first command that takes them."""
+    sections, experiment_at = [HEAD], ""
+    for name, command in COMMANDS.items():
+        flags = flags_of(command)
+        positional = "".join(f" {flag.name}" for flag in flags if flag.group == POSITIONAL)
+        lines = [f"## fedraa {name}{positional}", " ".join(str(command.__doc__).split())]
+        has_experiment = any(flag.name == "--method" for flag in flags)
+        for group, members in groupby(flags, key=lambda flag: flag.group):
+            is_own = group in (POSITIONAL, "flags")
+            if not is_own and experiment_at:
+                continue
+            lines += [] if is_own else [f"### {group[0].upper()}{group[1:]}"]
+            lines.append(_table([(flag.typed, flag.default, flag.text) for flag in members]))
+        if has_experiment:
+            if experiment_at:
+                lines.append(f"Besides, all flags of [fedraa {experiment_at}](#fedraa-{experiment_at}).")
+            experiment_at = experiment_at or name
+        sections.append("\n\n".join(lines))
+    return "\n\n".join(sections) + "\n"
+
+
+def _table(rows: list[tuple[str, str, str]]) -> str:
+    lines = ["| flag | default | what it does |", "|---|---|---|"]
+    lines += [f"| `{_cell(flag)}` | {_code(default)} | {_cell(text)} |" for flag, default, text in rows]
+    return "\n".join(lines)
+
+
+def _code(text: str) -> str:
+    return f"`{_cell(text)}`" if text else ""
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")

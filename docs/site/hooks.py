@@ -1,0 +1,25 @@
+"""What MkDocs is told besides mkdocs.yml: pages that are made from the code, and notebooks that are run."""
+
+import sys
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+
+from command_line import command_line
+from method_cards import method_cards
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from notebooks import page
+
+MADE = {"methods.md": method_cards, "reference/command-line.md": command_line}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Notebooks become pages with what they showed; the table of methods and the flags become pages, too."""
+    for uri, made in MADE.items():
+        files.append(File.generated(config, uri, content=made()))
+    for file in [each for each in files if each.src_uri.endswith(".ipynb")]:
+        files.remove(file)
+        uri = file.src_uri.removesuffix(".ipynb") + ".md"
+        files.append(File.generated(config, uri, content=page(Path(str(file.abs_src_path)))))
+    return files

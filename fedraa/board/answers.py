@@ -1,0 +1,66 @@
+"""What the page asks for, as JSON: the runs, curves, comparisons, and one run's details."""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+from typing import Any
+
+from fedraa.board.board import Board
+from fedraa.board.curves import curves
+from fedraa.board.details import details
+from fedraa.board.rows import comparison, row
+from fedraa.board.watched_run import WatchedRun
+
+Query = Mapping[str, Sequence[str]]
+
+
+def runs(board: Board, query: Query) -> dict[str, Any]:
+    """The names of all runs, and the rows of those that changed after the version `since`."""
+    since, version = int(_one(query, "since", "0")), board.version  # the version first: what changes now comes again
+    there = board.runs
+    read, size = board.read
+    return {
+        "version": version,
+        "folder": str(board.folder),
+        "searched": board.searched,
+        "ids": list(there),
+        "rows": [row(run) for run in there.values() if run.version > since],
+        "read": read,
+        "size": size,
+    }
+
+
+def curves_of(board: Board, query: Query) -> dict[str, Any]:
+    """The figure `y` over `x` of every `run`, `from` and `to` there."""
+    return {"curves": curves(_chosen(board, query), _one(query, "x", "t"), _one(query, "y", ""), *_range(query))}
+
+
+def comparison_of(board: Board, query: Query) -> dict[str, Any]:
+    return comparison(_chosen(board, query))
+
+
+def details_of(board: Board, query: Query) -> dict[str, Any] | None:
+    """None for a run that is no longer there."""
+    chosen = _chosen(board, query)
+    return details(chosen[0], *_range(query)) if chosen else None
+
+
+ANSWERS: dict[str, Callable[[Board, Query], dict[str, Any] | None]] = {
+    "runs": runs,
+    "curves": curves_of,
+    "comparison": comparison_of,
+    "details": details_of,
+}
+
+
+def _chosen(board: Board, query: Query) -> list[WatchedRun]:
+    """Those that are still there; a name is looked up among them, and never becomes a path."""
+    there = board.runs
+    return [there[name] for name in query.get("run", ()) if name in there]
+
+
+def _range(query: Query) -> tuple[float, float]:
+    return float(_one(query, "from", str(-inf))), float(_one(query, "to", str(inf)))
+
+
+def _one(query: Query, name: str, default: str) -> str:
+    return query.get(name, [default])[0]

@@ -1,0 +1,57 @@
+"""A figure of the evaluations of some runs over time, updates or bytes, in as many points as can be seen."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedraa.board.sampling import Floats, number, plain, thinned, window
+from fedraa.board.tally import Tally
+from fedraa.board.watched_run import WatchedRun
+
+ACROSS = ("t", "wall", "step", "bytes")
+
+
+def curves(runs: Sequence[WatchedRun], x: str, y: str, low: float, high: float) -> list[dict[str, Any]]:
+    """Of every run that has this figure: its points from `low` to `high`, its best one, and its version.
+
+    `x` is one of `ACROSS`; ValueError for another.
+    """
+    if x not in ACROSS:
+        raise ValueError(f"x: got {x!r}; it is one of {', '.join(ACROSS)}")
+    return [found for run in runs if (found := _curve(run, x, y, low, high)) is not None]
+
+
+def _curve(run: WatchedRun, x: str, y: str, low: float, high: float) -> dict[str, Any] | None:
+    with run.lock:
+        about, evaluations = run.about, run.evaluations
+        if about is None or evaluations is None or y not in evaluations.names:
+            return None
+        version, values = run.version, evaluations.column(y)
+        across = bytes_by(run.tally, evaluations.column("t")) if x == "bytes" else evaluations.column(x)
+    known = ~np.isnan(across)
+    across, values = across[known], values[known]
+    finite = np.flatnonzero(np.isfinite(values))
+    shown = window(across, low, high)
+    best = None
+    if len(finite):
+        choose = np.argmin if about.figures.better(y) == "min" else np.argmax
+        place = finite[choose(values[finite])]
+        best = {"x": number(across[place]), "y": number(values[place])}
+    across, values = across[shown], values[shown]
+    kept = thinned(values)
+    return {
+        "id": run.name,
+        "version": version,
+        "x": plain(across[kept]),
+        "y": plain(values[kept]),
+        "best": best,
+        "points": len(values),
+    }
+
+
+def bytes_by(tally: Tally, t: Floats) -> Floats:
+    """Bytes down and up of all tasks committed by these times; NaN where the log was not read so far yet."""
+    sent = np.concatenate(([0.0], np.array(tally.sent)))
+    by = sent[np.searchsorted(np.array(tally.commit_t), t, side="right")]
+    return np.where(t <= tally.t, by, np.nan)

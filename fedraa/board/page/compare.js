@@ -1,0 +1,114 @@
+// The runs that are chosen side by side, and the commands that repeat them.
+"use strict";
+import { quantity, short, swatch, text } from "./elements.js";
+import { ask, chosen, state } from "./state.js";
+
+const byId = (id) => document.getElementById(id);
+let asked = "";
+let found = { flags: [], values: {}, commands: {} };
+
+export function showCompare() {
+  const rows = chosen();
+  update(rows.map((row) => row.id));
+  const columns = [...figures(rows), ...totals(rows), ...flags()];
+  const head = document.createElement("thead");
+  const line = head.insertRow();
+  line.append(text("th", "run", "text"), ...columns.map((column) => text("th", column.name, column.isText ? "text" : "")));
+  const body = document.createElement("tbody");
+  for (const row of rows) {
+    const cells = body.insertRow();
+    const who = text("td", "", "who");
+    const named = document.createElement("span");
+    named.append(swatch(state.slots.get(row.id)), row.state === "ended" ? row.id : `${row.id} (${row.state})`);
+    who.append(named);
+    cells.append(who);
+    for (const column of columns) {
+      const isBest = column.best !== undefined && column.value(row) === column.best;
+      const cell = text("td", (isBest ? "★ " : "") + column.show(row), isBest ? "best" : column.isText ? "text" : "");
+      cell.dataset.column = column.name;
+      cells.append(cell);
+    }
+  }
+  const table = byId("compare");
+  if (table.dataset.shown !== body.innerHTML + head.innerHTML) {
+    table.dataset.shown = body.innerHTML + head.innerHTML;
+    table.replaceChildren(head, body);
+  }
+}
+
+async function update(ids) {
+  const key = JSON.stringify(ids);
+  if (key === asked || !ids.length) return;
+  asked = key;
+  try {
+    const answer = await ask("comparison", ids.map((id) => ["run", id]));
+    if (key !== asked) return;
+    found = answer;
+    byId("commands").replaceChildren(...ids.map(command));
+    showCompare();
+  } catch (error) {
+    asked = "";
+  }
+}
+
+export function commandOf(id) {
+  return found.commands[id] ?? "";
+}
+
+function command(id) {
+  const box = document.createElement("div");
+  const who = text("p", "", "of");
+  who.append(swatch(state.slots.get(id)), id);
+  const line = text("p", "", "command");
+  const code = text("code", commandOf(id));
+  line.append(code, copying(code));
+  box.append(who, line);
+  return box;
+}
+
+export function copying(code, button = text("button", "copy")) {
+  button.type = "button";
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(code.textContent);
+    button.textContent = "copied";
+    setTimeout(() => { button.textContent = "copy"; }, 1500);
+  });
+  return button;
+}
+
+// A column of evaluations has a best where runs are several and judged alike.
+function judged(name, rows, value, show) {
+  const column = name.startsWith("best ") ? rows[0]?.main : name;
+  const values = rows.map(value).filter((each) => each != null);
+  const less = rows.some((row) => row.less.includes(column));
+  const best = values.length > 1 ? (less ? Math.min(...values) : Math.max(...values)) : undefined;
+  return { name: name.replaceAll("_", " "), value, best, show };
+}
+
+function figures(rows) {
+  const mains = [...new Set(rows.map((row) => row.main))];
+  const last = (name) => judged(name, rows, (row) => row.last[name], (row) => short(row.last[name]));
+  const told = [...mains, "loss", "client_worst"].filter((name, i, all) => all.indexOf(name) === i).map(last);
+  if (mains.length === 1) told.splice(1, 0, judged(`best ${mains[0]}`, rows, (row) => row.best, (row) => short(row.best)));
+  return told;
+}
+
+function totals(rows) {
+  const column = (name, show, isText = false) => ({ name, show, isText });
+  const plan = [
+    column("time", (row) => `${short(row.t)}${row.unit === "s" ? " s" : ""}`),
+    column("real time", (row) => `${short(row.wall, 3)} s`),
+    column("updates", (row) => String(row.step)),
+    column("sent", (row) => quantity(row.bytes, "B")),
+    column("staleness", (row) => short(row.staleness, 3)),
+    column("idle", (row) => (row.idle === null ? "–" : `${Math.round(100 * row.idle)} %`)),
+    column("faults", (row) => String(row.faults + row.drops)),
+  ];
+  if (rows.some((row) => row.to_target != null)) plan.unshift(column("time to target", (row) => short(row.to_target)));
+  const same = [column("method", (row) => row.method, true), column("data", (row) => row.dataset, true), column("seed", (row) => String(row.seed))];
+  return [...plan, ...same.filter((each) => new Set(rows.map(each.show)).size > 1)];
+}
+
+function flags() {
+  return found.flags.map((name, i) => ({ name, show: (row) => found.values[row.id]?.[i] ?? "", isText: true }));
+}

@@ -1,0 +1,39 @@
+// Small things that every part of the page is made of.
+"use strict";
+
+const COLOURS = 7; // of the palette
+const DASHES = ["none", "7 4", "2 3", "7 3 2 3"];
+
+export function text(tag, content, kind = "") {
+  const element = document.createElement(tag);
+  element.textContent = content;
+  if (kind) element.className = kind;
+  return element;
+}
+
+// The look of a line, as plot.js has it.
+export function swatch(slot) {
+  const space = "http://www.w3.org/2000/svg";
+  const picture = document.createElementNS(space, "svg");
+  const line = document.createElementNS(space, "line");
+  picture.setAttribute("class", "swatch");
+  picture.setAttribute("viewBox", "0 0 30 10");
+  picture.setAttribute("aria-hidden", "true");
+  const facts = { x1: 1, x2: 29, y1: 5, y2: 5, "stroke-width": 2.5, "stroke-dasharray": DASHES[slot % DASHES.length] };
+  for (const [name, value] of Object.entries(facts)) line.setAttribute(name, value);
+  line.style.stroke = `var(--c${slot % COLOURS})`;
+  picture.append(line);
+  return picture;
+}
+
+export function quantity(value, unit) {
+  for (const prefix of ["", "k", "M", "G", "T"]) {
+    if (value < 999.5) return `${Number(value.toPrecision(3))} ${prefix}${unit}`;
+    value /= 1000;
+  }
+  return `${value.toPrecision(4)} P${unit}`;
+}
+
+export function short(value, digits = 4) {
+  return value == null ? "–" : String(Number(value.toPrecision(digits)));
+}

@@ -1,0 +1,61 @@
+// Asks for what is new every second, and has every part of the page show it.
+"use strict";
+import { showCompare } from "./compare.js";
+import { showCurves } from "./curves.js";
+import { showDetails } from "./details.js";
+import { showList } from "./list.js";
+import { ask, choose, chosen, state } from "./state.js";
+
+const EVERY = 1000; // milliseconds between two questions
+const FIRST = 6; // runs that are shown unless some are chosen
+
+let since = 0;
+let isFirst = !location.hash;
+
+function fromAddress() {
+  return location.hash.slice(1).split("&").filter(Boolean).map(decodeURIComponent);
+}
+
+function show() {
+  const isEmpty = chosen().length === 0;
+  document.getElementById("empty").hidden = !isEmpty;
+  document.getElementById("chosen").hidden = isEmpty;
+  showList();
+  showCurves();
+  showCompare();
+  showDetails();
+}
+
+async function follow() {
+  if (!document.hidden) {
+    try {
+      const news = await ask("runs", { since });
+      const { rows, version, ...rest } = news;
+      since = version;
+      Object.assign(state, rest, { lost: false });
+      for (const row of rows) state.rows.set(row.id, row);
+      for (const id of [...state.rows.keys()]) if (!state.ids.includes(id)) state.rows.delete(id);
+      if (isFirst && state.rows.size) {
+        isFirst = false;
+        choose(byDefault());
+      }
+    } catch (error) {
+      state.lost = true;
+    }
+    show();
+  }
+  setTimeout(follow, EVERY);
+}
+
+// Those going on, then the newest.
+function byDefault() {
+  const known = [...state.rows.values()].filter((row) => row.method !== undefined);
+  known.sort((a, b) => (b.state === "running") - (a.state === "running") || b.started - a.started);
+  return known.slice(0, FIRST).map((row) => row.id).sort();
+}
+
+document.addEventListener("chosen", show);
+if (location.hash) choose(fromAddress());
+window.addEventListener("hashchange", () => choose(fromAddress()));
+document.addEventListener("visibilitychange", show);
+follow();

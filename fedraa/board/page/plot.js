@@ -1,0 +1,69 @@
+// How figures look, in the colours of the page; Plotly is loaded once, while the list is already there.
+"use strict";
+
+const COLOURS = 7;
+const DASHES = ["solid", "dash", "dot", "dashdot"];
+
+const loaded = new Promise((resolve, reject) => {
+  const script = document.createElement("script");
+  script.src = "plotly.js";
+  script.addEventListener("load", () => resolve(window.Plotly));
+  script.addEventListener("error", reject);
+  document.head.append(script);
+});
+const seen = new Map(); // what each figure was drawn from, as text
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const redrawn = new Map(); // how to draw each figure anew
+
+export function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+export function look(slot) {
+  return { color: colour(`c${slot % COLOURS}`), dash: DASHES[slot % DASHES.length] };
+}
+
+export function axis(title, more = {}) {
+  const grid = colour("grid");
+  return {
+    title: { text: title, standoff: 8 }, gridcolor: grid, linecolor: colour("faint"), zeroline: false,
+    automargin: true, ...more,
+  };
+}
+
+// Draws `traces()` with `layout()` into the figure, unless just that is there; a zoom stays while `kept` is the same.
+export async function draw(id, make, kept = "") {
+  redrawn.set(id, () => draw(id, make, kept));
+  const { traces, layout } = make();
+  const text = JSON.stringify([traces, layout, kept, dark.matches]);
+  if (seen.get(id) === text) return;
+  seen.set(id, text);
+  const Plotly = await loaded;
+  const base = {
+    font: { family: "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif", size: 12, color: colour("ink") },
+    paper_bgcolor: colour("paper"), plot_bgcolor: colour("paper"), showlegend: false, hovermode: "closest",
+    hoverlabel: { bgcolor: colour("wash"), bordercolor: colour("faint"), font: { color: colour("ink") }, namelength: -1 },
+    margin: { l: 56, r: 12, t: 30, b: 44 }, uirevision: kept, modebar: { color: colour("faint"), activecolor: colour("ink"), bgcolor: "rgba(0,0,0,0)" },
+    dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
+  };
+  const buttons = [["zoom2d", "pan2d"], ["zoomIn2d", "zoomOut2d", "resetScale2d"], ["toImage"]]; // none that asks elsewhere
+  const settings = { responsive: true, displaylogo: false, displayModeBar: "hover", modeBarButtons: buttons };
+  await Plotly.react(id, traces, { ...base, ...layout }, settings);
+}
+
+dark.addEventListener("change", () => {
+  for (const again of redrawn.values()) again();
+});
+
+// Calls `zoomed(low, high)` when the reader has chosen a stretch of the horizontal axis, without values for all of it.
+export async function onZoom(id, zoomed) {
+  await loaded;
+  const element = document.getElementById(id);
+  if (element.dataset.zooms) return;
+  element.dataset.zooms = "yes";
+  element.on("plotly_relayout", (change) => {
+    if ("xaxis.range[0]" in change) zoomed(Number(change["xaxis.range[0]"]), Number(change["xaxis.range[1]"]));
+    else if ("xaxis.range" in change) zoomed(...change["xaxis.range"].map(Number));
+    else if (change["xaxis.autorange"]) zoomed();
+  });
+}

@@ -1,0 +1,89 @@
+"""A run in a line: what the list and the comparison show of it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedraa.board.about import About, repeats
+from fedraa.board.sampling import number
+from fedraa.board.watched_run import WatchedRun
+from fedraa.config.experiment import Experiment
+
+TOLD = {"method", "dataset"}  # flags that have a column of their own
+
+
+def row(run: WatchedRun) -> dict[str, Any]:
+    """All of it as JSON."""
+    with run.lock:
+        told = {"id": run.name, "state": run.state, "said": run.said, "version": run.version}
+        if run.about is None:
+            return told
+        about, tally = run.about, run.tally
+        return told | {
+            "method": about.method,
+            "dataset": about.dataset,
+            "seed": about.seed,
+            "clients": about.clients,
+            "clock": about.clock,
+            "unit": about.unit,
+            "columns": list(about.figures.columns),
+            "main": about.figures.main,
+            "less": [name for name in about.figures.columns if about.figures.better(name) == "min"],
+            **_evaluated(run, about),
+            "step": max(tally.step, _last(run, "step") or 0),
+            "t": number(max(tally.t, _last(run, "t") or 0.0)),
+            "wall": number(max(tally.wall, _last(run, "wall") or 0.0)),
+            "share": _share(run, about),
+            "started": about.started,
+            "tasks": tally.commits,
+            "in_flight": tally.in_flight,
+            "bytes": tally.down + tally.up,
+            "staleness": number(tally.stale / tally.commits) if tally.commits else None,
+            "idle": number(tally.idle_share(about.clients)),
+            "faults": tally.faults,
+            "drops": tally.drops,
+            "rounds": len(tally.round),
+            "to_target": run.summary.get("time_to_target"),
+        }
+
+
+def _evaluated(run: WatchedRun, about: About) -> dict[str, Any]:
+    """The last value of every figure, and the best of the main one; None before there are any."""
+    evaluations, figures = run.evaluations, about.figures
+    if evaluations is None or not len(evaluations):
+        return {"last": {}, "best": None}
+    values = evaluations.column(figures.main)
+    values = values[np.isfinite(values)]
+    best = number(figures.best(values)) if len(values) else None
+    return {"last": {name: number(_last(run, name)) for name in figures.columns}, "best": best}
+
+
+def _last(run: WatchedRun, name: str) -> float | None:
+    return float(run.evaluations.column(name)[-1]) if run.evaluations is not None and len(run.evaluations) else None
+
+
+def _share(run: WatchedRun, about: About) -> float | None:
+    """How much of the run is done, by whichever limit is nearest; None where none tells."""
+    done = [run.tally.step / about.steps] if about.steps else []
+    done += [run.tally.t / about.time] if about.time else []
+    return number(min(1.0, max(done))) if done else None
+
+
+def comparison(runs: Sequence[WatchedRun]) -> dict[str, Any]:
+    """What tells these runs apart besides their seeds, flag by flag, and the command that repeats each."""
+    from fedraa.board.of_reports import PER_RUN, words
+
+    known = {run.name: run.about.flags for run in runs if run.about is not None}
+    flags = {name: {**_defaults(), **given} for name, given in known.items()}
+    names = [name for name in _defaults() if name not in TOLD | PER_RUN]
+    differ = [name for name in names if len({repr(each.get(name)) for each in flags.values()}) > 1]
+    return {
+        "flags": differ,
+        "values": {name: [words(each.get(flag)) for flag in differ] for name, each in flags.items()},
+        "commands": {name: repeats(given) for name, given in known.items()},
+    }
+
+
+def _defaults() -> Mapping[str, Any]:
+    return Experiment().model_dump(mode="json")

@@ -1,0 +1,113 @@
+"""The board over HTTP: on loopback alone, for whoever has the token, reading only."""
+
+import json
+import secrets
+import sys
+from collections.abc import Mapping
+from functools import cache
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from urllib.parse import parse_qs, urlsplit
+
+from plotly.offline import get_plotlyjs
+
+from fedraa.board.answers import ANSWERS
+from fedraa.board.board import Board
+
+LOOPBACK = "127.0.0.1"
+HERE = {LOOPBACK, "localhost"}  # names under which a browser may come; any other was pointed at us by somebody else
+KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+SCRIPTS = ("main", "state", "elements", "list", "plot", "curves", "compare", "details")
+PAGE = ("page.html", "page.css", *(f"{name}.js" for name in SCRIPTS))
+HEADERS = {
+    # Plotly writes its own styles, and saves pictures from blobs.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",  # the address has the token
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+
+
+class BoardServer(ThreadingHTTPServer):
+    """Serves `board` at `address`; OSError if the port (0: any that is free) cannot be had."""
+
+    daemon_threads = True  # nobody waits for a browser
+    request_queue_size = 64  # a page asks for all of its files at once
+    allow_reuse_port = False
+
+    def __init__(self, board: Board, port: int) -> None:
+        super().__init__((LOOPBACK, port), Handler)
+        self.board, self.token = board, secrets.token_urlsafe(24)
+
+    @property
+    def address(self) -> str:
+        return f"http://{LOOPBACK}:{self.server_port}/{self.token}/"
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A browser that goes away is no error."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]  # as it came
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers GET and HEAD. A path is looked up in tables, and is never one of a file."""
+
+    server: BoardServer
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "fedraa", ""
+    timeout = 60  # seconds that a silent connection is kept
+
+    def do_GET(self) -> None:  # so http.server wants it
+        self._answer(*self._found())
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def _found(self) -> tuple[HTTPStatus, str, bytes]:
+        """Status, content type and content."""
+        parts = urlsplit(self.path)
+        token, slash, name = parts.path.removeprefix("/").partition("/")
+        if not self._is_ours() or not secrets.compare_digest(token.encode(), self.server.token.encode()):
+            return _said(HTTPStatus.FORBIDDEN, "Open the address that fedraa board has printed.")
+        if slash and name in ANSWERS:
+            try:
+                told = ANSWERS[name](self.server.board, parse_qs(parts.query))
+            except ValueError as error:
+                return _said(HTTPStatus.BAD_REQUEST, str(error))
+            return HTTPStatus.OK, "application/json", json.dumps(told, separators=(",", ":"), allow_nan=False).encode()
+        if slash and (name or PAGE[0]) in page():
+            kind = KINDS[(name or PAGE[0]).rpartition(".")[2]]
+            return HTTPStatus.OK, f"{kind}; charset=utf-8", page()[name or PAGE[0]]
+        return _said(HTTPStatus.NOT_FOUND, "There is nothing here.")
+
+    def _is_ours(self) -> bool:
+        """Whether the browser asks for this machine by its own name, whatever port a tunnel has it on."""
+        hosts = self.headers.get_all("Host", [])
+        return len(hosts) == 1 and hosts[0].partition(":")[0].lower() in HERE
+
+    def _answer(self, status: HTTPStatus, kind: str, content: bytes) -> None:
+        self.send_response(status)
+        for header, value in HEADERS.items():
+            self.send_header(header, value)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing: the terminal shows the address."""
+
+
+def _said(status: HTTPStatus, text: str) -> tuple[HTTPStatus, str, bytes]:
+    return status, "text/plain; charset=utf-8", f"{text}\n".encode()
+
+
+@cache
+def page() -> Mapping[str, bytes]:
+    """The files of the page by their names; with them Plotly as its package ships it."""
+    folder = files("fedraa.board").joinpath("page")
+    own = {name: folder.joinpath(name).read_bytes() for name in PAGE}
+    return own | {"plotly.js": get_plotlyjs().encode()}

@@ -1,0 +1,58 @@
+"""Who trained what when, in any stretch of a run: task by task where they can be seen, else how busy clients were."""
+
+from typing import Any
+
+import numpy as np
+
+from fedraa.board.sampling import Floats, number, plain
+from fedraa.board.tally import DONE, DROPPED, Tally
+
+BARS = 1200  # tasks that a figure can show one by one
+BINS = 240  # stretches of time otherwise
+
+
+def timeline(tally: Tally, clients: int, low: float, high: float) -> dict[str, Any]:
+    """From `low` to `high`, of all clients or some at even distances.
+
+    `bars` has client, fragment, start, end, staleness and fate (running, done or dropped) of every task; in its place
+    `busy` [clients, bins] is the share of each stretch in which the client worked.
+    """
+    from fedraa.board.of_reports import lanes
+
+    low, high = max(0.0, low), min(tally.t, high)
+    shown = lanes(clients)
+    start, end, client = np.array(tally.start), np.array(tally.end), np.array(tally.client)
+    fate = np.array(tally.fate)
+    end = np.where(np.isnan(end), tally.t, end)
+    seen = np.flatnonzero((start < high) & (end > low) & np.isin(client, shown))
+    told = {"clients": shown.tolist(), "of": clients, "from": number(low), "to": number(high), "tasks": len(seen)}
+    if len(seen) > BARS:
+        lane = np.searchsorted(shown, client[seen])
+        edges = np.linspace(low, high, BINS + 1)
+        busy = [busy_shares(start[seen][lane == i], end[seen][lane == i], edges) for i in range(len(shown))]
+        return told | {"edges": plain(edges), "busy": [plain(each.round(3)) for each in busy]}
+    words = np.where(fate[seen] == DONE, "done", np.where(fate[seen] == DROPPED, "dropped", "running"))
+    return told | {
+        "bars": {
+            "client": client[seen].tolist(),
+            "fragment": np.array(tally.fragment)[seen].tolist(),
+            "start": plain(start[seen]),
+            "end": plain(end[seen]),
+            "staleness": np.array(tally.staleness)[seen].tolist(),
+            "fate": words.tolist(),
+        }
+    }
+
+
+def busy_shares(start: Floats, end: Floats, edges: Floats) -> Floats:
+    """Share of every stretch between two edges that the tasks of one client fill."""
+    busy = _passed(np.sort(start), edges) - _passed(np.sort(end), edges)
+    shares: Floats = np.clip(np.diff(busy) / np.diff(edges), 0, 1)
+    return shares
+
+
+def _passed(moments: Floats, edges: Floats) -> Floats:
+    """Sum of the times since each of the ascending moments, as of every edge."""
+    count = np.searchsorted(moments, edges)
+    sums = np.concatenate(([0.0], np.cumsum(moments)))
+    return np.asarray(count * edges - sums[count])

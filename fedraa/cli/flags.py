@@ -1,0 +1,127 @@
+"""The flags of every command, as its help and the reference list them: groups, values, defaults, texts."""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import tyro
+
+from fedraa.config.experiment import Experiment
+
+# The field of an experiment that each group begins with; those that follow belong to it.
+GROUPS = {
+    "method": "what is trained",
+    "clients": "clients and their data",
+    "capabilities": "devices",
+    "fragments": "fragments, and what becomes of an arrival",
+    "concurrency": "the method's other parts",
+    "lr": "local training",
+    "updates": "when it ends",
+    "eval_every": "evaluation, checkpoints, bad clients",
+    "engine": "where it runs",
+}
+OWN = "flags"
+POSITIONAL = "what it takes"
+_PLAIN = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One flag: `name` as it is typed, `takes` what follows it, `default` empty where there is none to name."""
+
+    name: str
+    takes: str
+    default: str
+    text: str
+    group: str
+
+    @property
+    def typed(self) -> str:
+        """The flag and what it takes."""
+        return f"{self.name} {self.takes}".strip()
+
+
+def flags_of(command: Callable[..., Any]) -> list[Flag]:
+    """The flags of a command, positional arguments first, those of an experiment by their groups, its own last."""
+    assert isinstance(command, type)
+    assert is_dataclass(command)
+    hints, texts = get_type_hints(command, include_extras=True), _texts(command)
+    own = []
+    for item in fields(command):
+        if item.name == "experiment":
+            continue
+        hint, conf = _bare(hints[item.name])
+        default = None if item.default is MISSING else item.default
+        is_positional = tyro.conf.Positional in conf
+        name = next((mark.name for mark in conf if getattr(mark, "name", None)), item.name)
+        own.append(_flag(name, hint, default, texts.get(item.name, ""), POSITIONAL if is_positional else OWN))
+    experiment = _of_an_experiment() if "experiment" in hints else ()
+    positional = [flag for flag in own if flag.group == POSITIONAL]
+    return [*positional, *experiment, *(flag for flag in own if flag not in positional)]
+
+
+@cache
+def _of_an_experiment() -> tuple[Flag, ...]:
+    hints, group, found = get_type_hints(Experiment), "", []
+    for name, field in Experiment.model_fields.items():
+        group = GROUPS.get(name, group)
+        found.append(_flag(name, hints[name], field.default, field.description or "", group))
+    return tuple(found)
+
+
+def _flag(name: str, hint: Any, default: object, text: str, group: str) -> Flag:
+    typed = name.upper() if group == POSITIONAL else "--" + name.replace("_", "-")
+    if hint is bool and group != POSITIONAL:
+        typed, takes = f"{typed}, --no-{typed[2:]}", ""
+        return Flag(typed, takes, "yes" if default else "no", " ".join(text.split()), group)
+    takes = "" if group == POSITIONAL else _takes(hint)
+    text = " ".join(text.split())
+    shown = "" if default is None or default == () else _value(default)
+    return Flag(typed, takes, shown, text, group)
+
+
+def _takes(hint: Any) -> str:
+    """What a flag of this type takes, on one line."""
+    hint, _ = _bare(hint)
+    parts = [part for part in get_args(hint) if part is not type(None)]
+    if get_origin(hint) is Literal:
+        return "|".join(map(str, get_args(hint)))
+    if get_origin(hint) is tuple:
+        return f"{_takes(parts[0])} ..."
+    if bool in parts and len(parts) == 1:
+        return "True|False"
+    if parts:
+        return "|".join(dict.fromkeys(_takes(part) for part in parts))
+    return _PLAIN.get(hint, "TEXT")
+
+
+def _value(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _bare(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A type, and what else was said with it."""
+    if get_origin(hint) is Annotated:
+        inner, conf = _bare(get_args(hint)[0])
+        return inner, (*conf, *hint.__metadata__)
+    return hint, ()
+
+
+def _texts(command: type) -> dict[str, str]:
+    """The docstring below each field, as its source has it."""
+    (made,) = ast.parse(textwrap.dedent(inspect.getsource(command))).body
+    assert isinstance(made, ast.ClassDef)
+    return dict(_documented(made.body))
+
+
+def _documented(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
+    for field, following in pairwise(body):
+        match field, following:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                yield name, text

@@ -1,0 +1,61 @@
+"""What `fedraa tune` shows: every trial as it ends, then the best values of each method."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from fedraa.cli.display import say, show
+from fedraa.components import text_of
+from fedraa.config.experiment import Experiment
+from fedraa.tuning.journal import Trial
+from fedraa.tuning.tuner import Tuned
+from fedraa.tuning.tuner import tune as tuned_by
+
+
+def tune(methods: Sequence[str], space: Sequence[str], trials: int, experiment: Experiment, jobs: int) -> None:
+    """Tune, and print how far it is and what it came to, unless the experiment is quiet."""
+    if experiment.quiet:
+        tuned_by(methods, space, trials, experiment, jobs=jobs)
+        return
+    found = tuned_by(methods, space, trials, experiment, jobs=jobs, ended=_tell)
+    show(best_table(found))
+    say(f"for fedraa compare: --terms tuned --tuned {found.file}")
+
+
+def _tell(trial: Trial, count: int, total: int, left: float) -> None:
+    """One line of how far it is."""
+    more = f"; about {timedelta(seconds=round(left))} to go" if count < total else ""
+    say(f"trial {count} of {total}: {trial.method} at {_listed(trial.values)}: {_outcome(trial)}{more}")
+
+
+def _outcome(trial: Trial) -> str:
+    if trial.state == "failed":
+        return f"failed, {trial.why}"
+    if trial.state == "stopped":
+        tenth, value = list(trial.curve.items())[-1]
+        return f"given up at {value:.4f} after {tenth}0 % of the budget"
+    return f"{trial.value:.4f}"
+
+
+def _listed(values: Any) -> str:
+    return " ".join(f"{name}={text_of(value)}" for name, value in values.items())
+
+
+def best_table(found: Tuned) -> Table:
+    """A row per method: its best trial; * marks a value at the edge of what was tried."""
+    figure = found.table.columns[3]
+    table = Table("method", "best at", str(figure), "trials", "given up", box=box.SIMPLE_HEAD)
+    for method, terms in found.terms.items():
+        rows = found.table[found.table["method"] == method]
+        marks = {name: "*" if name in found.at_edge[method] else "" for name in terms}
+        values = " ".join(f"{name}={text_of(value)}{marks[name]}" for name, value in terms.items())
+        best = rows[rows["trial"] == found.best[method]][figure].iloc[0]
+        given_up = str(int((rows["state"] == "stopped").sum()))
+        table.add_row(escape(method), escape(values), f"{best:.4f}", str(len(rows)), given_up)
+    if any(found.at_edge.values()):
+        table.caption = "* at the edge of the space: the best may be beyond it; tune again with a wider one"
+    return table

@@ -1,0 +1,57 @@
+"""Validation data: a share of each client's training samples, which nobody trains on and runs are judged by instead."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedraa.data.federated import Federated
+from fedraa.data.partition.partitioner import Index
+from fedraa.data.sources.clients import Kept
+from fedraa.data.tree import Tree, joined, take
+from fedraa.rng import generator
+
+
+def hold_back(data: Federated, share: float, seed: int) -> Federated:
+    """The same clients without `share` of each one's training samples, drawn from the seed; these are the test samples.
+
+    A client keeps one sample at least, and one that has several gives one at least. The test samples of `data` are
+    gone. Raises ValueError if no client has a sample to give.
+    """
+    held, kept = _split(data.sizes, share, seed)
+    if not any(len(places) for places in held):
+        raise ValueError(f"validation: {share:g} of every client's samples is none; give more data, or fewer clients")
+    parts = [_of(data, client, places) for client, places in enumerate(held) if len(places)]
+    x_test, y_test = joined([x for x, _ in parts]), np.concatenate([y for _, y in parts])
+    counts = np.array([len(places) for places in held])
+    dataset = replace(data.dataset, x_test=x_test, y_test=y_test)
+    data = replace(data, test_order=np.arange(counts.sum()), test_offsets=_offsets(counts))
+    sizes = np.array([len(places) for places in kept])
+    rows = np.concatenate([start + places for start, places in zip(data.offsets[:-1], kept, strict=True)])
+    data = replace(data, labels=None if data.labels is None else data.labels[rows])
+    offsets = _offsets(sizes)
+    if data.source is None:
+        dataset = replace(dataset, x_train=take(dataset.x_train, rows), y_train=dataset.y_train[rows])
+        return replace(data, dataset=dataset, offsets=offsets)
+    source = replace(data.source, samples=Kept(data.source.samples, kept, offsets))
+    return replace(data, dataset=dataset, offsets=offsets, source=source)
+
+
+def _split(sizes: Index, share: float, seed: int) -> tuple[tuple[Index, ...], tuple[Index, ...]]:
+    """For every client the places that are held back, and those that are kept, both ascending."""
+    held, kept = [], []
+    for client, size in enumerate(sizes.tolist()):
+        order = generator(seed, "validation", client).permutation(size)
+        count = min(size - 1, max(1, round(share * size)))
+        held.append(np.sort(order[:count]))
+        kept.append(np.sort(order[count:]))
+    return tuple(held), tuple(kept)
+
+
+def _of(data: Federated, client: int, places: Index) -> tuple[Tree, Any]:
+    x, y = data.client(client)
+    return take(x, places), y[places]
+
+
+def _offsets(counts: Index) -> Index:
+    return np.concatenate(([0], np.cumsum(counts)))

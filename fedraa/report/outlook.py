@@ -1,0 +1,105 @@
+"""One run against its plan: the time, staleness and bound that its costs foretell, and what came."""
+
+from fedraa.engine.forecast import Forecast, dry_run
+from fedraa.replay.rules import Rules
+from fedraa.report.runs import Run
+from fedraa.report.verdict import gains, uncovered
+
+MOST_STEPS, MOST_CLIENTS = 20_000, 10_000  # of a run that is foretold
+PER_STEP = {"StalenessMix": 1, "DeltaMix": 1}  # arrivals to an update, of the rules that always take one in
+CLOSE = 0.02  # a share within which a time is as foretold
+
+
+def outlook(run: Run) -> str:
+    """What came of the run, in words, and of what was to be expected."""
+    notes = [_end(run), _time(run), _idle(run), _bound(run), _left_out(run)]
+    if gains(run):
+        notes.append("It still got better at the end: a larger budget is worth a try.")
+    return " ".join(note for note in notes if note)
+
+
+def _end(run: Run) -> str:
+    main = run.figures.main
+    best, last = run.figures.best(run.evals[main]), float(run.evals[main].iloc[-1])
+    said = f"{main.replace('_', ' ')} {last:.4f}" + ("" if best == last else f" (best {best:.4f})")
+    steps, end, reason = run.summary["steps"], f"{run.end:.4g}", str(run.summary["reason"])
+    if run.ended:
+        return f"Ended by {reason} at time {end} after {steps} {_steps(run)}, with {said}."
+    on = f" Go on with: fedraa resume {run.directory}." if reason == "interrupted" else ""
+    return f"Not ended: {reason} at time {end} after {steps} {_steps(run)}, with {said}.{on}"
+
+
+def _steps(run: Run) -> str:
+    what = "round" if run.config["method"]["schedule"]["kind"] in ("Rounds", "ScheduledRounds") else "update"
+    return what if run.summary["steps"] == 1 else what + "s"
+
+
+def _time(run: Run) -> str:
+    """The time and staleness that a dry run of the same costs foretells; without one, by the tasks."""
+    foretold = forecast(run)
+    if foretold is None:
+        done = run.tasks[run.tasks["done"]]
+        if done.empty or not done["cost"].sum():
+            return ""
+        ratio = float((done["end"] - done["start"]).sum() / done["cost"].sum())
+        told = "as long" if abs(ratio - 1) < CLOSE else f"{ratio:.3g} times as long"
+        return f"Its tasks took {told} as their costs foretell."
+    ratio = float(run.tasks.loc[run.tasks["done"], "end"].max()) / foretold.time
+    as_told = "as long as foretold" if abs(ratio - 1) < CLOSE else f"{ratio:.2f} times the {foretold.time:.4g} foretold"
+    stale = f"{run.summary['staleness_mean']:.2f} versions on average, at most {run.summary['staleness_max']}"
+    told = f"{foretold.staleness_mean:.2f} and {foretold.staleness_max}"
+    same = told == f"{run.summary['staleness_mean']:.2f} and {run.summary['staleness_max']}"
+    return f"It took {as_told}; updates were late by {stale}{', as foretold' if same else f', foretold {told}'}."
+
+
+def forecast(run: Run) -> Forecast | None:
+    """The same run by its costs alone; None where they do not tell it: rounds, drawn submodels, rules that wait."""
+    method, steps = run.config["method"], int(run.summary["steps"])
+    schedule, update = method["schedule"], method["update"]
+    if schedule["kind"] != "Asynchronous" or not 0 < steps <= MOST_STEPS or run.clients > MOST_CLIENTS:
+        return None
+    rules = Rules.read(run.directory)
+    if not rules.known or rules.believed or update["kind"] not in PER_STEP:
+        return None
+    return dry_run(
+        rules.planner(),
+        timing=rules.timing,
+        seed=run.seed,
+        steps=steps,
+        tasks_per_step=PER_STEP[update["kind"]],
+        concurrency=schedule.get("concurrency"),
+    )
+
+
+def _idle(run: Run) -> str:
+    idle = run.idle_share
+    if idle < 0.01:
+        return "No client waited."
+    why = ""
+    if len(run.rounds):
+        why = ": in rounds the fast wait for the slow"
+        if (bare := uncovered(run)) > 0.01:
+            why += f"; a round left {bare:.0%} of the parameters without training"
+    elif run.config["method"]["schedule"].get("concurrency"):
+        why = ": only so many train at a time (concurrency)"
+    return f"Clients had no task for {idle:.0%} of the time{why}."
+
+
+def _bound(run: Run) -> str:
+    """The longest task against the longest that the scheduler may give out."""
+    done = run.tasks[run.tasks["done"]]
+    if run.config["method"]["schedule"].get("scheduler") != "gre-raa" or done.empty:
+        return ""
+    rules = Rules.read(run.directory)
+    if not rules.known or run.clients > MOST_CLIENTS:
+        return ""
+    bound, longest = rules.planner().bound, float((done["end"] - done["start"]).max())
+    return f"The longest task took {longest:.3g}, the delay bound is {bound:.3g} before jitter."
+
+
+def _left_out(run: Run) -> str:
+    clients = run.summary.get("quarantined", [])
+    faults = run.summary["faults"]
+    told = [f"{len(clients)} clients were left out for what they sent"] if clients else []
+    told += [f"{faults} faults were dealt with"] if faults else []
+    return f"{' and '.join(told)}.".capitalize() if told else ""

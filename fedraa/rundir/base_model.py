@@ -1,0 +1,30 @@
+"""The digest of what a model has besides the parameters that are trained: its frozen base."""
+
+import hashlib
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # which evaluations estimate anew
+
+
+def base_sha256(state: Mapping[str, Any], trained: Collection[str]) -> str:
+    """SHA-256 of a state dict's other tensors, by name: names, types, shapes and bytes.
+
+    Other names of what is `trained`, of tied weights, and batch norms' statistics are left out.
+    """
+    alike = {_place(state[name]) for name in trained}
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name]
+        if not isinstance(tensor, Tensor) or name in trained or name.endswith(STATISTICS) or _place(tensor) in alike:
+            continue
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _place(tensor: Tensor) -> tuple[int, torch.Size]:
+    return tensor.data_ptr(), tensor.shape

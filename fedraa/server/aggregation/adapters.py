@@ -1,0 +1,73 @@
+"""Where the low-rank adapters of a model are in its flat vector, by the names that `fedraa.lora` and peft give them."""
+
+import math
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from fedraa.messages import Vector
+from fedraa.models.lora import Adapted
+from fedraa.submodels import Traced
+
+_A = re.compile(r"(?P<layer>(.*\.)?)(?P<kind>lora_(embedding_)?)A(?P<rest>(\..+)?)")
+Matrix = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One adapter: where A [rank, in, ...] and B [out, rank, ...] are, and the room for what is merged, if any.
+
+    The layer's weight moves by `scale` B A, transposed where the layer looks up rows of a `table`.
+    """
+
+    a: slice
+    b: slice
+    rank: int
+    merged: slice | None = None
+    scale: float = 1.0
+    table: bool = False
+
+    @property
+    def fan_in(self) -> int:
+        """What goes into one unit: the first values of A are in proportion to the root of its inverse."""
+        return 1 if self.table else (self.a.stop - self.a.start) // self.rank
+
+    def factors(self, params: Vector) -> tuple[Matrix, Matrix]:
+        """B [out, rank] and A [rank, in] of a full vector [d], in float64."""
+        b, a = (params[part].astype(np.float64) for part in (self.b, self.a))
+        return b.reshape(-1, self.rank), a.reshape(self.rank, -1)
+
+    def change(self, params: Vector) -> Matrix:
+        """scale B A, flat, in the order of the layer's weight."""
+        b, a = self.factors(params)
+        product = b @ a
+        return self.scale * (product.T if self.table else product).reshape(-1)
+
+    def squared_norm(self, params: Vector) -> float:
+        """||B A||^2 = tr(B'B AA'), without the product."""
+        b, a = self.factors(params)
+        return float(np.einsum("ij,ji->", b.T @ b, a @ a.T))
+
+
+def adapters(traced: Traced) -> list[Pair]:
+    """The adapters of a model, in the order of its parameters."""
+    layers = zip(traced.names, traced.shapes, traced.offsets, strict=True)
+    there = {name: (shape, slice(offset, offset + math.prod(shape))) for name, shape, offset in layers}
+    modules = dict(traced.module.named_modules())
+    found = []
+    for name, (shape, where) in there.items():
+        if (match := _A.fullmatch(name)) is None:
+            continue
+        other = there.get(f"{match['layer']}{match['kind']}B{match['rest']}")
+        if other is None or other[0][1:2] != shape[:1]:
+            continue
+        layer = modules.get(match["layer"].rstrip("."))
+        pair = Pair(where, other[1], shape[0])
+        if isinstance(layer, Adapted):
+            _, merged = there.get(f"{match['layer']}merged", (None, None))
+            pair = replace(pair, merged=merged, scale=layer.scale, table=isinstance(layer.base, nn.Embedding))
+        found.append(pair)
+    return found

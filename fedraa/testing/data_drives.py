@@ -1,0 +1,186 @@
+"""What clients' samples are, and what becomes of them: sources and transforms, each alone."""
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from fedraa.components import is_path
+from fedraa.config.experiment import Experiment
+from fedraa.data import Dataset, Dealing, FederatedDataset, Rows, deal, load_dataset, make_partitioner
+from fedraa.data.load import SOURCES
+from fedraa.data.sources.rows import as_rows
+from fedraa.data.transforms import Transforms
+from fedraa.data.tree import leaves, mapped
+from fedraa.engine.build import targets, with_clients
+from fedraa.objectives import make_objective
+from fedraa.rng import generator
+from fedraa.testing.drive import SIZE, Drive
+from fedraa.testing.samples import Trial, images, made_up, pixel_model, token_model, tokens
+
+EACH = "each sample by itself"
+ALONE = "a row is read alike alone and among others"
+LABELS = "labels are those of the samples"
+ROWS = 20
+MADE = 4  # clients of a function that makes samples, if it does not say how many there are
+
+
+class TransformDrive(Drive):
+    """The first kind of samples that it takes: images of three channels or one, numbers, tokens."""
+
+    covers: ClassVar[bool] = False
+
+    def __init__(self, part: Any, size: int = SIZE) -> None:
+        super().__init__(part, size)
+        self._x = torch.from_numpy(first_samples(part).x_train[:ROWS])
+        self.part = part.fitted(self._x)
+        self.further = () if part.random else (EACH,)
+
+    def step(self, k: int) -> object:
+        rows = slice((ROWS, 3, 1)[k % 3])
+        x = self._x[rows].clone()
+        with self.watched({"x": x}):
+            changed = self.part.apply(x, generator(0, "check", k))
+        if not self.part.random and not torch.allclose(
+            changed, self.part.apply(self._x, generator(0, "check", k))[rows], rtol=1e-4, atol=1e-5, equal_nan=True
+        ):
+            self.broken.setdefault(
+                EACH,
+                "makes other things of a sample in a small batch than in a large one; what is not random is applied to "
+                "a client's samples here and to all there, so let it be of each alone, or give it `fitted`",
+            )
+        return changed.numpy().tobytes()
+
+
+def first_samples(part: Any) -> Dataset:
+    """The first samples that the transform takes; if it takes none, what it raises for the first."""
+    first: Exception | None = None
+    for data in (images(3), images(1), made_up(), tokens()):
+        try:
+            Transforms((part,)).fitted(data.x_train[:ROWS])
+        except Exception as error:  # whatever the user's own code raises
+            first = first or error
+        else:
+            return data
+    assert first is not None
+    raise first
+
+
+def transform_trial(part: Any, experiment: Callable[[Any], Experiment]) -> Trial:
+    data = first_samples(part)
+    if data is tokens():
+        made = experiment(part).model_copy(update={"objective": "next-token"})
+        return Trial(made, data, token_model(data.classes))
+    return Trial(experiment(part), data)
+
+
+class DataDrive(Drive):
+    """Reads the samples of one client after another, and single rows."""
+
+    covers: ClassVar[bool] = False
+
+    def __init__(self, part: Any, size: int = SIZE) -> None:
+        super().__init__(part, size)
+        given = opened(part)
+        experiment = with_clients(data_trial(given, lambda clients: Experiment()).experiment, given)
+        how = Dealing(
+            make_partitioner(experiment.partition),
+            experiment.clients,
+            0,
+            targets=targets(make_objective(experiment.objective)),
+        )
+        self._data, self._rows = deal(given, how), None
+        if isinstance(given, FederatedDataset) and not given.made:
+            self._rows = as_rows("train", given.train, given.input, given.target)
+            self.further = (ALONE, LABELS)
+
+    def step(self, k: int) -> object:
+        with self.watched({}):
+            x, y = self._data.client(k % len(self._data.sizes))
+        if self._rows is not None and k < 3:
+            self._look(self._rows, np.random.default_rng(k).choice(len(self._rows), min(3, len(self._rows)), False))
+        return [leaf.tobytes() for leaf in (*leaves(x), y)]
+
+    def _look(self, rows: Rows, some: Any) -> None:
+        some = np.sort(some)
+        x, y = rows.read(some)
+        labels = np.asarray(rows.labels())
+        for place, row in enumerate(some.tolist()):
+            alone = rows.read(some[place : place + 1])
+            if not all(map(_equal, leaves(alone), [leaf[place : place + 1] for leaf in leaves((x, y))])):
+                self.broken.setdefault(ALONE, f"gives other samples for row {row} alone than for rows {some.tolist()}")
+            if not _equal(labels[row], np.asarray(y)[place]):
+                self.broken.setdefault(
+                    LABELS, f"has {labels[row]} for row {row} in labels(), and {np.asarray(y)[place]} with its sample"
+                )
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return np.array_equal(np.asarray(a), np.asarray(b))
+
+
+def make_data(given: object) -> Any:
+    """Samples, or what gives them each time anew; ValueError with one sentence."""
+    if isinstance(given, str) and not is_path(given.partition("(")[0].strip()):
+        return partial(load_dataset, given, None)
+    return SOURCES.make(given)
+
+
+def opened(part: Any) -> Dataset | FederatedDataset:
+    """The samples: as they are, as a function gives them, or of the clients that a function of their number makes."""
+    if isinstance(part, Dataset | FederatedDataset):
+        return part
+    if isinstance(part, Rows) or hasattr(part, "__getitem__"):
+        rows = as_rows("part", part)
+        return FederatedDataset(type(part).__name__, part, rows.read(np.arange(min(len(rows), 200))))
+    if not callable(part):
+        raise ValueError(f"part: it gives {type(part).__name__}; it must give a FederatedDataset, a Dataset or Rows")
+    wanted = [each for each in inspect.signature(part).parameters.values() if each.default is each.empty]
+    if len(wanted) != 1 or wanted[0].name == "data_dir":
+        given = part(data_dir=None) if wanted else part()
+        return given if isinstance(given, Dataset) else opened(given)
+    shards = [part(client) for client in range(MADE)]
+    labels = np.concatenate([np.asarray(y) for _, y in shards])
+    classes = int(labels.max()) + 1 if labels.dtype.kind in "iu" else None
+    return FederatedDataset(part.__qualname__, part, shards[0], classes, sizes=[len(y) for _, y in shards])
+
+
+def data_trial(part: Any, experiment: Callable[[int], Experiment]) -> Trial:
+    """With the objective and the model that such samples ask for; ValueError where only their user knows these.
+
+    `experiment` is that with so many clients.
+    """
+    given = opened(part)
+    x, y = _two(given)
+    if isinstance(x, dict | tuple):
+        raise ValueError(f"part: {given.name} has samples of several inputs, which need a model of yours; try a run")
+    fields: dict[str, Any] = {}
+    model = None
+    words = x.ndim == 2 and x.dtype.kind in "iu" and x.dtype != np.uint8
+    if y.dtype.kind == "f":
+        fields["objective"] = "regression"
+    elif y.ndim == 2 and words:
+        fields["objective"], model = "next-token", token_model(_classes(given))
+    elif y.ndim == 3:
+        fields["objective"], model = "segmentation", pixel_model(x.shape[1], _classes(given))
+    if words and model is None:
+        fields |= {"model": "fasttext", "hidden": Experiment.model_fields["hidden"].default}
+    clients = given.own_clients if isinstance(given, FederatedDataset) else None
+    made = experiment(clients or Experiment.model_fields["clients"].default)
+    return Trial(made.model_copy(update=fields), given, model)
+
+
+def _two(given: Dataset | FederatedDataset) -> tuple[Any, Any]:
+    """Two test samples."""
+    if isinstance(given, Dataset):
+        return mapped(lambda each: np.asarray(each)[:2], given.x_test), np.asarray(given.y_test)[:2]
+    x, y = as_rows("test", given.test, given.input, given.target).read(np.arange(2))
+    return x, np.asarray(y)
+
+
+def _classes(given: Dataset | FederatedDataset) -> int:
+    labels = given.y_train if isinstance(given, Dataset) else as_rows("train", given.train).labels()
+    return int(given.classes or np.asarray(labels).max() + 1)

@@ -1,0 +1,146 @@
+"""An objective alone: outputs that are made up, and targets of the first kind that it takes."""
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedraa.config.experiment import Experiment
+from fedraa.objectives import Objective, misfit
+from fedraa.testing.drive import SIZE, Drive, numbers
+from fedraa.testing.samples import Task, Trial, made_up, tasks
+
+EXACT = "exact sums over unequal batches"
+GRADIENT = "a gradient, and a finite one"
+NUMBERS = "figures are numbers"
+DIRECTION = "its figure gets better as its loss falls"
+ROWS = 16
+CUTS = (0, 5, 6, ROWS)
+DESCENT, RATE = 150, 0.05  # steps on the outputs themselves
+
+
+def first_task(objective: Objective) -> tuple[Task, Tensor]:
+    """The first of the tasks that the objective takes, and some targets; ValueError, what is wrong with the first."""
+    first: Exception | None = None
+    for task in tasks():
+        data = task.data
+        if objective.classifies != (data is made_up()):
+            continue
+        try:
+            y, classes = data.y_test, data.classes
+            if not objective.classifies:
+                _, y, classes = objective.targets(data.y_train, data.y_test, data.classes)
+            targets = torch.from_numpy(y[:ROWS].copy())
+            if (wrong := misfit(objective, torch.zeros(ROWS, *task.outputs), targets, classes)) is None:
+                return task, targets
+            raise ValueError(f"{objective.name} does not take what a model {wrong}")
+        except Exception as error:  # whatever the user's own code makes of what it does not take
+            first = first or error
+    assert first is not None
+    raise first
+
+
+def objective_trial(part: Objective, experiment: Callable[[Any], Experiment]) -> Trial:
+    task, _ = first_task(part)
+    return Trial(experiment(part), task.data, task.model)
+
+
+class ObjectiveDrive(Drive):
+    """On outputs that are drawn, and targets of the first task that it takes."""
+
+    covers: ClassVar[bool] = False
+    further: Sequence[str] = (EXACT, GRADIENT, NUMBERS, DIRECTION)
+
+    def __init__(self, part: Objective, size: int = SIZE) -> None:
+        super().__init__(part, size)
+        task, self._given = first_task(part)
+        self._shape = task.outputs
+
+    def step(self, k: int) -> object:
+        if k == 0:
+            self._look()
+        rows = slice((1, 3, ROWS)[k % 3])
+        outputs, targets = self._outputs(k)[rows], self._targets[rows]
+        with self.watched({"outputs": outputs, "targets": targets}):
+            loss, sums = self.part.loss(outputs, targets), self.part.sums(outputs, targets)
+        return float(loss), {name: each.numpy().tobytes() for name, each in sums.items()}
+
+    @property
+    def _targets(self) -> Tensor:
+        """A copy, for whoever changes what it is given."""
+        return self._given.clone()
+
+    def _outputs(self, k: int) -> Tensor:
+        return torch.from_numpy(numbers(ROWS * math.prod(self._shape), 1, k)).reshape(ROWS, *self._shape)
+
+    def _look(self) -> None:
+        """Everything of this kind of part alone; the first sentence of each promise counts."""
+        outputs = self._outputs(0)
+        for promise, sentence in (
+            (EXACT, self._exact(outputs)),
+            (GRADIENT, self._gradient(outputs) or self._gradient(torch.zeros_like(outputs), may_be_zero=True)),
+            (NUMBERS, self._numbers(outputs)),
+        ):
+            if sentence is not None:
+                self.broken[promise] = sentence
+        if not self.broken and (sentence := self._direction(outputs)) is not None:
+            self.broken[DIRECTION] = sentence
+
+    def _exact(self, outputs: Tensor) -> str | None:
+        whole = self.part.sums(outputs, self._targets)
+        pieces = [self.part.sums(outputs[a:b], self._targets[a:b]) for a, b in pairwise(CUTS)]
+        for name, each in whole.items():
+            if not torch.allclose(each, torch.cat([piece[name] for piece in pieces]), rtol=1e-4, atol=1e-5):
+                return (
+                    f"makes other {name} of a sample in a batch of {ROWS} than in a smaller one; what an evaluation "
+                    "sums must be of each sample alone"
+                )
+        return None
+
+    def _gradient(self, outputs: Tensor, *, may_be_zero: bool = False) -> str | None:
+        where = "at outputs of 0" if may_be_zero else "at random outputs"
+        outputs = outputs.clone().requires_grad_()
+        loss = self.part.training_loss(outputs, outputs, self._targets)
+        if not loss.requires_grad:
+            return "has a loss that is cut off from the outputs, as by detach or argmax; no model can learn by it"
+        (gradient,) = torch.autograd.grad(loss, outputs, allow_unused=True)
+        if gradient is None or not (may_be_zero or gradient.any()):
+            return f"has a gradient of 0 {where}; no model can learn by it"
+        if not torch.isfinite(gradient).all():
+            return f"has a gradient that is not finite {where}, as of a root or a logarithm of 0"
+        return None
+
+    def _figures(self, outputs: Tensor) -> dict[str, float]:
+        sums = {name: each.sum(0).numpy() for name, each in self.part.sums(outputs, self._targets).items()}
+        return {**self.part.figures(sums), "loss": float(sums["loss"] / sums["count"])}
+
+    def _numbers(self, outputs: Tensor) -> str | None:
+        for name, value in self._figures(outputs).items():
+            if not isinstance(value, int | float | np.number) or not math.isfinite(value):
+                return f"gives {name} {value!r} for {ROWS} samples that are made up; it must be a finite number"
+        sums = {name: each.numpy() for name, each in self.part.sums(outputs, self._targets).items()}
+        clients = np.asarray(self.part.of_clients({name: each[:3] for name, each in sums.items()}))
+        if clients.shape != (3,):
+            return f"gives {list(clients.shape)} figures of 3 clients; of_clients must give one each"
+        return None
+
+    def _direction(self, outputs: Tensor) -> str | None:
+        main = self.part.main
+        way = self.part.summary().better(main)
+        before, moved = self._figures(outputs)[main], outputs.clone().requires_grad_()
+        optimizer = torch.optim.Adam([moved], lr=RATE)
+        for _ in range(DESCENT):
+            optimizer.zero_grad()
+            self.part.loss(moved, self._targets).backward()
+            optimizer.step()
+        after = self._figures(moved.detach())[main]
+        if (after - before) * (1 if way == "max" else -1) < -1e-6:
+            return (
+                f"says that of {main} {'more' if way == 'max' else 'less'} is better, and it goes from {before:.3g} to "
+                f"{after:.3g} as the loss falls; runs would be judged the wrong way round"
+            )
+        return None

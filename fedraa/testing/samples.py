@@ -1,0 +1,116 @@
+"""What parts are tried on: made-up samples, one task for each form that targets have."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedraa.config.experiment import Experiment
+from fedraa.data import Dataset, FederatedDataset
+
+CLASSES, TRAIN, TEST = 10, 400, 100
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A small experiment, with its samples and, where no model that is built in would do, what makes one."""
+
+    experiment: Experiment
+    dataset: Dataset | FederatedDataset
+    model: Callable[[], nn.Module] | None = None
+
+    def module(self) -> nn.Module | None:
+        """A fresh model, always the same."""
+        if self.model is None:
+            return None
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)
+            return self.model()
+
+
+@cache
+def made_up() -> Dataset:
+    """Samples of 16 numbers around a centre for each of 10 classes."""
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((CLASSES, 16))
+    labels = rng.permutation(np.arange(TRAIN + TEST) % CLASSES)
+    samples = (centres[labels] + rng.standard_normal((len(labels), 16))).astype(np.float32)
+    return _split(samples, labels, CLASSES)
+
+
+@cache
+def images(channels: int) -> Dataset:
+    """Images of 8 x 8, each a colour for its class under noise."""
+    rng = np.random.default_rng(1)
+    labels = rng.permutation(np.arange(TRAIN + TEST) % CLASSES)
+    colours = rng.standard_normal((CLASSES, channels, 1, 1))
+    return _split((colours[labels] + rng.standard_normal((len(labels), channels, 8, 8))), labels, CLASSES)
+
+
+@cache
+def numbers(outputs: int) -> Dataset:
+    """A number for every sample, one of them 0, where the model is to have so many outputs."""
+    x = made_up()
+    both = np.concatenate([x.x_train, x.x_test])
+    y = (both[:, 0] - 2 * both[:, 1] + 0.1).astype(np.float32)
+    y[TRAIN] = 0.0
+    return _split(both, y, outputs if outputs > 1 else 0)
+
+
+@cache
+def marks() -> Dataset:
+    """Five marks for every sample, each 0 or 1."""
+    data = numbers(1)
+    both = np.concatenate([data.x_train, data.x_test])
+    return _split(both, (both[:, :5] > 0).astype(np.float32), 0)
+
+
+@cache
+def tokens() -> Dataset:
+    """Runs of tokens, each one more than that before, and the next of each."""
+    runs = (np.random.default_rng(2).integers(0, CLASSES, (TRAIN + TEST, 1)) + np.arange(9)) % CLASSES
+    return _split(runs[:, :-1], runs[:, 1:], CLASSES)
+
+
+@cache
+def pixels() -> Dataset:
+    """Images, and for each pixel which of its two channels is brighter."""
+    x = np.random.default_rng(3).standard_normal((TRAIN + TEST, 2, 6, 6))
+    return _split(x, x.argmax(axis=1), 2)
+
+
+def token_model(classes: int) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(nn.Embedding(classes, 8), nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, classes))
+
+
+def pixel_model(channels: int, classes: int) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(nn.Conv2d(channels, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, classes, 1))
+
+
+class Task(NamedTuple):
+    """Samples, the shape of what a model makes of one, and what makes such a model where none is built in."""
+
+    data: Dataset
+    outputs: tuple[int, ...]
+    model: Callable[[], nn.Module] | None = None
+
+
+def tasks() -> tuple[Task, ...]:
+    """Those of numbers first."""
+    return (
+        Task(numbers(1), (1,)),
+        Task(numbers(2), (2,)),
+        Task(made_up(), (CLASSES,)),
+        Task(marks(), (5,)),
+        Task(tokens(), (8, CLASSES), token_model(CLASSES)),
+        Task(pixels(), (2, 6, 6), pixel_model(2, 2)),
+    )
+
+
+def _split(x: Any, y: Any, classes: int) -> Dataset:
+    x = x.astype(np.float32) if x.dtype.kind == "f" else x
+    return Dataset("made up", x[:TRAIN], y[:TRAIN], x[TRAIN:], y[TRAIN:], classes)

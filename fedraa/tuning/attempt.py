@@ -1,0 +1,93 @@
+"""One trial: a run on validation data that is given up when it is hopeless, and of which its figures alone stay."""
+
+import math
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fedraa.api import run
+from fedraa.callbacks import Callback, RunStart
+from fedraa.callbacks.events import Limits
+from fedraa.config.experiment import Experiment
+from fedraa.errors import RunFailed
+from fedraa.tuning.journal import Trial
+from fedraa.tuning.space import Value
+from fedraa.tuning.suggest import Direction, Judge
+
+TENTHS = 10
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A trial to be made: the experiment to run, in a directory of its own, and the trials to measure it by."""
+
+    method: str
+    number: int
+    values: Mapping[str, Value]
+    experiment: Experiment
+    ended: tuple[Trial, ...]
+    better: Direction
+
+
+class Watch(Callback):
+    """Notes the figure at every tenth of the budget, and ends the run when it is hopeless or no number any more."""
+
+    def __init__(self, judge: Judge) -> None:
+        self.curve: dict[int, float] = {}
+        self.last = math.nan
+        self.hopeless = False
+        self._judge = judge
+
+    def on_start(self, run: RunStart) -> None:
+        self._limits, self._figures = run.limits, run.figures
+
+    def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> bool:
+        self.last = metrics[self._figures.main]
+        if not math.isfinite(self.last):
+            return True
+        reached = tenths(self._limits, step, t)
+        for tenth in range(1 + max(self.curve, default=0), min(reached, TENTHS - 1) + 1):
+            self.curve[tenth] = self.last
+            self.hopeless = self.hopeless or self._judge.hopeless(tenth, self.last)
+        return self.hopeless
+
+
+def tenths(limits: Limits, step: int, t: float) -> int:
+    """Of the budget, whole ones that are over."""
+    shares = [step / limits.steps if limits.steps else 0.0, t / limits.time if limits.time else 0.0]
+    return int(TENTHS * max(shares) + 1e-9)
+
+
+def attempt(asked: Attempt) -> Trial:
+    """Makes the trial. What a run cannot do, for its values or its data, is a trial that failed."""
+    experiment = asked.experiment
+    assert experiment.out is not None
+    shutil.rmtree(experiment.out, ignore_errors=True)  # of a tuning that was killed
+    started, watch = time.monotonic(), Watch(Judge(asked.ended, asked.better))
+    failure = ""
+    try:
+        run(experiment, callbacks=[watch])
+    except (RunFailed, ValueError) as error:
+        failure = str(error)
+    shutil.rmtree(experiment.out, ignore_errors=True)
+    return _trial(asked, watch, failure, time.monotonic() - started)
+
+
+def _trial(asked: Attempt, watch: Watch, failure: str, seconds: float) -> Trial:
+    curve = {str(tenth): value for tenth, value in watch.curve.items()}
+    common = (asked.method, asked.number, dict(asked.values))
+    if failure or not math.isfinite(watch.last):
+        why = failure or "its figure was no number any more"
+        return Trial(*common, "failed", curve=curve, why=why, seconds=round(seconds, 2))
+    if watch.hopeless:
+        return Trial(*common, "stopped", curve=curve, seconds=round(seconds, 2))
+    return Trial(*common, "done", watch.last, curve, seconds=round(seconds, 2))
+
+
+def repeated(asked: Attempt, ended: Sequence[Trial]) -> Trial | None:
+    """The same trial, if these values have been tried: a run with the same seed comes to the same."""
+    for trial in ended:
+        if dict(trial.values) == dict(asked.values):
+            return Trial(asked.method, asked.number, trial.values, trial.state, trial.value, trial.curve, trial.why)
+    return None

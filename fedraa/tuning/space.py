@@ -1,0 +1,182 @@
+"""What is tried: a space of values for each of some fields of an experiment."""
+
+import ast
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, get_args, get_origin
+
+from fedraa.components import text_of
+from fedraa.config.experiment import Experiment
+from fedraa.config.file import meant
+from fedraa.methods.method import FLAGS
+
+Value = Any
+TUNABLE = {*FLAGS, "lr", "lr_schedule", "batch_size", "local_epochs", "local_steps", "compress"} - {"updates", "rounds"}
+TAKES = "takes LOW:HIGH, LOW:HIGH:log, or values with commas between them"
+EDGE = 0.05  # share of a range, from either end, in which a best value is at its edge
+DIGITS = 3  # significant ones of a value from a range
+
+
+@dataclass(frozen=True)
+class Range:
+    """All numbers from `low` to `high`, evenly, or with `log` evenly in their logarithms; with `whole` whole ones."""
+
+    low: float
+    high: float
+    log: bool = False
+    whole: bool = False
+
+    @property
+    def ends(self) -> tuple[Value, ...]:
+        return self.low, self.high
+
+    def edge(self, value: Value) -> int:
+        """-1 or 1 if the value is at the lower or upper edge, else 0."""
+        low, high, at = map(self._scaled, (self.low, self.high, float(value)))
+        place = (at - low) / (high - low)
+        return -1 if place <= EDGE else 1 if place >= 1 - EDGE else 0
+
+    def widened(self, side: int) -> "Range":
+        """Half as far again on that side."""
+        low, high = self._scaled(self.low), self._scaled(self.high)
+        further = self._back((high if side > 0 else low) + side * (high - low) / 2)
+        return replace(self, high=further) if side > 0 else replace(self, low=further)
+
+    def rounded(self, value: float) -> Value:
+        """A value as it is tried and written: no more digits than tell anything."""
+        if self.whole:
+            return round(value)
+        return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
+
+    def _scaled(self, value: float) -> float:
+        return math.log(value) if self.log else value
+
+    def _back(self, value: float) -> float:
+        value = math.exp(value) if self.log else value
+        if self.whole:
+            return round(value)
+        return float(f"{value:.{DIGITS}g}")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Some values; numbers are in their order."""
+
+    values: tuple[Value, ...]
+
+    @property
+    def ordered(self) -> bool:
+        return all(isinstance(value, int | float) and not isinstance(value, bool) for value in self.values)
+
+    @property
+    def ends(self) -> tuple[Value, ...]:
+        return self.values
+
+    def edge(self, value: Value) -> int:
+        if not self.ordered or len(self.values) < 2:
+            return 0
+        return -1 if value == self.values[0] else 1 if value == self.values[-1] else 0
+
+    def widened(self, side: int) -> "Choices":
+        """One more on that side: as many times the last as that is of its neighbour, or as far away if one is 0."""
+        near, last = self.values[-2:] if side > 0 else self.values[1::-1]
+        more: float = last * last / near if near and last else 2 * last - near
+        whole = isinstance(last, int) and isinstance(near, int)
+        more = round(more) if whole else float(f"{more:.{DIGITS}g}")
+        if more in self.values:
+            return self
+        return Choices((*self.values, more) if side > 0 else (more, *self.values))
+
+
+Parameter = Range | Choices
+Space = Mapping[str, Parameter]
+
+
+def make_space(given: Mapping[str, object] | Sequence[str]) -> dict[str, Parameter]:
+    """The space that was given: `["lr=0.01:1:log", ...]`, or by name `"0.01:1:log"`, (0.01, 1, "log") or [0.1, 0.2].
+
+    Raises ValueError, one sentence: the field, what was given, what is allowed.
+    """
+    if isinstance(given, str) or not isinstance(given, Mapping | Sequence):
+        raise ValueError(f"space: got {given!r}; takes NAME=VALUES of one or more fields")
+    pairs = list(given.items()) if isinstance(given, Mapping) else [_pair(text) for text in given]
+    if not pairs:
+        raise ValueError("space: got nothing; give NAME=VALUES of one or more fields, such as lr=0.01:1:log")
+    space: dict[str, Parameter] = {}
+    for name, values in pairs:
+        if name not in TUNABLE:
+            hint = meant(name, TUNABLE) or f"; takes {', '.join(sorted(TUNABLE))}"
+            raise ValueError(f"space: {name!r} is nothing that can be tuned{hint}")
+        if name in space:
+            raise ValueError(f"space: {name} is given twice; give it once")
+        space[name] = _parameter(name, values)
+    return space
+
+
+def described(space: Space) -> dict[str, str]:
+    """As text that `make_space` takes."""
+    return {name: _text(parameter) for name, parameter in space.items()}
+
+
+def _text(parameter: Parameter) -> str:
+    if isinstance(parameter, Choices):
+        return ",".join(str(text_of(value)) for value in parameter.values)
+    return f"{parameter.low:g}:{parameter.high:g}" + (":log" if parameter.log else "")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, values = text.partition("=")
+    if not equals:
+        raise ValueError(f"space: got {text!r}; takes NAME=VALUES, such as lr=0.01:1:log")
+    return name.strip().replace("-", "_"), values
+
+
+def _parameter(name: str, given: object) -> Parameter:
+    said = f"space: got {name}={given}; "
+    if isinstance(given, list):
+        return _choices(given, said)
+    if isinstance(given, str):
+        parts = given.split(":")
+        numbers = [_literal(part) for part in parts[:2]]
+        log = parts[2:] == ["log"]
+        if not (len(parts) == 2 or log) or not all(isinstance(number, int | float) for number in numbers):
+            return _choices([_literal(part) for part in re.split(r",(?![^()]*\))", given)], said)
+    elif isinstance(given, tuple) and given[2:] in ((), ("log",)) and len(given) > 1:
+        numbers, log = list(given[:2]), len(given) > 2
+    else:
+        raise ValueError(said + TAKES)
+    return _range(name, numbers, log=log, said=said)
+
+
+def _range(name: str, numbers: list[Any], *, log: bool, said: str) -> Range:
+    low, high = numbers
+    if not all(isinstance(number, int | float) and math.isfinite(number) for number in numbers) or low >= high:
+        raise ValueError(f"{said}LOW must be below HIGH")
+    if log and low <= 0:
+        raise ValueError(f"{said}a logarithmic range begins over 0")
+    kinds = _kinds(Experiment.model_fields[name].annotation)
+    whole = isinstance(low, int) and isinstance(high, int) and float not in kinds
+    if not kinds & {int, float}:
+        raise ValueError(f"{said}it takes no numbers; give values with commas between them")
+    return Range(low, high, log, whole) if whole else Range(float(low), float(high), log)
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """The types that a field takes."""
+    return {annotation}.union(*map(_kinds, get_args(annotation))) if get_origin(annotation) else {annotation}
+
+
+def _choices(values: list[Any], said: str) -> Choices:
+    if not values or any(value == "" for value in values) or len({repr(value) for value in values}) < len(values):
+        raise ValueError(said + TAKES + ", each once")
+    made = Choices(tuple(values))
+    return Choices(tuple(sorted(values))) if made.ordered else made
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError):
+        return text.strip()

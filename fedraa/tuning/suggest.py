@@ -1,0 +1,119 @@
+"""What to try next, and when to give up: Optuna's sampler and pruner, asked anew from the trials that have ended.
+
+Nothing of Optuna's is kept: what it says is a function of the seed, the trial's number and those trials, so that a
+tuning that was killed goes on as it would have.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from fedraa.rng import torch_seed
+from fedraa.tuning.journal import Trial
+from fedraa.tuning.space import Choices, Parameter, Space, Value
+
+Direction = Literal["max", "min"]
+RANDOM = 4  # trials of a method that are drawn evenly before others are learned from
+JUDGED = 4  # trials that must have ended before one is given up
+EARLIEST = 3  # tenth of the budget at which one may be
+REDRAWN = 20  # times that another point is asked for where one has been tried
+
+
+def check_optuna() -> None:
+    """ValueError, one sentence, if Optuna is not installed."""
+    try:
+        import optuna
+    except ImportError:
+        raise ValueError("tune: it needs Optuna, which is not installed; pip install 'fedraa[tune]'") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+def suggest(space: Space, ended: Sequence[Trial], seed: int, number: int, better: Direction) -> dict[str, Value]:
+    """The values that trial `number` of a method tries: new ones, as long as some are easily found."""
+    tried = [dict(trial.values) for trial in ended]
+    for attempt in range(REDRAWN):
+        study = _study(space, ended, torch_seed(seed, "tune", number, attempt) % 2**32, better)
+        asked = study.ask({name: _distribution(parameter) for name, parameter in space.items()})
+        values = {name: _value(space[name], asked.params[name]) for name in space}
+        if values not in tried:
+            break
+    return values
+
+
+class Judge:
+    """Whether a running trial is hopeless: worse so far than the median of those that have ended at the same point."""
+
+    def __init__(self, ended: Sequence[Trial], better: Direction) -> None:
+        import optuna
+
+        pruner = optuna.pruners.MedianPruner(n_startup_trials=JUDGED, n_warmup_steps=EARLIEST)
+        self._study = optuna.create_study(direction=_direction(better), pruner=pruner)
+        for trial in ended:
+            if trial.state == "done":
+                self._study.add_trial(_frozen(trial, {}))
+        self._trial = self._study.ask()
+
+    def hopeless(self, tenth: int, value: float) -> bool:
+        """After this many tenths of the budget, with this figure."""
+        self._trial.report(value, tenth)
+        return bool(self._trial.should_prune())
+
+
+def _study(space: Space, ended: Sequence[Trial], seed: int, better: Direction) -> Any:
+    import optuna
+
+    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM)
+    study = optuna.create_study(direction=_direction(better), sampler=sampler)
+    for trial in ended:
+        if trial.values.keys() == space.keys() and all(_holds(space[name], trial.values[name]) for name in space):
+            study.add_trial(_frozen(trial, space))
+    return study
+
+
+def _frozen(trial: Trial, space: Space) -> Any:
+    """A trial that has ended as Optuna has it; of one that failed it learns that it is worse than all others."""
+    import optuna
+
+    done = trial.state == "done"
+    return optuna.trial.create_trial(
+        state=optuna.trial.TrialState.COMPLETE if done else optuna.trial.TrialState.PRUNED,
+        value=trial.value,
+        params={name: _asked(parameter, trial.values[name]) for name, parameter in space.items()},
+        distributions={name: _distribution(parameter) for name, parameter in space.items()},
+        intermediate_values={int(tenth): value for tenth, value in trial.curve.items()},
+    )
+
+
+def _distribution(parameter: Parameter) -> Any:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if isinstance(parameter, Choices):
+        last = len(parameter.values) - 1
+        return IntDistribution(0, last) if parameter.ordered else CategoricalDistribution(range(last + 1))
+    if parameter.whole:
+        return IntDistribution(int(parameter.low), int(parameter.high), log=parameter.log)
+    return FloatDistribution(parameter.low, parameter.high, log=parameter.log)
+
+
+def _value(parameter: Parameter, asked: Any) -> Value:
+    return parameter.values[asked] if isinstance(parameter, Choices) else parameter.rounded(asked)
+
+
+def _asked(parameter: Parameter, value: Value) -> Any:
+    return parameter.values.index(value) if isinstance(parameter, Choices) else value
+
+
+def _holds(parameter: Parameter, value: Value) -> bool:
+    if isinstance(parameter, Choices):
+        return value in parameter.values
+    return bool(parameter.low <= value <= parameter.high)
+
+
+def _direction(better: Direction) -> Literal["minimize", "maximize"]:
+    return "maximize" if better == "max" else "minimize"
+
+
+def best_of(trials: Sequence[Trial], better: Direction) -> Trial | None:
+    """The best that has come to its end; None if none has. Of equals the first."""
+    done = [trial for trial in trials if trial.value is not None and trial.state == "done"]
+    sign = 1 if better == "max" else -1
+    return max(done, key=lambda trial: (sign * float(trial.value or 0.0), -trial.number), default=None)

@@ -1,0 +1,236 @@
+"""As many trials for each method, on validation data cut from what the clients train on, never on test data."""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedraa.api import RUNS
+from fedraa.config.experiment import Experiment
+from fedraa.config.file import check_names
+from fedraa.engine.build import build
+from fedraa.methods.catalog import find
+from fedraa.methods.resolve import resolve
+from fedraa.methods.tuned import write_tuned
+from fedraa.objectives import Figures
+from fedraa.report.cells import cells
+from fedraa.tuning.attempt import Attempt
+from fedraa.tuning.folder import Folder
+from fedraa.tuning.journal import Journal, Trial
+from fedraa.tuning.space import Parameter, Space, described, make_space
+from fedraa.tuning.suggest import Direction, best_of, check_optuna, suggest
+from fedraa.tuning.work import work
+
+VALIDATION = 0.1  # of every client's training samples, unless the experiment says another share
+FIRST = 2 / 3  # of the trials are in the space that was given; where the best of them is at an edge, it is widened
+TUNED = "tuned.toml"
+Told = Callable[[Trial, int, int, float], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """What a tuning came to: `file` for `--terms tuned`, `terms` by method, and a row for every trial."""
+
+    file: Path
+    terms: Mapping[str, Mapping[str, object]]
+    table: pd.DataFrame
+    at_edge: Mapping[str, tuple[str, ...]]
+    """By method, the fields of which the best value is at the edge of the space still."""
+    best: Mapping[str, int]
+    """By method, the number of its best trial."""
+
+
+def tune(
+    methods: Sequence[str],
+    space: Mapping[str, object] | Sequence[str],
+    trials: int = 12,
+    experiment: Experiment | None = None,
+    *,
+    jobs: int = 1,
+    ended: Told | None = None,
+    **fields: object,
+) -> Tuned:
+    """Find the values of `space` with which each method does best, with as many trials for each.
+
+    `fields` are those of an Experiment, in place of the experiment's own: data, devices, budget and seed are the same
+    for all. Every trial is a run whose model is judged by the figure of the objective, on validation data: a share of
+    each client's training samples, `validation`, by default a tenth. The test data are not looked at. A field that only
+    some of the methods know is tried for those. Optuna chooses what is tried, and a trial that is worse than the
+    median of those before it, at the same part of the budget, is given up. Two thirds of the trials are in the space
+    that was given; where the best of them is at its edge, the space is widened once for the rest.
+
+    A space has for each field LOW:HIGH, LOW:HIGH:log, or values with commas; from Python also (LOW, HIGH, "log") or a
+    list. `jobs` trials run at a time, each in a process of its own; with one, the same seed comes to the same. What
+    has ended is in the directory `out` (default: one under runs/): the same call goes on with it, however it was ended.
+    `ended` is called with each trial that has, how many there are now and in all, and the seconds that the rest may
+    take.
+
+        tuned = fedraa.tune(["fed-raa", "fedavg"], {"lr": "0.01:1:log"}, trials=12, time=4, jobs=2)
+        fedraa.compare(["fed-raa", "fedavg"], time=8, terms="tuned", tuned=tuned.file)
+
+    Raises ValueError, one sentence, before anything is started or written, for what cannot be tuned, and at the end
+    for a method of which no trial came to an end; Interrupted after Ctrl-C.
+    """
+    check_names(fields, Experiment.model_fields, "experiment")
+    experiment = Experiment(**({} if experiment is None else dict(experiment)) | dict(fields))
+    for name, count in (("trials", trials), ("jobs", jobs)):
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ValueError(f"{name}: got {count!r}; takes a number from 1")
+    plan = _Plan.of(tuple(map(str, methods)), make_space(space), trials, experiment)
+    check_optuna()
+    out = experiment.out or RUNS / f"tune-{Path(experiment.dataset).stem}-{experiment.seed}"
+    with Folder(out, plan.described()) as folder:
+        journal = Journal(folder)
+        _work_off(plan, folder, journal, jobs, ended)
+        return _outcome(plan, folder, journal)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is tried: every method's experiment and space, as far as the method knows its fields."""
+
+    experiments: Mapping[str, Experiment]
+    spaces: Mapping[str, Space]
+    trials: int
+    figures: Figures
+
+    @classmethod
+    def of(cls, methods: tuple[str, ...], space: Space, trials: int, experiment: Experiment) -> "_Plan":
+        for name in space:
+            if (given := getattr(experiment, name)) != Experiment.model_fields[name].default:
+                raise ValueError(f"{name}: got {given}, and it is in the space; give one of the two")
+        share = experiment.validation or VALIDATION
+        common = experiment.model_copy(
+            update={"validation": share, "seed": 0, "out": None, "quiet": True, "engine": "local"}
+        )
+        made = cells(methods, (experiment.seed,), common)
+        experiments = {str(each.method): each for each in made}
+        spaces = {name: _known(name, space) for name in experiments}
+        for field in space:
+            if not any(field in known for known in spaces.values()):
+                raise ValueError(f"space: {field} means nothing to any of {', '.join(experiments)}; leave it out")
+        figures = Figures()
+        for name, each in experiments.items():
+            if not spaces[name]:
+                raise ValueError(f"space: {name} knows none of {', '.join(space)}; give a field of its own, too")
+            for field, parameter in spaces[name].items():
+                for value in parameter.ends:
+                    resolve(_with(each, {field: value}))
+            figures = build(each).figures
+        return cls(experiments, spaces, trials, figures)
+
+    @property
+    def better(self) -> Direction:
+        return self.figures.better(self.figures.main)
+
+    @property
+    def first(self) -> int:
+        """How many trials of a method are in the space that was given."""
+        return math.ceil(FIRST * self.trials)
+
+    def described(self) -> dict[str, object]:
+        """What has to be the same when it is gone on with."""
+        experiments = {name: each.model_dump(mode="json") for name, each in self.experiments.items()}
+        spaces = {name: described(space) for name, space in self.spaces.items()}
+        return {"trials": self.trials, "spaces": spaces, "experiments": experiments}
+
+    def space(self, method: str, trials: Sequence[Trial]) -> tuple[dict[str, Parameter], tuple[str, ...]]:
+        """The method's space for its last trials, and which fields it was widened in."""
+        best = best_of([trial for trial in trials if trial.number < self.first], self.better)
+        space, widened = dict(self.spaces[method]), []
+        for name, parameter in space.items():
+            side = parameter.edge(best.values[name]) if best is not None else 0
+            wider = parameter.widened(side) if side else parameter
+            if wider != parameter and self._can(method, {name: wider.ends[-1 if side > 0 else 0]}):
+                space[name] = wider
+                widened.append(name)
+        return space, tuple(widened)
+
+    def _can(self, method: str, values: Mapping[str, object]) -> bool:
+        """Whether the method can be run with these values."""
+        try:
+            resolve(_with(self.experiments[method], values))
+        except ValueError:
+            return False
+        return True
+
+    def next(self, method: str, number: int, journal: Journal, folder: Path) -> Attempt:
+        """The trial of that number, made from those that have ended."""
+        ended, experiment = journal.of(method), self.experiments[method]
+        space = self.spaces[method] if number < self.first else self.space(method, ended)[0]
+        values = suggest(space, ended, experiment.seed, number, self.better)
+        out = folder / f"{method.replace(':', '-')}-{number}"
+        return Attempt(method, number, values, _with(experiment, values | {"out": out}), tuple(ended), self.better)
+
+
+def _known(method: str, space: Space) -> dict[str, Parameter]:
+    made = find(method)
+    return {name: parameter for name, parameter in space.items() if _knows(made.path, name)}
+
+
+def _knows(path: Callable[[str], str | None], name: str) -> bool:
+    return (
+        name in ("lr", "lr_schedule", "batch_size", "local_epochs", "local_steps", "compress") or path(name) is not None
+    )
+
+
+def _with(experiment: Experiment, values: Mapping[str, object]) -> Experiment:
+    other = {"local_epochs": None} if "local_steps" in values else {}
+    return Experiment(**dict(experiment) | other | dict(values))
+
+
+def _work_off(plan: _Plan, folder: Path, journal: Journal, jobs: int, ended: Told | None) -> None:
+    """All trials that have not ended: those in the given spaces first, then those in the widened ones."""
+    total, before, started = plan.trials * len(plan.experiments), len(journal.trials), time.monotonic()
+    for numbers in (range(plan.first), range(plan.first, plan.trials)):
+        had = {(trial.method, trial.number) for trial in journal.trials}
+        left = [(name, n) for n in numbers for name in plan.experiments if (name, n) not in had]
+        for trial in work(left, lambda name, n: plan.next(name, n, journal, folder), journal, jobs):
+            count = len(journal.trials)
+            rest = (time.monotonic() - started) / (count - before) * (total - count)
+            if ended is not None:
+                ended(trial, count, total, rest)
+
+
+def _outcome(plan: _Plan, folder: Path, journal: Journal) -> Tuned:
+    told, edges, bests = dict[str, dict[str, Any]](), dict[str, tuple[str, ...]](), dict[str, Trial]()
+    for method in plan.experiments:
+        trials = journal.of(method)
+        best = best_of(trials, plan.better)
+        if best is None:
+            raise ValueError(f"tune: no trial of {method} came to an end: {trials[-1].why or 'all were given up'}")
+        bests[method] = best
+        space, widened = plan.space(method, trials)
+        edges[method] = tuple(name for name, value in best.values.items() if space[name].edge(value))
+        states = [trial.state for trial in trials]
+        told[method] = {
+            "value": best.value,
+            "trial": best.number,
+            "stopped": states.count("stopped"),
+            "failed": states.count("failed"),
+            "widened": list(widened),
+            "at_edge": list(edges[method]),
+            "terms": dict(best.values),
+        }
+    first = next(iter(plan.experiments.values()))
+    about = {
+        "format": 1,
+        "dataset": first.dataset,
+        "figure": plan.figures.main,
+        "better": plan.better,
+        "trials": plan.trials,
+        "seed": first.seed,
+        "validation": first.validation,
+    }
+    path = folder / TUNED
+    write_tuned(path, about, told)
+    rows = [
+        {"method": t.method, "trial": t.number, "state": t.state, plan.figures.main: t.value, **t.values}
+        for t in sorted(journal.trials, key=lambda trial: (trial.number, list(plan.experiments).index(trial.method)))
+    ]
+    terms = {method: dict(best.values) for method, best in bests.items()}
+    return Tuned(path, terms, pd.DataFrame(rows), edges, {method: best.number for method, best in bests.items()})

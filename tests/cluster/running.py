@@ -1,0 +1,50 @@
+"""Runs of the command line in processes of their own, which tests interrupt, freeze and kill in the middle."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mortal import with_its_parent
+
+from fedraa.rundir.layout import EVENTS
+
+PATIENCE = 150.0  # seconds
+FIELDS: dict[str, Any] = {"hidden": (8,), "clients": 4, "local_epochs": 1, "checkpoint_every": 50}
+FLAGS = ["--hidden", "8", "--clients", "4", "--local-epochs", "1", "--checkpoint-every", "50"]  # the same
+
+
+def until(happened: Callable[[], bool], process: subprocess.Popen[Any] | None = None) -> None:
+    """Waits, but not when `process` has ended."""
+    give_up = time.monotonic() + PATIENCE
+    while not happened():
+        assert process is None or process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+
+
+@contextmanager
+def started(out: Path, *flags: str, commits: int = 60) -> Iterator[subprocess.Popen[str]]:
+    """A run with one worker in a process group of its own, as a terminal starts it, so far into its log."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedraa", "run", *FLAGS, "--workers", "1", "--out", str(out), *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        preexec_fn=with_its_parent,
+    )
+    try:
+        until(lambda: (out / EVENTS).exists() and (out / EVENTS).read_text().count('"commit"') >= commits, process)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def resumed(directory: Path) -> None:
+    """Goes on with it, to its end."""
+    subprocess.run([sys.executable, "-m", "fedraa", "resume", str(directory), "--quiet"], check=True)

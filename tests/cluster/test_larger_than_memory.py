@@ -1,0 +1,41 @@
+"""An array of 3 GB, mapped, on two workers on Ray: what each has in memory, sampled while the example runs."""
+
+import os
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from benchmarks.system.processes import descendants, memory, title
+
+ROOT = Path(__file__).parents[2]
+BOUND = 600e6  # bytes of RSS: own pages, those mapped from files and those shared with the object store, all counted
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_a_worker_stays_under_600_mb_with_an_array_of_3_gb(tmp_path: Path) -> None:
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    example = subprocess.Popen(
+        [sys.executable, ROOT / "examples" / "larger_than_memory.py"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    most: dict[int, dict[str, int]] = defaultdict(dict)
+    while example.poll() is None:
+        for process in descendants(example.pid):
+            if title(process).startswith("ray::Worker"):
+                seen = memory(process)
+                most[process] |= {name: max(size, most[process].get(name, 0)) for name, size in seen.items()}
+        time.sleep(0.05)
+    said, _ = example.communicate()
+    assert example.returncode == 0
+    assert "3000 MB of 200 clients: accuracy " in said
+    assert len(most) >= 2
+    for worker in most.values():
+        assert worker["peak"] < BOUND, worker  # the kernel's own mark of the most, which no sample misses

@@ -1,0 +1,106 @@
+"""A headless Chromium that a test drives by its DevTools, over pipes: size, theme, script, pointer, picture."""
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+ARGUMENTS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-pipe")
+PATIENCE = 60  # seconds
+
+
+class Chromium:
+    """One page of it; `problems` are the errors that its scripts have come to."""
+
+    def __init__(self, profile: Path) -> None:
+        ours, theirs = os.pipe(), os.pipe()  # what it reads, what it writes; it has them as 3 and 4
+        self._write, self._read = os.fdopen(ours[1], "wb", 0), os.fdopen(theirs[0], "rb", 0)
+        shell = f'exec "$0" "$@" 3<&{ours[0]} 4>&{theirs[1]}'
+        command = ["bash", "-c", shell, str(BROWSER), *ARGUMENTS, f"--user-data-dir={profile}", "about:blank"]
+        self._process = subprocess.Popen(command, pass_fds=(ours[0], theirs[1]), stderr=subprocess.DEVNULL)
+        os.close(ours[0])
+        os.close(theirs[1])
+        self._number, self._buffer, self._session = 0, b"", ""
+        self.problems: list[str] = []
+        target = self._ask("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self._ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log"):
+            self._ask(f"{domain}.enable")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        with suppress(OSError):
+            self._ask("Browser.close")
+        self._process.kill()
+        self._process.wait()
+        self._write.close()
+        self._read.close()
+
+    def open(self, address: str, width: int = 1280, height: int = 900, theme: str = "light") -> None:
+        self.look(width, height, theme)
+        self._ask("Page.navigate", url=address)
+
+    def look(self, width: int, height: int, theme: str) -> None:
+        """Size in pixels; light or dark."""
+        self._ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self._ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+
+    def value(self, script: str) -> Any:
+        """What an expression of JavaScript comes to, as JSON."""
+        answer = self._ask("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    def wait(self, script: str, until: Callable[[Any], bool] = bool) -> Any:
+        """The value of an expression as soon as it will do."""
+        give_up = time.monotonic() + PATIENCE
+        while not until(found := self.value(script)):
+            assert time.monotonic() < give_up, f"{script} is {found!r}; {self.problems}"
+            time.sleep(0.05)
+        return found
+
+    def mouse(self, kind: str, x: float, y: float, buttons: int = 0) -> None:
+        """`kind` is mouseMoved, mousePressed or mouseReleased."""
+        pressed = {} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}
+        self._ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, buttons=buttons, **pressed)
+
+    def picture(self, path: Path, *, whole: bool = False) -> None:
+        """The window, or the whole page, as PNG."""
+        answer = self._ask("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        path.write_bytes(base64.b64decode(answer["data"]))
+
+    def _ask(self, method: str, **values: Any) -> dict[str, Any]:
+        self._number += 1
+        session = {"sessionId": self._session} if self._session else {}
+        said = {"id": self._number, "method": method, "params": values} | session
+        self._write.write(json.dumps(said).encode() + b"\0")
+        while True:
+            answer = self._next()
+            if answer.get("id") == self._number:
+                assert "error" not in answer, answer
+                return dict(answer["result"])
+            self._noted(answer)
+
+    def _next(self) -> dict[str, Any]:
+        while b"\0" not in self._buffer:
+            part = os.read(self._read.fileno(), 1 << 16)
+            assert part, "Chromium has ended"
+            self._buffer += part
+        text, _, self._buffer = self._buffer.partition(b"\0")
+        return dict(json.loads(text))
+
+    def _noted(self, event: dict[str, Any]) -> None:
+        if event["method"] == "Runtime.exceptionThrown":
+            self.problems.append(str(event["params"]["exceptionDetails"])[:500])
+        if event["method"] == "Log.entryAdded" and event["params"]["entry"]["level"] == "error":
+            self.problems.append(str(event["params"]["entry"])[:500])

@@ -1,0 +1,101 @@
+"""The documentation: all of its blocks run, every method has its card, the site is whole and fetches nothing."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import command_line
+from documented import ROOT, blocks, run, run_blocks
+from method_cards import method_cards
+
+from fedraa import Experiment
+from fedraa.cli.main import COMMANDS
+from fedraa.methods.catalog import METHODS
+
+DOCS = ROOT / "docs"
+PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+NOTEBOOKS = sorted((DOCS / "tutorials").glob("*.ipynb"))
+
+
+def test_every_page_is_in_the_navigation_and_the_other_way_round() -> None:
+    listed = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    there = {*PAGES, *(path.relative_to(DOCS).with_suffix(".md").as_posix() for path in NOTEBOOKS)}
+    assert listed == there | {"methods.md", "reference/command-line.md"}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_has_flags_that_there_are(page: str) -> None:
+    for language, block in blocks((DOCS / page).read_text()):
+        if language == "python":
+            compile(block, page, "exec")
+        for line in block.strip().split("\n") if language == "sh" else []:
+            run(line, only_parse=True)
+
+
+def test_every_method_has_a_card_whose_command_is_one() -> None:
+    text = method_cards()
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == list(METHODS)
+    commands = [block for language, block in blocks(text) if language == "sh"]
+    assert [command.split()[3] for command in commands] == list(METHODS)
+    for kind in ("--updates", "--rounds"):
+        run(next(command for command in commands if kind in command), only_parse=True)
+
+
+def test_the_page_of_flags_has_them_all() -> None:
+    text = command_line()
+    assert re.findall(r"^## fedraa (\S+)", text, re.MULTILINE) == list(COMMANDS)
+    assert [name for name in Experiment.model_fields if f"`--{name.replace('_', '-')}" not in text] == []
+
+
+def test_notebooks_are_kept_without_what_they_showed() -> None:
+    for path in NOTEBOOKS:
+        cells = json.loads(path.read_text())["cells"]
+        assert all(cell.get("outputs", []) == [] for cell in cells), path.name
+        for cell in cells:
+            if cell["cell_type"] == "code":
+                compile("".join(cell["source"]), path.name, "exec")
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_ext", raising=False)  # of another page
+    run_blocks((DOCS / page).read_text(), page, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_every_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "notebook"}
+    for cell in json.loads(path.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), path.name, "exec"), names)
+
+
+@pytest.mark.slow
+def test_the_command_of_every_card_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for _, command in blocks(method_cards()):
+        run(command.strip() + " --quiet --local-steps 1" * ("splitfed" not in command))
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning_and_fetches_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="the extra docs is not installed")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    pages = list(tmp_path.rglob("*.html"))
+    assert len(pages) > 20
+    loads = re.compile(r"""<(?:script|link|img|iframe)[^>]*?(?:src|href)=["']?(https?:)?//[^>]*>""")
+    assert [(path.name, found[0]) for path in pages if (found := loads.search(path.read_text()))] == []

@@ -1,0 +1,241 @@
+"""HetLoRA and FLoRA on numbers worked out by hand, and whole rounds of them beside NumPy."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy_mlp import Array
+from tiny import SAMPLES, Stepped, spec
+from torch import nn
+
+import fedraa as fl
+from fedraa import Dataset, Experiment
+from fedraa.engine.build import build
+from fedraa.engine.run_spec import RunSpec
+from fedraa.messages import Update
+from fedraa.server.aggregation import FLoRA, HetLoRA
+from fedraa.server.aggregation.adapters import adapters
+from fedraa.server.aggregation.aggregator import Aggregator, Contribution, RoundTotals
+from fedraa.submodels import trace
+from fedraa.submodels.indices import prefix
+from fedraa.submodels.policies.policy import RunContext
+
+B1, A1 = np.array([[1.0], [0.0]]), np.array([[1.0, 2.0]])
+B2, A2 = np.eye(2), np.array([[0.0, 1.0], [1.0, 0.0]])
+
+
+def two_by_two(*, merge: bool, alpha: float = 2.0) -> RunContext:
+    """A linear layer [2, 2] with an adapter of rank 2, and the model as it stands: A is random, B is 0."""
+    model = fl.lora(nn.Linear(2, 2, bias=False), 2, alpha=alpha, merge=merge)
+    traced = trace(model, torch.randn(2, 2))
+    params = np.concatenate([p.detach().numpy().reshape(-1) for p in model.parameters() if p.requires_grad])
+    return RunContext(traced, 2, 0, params)
+
+
+def given(aggregator: Aggregator, run: RunContext, weights: tuple[float, float] = (1.0, 3.0)) -> tuple[Array, Array]:
+    """B and A of one round in which clients with ranks 1 and 2 return the matrices above."""
+    bound = aggregator.bind(run.traced.size, 2)
+    bound.see(run)
+    params, coverage = run.params, np.zeros(run.traced.size, np.int32)
+    assert params is not None
+    (pair,) = adapters(run.traced)
+    for client, (share, b, a) in enumerate([(0.5, B1, A1), (1.0, B2, A2)]):
+        full = params.copy()
+        full[pair.a] = np.pad(a, ((0, 2 - len(a)), (0, 0))).reshape(-1)
+        full[pair.b] = np.pad(b, ((0, 0), (0, 2 - len(a)))).reshape(-1)
+        where = run.traced.flat_index(prefix(run.traced, share))
+        coverage[where] += 1
+        bound.add(Contribution(client, where, full[where] - params[where], weights[client], 0.1))
+    delta, moved = bound.finish(RoundTotals(coverage, 0.1))
+    params += np.where(moved, delta, 0)
+    b, a = pair.factors(params)
+    return b, a
+
+
+def test_hetlora_weighs_by_norm_and_pads_with_zeros() -> None:
+    """s = sqrt 5, sqrt 2; p = .612574, .387426; B = p1 B1 + p2 B2, A likewise."""
+    b, a = given(HetLoRA(), two_by_two(merge=False))
+    p = np.sqrt([5, 2]) / np.sqrt([5, 2]).sum()
+    np.testing.assert_allclose(p, [0.612574, 0.387426], atol=1e-6)
+    np.testing.assert_allclose(b, p[0] * np.pad(B1, ((0, 0), (0, 1))) + p[1] * B2, atol=1e-6)
+    np.testing.assert_allclose(a, p[0] * np.pad(A1, ((0, 1), (0, 0))) + p[1] * A2, atol=1e-6)
+    np.testing.assert_allclose(b @ a, [[0.612574, 1.612574], [0.150099, 0]], atol=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [2.0, 6.0])
+def test_flora_stacks(alpha: float) -> None:
+    """p = .25, .75: the weight moves by alpha / 2 times [B1 B2] [p1 A1; p2 A2]; B is 0 then, A is drawn anew."""
+    run = two_by_two(merge=True, alpha=alpha)
+    assert run.params is not None
+    before = run.params.copy()
+    (pair,) = adapters(run.traced)
+    b, a = given(FLoRA(), run)
+    stacked = np.hstack([B1, B2]) @ np.vstack([0.25 * A1, 0.75 * A2])
+    np.testing.assert_allclose(stacked, [[0.25, 1.25], [0.75, 0]])
+    np.testing.assert_allclose(run.params[pair.merged].reshape(2, 2), alpha / 2 * stacked, atol=1e-6)
+    assert not b.any()
+    assert not np.isin(a, before[pair.a]).any()
+    assert np.abs(a).max() <= 2**-0.5
+
+
+class Spy(Stepped):
+    """Keeps what the clients of a round were given and what they returned."""
+
+    def __init__(self, run: RunSpec) -> None:
+        super().__init__(run)
+        self.returned: list[tuple[int, Array, Array]] = []
+        commit = self.server.commit
+
+        def spied(update: Update, now: float) -> Any:
+            flight = self.server.task_table.in_flight[update.task]
+            where = np.arange(run.traced.size)[flight.assignment.where]
+            self.returned.append((update.client, where, update.params.astype(np.float64)))
+            return commit(update, now)
+
+        self.server.commit = spied  # type: ignore[method-assign]
+
+
+def adapted(method: str, *, merge: bool = False, **flags: Any) -> RunSpec:
+    """Three clients with shards of different sizes, an MLP of which adapters and the last layer are trained."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(SAMPLES + 20, 3)).astype(np.float32)
+    y = (x @ rng.normal(size=(3, 4))).argmax(axis=1)
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 4))
+    model = fl.lora(plain, 4, train="4", merge=merge, alpha=8)
+    common: dict[str, Any] = {"clients": 3, "partition": "dirichlet", "lr": 0.2, "engine": "local", "seed": 7}
+    dataset = Dataset("tiny", x[:SAMPLES], y[:SAMPLES], x[SAMPLES:], y[SAMPLES:], 4)
+    return build(Experiment(method=method, **(common | flags)), model=model, dataset=dataset)
+
+
+def padded(theta: Array, returned: list[tuple[int, Array, Array]]) -> list[Array]:
+    full = [np.zeros_like(theta) for _ in returned]
+    for each, (_, where, values) in zip(full, returned, strict=True):
+        each[where] = values
+    return full
+
+
+def matrices(run: RunSpec, vector: Array, layer: int) -> tuple[Array, Array]:
+    """B and A of a layer, by the names of the tensors alone."""
+    spans = {
+        name: vector[offset : offset + int(np.prod(shape))].reshape(shape)
+        for name, shape, offset in zip(run.traced.names, run.traced.shapes, run.traced.offsets, strict=True)
+    }
+    return spans[f"{layer}.lora_B.weight"], spans[f"{layer}.lora_A.weight"]
+
+
+def plain_mean(run: RunSpec, weights: Array, full: list[Array]) -> dict[str, Array]:
+    """The mean of what is trained besides adapters, which every client trains."""
+    mean = np.average(full, axis=0, weights=weights)
+    layers = zip(run.traced.names, run.traced.shapes, run.traced.offsets, strict=True)
+    return {name: mean[at : at + int(np.prod(shape))] for name, shape, at in layers if name.startswith("4.")}
+
+
+def of(run: RunSpec, vector: Array, name: str) -> Array:
+    at = run.traced.names.index(name)
+    offset = run.traced.offsets[at]
+    return vector[offset : offset + int(np.prod(run.traced.shapes[at]))]
+
+
+def test_rounds_of_hetlora() -> None:
+    """Ranks 4, 2 and 1. p = ||B A|| over both layers; everything is averaged with it, absent units as zeros."""
+    run = adapted("hetlora", capacities=(1.0, 0.5, 0.25))
+    stepped = Spy(run)
+    for _ in range(3):
+        stepped.returned.clear()
+        theta = stepped.server.params.astype(np.float64)
+        stepped.round()
+        full = padded(theta, stepped.returned)
+        squares = [sum(np.square(b @ a).sum() for b, a in (matrices(run, w, at) for at in (0, 2))) for w in full]
+        p = np.sqrt(squares) / np.sqrt(squares).sum()
+        np.testing.assert_allclose(stepped.server.params, np.average(full, axis=0, weights=p), rtol=1e-5, atol=1e-6)
+    assert min(p) < 0.9 * max(p)
+
+
+def test_rounds_of_flora() -> None:
+    """Ranks 4, 2 and 1. merged += 2 sum p B A (alpha / rank is 2); the last layer is averaged by samples."""
+    run = adapted("flora", merge=True, capacities=(1.0, 0.5, 0.25))
+    stepped, sizes = Spy(run), run.data.sizes
+    for _ in range(3):
+        stepped.returned.clear()
+        theta = stepped.server.params.astype(np.float64)
+        stepped.round()
+        now = stepped.server.params
+        full = padded(theta, stepped.returned)
+        p = np.array([sizes[client] for client, _, _ in stepped.returned]) / sum(sizes)
+        for at in (0, 2):
+            pairs = [matrices(run, w, at) for w in full]
+            stack = np.hstack([b for b, _ in pairs]) @ np.vstack(
+                [share * a for share, (_, a) in zip(p, pairs, strict=True)]
+            )
+            expected = of(run, theta, f"{at}.merged") + 2 * stack.reshape(-1)
+            np.testing.assert_allclose(of(run, now, f"{at}.merged"), expected, rtol=1e-5, atol=1e-6)
+            assert not of(run, now, f"{at}.lora_B.weight").any()
+        for name, expected in plain_mean(run, p, full).items():
+            np.testing.assert_allclose(of(run, now, name), expected, rtol=1e-5, atol=1e-6)
+    assert np.abs(of(run, now, "0.merged")).max() > 0.01
+
+
+def test_flora_bills_adapters_up_and_the_stacks_since_the_last_task_down() -> None:
+    """Layers [5, 3] and [6, 5]: 8 + 11 = 19 numbers per unit, 45 merged, 28 of the last layer; 4 + 2 + 1 units."""
+    run = adapted("flora", merge=True, capacities=(1.0, 0.5, 0.25))
+    stepped = Stepped(run)
+    stepped.round()
+    stepped.round()
+    up = [4 * (28 + 19 * rank) for rank in (4, 2, 1)]
+    assert sorted(line["bytes_up"] for line in stepped.records.of("commit")) == sorted(2 * up)
+    down = [line["bytes_down"] for line in sorted(stepped.records.of("dispatch"), key=lambda line: line["task"])]
+    assert down[:3] == up
+    assert down[3:] == [each + 4 * min(45, 19 * 7) for each in up]
+
+
+def test_hetlora_at_one_rank_and_equal_norms_is_the_mean() -> None:
+    run = two_by_two(merge=False)
+    bound, (pair,) = HetLoRA().bind(run.traced.size, 2), adapters(run.traced)
+    bound.see(run)
+    assert run.params is not None
+    values = [np.array([1.0, 2, 0, 0, 1, 0, 0, 0]), np.array([0.0, 0, 1, 2, 0, 0, 0, 1])]
+    for client, each in enumerate(values):
+        theta = run.params.astype(np.float64)
+        theta[pair.a], theta[pair.b] = each[:4], each[4:]
+        delta = (theta - run.params).astype(np.float32)
+        bound.add(Contribution(client, slice(None), delta, 7.0 * client, 0.1))
+    delta, moved = bound.finish(RoundTotals(np.full(run.traced.size, 2, np.int32), 0.1))
+    assert moved.all()
+    np.testing.assert_allclose((run.params + delta)[pair.a], np.mean(values, axis=0)[:4], atol=1e-6)
+    np.testing.assert_allclose((run.params + delta)[pair.b], np.mean(values, axis=0)[4:], atol=1e-6)
+
+
+def test_units_that_nobody_trained_keep_their_bits() -> None:
+    run = adapted("hetlora", capacities=(0.5,))
+    stepped = Stepped(run)
+    before = stepped.server.params.copy()
+    stepped.round()
+    covered = np.zeros(run.traced.size, bool)
+    covered[run.traced.flat_index(prefix(run.traced, 0.5))] = True
+    assert (stepped.server.params[~covered] == before[~covered]).all()
+    assert (stepped.server.params[covered] != before[covered]).any()
+
+
+@pytest.mark.parametrize(("method", "plain"), [("hetlora", "uniform"), ("flora", "samples")])
+def test_without_adapters_it_is_the_mean(method: str, plain: str) -> None:
+    """Of the same slices, weighted alike, over those who trained a coordinate."""
+    ours = Stepped(spec(method, capacities=(1.0, 0.4)))
+    found = fl.method(method).replace(aggregator="covered")
+    theirs = Stepped(spec(found, capacities=(1.0, 0.4)))  # type: ignore[arg-type]
+    for _ in range(2):
+        ours.round()
+        theirs.round()
+    assert (ours.server.params == theirs.server.params).all()
+    assert found.update.weights == plain  # type: ignore[union-attr]
+
+
+def test_flora_wants_room_for_what_is_merged() -> None:
+    with pytest.raises(ValueError, match=r"^aggregator: FLoRA adds .*fedraa\.lora\(model, merge=True\)$"):
+        adapted("flora").server(lambda kind, t, /, **fields: None)
+
+
+def test_masks_over_units_are_refused_before_the_start() -> None:
+    with pytest.raises(ValueError, match=r"^aggregator: HetLoRA takes whole units of adapters, and the submodels here"):
+        adapted("hetlora", submodel="bernoulli")

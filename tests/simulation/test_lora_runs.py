@@ -1,0 +1,154 @@
+"""Runs of models with adapters: these alone travel and are kept; the base is known by its digest; resume is exact."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from killing import KillAt, Killed
+from torch import nn
+
+import fedraa as fl
+from fedraa.cli.plan import plan
+from fedraa.errors import Inconsistent
+from fedraa.rundir.checkpoint import load_latest
+
+METHODS = ("fed-raa", "fedrolex", "hetlora", "flora")
+
+
+def plain(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(12, 40), nn.BatchNorm1d(40), nn.ReLU(), nn.Linear(40, 4))
+
+
+def adapted(seed: int = 0) -> nn.Module:
+    return fl.lora(plain(seed), 8)
+
+
+def roomy() -> nn.Module:
+    return fl.lora(plain(), 8, merge=True)
+
+
+def dataset() -> fl.Dataset:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(160, 12)).astype(np.float32)
+    y = (x @ rng.normal(size=(12, 4))).argmax(1)
+    return fl.Dataset("made", x[:120], y[:120], x[120:], y[120:], 4)
+
+
+def fields(method: str) -> dict[str, Any]:
+    limit = {"updates": 16} if fl.method(method).asynchronous else {"rounds": 4}
+    return {"method": method, "clients": 4, "local_epochs": 1, "engine": "local", "checkpoint_every": 1, **limit}
+
+
+def model(method: str) -> nn.Module:
+    return roomy() if method == "flora" else adapted()
+
+
+def lines(history: fl.History) -> list[dict[str, object]]:
+    return [{key: value for key, value in line.items() if key != "wall"} for line in history.lines()]
+
+
+def arrays(state: Any) -> Iterator[np.ndarray]:
+    if isinstance(state, np.ndarray):
+        yield state
+    elif isinstance(state, dict | list | tuple):
+        for part in state.values() if isinstance(state, dict) else state:
+            yield from arrays(part)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_it_trains_resumes_exactly_and_is_replayed(method: str, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"dataset": dataset(), **fields(method)}
+    whole = fl.run(model=model(method), out=tmp_path / "whole", **given)
+    with pytest.raises(Killed):
+        fl.run(model=model(method), out=tmp_path / "cut", callbacks=[KillAt(10)], **given)
+    again = fl.resume(tmp_path / "cut", model=model(method), dataset=given["dataset"])
+    assert lines(again) == lines(whole)
+    assert (tmp_path / "cut" / "model.pt").read_bytes() == (tmp_path / "whole" / "model.pt").read_bytes()
+    assert "consistent" in fl.replay(tmp_path / "whole")
+    assert whole.evals["loss"].iloc[-1] != whole.evals["loss"].iloc[0]
+    state, start = torch.load(tmp_path / "whole" / "model.pt", weights_only=True), model(method).state_dict()
+    base = [name for name in state if "base" in name]
+    assert base
+    assert all(torch.equal(state[name], start[name]) for name in base)
+    changed = "0.merged" if method == "flora" else "0.lora_B.weight"
+    assert state[changed].abs().max() > 0
+
+
+def test_no_task_and_no_checkpoint_holds_the_base(tmp_path: Path) -> None:
+    """Layers [40, 12] and [4, 40]: 52 + 44 = 96 numbers per unit, of which capacities give 8, 4, 2 and 1."""
+    history = fl.run(model=adapted(), dataset=dataset(), out=tmp_path / "run", **fields("heterofl"))
+    sent = history.events[history.events["kind"] == "dispatch"]
+    assert sent["bytes_down"].tolist()[:4] == [4 * 96 * units for units in (8, 4, 2, 1)]
+    resolved = history.config["resolved"]
+    assert resolved["parameters"] == 8 * 96
+    assert resolved["base"]["parameters"] == 12 * 40 + 40 + 80 + 40 * 4 + 4
+    state = load_latest(tmp_path / "run" / "checkpoints", lambda state: None)
+    assert state is not None
+    assert max(array.size for array in arrays(state)) == 8 * 96
+
+
+def test_another_base_is_noticed(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"dataset": dataset(), **fields("hetlora")}
+    with pytest.raises(Killed):
+        fl.run(model=adapted(), out=tmp_path / "run", callbacks=[KillAt(6)], **given)
+    with pytest.raises(ValueError, match=r"^run: .* was of another model, dataset or fleet, its base differs; give"):
+        fl.resume(tmp_path / "run", model=adapted(1), dataset=given["dataset"])
+    fl.resume(tmp_path / "run", model=adapted(), dataset=given["dataset"])
+    path = tmp_path / "run" / "model.pt"
+    state = torch.load(path, weights_only=True)
+    state["1.running_mean"] += 1  # evaluations estimate it anew
+    torch.save(state, path)
+    with pytest.raises(Inconsistent, match="SHA256SUMS"):
+        fl.replay(tmp_path / "run")
+    state["0.base.bias"] += 1
+    torch.save(state, path)
+    with pytest.raises(
+        Inconsistent, match=r"^model\.pt: the digest of its frozen base is [0-9a-f]{64}; config\.json says"
+    ):
+        fl.replay(tmp_path / "run")
+
+
+def test_a_model_without_a_base_is_described_as_before(tmp_path: Path) -> None:
+    history = fl.run(model=plain(), dataset=dataset(), out=tmp_path / "run", **fields("fedavg"))
+    assert "base" not in json.loads((history.directory / "config.json").read_text())["resolved"]
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "back"), [("hetlora", "adapted", "384 B to 3.07 kB"), ("flora", "roomy", "384 B to 3.07 kB")]
+)
+def test_plan_says_what_travels(
+    method: str, name: str, back: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = dataset()
+    arrays = {key: getattr(data, key) for key in ("x_train", "y_train", "x_test", "y_test")}
+    np.savez(tmp_path / "made.npz", **arrays)
+    plan(fl.Experiment(dataset=str(tmp_path / "made.npz"), model=f"test_lora_runs:{name}", **fields(method)))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "frozen 764 parameters, 3.06 kB on every worker, in no task" in said
+    assert f"sent back {back} a task" in said
+
+
+def test_a_frozen_head_has_no_rows_to_own(tmp_path: Path) -> None:
+    """HeteroFL's head, where nothing but a hidden layer's adapter is trained, whose rank is the number of classes."""
+    model = fl.lora(plain(), 4, targets="0")
+    history = fl.run(model=model, dataset=dataset(), out=tmp_path / "run", partition="labels", **fields("heterofl"))
+    state = torch.load(tmp_path / "run" / "model.pt", weights_only=True)
+    assert state["0.lora_A.weight"].ne(model.state_dict()["0.lora_A.weight"]).any(dim=1).all()
+    assert np.isfinite(history.evals["loss"]).all()
+
+
+@pytest.mark.parametrize("fields_", [{"fragment_scale": True}, {"stack": 2}, {"submodel": "rolling"}])
+def test_adapters_go_with_what_else_there_is(fields_: dict[str, Any], tmp_path: Path) -> None:
+    history = fl.run(
+        model=fl.lora(nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 4)), 4, merge=True),
+        dataset=dataset(),
+        out=tmp_path / "run",
+        **fields("flora") | fields_,
+    )
+    assert np.isfinite(history.evals["loss"]).all()
+    assert "consistent" in fl.replay(tmp_path / "run")

@@ -1,0 +1,202 @@
+"""What the figures of the board show: thinned curves, timelines in bars or shares, staleness, coverage, comparison."""
+
+from math import inf, nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedraa.board import timeline as timelines
+from fedraa.board.about import about, repeats
+from fedraa.board.curves import curves
+from fedraa.board.details import coverage, details, fragments, staleness
+from fedraa.board.rows import comparison
+from fedraa.board.sampling import number, plain, thinned, window
+from fedraa.board.tally import Tally
+from fedraa.board.timeline import busy_shares, timeline
+from fedraa.board.watched_run import WatchedRun
+from fedraa.config.experiment import Experiment
+from fedraa.report.runs import Run
+
+RUNS = Path(__file__).parents[2] / "fixtures" / "runs"
+ENDED = RUNS / "fed-raa-ended"
+
+
+def watched(name: str) -> WatchedRun:
+    run = WatchedRun(RUNS / name, name, lambda: 1)
+    run.look()
+    run.read()
+    return run
+
+
+def test_a_thinned_curve_keeps_its_ends_and_every_peak() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=100_000)
+    y[[7, 50_001, 99_998]] = 50, -60, 70
+    kept = thinned(y, 500)
+    assert len(kept) <= 502
+    assert {0, 7, 50_001, 99_998, 99_999} <= set(kept.tolist())
+    assert np.array_equal(kept, np.unique(kept))
+    assert thinned(np.array([1.0, nan, 2.0])).tolist() == [0, 1, 2]
+
+
+def test_what_is_not_finite_hides_nothing() -> None:
+    y = np.full(10_000, nan)
+    y[123], y[5000] = 3.0, inf
+    assert 123 in thinned(y)
+
+
+def test_a_window_has_the_points_beside_it() -> None:
+    x = np.arange(10.0)
+    assert x[window(x, 3.5, 5.5)].tolist() == [3, 4, 5, 6]
+    assert x[window(x, -inf, inf)].tolist() == x.tolist()
+    assert len(x[window(x, 20, 30)]) == 1
+
+
+def test_numbers_are_json() -> None:
+    assert plain(np.array([1 / 3, nan, inf, 2.0])) == [0.3333333, None, None, 2.0]
+    assert number(None) is None
+
+
+def test_a_curve_is_that_of_the_table() -> None:
+    (found,) = curves([watched("fed-raa-ended")], "step", "accuracy", -inf, inf)
+    evals = Run(ENDED).evals
+    assert found["x"] == evals["step"].tolist()
+    assert found["y"] == pytest.approx(evals["accuracy"].tolist(), rel=1e-6)
+    best = evals["accuracy"].idxmax()
+    assert found["best"] == {"x": evals["step"][best], "y": pytest.approx(evals["accuracy"][best], rel=1e-6)}
+    (least,) = curves([watched("fed-raa-ended")], "bytes", "loss", -inf, inf)
+    assert least["best"]["y"] == pytest.approx(evals["loss"].min(), rel=1e-6)
+    assert least["x"] == evals["bytes"].tolist()
+    assert curves([watched("fed-raa-ended")], "t", "f1", -inf, inf) == []
+    with pytest.raises(ValueError, match=r"^x: got 'y'; it is one of t, wall, step, bytes$"):
+        curves([], "y", "accuracy", -inf, inf)
+
+
+def tally_of(tasks: list[tuple[int, int, float, float | None]]) -> Tally:
+    """Of tasks (client, fragment, start, end); None is in flight."""
+    events: list[dict[str, Any]] = []
+    for i, (client, fragment, start, end) in enumerate(tasks):
+        told = {"task": i, "client": client, "fragment": fragment}
+        events.append({"kind": "dispatch", "t": start, "bytes_down": 10, **told})
+        if end is not None:
+            events.append({"kind": "commit", "t": end, "bytes_up": 5, "staleness": i, **told})
+    tally = Tally()
+    for event in sorted(events, key=lambda each: each["t"]):
+        tally.add({"wall": 0.0} | event)
+    return tally
+
+
+def test_a_timeline_has_every_task_in_sight() -> None:
+    tally = tally_of([(0, 0, 0.0, 2.0), (1, 1, 0.0, 3.0), (0, 1, 2.0, 5.0), (1, 0, 3.0, None)])
+    told = timeline(tally, 2, -inf, inf)
+    assert (told["from"], told["to"], told["tasks"]) == (0, 5, 4)
+    assert told["bars"] == {
+        "client": [0, 1, 0, 1],
+        "fragment": [0, 1, 1, 0],
+        "start": [0, 0, 2, 3],
+        "end": [2, 3, 5, 5],
+        "staleness": [0, 1, 2, 0],
+        "fate": ["done", "done", "done", "running"],
+    }
+    assert timeline(tally, 2, 0.5, 1.5)["bars"]["client"] == [0, 1]
+    assert timeline(tally, 2, 7, 8)["bars"]["client"] == []
+
+
+def test_too_many_tasks_are_shown_as_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timelines, "BARS", 3)
+    monkeypatch.setattr(timelines, "BINS", 5)
+    tally = tally_of([(0, 0, 0.0, 2.0), (1, 1, 0.0, 2.5), (0, 1, 3.0, 5.0), (1, 0, 4.75, None)])
+    told = timeline(tally, 2, -inf, inf)
+    assert "bars" not in told
+    assert told["edges"] == [0, 1, 2, 3, 4, 5]
+    assert told["busy"] == [[1, 1, 0, 1, 1], [1, 1, 0.5, 0, 0.25]]
+
+
+def test_shares_of_busy_time_are_those_of_every_moment() -> None:
+    rng = np.random.default_rng(1)
+    cuts = np.sort(rng.uniform(0, 10, 60))
+    start, end = cuts[::2], cuts[1::2]
+    edges = np.linspace(2, 9, 8)
+    moments = np.linspace(2, 9, 700_001)
+    busy = np.any([(moments >= a) & (moments < b) for a, b in zip(start, end, strict=True)], axis=0)[:-1]
+    assert busy_shares(start, end, edges) == pytest.approx(busy.reshape(7, -1).mean(axis=1), abs=1e-4)
+
+
+def test_idle_time_is_that_of_all_clients() -> None:
+    tally = tally_of([(0, 0, 0.0, 2.0), (1, 0, 0.0, 1.0), (0, 0, 3.0, 4.0)])
+    assert tally.idle_share(2) == pytest.approx(1 - 4 / 8)
+    assert Tally().idle_share(2) is None
+    assert tally_of([(0, 0, 0.0, None), (1, 0, 2.0, 4.0)]).idle_share(2) == pytest.approx(1 - 6 / 8)
+
+
+def test_staleness_is_counted_in_bars() -> None:
+    tally = tally_of([(0, 0, float(i), i + 0.5) for i in range(100)])
+    told = staleness(tally)
+    assert told == {"width": 3, "counts": [3] * 33 + [1], "mean": 49.5, "max": 99}
+    assert staleness(Tally()) is None
+
+
+def test_fragments_are_counted_by_client() -> None:
+    tally = tally_of([(0, 0, 0.0, 1.0), (1, 2, 0.0, 1.0), (1, 2, 1.0, 2.0), (0, 2, 1.0, None)])
+    told = fragments(tally, 2)
+    assert told is not None
+    assert (told["names"], told["counts"], told["by_client"]) == (["0", "2"], [1, 2], [[1, 0], [0, 2]])
+    assert fragments(tally_of([(0, 0, 0.0, 1.0)]), 1) is None
+
+
+def test_many_fragments_are_grouped() -> None:
+    tally = tally_of([(0, i, float(i), i + 0.5) for i in range(100)])
+    told = fragments(tally, 1)
+    assert told is not None
+    assert told["names"][:2] == ["0–1", "2–3"]
+    assert told["counts"] == [2] * 50
+
+
+def test_coverage_is_the_least_the_most_and_the_mean() -> None:
+    tally = Tally()
+    for i in range(600):
+        told = {"coverage_min": i % 2, "coverage_max": 5 + i % 2, "uncovered": 10 * (i % 2)}
+        tally.add({"kind": "round", "t": float(i), "wall": 0.0, "round": i} | told)
+    told = coverage(tally, parameters=100)
+    assert told is not None
+    assert (told["round"][:2], told["least"][0], told["most"][0], told["uncovered"][0]) == ([0, 2], 0, 6, 0.05)
+    assert coverage(Tally(), 100) is None
+
+
+def test_faults_and_drops_are_told_newest_first() -> None:
+    tally = tally_of([(3, 0, 0.0, None)])
+    tally.add({"kind": "fault", "t": 1.0, "wall": 2.0, "task": 0, "worker": 1, "what": "died", "action": "retry"})
+    tally.add({"kind": "drop", "t": 2.0, "wall": 3.0, "task": 0, "client": 3, "what": "nan", "action": "stop"})
+    assert (tally.faults, tally.drops, tally.in_flight) == (1, 1, 0)
+    assert [each["what"] for each in tally.troubles] == ["died", "nan"]
+    assert timeline(tally, 4, -inf, inf)["bars"]["fate"] == ["dropped"]
+
+
+def test_details_of_every_kind_of_run() -> None:
+    told = details(watched("fed-raa-ended"), -inf, inf)
+    assert told["staleness"]
+    assert told["fragments"]
+    assert told["coverage"] is None
+    told = details(watched("scaffold-stopped"), -inf, inf)
+    assert told["coverage"]["least"]
+    assert told["staleness"] is told["fragments"] is None
+
+
+def test_runs_are_compared_by_the_flags_in_which_they_differ() -> None:
+    names = ["fed-raa-ended", "fed-raa-stopped", "scaffold-stopped"]
+    told = comparison([watched(name) for name in names])
+    assert "seed" not in told["flags"]
+    assert "updates" in told["flags"]
+    assert set(told["values"]) == set(names)
+    flags = Experiment(**about(ENDED).flags)
+    assert told["commands"]["fed-raa-ended"].startswith("fedraa run ")
+    assert f"--updates {flags.updates}" in told["commands"]["fed-raa-ended"]
+
+
+def test_a_command_imports_nobody_s_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "evil_ext.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "evil_ext:Bad" in repeats({"scheduler": "evil_ext:Bad"})
+    assert repeats({"method": 3, "clients": "many"}).startswith("# cannot be told: ")

@@ -1,0 +1,272 @@
+"""Runs as they are watched: what is counted agrees with reports; they come, grow, are damaged, mended and go."""
+
+import fcntl
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedraa.board import lines
+from fedraa.board.answers import ANSWERS
+from fedraa.board.board import Board
+from fedraa.board.curves import bytes_by
+from fedraa.board.rows import row
+from fedraa.board.watched_run import WatchedRun
+from fedraa.report.runs import Run
+
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "runs"
+ENDED = FIXTURES / "fed-raa-ended"
+
+
+def looked(board: Board) -> dict[str, dict[str, object]]:
+    """The rows of all runs after one look at everything."""
+    board._next_search = 0.0
+    board.look()
+    while board.read_on():
+        pass
+    board.look()
+    return {name: row(run) for name, run in board.runs.items()}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    shutil.copytree(ENDED, tmp_path / "runs" / "first")
+    return tmp_path / "runs"
+
+
+def test_it_counts_as_a_report_does() -> None:
+    found = looked(Board(FIXTURES))
+    report = Run(ENDED)
+    told, total = found["fed-raa-ended"], report.summary
+    assert told["state"] == "ended"
+    assert (told["step"], told["tasks"], told["faults"]) == (total["steps"], total["tasks"], total["faults"])
+    assert told["bytes"] == total["bytes_down"] + total["bytes_up"]
+    assert told["staleness"] == pytest.approx(total["staleness_mean"], rel=1e-6)
+    assert told["idle"] == pytest.approx(report.idle_share, abs=1e-6)
+    assert told["last"]["accuracy"] == pytest.approx(total["accuracy"], rel=1e-6)  # type: ignore[index]
+    assert told["best"] == pytest.approx(total["best_accuracy"], rel=1e-6)
+    assert {name: each["state"] for name, each in found.items()} == {
+        "fed-raa-ended": "ended",
+        "fed-raa-stopped": "interrupted",
+        "scaffold-stopped": "interrupted",
+    }
+    assert found["scaffold-stopped"]["rounds"]
+
+
+def test_bytes_by_an_evaluation_are_those_of_a_report() -> None:
+    board = Board(FIXTURES)
+    looked(board)
+    evals = Run(ENDED).evals
+    found = bytes_by(board.runs["fed-raa-ended"].tally, evals["t"].to_numpy(float))
+    assert np.array_equal(found, evals["bytes"])
+
+
+def test_a_log_that_grows_byte_by_byte_comes_to_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = looked(Board(folder))["first"]
+    log, table = (folder / "first" / name for name in ("events.jsonl", "evals.csv"))
+    events, evals = log.read_bytes(), table.read_bytes()
+    monkeypatch.setattr(lines, "CHUNK", 100)
+    log.write_bytes(b"")
+    table.write_bytes(b"")
+    board = Board(folder)
+    for share in np.linspace(0, 1, 40):
+        with log.open("ab") as stream:
+            stream.write(events[log.stat().st_size : int(share * len(events))])
+        with table.open("ab") as stream:
+            stream.write(evals[table.stat().st_size : int(share * len(evals))])
+        found = looked(board)["first"]
+    assert found | {"version": 0} == wanted | {"version": 0}
+    assert board.read == (len(events), len(events))
+
+
+def test_a_run_that_is_gone_on_with_is_counted_anew(folder: Path) -> None:
+    board = Board(folder)
+    before = looked(board)["first"]
+    log = folder / "first" / "events.jsonl"
+    kept = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(kept[:20]))
+    (folder / "first" / "summary.json").unlink()
+    found = looked(board)["first"]
+    assert found["state"] == "interrupted"
+    assert board.runs["first"].tally.events == 20
+    log.write_text("".join(kept).replace('"wall":0.1', '"wall":0.2'))
+    assert looked(board)["first"]["tasks"] == before["tasks"]
+
+
+def test_runs_come_and_go(folder: Path) -> None:
+    board = Board(folder)
+    assert list(looked(board)) == ["first"]
+    version = board.version
+    shutil.copytree(ENDED, folder / "deep" / "er" / "second")
+    assert list(looked(board)) == ["deep/er/second", "first"]
+    assert board.version > version
+    shutil.rmtree(folder / "first")
+    assert list(looked(board)) == ["deep/er/second"]
+
+
+def test_a_run_that_goes_while_it_is_looked_at_is_no_error(folder: Path) -> None:
+    board = Board(folder)
+    looked(board)
+    shutil.rmtree(folder / "first")
+    run = board.runs["first"]
+    run.read()
+    run.look()
+    assert run.state == "damaged"
+    assert run.said == f"run: {folder / 'first'} is not a run directory; it has no config.json"
+
+
+def test_a_folder_that_is_a_run_is_shown(folder: Path) -> None:
+    assert list(looked(Board(folder / "first"))) == ["first"]
+
+
+def test_what_is_written_is_running(folder: Path) -> None:
+    (folder / "first" / "summary.json").unlink()
+    board = Board(folder)
+    with (folder / "first" / "events.jsonl").open("ab") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        assert looked(board)["first"]["state"] == "running"
+    assert looked(board)["first"]["state"] == "interrupted"
+
+
+def test_a_run_that_begins_is_starting(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    for name in ("events.jsonl", "evals.csv", "writer"):
+        (tmp_path / "new" / name).write_text("")
+    assert looked(Board(tmp_path))["new"] == {"id": "new", "state": "starting", "said": "", "version": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("config.json", "{", "run: {}/config.json is not JSON: "),
+        ("config.json", '{"model_type": "bert"}', "run: {}/config.json is not a run's configuration; it lacks one of"),
+        ("config.json", '{"format": 99}', "run: {}/config.json has the format 99, and this fedraa reads up to"),
+        (
+            "config.json",
+            '{"experiment": {}, "method": {}, "resolved": {}, "versions": {}}',
+            "run: {}/config.json is not a run's configuration (KeyError: 'limits')",
+        ),
+        ("config.json", None, "run: {} is not a run directory; it has no config.json"),
+        ("events.jsonl", None, "run: {} is not a run directory; it has no events.jsonl"),
+        ("events.jsonl", "1\n", "events: line 1 of {}/events.jsonl is not an event"),
+        ("events.jsonl", "[" * 100_000 + "\n", "events: line 1 of {}/events.jsonl is not an event"),
+        ("events.jsonl", "\x00\xff\n", "events: line 1 of {}/events.jsonl is not an event"),
+        (
+            "events.jsonl",
+            '{"seq":0,"kind":"checkpoint","t":0,"wall":0,"step":1}\n{"seq":1,"kind":"commit","t":1,"wall":1,"task":7}\n',
+            "events: line 2 of {}/events.jsonl is not an event",
+        ),
+        (
+            "events.jsonl",
+            '{"seq":0,"kind":"eval","t":"soon","wall":0}\n',
+            "events: line 1 of {}/events.jsonl is not an event",
+        ),
+        ("evals.csv", "a,b\n", "evals: {}/evals.csv is no table of evaluations: its columns are a, b"),
+        ("evals.csv", "{header}\n1,2\n", "evals: {}/evals.csv is no table of evaluations: line 2 is none"),
+        ("evals.csv", "{header}\n1,2,x,4,5,6,7,8\n", "evals: {}/evals.csv is no table of evaluations: line 2 is none"),
+        ("summary.json", "[]", "run: {}/summary.json is no summary of a run"),
+    ],
+)
+def test_damage_is_one_sentence_until_it_is_mended(folder: Path, name: str, text: str | None, said: str) -> None:
+    path = folder / "first" / name
+    right = path.read_text()
+    board = Board(folder)
+    if text is None:
+        path.unlink()
+    else:
+        header = (folder / "first" / "evals.csv").read_text().splitlines()[0]
+        path.write_text(text.replace("{header}", header), encoding="latin-1")
+    for _ in range(3):
+        found = looked(board)["first"]
+        assert found["state"] == "damaged"
+        assert str(found["said"]).startswith(said.replace("{}", str(folder / "first")))
+        assert "\n" not in str(found["said"])
+    json.dumps(found, allow_nan=False)
+    path.with_name("kept").write_text(right)
+    path.with_name("kept").rename(path)
+    assert looked(board)["first"]["state"] == "ended"
+
+
+NASTY = (None, "x", -1, 1.5, float("nan"), 1e999, 10**400, [], {}, True)
+KINDS = [
+    {"kind": "dispatch", "task": 90, "client": 1, "fragment": 0, "step": 1, "bytes_down": 3},
+    {"kind": "commit", "task": 80, "staleness": 0, "bytes_up": 4},
+    {"kind": "round", "round": 0, "coverage_min": 1, "coverage_max": 2, "uncovered": 3},
+    {"kind": "drop", "task": 80, "client": 0, "what": "nan", "action": "retry"},
+    {"kind": "fault", "task": 80, "worker": 0, "what": "died", "action": "retry"},
+    {"kind": "eval", "step": 3},
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind["kind"])
+def test_any_value_in_an_event_is_taken_or_refused(folder: Path, kind: dict[str, object]) -> None:
+    """Whatever a log holds, every question about it is answered, in JSON; before the event, and after it."""
+    log = folder / "first" / "events.jsonl"
+    before = {
+        "seq": 0,
+        "kind": "dispatch",
+        "t": 0.0,
+        "wall": 0.0,
+        "task": 80,
+        "client": 0,
+        "fragment": 0,
+        "bytes_down": 1,
+    }
+    event = {"seq": 1, "t": 1.0, "wall": 1.0, **kind}
+    for name in event:
+        for value in NASTY:
+            log.write_text(f"{json.dumps(before)}\n{json.dumps(event | {name: value})}\n{json.dumps(before)}\n")
+            board = Board(folder)
+            looked(board)
+            told = [ask(board, {"run": ["first"], "y": ["accuracy"]}) for ask in ANSWERS.values()]
+            json.dumps(told, allow_nan=False)
+
+
+def test_any_value_in_a_configuration_is_taken_or_refused(folder: Path) -> None:
+    path = folder / "first" / "config.json"
+    config = json.loads(path.read_text())
+    config["resolved"]["figures"] = {"names": ["accuracy"], "main": "accuracy", "less": []}
+    places = [("experiment", name) for name in ("method", "dataset", "seed", "clients", "clock", "updates")]
+    places += [("resolved", name) for name in ("limits", "parameters", "figures", "metrics")]
+    for part, name in places:
+        for value in (*NASTY, {"names": [], "main": "f1", "less": []}, {"steps": "x", "time": None}):
+            path.write_text(json.dumps(config | {part: config[part] | {name: value}}))
+            board = Board(folder)
+            looked(board)
+            told = [ask(board, {"run": ["first"], "y": ["accuracy"]}) for ask in ANSWERS.values()]
+            json.dumps(told, allow_nan=False)
+
+
+def test_what_was_read_before_the_damage_is_shown(folder: Path) -> None:
+    log = folder / "first" / "events.jsonl"
+    log.write_text(log.read_text().replace('"seq":40,', '"seq":4 0,'))
+    found = looked(Board(folder))["first"]
+    assert found["said"] == f"events: line 41 of {log} is not an event"
+    assert found["tasks"]
+    assert found["last"]["accuracy"] > 0.5  # type: ignore[index]
+
+
+def test_reading_writes_nothing(folder: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    looked(Board(folder))
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def test_no_row_changes_unless_the_run_does(folder: Path) -> None:
+    board = Board(folder)
+    looked(board)
+    version = board.version
+    looked(board)
+    assert board.version == version == max(run.version for run in board.runs.values())
+
+
+def test_versions_grow(tmp_path: Path) -> None:
+    numbers = iter(range(9))
+    run = WatchedRun(tmp_path, "none", lambda: next(numbers))
+    assert run.version == 0
+    run.look()
+    assert run.version == 1
+    run.look()
+    assert run.version == 1

@@ -1,0 +1,169 @@
+"""Who may see the board, and what it answers: loopback, the token, known names, nothing else; reading only."""
+
+import json
+import re
+import shutil
+import socket
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from fedraa.board.board import Board
+from fedraa.board.server import PAGE, BoardServer, page
+from fedraa.report.theme import DARK, LIGHT, Theme
+
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "runs"
+FOLDER = Path(__file__).parents[3] / "fedraa" / "board" / "page"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[BoardServer]:
+    board = Board(FIXTURES)
+    board.look()
+    while board.read_on():
+        pass
+    board.look()
+    served = BoardServer(board, 0)
+    thread = Thread(target=served.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield served
+    served.shutdown()
+    thread.join()
+    served.server_close()
+
+
+def ask(server: BoardServer, path: str, method: str = "GET", **headers: str) -> tuple[int, bytes, dict[str, str]]:
+    connection = HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    connection.request(method, path, headers=headers)
+    answer = connection.getresponse()
+    told = answer.status, answer.read(), dict(answer.getheaders())
+    connection.close()
+    return told
+
+
+def json_of(server: BoardServer, path: str) -> Any:
+    status, content, headers = ask(server, f"/{server.token}/{path}")
+    assert status == 200, content
+    assert headers["Content-Type"] == "application/json"
+    return json.loads(content)
+
+
+def test_it_listens_on_loopback_alone(server: BoardServer) -> None:
+    assert server.socket.getsockname()[0] == "127.0.0.1"
+    assert re.fullmatch(rf"http://127\.0\.0\.1:{server.server_port}/[\w-]{{32}}/", server.address)
+
+
+@pytest.mark.parametrize("path", ["/", "/x/", "/{half}/", "/{token}x/runs", "/é/", "/%2e%2e/{token}/"])
+def test_without_the_token_nothing_is_told(server: BoardServer, path: str) -> None:
+    path = path.replace("{half}", server.token[:16]).replace("{token}", server.token)
+    with socket.create_connection(("127.0.0.1", server.server_port)) as connection:  # as it stands, not made proper
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        told = connection.makefile("rb").read()
+    assert told.startswith(b"HTTP/1.1 403 ")
+    assert told.endswith(b"\r\n\r\nOpen the address that fedraa board has printed.\n")
+    assert server.token.encode() not in told
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "0.0.0.0", "[::1]", ""])
+def test_another_host_s_name_is_refused(server: BoardServer, host: str) -> None:
+    """A page of somebody else's whose name was made to point here would come with its own name."""
+    assert ask(server, f"/{server.token}/runs", Host=host)[0] == 403
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9", "127.0.0.1:8000"])
+def test_a_tunnel_may_have_another_port(server: BoardServer, host: str) -> None:
+    assert ask(server, f"/{server.token}/runs", Host=host)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../../../etc/passwd",
+        "%2e%2e/%2e%2e/etc/passwd",
+        "..%2f..%2fetc%2fpasswd",
+        "/etc/passwd",
+        "fed-raa-ended/config.json",
+        "server.py",
+        "__init__.py",
+        "page",
+    ],
+)
+def test_no_path_leads_to_a_file(server: BoardServer, name: str) -> None:
+    assert ask(server, f"/{server.token}/{name}")[:2] == (404, b"There is nothing here.\n")
+
+
+def test_a_run_is_looked_up_and_never_a_path(server: BoardServer) -> None:
+    for name in ("../../../..", "/etc", "fed-raa-ended/../fed-raa-ended", "\x00"):
+        assert json_of(server, f"details?run={name!a}".replace(" ", "")) is None
+        assert json_of(server, "curves?y=accuracy&run=%2e%2e") == {"curves": []}
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+def test_nothing_can_be_written(server: BoardServer, method: str) -> None:
+    assert ask(server, f"/{server.token}/runs", method)[0] == 501
+
+
+def test_answers_are_json(server: BoardServer) -> None:
+    told = json_of(server, "runs?since=0")
+    assert told["ids"] == ["fed-raa-ended", "fed-raa-stopped", "scaffold-stopped"]
+    assert [row["id"] for row in told["rows"]] == told["ids"]
+    assert (told["read"], told["searched"]) == (told["size"], True)
+    assert json_of(server, f"runs?since={told['version']}")["rows"] == []
+    (curve,) = json_of(server, "curves?run=fed-raa-ended&run=gone&x=t&y=loss")["curves"]
+    assert curve["id"] == "fed-raa-ended"
+    assert json_of(server, "comparison?run=fed-raa-ended")["commands"]
+    assert json_of(server, "details?run=fed-raa-ended&from=0.01&to=0.02")["timeline"]["to"] == 0.02
+
+
+@pytest.mark.parametrize("query", ["runs?since=x", "curves?x=z", "details?run=fed-raa-ended&from=soon"])
+def test_a_wrong_question_is_one_sentence(server: BoardServer, query: str) -> None:
+    status, content, _ = ask(server, f"/{server.token}/{query}")
+    assert status == 400
+    assert content.count(b"\n") == 1
+
+
+def test_what_is_served_stays_here(server: BoardServer) -> None:
+    status, content, headers = ask(server, f"/{server.token}/")
+    assert status == 200
+    assert b"<title>fedraa board</title>" in content
+    assert headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self';")
+    assert "unsafe-eval" not in headers["Content-Security-Policy"]
+    assert (headers["Referrer-Policy"], headers["X-Content-Type-Options"]) == ("no-referrer", "nosniff")
+    head = ask(server, f"/{server.token}/", "HEAD")
+    assert (head[0], head[1]) == (200, b"")
+    assert head[2]["Content-Length"] == str(len(content))
+
+
+def test_every_file_of_the_page_is_served(server: BoardServer) -> None:
+    assert {path.name for path in FOLDER.iterdir()} == set(PAGE)
+    text = "\n".join(path.read_text() for path in FOLDER.iterdir())
+    named = set(re.findall(r'(?:href|src)="([^"#:]+)"', text)) | set(re.findall(r'from "\./([^"]+)"', text))
+    assert {"main.js", "plot.js", "page.css"} <= named <= set(page())
+    assert re.findall(r"https?://(?!www\.w3\.org/2000/svg)[^\s\"']*", text) == []
+    for name in (*PAGE, "plotly.js"):
+        assert ask(server, f"/{server.token}/{name}")[0] == 200
+    assert len(page()["plotly.js"]) > 1_000_000
+
+
+@pytest.mark.parametrize(("place", "theme"), [(0, LIGHT), (1, DARK)])
+def test_the_colours_are_those_of_reports(place: int, theme: Theme) -> None:
+    block = re.findall(r":root \{(.*?)\}", (FOLDER / "page.css").read_text(), re.DOTALL)[place]
+    found = dict(re.findall(r"--(\w+): (#\w+);", block))
+    wanted = {"ink": theme.ink, "faint": theme.faint, "grid": theme.grid, "paper": theme.paper}
+    assert found.items() >= (wanted | {f"c{i}": colour for i, colour in enumerate(theme.palette)}).items()
+
+
+def test_a_board_without_runs_answers(tmp_path: Path) -> None:
+    from fedraa.board.answers import runs
+
+    board = Board(tmp_path)
+    board.look()
+    told = runs(board, {})
+    assert (told["ids"], told["rows"], told["searched"]) == ([], [], True)
+    shutil.rmtree(tmp_path)
+    board._next_search = 0
+    board.look()

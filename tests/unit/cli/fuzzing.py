@@ -1,0 +1,70 @@
+"""What fuzz tests of the command line share: a way to call it, what it may say, what may become of a file."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from fedraa.cli.main import main
+
+
+def fuzz(examples: int) -> settings:
+    """The same examples every time."""
+    allowed = [HealthCheck.function_scoped_fixture]
+    return settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=allowed)
+
+
+QUICK = ["--engine", "local", "--updates", "2", "--clients", "3", "--hidden", "8", "--local-steps", "1", "--quiet"]
+TROUBLE = ("Traceback", "Error:")
+
+
+def say(arguments: list[str]) -> tuple[int, str]:
+    """The exit code and what went to stderr; what escapes `main` fails the test."""
+    err = StringIO()
+    with redirect_stdout(StringIO()), redirect_stderr(err):
+        code = main(arguments)
+    return code, err.getvalue()
+
+
+def is_one_sentence(text: str) -> bool:
+    return (
+        text.startswith("fedraa: ")
+        and text.count("\n") == 1
+        and text.endswith("\n")
+        and not any(word in text for word in TROUBLE)
+    )
+
+
+def torn(content: bytes) -> st.SearchStrategy[bytes]:
+    """What may become of a file: nothing, an early end, other bytes somewhere."""
+
+    def change(where: int, bytes_: bytes) -> bytes:
+        return content[:where] + bytes_ + content[where + len(bytes_) :]
+
+    place = st.integers(0, max(0, len(content) - 1))
+    return (
+        st.just(content)
+        | place.map(lambda end: content[:end])
+        | st.builds(change, place, st.binary(min_size=1, max_size=8))
+    )
+
+
+OTHER_KINDS: dict[str, Callable[[Path], object]] = {
+    "missing": lambda path: None,
+    "a directory": lambda path: path.mkdir(),
+    "a named pipe": os.mkfifo,
+    "a link to nothing": lambda path: path.symlink_to(path.with_name("nothing")),
+    "other bytes": lambda path: path.write_bytes(b"\xff\x00" * 40),
+}
+
+
+def other_kinds(path: Path) -> Iterator[str]:
+    """A file becomes, one after another, what is none; said is what."""
+    for kind, make in OTHER_KINDS.items():
+        path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+        make(path)
+        yield kind

@@ -1,0 +1,150 @@
+"""Whatever has become of the files of a run: every command says so in one sentence, or has its result."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fuzzing import OTHER_KINDS, QUICK, fuzz, is_one_sentence, say, torn
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedraa.cli.main import main
+from fedraa.rundir.history import History
+
+JSON = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.lists(st.integers(), max_size=2)
+)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a run that has ended, with its last two checkpoints."""
+    out = tmp_path_factory.mktemp("fuzz") / "run"
+    assert main(["run", *QUICK, "--updates", "6", "--checkpoint-every", "2", "--out", str(out)]) == 0
+    return out
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where the values of a tree of JSON are, inner ones too."""
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from leaves(item, (*path, key))
+
+
+def changed(tree: Any, path: tuple[Any, ...], become: Callable[[dict[Any, Any], Any], None]) -> Any:
+    """A copy of the tree in which `become` has changed the place `path`."""
+    copy = json.loads(json.dumps({"root": tree}))
+    *way, last = ("root", *path)
+    inner = copy
+    for key in way:
+        inner = inner[key]
+    become(inner, last)
+    return copy.get("root")
+
+
+def check_everything(run: Path) -> None:
+    """Every command that reads a run directory gives a result, says that the log is wrong (1), or refuses (2)."""
+    for command in (["status"], ["stop"], ["replay"], ["profile"], ["resume", "--quiet"]):
+        code, said = say([*command, str(run)])
+        assert (code == 0 and said == "") or (code in (1, 2) and is_one_sentence(said)), (command, code, said)
+
+
+def check_report(run: Path) -> None:
+    """A report of it, and of it beside others, which is made or refused."""
+    page = run.with_name("page.html")
+    for flags in ([], ["--landscape"]):
+        code, said = say(["report", str(run), "--out", str(page), *flags])
+        assert (code == 0 and said == "") or (code in (1, 2) and is_one_sentence(said)), (flags, code, said)
+
+
+def no_files(whole: Path, scratch: Path, killed: bool, most: int | None) -> None:
+    """Copies of a run in which one file is none, each with every command."""
+    names = [path.relative_to(whole) for path in sorted(whole.rglob("*")) if path.is_file()]
+    cases = [(name, kind) for name in names for kind in OTHER_KINDS if not killed or name.name != "summary.json"]
+    for place in np.random.default_rng(killed).permutation(len(cases))[:most]:
+        name, kind = cases[place]
+        run = copied(whole, scratch)
+        if killed:
+            (run / "summary.json").unlink()
+        (run / name).unlink()
+        OTHER_KINDS[kind](run / name)
+        if not killed and most is None:
+            check_report(run)
+        check_everything(run)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_is_no_file_in_a_run_directory(killed: bool, whole: Path, tmp_path: Path) -> None:
+    no_files(whole, tmp_path, killed, 7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [False, True])
+def test_whatever_is_no_file_in_a_run_directory(killed: bool, whole: Path, tmp_path: Path) -> None:
+    no_files(whole, tmp_path, killed, None)
+
+
+def test_outputs_that_cannot_be_written(whole: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    for out in (tmp_path / "folder", tmp_path / "file" / "page.html", Path("/proc/page.html")):
+        code, said = say(["report", str(whole), "--out", str(out)])
+        assert code == 2
+        assert is_one_sentence(said), said
+
+
+@fuzz(12)
+@given(data=st.data())
+@pytest.mark.parametrize("name", ["config.json", "events.jsonl", "summary.json", "profile.json"])
+def test_values_in_a_run_directory(name: str, data: st.DataObject, whole: Path, tmp_path: Path) -> None:
+    run = copied(whole, tmp_path)
+    lines = (run / name).read_text().splitlines() if name == "events.jsonl" else [(run / name).read_text()]
+    number = data.draw(st.integers(0, len(lines) - 1))
+    tree = json.loads(lines[number])
+    path = data.draw(st.sampled_from(list(leaves(tree))))
+    if path and data.draw(st.booleans()):
+        tree = changed(tree, path, lambda inner, key: inner.pop(key))
+    else:
+        value = data.draw(JSON)
+        tree = changed(tree, path, lambda inner, key: inner.__setitem__(key, value))
+    lines[number] = json.dumps(tree)
+    (run / name).write_text("\n".join(lines) + "\n")
+    ended(run, data)
+    check_everything(run)
+
+
+@fuzz(15)
+@given(data=st.data())
+def test_bytes_in_a_run_directory(data: st.DataObject, whole: Path, tmp_path: Path) -> None:
+    run = copied(whole, tmp_path)
+    files = sorted(path for path in run.rglob("*") if path.is_file())
+    for path in data.draw(st.lists(st.sampled_from(files), min_size=1, max_size=2, unique=True)):
+        path.write_bytes(data.draw(torn(path.read_bytes())))
+    ended(run, data)
+    check_everything(run)
+
+
+def test_the_run_that_is_changed_is_whole(whole: Path, tmp_path: Path) -> None:
+    run = copied(whole, tmp_path)
+    assert say(["replay", str(run)]) == (0, "")
+    (run / "summary.json").unlink()
+    assert say(["resume", str(run), "--quiet"]) == (0, "")
+    assert History(run).summary["model_sha256"] == History(whole).summary["model_sha256"]
+
+
+def copied(whole: Path, to: Path) -> Path:
+    run = to / "run"
+    shutil.rmtree(run, ignore_errors=True)
+    shutil.copytree(whole, run)
+    return run
+
+
+def ended(run: Path, data: st.DataObject) -> None:
+    """As of a run that has ended, or one that was killed."""
+    if data.draw(st.booleans()):
+        (run / "summary.json").unlink(missing_ok=True)

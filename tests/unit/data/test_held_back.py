@@ -1,0 +1,72 @@
+"""Validation data: a share of each client's training samples, the same everywhere, of arrays and of what is read."""
+
+import numpy as np
+import pytest
+
+from fedraa import Experiment, FederatedDataset
+from fedraa.data import Dataset
+from fedraa.engine.build import build, deal
+
+
+def dataset() -> Dataset:
+    """Every sample is its own number."""
+    x = np.arange(100, dtype=np.float32)[:, None]
+    return Dataset("n", x[:90], np.arange(90) % 3, x[90:], np.arange(10) % 3, 3)
+
+
+def numbers(data: object, client: int) -> set[float]:
+    return set(data.client(client)[0][:, 0].tolist())  # type: ignore[attr-defined]
+
+
+def test_clients_give_their_share_and_train_on_the_rest() -> None:
+    whole = deal(Experiment(clients=4), dataset())
+    data = deal(Experiment(clients=4, validation=0.25), dataset())
+    assert whole.sizes.tolist() == [22, 23, 22, 23]
+    assert data.sizes.tolist() == [16, 17, 16, 17]  # less 6, of 22 / 4 = 5.5 to even and of 23 / 4
+    for client in range(4):
+        x, y = data.test_of(client)
+        held = set(x[:, 0].tolist())
+        assert held | numbers(data, client) == numbers(whole, client)
+        assert not held & numbers(data, client)
+        assert (y == x[:, 0].astype(int) % 3).all()
+        x, y = data.client(client)
+        assert (y == x[:, 0].astype(int) % 3).all()
+    assert data.dataset.x_test.max() < 90  # none of the test data
+    assert len(data.dataset.y_test) == 24
+    assert data.labels is not None
+    assert (data.labels == data.dataset.y_train).all()
+
+
+def test_it_is_drawn_from_the_seed() -> None:
+    held = [deal(Experiment(clients=4, validation=0.2, seed=seed), dataset()).dataset.x_test for seed in (0, 0, 1)]
+    assert (held[0] == held[1]).all()
+    assert not np.array_equal(held[0], held[2])
+
+
+def test_a_client_keeps_one_sample() -> None:
+    data = deal(Experiment(clients=60, validation=0.9), dataset())
+    assert data.sizes.min() == 1
+    assert data.dataset.x_test.shape == (30, 1)  # of the thirty clients that have two
+    with pytest.raises(ValueError, match=r"^validation: 0.5 of every client's samples is none"):
+        deal(Experiment(clients=90, validation=0.5), dataset())
+
+
+def test_what_clients_read_is_held_back_likewise() -> None:
+    given = dataset()
+
+    def made(client: int) -> tuple[np.ndarray, np.ndarray]:
+        rows = np.arange(20 * client, 20 * client + 20)
+        return given.x_train[rows], given.y_train[rows]
+
+    source = FederatedDataset("made", made, (given.x_test, given.y_test), sizes=20, classes=3)
+    data = deal(Experiment(clients=4, validation=0.25), source)
+    for client in range(4):
+        held = set(data.test_of(client)[0][:, 0].tolist())
+        assert len(held) == 5
+        assert held | numbers(data, client) == set(map(float, range(20 * client, 20 * client + 20)))
+        assert data.sizes[client] == len(data.client(client)[1]) == 15
+
+
+def test_a_run_is_judged_by_it() -> None:
+    spec = build(Experiment(clients=4, validation=0.5, hidden=(20,)), dataset=dataset())
+    assert len(spec.data.dataset.y_test) == sum(round(n / 2) for n in (22, 23, 22, 23))

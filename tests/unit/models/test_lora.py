@@ -1,0 +1,255 @@
+"""Adapters: what they are put beside, what is trained then, that ranks are width groups, and back to a plain model."""
+
+import copy
+import pickle
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fedraa as fl
+from fedraa.client import Solver, Trainer
+from fedraa.messages import Task
+from fedraa.submodels import flatten, trace
+from fedraa.submodels.flat import frozen
+from fedraa.submodels.indices import prefix
+
+RANK = 4
+
+
+class Picture(nn.Module):
+    """A convolution, a batch norm, a table that is tied to the head, and a layer that is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(1, 6, 3, padding=1, padding_mode="circular"), nn.BatchNorm2d(6)
+        self.table, self.twice = nn.Embedding(10, 6), nn.Linear(6, 6)
+        self.again = self.twice
+        self.head = nn.Linear(6, 10, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.norm(self.conv(x))).mean((2, 3)) + self.table(x.flatten(1).argmax(1) % 10)
+        return self.head(self.twice(torch.relu(self.again(h))))
+
+
+def picture(**more: Any) -> tuple[Picture, nn.Module, Tensor]:
+    torch.manual_seed(0)
+    plain = Picture()
+    return plain, fl.lora(plain, RANK, **more), torch.randn(3, 1, 5, 5)
+
+
+def trained(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad}
+
+
+def moved(model: nn.Module) -> nn.Module:
+    """The model with other adapters than it began with."""
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.requires_grad:
+                p.add_(0.3 * torch.randn(p.shape))
+    return model.eval()
+
+
+def test_only_adapters_are_trained_and_they_start_as_nothing() -> None:
+    plain, model, x = picture()
+    before = copy.deepcopy(plain.state_dict())
+    assert trained(model) == {
+        "conv.lora_A.weight": (4, 1, 3, 3),
+        "conv.lora_B.weight": (6, 4, 1, 1),
+        "twice.lora_A.weight": (4, 6),
+        "twice.lora_B.weight": (6, 4),
+        "head.lora_A.weight": (4, 6),
+        "head.lora_B.weight": (10, 4),
+    }
+    assert torch.equal(model.eval()(x), plain.eval()(x))
+    assert all(p.requires_grad for p in plain.parameters())
+    assert model.get_submodule("conv.base").weight.data_ptr() == plain.conv.weight.data_ptr()
+    moved(model)
+    assert all(torch.equal(value, before[name]) for name, value in plain.state_dict().items())
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_ranks_are_width_groups_and_a_part_is_the_whole_with_silent_units(merge: bool) -> None:
+    """The trial of the tracer tells: what fails it would be no group."""
+    _, model, x = picture(targets=("conv", "table", "twice", "head"), merge=merge, alpha=9)
+    traced = trace(moved(model), x)
+    assert [(group.name, group.size) for group in traced.groups] == [
+        (f"{layer}.lora_A", RANK) for layer in ("conv", "table", "twice", "head")
+    ]
+    small = traced.cut(prefix(traced, 0.5))
+    assert trained(small)["conv.lora_A.weight"] == (2, 1, 3, 3)
+    assert trained(small)["table.lora_A.weight"] == (2, 10)
+    theirs = {p.data_ptr() for p in frozen(traced.module)}
+    assert {p.data_ptr() for p in frozen(small)} == theirs  # one base for all shapes
+    vector = flatten(traced.module)
+    assert (flatten(small) == vector[traced.flat_index(prefix(traced, 0.5))]).all()
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_merged_is_the_plain_model_with_what_was_learnt(merge: bool) -> None:
+    """Also where two layers share a weight: they have different ones then."""
+    plain, model, x = picture(targets=("conv", "table", "twice", "head"), merge=merge, alpha=9)
+    back = fl.merged(moved(model)).eval()
+    assert back.state_dict().keys() == plain.state_dict().keys()
+    torch.testing.assert_close(back(x), model(x))
+    assert (back(x) - plain.eval()(x)).abs().max() > 0.1
+
+
+def test_merged_weights_get_no_gradient_where_clients_train() -> None:
+    _, model, x = picture(merge=True)
+    traced = trace(model, x)
+    params = flatten(traced.module)
+    task = Task(0, 0, 0, 0, 0, 0, traced.widths(traced.full()), params, 0.5, 1.0)
+    y = np.arange(3)
+    found = Trainer(traced, Solver(momentum=0.9), seed=0).train(task, x.numpy(), y).params
+    still = np.concatenate([np.full(int(np.prod(s)), n.endswith("merged")) for n, s in trained(model).items()])
+    assert (found[still] == params[still]).all()
+    assert (found[~still] != params[~still]).any()
+
+
+def test_what_train_names_is_trained_whole() -> None:
+    torch.manual_seed(0)
+    plain = nn.ModuleDict({"body": nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 5)), "head": nn.Linear(5, 3)})
+    model = fl.lora(plain, 2, train="head")
+    assert [name for name in trained(model) if "lora" not in name] == ["head.weight", "head.bias"]
+    assert model["head"].weight.data_ptr() != plain["head"].weight.data_ptr()  # type: ignore[index,union-attr]
+    assert [name for name in trained(model) if "lora_A" in name] == ["body.0.lora_A.weight", "body.1.lora_A.weight"]
+    assert [name for name in trained(fl.lora(plain, 2, targets="1")) if "lora_A" in name] == ["body.1.lora_A.weight"]
+    assert isinstance(fl.lora(nn.Linear(3, 2), 9), nn.Module)
+
+
+def test_the_same_seed_makes_the_same_adapters_and_torch_is_left_alone() -> None:
+    plain = nn.Linear(4, 3)
+    state = torch.get_rng_state()
+    one, same, other = (fl.lora(plain, 2, seed=seed).lora_A.weight for seed in (0, 0, 1))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+    assert one.abs().max() <= 0.5
+
+
+def test_a_base_of_half_the_bytes_is_adapted_in_float32() -> None:
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).bfloat16()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.body(x.bfloat16()).float()
+
+    model = fl.lora(Half(), 2)
+    assert {p.dtype for p in model.parameters() if p.requires_grad} == {torch.float32}
+    assert len(trace(model, torch.randn(2, 4)).groups) == 2
+    assert fl.merged(model).body[0].weight.dtype == torch.bfloat16  # type: ignore[index,union-attr]
+
+
+class ByWeight(nn.Module):
+    """Reads the weight of a layer instead of calling it, as models with tied weights do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read, self.called = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.called(torch.relu(nn.functional.linear(x, self.read.weight, self.read.bias)))
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_a_weight_that_is_read_has_what_was_learnt_in_it(merge: bool) -> None:
+    """Its rank is whole then: a product of weights is nothing that can be cut."""
+    torch.manual_seed(0)
+    model, x = moved(fl.lora(ByWeight(), RANK, merge=merge)), torch.randn(5, 4)
+    torch.testing.assert_close(fl.merged(model)(x), model(x))
+    traced = trace(model, x)
+    assert [group.name for group in traced.groups] == ["called.lora_A"]
+    assert "read.lora_A" in traced.uncut
+
+
+def test_torchs_encoder_does_not_pass_adapters_by() -> None:
+    """It reads the weights of its layers itself: always in attention, in evaluation everywhere."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    model = moved(fl.lora(nn.TransformerEncoder(layer, 2), 2))
+    x = torch.randn(2, 5, 8)
+    assert {name.partition(".lora")[0].split(".")[-1] for name in trained(model)} == {"linear1", "linear2", "out_proj"}
+    with torch.inference_mode():
+        out = model(x)
+        padded = model(x, src_key_padding_mask=torch.tensor([[False] * 5, [False] * 3 + [True] * 2]))
+    torch.testing.assert_close(out, model.train()(x))
+    torch.testing.assert_close(out, fl.merged(model)(x))
+    torch.testing.assert_close(padded[0], out[0])
+
+
+def test_a_model_with_adapters_travels_and_answers_for_its_layers() -> None:
+    _, model, x = picture()
+    again = pickle.loads(pickle.dumps(model))
+    assert torch.equal(again.eval()(x), model.eval()(x))
+    assert (model.get_submodule("twice").in_features, model.get_submodule("conv").kernel_size) == (6, (3, 3))
+    with pytest.raises(AttributeError, match="color"):
+        model.get_submodule("twice").color  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"targets": "quary"}, "targets: 'quary' is the name of no layer of Odd; did you mean 'query'?"),
+        (
+            {"targets": "xyz"},
+            "targets: 'xyz' is the name of no layer of Odd; it has query, groups, attention, out_proj",
+        ),
+        ({"targets": "attention"}, "is a MultiheadAttention, which takes no adapter; name Linear, Conv or Embedding"),
+        ({"targets": "groups"}, "is a convolution of 2 groups, which takes no adapter"),
+        (
+            {"targets": "query", "train": "query"},
+            "targets: 'query' is trained whole by train; name it in one of the two",
+        ),
+        ({"targets": (3,)}, "targets: got 3; takes names of layers, or the ends of their names"),
+        ({"targets": ()}, "targets: Odd has no layer that takes an adapter"),
+        ({"train": "hed"}, "train: 'hed' is the name of no layer of Odd"),
+        ({"rank": 0}, "rank: got 0; takes a whole number from 1"),
+        ({"rank": 2.5}, "rank: got 2.5; takes a whole number from 1"),
+        ({"alpha": 0}, "alpha: got 0; takes a number over 0"),
+    ],
+)
+def test_mistakes_are_one_sentence(given: dict[str, Any], said: str) -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.query, self.groups = nn.Linear(4, 4), nn.Conv1d(4, 4, 1, groups=2)
+            self.attention = nn.MultiheadAttention(4, 2)
+
+    with pytest.raises(ValueError, match=rf"^[a-z]+: (?s:.*){re.escape(said.partition(': ')[2] or said)}[^\n]*$"):
+        fl.lora(Odd(), **given)
+
+
+def test_models_that_take_none_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^model: got str; takes an nn\.Module$"):
+        fl.lora("cnn")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^targets: ReLU has no layer that takes an adapter"):
+        fl.lora(nn.ReLU())
+    with pytest.raises(ValueError, match=r"^model: .* has adapters already; take merged\(model\), or the plain one$"):
+        fl.lora(fl.lora(nn.Sequential(nn.Linear(2, 2))))
+    with pytest.raises(ValueError, match=r"^model: Linear has no adapters of fedraa\.lora$"):
+        fl.merged(nn.Linear(2, 2))
+    with pytest.raises(ValueError, match=r"^model: 'weight' has no shape yet; run the model once on a batch before$"):
+        fl.lora(nn.LazyLinear(2))
+
+
+def test_adapters_of_peft_are_cut_likewise() -> None:
+    peft = pytest.importorskip("peft", reason="peft is not installed, or not usable", exc_type=ImportError)
+    from fedraa.server.aggregation.adapters import adapters
+
+    config = peft.LoraConfig(r=RANK, target_modules=["conv", "table", "twice"], modules_to_save=["head"])
+    plain = Picture()
+    plain.head = nn.Linear(6, 10)
+    traced = trace(peft.get_peft_model(plain, config), torch.randn(3, 1, 5, 5))
+    assert [group.size for group in traced.groups] == [RANK] * 3
+    assert [pair.rank for pair in adapters(traced)] == [RANK] * 3
+    assert all(
+        name.endswith(("head.modules_to_save.default.weight", "bias")) for name in traced.names if "lora" not in name
+    )

@@ -1,0 +1,37 @@
+"""Finished runs that the tests of replay share."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from replaying import ASYNCHRONOUS, WAITING, small
+
+from fedraa import run
+from fedraa.methods.catalog import METHODS
+
+
+@pytest.fixture(scope="session")
+def genuine(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The directory of one finished run per method; staleness matters in the asynchronous ones."""
+    runs: dict[str, Path] = {}
+
+    def of(method: str) -> Path:
+        if method not in runs:
+            out = tmp_path_factory.mktemp("run") / method
+            flags: dict[str, Any] = {"staleness": "polynomial"} if METHODS[method].path("staleness") else {}
+            if method in WAITING:
+                flags["updates"] = 20
+            runs[method] = run(small(method, out, eval_every=3 if method in ASYNCHRONOUS else 2, **flags)).directory
+        return runs[method]
+
+    return of
+
+
+@pytest.fixture
+def copy(genuine: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
+    def of(method: str) -> Path:
+        return Path(shutil.copytree(genuine(method), tmp_path / "copy"))
+
+    return of

@@ -1,0 +1,103 @@
+"""A run directory whose files contradict each other does not replay, and the message names the file."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from replaying import read, write
+
+from fedraa.cli.main import main
+from fedraa.errors import Inconsistent
+from fedraa.replay import replay
+
+
+def spoil_accuracy(directory: Path) -> str:
+    log = read(directory)
+    line = next(line for line in log if line["kind"] == "eval" and line["step"] == 6)
+    line["accuracy"] += 0.01
+    write(directory, log)
+    return rf"evals.csv line 4: accuracy is .*; line {line['seq'] + 1} of the log gives"
+
+
+def spoil_sha(directory: Path) -> str:
+    log = read(directory)
+    log[-1]["model_sha256"] = "0" * 64
+    write(directory, log)
+    summary = json.loads((directory / "summary.json").read_text())
+    (directory / "summary.json").write_text(json.dumps(summary | {"model_sha256": "0" * 64}))
+    return r"model.pt: model_sha256 of its parameters is [0-9a-f]{64}; the last line of the log says 0000"
+
+
+def spoil_model(directory: Path) -> str:
+    state = torch.load(directory / "model.pt", weights_only=True)
+    next(iter(state.values())).view(-1)[5] += 1e-3
+    torch.save(state, directory / "model.pt")
+    return "model.pt: model_sha256"
+
+
+def spoil_summary(directory: Path) -> str:
+    summary = json.loads((directory / "summary.json").read_text())
+    (directory / "summary.json").write_text(json.dumps(summary | {"bytes_up": summary["bytes_up"] - 1}))
+    return r"summary.json: bytes_up is \d+; the log gives \d+"
+
+
+def spoil_reason(directory: Path) -> str:
+    log = read(directory)
+    log[-1]["reason"] = "time"
+    write(directory, log)
+    return rf"line {len(log)} \(end\): reason is 'time'; the rules give 'steps'"
+
+
+def spoil_evals(directory: Path) -> str:
+    rows = (directory / "evals.csv").read_text().splitlines(keepends=True)
+    (directory / "evals.csv").write_text("".join(rows[:-1]))
+    return r"evals.csv: has \d+ evaluations; the log has \d+"
+
+
+def spoil_text(directory: Path) -> str:
+    with (directory / "events.jsonl").open("a") as stream:
+        stream.write('{"seq": 9')
+    return r"events.jsonl line \d+: is no JSON object"
+
+
+def spoil_rules(directory: Path) -> str:
+    config = json.loads((directory / "config.json").read_text())
+    config["method"]["update"]["mixing"] = 0.7
+    (directory / "config.json").write_text(json.dumps(config))
+    return r"\(commit\): mix is 0.6; the rules give 0.7"
+
+
+def lose_model(directory: Path) -> str:
+    (directory / "model.pt").unlink()
+    return "model.pt: cannot be read"
+
+
+SPOILERS = (spoil_accuracy, spoil_sha, spoil_model, spoil_summary, spoil_reason, spoil_evals, spoil_text, spoil_rules)
+
+
+@pytest.mark.parametrize("spoil", [*SPOILERS, lose_model])
+def test_spoiled_directory_is_inconsistent(spoil: Callable[[Path], str], copy: Callable[[str], Path]) -> None:
+    directory = copy("fed-raa")
+    message = spoil(directory)
+    with pytest.raises(Inconsistent, match=message):
+        replay(directory)
+
+
+def test_exit_codes(
+    genuine: Callable[[str], Path],
+    copy: Callable[[str], Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["replay", str(genuine("fed-raa"))]) == 0
+    assert "consistent (" in capsys.readouterr().out
+    spoiled = copy("fed-raa")
+    spoil_reason(spoiled)
+    assert main(["replay", str(spoiled)]) == 1
+    assert "reason is 'time'" in capsys.readouterr().err
+    assert main(["replay", str(tmp_path / "nothing")]) == 2
+    (spoiled / "config.json").write_text('{"experiment": {}}')
+    assert main(["replay", str(spoiled)]) == 2
+    assert "is not a run's configuration; it lacks" in capsys.readouterr().err

@@ -1,0 +1,132 @@
+"""What a report says in words: who is ahead, noise, what goes with it; a run against its plan, ended or not."""
+
+from pathlib import Path
+
+import pytest
+
+import fedraa
+from fedraa import Experiment
+from fedraa.report.outlook import forecast, outlook
+from fedraa.report.runs import Group, Run, load
+from fedraa.report.verdict import Ranking, gains, value_at, verdict
+
+FLAGS = {"engine": "local", "clients": 4, "hidden": (8,), "local_steps": 1, "quiet": True}
+
+
+class Broken(Exception):
+    pass
+
+
+class Breaks(fedraa.Callback):
+    def on_eval(self, step: int, t: float, metrics: object) -> None:
+        if step >= 8:
+            raise Broken
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two seeds of an asynchronous method and of one in rounds at equal time; besides, a run that was interrupted."""
+    folder = tmp_path_factory.mktemp("runs")
+    for method in ("fed-raa", "ist"):
+        for seed in (0, 1):
+            out = folder / "all" / f"{method}-{seed}"
+            fedraa.run(Experiment(method=method, seed=seed, time=0.1, out=out, **FLAGS))
+    with pytest.raises(Broken):
+        fedraa.run(Experiment(updates=60, out=folder / "broken", **FLAGS), callbacks=[Breaks()])
+    return folder
+
+
+def faked(groups: list[Group], values: dict[str, tuple[float, ...]], *, by_time: bool = False) -> Ranking:
+    named = {group.label: group for group in groups}
+    return Ranking(tuple(named[label] for label in values), tuple(values.values()), by_time, 0.5)
+
+
+def test_who_is_ahead_and_whether_that_is_noise(runs: Path) -> None:
+    groups = load([runs / "all"])
+    # Two pairs of equal spread: t = 0.4 / sqrt(0.0002), two degrees of freedom, p = 1 - t / sqrt(t² + 2) = 0.0012.
+    told = faked(groups, {"ist": (0.8, 0.82), "fed-raa": (0.4, 0.42)}).in_words()
+    assert told == (
+        "ist is ahead at time 0.5: accuracy 0.8100, 0.4000 more than fed-raa (0.4100). "
+        "That is beyond noise (Welch's t-test over the seeds, p = 0.0012)."
+    )
+    level = faked(groups, {"ist": (0.4, 0.8), "fed-raa": (0.3, 0.7)}).in_words()
+    assert level.startswith(
+        "ist and fed-raa are level at time 0.5: accuracy 0.6000 and 0.5000. The difference is within"
+    )
+    assert "a single seed nobody knows" in faked(groups, {"ist": (0.8,), "fed-raa": (0.3, 0.7)}).in_words()
+    assert "have the same accuracy" in faked(groups, {"ist": (0.5, 0.5), "fed-raa": (0.5, 0.5)}).in_words()
+    assert "cannot be told" in faked(groups, {"ist": (0.5, 0.5), "fed-raa": (0.5, float("nan"))}).in_words()
+    first = faked(groups, {"ist": (2.0, 2.2), "fed-raa": (4.2, 4.2)}, by_time=True).in_words()
+    assert first.startswith("ist reached the target first, at time 2.1; fed-raa took 2.00 times as long.")
+    assert "did not with every seed" in faked(groups, {"ist": (2.0,), "fed-raa": ()}, by_time=True).in_words()
+
+
+def test_places_are_taken_at_the_time_that_all_have_reached(runs: Path) -> None:
+    groups = load([runs / "all"])
+    ranking = Ranking.of(groups)
+    assert ranking.at == min(run.end for group in groups for run in group.runs)
+    for group, values in zip(ranking.groups, ranking.values, strict=True):
+        assert values == tuple(value_at(run, ranking.at) for run in group.runs)
+    means = [sum(values) / len(values) for values in ranking.values]
+    assert means == sorted(means, reverse=True)
+    run = groups[0].first
+    assert value_at(run, 0.0) == run.evals["accuracy"].iloc[0]
+    assert value_at(run, None) == run.summary["accuracy"]
+
+
+def test_what_is_otherwise_is_told_of_those_behind(runs: Path) -> None:
+    text = " ".join(verdict(load([runs / "all"])))
+    idle = {group.label: sum(run.idle_share for run in group.runs) / 2 for group in load([runs / "all"])}
+    assert f"no task for {max(idle.values()):.0%} of the time" in text or f"not {max(idle.values()):.0%}" in text
+    assert "learning rate" in text
+    assert verdict(load([runs / "all" / "ist-0"])) == []
+
+
+def test_a_run_is_held_against_its_plan(runs: Path) -> None:
+    run = Run(runs / "all" / "fed-raa-0")
+    foretold = forecast(run)
+    assert foretold is not None
+    # the virtual clock has the very draws of the forecast
+    assert foretold.time == pytest.approx(run.tasks.loc[run.tasks["done"], "end"].max())
+    assert foretold.staleness_mean == pytest.approx(run.summary["staleness_mean"])
+    told = outlook(run)
+    assert told.startswith("Ended by time at time 0.1 after ")
+    assert "It took as long as foretold; updates were late by " in told
+    assert "the delay bound is " in told
+    assert "No client waited." in told
+    rounds = outlook(Run(runs / "all" / "ist-0"))
+    assert "Its tasks took as long as their costs foretell." in rounds
+    assert "in rounds the fast wait for the slow" in rounds
+
+
+def test_a_run_that_has_not_ended_is_shown_and_marked(runs: Path) -> None:
+    run = Run(runs / "broken")
+    assert not run.ended
+    assert run.summary["reason"] == "interrupted"
+    assert run.summary["tasks"] == run.tasks["done"].sum() >= 8
+    assert run.summary["accuracy"] == run.evals["accuracy"].iloc[-1]
+    assert f"Not ended: interrupted at time {run.end:.4g} after " in outlook(run)
+    assert f"Go on with: fedraa resume {run.directory}." in outlook(run)
+    groups = load([runs / "broken", runs / "all" / "ist-0"])
+    assert [group.label for group in groups] == ["fed-raa (interrupted)", "ist"]
+    assert f"Not ended, and shown as far as they are: {run.directory}" in verdict(groups)[-1]
+    with (runs / "broken" / "events.jsonl").open("a") as stream:
+        stream.write('{"seq": 99')  # being written
+    assert Run(runs / "broken").summary == run.summary
+
+
+def test_a_run_without_an_evaluation_is_refused_in_a_sentence(runs: Path, tmp_path: Path) -> None:
+    for name in ("config.json", "events.jsonl", "evals.csv"):
+        text = (runs / "broken" / name).read_text()
+        (tmp_path / name).write_text(text if name != "evals.csv" else text.splitlines()[0] + "\n")
+    with pytest.raises(ValueError, match=r"^run: .* has no evaluation yet; there is nothing to tell of it$"):
+        Run(tmp_path)
+
+
+def test_what_still_gets_better_is_told(runs: Path) -> None:
+    run = Run(runs / "all" / "fed-raa-0")
+    assert len(run.evals) >= 5
+    run.evals["accuracy"] = range(len(run.evals))
+    assert gains(run)
+    run.evals["accuracy"] = 0.5
+    assert not gains(run)

@@ -1,0 +1,51 @@
+"""Runs and comparisons as notebooks show them."""
+
+import re
+from pathlib import Path
+
+import matplotlib.image
+import pandas as pd
+import pytest
+
+import fedraa
+from fedraa import Experiment, History
+
+FLAGS = {"engine": "local", "clients": 4, "hidden": (8,), "local_steps": 1}
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> "pd.DataFrame":
+    out = tmp_path_factory.mktemp("compared") / "all"
+    return fedraa.compare(["fed-raa", "fedavg"], [0, 1], Experiment(time=0.1, out=out, **FLAGS))
+
+
+def test_a_history_is_a_table_with_its_curve(compared: "pd.DataFrame") -> None:
+    history = History(compared.folder / "fed-raa-0")  # type: ignore[operator]  # pandas types what it does not know
+    text = history._repr_html_()
+    assert "fed-raa on digits, seed 0" in text
+    assert f"<th>accuracy</th><td>{history.summary['accuracy']:.4f}</td>" in text
+    assert "<th>state</th><td>ended by time</td>" in text
+    points = re.search(r'points="([^"]*)"', text)
+    assert points is not None
+    assert len(points[1].split()) == len(history.evals)
+
+
+def test_one_call_makes_a_picture(compared: "pd.DataFrame", tmp_path: Path) -> None:
+    history = History(compared.folder / "fed-raa-0")  # type: ignore[operator]
+    (axes,) = history.plot().axes
+    assert axes.get_xlabel() == "virtual time"
+    assert axes.lines[0].get_ydata().tolist() == history.evals["accuracy"].tolist()
+    (tmp_path / "loss.png").write_bytes(history.plot("loss", "step")._repr_png_())
+    height, width, _ = matplotlib.image.imread(tmp_path / "loss.png").shape
+    assert width > height > 200
+    with pytest.raises(ValueError, match=r"^plot: there is no column 'los'; there are step, t, "):
+        history.plot("los")
+
+
+def test_a_comparison_shows_words_means_and_curves(compared: "pd.DataFrame") -> None:
+    text = compared._repr_html_()  # type: ignore[operator]
+    assert compared.words[0] in text.replace("&#x27;", "'")
+    assert "data:image/png;base64," in text
+    assert re.search(r"<th>fed-raa</th>\s+<td>", text)
+    assert type(compared[["method", "accuracy"]]) is pd.DataFrame
+    assert type(compared.query("seed == 0")) is pd.DataFrame

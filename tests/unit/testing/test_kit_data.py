@@ -1,0 +1,216 @@
+"""Objectives, transforms and data are checked, too: those that are built in hold, and each kind of mistake is told."""
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+import fedraa as fl
+from fedraa.testing import kit
+from fedraa.testing.samples import images, tokens
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.standard_normal((120, 6)).astype(np.float32), np.arange(120) % 3
+
+
+@pytest.fixture(autouse=True)
+def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other processes, which take seconds to start."""
+    monkeypatch.setattr(kit, "can_travel", lambda kind, part: False)
+
+
+def only(part: object, promise: str, sentence: str, as_: str | None = None) -> None:
+    """One promise is broken, and that is said in one sentence."""
+    findings = fl.check(part, as_=as_)
+    assert len(findings.failures) == 1, repr(findings)
+    assert dict(findings.lines)[promise] == findings.failures[0]
+    assert sentence in findings.failures[0]
+    assert "\n" not in findings.failures[0]
+
+
+class Quantile(fl.Objective):
+    better: ClassVar = {"covered": "max"}
+    main = "covered"
+
+    def losses(self, outputs: Any, targets: Any) -> Any:
+        error = targets - outputs.squeeze(1)
+        return torch.maximum(0.9 * error, -0.1 * error)
+
+    def measured(self, outputs: Any, targets: Any) -> Any:
+        return {"covered": targets <= outputs.squeeze(1)}
+
+
+class Centred(Quantile):
+    """Looks at the whole batch."""
+
+    def losses(self, outputs: Any, targets: Any) -> Any:
+        return (targets - outputs.squeeze(1) + outputs.mean()).square()
+
+
+class Root(Quantile):
+    def losses(self, outputs: Any, targets: Any) -> Any:
+        return (targets - outputs.squeeze(1)).square().sqrt()
+
+
+class Hard(Quantile):
+    def losses(self, outputs: Any, targets: Any) -> Any:
+        return (outputs.squeeze(1).detach() - targets).square()
+
+
+class Infinite(Quantile):
+    def figures(self, sums: Any) -> Any:
+        return {"covered": float("nan")}
+
+
+class WrongWay(fl.Objective):
+    better: ClassVar = {"error": "max"}
+    main = "error"
+
+    def losses(self, outputs: Any, targets: Any) -> Any:
+        return (targets - outputs.squeeze(1)).abs()
+
+    def measured(self, outputs: Any, targets: Any) -> Any:
+        return {"error": (targets - outputs.squeeze(1)).abs()}
+
+
+class Spoils(Quantile):
+    def losses(self, outputs: Any, targets: Any) -> Any:
+        targets += 1
+        return super().losses(outputs, targets)
+
+
+class Pairs(fl.Objective):
+    """A mean and a logarithm of the variance for every target."""
+
+    def losses(self, outputs: Any, targets: Any) -> Any:
+        mean, log = outputs.unbind(1)
+        return ((targets - mean).square() / log.exp() + log) / 2
+
+
+@pytest.mark.parametrize("part", [Quantile, Pairs])
+def test_objectives_that_hold(part: Any) -> None:
+    findings = fl.check(part)
+    assert findings.held, repr(findings)
+    assert {"exact sums over unequal batches", "figures are numbers"} <= {name for name, _ in findings.lines}
+
+
+@pytest.mark.parametrize(
+    ("part", "promise", "sentence"),
+    [
+        (Centred, "exact sums over unequal batches", "Centred makes other loss of a sample in a batch of 16"),
+        (Root, "a gradient, and a finite one", "Root has a gradient that is not finite at outputs of 0"),
+        (Hard, "runs in a small experiment", "Hard fails with "),
+        (Infinite, "figures are numbers", "Infinite gives covered nan for 16 samples"),
+        (WrongWay, "its figure gets better as its loss falls", "says that of error more is better, and it goes from "),
+        (Spoils, "never changes what it is given", "Spoils changes targets"),
+    ],
+)
+def test_objectives_that_do_not(part: Any, promise: str, sentence: str) -> None:
+    only(part, promise, sentence)
+
+
+class Dim(fl.Transform):
+    def apply(self, x: Any, rng: Any) -> Any:
+        return x * torch.from_numpy(rng.uniform(0.5, 1, (len(x), 1, 1, 1)).astype("float32"))
+
+
+class Scale(fl.Transform):
+    """As large as the largest of the batch."""
+
+    random = False
+
+    def apply(self, x: Any, rng: Any) -> Any:
+        return x / x.abs().max()
+
+
+class Drawn(fl.Transform):
+    def apply(self, x: Any, rng: Any) -> Any:
+        return x + float(np.random.default_rng().random())
+
+
+@pytest.mark.parametrize("part", [Dim, "normalize(mean=(1,), std=(2,))"])
+def test_transforms_that_hold(part: Any) -> None:
+    findings = fl.check(part)
+    assert findings.held, repr(findings)
+
+
+def test_transforms_that_do_not() -> None:
+    only(Scale, "each sample by itself", "Scale makes other things of a sample in a small batch than in a large one")
+    only(Drawn, "runs in a small experiment", "Drawn makes two different things of the same draws")
+    fl.testing.check(lambda x, rng: -x, as_="transform")
+
+
+class Read(fl.Rows):
+    def __len__(self) -> int:
+        return len(Y)
+
+    def read(self, rows: Any) -> Any:
+        return X[rows], Y[rows]
+
+
+class OfTheBatch(Read):
+    def read(self, rows: Any) -> Any:
+        return X[rows] - X[rows].mean(axis=0), Y[rows]
+
+
+class OtherLabels(Read):
+    def labels(self) -> Any:
+        return (Y + 1) % 3
+
+
+class Torch(torch.utils.data.Dataset[Any]):
+    def __len__(self) -> int:
+        return len(Y)
+
+    def __getitem__(self, row: int) -> Any:
+        return torch.from_numpy(X[row]), int(Y[row])
+
+
+class Augmented(Torch):
+    """Draws what no seed decides."""
+
+    def __getitem__(self, row: int) -> Any:
+        x, y = super().__getitem__(row)
+        return x + torch.rand(()), y
+
+
+def samples(client: int) -> Any:
+    rng = np.random.default_rng(client)
+    return rng.standard_normal((8 + client, 6)).astype(np.float32), rng.integers(0, 3, 8 + client)
+
+
+def numbers() -> fl.FederatedDataset:
+    return fl.FederatedDataset("mine", (X, X[:, 0]), (X[:9], X[:9, 0]), clients=(np.arange(120) % 3).tolist())
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        Read,
+        Torch(),
+        samples,
+        numbers,
+        fl.FederatedDataset("mine", Torch(), (X[:9], Y[:9]), clients=(np.arange(120) % 3).tolist()),
+        lambda: tokens(),
+        lambda: images(3),
+    ],
+)
+def test_data_that_hold(part: Any) -> None:
+    findings = fl.check(part, as_="dataset")
+    assert findings.held, repr(findings)
+
+
+def test_data_that_do_not(tmp_path: Path) -> None:
+    only(OfTheBatch, "a row is read alike alone and among others", "OfTheBatch gives other samples for row ")
+    only(OtherLabels, "labels are those of the samples", "OtherLabels has ")
+    findings = fl.check(Augmented(), as_="dataset")
+    assert "Augmented makes runs part from event " in findings.failures[0]
+    assert "Augmented gives other samples for row " in findings.failures[1]
+    only(lambda: 3, "runs in a small experiment", "part: it gives int; it must give", as_="dataset")
+    fields = {"tokens": X, "mask": X}
+    several = fl.FederatedDataset("several", (fields, Y), (fields, Y))
+    only(several, "runs in a small experiment", "several has samples of several inputs, which need a model of yours")
+    np.save(tmp_path / "x.npy", X)
+    only(f"npy:{tmp_path}", "runs in a small experiment", "there is no file", as_="dataset")

@@ -1,0 +1,84 @@
+"""What can be tried: as it is given, where its edges are, and what is beyond them."""
+
+import math
+
+import pytest
+
+from fedraa.tuning.space import Choices, Range, described, make_space
+
+
+def test_a_space_is_given_as_text_or_from_python() -> None:
+    text = make_space(["lr=0.01:1:log", "local-steps=80,5,20", "momentum=0:0.9", "compress=none,8bit", "clip=1"])
+    assert text == {
+        "lr": Range(0.01, 1.0, log=True),
+        "local_steps": Choices((5, 20, 80)),
+        "momentum": Range(0.0, 0.9),
+        "compress": Choices(("none", "8bit")),
+        "clip": Choices((1,)),
+    }
+    python = make_space({"lr": (0.01, 1, "log"), "local_steps": [5, 20, 80], "momentum": (0, 0.9), "clip": "1"})
+    assert python == {name: text[name] for name in ("lr", "local_steps", "momentum", "clip")}
+    assert make_space(["local_steps=5:50"]) == {"local_steps": Range(5, 50, whole=True)}
+    assert make_space(["lr=1:4"]) == {"lr": Range(1.0, 4.0)}  # a field of numbers, however they are written
+    assert make_space([f"{name}={value}" for name, value in described(text).items()]) == text
+
+
+def test_a_component_with_values_is_one_choice() -> None:
+    (choices,) = make_space(["staleness=hinge(slope=2, start=1),constant"]).values()
+    assert choices == Choices(("hinge(slope=2, start=1)", "constant"))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "^space: got nothing; give NAME=VALUES"),
+        ("lr=1", "^space: got 'lr=1'; takes NAME=VALUES"),
+        (["lr"], "^space: got 'lr'; takes NAME=VALUES, such as"),
+        (["lrr=1"], "^space: 'lrr' is nothing that can be tuned; did you mean lr"),
+        (["seed=1,2"], "^space: 'seed' is nothing that can be tuned; takes .*momentum"),
+        (["lr=1,2", "lr=3"], "^space: lr is given twice"),
+        (["lr=2:1"], "^space: got lr=2:1; LOW must be below HIGH"),
+        (["lr=0:1:log"], "^space: got lr=0:1:log; a logarithmic range begins over 0"),
+        (["lr=1,1"], "^space: got lr=1,1; takes LOW:HIGH, .* each once"),
+        (["lr="], "^space: got lr=; takes LOW:HIGH"),
+        (["compress=0:1"], "^space: got compress=0:1; it takes no numbers"),
+        ({"lr": 3}, "^space: got lr=3; takes LOW:HIGH"),
+        ({"lr": (1, 2, "exp")}, "^space: got lr=.*; takes LOW:HIGH"),
+        ({"lr": (0.1, math.inf)}, "^space: got lr=.*; LOW must be below HIGH"),
+    ],
+)
+def test_what_is_no_space_is_one_sentence(given: object, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        make_space(given)  # type: ignore[arg-type]
+
+
+def test_edges_of_ranges_are_a_twentieth_from_their_ends() -> None:
+    even, log = Range(0.0, 1.0), Range(0.01, 1.0, log=True)
+    assert [even.edge(value) for value in (0.0, 0.05, 0.06, 0.5, 0.94, 0.95, 1.0)] == [-1, -1, 0, 0, 0, 1, 1]
+    # a twentieth of two powers of ten: from 10^-1.9 down, from 10^-0.1 up
+    assert [log.edge(value) for value in (0.0125, 0.0127, 0.1, 0.79, 0.8)] == [-1, 0, 0, 0, 1]
+
+
+def test_a_range_is_widened_by_half_of_itself_on_one_side() -> None:
+    assert Range(0.0, 1.0).widened(1) == Range(0.0, 1.5)
+    assert Range(0.0, 1.0).widened(-1) == Range(-0.5, 1.0)
+    assert Range(0.01, 1.0, log=True).widened(1) == Range(0.01, 10.0, log=True)
+    assert Range(0.01, 1.0, log=True).widened(-1) == Range(0.001, 1.0, log=True)
+    assert Range(10, 20, whole=True).widened(1) == Range(10, 25, whole=True)
+
+
+def test_choices_are_widened_by_one_more() -> None:
+    steps = Choices((5, 20, 80))
+    assert [steps.edge(value) for value in (5, 20, 80)] == [-1, 0, 1]
+    assert steps.widened(1) == Choices((5, 20, 80, 320))
+    assert steps.widened(-1) == Choices((1, 5, 20, 80))  # 25 / 20
+    assert Choices((0, 0.1)).widened(1) == Choices((0, 0.1, 0.2))
+    assert Choices((0.1, 0.3)).widened(1) == Choices((0.1, 0.3, 0.9))
+    assert Choices((1,)).edge(1) == Choices(("a", "b")).edge("a") == 0
+    assert Choices((0, 1, 2)).widened(-1) == Choices((-1, 0, 1, 2))  # which no method takes: it stays unwidened
+
+
+def test_values_of_ranges_have_few_digits_and_stay_inside() -> None:
+    assert Range(0.0, 1.0).rounded(0.123456) == 0.123
+    assert Range(0.12345, 1.0).rounded(0.12345) == 0.12345
+    assert Range(1, 9, whole=True).rounded(3.7) == 4

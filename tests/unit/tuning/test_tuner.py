@@ -1,0 +1,261 @@
+"""Tuning: as many trials for each, repeated by its seed, gone on with after a kill, judged on validation data alone."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedraa as fl
+from fedraa.callbacks.events import Limits
+from fedraa.cli.main import main
+from fedraa.tuning import attempt, tuner, work
+from fedraa.tuning.attempt import Attempt, tenths
+from fedraa.tuning.journal import Journal, Trial
+from fedraa.tuning.space import Range
+from fedraa.tuning.suggest import Judge, best_of, suggest
+
+SMALL = {"clients": 2, "hidden": (4,), "local_steps": 2, "rounds": 2, "engine": "local"}
+
+
+def fake(asked: Attempt) -> Trial:
+    """A figure that is best at lr .3 and, of fedsam, at radius .1; one rate fails."""
+    if asked.values["lr"] > 5:
+        return Trial(asked.method, asked.number, asked.values, "failed", why="too much")
+    value = -abs(np.log(asked.values["lr"] / 0.3)) - abs(asked.values.get("sam", 0.1) - 0.1)
+    return Trial(asked.method, asked.number, asked.values, "done", float(value), {"5": float(value)})
+
+
+@pytest.fixture
+def faked(monkeypatch: pytest.MonkeyPatch) -> list[Attempt]:
+    made: list[Attempt] = []
+    monkeypatch.setattr(work, "attempt", lambda asked: made.append(asked) or fake(asked))
+    return made
+
+
+def tuned(out: Path, **more: object) -> tuner.Tuned:
+    given = {"methods": ["fedavg", "fedprox"], "space": {"lr": "0.01:0.1:log"}, "trials": 9, "out": out} | SMALL | more
+    return fl.tune(**given)  # type: ignore[arg-type]
+
+
+def test_each_method_gets_as_many_trials_and_its_space_is_widened_once(faked: list[Attempt], tmp_path: Path) -> None:
+    """The best is at .3, over the range: its upper end goes up to .1 * 10^.5 = .316 for the last third."""
+    found = tuned(tmp_path / "tune")
+    assert found.table.groupby("method").size().to_dict() == {"fedavg": 9, "fedprox": 9}
+    assert [each.number for each in faked] == sorted([*range(9)] * 2)
+    before = [each.values["lr"] for each in faked if each.number < 6]
+    after = [each.values["lr"] for each in faked if each.number >= 6]
+    assert max(before) <= 0.1
+    assert 0.1 < max(after) <= 0.316
+    assert {each.experiment.validation for each in faked} == {0.1}
+    assert {each.experiment.engine for each in faked} == {"local"}
+    text = found.file.read_text()
+    assert 'widened = ["lr"]' in text
+    assert found.terms["fedavg"]["lr"] > 0.1
+
+
+def test_the_same_seed_comes_to_the_same_also_after_a_kill(
+    faked: list[Attempt], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = tuned(tmp_path / "whole")
+    values = [(each.method, each.number, dict(each.values)) for each in faked]
+    for line in (3, 7, 13):  # killed as the next line was half written
+        out = tmp_path / f"killed-{line}"
+        monkeypatch.setattr(work, "attempt", lambda asked: fake(asked) if asked else None)
+        lines = (tmp_path / "whole" / "trials.jsonl").read_text().splitlines(keepends=True)
+        out.mkdir()
+        (out / "tune.json").write_text((tmp_path / "whole" / "tune.json").read_text())
+        (out / "trials.jsonl").write_text("".join(lines[:line]) + lines[line][:20])
+        again = tuned(out)
+        assert again.file.read_text() == whole.file.read_text()
+        kept = [json.loads(text) for text in (out / "trials.jsonl").read_text().splitlines()]
+        assert [(each["method"], each["number"], each["values"]) for each in kept] == values
+    other = tuned(tmp_path / "other", seed=1)
+    assert other.terms != whole.terms
+
+
+def test_a_finished_tuning_is_not_made_again(faked: list[Attempt], tmp_path: Path) -> None:
+    tuned(tmp_path / "tune")
+    count = len(faked)
+    assert tuned(tmp_path / "tune").terms
+    assert len(faked) == count
+
+
+def test_a_field_that_some_know_is_tried_for_those(faked: list[Attempt], tmp_path: Path) -> None:
+    more = {"rounds": None, "time": 1.0, "space": ["lr=0.1:1:log", "mixing=0.3,0.5"]}
+    found = tuned(tmp_path / "tune", methods=["fedavg", "fedasync"], **more)
+    assert {method: set(terms) for method, terms in found.terms.items()} == {
+        "fedavg": {"lr"},
+        "fedasync": {"lr", "mixing"},
+    }
+
+
+def test_a_small_space_is_not_run_twice(faked: list[Attempt], tmp_path: Path) -> None:
+    """Three rates, and one more from the widening: nine trials, of which four are runs."""
+    found = tuned(tmp_path / "tune", methods=["fedavg"], space={"lr": [0.01, 0.03, 0.1]})
+    assert len(found.table) == 9
+    assert len(faked) <= 4
+    assert len({each.values["lr"] for each in faked}) == len(faked)
+
+
+def test_a_value_at_the_edge_is_marked(
+    faked: list[Attempt], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = tuned(tmp_path / "tune", space={"lr": [0.001, 0.002]})
+    assert found.at_edge == {"fedavg": ("lr",), "fedprox": ("lr",)}
+    assert found.terms["fedavg"]["lr"] == 0.004  # widened by one
+    flags = "--space lr=0.001,0.002 --trials 9 --clients 2 --hidden 4 --local-steps 2 --rounds 2 --engine local"
+    assert main(["tune", "fedavg", "fedprox", *flags.split(), "--out", str(tmp_path / "tune")]) == 0
+    shown = capsys.readouterr().out
+    assert "lr=0.004*" in shown
+    assert "--terms tuned --tuned" in shown
+    assert main(["tune", "fedavg", *flags.split(), "--out", str(tmp_path / "new")]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"trial 2 of 9: fedavg at lr=0.00\d: -\d.*; about 0:00:0\d to go", shown)
+
+
+def test_a_method_whose_trials_all_fail_is_told(faked: list[Attempt], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^tune: no trial of fedavg came to an end: too much$"):
+        tuned(tmp_path / "tune", space={"lr": [10.0, 20.0]})
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"methods": []}, "^methods: got none"),
+        ({"methods": ["fedmagic"]}, "^method: there is no 'fedmagic'"),
+        ({"trials": 0}, "^trials: got 0; takes a number from 1"),
+        ({"jobs": 1.5}, "^jobs: got 1.5; takes a number from 1"),
+        ({"space": {"mixing": "0.1:0.9"}}, "^space: mixing means nothing to any of fedavg, fedprox; leave it out"),
+        ({"space": {"momentum": [0.5, 1.5]}}, "^momentum: got 1.5"),
+        ({"lr": 0.3}, "^lr: got 0.3, and it is in the space; give one of the two"),
+        ({"methods": ["scaffold"], "space": {"momentum": [0.0, 0.5]}}, "^momentum: 0.5 breaks scaffold"),
+        (
+            {"methods": ["fedavg", "fed-raa"], "rounds": None, "space": {"mixing": [0.5, 0.6]}},
+            "^space: fedavg knows none of mixing",
+        ),
+        ({"rrounds": 3}, "^experiment: 'rrounds' is no field of an experiment; did you mean rounds"),
+    ],
+)
+def test_what_cannot_be_tuned_is_one_sentence_and_nothing_is_written(
+    more: dict[str, object], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        tuned(tmp_path / "tune", **more)
+    assert not (tmp_path / "tune").exists()
+
+
+def test_a_directory_is_of_one_tuning(faked: list[Attempt], tmp_path: Path) -> None:
+    tuned(tmp_path / "tune", trials=1)
+    with pytest.raises(ValueError, match="holds another tuning, of other methods, values or flags; give the same"):
+        tuned(tmp_path / "tune", trials=2)
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "mine.txt").touch()
+    with pytest.raises(ValueError, match=r"^out: .*used is in use; choose a directory that is new or empty$"):
+        tuned(tmp_path / "used")
+    with (
+        tuner.Folder(tmp_path / "now", {"a": 1}),
+        pytest.raises(ValueError, match="another process is tuning"),
+        tuner.Folder(tmp_path / "now", {"a": 1}),
+    ):
+        pass
+
+
+def test_a_trial_runs_on_validation_data_and_leaves_its_figures_alone(tmp_path: Path) -> None:
+    """Labels of the test data are all wrong: who looked at them would see 0 %."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 4)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int64)
+    np.savez(tmp_path / "d.npz", x_train=x[:300], y_train=y[:300], x_test=x[300:], y_test=1 - y[300:])
+    flags = {"dataset": str(tmp_path / "d.npz"), "rounds": 6, "local_steps": 20}
+    found = tuned(tmp_path / "tune", methods=["fedavg"], space={"lr": [0.1, 0.5]}, trials=2, **flags)
+    assert found.table["accuracy"].min() > 0.8
+    assert sorted(path.name for path in (tmp_path / "tune").iterdir()) == [
+        "lock",
+        "trials.jsonl",
+        "tune.json",
+        "tuned.toml",
+    ]
+
+
+def test_less_is_better_of_an_error(tmp_path: Path) -> None:
+    """A rate that does nothing has the larger error; one that diverges is no number, and fails."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 3)).astype(np.float32)
+    y = x @ np.array([1.0, -2.0, 0.5], np.float32)
+    path = tmp_path / "lines.npz"
+    np.savez(path, x_train=x[:200], y_train=y[:200], x_test=x[200:], y_test=y[200:])
+    flags = {"dataset": str(path), "objective": "regression", "local_steps": 20, "on_bad_client": "stop"}
+    found = tuned(tmp_path / "tune", methods=["fedavg"], space={"lr": [1e-4, 0.05, 1e9]}, trials=3, **flags)
+    assert found.terms == {"fedavg": {"lr": 0.05}}
+    assert list(found.table.columns) == ["method", "trial", "state", "mse", "lr"]
+    states = dict(zip(found.table["lr"], found.table["state"], strict=True))
+    assert states[1e9] == "failed"
+    assert 'better = "min"' in found.file.read_text()
+
+
+def test_hopeless_is_worse_than_the_median_from_three_tenths_on() -> None:
+    ended = [
+        Trial("m", n, {}, "done", v, {str(t): v for t in range(1, 10)}) for n, v in enumerate((0.5, 0.6, 0.7, 0.8))
+    ]
+    judge = Judge(ended, "max")
+    assert [judge.hopeless(tenth, 0.64) for tenth in (1, 2, 3)] == [False, False, True]  # the median is .65
+    assert not Judge(ended, "max").hopeless(3, 0.66)
+    assert Judge(ended, "min").hopeless(3, 0.66)
+    assert not Judge(ended[:3], "max").hopeless(3, 0.1)  # too few to tell
+
+
+def test_tenths_are_of_the_nearest_limit() -> None:
+    assert tenths(Limits(10, None, None), 3, 0.0) == 3
+    assert tenths(Limits(10, 2.0, None), 3, 1.0) == 5
+    assert tenths(Limits(None, 0.7, None), 3, 0.49) == 7
+
+
+def test_a_run_that_is_hopeless_is_ended_there(tmp_path: Path) -> None:
+    ended = tuple(Trial("m", n, {}, "done", 1.0, {str(t): 1.0 for t in range(1, 10)}) for n in range(4))
+    experiment = fl.Experiment(
+        method="fedavg", validation=0.1, out=tmp_path / "r", quiet=True, **SMALL | {"rounds": 10}
+    )
+    trial = attempt.attempt(Attempt("m", 4, {"lr": 0.05}, experiment, ended, "max"))
+    assert (trial.state, trial.value, list(trial.curve)) == ("stopped", None, ["1", "2", "3"])
+    assert not (tmp_path / "r").exists()
+
+
+def test_what_is_suggested_follows_from_the_seed_and_the_trials_alone() -> None:
+    space = {"lr": Range(0.01, 1.0, log=True)}
+    ended = [Trial("m", n, {"lr": lr}, "done", -abs(lr - 0.5)) for n, lr in enumerate((0.02, 0.1, 0.4, 0.6, 0.9, 0.45))]
+    assert suggest(space, ended, 0, 6, "max") == suggest(space, ended, 0, 6, "max")
+    assert suggest(space, ended, 0, 6, "max") != suggest(space, ended, 1, 6, "max")
+    failed = [
+        *ended,
+        Trial("m", 6, {"lr": 0.3}, "failed", why="x"),
+        Trial("m", 7, {"lr": 0.2}, "stopped", curve={"1": 0.1}),
+    ]
+    assert 0.01 <= suggest(space, failed, 0, 8, "max")["lr"] <= 1
+
+
+def test_the_best_is_of_those_that_came_to_an_end() -> None:
+    trials = [Trial("m", n, {"lr": n}, "done", v) for n, v in enumerate((0.5, 0.9, 0.9, 0.2))]
+    trials += [replace(trials[0], number=4, state="stopped", value=None)]
+    assert best_of(trials, "max") == trials[1]
+    assert best_of(trials, "min") == trials[3]
+    assert best_of(trials[4:], "max") is None
+
+
+def test_a_torn_line_is_forgotten(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.add(Trial("m", 0, {"lr": 0.1}, "done", 0.5))
+    with (tmp_path / "trials.jsonl").open("a") as stream:
+        stream.write('{"method": "m", "num')
+    again = Journal(tmp_path)
+    assert again.trials == journal.trials
+    again.add(Trial("m", 1, {"lr": 0.2}, "done", 0.6))
+    assert [trial.number for trial in Journal(tmp_path).of("m")] == [0, 1]
+
+
+@pytest.mark.slow
+def test_trials_in_two_processes_are_as_many(tmp_path: Path) -> None:
+    found = tuned(tmp_path / "tune", jobs=2, trials=3)
+    assert found.table.groupby("method").size().to_dict() == {"fedavg": 3, "fedprox": 3}
