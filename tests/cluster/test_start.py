@@ -1,5 +1,6 @@
 """A cluster of our own is warm when it is there."""
 
+import re
 import subprocess
 import sys
 
@@ -58,4 +59,5 @@ assert not Path(elsewhere).parent.exists()
 def test_one_that_has_started_by_half_is_swept_and_another_starts_at_another_port() -> None:
     ended = subprocess.run([sys.executable, "-c", AGAIN], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    assert ended.stderr == "Ray did not start: the node has timed out; it is tried again, 2 of 3\n"
+    said = r"Ray did not start: the node has timed out; it is tried again, 2 of \d+\n"  # more on a crowded machine
+    assert re.fullmatch(said, ended.stderr)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from killing import KillAt, Killed
 from torch import nn
 
 import fedraa as fl
+from benchmarks.system.killing import KillAt, Killed
 from fedraa.cli.plan import plan
 from fedraa.errors import Inconsistent
 from fedraa.rundir.checkpoint import load_latest

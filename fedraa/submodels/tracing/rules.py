@@ -70,9 +70,9 @@ def tracing_rules(rules: Mapping[str, Rule]) -> Iterator[None]:
     """Within, models are traced with rules of one's own, by the names of torch functions, over those built in.
 
     A rule is `rule(recorder, name, out, args, kwargs)`: with `recorder.put(out, labels)` it says which unit each
-    element of the result belongs to, from `recorder.labels(x)`, labels of the shape of x, and ties with
-    `recorder.ties.tie` or pins with `recorder.ties.pin` units that must stay together or whole. A rule that is
-    wrong is found out before anything is cut by it: every cut is tried against the whole model.
+    element of the result belongs to, from `recorder.labels(x)`, labels of the shape of x; with `recorder.ties.tie` and
+    `recorder.ties.pin` it ties units that must stay together, or pins those that must stay whole. A rule that is wrong
+    is found out before anything is cut by it: every cut is tried against the whole model.
 
     Raises ValueError for what is no function of five arguments.
     """
