@@ -165,8 +165,8 @@ MUTANTS: list[Mutant] = [
     *_in(
         "fedraa/server/aggregation/memorised.py",
         ("v = self._mean + correction", "v = correction", SUBMODELS),
-        ("self._memory[client][where] = update\n", "self._memory[:, where] = update\n", SUBMODELS),
-        ("update - self._memory[client][where]", "update", SUBMODELS),
+        ("        row[where] = update\n", "        row[where] += update\n", SUBMODELS),
+        ("update - row[where]", "update", SUBMODELS),
     ),
     *_in(
         "fedraa/server/auxiliary/state.py",
