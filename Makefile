@@ -3,7 +3,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 PYTHON := $(shell command -v python3.11 || command -v python3)
 
-.PHONY: demo docs test format clean chaos
+.PHONY: demo docs test mutants format clean chaos
 
 demo: .venv/ready
 	$(BIN)/fedraa run --method fed-raa --dataset digits --clients 10 --fragments 4 \
@@ -15,6 +15,9 @@ test: .venv/ready
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow and not alone" --numprocesses 2 --dist loadgroup --durations 40
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow and alone"
+
+mutants: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python tests/mutants/run_mutants.py
 
 chaos: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.system.chaos

@@ -7,15 +7,17 @@ import tyro
 
 from benchmarks.studies import paper004
 from benchmarks.studies.commands import list_studies, run_study
-from benchmarks.system import cut_cost, cut_models, million, structure, throughput
+from benchmarks.system import board, cut_cost, cut_models, large_models, million, structure, throughput
 from fedraa.cli.exit_code import exit_code
 
 COMMANDS: dict[str, Callable[..., object]] = {
     "list": list_studies,
     "run": run_study,
     "paper004": paper004.main,
+    "board": board.main,
     "cut_cost": cut_cost.main,
     "cut_models": cut_models.main,
+    "large_models": large_models.main,
     "million": million.main,
     "structure": structure.main,
     "throughput": throughput.main,

@@ -1,8 +1,6 @@
 """A small GPT that has read the news learns the roles of a play: low-rank adapters against full fine-tuning.
 
-    python examples/lora.py --news agnews/train.csv.gz --text shakespeare.txt
-
-Without texts it makes them up.
+python examples/lora.py --news agnews/train.csv.gz --text shakespeare.txt  # without them it makes texts up
 """
 
 import argparse
@@ -12,7 +10,6 @@ import numpy as np
 import pandas as pd
 import torch
 from next_character import GPT, ByRole, play, roles, windows
-from torch.nn.functional import cross_entropy
 
 import fedraa as fl
 
@@ -23,21 +20,19 @@ def read(path: Path | None) -> str:
 
 
 def taught(model: GPT, rows: np.ndarray, steps: int) -> GPT:
-    """The base: it has read the news, in one place."""
     optimizer, tokens = torch.optim.AdamW(model.parameters(), 3e-3), torch.from_numpy(rows.copy())
     for batch in torch.randint(len(tokens), (steps, 64)):
         optimizer.zero_grad()
-        cross_entropy(model(tokens[batch, :-1]).flatten(0, 1), tokens[batch, 1:].flatten()).backward()
+        torch.nn.functional.cross_entropy(model(tokens[batch, :-1]).mT, tokens[batch, 1:]).backward()
         optimizer.step()
     return model
 
 
 def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__)
-    for name, default in {"roles": 6, "rank": 8, "steps": 1000, "rounds": 8, "width": 96}.items():
-        flags.add_argument(f"--{name}", type=int, default=default)
-    flags.add_argument("--news", type=Path)
-    flags.add_argument("--text", type=Path)
+    sizes = {"roles": 6, "rank": 8, "steps": 1000, "rounds": 8, "width": 96}
+    for name, default in (sizes | {"news": None, "text": None}).items():
+        flags.add_argument(f"--{name}", type=Path if default is None else int, default=default)
     given = flags.parse_args()
     news, spoken = read(given.news), roles(play(given.text), given.roles)
     codes = {letter: code for code, letter in enumerate(sorted(set(news + "".join(spoken))))}
@@ -47,16 +42,15 @@ def main() -> None:
     data = fl.Dataset("play", rows[:, :-1], rows[:, 1:], unseen[:, :-1], unseen[:, 1:], len(codes))
     torch.manual_seed(0)
     base = taught(GPT(len(codes), given.width), windows(news, codes), given.steps)
+    adapted, roomy = (fl.lora(base, given.rank, merge=merge) for merge in (False, True))
     how = {"objective": "next-token", "clients": len(train), "partition": ByRole(tuple(map(len, train)))}
     how |= {"rounds": given.rounds, "local_epochs": 1, "lr": 0.5, "clip": 1.0, "engine": "local"}
-    print(f"{'fine-tuning':24}{'bytes per update':>18}{'perplexity':>18}")
-    for name in ("full, fedavg", "LoRA, fedavg", "LoRA, fedrolex's slices", "LoRA, hetlora", "LoRA, flora"):
-        method = {"hetlora": "hetlora", "flora": "flora"}.get(name[6:], "fedavg")
-        slices = {"submodel": "rolling"} if "slices" in name else {}
-        model = base if name.startswith("full") else fl.lora(base, given.rank, merge=method == "flora")
-        history = fl.run(fl.Experiment(method=method, **how, **slices), model=model, dataset=data)
-        first, last = history.evals["perplexity"].iloc[[0, -1]]
-        print(f"{name:24}{history.events['bytes_up'].mean():18.0f}{first:10.2f} -> {last:.2f}", flush=True)
+    runs = [(base, "fedavg", "full"), (adapted, "fedavg", "full"), (adapted, "fedavg", "rolling")]
+    print(f"{'trained':8}{'method':9}{'submodels':11}{'bytes per update':>18}{'perplexity':>18}")
+    for model, method, submodel in (*runs, (adapted, "hetlora", "prefix"), (roomy, "flora", "prefix")):
+        history = fl.run(fl.Experiment(method=method, submodel=submodel, **how), model=model, dataset=data)
+        back, (first, last) = history.events["bytes_up"].mean(), history.evals["perplexity"].iloc[[0, -1]]
+        print(f"{'full' if model is base else 'LoRA':8}{method:9}{submodel:11}{back:18.0f}{first:10.2f} -> {last:.2f}")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__)
     flags.add_argument("--text", type=Path)
     flags.add_argument("--roles", type=int, default=8)
-    flags.add_argument("--time", type=float, default=4.0)
+    flags.add_argument("--time", type=float, default=2.0)
     given = flags.parse_args()
     said = speeches(given.text.read_text() if given.text else MADE_UP, given.roles)
     letters = sorted(set("".join(said.values())))
@@ -42,11 +42,12 @@ def main() -> None:
         test[role], train[role] = ((some[:, :-1], some[:, 1:]) for some in (rows[:part], rows[part:]))
     data = fl.FederatedDataset.of_clients("play", train, None, test_of_clients=test, classes=len(letters))
     own = {"objective": "next-token", "local_epochs": 1, "lr": 0.5, "momentum": 0.9, "clip": 1.0, "engine": "local"}
+    halves = {"fragments": 2, "fragment_scale": True}  # each half learns all of it: together they are the mean
     for kind in (GPT, LSTM):
-        for method in ("fed-raa", "fedavg"):
+        for method, more in (("fed-raa", halves), ("fedavg", {})):
             torch.manual_seed(0)
             model = kind(len(letters))
-            history = fl.run(method=method, model=model, dataset=data, time=given.time, **own)
+            history = fl.run(method=method, model=model, dataset=data, time=given.time, **own, **more)
             first, last = history.evals["perplexity"].iloc[[0, -1]]
             print(f"{kind.__name__}, {method}: perplexity {first:.1f} -> {last:.2f}")
             model.load_state_dict(torch.load(history.directory / "model.pt"))

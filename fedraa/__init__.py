@@ -40,6 +40,7 @@ Parts of your own (give a name, "package.module:Name", or an object):
     Objective        what is learnt: the loss and its figures
     Metric           a further figure of every evaluation
     Callback         who is told what happens, and may end a run
+    tracing_rules    what torch functions that are new to tracing do to the units of a model
 
 Callbacks that are there:
     EarlyStopping    ends a run that no longer gets better
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
     from fedraa.server.participation import Participation
     from fedraa.server.staleness import StalenessWeight
     from fedraa.submodels.policies.policy import SubmodelPolicy
+    from fedraa.submodels.tracing.rules import tracing_rules
     from fedraa.testing.kit import check
     from fedraa.tuning.tuner import tune
     from schedulers import Scheduler
@@ -120,6 +122,7 @@ __all__ = [
     "resume",
     "run",
     "testing",
+    "tracing_rules",
     "tune",
 ]
 
@@ -161,6 +164,7 @@ _HOMES = {
     "resume": "fedraa.api",
     "run": "fedraa.api",
     "testing": "fedraa.testing",
+    "tracing_rules": "fedraa.submodels.tracing.rules",
     "tune": "fedraa.tuning.tuner",
 }
 

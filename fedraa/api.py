@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RUNS = Path("runs")
+NOT_IN_NAMES = re.compile(r"[^\w.+-]+")  # of run directories
 Callbacks = Sequence[Callback | type[Callback] | str | Mapping[str, object]]
 """Who is told what happens: objects, classes, names (`early-stopping(patience=3)`) or paths (`my_module:Name`)."""
 
@@ -79,7 +81,7 @@ def run(
         refuse_used(experiment.out)
     with _before_the_start(told):
         spec = build(experiment, model, dataset, told.prepare)
-    with run_directory(experiment) as directory:
+    with run_directory(experiment, spec.data.dataset.name) as directory:
         return _execute(spec, directory, told, resume=False, restarts=restarts)
 
 
@@ -168,9 +170,9 @@ def compare(
     with _before_the_start(told := _callbacks(callbacks)):
         for number, each in enumerate(runs, 1):
             told.prepare(f"checking run {number} of {len(runs)}")
-            build(each)
+            data = build(each).data.dataset.name
     histories = []
-    with run_directory(together) as directory, session(experiment):
+    with run_directory(together, data) as directory, session(experiment):
         for each in runs:
             each = each.model_copy(update={"out": directory / f"{each.method}-{each.seed}"})
             histories.append(run(each, callbacks=callbacks))
@@ -313,12 +315,13 @@ def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bo
 
 
 @contextmanager
-def run_directory(experiment: Experiment) -> Iterator[Path]:
+def run_directory(experiment: Experiment, data: str) -> Iterator[Path]:
     """Meanwhile the run directory is this run's alone: `out`, new or empty, or a new one under runs/.
 
-    ValueError if it is another's. Where nothing was begun in it, nothing stays of it.
+    That is named after the method, the data and the seed. ValueError if it is another's. Where nothing was begun in it,
+    nothing stays of it.
     """
-    name = f"{experiment.method}-{Path(experiment.dataset).stem}-{experiment.seed}"
+    name = "-".join(NOT_IN_NAMES.sub("-", str(part)).strip("-.") for part in (experiment.method, data, experiment.seed))
     with claimed(experiment.out, lambda number: RUNS / (name if number == 1 else f"{name}-{number}")) as directory:
         yield directory
 

@@ -7,7 +7,7 @@ from schedulers.baselines import MinimumPriority, Offline, Random
 from schedulers.bound import delay_bound, offline_sets
 from schedulers.greedy import GreRAA
 from schedulers.least_sent import LeastSent
-from schedulers.planner import TOLERANCE, Planner, Standing
+from schedulers.planner import TOLERANCE, Planner, Standing, once
 from schedulers.protocol import Scheduler, View
 
 SCHEDULERS: Mapping[str, type[Scheduler]] = MappingProxyType(
@@ -34,4 +34,5 @@ __all__ = [
     "View",
     "delay_bound",
     "offline_sets",
+    "once",
 ]

@@ -1,8 +1,10 @@
 """A scheduler at work: the costs and the bound that it decides by, and what is wrong with a decision."""
 
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from schedulers.bound import delay_bound
 from schedulers.protocol import Costs, Ints, Scheduler, View
@@ -27,6 +29,12 @@ class Standing:
         return cls(counts, sent, staleness, np.full(fragments, np.inf))
 
 
+def once(counts: Ints, before: Ints) -> None:
+    """A round is over, in place: `counts` are one more than `before` where they had risen, and so is `before`."""
+    counts[:] = before + (counts > before)
+    before[:] = counts
+
+
 @dataclass(eq=False)
 class Planner:
     """Asks `scheduler` with all that a View holds; `bound` is K, planned from the costs if none is given."""
@@ -44,6 +52,16 @@ class Planner:
         """The fragments whose cost for this client is within the delay bound, ascending."""
         costs = self.costs[client]
         return np.flatnonzero((costs <= self.bound * (1 + TOLERANCE)) & np.isfinite(costs))
+
+    def of(self, clients: Ints) -> "Planner":
+        """For these clients alone, with the same bound, in a new copy of the scheduler."""
+        few = Planner(deepcopy(self.scheduler))
+        few.plan(self.costs[clients], self.bound)
+        return few
+
+    def allowed(self) -> npt.NDArray[np.bool_]:
+        """Whether a fragment is feasible for a client [N, M]."""
+        return np.asarray((self.costs <= self.bound * (1 + TOLERANCE)) & np.isfinite(self.costs))
 
     def choose(
         self, client: int, turn: int, now: float, feasible: Ints, standing: Standing, rng: np.random.Generator

@@ -7,31 +7,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import grpc
 import ray
-from ray import _raylet
-from ray._private.services import canonicalize_bootstrap_address_or_die
-from ray.core.generated import gcs_service_pb2, ray_client_pb2
 from ray.exceptions import AuthenticationError
 
-raylet: Any = _raylet  # of these three modules, made by compilers, no types are known
-gcs: Any = gcs_service_pb2
-client: Any = ray_client_pb2
+from actors.cluster.head import greet
 
 PACKAGES = ("fedraa", "actors", "schedulers")
-CLIENT = "ray://"
-ANSWER_SECONDS = 5.0
 SLOW = "Starting Ray client server failed"  # a busy head's word for a client's process that took longer than 30 s
 OTHERS = 0o077  # what a file lets others than its owner do
-# What a head answers to at once, and its port for clients: Ray itself tries for minutes.
-GREETINGS: dict[bool, tuple[str, Any]] = {
-    False: ("/ray.rpc.NodeInfoGcsService/GetClusterId", gcs.GetClusterIdRequest()),
-    True: ("/ray.rpc.RayletDriver/ClusterInfo", client.ClusterInfoRequest(type=client.ClusterInfoType.PING)),
-}
-TOKEN = (
-    "wants the token that `ray get-auth-token` prints on its head node: "
-    "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to that token or put it into ~/.ray/auth_token"
-)
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +24,9 @@ def attach(address: str) -> None:
 
     Raises ValueError if there is none, if it wants another token, or is of another version of Ray or Python.
     """
-    _greet(address)
+    greet(address)
     warn_of_open_token()
+    logging.getLogger("ray.util.client").setLevel(logging.ERROR)  # which takes no level from `init`
     for last in (False, True):
         try:
             ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, runtime_env=carried())
@@ -73,36 +57,9 @@ def packages() -> list[str]:
     return [str(Path(__file__).parents[2] / package) for package in PACKAGES]
 
 
-def _greet(address: str) -> None:
-    """ValueError unless a cluster is there that takes our token."""
-    as_client = address.startswith(CLIENT)
-    try:
-        at = address.removeprefix(CLIENT) if as_client else canonicalize_bootstrap_address_or_die(address)
-        header = raylet.AuthenticationTokenLoader.instance().get_token_for_http_header()
-    except ConnectionError as error:
-        raise ValueError(f"address: got {address!r}, but {_first_line(error).split('. ')[0].lower()}") from None
-    except AuthenticationError:
-        raise ValueError(f"address: the cluster at {address} {TOKEN}") from None
-    method, request = GREETINGS[as_client]
-    with grpc.insecure_channel(at, options=(("grpc.enable_http_proxy", 0),)) as channel:
-        call = channel.unary_unary(method, request_serializer=type(request).SerializeToString)
-        try:
-            call(request, timeout=ANSWER_SECONDS, metadata=[(key.lower(), value) for key, value in header.items()])
-        except grpc.RpcError as error:
-            if error.code() == grpc.StatusCode.UNAUTHENTICATED:
-                raise ValueError(f"address: the cluster at {address} {TOKEN}") from None
-            raise ValueError(
-                f"address: no Ray cluster answers at {address}; start one with: ray start --head"
-            ) from None
-
-
 def _why_not(address: str, text: str) -> str:
     versions = re.findall(r"Ray: (\S+)\s+Python: (\S+)", text)
     if len(versions) == 2:
         theirs, ours = (f"Ray {of_ray} and Python {of_python}" for of_ray, of_python in versions)
         return f"address: the cluster at {address} has {theirs}, but here are {ours}; they must be the same"
     return f"address: cannot attach to {address}: {' '.join(text.split())}"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]

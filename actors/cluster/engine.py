@@ -3,8 +3,9 @@
 import logging
 import os
 import socket
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError
 
-from actors.cluster.attach import CLIENT, attach
-from actors.cluster.follower import ClusterLost, Follower, ServerFroze, ServerStuck
+from actors.cluster.attach import attach
+from actors.cluster.follower import GLANCE, ClusterLost, Follower, ServerFroze, ServerStuck, Watch
+from actors.cluster.head import CLIENT, HeadWatch
 from actors.cluster.operations import NAMESPACE, server_name
 from actors.cluster.own_cluster import ClusterWatch, is_ours, own_cluster
 from actors.cluster.own_parts import carry_by_value, refuse_unsendable
@@ -34,11 +36,12 @@ from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.signals import Stop, interruptible, terminable, uninterrupted
 from fedraa.errors import Interrupted, RunFailed, ShardDied
 from fedraa.rundir.checkpoint import newest_first
-from fedraa.rundir.layout import CHECKPOINTS, CONFIG
-from fedraa.rundir.lock import this_process
+from fedraa.rundir.layout import CHECKPOINTS, CONFIG, EVENTS
+from fedraa.rundir.lock import is_written, this_process
 
 DEATHS = 3  # of the server, without a checkpoint in between, before the run is given up
 HEARTBEAT = Heartbeat()
+LEAVE_SECONDS = 5.0  # for a server whose cluster is lost to write a checkpoint
 START_SECONDS = 50.0  # for an actor that has all that it needs, until its first sign of life
 
 logger = logging.getLogger(__name__)
@@ -75,8 +78,9 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
 
     The server actor lives on this node, where the run directory is, or on another, whose files are brought here.
     """
-    experiment, watch = spec.experiment, ClusterWatch()
+    experiment = spec.experiment
     attached = cluster_address(experiment)
+    watch: Watch = ClusterWatch() if attached is None else HeadWatch(attached)
     own_node = ray.get_runtime_context().get_node_id()
     node = find_node(experiment.server_node or own_node)
     elsewhere = (attached or "").startswith(CLIENT) or node["NodeID"] != own_node
@@ -98,8 +102,12 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
                 return Follower(server, setting, callbacks, stop, sync, watch).follow(resume)
             except ServerStuck:
                 raise _stopped(spec, directory) from None
+            except ClusterLost:
+                if attached and not elsewhere:
+                    _leave(server, directory)
+                raise
             except (RayError, ShardDied, ServerFroze) as error:
-                if (lost := watch.lost()) is not None:
+                if (lost := watch.made_sure()) is not None:
                     raise ClusterLost(lost) from None
                 if not isinstance(error, RayActorError | ShardDied | ServerFroze):
                     raise
@@ -113,9 +121,22 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
                     raise RunFailed(f"{wrong}; go on with: {how_to_go_on(spec, directory)}") from None
                 logger.warning("%s; it is started again from %s", wrong, newest or "the beginning")
                 callbacks.start(RunStart(experiment, directory, spec.limits, True, spec.figures))
+            except ConnectionError:
+                if ray.is_initialized():
+                    raise
+                raise ClusterLost(f"the connection to the Ray cluster at {attached} was lost") from None
             finally:
-                if watch.lost() is None:
+                if watch.lost() is None and ray.is_initialized():
                     ray.kill(server)
+
+
+def _leave(server: Any, directory: Path) -> None:
+    """Of a cluster that is lost the server may live on: it is to leave the run directory to whoever goes on."""
+    with suppress(Exception):
+        server.stop.remote()
+        give_up = time.monotonic() + LEAVE_SECONDS
+        while is_written(directory / EVENTS) and time.monotonic() < give_up:
+            time.sleep(GLANCE)
 
 
 def _setting(spec: RunSpec, directory: Path, callbacks: CallbackList) -> Setting:

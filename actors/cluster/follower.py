@@ -3,12 +3,11 @@
 import logging
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import ray
 from ray.exceptions import RayTaskError
 
-from actors.cluster.own_cluster import ClusterWatch
 from actors.cluster.processes import crowded
 from actors.cluster.run_dir_sync import RunDirSync
 from actors.pool.pulse import Pulse
@@ -26,6 +25,16 @@ STOP_SECONDS = 4.0  # for a server to end when it was told to, besides those in 
 SAVING_SECONDS = 0.5  # to say whether it does
 
 logger = logging.getLogger(__name__)
+
+
+class Watch(Protocol):
+    """Looks after what a cluster cannot do without; to be asked again and again."""
+
+    def lost(self) -> str | None:
+        """What has happened to it."""
+
+    def made_sure(self) -> str | None:
+        """The same, for who has seen something else go wrong: nothing may be known yet of what is behind that."""
 
 
 class ClusterLost(Exception):
@@ -52,7 +61,7 @@ class Follower:
     callbacks: CallbackList
     stop: Stop
     sync: RunDirSync | None
-    watch: ClusterWatch
+    watch: Watch
     _stop_at: float | None = None  # when it was told to stop
     _asking: str | None = None  # who, of the callbacks, wants the run to end with the last event
     _raised: CallbackRaised | None = None

@@ -85,6 +85,9 @@ class ClusterWatch:
                     return f"Ray's {name} froze"
         return None
 
+    def made_sure(self) -> str | None:
+        return self.lost()
+
     def _stands_still(self, process: int) -> bool:
         if not is_stopped(process):
             self._stopped.pop(process, None)

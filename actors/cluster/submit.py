@@ -11,7 +11,8 @@ from ray._private.runtime_env.packaging import GCS_STORAGE_MAX_SIZE, _dir_travel
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobSubmissionClient
 
-from actors.cluster.attach import TOKEN, packages
+from actors.cluster.attach import packages
+from actors.cluster.head import TOKEN
 from fedraa.engine.resources import GIGA
 from fedraa.errors import RunFailed
 

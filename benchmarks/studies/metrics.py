@@ -136,7 +136,25 @@ def _least_trained(history: History) -> float:
 
 LEAST_COVERAGE = Metric("least coverage", _rounds("coverage_min_trained", min), None, ".1f")  # Gamma*, C*
 LEAST_TRAINED = Metric("least trained %", _least_trained, None, ".1f")  # S*
-LONGEST_UNTRAINED = Metric("longest untrained", _rounds("longest_untrained", max), None, ".1f")  # max of tau_q
+LONGEST_UNTRAINED = Metric("longest untrained", _rounds("longest_untrained", max), None, ".1f")  # by anybody
+
+
+def _longest_spell(history: History) -> float:
+    """The most rounds that one client did not train one region, by the regions that its tasks' labels tell."""
+    parts = int(history.config["method"]["submodel"]["parts"])
+    spells, longest = np.zeros((history.experiment.clients, parts), int), 0
+    trained = np.zeros_like(spells, bool)
+    for line in history.stream():
+        if line["kind"] == "dispatch":
+            label = int(line["fragment"]) or (1 << parts) - 1  # round 0 trains everything
+            trained[line["client"]] = label >> np.arange(parts) & 1
+        elif line["kind"] == "round":
+            spells = np.where(trained, 0, spells + 1)
+            longest, trained[:] = max(longest, int(spells.max())), False
+    return float(longest)
+
+
+LONGEST_SPELL = Metric("longest untrained by a client", _longest_spell, None, ".1f")  # max of tau_q, Assumption 6
 DRIFT = Metric("drift", _rounds("drift", lambda drifts: drifts[-1]), "less", ".3g")
 
 

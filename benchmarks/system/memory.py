@@ -1,16 +1,17 @@
-"""Memory over a long run of many clients: 2,000 of them, 20,000 updates of tiny tasks, one cluster.
+"""Memory over a long run of many clients: 2,000 of them, 200,000 updates of tiny tasks, on a cluster of our own.
 
     python -m benchmarks.system.memory
 
 Every second the memory that is each process's own is read; through what comes after the warm-up, the first third, a
-line is fitted. The table gives per process the level, the slope per 1,000 updates, and what the object store holds
-more than before.
+line is fitted. The one table gives per process the level, the slope per 1,000 updates, and what the object store holds
+more than before; the other the memory of each at every 2,000th update.
 """
 
 import os
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,6 +19,7 @@ import numpy as np
 import pandas as pd
 import ray
 
+from actors.cluster.own_cluster import own_cluster
 from benchmarks.system.processes import descendants, resident_bytes, title
 from fedraa.api import run
 from fedraa.callbacks import Callback, Progress
@@ -25,9 +27,14 @@ from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset
 from fedraa.rundir.files import replacing
 
-CLIENTS, UPDATES = 2_000, 20_000
-RESULTS = Path(__file__).parents[1] / "results" / "memory.csv"
-NAMES = {"ray::ParameterServer": "server", "ray::Worker": "worker"}
+CLIENTS, UPDATES, EVERY = 2_000, 200_000, 2_000
+RESULTS = Path(__file__).parents[1] / "results"
+NAMES = {
+    "ray::ParameterServer": "server",
+    "ray::Worker": "worker",
+    "/gcs/gcs_server": "gcs",
+    "/raylet/raylet": "raylet",
+}
 
 
 def dataset() -> Dataset:
@@ -40,7 +47,8 @@ def dataset() -> Dataset:
 def kind(process: int) -> str | None:
     if process == os.getpid():
         return "driver"
-    return next((name for prefix, name in NAMES.items() if title(process).startswith(prefix)), None)
+    called = title(process).split(" ")[0]
+    return next((name for part, name in NAMES.items() if part in called), None)
 
 
 def stored() -> float:
@@ -73,27 +81,44 @@ def main() -> None:
             for name, found in sizes.items():
                 samples[name].append((seen.step, max(found)))
 
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    before = stored()
-    sampler = threading.Thread(target=sample)
-    sampler.start()
-    try:
-        with TemporaryDirectory(prefix="fedraa-memory-") as directory:
-            experiment = Experiment(
-                clients=CLIENTS, hidden=(8,), local_steps=1, updates=UPDATES, workers=1, out=Path(directory), quiet=True
-            )
-            run(experiment, dataset=dataset(), callbacks=[seen])
-    finally:
-        over.set()
-        sampler.join()
+    with own_cluster(2):
+        before = stored()
+        sampler = threading.Thread(target=sample)
+        sampler.start()
+        try:
+            with TemporaryDirectory(prefix="fedraa-memory-") as directory:
+                run(experiment(Path(directory)), dataset=dataset(), callbacks=[seen])
+        finally:
+            over.set()
+            sampler.join()
+        give_up = time.monotonic() + 60  # seconds for Ray to bury the last of the killed
+        while stored() > before and time.monotonic() < give_up:
+            time.sleep(0.5)
+        more = stored() - before
     lines = [fit(name, [point for point in points if point[0] > UPDATES / 3]) for name, points in samples.items()]
-    give_up = time.monotonic() + 60  # seconds for Ray to bury the last of the killed
-    while stored() > before and time.monotonic() < give_up:
-        time.sleep(0.5)
-    lines.append({"process": "object store", "megabytes": round((stored() - before) / 1e6, 3), "per_1000_updates": 0.0})
-    ray.shutdown()
-    with replacing(RESULTS) as stream:
-        stream.write(pd.DataFrame(lines).to_csv(index=False).encode())
+    lines.append({"process": "object store", "megabytes": round(more / 1e6, 3), "per_1000_updates": 0.0})
+    write("memory.csv", pd.DataFrame(lines))
+    write("memory_long.csv", along(samples))
+
+
+def experiment(out: Path) -> Experiment:
+    return Experiment(clients=CLIENTS, hidden=(8,), local_steps=1, updates=UPDATES, workers=1, out=out, quiet=True)
+
+
+def along(samples: Mapping[str, Sequence[tuple[int, float]]]) -> pd.DataFrame:
+    """MB of each process, the median of the samples from one of these updates to the next."""
+    columns = {}
+    for name, points in samples.items():
+        steps, sizes = np.array(points, np.float64).T
+        columns[name] = pd.Series(sizes / 1e6).groupby(steps // EVERY * EVERY).median().round(2)
+    table = pd.DataFrame(columns)
+    table.index = table.index.astype(int).rename("update")
+    return table.reset_index()
+
+
+def write(name: str, table: pd.DataFrame) -> None:
+    with replacing(RESULTS / name) as stream:
+        stream.write(table.to_csv(index=False).encode())
 
 
 def fit(name: str, points: list[tuple[int, float]]) -> dict[str, object]:

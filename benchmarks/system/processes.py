@@ -38,8 +38,8 @@ def resident_bytes(process: int) -> int:
 def memory(process: int) -> dict[str, int]:
     """Bytes of RAM by what they are: `rss` all pages, `peak` the most of these ever, `pss` with shared ones by share.
 
-    Of `rss`, `anon` is its own, `file` is mapped from files and can be dropped, `shmem` is shared, as Ray's object store
-    is. Empty if it has gone, or may not be looked at.
+    Of `rss`, `anon` is its own, `file` is mapped from files and can be dropped, `shmem` is shared, as Ray's object
+    store is. Empty if it has gone, or may not be looked at.
     """
     names = {"VmRSS": "rss", "VmHWM": "peak", "RssAnon": "anon", "RssFile": "file", "RssShmem": "shmem", "Pss": "pss"}
     try:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedraa.board.tally import natural
 from fedraa.components import importing_only
 from fedraa.config.experiment import Experiment
 from fedraa.objectives import Figures, figures_of
@@ -37,22 +38,24 @@ def about(directory: Path) -> About:
     config = read_config(directory / CONFIG)
     flags = config["experiment"]
     try:
-        limits, clock = config["resolved"]["limits"], str(flags["clock"])
+        limits, clock, figures = config["resolved"]["limits"], str(flags["clock"]), figures_of(config)
+        if not {figures.main} <= {str(name) for name in figures.columns}:
+            raise ValueError(f"its figures lack {figures.main}, by which it is judged")
         return About(
             method=method_name(config),
             dataset=str(flags["dataset"]),
             seed=int(flags["seed"]),
-            clients=max(1, int(flags["clients"])),
+            clients=max(1, natural(flags["clients"])),
             clock=clock,
             unit="s" if clock == "wall" or flags.get("units") == "physical" else "time units",
-            parameters=int(config["resolved"]["parameters"]),
-            steps=limits["steps"],
-            time=limits["time"],
+            parameters=max(1, natural(config["resolved"]["parameters"])),
+            steps=None if limits["steps"] is None else natural(limits["steps"]),
+            time=None if limits["time"] is None else float(limits["time"]),
             started=(directory / CONFIG).stat().st_mtime,
-            figures=figures_of(config),
+            figures=figures,
             flags=flags,
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         what = f"{type(error).__name__}: {error}"
         raise ValueError(f"run: {directory / CONFIG} is not a run's configuration ({what})") from None
 

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from math import nan
 from typing import Any
 
+from fedraa.board.sampling import number
+
+LIMIT = 2**63
 FLIGHT, DONE, DROPPED = 0, 1, 2  # what became of a task
 TROUBLES = 200  # newest faults and drops that are kept in full
 
@@ -31,8 +34,8 @@ class Tally:
         self._flight: dict[int, tuple[int, int]] = {}  # by task: its place in the columns, its bytes down
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """KeyError or TypeError for what is no event of a run."""
-        kind, t = event["kind"], event["t"]
+        """KeyError, TypeError or OverflowError for what is no event of a run; then it changes no column."""
+        kind, t = event["kind"], float(event["t"])
         if kind == "dispatch":
             self._dispatched(event, t)
         elif kind == "commit":
@@ -41,8 +44,8 @@ class Tally:
             self._closed(event)
         elif kind in ("fault", "drop"):
             self._failed(event, kind, t)
-        self.step = event.get("step", self.step)
-        self.t, self.wall = max(self.t, t), event["wall"]
+        self.step = natural(event.get("step", self.step))
+        self.t, self.wall = max(self.t, t), float(event["wall"])
         self.events += 1
 
     @property
@@ -61,22 +64,22 @@ class Tally:
         return 1 - busy / (clients * self.t)
 
     def _dispatched(self, event: Mapping[str, Any], t: float) -> None:
-        down = event["bytes_down"]
+        client, fragment, down = natural(event["client"]), natural(event["fragment"]), natural(event["bytes_down"])
         self._flight[event["task"]] = len(self.start), down
         self.start.append(t)
         self.end.append(nan)
-        self.client.append(event["client"])
-        self.fragment.append(event["fragment"])
+        self.client.append(client)
+        self.fragment.append(fragment)
         self.staleness.append(0)
         self.fate.append(FLIGHT)
         self.down += down
         self._starts += t
 
     def _committed(self, event: Mapping[str, Any], t: float) -> None:
+        up, stale = natural(event["bytes_up"]), natural(event["staleness"])
         place, down = self._over(event["task"], t, DONE)
-        up = event["bytes_up"]
-        self.staleness[place] = event["staleness"]
-        self.stale += event["staleness"]
+        self.staleness[place] = stale
+        self.stale += stale
         self.up += up
         self.commit_t.append(t)
         self.sent.append((self.sent[-1] if self.sent else 0.0) + down + up)
@@ -89,10 +92,12 @@ class Tally:
         return place, down
 
     def _closed(self, event: Mapping[str, Any]) -> None:
-        self.round.append(event["round"])
-        self.covered_min.append(event["coverage_min"])
-        self.covered_max.append(event["coverage_max"])
-        self.uncovered.append(event["uncovered"])
+        names = ("round", "coverage_min", "coverage_max", "uncovered")
+        which, least, most, uncovered = (natural(event[name]) for name in names)
+        self.round.append(which)
+        self.covered_min.append(least)
+        self.covered_max.append(most)
+        self.uncovered.append(uncovered)
 
     def _failed(self, event: Mapping[str, Any], kind: str, t: float) -> None:
         if kind == "drop":
@@ -100,5 +105,13 @@ class Tally:
             self.drops += 1
         else:
             self.faults += 1
-        names = ("what", "action", "task", "client", "worker")
-        self.troubles.append({"kind": kind, "t": t, "wall": event["wall"]} | {name: event.get(name) for name in names})
+        told = {name: event.get(name) for name in ("what", "action", "task", "client", "worker")}
+        words = {name: None if value is None else str(value) for name, value in told.items()}
+        self.troubles.append({"kind": kind, "t": number(t), "wall": number(float(event["wall"])), **words})
+
+
+def natural(value: Any) -> int:
+    """A whole number from 0 that a column can hold; TypeError for anything else."""
+    if isinstance(value, int) and 0 <= value < LIMIT:
+        return value
+    raise TypeError(f"got {value!r}; it is a whole number from 0")

@@ -9,6 +9,7 @@ from typing import Any
 from fedraa.board.about import About, about
 from fedraa.board.evaluations import Evaluations
 from fedraa.board.lines import GrowingLines
+from fedraa.board.sampling import number
 from fedraa.board.tally import Tally
 from fedraa.reading import content
 from fedraa.rundir.layout import CONFIG, EVALS, EVENTS, SUMMARY
@@ -137,8 +138,12 @@ class WatchedRun:
             return {}
         try:
             found = json.loads(content(path))
-            return {"reason": str(found["reason"]), "time_to_target": found.get("time_to_target")}
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+            reached = found.get("time_to_target")
+            return {
+                "reason": str(found["reason"]),
+                "time_to_target": None if reached is None else number(float(reached)),
+            }
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError):
             del self._files[SUMMARY]  # it is still wrong the next time
             raise ValueError(f"run: {path} is no summary of a run") from None
 

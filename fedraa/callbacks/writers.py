@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -27,7 +28,7 @@ class CSV(Callback):
     def on_start(self, run: RunStart) -> None:
         self.on_close()
         Path(self.path).parent.mkdir(parents=True, exist_ok=True)
-        self._stream, self._empty = Path(self.path).open("w", encoding="utf-8"), True  # noqa: SIM115  # on_close does
+        self._stream, self._empty = open(self.path, "w", encoding="utf-8", opener=_at_once), True  # noqa: SIM115  # on_close does
 
     def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
         assert self._stream is not None
@@ -41,6 +42,13 @@ class CSV(Callback):
         if self._stream is not None:
             self._stream.close()
             self._stream = None
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Opens a file; OSError for a named pipe that nobody reads, which would be waited for without end."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
+    os.set_blocking(descriptor, True)
+    return descriptor
 
 
 class TensorBoard(Callback):

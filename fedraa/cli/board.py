@@ -19,7 +19,7 @@ def board(folder: Path, port: int) -> None:
         server = BoardServer(watched, port)
     except OSError as error:
         raise ValueError(f"port: {port} cannot be had: {error.strerror}; 0 takes any that is free") from None
-    watched.start()
-    say(f"{folder} is shown at {server.address} until Ctrl-C")
     with suppress(KeyboardInterrupt):
+        watched.start()
+        say(f"{folder} is shown at {server.address} until Ctrl-C")
         server.serve_forever()

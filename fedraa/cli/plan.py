@@ -16,14 +16,14 @@ from fedraa.config.experiment import Experiment
 from fedraa.devices.costs import BYTES
 from fedraa.devices.fleet import Fleet, Floats
 from fedraa.engine.build import build
-from fedraa.engine.forecast import dry_run, first_round
+from fedraa.engine.forecast import MOST, dry_run, evenly, first_round
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task
 from fedraa.server.async_rules import AsyncModel, AsyncRule
 from fedraa.server.planned_balance import planned_balances
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.flat import frozen
-from fedraa.submodels.indices import owners
+from fedraa.submodels.indices import owners, too_small
 from fedraa.units import quantity
 from fedraa.waiting import Waiting
 from schedulers import Planner
@@ -32,6 +32,7 @@ Ints = npt.NDArray[np.int64]
 
 MOST_CLASSES = 12  # of devices, or shapes of submodels, that are shown one by one
 GROUPS = 10  # that more classes of devices are put into, from fast to slow
+MOST_FACTORS = 1000  # whose weights are worked out
 MOST_WIDTHS = 6  # of one submodel
 DRY_STEPS = 20_000  # updates of a dry run; what is beyond follows from the rate
 
@@ -50,25 +51,37 @@ def plan(experiment: Experiment, data: Path | None = None, waiting: Waiting | No
         show_data(spec, data)
     schedule, tasks = spec.method.schedule, list[Task]()
     if not schedule.scheduled:
-        tasks = first_round(spec)
-        show(shapes_table(spec, tasks))
+        tasks, of = first_round(spec)
+        show(shapes_table(spec, tasks, of))
         show(devices_table(spec.fleet, {"task": round_costs(spec, tasks)}))
-        outlook = drawn_outlook(spec, tasks) if schedule.asynchronous else rounds_outlook(spec, tasks)
+        outlook = drawn_outlook(spec, tasks, of) if schedule.asynchronous else rounds_outlook(spec, tasks)
     else:
         costs = spec.costs().table([part.widths for part in spec.submodels])
         planner = Planner(SCHEDULER.own(schedule.scheduler))
         planner.plan(costs, schedule.delay_bound)
         show(fragments_table(spec))
+        for line in whole_groups(spec):
+            say(line)
         show(devices_table(spec.fleet, {f"fragment {j}": column for j, column in enumerate(costs.T)}, planner))
         whence = "K*, from the costs" if schedule.delay_bound is None else "as given"
         say(f"delay bound    {planner.bound:.4g} ({whence})")
-        outlook = async_outlook(spec, planner) if schedule.asynchronous else rounds_outlook(spec, first_round(spec))
+        outlook = async_outlook(spec, planner) if schedule.asynchronous else rounds_outlook(spec, first_round(spec)[0])
     for line in (*base_lines(spec, tasks), *task_lines(spec)):
         say(line)
     say(f"server memory  about {quantity(server_bytes(spec), 'B')}")
+    if each := client_bytes(spec):
+        say(f"per client     {quantity(each, 'B')} of that for each that appears, of whom there are {spec.appearing}")
     say(f"expected       {outlook}")
     for name, part in own_parts(experiment):
         say(f"own part       {name} {part}")
+
+
+def whole_groups(spec: RunSpec) -> list[str]:
+    """Which groups of units are in every fragment, as they are too small to be shared out."""
+    groups = too_small(spec.traced, spec.index_sets)
+    names = ", ".join(f"{group.name} ({group.size} units)" for group in groups[:MOST_WIDTHS])
+    more = f" and {len(groups) - MOST_WIDTHS} more" if len(groups) > MOST_WIDTHS else ""
+    return [f"stays whole    {names}{more}: too few units for {len(spec.index_sets)} fragments"] if groups else []
 
 
 def task_lines(spec: RunSpec) -> list[str]:
@@ -81,7 +94,7 @@ def task_lines(spec: RunSpec) -> list[str]:
     if isinstance(update, AsyncRule) and update.blends:
         rule = update.bind(AsyncModel(spec.params, len(spec.fleet), len(shapes), spec.at_a_time))
         factors = planned_balances(costs, shapes, spec.data.sizes, update.balance, spec.at_a_time)
-        weights = np.array([rule.weight(0, float(factor)) for factor in factors])
+        weights = np.array([rule.weight(0, float(factor)) for factor in _some(np.unique(factors))])
         lines.append(f"weights        {_range(weights)} of an arrival that is not stale")
     return lines
 
@@ -119,12 +132,17 @@ def fragments_table(spec: RunSpec) -> Table:
     return table
 
 
-def shapes_table(spec: RunSpec, tasks: Sequence[Task]) -> Table:
-    """The shapes of the submodels of a first round, the commonest first, and what training one takes."""
+def shapes_table(spec: RunSpec, tasks: Sequence[Task], of: int) -> Table:
+    """The shapes of the submodels of a first round, the commonest first, and what training one takes.
+
+    `tasks` stand for all `of` it.
+    """
     shapes = Counter(task.widths for task in tasks)
     trained = {task.widths: 1.0 if task.mask is None else float(task.mask.mean()) for task in tasks}
     shown = shapes.most_common(MOST_CLASSES)
     title = f"{text_of(spec.experiment.model)}: {spec.traced.size} parameters; submodels of the first round"
+    if len(tasks) < of:
+        title += f", {len(tasks)} of {of} clients"
     if len(shown) < len(shapes):
         title += f", {len(shown)} of {len(shapes)} shapes"
     table = _shapes(title, "clients", "unmasked")
@@ -160,27 +178,32 @@ def devices_table(fleet: Fleet, costs: dict[str, Floats], planner: Planner | Non
     table = Table(title="cost of a task by device", box=box.SIMPLE_HEAD)
     for name in ("clients", "compute", *costs, *(["feasible", "|S|"] if planner else [])):
         table.add_column(name, justify="right")
+    allowed = planner.allowed() if planner else None
     for clients in device_classes(fleet, np.stack(list(costs.values()), axis=1)):
         row = [
             str(len(clients)),
             _range(fleet.compute[clients]),
             *(_range(column[clients]) for column in costs.values()),
         ]
-        if planner:
-            sets = [set(planner.feasible(client).tolist()) for client in clients.tolist()]
-            every = set.intersection(*sets)
-            row.append(" ".join(str(j) if j in every else f"({j})" for j in sorted(set.union(*sets))))
-            row.append(_range(np.array([len(feasible) for feasible in sets], np.float64)))
+        if allowed is not None:
+            theirs = allowed[clients]
+            every = np.asarray(theirs.all(axis=0))
+            row.append(" ".join(str(j) if every[j] else f"({j})" for j in np.flatnonzero(theirs.any(axis=0)).tolist()))
+            row.append(_range(theirs.sum(axis=1).astype(np.float64)))
         table.add_row(*row)
     return table
 
 
 def device_classes(fleet: Fleet, costs: Floats) -> list[Ints]:
     """The clients of each class of equal devices; where there are many classes, groups from fast to slow."""
-    rows = np.stack([fleet.compute, fleet.downlink, fleet.uplink, fleet.latency, fleet.memory], axis=1)
-    kinds, kind = np.unique(rows, axis=0, return_inverse=True)
-    if len(kinds) <= MOST_CLASSES:
-        return [np.flatnonzero(kind.ravel() == number) for number in range(len(kinds))]
+    kind, kinds = np.zeros(len(fleet), np.int64), 1
+    for column in (fleet.compute, fleet.downlink, fleet.uplink, fleet.latency, fleet.memory):
+        values, place = np.unique(column, return_inverse=True)
+        found, kind = np.unique(kind * len(values) + place, return_inverse=True)
+        if (kinds := len(found)) > MOST_CLASSES:
+            break
+    if kinds <= MOST_CLASSES:
+        return [np.flatnonzero(kind == number) for number in range(kinds)]
     return np.array_split(np.argsort(np.nansum(costs, axis=1), kind="stable"), GROUPS)
 
 
@@ -201,43 +224,53 @@ def server_bytes(spec: RunSpec) -> int:
     return copies * spec.params.nbytes + kept + 2 * clients * largest
 
 
+def client_bytes(spec: RunSpec) -> int:
+    """What the update keeps of every client that appears, from then on."""
+    memory, size = spec.method.update.memory, spec.params.size
+    return memory(size, spec.appearing) - memory(size, spec.appearing - 1)
+
+
 def async_outlook(spec: RunSpec, planner: Planner) -> str:
     """What the budget of an asynchronous run will come to, by a dry run."""
     limits, experiment, update = spec.limits, spec.experiment, spec.method.update
+    few = np.arange(len(planner.costs)) if spec.at_a_time <= MOST else evenly(planner.costs.sum(axis=1), MOST)
+    times = len(planner.costs) / len(few)  # clients, updates and staleness of a run with all of them
+    wanted = max(1, round((limits.steps or DRY_STEPS * times) / times))
     dry = dry_run(
-        planner,
+        planner.of(few),
         timing=spec.timing,
         seed=experiment.seed,
-        steps=min(limits.steps or DRY_STEPS, DRY_STEPS),
+        steps=min(wanted, DRY_STEPS),
         time=limits.time,
         tasks_per_step=update.per_step,
         rule=update if isinstance(update, AsyncRule) and not is_foreign(describe(update)) else None,
-        again=held_cost(spec),
-        concurrency=getattr(spec.method.schedule, "concurrency", None),
+        again=held_cost(spec, few),
+        concurrency=spec.at_a_time if spec.at_a_time < len(few) else None,
     )
-    steps, time = float(dry.steps), dry.time
+    steps, time = dry.steps * times, dry.time
     if dry.steps == DRY_STEPS:
-        rate = dry.steps / dry.time
+        rate = steps / dry.time
         steps = min(limits.steps or np.inf, np.inf if limits.time is None else rate * limits.time)
         time = steps / rate
     shares = " ".join(f"{count / max(1, sum(dry.tasks)):.0%}" for count in dry.tasks)
     by_fragment = f" ({shares} by fragment)" if len(dry.tasks) > 1 else ""
     return (
-        f"{steps:.0f} updates in time {time:.4g}{by_fragment}, staleness {dry.staleness_mean:.2f}, "
-        f"at most {dry.staleness_max}{_unless(spec)}"
+        f"{steps:.0f} updates in time {time:.4g}{by_fragment}, staleness {times * dry.staleness_mean:.2f}, "
+        f"at most {times * dry.staleness_max:.0f}{_unless(spec)}"
+        + (f", as {len(few)} of the {len(planner.costs)} clients foretell" if times > 1 else "")
     )
 
 
-def held_cost(spec: RunSpec) -> Callable[[int, int], float]:
-    """What a task costs a client on a fragment that it has already: nothing is sent to it."""
+def held_cost(spec: RunSpec, clients: Ints) -> Callable[[int, int], float]:
+    """What a task costs the n-th of these clients on a fragment that it has already: nothing is sent to it."""
     costs, shapes = spec.costs(), [part.widths for part in spec.submodels]
     up = [costs.compressor.bytes(costs.sent(widths) // BYTES) for widths in shapes]
-    return lambda client, j: costs.cost(shapes[j], client, 0, up[j])
+    return lambda n, j: costs.cost(shapes[j], int(clients[n]), 0, up[j])
 
 
-def drawn_outlook(spec: RunSpec, tasks: Sequence[Task]) -> str:
+def drawn_outlook(spec: RunSpec, tasks: Sequence[Task], of: int) -> str:
     """What the budget of a run whose tasks are drawn will come to, if they are like the first of each client."""
-    limits, rate = spec.limits, sum(1 / task.cost for task in tasks) / spec.method.update.per_step
+    limits, rate = spec.limits, sum(1 / task.cost for task in tasks) / spec.method.update.per_step * of / len(tasks)
     steps = min(limits.steps or np.inf, np.inf if limits.time is None else rate * limits.time)
     return f"{steps:.0f} updates in time {steps / rate:.4g}, if all tasks are like the first{_unless(spec)}"
 
@@ -256,6 +289,12 @@ def rounds_outlook(spec: RunSpec, tasks: Sequence[Task]) -> str:
 def _unless(spec: RunSpec) -> str:
     goal = spec.limits.goal
     return "" if goal is None else f", unless {goal} is reached before"
+
+
+def _some(ascending: Floats) -> Floats:
+    """At most `MOST_FACTORS` of them, from the first to the last."""
+    few = min(len(ascending), MOST_FACTORS)
+    return ascending[np.linspace(0, len(ascending) - 1, few).round().astype(np.int64)]
 
 
 def _range(values: Floats) -> str:

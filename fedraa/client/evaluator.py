@@ -14,7 +14,7 @@ from fedraa.client.personal import EvaluationData, Personal
 from fedraa.data import Federated
 from fedraa.data.tree import Tree, mapped, take
 from fedraa.messages import Evaluation, Vector
-from fedraa.models.statistics import reestimate_statistics
+from fedraa.models.statistics import equal_parts, reestimate_over, reestimate_statistics
 from fedraa.objectives import Classification, Objective
 from fedraa.submodels import Traced, drop_weights, load, twin
 
@@ -78,7 +78,12 @@ class Evaluator:
         Running statistics never travel: a model with batch normalisation first re-estimates them in one pass
         over training samples (HeteroFL's static batch normalisation).
         """
-        return self._prepared(params, self._data.x_train)
+        source = self._data.source
+        if not getattr(self._data, "streamed", False) or source is None:
+            return self._prepared(params, self._data.x_train)
+        load(self._module, params, writable=False)
+        reestimate_over(self._module, source.parts(equal_parts(int(self._data.sizes.sum()), BATCH)))
+        return self._module.eval()
 
     def _prepared(self, params: Vector, x: Tree) -> nn.Module:
         load(self._module, params, writable=False)

@@ -17,8 +17,10 @@ def scale_readers(module: nn.Module, traced: Traced, widths: tuple[int, ...]) ->
     for group, kept in zip(traced.groups, widths, strict=True):
         for entry in group.entries:
             owner, _, tensor = entry.tensor.rpartition(".")
-            if tensor == "weight" and entry.dim == 1 and (entry.tensor, 0) not in cut:
-                module.get_submodule(owner).register_forward_pre_hook(_scaled(group.size / kept))
+            layer = module.get_submodule(owner)
+            reads = tensor == "weight" and entry.dim == 1 and not isinstance(layer, nn.Embedding | nn.EmbeddingBag)
+            if reads and (entry.tensor, 0) not in cut:
+                layer.register_forward_pre_hook(_scaled(group.size / kept))
 
 
 def _scaled(factor: float) -> Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor, ...]]:

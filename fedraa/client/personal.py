@@ -22,10 +22,13 @@ class EvaluationData(Federated):
     """What an evaluation needs, with the training shards of the clients that are evaluated by themselves."""
 
     personal: Shards = field(default_factory=dict)
+    streamed: bool = False
+    """Whether batch norms' statistics are over all training samples, read anew from the source every time."""
 
     @classmethod
-    def of(cls, data: Federated, personal: Shards) -> "EvaluationData":
-        return cls(**{item.name: getattr(data, item.name) for item in fields(data)} | {"personal": personal})
+    def of(cls, data: Federated, personal: Shards, *, streamed: bool = False) -> "EvaluationData":
+        own = {"personal": personal, "streamed": streamed}
+        return cls(**{item.name: getattr(data, item.name) for item in fields(data)} | own)
 
 
 def chosen(data: Federated, count: int, rng: np.random.Generator) -> list[int]:
@@ -38,7 +41,7 @@ class Personal:
     """Trains the full model on a client's shard as a task would be: the solver's epochs, batches and learning rate.
 
     What a server sends besides the model (control variates, momentum) is left out, and nothing is compressed. The order
-    of minibatches is the same in every evaluation.
+    of minibatches, and what transforms draw for them, is the same in every evaluation.
     """
 
     def __init__(self, traced: Traced, solver: Solver, **given: Any) -> None:

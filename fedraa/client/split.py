@@ -15,10 +15,14 @@ from fedraa.submodels.meter import Meter
 
 @dataclass(frozen=True)
 class Stem:
-    """The client's part of a split model: its cost, and the numbers per sample that cross to the server."""
+    """The client's part of a split model: its cost, and the numbers per sample that cross to the server.
+
+    `trunk` is the FLOPs of one sample's forward and backward pass through the server's part; 0: nobody counted them.
+    """
 
     cost: Cost
     activations: int
+    trunk: float = 0.0
 
 
 class Wire:
@@ -97,7 +101,10 @@ def measure_stem(module: nn.Module, at: int, example: Tensor) -> Stem:
     crossing = activations[0].numel()
     flops = meter.flops / len(example)
     memory = 4 * (3 * params + len(example) * (example[0].numel() + crossing))
-    return Stem(Cost(params, 4 * params, flops, memory), crossing)
+    with Meter() as meter:
+        result = nn.Sequential(*copy.deepcopy(layers[at:])).train()(activations.detach().requires_grad_())
+        result.sum().backward()
+    return Stem(Cost(params, 4 * params, flops, memory), crossing, meter.flops / len(example))
 
 
 def _cross(tensor: Tensor) -> tuple[Vector, Tensor]:

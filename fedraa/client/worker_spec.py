@@ -48,8 +48,8 @@ class WorkerSpec:
     def evaluator(self, data: Federated, device: str) -> Evaluator:
         personal = None
         if getattr(data, "personal", None):
-            given = {"seed": self.seed, "device": device, "bf16": self.bf16, "objective": self.objective}
-            personal = Personal(self.traced, self.solver, **given)
+            given = {"device": device, "bf16": self.bf16, "objective": self.objective, "transforms": self.transforms}
+            personal = Personal(self.traced, self.solver, seed=self.seed, **given)
         return Evaluator(
             self.traced, data, device=device, metrics=self.metrics, objective=self.objective, personal=personal
         )

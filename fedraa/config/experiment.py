@@ -135,8 +135,8 @@ class Experiment(BaseModel):
     """How the clients of a round count in its mean: all alike, or as their training samples."""
     submodel: Component | None = None
     """Which part of the model a client trains in a round: full, prefix, rolling, ..., or an own SubmodelPolicy."""
-    capacities: tuple[Annotated[float, Field(gt=0, le=1)], ...] | None = None
-    """Shares of the model that clients can train, dealt out in turn."""
+    capacities: tuple[Annotated[float, Field(gt=0, le=1)], ...] | Literal["auto"] | None = None
+    """Shares of the model that clients can train, dealt out in turn; auto: by the speed of each one's device."""
     redraw: bool | None = None
     """Draw every client's capacity anew each round."""
     mask_level: Literal["L", "S", "MIX"] | None = None
@@ -153,6 +153,8 @@ class Experiment(BaseModel):
     """Choose the pruned weights anew every so many rounds."""
     split: Count | None = None
     """Layers on the client in split learning."""
+    server_compute: Positive = 10.0
+    """In split learning, speed of the server that trains the rest: so many times the fastest device's."""
 
     lr: Positive = 0.05
     """Local learning rate."""
@@ -175,6 +177,8 @@ class Experiment(BaseModel):
     """Bound on the norm of a local gradient; 0 is off."""
     compress: Component = "none"
     """How a client sends its delta back: none, topk:SHARE, 8bit, or an own Compressor."""
+    compress_down: Component | None = None
+    """How the server sends the model to the clients of a round: none, 8bit, topk:SHARE, or an own Compressor."""
     local_terms: tuple[Component, ...] | None = None
     """Own LocalTerms that bend the gradient of every local step."""
     proximal: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None

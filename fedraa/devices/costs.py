@@ -26,8 +26,9 @@ class CostModel:
 
     `sizes` [N] are the clients' training samples, `measure` gives the cost of a submodel shape, `unit` is the
     length of one cost unit on the run's clock (seconds on the wall clock, 1 on the virtual one). With a `stem`
-    the client trains and sends that alone, and activations cross; the server's part is not on its bill. With a `frozen`
-    base, through which every submodel goes whole, relative work is by FLOPs, else by parameters.
+    the client trains and sends that alone, billed by its FLOPs, and activations cross; then the server's part takes its
+    time on a server that computes `server` times as fast as the fastest device. FLOPs are the client's alone. With a
+    `frozen` base, through which every submodel goes whole, relative work is by FLOPs, else by parameters.
     """
 
     def __init__(
@@ -41,6 +42,8 @@ class CostModel:
         unit: float = 1.0,
         stem: Stem | None = None,
         frozen: bool = False,
+        server: float = 1.0,
+        download: object = "none",
     ) -> None:
         self.fleet = fleet
         self._sizes = sizes
@@ -49,8 +52,8 @@ class CostModel:
         self._measure = measure
         self._full = measure(full)
         self._unit, self._frozen = unit, frozen
-        self._stem = stem
-        self.compressor = COMPRESSOR.make(solver.compress)
+        self._stem, self._server = stem, server * float(fleet.compute.max())
+        self.compressor, self.download = COMPRESSOR.make(solver.compress), COMPRESSOR.make(download)
         self._ratios: dict[int, list[float]] = {}
         self._fresh: list[tuple[int, float]] = []
 
@@ -69,10 +72,8 @@ class CostModel:
         cost = self._trained(widths)
         if not self.fleet.relative:
             return Load(work=cost.flops * passed, down=down, up=up, memory=cost.memory)
-        share = cost.flops / self._full.flops if self._frozen else cost.params / self._full.params
-        work = share * (passed / (self._mean_size * REFERENCE_EPOCHS))
         return Load(
-            work=work,
+            work=self._share(cost) * self._epochs(passed),
             down=down / self._full.bytes,
             up=up / self._full.bytes,
             memory=cost.memory / self._full.memory,
@@ -85,7 +86,32 @@ class CostModel:
         would otherwise be simulated, and so seen, ever after.
         """
         passed = self._passed(widths, client)
-        return float(self.fleet.cost(self.load(widths, passed, down, up), client)) * self._unit
+        there = float(self.fleet.cost(self.load(widths, passed, down, up), client))
+        return (there + float(self._served(passed))) * self._unit
+
+    def _share(self, cost: Cost) -> float:
+        """What training a part takes of what the full model does: by parameters, as the papers have it.
+
+        A stem has few of them and a large share of the FLOPs, by which it is billed.
+        """
+        if self._stem is not None and self._stem.trunk:
+            return cost.flops / (cost.flops + self._stem.trunk)
+        if self._frozen:
+            return cost.flops / self._full.flops
+        return cost.params / self._full.params
+
+    def _epochs(self, passed: Floats | float) -> Floats | float:
+        """Samples as a part of the reference task's."""
+        return passed / (self._mean_size * REFERENCE_EPOCHS)
+
+    def _served(self, passed: Floats | float) -> Floats | float:
+        """Time that the server's part of a split model takes for so many samples, in time units."""
+        if self._stem is None or not self._stem.trunk:
+            return 0.0
+        flops = self._stem.trunk * passed
+        if self.fleet.relative:
+            flops = self._stem.trunk / (self._stem.cost.flops + self._stem.trunk) * self._epochs(passed)
+        return flops / self._server
 
     def flops(self, widths: Widths, client: int) -> float:
         """FLOPs of one task on the client."""
@@ -134,7 +160,7 @@ class CostModel:
         for widths in shapes:
             passed = self._all_passed(widths)
             load = self.load(widths, passed, *self._moved(widths))
-            columns.append(np.where(self.fleet.fits(load), self.fleet.cost(load), np.inf))
+            columns.append(np.where(self.fleet.fits(load), self.fleet.cost(load) + self._served(passed), np.inf))
         table = np.stack(columns, axis=1) * self._unit
         for client in self._ratios:
             table[client] *= self._speed(client)
@@ -195,7 +221,7 @@ class CostModel:
     def _moved(self, widths: Widths) -> tuple[int, int]:
         """Bytes down and up of a dense submodel."""
         sent = self.sent(widths)
-        return sent, wire_bytes(self.compressor, sent // BYTES)
+        return wire_bytes(self.download, sent // BYTES), wire_bytes(self.compressor, sent // BYTES)
 
     def _speed(self, client: int) -> float:
         ratios = self._ratios.get(client)

@@ -1,5 +1,6 @@
 """From an experiment to its run: everything that can be wrong shows here, before the start."""
 
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -27,13 +28,13 @@ from fedraa.devices.capabilities import make_fleet
 from fedraa.engine.preflight import preflight
 from fedraa.engine.run_spec import RunSpec
 from fedraa.methods.compatibility import check_objective, check_transforms
-from fedraa.methods.resolve import resolve
+from fedraa.methods.resolve import resolve, with_capacities
 from fedraa.models import build_model
 from fedraa.objectives import Objective, make_objective, misfit
 from fedraa.server.aggregation.label_owners import labels_held
 from fedraa.submodels import drop_weights, flatten
 from fedraa.submodels.indices import owners
-from fedraa.submodels.tracing.trace import trace
+from fedraa.submodels.tracing.remembered import trace_once
 
 TRIAL = 32  # test samples that metrics are tried on before the start
 
@@ -63,9 +64,11 @@ def build(
         dataset = read(experiment) if dataset is None else as_dataset(dataset, targets(objective))
     experiment = with_clients(experiment, dataset)
     fleet = make_fleet(experiment.capabilities, experiment.clients, units=experiment.units, seed=experiment.seed)
-    timing = _timing(experiment)
+    method, timing = with_capacities(method, fleet.compute), _timing(experiment)
     doing(f"dealing the data to {experiment.clients} clients")
     data = deal(experiment, dataset)
+    if experiment.personalised is not None and not np.diff(data.test_offsets).any():
+        raise ValueError("personalised: no client that trains has test samples of its own; leave it out")
     if isinstance(dataset, FederatedDataset) or experiment.transforms or experiment.validation:
         dataset = data.dataset
     transforms = make_transforms(experiment.transforms, seed=experiment.seed).drawn
@@ -88,7 +91,7 @@ def build(
     few, few_y = mapped(torch.tensor, take(dataset.x_test, slice(TRIAL))), torch.tensor(dataset.y_test[:TRIAL])
     refuse_misfit(metrics, model, few, few_y, objective)
     pair = mapped(lambda part: part[:2], example)
-    traced = trace(model, pair)
+    traced = trace_once(model, pair, None if experiment.quiet else _tell)
     if "model" in given:
         _refuse_given(traced.module, pair, objective, wanted, dataset.classes)
     sets = method.submodel.submodels(traced)
@@ -114,6 +117,10 @@ def build(
     doing("checking that it can be run")
     preflight(spec)
     return spec
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
 
 
 def with_clients(experiment: Experiment, dataset: Dataset | FederatedDataset) -> Experiment:

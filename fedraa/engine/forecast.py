@@ -6,14 +6,18 @@ from dataclasses import dataclass
 from itertools import count
 
 import numpy as np
+import numpy.typing as npt
 
 from fedraa.devices.availability import Timing
+from fedraa.devices.fleet import Floats
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task
 from fedraa.rng import generator
 from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken
 from fedraa.server.concurrency import Concurrency
 from schedulers import Planner, Standing
+
+MOST = 20_000  # clients at a time that are looked at one by one; of more, so many stand for all
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,17 @@ def dry_run(
     return Forecast(now, int(versions.sum()), tuple(tasks.tolist()), float(np.mean(done)), max(done))
 
 
-def first_round(spec: RunSpec) -> list[Task]:
-    """The tasks that a method in rounds gives out first."""
+def first_round(spec: RunSpec) -> tuple[list[Task], int]:
+    """The tasks that a method in rounds gives out first, and how many these are: of very many `MOST` are made."""
     server = spec.server(lambda kind, t, /, **fields: None)
-    return [server.assign(client, 0.0) for client in server.begin()]
+    clients = np.fromiter(server.begin(), np.int64)
+    costs = spec.costs().table([spec.traced.widths(spec.traced.full())])[clients, 0]
+    return [server.assign(client, 0.0) for client in clients[evenly(costs, MOST)].tolist()], len(clients)
+
+
+def evenly(costs: Floats, most: int) -> npt.NDArray[np.int64]:
+    """The places of `most` of the costs [N] from the least to the greatest, both among them, ascending; or all."""
+    if len(costs) <= most:
+        return np.arange(len(costs))
+    by_cost = np.argsort(costs, kind="stable")
+    return np.sort(by_cost[np.linspace(0, len(costs) - 1, most).round().astype(np.int64)])

@@ -139,11 +139,10 @@ class Loop:
             self._pending.append(_Evaluating(one["step"], one["t"], self.executor.evaluate(one["params"])))
         self._evaluated, self._saved = state["evaluated"], state["saved"]
         self._accuracy, self.time_to_target = state["accuracy"], state["time_to_target"]
-        self.by = state.get("by")  # which older checkpoints do not have
+        self.by, self._reached = state.get("by"), state.get("reached", self._accuracy)  # which older ones lack
         if "bounds" in state:  # likewise
             self._bounds.restore(state["bounds"])
         goal = self._limits.goal
-        self._reached = state.get("reached", self._accuracy)  # which older checkpoints do not have
         if goal is None or (self._reached is not None and not goal.reached(self._reached)):
             self.time_to_target = None  # it was reached when it was lower
         self.server_time.seconds.update(state["server_time"])

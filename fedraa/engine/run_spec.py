@@ -16,7 +16,8 @@ from fedraa.client.split import Stem, measure_stem
 from fedraa.client.trainer import rate
 from fedraa.config.experiment import Experiment
 from fedraa.data import Federated, Transforms
-from fedraa.data.tree import Tree, leaves, take
+from fedraa.data.deal import FEW
+from fedraa.data.tree import Tree, leaves, nbytes, take
 from fedraa.devices.availability import Timing
 from fedraa.devices.costs import CostModel
 from fedraa.devices.fleet import Fleet
@@ -43,6 +44,7 @@ from fedraa.submodels.policies.policy import RunContext
 
 DEFAULT_ROUNDS = 20
 STATISTICS_SAMPLES = 10_000  # enough for the statistics of a normalisation layer; more only costs time
+STATISTICS_BYTES = 256 * 2**20  # of those that clients would read themselves, unless these are fewer than a thousand
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +140,8 @@ class RunSpec:
             unit=self.experiment.time_scale if self.wall else 1.0,
             stem=self.stem,
             frozen=bool(frozen(self.traced.module)),
+            server=self.experiment.server_compute,
+            download=self.method.schedule.download,
         )
 
     def measure(self, widths: tuple[int, ...]) -> Cost:
@@ -219,26 +223,39 @@ class RunSpec:
         """The test data, and of the training data what the statistics of batch norms are estimated on.
 
         That is nothing without batch norms; else all samples, or `STATISTICS_SAMPLES` of them, each as likely as any
-        other: a client has its share of them. Of samples that clients read themselves it is those that are here. And,
-        of the clients that are evaluated by themselves, their shards.
+        other: a client has its share of them. Of samples that clients read themselves these are read here, as many as
+        `STATISTICS_BYTES` hold; all of them are read anew by every evaluation. And, of the clients that are evaluated
+        by themselves, their shards.
         """
         if isinstance(self.data, EvaluationData):
             return self.data
         count = self.experiment.personalised
         clients = [] if count is None else chosen(self.data, count, generator(self.experiment.seed, "personalised"))
-        return EvaluationData.of(self._statistics_data(), {client: self.data.client(client) for client in clients})
+        norms, source = has_statistics(self.traced.module), self.data.source
+        streamed = norms and source is not None and self.experiment.statistics == "all"
+        some = self._without_samples() if streamed or not norms else self._statistics_data()
+        return EvaluationData.of(some, {client: self.data.client(client) for client in clients}, streamed=streamed)
 
     def _statistics_data(self) -> Federated:
-        dataset, count = self.data.dataset, len(self.data.y_train)
-        if not has_statistics(self.traced.module):
-            rows: slice | npt.NDArray[np.int64] = slice(0)
-        elif count <= STATISTICS_SAMPLES or self.experiment.statistics == "all":
+        dataset, source, count = self.data.dataset, self.data.source, int(self.data.sizes.sum())
+        most = STATISTICS_SAMPLES
+        if source is not None:
+            each = nbytes(dataset.x_train) // len(dataset.y_train)
+            most = min(most, max(FEW, STATISTICS_BYTES // max(1, each)))
+        rows = np.arange(count)
+        if count > most and self.experiment.statistics == "sample":
+            rows = np.sort(generator(self.experiment.seed, "statistics").choice(count, most, replace=False))
+        elif source is None:
             return self.data
-        else:
-            rng = generator(self.experiment.seed, "statistics")
-            rows = np.sort(rng.choice(count, STATISTICS_SAMPLES, replace=False))
-        few = replace(dataset, x_train=take(dataset.x_train, rows), y_train=take(dataset.y_train, rows))
-        return replace(self.data, dataset=few)
+        few = self._without_samples()
+        x = take(dataset.x_train, rows) if source is None else source.inputs(rows)
+        return replace(few, dataset=replace(few.dataset, x_train=x))
+
+    def _without_samples(self) -> Federated:
+        """The data less all training samples."""
+        dataset = self.data.dataset
+        nothing = {name: take(getattr(dataset, name), slice(0)) for name in ("x_train", "y_train")}
+        return replace(self.data, dataset=replace(dataset, **nothing))
 
 
 def participants(schedule: Schedule) -> Participation | None:

@@ -51,6 +51,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "delay_bound": ("schedule.delay_bound",),
     "participation": ("schedule.participation",),
     "concurrency": ("schedule.concurrency",),
+    "compress_down": ("schedule.download",),
     "average": ("schedule.average",),
     "updates": ("schedule.updates",),
     "rounds": ("schedule.rounds",),

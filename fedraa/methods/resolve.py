@@ -3,11 +3,15 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from fedraa.client.solver import Solver
 from fedraa.config.experiment import Experiment
 from fedraa.methods.catalog import RATIOS, find
 from fedraa.methods.compatibility import can_be_spread, check_shards, check_terms
 from fedraa.methods.method import FLAGS, Method
+from fedraa.submodels.policies.policy import AUTO, Capacities
 
 
 def resolve(experiment: Experiment) -> Method:
@@ -24,7 +28,12 @@ def resolve(experiment: Experiment) -> Method:
         **_task_length(experiment),
         compress=experiment.compress,
     )
-    method = replace(method, local=solver).replaced(_given(experiment, method), str(experiment.method))
+    given = _given(experiment, method)
+    if given.get("capacities") == "auto":
+        if given.get("redraw"):
+            raise ValueError("redraw: capacities auto follow each client's device; leave it out")
+        given |= {"capacities": AUTO, "redraw": False}
+    method = replace(method, local=solver).replaced(given, str(experiment.method))
     if (split := getattr(method.submodel, "at", 0)) != method.local.split:
         method = replace(method, local=replace(method.local, split=split))
     check_terms(str(experiment.method), method)
@@ -38,6 +47,14 @@ def _task_length(experiment: Experiment) -> dict[str, Any]:
     if experiment.local_steps is not None:
         return {"epochs": experiment.local_epochs or Solver.epochs, "steps": experiment.local_steps}
     return {} if experiment.local_epochs is None else {"epochs": experiment.local_epochs, "steps": None}
+
+
+def with_capacities(method: Method, compute: npt.NDArray[np.float64]) -> Method:
+    """The method with clients' shares of the model that follow from the speeds of their devices [N], if they are to."""
+    policy: Any = method.submodel
+    if getattr(getattr(policy, "capacities", None), "levels", None) != AUTO:
+        return method
+    return replace(method, submodel=replace(policy, capacities=Capacities.following(compute, policy.shares)))
 
 
 def without_foreign_flags(experiment: Experiment) -> Experiment:

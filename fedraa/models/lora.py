@@ -34,7 +34,8 @@ class Adapted(nn.Module):
 
     `lora_A.weight` is [rank, in, ...], `lora_B.weight` [out, rank, ...], in float32 whatever the base is. `merged`
     [like the layer's weight], if there is one, is added to the weight and gets no gradient: a server moves it.
-    What else is asked of the layer, such as its `weight`, is the base's.
+    Code that reads the layer's `weight` instead of calling it gets that with what is learnt, as a product that is
+    dense; what else is asked of the layer is the base's.
     """
 
     lora_A: Any  # peft's names  # noqa: N815
@@ -67,13 +68,18 @@ class Adapted(nn.Module):
         weight = self.base.get_parameter("weight")
         return functional_call(self.base, {"weight": weight + self.merged.detach().to(weight.dtype)}, (x,))
 
+    @property
+    def weight(self) -> Tensor:
+        weight = self.base.get_parameter("weight")
+        return weight + self.product().to(weight.dtype)
+
     def product(self) -> Tensor:
         """What is learnt, as a change of the layer's weight, in float32."""
         weight = self.base.get_parameter("weight")
         product: Tensor = self.lora_B.weight.flatten(1) @ self.lora_A.weight.flatten(1)
         product = product.T if isinstance(self.base, nn.Embedding) else product
         change = self.scale * product.reshape(weight.shape)
-        return change if self.merged is None else change + self.merged
+        return change if self.merged is None else change + self.merged.detach()
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -96,7 +102,7 @@ def lora(
 ) -> nn.Module:
     """The model with low-rank adapters beside its layers, which are frozen: only the adapters are trained and sent.
 
-    The model itself stays as it is; its tensors are shared, not copied. An adapter starts as 0, and its `rank` units
+    The model itself stays as it is; its parameters are shared, not copied. An adapter starts as 0, and its `rank` units
     are a width group as any other: weak devices get the first of them, or a fragment, as the method has it. The scale
     is alpha / rank, with the full rank for every device, so that a device's part is what the whole gives with the other
     units silent; with fragment_scale it is alpha / its own rank while it trains.
@@ -134,7 +140,6 @@ def lora(
             if layer not in adapted:
                 adapted[layer] = Adapted(layer, rank, alpha / rank, merge, random)
             made = _put(made, name, adapted[layer])
-    _leave_fast_paths(made)
     return made
 
 
@@ -151,7 +156,7 @@ def merged(model: nn.Module) -> nn.Module:
         raise ValueError(f"model: {type(model).__name__} has no adapters of fedraa.lora")
     for part in dict.fromkeys(part for _, part in found):
         weight = part.base.get_parameter("weight")
-        moved = (weight.float() + part.product()).detach().to(weight.dtype)
+        moved = (weight.float() + part.product()).detach().to(weight.dtype)  # rounded once
         part.base.register_parameter("weight", nn.Parameter(moved, requires_grad=False))
     for name, part in found:
         plain = _put(plain, name, part.base)
@@ -159,11 +164,12 @@ def merged(model: nn.Module) -> nn.Module:
 
 
 def _frozen(model: nn.Module, whole: Collection[str]) -> nn.Module:
-    """A copy that shares the tensors of the model, less the parameters of `whole`, which are trained."""
+    """A copy that shares the parameters of the model, less those of `whole`, which are trained."""
     if lazy := [name for name, p in model.named_parameters() if is_lazy(p)]:
         raise ValueError(f"model: {lazy[0]!r} has no shape yet; run the model once on a batch before")
     free = {id(p) for name in whole for p in model.get_submodule(name).parameters()}
-    memo: dict[int, Any] = {id(x): x for x in model.buffers()}
+    computed = [each for part in model.modules() for each in vars(part).values() if isinstance(each, Tensor)]
+    memo: dict[int, Any] = {id(each): each.detach() for each in computed if not each.is_leaf}  # as by a hook
     for p in model.parameters():
         own = p.detach().clone() if id(p) in free else p.detach()
         memo[id(p)] = nn.Parameter(own, requires_grad=id(p) in free)
@@ -192,16 +198,13 @@ def _chosen(model: nn.Module, targets: str | Sequence[str] | None, whole: Collec
     """The names of the layers that get adapters, all names of each."""
     names = dict(model.named_modules(remove_duplicate=False))
     parts = {part for name in whole for part in model.get_submodule(name).modules()}
-    bypassed = {
-        layer for part in names.values() if isinstance(part, nn.MultiheadAttention) for layer in part.children()
-    }
     if targets is None:
         usual = [name for name, layer in names.items() if not isinstance(layer, nn.Embedding) and layer not in parts]
-        found = {name for name in usual if _unfit(names[name], bypassed) is None}
+        found = {name for name in usual if _unfit(names[name]) is None}
     else:
         found = _named(model, "targets", targets)
     for name in sorted(found):
-        if (why := _unfit(names[name], bypassed)) is not None:
+        if (why := _unfit(names[name])) is not None:
             raise ValueError(f"targets: {name!r} {why}")
         if names[name] in parts:
             raise ValueError(f"targets: {name!r} is trained whole by train; name it in one of the two")
@@ -231,8 +234,8 @@ def _named(model: nn.Module, field: str, given: str | Sequence[str]) -> set[str]
     return found
 
 
-def _unfit(layer: nn.Module, bypassed: Collection[nn.Module]) -> str | None:
-    """Why a layer takes no adapter, if it takes none; `bypassed` are those whose weights others read."""
+def _unfit(layer: nn.Module) -> str | None:
+    """Why a layer takes no adapter, if it takes none."""
     if not isinstance(layer, _LAYERS):
         return f"is a {type(layer).__name__}, which takes no adapter; name Linear, Conv or Embedding layers"
     if isinstance(layer, _CONVOLUTIONS) and layer.groups > 1:
@@ -241,8 +244,6 @@ def _unfit(layer: nn.Module, bypassed: Collection[nn.Module]) -> str | None:
         return "computes its weight from other tensors, so that it takes no adapter"
     if not layer.weight.is_floating_point():
         return f"has a weight of {layer.weight.dtype}, which takes no adapter"
-    if layer in bypassed:
-        return "is read by its weight in nn.MultiheadAttention, so that an adapter would do nothing"
     return None
 
 
@@ -253,12 +254,3 @@ def _put(model: nn.Module, name: str, part: nn.Module) -> nn.Module:
         return part
     setattr(model.get_submodule(owner), last, part)
     return model
-
-
-def _leave_fast_paths(model: nn.Module) -> None:
-    """Torch's encoder layers read the weights of their layers themselves in evaluation, unless they are told not to."""
-    for part in model.modules():
-        if isinstance(part, nn.TransformerEncoderLayer):
-            part.activation_relu_or_gelu = 0
-        elif isinstance(part, nn.TransformerEncoder):
-            part.enable_nested_tensor = part.use_nested_tensor = False

@@ -1,6 +1,7 @@
 """Static batch norm: no client keeps statistics, the server estimates them once (Diao et al. 2021)."""
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -17,12 +18,22 @@ def has_statistics(module: nn.Module) -> bool:
     return any(isinstance(part, NORMS) and part.track_running_stats for part in module.modules())
 
 
-def reestimate_statistics(module: nn.Module, x: Tree, *, batch: int = 512) -> None:
-    """Replace the running statistics of every batch norm by their mean over one pass over `x`, `[n, ...]`.
+def equal_parts(count: int, batch: int) -> list[int]:
+    """The sizes of parts of so many samples, as equal as can be, of at most `batch` each."""
+    return [len(rows) for rows in np.array_split(np.arange(count), math.ceil(count / batch))] if count else []
 
-    The norms alone run in training mode, on parts of `x` as equal as can be of at most `batch` samples,
-    each part weighted alike. Modes and momenta are as before afterwards. Without a batch norm this does
-    nothing.
+
+def reestimate_statistics(module: nn.Module, x: Tree, *, batch: int = 512) -> None:
+    """As `reestimate_over` parts of `x` [n, ...] as equal as can be of at most `batch` samples."""
+    ends = np.cumsum(equal_parts(len(leaves(x)[0]), batch)).tolist()
+    reestimate_over(module, (take(x, slice(start, end)) for start, end in zip([0, *ends], ends, strict=False)))
+
+
+def reestimate_over(module: nn.Module, parts: Iterable[Tree]) -> None:
+    """Replace the running statistics of every batch norm by their mean over one pass over `parts`, each [b, ...].
+
+    The norms alone run in training mode, and each part is weighted alike. Modes and momenta are as before afterwards.
+    Without a batch norm this does nothing.
     """
     norms = [norm for norm in module.modules() if isinstance(norm, NORMS) and norm.track_running_stats]
     if not norms:
@@ -34,10 +45,9 @@ def reestimate_statistics(module: nn.Module, x: Tree, *, batch: int = 512) -> No
         norm.reset_running_stats()
         norm.momentum = None  # a cumulative average
         norm.train()
-    device, count = next(module.buffers()).device, len(leaves(x)[0])
+    device = next(module.buffers()).device
     with torch.no_grad():
-        for rows in np.array_split(np.arange(count), math.ceil(count / batch)):
-            samples = take(x, slice(rows[0], rows[-1] + 1))
+        for samples in parts:
             forward(module, mapped(lambda array: torch.tensor(array, device=device), samples))
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum

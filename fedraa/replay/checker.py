@@ -14,7 +14,7 @@ from fedraa.rng import generator
 from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken
 from fedraa.server.named_rules import ASYNC_RULE
 from fedraa.server.staleness import STALENESS, among
-from schedulers import Planner, Standing
+from schedulers import Planner, Standing, once
 
 EMPTY = np.zeros(0, np.float32)
 
@@ -154,9 +154,9 @@ class AsyncChecker:
 class RoundChecker:
     """Every client of a round's cohort is given work once, and answers once or is dropped; that is one server update.
 
-    Where a scheduler gives out fragments, `counts` rise as a round is assigned: by the next one they are the
-    updates per fragment. Where a policy draws submodels with the help of the model, its label and its costs are
-    taken from the log.
+    Where a scheduler gives out fragments, `counts` rise as a round is assigned; by the next one they are the updates
+    per fragment, one for each round in which it was trained (in older runs one for each client). Where a policy draws
+    submodels with the help of the model, its label and its costs are taken from the log.
     """
 
     def __init__(self, rules: Rules, tasks: Tasks) -> None:
@@ -167,6 +167,8 @@ class RoundChecker:
         self._server_lr = update["optimizer"].get("server_lr") if update["kind"] == "Mean" else update["mixing"]
         self._by_samples = update.get("weights") == "samples"
         self._standing = Standing.start(len(rules.resolved.fragments))
+        self._before = self._standing.counts.copy()
+        self._per_round = bool(rules.method["schedule"].get("per_round"))
         self._planner = rules.planner() if rules.scheduled else None
         self._coverage = Coverage(rules)
         self._round: list[LoggedTask] = []
@@ -213,6 +215,8 @@ class RoundChecker:
         line.expect("round", self.step)
         line.expect("clients", len(self._round))
         self._coverage.check(line, self.step, [flight.fragment for flight in self._round])
+        if self._per_round:
+            once(self._standing.counts, self._before)
         self._round, self._weight_sum = [], 0.0
         self.due = None
         self.step += 1

@@ -44,6 +44,7 @@ class _Shape(BaseModel):
 class _Stem(BaseModel):
     cost: Cost
     activations: int
+    trunk: float = 0.0
 
 
 class _Base(BaseModel):
@@ -142,7 +143,13 @@ class Rules:
     @property
     def known(self) -> bool:
         """Whether the rules alone tell what each client trains and what it costs."""
-        return (self.scheduled or self.whole) and not is_foreign(self.method["local"].get("compress"))
+        foreign = is_foreign(self.method["local"].get("compress")) or is_foreign(self._download)
+        return (self.scheduled or self.whole) and not foreign
+
+    @property
+    def _download(self) -> Any:
+        """How the model is sent to the clients."""
+        return self.method["schedule"].get("download", "none")
 
     @cached_property
     def timing(self) -> Timing:
@@ -168,7 +175,9 @@ class Rules:
             self.shapes.__getitem__,
             tuple(self.resolved.groups.values()),
             unit=self.experiment.time_scale if self.wall else 1.0,
-            stem=None if stem is None else Stem(stem.cost, stem.activations),
+            stem=None if stem is None else Stem(stem.cost, stem.activations, stem.trunk),
+            server=self.experiment.server_compute,
+            download="none" if is_foreign(self._download) else self._download,
             frozen=self.resolved.base is not None,
         )
 
@@ -177,7 +186,7 @@ class Rules:
         sent, crossing = self.costs.sent(widths), self.costs.crossing(client)
         kind = self.method["update"].get("auxiliary", {}).get("kind", "NoAuxiliary")
         down, up, _ = AUXILIARIES[kind].extra_buffers
-        down = 0 if held else sent + down * sent + crossing
+        down = 0 if held else self.costs.download.bytes(sent // 4) + down * sent + crossing
         up = self.costs.compressor.bytes(sent // 4) + up * sent + crossing
         return Bill(self.costs.cost(widths, client, down, up), down, up, self.costs.flops(widths, client))
 

@@ -19,6 +19,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """A stream whose content takes the place of `path`, on the disk for good, when the block ends without error."""
     partial = path.with_name(path.name + PARTIAL)
     try:
+        if partial.exists() and not partial.is_file():  # a named pipe would wait for a reader for ever
+            partial.unlink()
         with partial.open("wb") as stream:
             yield stream
             stream.flush()

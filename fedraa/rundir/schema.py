@@ -64,6 +64,9 @@ def upgrade_config(config: dict[str, Any]) -> dict[str, Any]:
     submodel = config["method"].get("submodel")
     if isinstance(submodel, Mapping) and submodel.get("kind") == "Arbitrary":
         config = config | {"method": config["method"] | {"submodel": {"regions": _UNITS} | dict(submodel)}}
+    schedule = config["method"].get("schedule")
+    if isinstance(schedule, Mapping) and schedule.get("kind") == "ScheduledRounds":
+        config = config | {"method": config["method"] | {"schedule": {"per_round": False} | dict(schedule)}}
     update = config["method"].get("update")
     if not isinstance(update, Mapping):
         return config

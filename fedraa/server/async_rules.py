@@ -13,6 +13,7 @@ from fedraa.server.balance import balanced
 from fedraa.server.optimizers import SERVER_OPTIMIZER, ServerOptimizer
 from fedraa.server.passes import accumulate, at, over
 from fedraa.server.staleness import STALENESS, among
+from fedraa.server.validation import is_finite
 
 HEAVIEST = 1e3  # weight of an update; the usual ones are in [0, 1]
 
@@ -263,11 +264,6 @@ def factor_at(staleness: int, factor: Any) -> float:
         f"staleness: {getattr(factor, '__name__', factor)} gave {weight!r}; takes a finite number"
         + (f" of at most {HEAVIEST:g} in size" if is_finite(weight) else "")
     )
-
-
-def is_finite(number: object) -> bool:
-    """Whether this is a number, and neither infinite nor NaN."""
-    return isinstance(number, int | float | np.integer | np.floating) and bool(np.isfinite(number))
 
 
 def check_least(name: str, value: float, least: float) -> None:

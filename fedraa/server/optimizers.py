@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from fedraa.components import Seam, Stateful
 from fedraa.messages import Vector
-from fedraa.server.passes import over
+from fedraa.server.passes import all_or, over
 
 Mask = npt.NDArray[np.bool_]
 
@@ -183,7 +183,7 @@ def move(params: Vector, server_lr: float, direction: Vector, moved: Mask) -> No
     factor = np.float32(server_lr)
 
     def step(piece: slice) -> None:
-        np.add(params[piece], factor * direction[piece], out=params[piece], where=moved[piece])
+        np.add(params[piece], factor * direction[piece], out=params[piece], where=all_or(moved[piece]))
 
     over(len(params), step)
 

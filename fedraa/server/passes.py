@@ -8,9 +8,10 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from fedraa.messages import Index, Vector
 
@@ -59,6 +60,11 @@ def difference(new: Vector, sent: Vector, out: Vector) -> list[float]:
         return _squares(delta)
 
     return list(chain.from_iterable(over(len(new), subtract)))
+
+
+def all_or(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | Literal[True]:
+    """The mask, or True if it is all true, with which NumPy is several times faster."""
+    return True if mask.all() else mask
 
 
 def squares(delta: Vector) -> float:

@@ -5,7 +5,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
+import torch
 
+from fedraa.client.terms.compression import Compressor, NoCompression
 from fedraa.components import calling, saved
 from fedraa.messages import SharedBuffer, State, Task, Update, Vector
 from fedraa.server.aggregation.aggregator import (
@@ -53,6 +55,7 @@ class RoundServer:
         *,
         by_samples: bool,
         held: Callable[[int], Mask] | None = None,
+        download: Compressor | None = None,
     ) -> None:
         self.params = params
         self.step = 0
@@ -61,6 +64,7 @@ class RoundServer:
         self._followers: Sequence[NoAuxiliary | SubmodelSampler] = (auxiliary, sampler)
         self._auxiliary, self._participation = auxiliary, participation
         self._record, self._held, self._by_samples = record, held, by_samples
+        self._download = download or NoCompression()
         self._coverage = Coverage(len(params))
         self._last_trained = LastTrained(len(params))
         self._spare: Vector = np.empty(0, np.float32)
@@ -85,7 +89,7 @@ class RoundServer:
             counts=counts,
             extras=dict(self._auxiliary.send(client, assignment)),
             extra_buffers=[follower.extra_buffers for follower in self._followers],
-            moves=self._aggregator.moves(client, assignment),
+            moves=self._moves(client, assignment),
         )
 
     def commit(self, update: Update, now: float) -> Iterable[int]:
@@ -237,17 +241,35 @@ class RoundServer:
     def _snapshot(self, submodel: Submodel) -> SharedBuffer:
         """The submodel at the start of the round: one buffer for all clients that train it.
 
-        The whole model is not copied: it stays as it is until all have trained.
+        The whole model is not copied: it stays as it is until all have trained. It is as it arrives at the clients.
         """
         key = None if submodel.index is None else submodel
         if key not in self._snapshots:
             whole = self.params[:]
             whole.flags.writeable = False
-            self._snapshots[key] = SharedBuffer(whole if submodel.index is None else submodel.take(whole))
+            part = whole if submodel.index is None else submodel.take(whole)
+            self._snapshots[key] = SharedBuffer(part if self._download.lossless else arriving(self._download, part))
         return self._snapshots[key]
+
+    def _moves(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
+        aggregator = self._aggregator
+        if not isinstance(aggregator, Aggregator):  # another may have no such method
+            return None
+        with calling("aggregator", aggregator):
+            return aggregator.moves(client, assignment)
 
     def _weight(self, client: int) -> float:
         return float(self.task_table.sizes[client]) if self._by_samples else 1.0
+
+
+def arriving(download: Compressor, part: Vector) -> Vector:
+    """What a client has of a buffer [k] that is sent compressed; ValueError if an own compressor gives another."""
+    with calling("compress_down", download):
+        arrived = download.apply(torch.tensor(part))
+        if not isinstance(arrived, torch.Tensor) or arrived.shape != part.shape:
+            what = list(arrived.shape) if isinstance(arrived, torch.Tensor) else repr(arrived)
+            raise ValueError(f"compress_down: {type(download).__name__} gave {what}; takes a tensor {list(part.shape)}")
+    return np.asarray(arrived.numpy(), np.float32)
 
 
 def _reported(assignment: Assignment, held: Mask) -> Assignment:

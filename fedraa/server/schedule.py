@@ -4,9 +4,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from fedraa.client.terms.compression import COMPRESSOR
 from fedraa.components import Seam, calling, saved
 from fedraa.messages import State, Update, Vector
 from fedraa.rng import generator
+from fedraa.server.aggregation import Aggregator
 from fedraa.server.aggregation.label_owners import LabelOwners
 from fedraa.server.async_rules import AsyncRule
 from fedraa.server.asynchronous import AsyncServer
@@ -18,9 +20,9 @@ from fedraa.server.rounds import RoundServer
 from fedraa.server.setup import ServerSetup
 from fedraa.server.storage.store import LocalStore
 from fedraa.server.updates import RoundUpdate
-from fedraa.submodels.assignment import Assignment, Submodel
+from fedraa.submodels.assignment import Assignment, Mask, Submodel
 from fedraa.submodels.policies.policy import RoundContext, SubmodelSampler
-from schedulers import SCHEDULERS, Planner, Scheduler, Standing
+from schedulers import SCHEDULERS, Planner, Scheduler, Standing, once
 
 SCHEDULER: Seam[Scheduler] = Seam("scheduler", ("choose", "plan", "state", "restore"), SCHEDULERS)
 
@@ -36,6 +38,7 @@ class Schedule(ABC):
     scheduler: Any = None
     delay_bound: float | None = None
     average: float = 0.0
+    download: Any = "none"
 
     @abstractmethod
     def server(self, update: Any, setup: ServerSetup) -> Server:
@@ -106,8 +109,9 @@ class Barrier(Schedule):
         run = setup.run
         size, clients = run.traced.size, run.clients
         aggregator = update.averaging().bind(size, clients)
-        with calling("aggregator", aggregator):
-            aggregator.see(run)
+        if isinstance(aggregator, Aggregator):  # another may have no such method
+            with calling("aggregator", aggregator):
+                aggregator.see(run)
         return RoundServer(
             setup.params,
             run,
@@ -120,16 +124,18 @@ class Barrier(Schedule):
             setup.record,
             by_samples=update.weights == "samples",
             held=LabelOwners(run.traced, setup.labels_held) if update.owned_head else None,
+            download=COMPRESSOR.make(self.download),
         )
 
 
 @dataclass(frozen=True)
 class Rounds(Barrier):
-    """Rounds with a barrier: who takes part."""
+    """Rounds with a barrier: who takes part, and how the model is sent to them (C of RA-Fed)."""
 
     participation: Any = "all"
     rounds: int | None = None
     average: float = 0.0
+    download: Any = "none"
 
     def sampler(self, setup: ServerSetup) -> SubmodelSampler:
         return setup.policy.bind(setup.run)
@@ -140,12 +146,17 @@ class Rounds(Barrier):
 
 @dataclass(frozen=True)
 class ScheduledRounds(Barrier):
-    """Rounds with a barrier, fragments given out by a scheduler."""
+    """Rounds with a barrier, fragments given out by a scheduler.
+
+    While a round is assigned each task counts as an update of its fragment; with `per_round` a fragment has one update
+    more after a round in which it was trained, however many clients trained it: that is what became of the model.
+    """
 
     scheduler: Any = "gre-raa"
     delay_bound: float | None = None
     rounds: int | None = None
     average: float = 0.0
+    per_round: bool = True
 
     scheduled: ClassVar[bool] = True
 
@@ -153,19 +164,20 @@ class ScheduledRounds(Barrier):
         planner = Planner(SCHEDULER.own(self.scheduler))
         costs = setup.task_table.costs.table([submodel.widths for submodel in setup.submodels])
         planner.plan(costs, self.delay_bound)
-        return ScheduledSampler(setup.submodels, planner, setup.run.seed)
+        return ScheduledSampler(setup.submodels, planner, setup.run.seed, per_round=self.per_round)
 
 
 class ScheduledSampler(SubmodelSampler):
     """Sync Fed-RAA: the scheduler's fragment, with counts that rise as the round is assigned.
 
-    Every task of a round returns before the next, or is dropped, so these provisional counts are the real ones by then.
+    Every task of a round returns before the next, or is dropped: what has risen by then was trained.
     """
 
-    def __init__(self, submodels: list[Submodel], planner: Planner, seed: int) -> None:
+    def __init__(self, submodels: list[Submodel], planner: Planner, seed: int, *, per_round: bool) -> None:
         self._assignments = [Assignment(j, submodel) for j, submodel in enumerate(submodels)]
         self._planner, self._seed = planner, seed
         self._standing = Standing.start(len(submodels))
+        self._before, self._per_round = self._standing.counts.copy(), per_round
 
     def draw(self, context: RoundContext) -> Assignment:
         rng = generator(self._seed, "schedule", context.client, context.round)
@@ -184,6 +196,10 @@ class ScheduledSampler(SubmodelSampler):
     ) -> None:
         self._standing.losses[assignment.label] = update.loss
 
+    def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
+        if self._per_round:
+            once(self._standing.counts, self._before)
+
     def drop(self, assignment: Assignment) -> None:
         self._standing.counts[assignment.label] -= 1
         self._standing.sent[assignment.label] -= 1
@@ -191,6 +207,7 @@ class ScheduledSampler(SubmodelSampler):
     def state(self) -> State:
         return {
             "counts": self._standing.counts,
+            "before": self._before,
             "sent": self._standing.sent,
             "losses": self._standing.losses,
             "scheduler": saved(self._planner.scheduler),
@@ -198,5 +215,6 @@ class ScheduledSampler(SubmodelSampler):
 
     def restore(self, state: State) -> None:
         self._standing.counts[:], self._standing.losses[:] = state["counts"], state["losses"]
+        self._before[:] = state["before" if "before" in state else "counts"]  # which older checkpoints do not have
         self._standing.sent[:] = state["sent" if "sent" in state else "counts"]  # the same, in older checkpoints
         self._planner.scheduler.restore(state["scheduler"])

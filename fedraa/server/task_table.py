@@ -162,9 +162,9 @@ class TaskTable:
         moves: tuple[int, int] | None,
     ) -> tuple[int, int]:
         sent, crossing = self.costs.sent(assignment.submodel.widths), self.costs.crossing(client)
-        down, up = assignment.bytes(sent // BYTES, self.costs.compressor.bytes)
+        down, up = assignment.bytes(sent // BYTES, self.costs.compressor.bytes, self.costs.download.bytes)
         if moves is not None:
-            down, up = BYTES * moves[0], self.costs.compressor.bytes(moves[1])
+            down, up = self.costs.download.bytes(moves[0]), self.costs.compressor.bytes(moves[1])
         trained = sent if assignment.mask is None else BYTES * int(assignment.mask.sum())
         received = trained if assignment.sends_mask else sent
         for more in extra_buffers:

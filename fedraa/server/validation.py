@@ -34,10 +34,12 @@ def refuse(update: Update, task: Task | None, *, max_norm: float | None = None) 
     for name, buffer in update.extras.items():
         if wrong := wrong_kind(buffer, _shape(name, task)) or _not_finite(buffer):
             return f"{name} {wrong}"
-    if update.steps < 1:
-        return f"the steps are {update.steps}"
-    if not np.isfinite(update.loss):
+    if not isinstance(update.steps, int | np.integer) or update.steps < 1:
+        return f"the steps are {update.steps!r}"
+    if not is_finite(update.loss):
         return f"the training loss is {update.loss}"
+    if not is_finite(update.seconds) or update.seconds < 0:
+        return f"the seconds that it took are {update.seconds}"
     if max_norm is not None and (norm := norms(update, task)[0]) > max_norm:
         return f"the update's norm {norm:.4g} is over the bound {max_norm:g}"
     return None
@@ -134,6 +136,11 @@ def _shape(name: str, task: Task) -> tuple[int, ...] | None:
 
 def _not_finite(buffer: npt.NDArray[np.float32]) -> str | None:
     return _told(not_finite(buffer))
+
+
+def is_finite(number: object) -> bool:
+    """Whether this is a number, and neither infinite nor NaN."""
+    return isinstance(number, int | float | np.integer | np.floating) and bool(np.isfinite(number))
 
 
 def _told(bad: int) -> str | None:

@@ -110,13 +110,13 @@ class Assignment:
         submodel = Submodel(tuple(state["widths"]), state["index"])
         return cls(state["label"], submodel, state["mask"], state["sends_mask"])
 
-    def bytes(self, coordinates: int, sent_back: Callable[[int], int]) -> tuple[int, int]:
+    def bytes(self, coordinates: int, sent_back: Callable[[int], int], sent: Callable[[int], int]) -> tuple[int, int]:
         """Bytes down and up for a part of so many coordinates: where masked, a share of it and a bitmap.
 
-        `sent_back` gives the bytes in which so many trained coordinates are sent back.
+        `sent_back` gives the bytes in which so many trained coordinates are sent back, `sent` those down.
         """
         if self.mask is None:
-            return 4 * coordinates, sent_back(coordinates)
+            return sent(coordinates), sent_back(coordinates)
         trained, bitmap = int(self.mask.sum()), -(-len(self.mask) // BITS)
-        down = 4 * trained + bitmap if self.sends_mask else 4 * coordinates
+        down = sent(trained) + bitmap if self.sends_mask else sent(coordinates)
         return down, sent_back(trained) + bitmap

@@ -63,10 +63,12 @@ def _fit(layer: nn.Module, full: nn.Module, grouped: bool) -> None:
         return
     own = dict((*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False)))
     if isinstance(layer, (nn.RNNBase, nn.RNNCellBase)):
+        assert isinstance(full, (nn.RNNBase, nn.RNNCellBase))
         ends = "_l0" if isinstance(layer, nn.RNNBase) else ""
         back, into = own.get(f"weight_hh{ends}"), own.get(f"weight_ih{ends}")
         if back is not None and into is not None:
-            layer.hidden_size, layer.input_size = back.size(1), into.size(1)
+            rows = full.get_parameter(f"weight_hh{ends}").size(0)
+            layer.hidden_size, layer.input_size = full.hidden_size * back.size(0) // rows, into.size(1)
         return
     weight = own.get("weight")  # one that is computed from others belongs to a layer that is whole
     if weight is None:

@@ -12,14 +12,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from fedraa.submodels.traced import IndexSet, Traced
+from fedraa.submodels.traced import Group, IndexSet, Traced
 
 
 def fragments(traced: Traced, ratios: Sequence[float]) -> tuple[IndexSet, ...]:
     """Fed-RAA's fixed fragments: disjoint, contiguous blocks of every group, in the order of `ratios`.
 
-    Sizes are rounded by largest remainder: 200 neurons at (0.2, 0.3, 0.5) give 40, 60 and 100.
-    Raises ValueError if a fragment would get none of a group's units.
+    Sizes are rounded by largest remainder: 200 neurons at (0.2, 0.3, 0.5) give 40, 60 and 100. A group with too few
+    units, of which a fragment would get none, is whole in all of them. Raises ValueError if every group is so small.
     """
     if not ratios or min(ratios) <= 0 or not math.isclose(sum(ratios), 1, abs_tol=1e-6):
         raise ValueError(f"ratios: {tuple(ratios)} given, expected positive numbers that sum to 1")
@@ -70,17 +70,28 @@ def owners(traced: Traced, index_sets: Sequence[IndexSet]) -> np.ndarray:
 
 
 def _blocks(traced: Traced, field: str, ratios: Sequence[float]) -> tuple[IndexSet, ...]:
-    per_group = []
+    """A group with too few units for so many parts is whole in all of them; ValueError if every group is."""
+    per_group, empty = [], None
     for group in traced.groups:
         sizes = _largest_remainder(group.size, ratios)
         if min(sizes) == 0:
-            raise ValueError(
-                f"{field}: {len(ratios)} parts of group {group.name!r} with {group.size} units would leave "
-                f"part {sizes.index(0)} without any, expected fewer or more even parts"
-            )
-        ends = np.cumsum([0, *sizes])
-        per_group.append([np.arange(a, b) for a, b in pairwise(ends)])
-    return tuple(tuple(group[part] for group in per_group) for part in range(len(ratios)))
+            empty = empty or (group, sizes.index(0))
+            per_group.append([np.arange(group.size)] * len(ratios))
+        else:
+            per_group.append([np.arange(a, b) for a, b in pairwise(np.cumsum([0, *sizes]))])
+    parts = tuple(tuple(group[part] for group in per_group) for part in range(len(ratios)))
+    if empty and len(too_small(traced, parts)) == len(traced.groups):
+        raise ValueError(
+            f"{field}: {len(ratios)} parts of group {empty[0].name!r} with {empty[0].size} units would leave part "
+            f"{empty[1]} without any, and no other group is large enough, expected fewer or more even parts"
+        )
+    return parts
+
+
+def too_small(traced: Traced, parts: Sequence[IndexSet]) -> list[Group]:
+    """The groups that are whole in all of several parts."""
+    whole = [all(len(part[g]) == group.size for part in parts) for g, group in enumerate(traced.groups)]
+    return [group for group, is_whole in zip(traced.groups, whole, strict=True) if is_whole and len(parts) > 1]
 
 
 def _largest_remainder(size: int, ratios: Sequence[float]) -> list[int]:

@@ -21,7 +21,7 @@ from fedraa.report.cells import cells
 from fedraa.tuning.attempt import Attempt
 from fedraa.tuning.folder import Folder
 from fedraa.tuning.journal import Journal, Trial
-from fedraa.tuning.space import Parameter, Space, described, make_space
+from fedraa.tuning.space import Parameter, Space, Value, described, make_space
 from fedraa.tuning.suggest import Direction, best_of, check_optuna, suggest
 from fedraa.tuning.work import work
 
@@ -143,12 +143,18 @@ class _Plan:
         best = best_of([trial for trial in trials if trial.number < self.first], self.better)
         space, widened = dict(self.spaces[method]), []
         for name, parameter in space.items():
-            side = parameter.edge(best.values[name]) if best is not None else 0
-            wider = parameter.widened(side) if side else parameter
-            if wider != parameter and self._can(method, {name: wider.ends[-1 if side > 0 else 0]}):
+            wider = None if best is None else self.beyond(method, name, parameter, best.values[name])
+            if wider is not None:
                 space[name] = wider
                 widened.append(name)
         return space, tuple(widened)
+
+    def beyond(self, method: str, name: str, parameter: Parameter, value: Value) -> Parameter | None:
+        """What is tried where this value is at an edge; None where it is not, or nothing beyond can be run."""
+        side = parameter.edge(value)
+        wider = parameter.widened(side) if side else parameter
+        can = wider != parameter and self._can(method, {name: wider.ends[-1 if side > 0 else 0]})
+        return wider if can else None
 
     def _can(self, method: str, values: Mapping[str, object]) -> bool:
         """Whether the method can be run with these values."""
@@ -205,7 +211,9 @@ def _outcome(plan: _Plan, folder: Path, journal: Journal) -> Tuned:
             raise ValueError(f"tune: no trial of {method} came to an end: {trials[-1].why or 'all were given up'}")
         bests[method] = best
         space, widened = plan.space(method, trials)
-        edges[method] = tuple(name for name, value in best.values.items() if space[name].edge(value))
+        edges[method] = tuple(
+            name for name, value in best.values.items() if plan.beyond(method, name, space[name], value) is not None
+        )
         states = [trial.state for trial in trials]
         told[method] = {
             "value": best.value,

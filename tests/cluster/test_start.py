@@ -1,5 +1,6 @@
 """A cluster of our own is warm when it is there."""
 
+import re
 import subprocess
 import sys
 
@@ -24,3 +25,39 @@ with cluster(Experiment(workers=1)):
 def test_its_processes_have_imported_what_workers_need() -> None:
     ended = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "True"
+
+
+AGAIN = """
+import sys
+from pathlib import Path
+import ray
+from actors.cluster import own_cluster
+from benchmarks.system.processes import descendants, title
+
+init, seen = ray.init, []
+
+def second_time(**options):
+    init(**options)
+    seen.append((ray.get_runtime_context().gcs_address, options["_temp_dir"]))
+    if len(seen) == 1:
+        raise RuntimeError("the node has timed out")
+
+ray.init = second_time
+with own_cluster.own_cluster(1):
+    (port, folder), (other, elsewhere) = seen
+    assert port != other and folder != elsewhere
+    assert ray.get(ray.remote(lambda: 3).remote()) == 3
+    below = [title(process) for process in descendants(own_cluster.os.getpid())]
+    assert any(elsewhere in one for one in below)
+    assert not any(folder in one for one in below), below
+    assert not Path(folder).parent.exists()
+assert not Path(elsewhere).parent.exists()
+"""
+
+
+@pytest.mark.slow
+def test_one_that_has_started_by_half_is_swept_and_another_starts_at_another_port() -> None:
+    ended = subprocess.run([sys.executable, "-c", AGAIN], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    said = r"Ray did not start: the node has timed out; it is tried again, 2 of \d+\n"  # more on a crowded machine
+    assert re.fullmatch(said, ended.stderr)

@@ -10,6 +10,7 @@ from numpy_mlp import Batch, Weights, gradient, train
 from torch import nn
 
 from fedraa.client import Solver, Trainer
+from fedraa.client.fragment_scale import scale_readers
 from fedraa.messages import Task
 from fedraa.rng import generator
 from fedraa.submodels import Traced, flatten, load
@@ -139,6 +140,16 @@ def test_fragment_scale_makes_full_logits_the_mean_of_the_fragments() -> None:
         load(fragment.module, params[model.flat_index(kept)])
         total += share * fragment.module(x).detach()
     torch.testing.assert_close(total, model.module(x).detach())
+
+
+def test_fragment_scale_leaves_tokens_alone() -> None:
+    """An embedding writes the units that are its dimension 1: what it reads are tokens, which nothing scales."""
+    net = nn.Sequential(nn.Embedding(7, 8), nn.Flatten(), nn.Linear(8 * 3, 2))
+    found = trace(net, torch.zeros(2, 3, dtype=torch.long))
+    assert [group.size for group in found.groups] == [8]
+    scale_readers(half := found.skeleton((4,)), found, (4,))
+    hooked = [bool(layer._forward_pre_hooks) for layer in half.children()]
+    assert hooked == [False, False, True]
 
 
 def test_fragment_scale_trains_the_scaled_network() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from killing import KillAt, Killed
 from torch import nn
 
 import fedraa as fl
+from benchmarks.system.killing import KillAt, Killed
 from fedraa.cli.plan import plan
 from fedraa.errors import Inconsistent
 from fedraa.rundir.checkpoint import load_latest
@@ -87,7 +87,7 @@ def test_no_task_and_no_checkpoint_holds_the_base(tmp_path: Path) -> None:
     resolved = history.config["resolved"]
     assert resolved["parameters"] == 8 * 96
     assert resolved["base"]["parameters"] == 12 * 40 + 40 + 80 + 40 * 4 + 4
-    state = load_latest(tmp_path / "run" / "checkpoints")
+    state = load_latest(tmp_path / "run" / "checkpoints", lambda state: None)
     assert state is not None
     assert max(array.size for array in arrays(state)) == 8 * 96
 
@@ -131,6 +131,15 @@ def test_plan_says_what_travels(
     said = " ".join(capsys.readouterr().out.split())
     assert "frozen 764 parameters, 3.06 kB on every worker, in no task" in said
     assert f"sent back {back} a task" in said
+
+
+def test_a_frozen_head_has_no_rows_to_own(tmp_path: Path) -> None:
+    """HeteroFL's head, where nothing but a hidden layer's adapter is trained, whose rank is the number of classes."""
+    model = fl.lora(plain(), 4, targets="0")
+    history = fl.run(model=model, dataset=dataset(), out=tmp_path / "run", partition="labels", **fields("heterofl"))
+    state = torch.load(tmp_path / "run" / "model.pt", weights_only=True)
+    assert state["0.lora_A.weight"].ne(model.state_dict()["0.lora_A.weight"]).any(dim=1).all()
+    assert np.isfinite(history.evals["loss"]).all()
 
 
 @pytest.mark.parametrize("fields_", [{"fragment_scale": True}, {"stack": 2}, {"submodel": "rolling"}])

@@ -22,7 +22,7 @@ ON_TOP = {"fedraa/api.py", "fedraa/cli/main.py"}
 # The private names of libraries that we need; what there is no public way to is closed above in pyproject.toml.
 PRIVATE = {
     "fedraa/cli/parse.py": {"tyro._errors"},  # parse errors as values: `tyro>=1.0.17,<1.1`
-    "actors/cluster/attach.py": {
+    "actors/cluster/head.py": {
         "ray._raylet",
         "ray._private",
     },  # does a cluster answer, and take our token: `ray<2.61`

@@ -19,7 +19,7 @@ export function showCompare() {
     const cells = body.insertRow();
     const who = text("td", "", "who");
     const named = document.createElement("span");
-    named.append(swatch(state.slots.get(row.id)), row.id);
+    named.append(swatch(state.slots.get(row.id)), row.state === "ended" ? row.id : `${row.id} (${row.state})`);
     who.append(named);
     cells.append(who);
     for (const column of columns) {
@@ -103,7 +103,6 @@ function totals(rows) {
     column("staleness", (row) => short(row.staleness, 3)),
     column("idle", (row) => (row.idle === null ? "–" : `${Math.round(100 * row.idle)} %`)),
     column("faults", (row) => String(row.faults + row.drops)),
-    column("state", (row) => (row.state === "ended" ? `ended ${row.said}` : row.state), true),
   ];
   if (rows.some((row) => row.to_target != null)) plan.unshift(column("time to target", (row) => short(row.to_target)));
   const same = [column("method", (row) => row.method, true), column("data", (row) => row.dataset, true), column("seed", (row) => String(row.seed))];

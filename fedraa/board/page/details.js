@@ -188,7 +188,7 @@ function showFaults() {
   const body = document.createElement("tbody");
   for (const each of troubles) {
     const who = each.client != null ? `client ${each.client}` : each.worker != null ? `worker ${each.worker}` : "–";
-    const cells = [short(each.t), `${short(each.wall)} s`, each.what ?? "–", each.action ?? "–", each.task ?? "–", who];
+    const cells = [short(each.t), each.wall == null ? "–" : `${short(each.wall)} s`, each.what ?? "–", each.action ?? "–", each.task ?? "–", who];
     body.insertRow().append(...cells.map((cell, i) => {
       const made = text("td", String(cell), i === 2 ? "long" : i > 2 && i !== 4 ? "text" : "");
       made.dataset.column = columns[i];

@@ -1,6 +1,6 @@
 """A client's samples, read or made when it trains, and checked."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from fedraa.data.check import Targets
 from fedraa.data.partition.partitioner import Index, Partitioner
 from fedraa.data.sources.rows import Rows, as_rows
 from fedraa.data.transforms import Transforms
-from fedraa.data.tree import Array, Tree, first_not_finite, leaves, mapped, take
+from fedraa.data.tree import Array, Tree, first_not_finite, joined, leaves, mapped, take
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +93,32 @@ class ClientSource:
             said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
             raise ValueError(f"dataset {self.name!r}: client {client}: {said}") from error
         return self.fixed.all(x), y
+
+    def inputs(self, chosen: Index) -> Tree:
+        """The inputs of these samples, ascending, numbered as the clients have them one after another."""
+        if isinstance(self.samples, Dealt) and not self.partitioner.skews:
+            x, _ = self.samples.rows.read(self.samples.order[chosen])
+            return self.fixed.all(as_inputs(x))
+        offsets = self.samples.offsets
+        owners = np.searchsorted(offsets, chosen, side="right") - 1
+        places = np.split(chosen - offsets[owners], np.flatnonzero(np.diff(owners)) + 1)
+        pairs = zip(np.unique(owners).tolist(), places, strict=True)
+        return joined([take(self.client(client)[0], some) for client, some in pairs])
+
+    def parts(self, sizes: Iterable[int]) -> Iterator[Tree]:
+        """The inputs of all samples, client after client, in parts of these sizes.
+
+        No more than that, and a client's own, are in memory at a time.
+        """
+        held: list[Tree] = []
+        have, clients = 0, iter(range(len(self.samples.offsets) - 1))
+        for size in sizes:
+            while have < size:
+                held.append(self.client(next(clients))[0])
+                have += len(leaves(held[-1])[0])
+            whole = joined(held)
+            yield take(whole, slice(size))
+            held, have = [mapped(np.copy, take(whole, slice(size, None)))], have - size
 
     def read(self, client: int) -> tuple[Tree, Array]:
         x, y = self.samples(client)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedraa.data.sources.rows import as_rows
-from fedraa.data.tree import Tree, leaves
+from fedraa.data.tree import Tree, joined, leaves
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,12 +103,4 @@ def _joined(name: str, given: Mapping[Any, tuple[Tree, Any]]) -> tuple[Tree, Any
             raise ValueError(f"dataset {name!r}: samples of client {client!r} are {shapes[0]}, others {shapes[1]}")
     if not xs:
         raise ValueError(f"dataset {name!r}: there is no client")
-    return _concatenated(xs), np.concatenate(ys), owners
-
-
-def _concatenated(trees: Sequence[Tree]) -> Tree:
-    if isinstance(trees[0], dict):
-        return {name: _concatenated([tree[name] for tree in trees]) for name in trees[0]}
-    if isinstance(trees[0], tuple):
-        return tuple(map(_concatenated, zip(*trees, strict=True)))
-    return np.concatenate(trees)
+    return joined(xs), np.concatenate(ys), owners

@@ -42,7 +42,7 @@ def folder(path: str, size: int | None = None) -> FederatedDataset:
     scaled = _standardised(made["train"])
     owners = [[path.parts[-3] for path in paths] for paths in found.values()] if depths == {4} else [None, None]
     return FederatedDataset(
-        root.name, scaled, Scaled(made["test"], scaled.mean, scaled.std), len(classes), owners[0], owners[1]
+        root.resolve().name, scaled, Scaled(made["test"], scaled.mean, scaled.std), len(classes), owners[0], owners[1]
     )
 
 
@@ -82,6 +82,16 @@ def csv(
             whose = f", of client {both[client].iloc[int(np.flatnonzero(gone)[0])]!r}," if client else ""
             raise ValueError(f"{path} row {row + 1}{whose} has no {column}")
     kept = both.drop(columns=[name for name in (target, client) if name is not None])
+    for column in kept.columns:
+        numbers = pd.to_numeric(both[column], errors="coerce").to_numpy(np.float64)
+        odd = np.flatnonzero(~np.isfinite(numbers))
+        if 0 < len(odd) < len(both) / 2:  # a column of words has none
+            whose = f", of client {both[client].iloc[int(odd[0])]!r}," if client else ""
+            said = str(both[column].iloc[int(odd[0])])
+            raise ValueError(
+                f"{path} row {int(both.index[odd[0]]) + 1}{whose} has {said!r} in {column}; it must be a finite "
+                "number, as others are"
+            )
     x = pd.get_dummies(kept, dtype=np.float32).to_numpy(np.float32)
     if not x.shape[1]:
         raise ValueError(f"{path} has no column besides {target}; there must be features")
@@ -118,7 +128,7 @@ def npy(path: str, classes: int | None = None) -> FederatedDataset:
                 f"x_{split}.npy has {counts[0]} samples but y_{split}.npy {counts[1]}; they must be as many"
             )
     train_owners, test_owners = (_owners(root / f"clients_{split}.npy") for split in rows)
-    return FederatedDataset(root.name, rows["train"], rows["test"], classes, train_owners, test_owners)
+    return FederatedDataset(root.resolve().name, rows["train"], rows["test"], classes, train_owners, test_owners)
 
 
 def hf(
@@ -144,7 +154,7 @@ def hf(
     if client is not None:
         owners = [_column(path, table[split], client) for split in ("train", "test")]
     return FederatedDataset(
-        Path(path).name, table["train"], table["test"], None, owners[0], owners[1], input=input, target=target
+        Path(path).resolve().name, table["train"], table["test"], None, owners[0], owners[1], input=input, target=target
     )
 
 

@@ -8,7 +8,7 @@ from fedraa.server.aggregation.memorised import Memorised
 
 AGGREGATOR: Seam[Aggregator] = Seam(
     "aggregator",
-    ("bind", "see", "moves", "add", "add_pieces", "finish", "memory", "state", "restore"),
+    ("bind", "add", "finish", "memory", "state", "restore"),
     {"covered": Covered, "filled": Filled, "memorised": Memorised, "hetlora": HetLoRA, "flora": FLoRA},
 )
 

@@ -134,8 +134,10 @@ def add_pieces(aggregator: Aggregator, pieces: Sequence[Contribution]) -> None:
     """One client's delta goes to the aggregator."""
     if len(pieces) == 1:
         aggregator.add(pieces[0])
-    else:
+    elif isinstance(aggregator, Aggregator):
         aggregator.add_pieces(pieces)
+    else:  # another may have no such method
+        aggregator.add(joined(pieces))
 
 
 def joined(pieces: Sequence[Contribution]) -> Contribution:

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedraa.messages import Vector
 from fedraa.server.aggregation.aggregator import Aggregator, Contribution, RoundTotals, is_whole
-from fedraa.server.passes import accumulate, over
+from fedraa.server.passes import accumulate, all_or, over
 from fedraa.submodels.assignment import Mask
 
 
@@ -47,7 +47,7 @@ class Covered(Aggregator):
 
         def divide(piece: slice) -> None:
             by = divisor[piece] if isinstance(divisor, np.ndarray) else divisor
-            np.divide(mean[piece], by, out=mean[piece], where=covered[piece])  # where none covers it is 0
+            np.divide(mean[piece], by, out=mean[piece], where=all_or(covered[piece]))  # where none covers it is 0
 
         over(size, divide)
         self.start(size, 0)

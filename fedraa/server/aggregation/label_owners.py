@@ -6,6 +6,7 @@ import numpy.typing as npt
 from fedraa.data import Federated
 from fedraa.submodels import Traced
 from fedraa.submodels.assignment import Mask
+from fedraa.submodels.flat import frozen
 
 
 def labels_held(data: Federated, classes: int) -> npt.NDArray[np.bool_]:
@@ -21,15 +22,22 @@ def labels_held(data: Federated, classes: int) -> npt.NDArray[np.bool_]:
 class LabelOwners:
     """The coordinates [d] that a client may report: all but the output rows of labels that it lacks.
 
-    The output layer is the last weight with a row per class, and the bias that follows it.
+    The output layer is the last weight with a row per class, and the bias that follows it; it is never cut. Where it is
+    frozen, every client may report everything.
     """
 
     def __init__(self, traced: Traced, held: npt.NDArray[np.bool_]) -> None:
         self._held, self._size = held, traced.size
         classes = held.shape[1]
         layers = zip(traced.names, traced.shapes, traced.offsets, strict=True)
-        rows = [(offset, int(np.prod(shape)) // classes) for _, shape, offset in layers if shape[0] == classes]
+        rows = [
+            (offset, int(np.prod(shape)) // classes)
+            for name, shape, offset in layers
+            if shape[:1] == (classes,) and 0 not in traced.units.get(name, {})
+        ]
         last_weight = max((i for i, (_, width) in enumerate(rows) if width > 1), default=None)
+        if last_weight is None and frozen(traced.module):
+            last_weight = len(rows)
         if last_weight is None:
             raise ValueError(f"model: {type(traced.module).__name__} has no output layer of {classes} rows")
         self._rows = rows[last_weight:]

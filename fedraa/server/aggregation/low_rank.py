@@ -1,6 +1,7 @@
 """Means of low-rank adapters whose ranks differ: HetLoRA pads them with zeros, FLoRA stacks them."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -48,10 +49,11 @@ class LowRank(Covered):
         assert self._run.params is not None
         return self._run.params
 
-    def _padded(self, contribution: Contribution) -> Vector:
+    def _padded(self, pieces: Sequence[Contribution]) -> Vector:
         """What the client trained, in a full vector [d], and 0 elsewhere."""
         padded = np.zeros_like(self._params)
-        padded[contribution.where] = self._params[contribution.where] + contribution.delta
+        for piece in pieces:
+            padded[piece.where] = self._params[piece.where] + piece.delta
         return padded
 
     def _adapters(self) -> Mask:
@@ -77,13 +79,13 @@ class HetLoRA(LowRank):
         super()._begin(clients)
         self._heard = 0
 
-    def add(self, contribution: Contribution) -> None:
+    def add_pieces(self, pieces: Sequence[Contribution]) -> None:
         if self._pairs:
-            padded = self._padded(contribution)
+            padded = self._padded(pieces)
             norm = math.sqrt(sum(pair.squared_norm(padded) for pair in self._pairs))
-            contribution = replace(contribution, weight=max(norm, LEAST))
+            pieces = [replace(piece, weight=max(norm, LEAST)) for piece in pieces]
         self._heard += 1
-        super().add(contribution)
+        super().add_pieces(pieces)
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
         mine = self._adapters() & totals.covered & (totals.coverage < self._heard)  # trained by some, not by all
@@ -134,14 +136,14 @@ class FLoRA(LowRank):
             )
         self._clear()
 
-    def add(self, contribution: Contribution) -> None:
+    def add_pieces(self, pieces: Sequence[Contribution]) -> None:
         if self._pairs:
-            padded, weight = self._padded(contribution), contribution.weight
+            padded, weight = self._padded(pieces), pieces[0].weight
             for pair, product in zip(self._pairs, self._products, strict=True):
                 product += weight * pair.change(padded)
             self._samples += weight
-            self._stack += self._trained(contribution.where)
-        super().add(contribution)
+            self._stack += sum(self._trained(piece.where) for piece in pieces)
+        super().add_pieces(pieces)
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
         delta, moved = super().finish(totals)

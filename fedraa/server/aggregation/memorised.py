@@ -7,6 +7,7 @@ import numpy as np
 
 from fedraa.messages import Vector
 from fedraa.server.aggregation.aggregator import Aggregator, Contribution, RoundTotals
+from fedraa.server.auxiliary.rows import ClientRows
 from fedraa.submodels.assignment import Mask
 
 
@@ -17,7 +18,7 @@ class Memorised(Aggregator):
     Updates are in gradient units, Delta = -delta / lr. v = mean_n u_n + (1/Gamma) sum over covering clients of
     (Delta_n - u_n), the second term only where Gamma > 0; theta -= lr v; then u_n <- Delta_n where trained.
     Uncovered coordinates move by the mean memory. `mifa` is the released code's form: v = mean_n u_n with the
-    new u_n. Memory is one array of clients x d float32.
+    new u_n. A client's row [d] is made when it first takes part; before, it is 0.
     """
 
     mifa: bool = False
@@ -26,21 +27,23 @@ class Memorised(Aggregator):
     corrects: ClassVar[bool] = True
 
     def start(self, size: int, clients: int) -> None:
-        self._memory = np.zeros((clients, size), np.float32)
+        self._clients = clients
+        self._memory = ClientRows(size, clients, lambda: np.zeros(size, np.float32))
         self._mean = np.zeros(size, np.float32)
         self._change = np.zeros(size, np.float32)
 
     def add(self, contribution: Contribution) -> None:
         client, where = contribution.client, contribution.where
         update = contribution.delta / np.float32(-contribution.lr)
-        self._change[where] += update - self._memory[client][where]
-        self._memory[client][where] = update
+        row = self._memory[client]
+        self._change[where] += update - row[where]
+        row[where] = update
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
         count = totals.coverage
         correction = np.divide(self._change, count, out=np.zeros_like(self._change), where=count > 0)
         v = self._mean + correction
-        self._mean = self._memory.mean(axis=0, dtype=np.float32)
+        self._mean = self._memory.sum() / np.float32(self._clients)
         if self.mifa:
             v = self._mean
         self._change.fill(0)
@@ -50,7 +53,8 @@ class Memorised(Aggregator):
         return 4 * size * (clients + 3)
 
     def state(self) -> dict[str, Any]:
-        return {"memory": self._memory, "mean": self._mean, "change": self._change}
+        return {"memory": self._memory.state(), "mean": self._mean, "change": self._change}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._memory[:], self._mean, self._change[:] = state["memory"], state["mean"], state["change"]
+        self._memory.restore(state["memory"])
+        self._mean, self._change[:] = state["mean"], state["change"]

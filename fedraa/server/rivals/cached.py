@@ -7,6 +7,7 @@ import numpy as np
 
 from fedraa.messages import Vector
 from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Buffered, Taken
+from fedraa.server.auxiliary.rows import ClientRows
 
 
 class DeltaCache:
@@ -16,30 +17,30 @@ class DeltaCache:
     """
 
     def __init__(self, size: int, clients: int) -> None:
-        self.rows: dict[int, Vector] = {}
+        self.rows = ClientRows(size, clients, lambda: np.zeros(size, np.float32))
         self.mean = np.zeros(size)  # in double precision, for it is added to at every arrival
         self._clients = clients
 
     def copy_of(self, client: int) -> Vector:
         """The client's row, to be changed and put back."""
-        return self.rows[client].copy() if client in self.rows else np.zeros(len(self.mean), np.float32)
+        return self.rows.peek(client).copy()
 
     def put(self, client: int, row: Vector) -> None:
-        """The client's row from now on; it is not to be changed any more."""
+        """The client's row from now on."""
         change = row.astype(np.float64)
         if client in self.rows:
             change -= self.rows[client]
         self.mean += change / self._clients
-        self.rows[client] = row
+        self.rows.put(client, row)
 
     def memory(self) -> int:
         return len(self.mean) * (4 * self._clients + 8)
 
     def state(self) -> dict[str, Any]:
-        return {"rows": {str(client): row for client, row in self.rows.items()}, "mean": self.mean}
+        return {"rows": self.rows.state(), "mean": self.mean}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.rows = {int(client): np.array(row) for client, row in state["rows"].items()}
+        self.rows.restore(state["rows"])
         self.mean[:] = state["mean"]
 
 

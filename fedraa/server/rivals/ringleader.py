@@ -7,6 +7,7 @@ import numpy as np
 
 from fedraa.messages import Index, Vector
 from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken
+from fedraa.server.auxiliary.rows import ClientRows
 
 
 class SumTable:
@@ -15,14 +16,14 @@ class SumTable:
     A client's row is made when it first reports.
     """
 
-    def __init__(self, size: int) -> None:
-        self.rows: dict[int, Vector] = {}
+    def __init__(self, size: int, clients: int) -> None:
+        self.rows = ClientRows(size, clients, lambda: np.zeros(size, np.float32))
         self.counts: dict[int, int] = {}
         self.total = np.zeros(size)  # in double precision, for it is added to and taken from
 
     def add(self, client: int, where: Index | slice, delta: Vector) -> int:
         """One more delta of the client; how many it now has."""
-        row = self.rows.setdefault(client, np.zeros(len(self.total), np.float32))
+        row = self.rows[client]
         before = self.counts.get(client, 0)
         if before:
             self.total -= row.astype(np.float64) / before
@@ -31,15 +32,19 @@ class SumTable:
         self.total += row.astype(np.float64) / (before + 1)
         return before + 1
 
+    def empty(self) -> "SumTable":
+        """A new one, for as many clients."""
+        return SumTable(len(self.total), self.rows.clients)
+
     def state(self) -> dict[str, Any]:
         return {
-            "rows": {str(client): row for client, row in self.rows.items()},
+            "rows": self.rows.state(),
             "counts": {str(client): count for client, count in self.counts.items()},
             "total": self.total,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.rows = {int(client): np.array(row) for client, row in state["rows"].items()}
+        self.rows.restore(state["rows"])
         self.counts = {int(client): count for client, count in state["counts"].items()}
         self.total[:] = state["total"]
 
@@ -62,7 +67,7 @@ class Ringleader(AsyncRule):
     waits: ClassVar[bool] = True
 
     def start(self, model: AsyncModel) -> None:
-        self._now, self._next = SumTable(len(model.params)), SumTable(len(model.params))
+        self._now, self._next = (SumTable(len(model.params), model.clients) for _ in range(2))
         self._todo: list[int] = []  # clients that have a step to make in this round; none in its first phase
         self._gone: set[int] = set()
 
@@ -78,7 +83,7 @@ class Ringleader(AsyncRule):
             return Taken(self._add(self._next, arrival, model), False, held=True)
         weight = self._add(self._now, arrival, model)
         if filling:
-            if len(self._now.rows.keys() | self._gone) < model.clients:
+            if len(self._now.counts.keys() | self._gone) < model.clients:
                 return Taken(weight, False, held=True)
             self._todo = [each for each in range(model.clients) if each not in self._gone]
         direction = self.server_lr / model.clients * self._now.total
@@ -90,7 +95,7 @@ class Ringleader(AsyncRule):
         """The client has no step to make any more; nobody has: the next round begins."""
         self._todo.remove(client)
         if not self._todo:
-            self._now, self._next = self._next, SumTable(len(self._next.total))
+            self._now, self._next = self._next, self._now.empty()
 
     def _add(self, table: SumTable, arrival: Arrival, model: AsyncModel) -> float:
         """Adds the delta to the client's; its weight in v."""

@@ -6,9 +6,9 @@ from typing import Protocol
 
 from fedraa.components import calling, saved
 from fedraa.messages import Buffer, SharedBuffer, State, Task, Update, Vector
-from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken, is_finite
+from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken
 from fedraa.server.mean import Mean, MeanHere
-from fedraa.server.validation import refuse_unsound
+from fedraa.server.validation import is_finite, refuse_unsound
 from fedraa.submodels.assignment import Assignment, Submodel
 
 Share = Callable[[Vector], SharedBuffer]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +54,8 @@ class Pruned(SubmodelPolicy):
 
     capacities: Capacities = field(default_factory=lambda: Capacities((1.0, 0.75, 0.5)))
     parts: int = 4
+
+    shares: ClassVar[tuple[float, ...]] = (1.0, 0.75, 0.5, 0.25)
 
     def bind(self, run: RunContext) -> SubmodelSampler:
         whole, names = run.whole(), maskable(run.traced)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from fedraa.components import calling
 from fedraa.messages import ExtraBuffers, Update, Vector
@@ -17,6 +18,7 @@ from fedraa.rng import generator
 from fedraa.submodels.assignment import Assignment, Mask, Submodel
 from fedraa.submodels.traced import IndexSet, Traced
 
+AUTO = ("auto",)  # in place of the levels of capacities that follow from devices, as long as these are not known
 REMEMBERED = 8  # submodels per run: each holds an index as large as its parameters twice over
 
 
@@ -145,6 +147,8 @@ class SubmodelPolicy:
     keeps: ClassVar[str] = ""
     scheduled: ClassVar[bool] = False
     whole: ClassVar[bool] = False
+    shares: ClassVar[tuple[float, ...]] = (1.0, 0.5, 0.25, 0.125, 0.0625)
+    """Of which each client has one, where capacities follow from devices."""
 
     def draw(self, context: RoundContext) -> Assignment:
         """What the client trains in this round."""
@@ -163,14 +167,20 @@ class SubmodelPolicy:
 class Capacities:
     """Each client's share of the model: level n mod L of client n, or one drawn anew every round."""
 
-    levels: tuple[float, ...] = (1.0, 0.5, 0.25, 0.125, 0.0625)
+    levels: tuple[Any, ...] = (1.0, 0.5, 0.25, 0.125, 0.0625)
     redraw: bool = False
 
     def __post_init__(self) -> None:
         if not self.levels:
             raise ValueError("capacities: none given, expected shares of the model over 0 and at most 1")
 
+    @classmethod
+    def following(cls, compute: npt.NDArray[np.float64], shares: tuple[float, ...]) -> "Capacities":
+        """For each client the largest of the `shares` that its speed is of the fastest one's; the smallest at least."""
+        speeds = compute / compute.max() * (1 + 1e-9)
+        return cls(tuple(max((share for share in shares if share <= speed), default=min(shares)) for speed in speeds))
+
     def of(self, client: int, round: int, seed: int) -> float:
         if self.redraw:
             return float(generator(seed, "capacity", round, client).choice(self.levels))
-        return self.levels[client % len(self.levels)]
+        return float(self.levels[client % len(self.levels)])

@@ -71,10 +71,11 @@ def _gradients(
         raise ValueError(f"module: {type(module).__name__} cannot be trained: {first_line(error)}") from error
 
 
-def private(module: nn.Module) -> nn.Module:
-    """A copy of a module."""
+def private(module: nn.Module, *, share: bool = False) -> nn.Module:
+    """A copy of a module; it may share the memory of its parameters."""
+    shared = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in module.parameters()} if share else {}
     try:
-        return copy.deepcopy(module, computed(module))
+        return copy.deepcopy(module, computed(module) | shared)
     except (RuntimeError, TypeError, ValueError, NotImplementedError, AttributeError) as error:
         raise ValueError(f"module: {type(module).__name__} cannot be copied: {first_line(error)}") from error
 

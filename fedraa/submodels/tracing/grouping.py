@@ -24,21 +24,27 @@ def group_units(module: nn.Module, recorder: Recorder) -> Traced:
     _settle(recorder)
     roots = recorder.ties.resolve()
     units, groups, number = _group(module, _entries(recorder, roots))
-    shapes = [(n, tuple(p.shape), p.numel()) for n, p in module.named_parameters() if p.requires_grad]
-    ends = list(accumulate(size for _, _, size in shapes))
+    names, shapes, offsets, size = flat_layout(module)
     return Traced(
         module=module,
         groups=groups,
         uncut=_left_whole(module, recorder, roots, units),
-        names=tuple(name for name, _, _ in shapes),
-        shapes=tuple(shape for _, shape, _ in shapes),
-        offsets=tuple([0, *ends][: len(shapes)]),
-        size=ends[-1] if ends else 0,
+        names=names,
+        shapes=shapes,
+        offsets=offsets,
+        size=size,
         units=units,
         grouped=frozenset(recorder.grouped),
         estimated=frozenset(recorder.estimated),
         sizes=_sizes(recorder.sites, groups, lambda labels: number[np.minimum(roots(labels), len(number) - 1)]),
     )
+
+
+def flat_layout(module: nn.Module) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...], tuple[int, ...], int]:
+    """Names, shapes and offsets of the trainable parameters in the flat vector, and its length."""
+    found = [(n, tuple(p.shape), p.numel()) for n, p in module.named_parameters() if p.requires_grad]
+    ends = [0, *accumulate(size for _, _, size in found)]
+    return tuple(n for n, _, _ in found), tuple(shape for _, shape, _ in found), tuple(ends[:-1]), ends[-1]
 
 
 def _settle(recorder: Recorder) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import nullcontext
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -49,9 +50,11 @@ class Recorder(TorchFunctionMode):
     worker knows how many units it has, not which.
     """
 
-    def __init__(self, module: nn.Module, rules: Mapping[str, Rule]) -> None:
+    def __init__(self, module: nn.Module, rules: Mapping[str, Rule], values: nn.Module | None = None) -> None:
+        """Tensors are on the meta device if `values` has the buffers of the module instead."""
         super().__init__()
         self._rules = rules
+        self._on_meta = values is not None
         self.ties = Ties()
         self.bound: dict[str, dict[int, Tensor]] = {}
         self.raw: dict[str, Tensor] = {}
@@ -70,7 +73,7 @@ class Recorder(TorchFunctionMode):
         self._modules = {module: name for name, module in module.named_modules()}
         self._names = {id(x): name for name, x in (*module.named_parameters(), *module.named_buffers())}
         self._frozen = {name for name, x in module.named_parameters() if not x.requires_grad}
-        self._alike = {name: _alike(x) for name, x in module.named_buffers()}
+        self._alike = {name: _alike(x) for name, x in (values or module).named_buffers()}
         self._labels = WeakTensorKeyDictionary()
         self._data = WeakTensorKeyDictionary()  # what depends on inputs or parameters, and not on buffers alone
         self._hidden = WeakTensorKeyDictionary()
@@ -81,7 +84,8 @@ class Recorder(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if "input" in kwargs:
             args = (kwargs.pop("input"), *args)
-        out = func(*args, **kwargs)
+        with torch.device("meta") if self._on_meta else nullcontext():
+            out = func(*args, **kwargs)
         name = name_of(func)
         self.strange |= {id(x): x for x in tensors((args, kwargs)) if isinstance(x, nn.Parameter) and not self.name(x)}
         read = [x for x in tensors((args, kwargs)) if x in self._labels or self.name(x) or isinstance(x, nn.Parameter)]

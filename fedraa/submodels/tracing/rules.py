@@ -4,6 +4,14 @@ A rule gets the recorder, the function's name, its result and its arguments. Fun
 which is the same for `torch.add`, `Tensor.add`, `Tensor.add_` and `+`.
 """
 
+import hashlib
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
+
+from fedraa.components import path_of
 from fedraa.submodels.tracing import attention_rules, layer_rules, product_rules, shape_rules
 from fedraa.submodels.tracing.recorder import Rule
 
@@ -52,4 +60,55 @@ _GROUPS: dict[Rule, str] = {
     attention_rules.multi_head: "multi_head_attention_forward",
 }
 
-RULES: dict[str, Rule] = {name: rule for rule, names in _GROUPS.items() for name in names.split()}
+_BUILTIN: dict[str, Rule] = {name: rule for rule, names in _GROUPS.items() for name in names.split()}
+
+_own: ContextVar[Mapping[str, Rule]] = ContextVar("_own", default=MappingProxyType({}))
+
+
+@contextmanager
+def tracing_rules(rules: Mapping[str, Rule]) -> Iterator[None]:
+    """Within, models are traced with rules of one's own, by the names of torch functions, over those built in.
+
+    A rule is `rule(recorder, name, out, args, kwargs)`: with `recorder.put(out, labels)` it says which unit each
+    element of the result belongs to, from `recorder.labels(x)`, labels of the shape of x; with `recorder.ties.tie` and
+    `recorder.ties.pin` it ties units that must stay together, or pins those that must stay whole. A rule that is wrong
+    is found out before anything is cut by it: every cut is tried against the whole model.
+
+    Raises ValueError for what is no function of five arguments.
+    """
+    for name, rule in rules.items():
+        if not callable(rule) or not _takes_five(rule):
+            raise ValueError(
+                f"tracing_rules: {name!r} has {rule!r}; takes a function (recorder, name, out, args, kwargs)"
+            )
+    token = _own.set({**_own.get(), **rules})
+    try:
+        yield
+    finally:
+        _own.reset(token)
+
+
+def rules() -> dict[str, Rule]:
+    """The rules that hold here and now."""
+    return _BUILTIN | dict(_own.get())
+
+
+def described_rules() -> dict[str, str]:
+    """The rules of one's own: whose, and a digest of their code."""
+    return {name: f"{path_of(rule)} {_code(rule)}" for name, rule in _own.get().items()}
+
+
+def _code(rule: Rule) -> str:
+    try:
+        source = inspect.getsource(inspect.getmodule(rule) or rule)
+    except (OSError, TypeError):
+        source = repr(rule)
+    return hashlib.sha256(source.encode()).hexdigest()
+
+
+def _takes_five(rule: Rule) -> bool:
+    try:
+        inspect.signature(rule).bind(*range(5))
+    except (TypeError, ValueError):
+        return False
+    return True

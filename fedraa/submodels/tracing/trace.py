@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import nn
@@ -15,8 +16,10 @@ from fedraa.submodels.traced import Traced
 from fedraa.submodels.tracing.accept import check_gradients, check_kinds, first_line, private
 from fedraa.submodels.tracing.grouping import group_units
 from fedraa.submodels.tracing.recorder import DataDependentError, Recorder, tensors
-from fedraa.submodels.tracing.rules import RULES
-from fedraa.submodels.tracing.verify import Trial
+from fedraa.submodels.tracing.rules import rules
+from fedraa.submodels.tracing.verify import Noted, Trial
+
+LARGE = 50_000_000  # parameters; copies of so many take longer, and more memory, than all the rest
 
 
 def trace(module: nn.Module, example: Tree) -> Traced:
@@ -28,8 +31,10 @@ def trace(module: nn.Module, example: Tree) -> Traced:
     a cut gives what the full module gives when the parameters of its absent units are zero. This is tried
     before the result is returned, and what does not pass is left whole.
 
+    Of a large module the shapes alone are followed, and what is tried are narrow cuts of it.
+
     Args:
-        module: any module. It is copied to the CPU, not changed.
+        module: any module. It is copied to the CPU, not changed. The copy of a large one shares its memory.
         example: a batch of at least two inputs: a tensor, or a tuple or a dict of tensors for its arguments.
 
     Raises:
@@ -40,10 +45,11 @@ def trace(module: nn.Module, example: Tree) -> Traced:
         if part.dim() < 1 or len(part) < 2:
             raise ValueError(f"example: shape {tuple(part.shape)} given, expected a batch of at least 2")
     check_kinds(module)
-    module, example = private(module).cpu(), mapped(lambda part: part.cpu(), example)
-    recorder = _record(module, example)
+    module, example = copied(module), mapped(lambda part: part.cpu(), example)
+    recorder, ran = _light_record(module, example) if _is_large(module) else (None, [])
+    recorder = recorder or _record(module, example)
     traced = group_units(module, recorder)
-    trial = Trial(traced, example)
+    trial = Trial(traced, example, ran, large=bool(ran))
     while traced.groups and (failure := trial.fails(traced, range(len(traced.groups)))):
         for g in _suspects(trial, traced):
             _pin(recorder, traced, g, failure)
@@ -51,9 +57,39 @@ def trace(module: nn.Module, example: Tree) -> Traced:
     return traced
 
 
-def _record(module: nn.Module, example: Tree) -> Recorder:
-    scratch = copy.deepcopy(module)  # training mode moves running statistics
-    recorder = Recorder(scratch, RULES)
+def copied(module: nn.Module) -> nn.Module:
+    """The copy on the CPU that a Traced keeps."""
+    return private(module, share=_is_large(module)).cpu()
+
+
+def _is_large(module: nn.Module) -> bool:
+    return sum(p.numel() for p in module.parameters()) > LARGE
+
+
+def _light_record(module: nn.Module, example: Tree) -> tuple[Recorder | None, list[list[str]]]:
+    """As `_record`, on tensors that have shapes and no values; None if it needs values, or cannot be traced.
+
+    And the functions that the module calls, in evaluation and in training mode.
+    """
+    memo: dict[int, object] = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in module.parameters()}
+    memo |= {id(buffer): buffer.to("meta") for buffer in module.buffers()}
+    try:
+        shapes, example = copy.deepcopy(module, memo), mapped(lambda part: part[:2].to("meta"), example)
+        recorder, ran = _record(module, example, shapes), []
+        for training in (False, True):
+            with torch.no_grad(), torch.random.fork_rng(), torch.device("meta"), Noted(shapes) as noted:
+                torch.manual_seed(0)
+                forward(shapes.train(training), example)
+            ran.append(noted.names)
+        return recorder, ran
+    except Exception:  # whatever it is, it shows with values, too
+        return None, []
+
+
+def _record(module: nn.Module, example: Tree, shapes: nn.Module | None = None) -> Recorder:
+    """`shapes` is the module on the meta device, where it is followed there."""
+    scratch = shapes or copy.deepcopy(module)  # training mode moves running statistics
+    recorder = Recorder(scratch, rules(), module if shapes else None)
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # it hides the layers inside
     try:
@@ -75,7 +111,8 @@ def _record(module: nn.Module, example: Tree) -> Recorder:
         ) from error
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-    check_gradients(scratch, mapped(lambda part: part[:2], example), list(recorder.strange.values()))
+    with torch.device("meta") if shapes else nullcontext():
+        check_gradients(scratch, mapped(lambda part: part[:2], example), list(recorder.strange.values()))
     return recorder
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from fedraa.data.tree import Tree, mapped
 from fedraa.models.forward import forward
 from fedraa.submodels.flat import trainable
+from fedraa.submodels.resize import name_of
 from fedraa.submodels.traced import IndexSet, Traced
 from fedraa.submodels.tracing.accept import first_line
 from fedraa.submodels.tracing.recorder import tensors
@@ -24,54 +26,92 @@ _RAISED = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.fl
     (torch.complex32, torch.complex64), torch.complex128
 )
 
+NARROW = 3  # units of each group of a large module that is tried
+
 
 class Trial:
-    """One module, in float64 if it can be, with random parameters, so that none is zero and every difference shows."""
+    """One module, in float64 if it can be, with random parameters, so that none is zero and every difference shows.
 
-    def __init__(self, traced: Traced, example: Tree) -> None:
-        self._template = traced.module
-        self._module = copy.deepcopy(traced.module).double()
+    Of a `large` module not the whole is compared with a cut, but a narrow cut with a narrower one; that the narrow one
+    does what the whole does shows in the functions that ran, `ran` in evaluation and in training mode.
+    """
+
+    def __init__(
+        self, traced: Traced, example: Tree, ran: Sequence[Sequence[str]] = (), *, large: bool = False
+    ) -> None:
         self._tolerance = 1e-6  # relative: deep batch norms of two samples amplify rounding
+        self._large, self._ran = large, ran
+        try:
+            self._prepare(traced, example)
+        except RuntimeError:
+            if not large:
+                raise
+            self._large = False
+            self._prepare(traced, example)
+
+    def _prepare(self, traced: Traced, example: Tree) -> None:
+        base = self._whole(traced, self._base(traced, range(len(traced.groups))))
         # numbers in its code may count samples, which shows with more of them; and it may not do without float32
         for rows, double in ((4, True),) * bool(traced.sizes) + ((2, True), (2, False)):
+            self._double, self._input = double, mapped(partial(_noisy, rows=rows, double=double), example)
+            if not double:
+                self._tolerance = 1e-3
             try:
-                self._prepare(example, rows, double)
+                self._run(base.to(torch.float64 if double else torch.float32), training=False)
             except RuntimeError:
                 if not double:
                     raise
             else:
                 break
 
-    def _prepare(self, example: Tree, rows: int, double: bool) -> None:
-        self._double = double
-        self._input = mapped(lambda part: _noisy(part, rows, double), example)
-        if not double:
-            self._tolerance = 1e-3
-            self._module.float()
-        self._run(self._module, training=False)
-
     def fails(self, traced: Traced, groups: Collection[int]) -> str | None:
         """Cut these groups to about half, all others left whole. Returns what went wrong, if anything."""
-        self._randomise()
-        full = dataclasses.replace(traced, module=self._module)
-        rng = np.random.default_rng(0)
-        indices = tuple(
-            np.sort(rng.permutation(group.size)[: _some(group.size, rng)]) if g in groups else np.arange(group.size)
-            for g, group in enumerate(traced.groups)
+        traced, rng = dataclasses.replace(traced), np.random.default_rng(0)  # less what it remembers
+        outer = self._base(traced, groups)
+        inner = tuple(
+            np.sort(rng.permutation(kept)[: _some(len(kept), rng)]) if g in groups else kept
+            for g, kept in enumerate(outer)
         )
-        modes = (False, True)
-        small = full.cut(indices)
-        if not _is_loaded_skeleton(small, full, indices):
+        small, base = traced.cut(inner), self._whole(traced, outer)
+        if not _is_loaded_skeleton(small, traced, inner):
             return "its units differ in a tensor that training does not send"
+        kept = traced.flat_index(inner)
+        place = torch.from_numpy(np.searchsorted(traced.flat_index(outer), kept) if self._large else kept.copy())
+        for part in (base, small):
+            part.to(torch.float64 if self._double else torch.float32)
+        values = _random_values(base)
+        chosen = values[place]
+        _set(small, chosen)
+        modes = (False, True)
         try:
             got = [x for training in modes for x in self._run(small, training)]
         except (RuntimeError, ValueError, TypeError, LookupError, AssertionError, AttributeError) as error:
             return f"the code of the module fixes its width ({first_line(error, 80)})"
-        _silence(full, full.flat_index(indices))
-        expected = [x for training in modes for x in self._run(self._module, training)]
+        _set(base, values.zero_().index_put_((place,), chosen))
+        expected = [x for training in modes for x in self._run(base, training)]
         if len(got) != len(expected) or not all(self._close(a, b) for a, b in zip(got, expected, strict=True)):
             return "its cut gives another output than the full module with absent units silenced"
+        if self._large and [self._names(base, training) for training in modes] != self._ran:
+            return "its forward does something else for other widths"
         return None
+
+    def _base(self, traced: Traced, groups: Collection[int]) -> IndexSet:
+        """What a cut of these groups is compared with."""
+        if not self._large:
+            return traced.full()
+        rng = np.random.default_rng(1)
+        return tuple(
+            np.sort(rng.permutation(group.size)[: min(group.size, NARROW)]) if g in groups else np.arange(group.size)
+            for g, group in enumerate(traced.groups)
+        )
+
+    def _whole(self, traced: Traced, outer: IndexSet) -> nn.Module:
+        return traced.cut(outer) if self._large else copy.deepcopy(traced.module)
+
+    def _names(self, module: nn.Module, training: bool) -> list[str]:
+        noted = Noted(module)
+        self._run(module, training, noted)
+        return noted.names
 
     def _close(self, found: Tensor, expected: Tensor) -> bool:
         """Equal but for rounding, in relation to the largest number."""
@@ -81,21 +121,16 @@ class Trial:
         scale = expected[expected.isfinite()].abs()
         return not len(apart) or bool(len(scale) and apart.abs().max() <= self._tolerance * scale.max())
 
-    def _randomise(self) -> None:
-        random = torch.Generator().manual_seed(0)
-        with torch.no_grad():
-            for p, original in zip(self._module.parameters(), self._template.parameters(), strict=True):
-                scale = 0.1 if p.dim() < 2 else 0.5 / (p.numel() / len(p)) ** 0.5
-                p.copy_(original).add_(scale * torch.randn(p.shape, generator=random, dtype=p.dtype))
-
-    def _run(self, module: nn.Module, training: bool) -> list[Tensor]:
+    def _run(self, module: nn.Module, training: bool, noted: Noted | None = None) -> list[Tensor]:
         with torch.no_grad(), torch.random.fork_rng(), ExitStack() as stack:
             stack.enter_context(WithoutDropout())
             if self._double:
                 stack.enter_context(_in_double())
             torch.manual_seed(0)  # stochastic depth draws the same for both
-            out = tensors(forward(module.train(training), mapped(lambda part: part.clone(), self._input)))
-            return [x if x.is_floating_point() or x.is_complex() else x.double() for x in out]
+            inputs = mapped(lambda part: part.clone(), self._input)
+            with noted or nullcontext():
+                result = forward(module.train(training), inputs)
+            return [x if x.is_floating_point() or x.is_complex() else x.double() for x in tensors(result)]
 
 
 def _noisy(example: Tensor, rows: int, double: bool) -> Tensor:
@@ -105,6 +140,41 @@ def _noisy(example: Tensor, rows: int, double: bool) -> Tensor:
         noise = torch.randn(part.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         part = part.double() + noise
     return part if double else part.to(example.dtype)
+
+
+class Noted(TorchFunctionMode):
+    """Notes the names of the functions that a module calls; attention counts as one, for a cut has its own."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self._inside = 0
+        self._attention = [layer for layer in module.modules() if isinstance(layer, nn.MultiheadAttention)]
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if not self._inside:
+            self.names.append(name_of(func))
+        return func(*args, **(kwargs or {}))
+
+    def __enter__(self) -> Self:
+        self._hooks = [layer.register_forward_pre_hook(self._enter) for layer in self._attention]
+        self._hooks += [layer.register_forward_hook(self._leave) for layer in self._attention]
+        super().__enter__()  # type: ignore[no-untyped-call]  # torch leaves both untyped
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]  # likewise
+        for hook in self._hooks:
+            hook.remove()
+
+    def _enter(self, *_: object) -> None:
+        self.names.append("attention")
+        self._inside += 1
+
+    def _leave(self, *_: object) -> None:
+        self._inside -= 1
 
 
 class WithoutDropout(TorchFunctionMode):
@@ -166,13 +236,23 @@ def _is_loaded_skeleton(small: nn.Module, full: Traced, indices: IndexSet) -> bo
     return True
 
 
-def _silence(traced: Traced, kept: np.ndarray) -> None:
-    """Set every trainable parameter of the module outside `kept` (a flat index) to zero."""
-    mask = torch.zeros(traced.size, dtype=torch.bool)
-    mask[torch.from_numpy(kept.copy())] = True
+def _random_values(module: nn.Module) -> Tensor:
+    """Its flat vector with something added, so that nothing stays zero or one; signals stay of order one."""
+    random, parts = torch.Generator().manual_seed(0), []
+    for p in trainable(module):
+        scale = 0.1 if p.dim() < 2 else 0.5 / (p.numel() / max(1, len(p))) ** 0.5
+        noise = torch.rand(p.shape, generator=random).sub_(0.5).mul_(12**0.5 * scale)
+        parts.append((p.detach() + noise.to(p.dtype)).reshape(-1))
+    return torch.cat(parts) if parts else torch.zeros(0)
+
+
+def _set(module: nn.Module, values: Tensor) -> None:
+    """Give the trainable parameters these values [k]."""
+    start = 0
     with torch.no_grad():
-        for p, offset in zip(trainable(traced.module), traced.offsets, strict=True):
-            p.mul_(mask[offset : offset + p.numel()].view(p.shape))
+        for p in trainable(module):
+            p.copy_(values[start : start + p.numel()].view(p.shape))
+            start += p.numel()
 
 
 def _some(size: int, rng: np.random.Generator) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedraa.board import lines
+from fedraa.board.answers import ANSWERS
 from fedraa.board.board import Board
 from fedraa.board.curves import bytes_by
 from fedraa.board.rows import row
@@ -186,6 +187,56 @@ def test_damage_is_one_sentence_until_it_is_mended(folder: Path, name: str, text
     path.with_name("kept").write_text(right)
     path.with_name("kept").rename(path)
     assert looked(board)["first"]["state"] == "ended"
+
+
+NASTY = (None, "x", -1, 1.5, float("nan"), 1e999, 10**400, [], {}, True)
+KINDS = [
+    {"kind": "dispatch", "task": 90, "client": 1, "fragment": 0, "step": 1, "bytes_down": 3},
+    {"kind": "commit", "task": 80, "staleness": 0, "bytes_up": 4},
+    {"kind": "round", "round": 0, "coverage_min": 1, "coverage_max": 2, "uncovered": 3},
+    {"kind": "drop", "task": 80, "client": 0, "what": "nan", "action": "retry"},
+    {"kind": "fault", "task": 80, "worker": 0, "what": "died", "action": "retry"},
+    {"kind": "eval", "step": 3},
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind["kind"])
+def test_any_value_in_an_event_is_taken_or_refused(folder: Path, kind: dict[str, object]) -> None:
+    """Whatever a log holds, every question about it is answered, in JSON; before the event, and after it."""
+    log = folder / "first" / "events.jsonl"
+    before = {
+        "seq": 0,
+        "kind": "dispatch",
+        "t": 0.0,
+        "wall": 0.0,
+        "task": 80,
+        "client": 0,
+        "fragment": 0,
+        "bytes_down": 1,
+    }
+    event = {"seq": 1, "t": 1.0, "wall": 1.0, **kind}
+    for name in event:
+        for value in NASTY:
+            log.write_text(f"{json.dumps(before)}\n{json.dumps(event | {name: value})}\n{json.dumps(before)}\n")
+            board = Board(folder)
+            looked(board)
+            told = [ask(board, {"run": ["first"], "y": ["accuracy"]}) for ask in ANSWERS.values()]
+            json.dumps(told, allow_nan=False)
+
+
+def test_any_value_in_a_configuration_is_taken_or_refused(folder: Path) -> None:
+    path = folder / "first" / "config.json"
+    config = json.loads(path.read_text())
+    config["resolved"]["figures"] = {"names": ["accuracy"], "main": "accuracy", "less": []}
+    places = [("experiment", name) for name in ("method", "dataset", "seed", "clients", "clock", "updates")]
+    places += [("resolved", name) for name in ("limits", "parameters", "figures", "metrics")]
+    for part, name in places:
+        for value in (*NASTY, {"names": [], "main": "f1", "less": []}, {"steps": "x", "time": None}):
+            path.write_text(json.dumps(config | {part: config[part] | {name: value}}))
+            board = Board(folder)
+            looked(board)
+            told = [ask(board, {"run": ["first"], "y": ["accuracy"]}) for ask in ANSWERS.values()]
+            json.dumps(told, allow_nan=False)
 
 
 def test_what_was_read_before_the_damage_is_shown(folder: Path) -> None:

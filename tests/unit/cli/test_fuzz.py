@@ -1,5 +1,6 @@
 """Whatever is typed or lies in a file: it runs, or it is refused in one sentence, and then nothing was written."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from fedraa import Experiment
 from fedraa import api as front
+from fedraa.rundir.files import PARTIAL, write_text
 
 WORDS = st.sampled_from(
     [
@@ -139,3 +141,20 @@ def test_ctrl_c_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "\nfedraa: stopped before the start; nothing was changed\n",
     )
     assert not (tmp_path / "run").exists()
+
+
+def test_a_table_of_evaluations_that_is_a_named_pipe_which_nobody_reads(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    callbacks = f"csv(path='{tmp_path / 'pipe'}')"
+    code, said = say(["run", *QUICK, "--out", str(tmp_path / "run"), "--callbacks", callbacks])
+    assert code == 2
+    assert is_one_sentence(said), said
+
+
+def test_named_pipes_where_files_are_made(tmp_path: Path) -> None:
+    """Before a file is whole it has another name, which may be taken."""
+    path = tmp_path / "summary.json"
+    os.mkfifo(tmp_path / f"summary.json{PARTIAL}")
+    write_text(path, "3")
+    assert path.read_text() == "3"
+    assert list(tmp_path.iterdir()) == [path]

@@ -153,6 +153,17 @@ def test_a_csv_table(tmp_path: Path) -> None:
     assert dealt(named, "natural", 2).names == ("high", "low")
 
 
+@pytest.mark.parametrize("odd", ["inf", "what"])
+def test_what_is_no_number_among_numbers_of_a_table(odd: str, tmp_path: Path) -> None:
+    rows = [f"{odd if i == 9 else i},{i % 2},shop{i % 3}" for i in range(30)]
+    path = tmp_path / "sales.csv"
+    path.write_text("\n".join(["price,label,client", *rows]))
+    with pytest.raises(
+        ValueError, match=rf"row 10, of client 'shop0', has '{odd}' in price; it must be a finite number"
+    ):
+        load_dataset(str(path), None)
+
+
 def test_arrays_in_a_folder(tmp_path: Path) -> None:
     arrays = {"x_train": X, "y_train": Y, "x_test": X_TEST, "y_test": Y_TEST, "clients_train": np.arange(60) % 4}
     for name, array in arrays.items():

@@ -148,17 +148,40 @@ def test_a_base_of_half_the_bytes_is_adapted_in_float32() -> None:
     assert fl.merged(model).body[0].weight.dtype == torch.bfloat16  # type: ignore[index,union-attr]
 
 
+class ByWeight(nn.Module):
+    """Reads the weight of a layer instead of calling it, as models with tied weights do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read, self.called = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.called(torch.relu(nn.functional.linear(x, self.read.weight, self.read.bias)))
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_a_weight_that_is_read_has_what_was_learnt_in_it(merge: bool) -> None:
+    """Its rank is whole then: a product of weights is nothing that can be cut."""
+    torch.manual_seed(0)
+    model, x = moved(fl.lora(ByWeight(), RANK, merge=merge)), torch.randn(5, 4)
+    torch.testing.assert_close(fl.merged(model)(x), model(x))
+    traced = trace(model, x)
+    assert [group.name for group in traced.groups] == ["called.lora_A"]
+    assert "read.lora_A" in traced.uncut
+
+
 def test_torchs_encoder_does_not_pass_adapters_by() -> None:
-    """In evaluation it reads its layers' weights itself, unless it is told not to; its attention always does."""
+    """It reads the weights of its layers itself: always in attention, in evaluation everywhere."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
     model = moved(fl.lora(nn.TransformerEncoder(layer, 2), 2))
     x = torch.randn(2, 5, 8)
-    assert {name.split(".")[2] for name in trained(model)} == {"linear1", "linear2"}
+    assert {name.partition(".lora")[0].split(".")[-1] for name in trained(model)} == {"linear1", "linear2", "out_proj"}
     with torch.inference_mode():
         out = model(x)
         padded = model(x, src_key_padding_mask=torch.tensor([[False] * 5, [False] * 3 + [True] * 2]))
     torch.testing.assert_close(out, model.train()(x))
+    torch.testing.assert_close(out, fl.merged(model)(x))
     torch.testing.assert_close(padded[0], out[0])
 
 
@@ -180,10 +203,6 @@ def test_a_model_with_adapters_travels_and_answers_for_its_layers() -> None:
             "targets: 'xyz' is the name of no layer of Odd; it has query, groups, attention, out_proj",
         ),
         ({"targets": "attention"}, "is a MultiheadAttention, which takes no adapter; name Linear, Conv or Embedding"),
-        (
-            {"targets": "out_proj"},
-            "is read by its weight in nn.MultiheadAttention, so that an adapter would do nothing",
-        ),
         ({"targets": "groups"}, "is a convolution of 2 groups, which takes no adapter"),
         (
             {"targets": "query", "train": "query"},

@@ -1,5 +1,6 @@
 """What grows with the clients that appear, not with those that there are."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ from fedraa.devices.availability import Availability, Daily, availability_from, 
 from fedraa.replay import replay
 from fedraa.rng import generator
 from fedraa.rundir.columns import read, written
+from fedraa.server.aggregation import Memorised
+from fedraa.server.aggregation.aggregator import Contribution, RoundTotals
 from fedraa.server.auxiliary.rows import BLOCK_BYTES, ClientRows
 from fedraa.server.concurrency import Concurrency
 
@@ -34,6 +37,37 @@ def test_rows_of_older_checkpoints_are_read() -> None:
     rows = ClientRows(2, 3, lambda: np.zeros(2, np.float32))
     rows.restore(np.arange(6, dtype=np.float32).reshape(3, 2))
     assert rows[2].tolist() == [4, 5]
+
+
+def test_rows_by_client_of_older_checkpoints_are_read() -> None:
+    rows = ClientRows(2, 9, lambda: np.zeros(2, np.float32))
+    rows.restore({"7": np.array([1, 2], np.float32), "3": np.array([4, 5], np.float32)})
+    assert [rows[client].tolist() for client in rows] == [[1, 2], [4, 5]]
+    rows.restore({"clients": np.array([7]), "rows": np.ones((1, 2), np.float32)})
+    assert list(rows) == [7]
+
+
+@pytest.mark.parametrize("appeared", [(4, 0, 2), (1, 3), range(5), ()])
+def test_the_sum_of_rows_is_that_of_one_array_bit_for_bit(appeared: Sequence[int]) -> None:
+    rng, whole = np.random.default_rng(0), np.zeros((5, 1000), np.float32)
+    rows = ClientRows(1000, 5, lambda: np.zeros(1000, np.float32))
+    for client in appeared:
+        whole[client] = rows[client][:] = rng.choice([-0.0, 0.1, 1e8, -3e-8], 1000).astype(np.float32)
+    mean = rows.sum() / np.float32(5)
+    assert mean.tobytes() == whole.mean(axis=0, dtype=np.float32).tobytes()
+
+
+def test_ram_fed_remembers_the_clients_that_took_part_alone() -> None:
+    mean = Memorised().bind(1000, 10**6)
+    for client in (999_999, 3):
+        mean.add(Contribution(client, slice(None), np.ones(1000, np.float32), 1.0, 0.1))
+    mean.finish(RoundTotals(np.full(1000, 2, np.int32), 0.1))
+    assert list(mean.state()["memory"]["clients"]) == [999_999, 3]
+    older = np.zeros((4, 1000), np.float32)
+    older[2] = 7  # as checkpoints had it
+    again = Memorised().bind(1000, 4)
+    again.restore({"memory": older, "mean": np.zeros(1000, np.float32), "change": np.zeros(1000, np.float32)})
+    assert again.state()["memory"]["rows"][0][2][0] == 7
 
 
 def test_the_next_client_is_one_that_does_not_train() -> None:

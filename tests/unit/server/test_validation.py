@@ -61,6 +61,13 @@ def test_a_good_update_may_pass() -> None:
         ({"params": np.array([np.inf, -np.inf] * 6, np.float32)}, "params hold 12 values that are not finite"),
         ({"extras": {"control": np.array([np.nan], np.float32)}}, "control hold 1 values that are not finite"),
         ({"loss": float("nan")}, "the training loss is nan"),
+        ({"loss": None}, "the training loss is None"),
+        ({"loss": 1j}, "the training loss is 1j"),
+        ({"steps": 0}, "the steps are 0"),
+        ({"steps": float("nan")}, "the steps are nan"),
+        ({"steps": "3"}, "the steps are '3'"),
+        ({"seconds": float("inf")}, "the seconds that it took are inf"),
+        ({"seconds": -1e9}, "the seconds that it took are -1000000000.0"),
     ],
 )
 def test_each_thing_wrong_is_named(change: dict[str, Any], why: str) -> None:

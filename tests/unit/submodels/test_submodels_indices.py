@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedraa.submodels import IndexSet, Traced, disjoint, fragments, owners, prefix, random_units, window
-from fedraa.submodels.indices import blocks
+from fedraa.submodels.indices import blocks, too_small
 from fedraa.submodels.tracing.trace import trace
 
 
@@ -53,8 +53,8 @@ def test_fragments_round_by_largest_remainder() -> None:
 
 
 def test_more_fragments_than_neurons_are_refused() -> None:
-    with pytest.raises(ValueError, match="7 parts of group '2' with 6 units would leave part 6 without any"):
-        fragments(TWO, [1 / 7] * 7)
+    with pytest.raises(ValueError, match="11 parts of group '0' with 10 units would leave part 10 without any, and no"):
+        fragments(TWO, [1 / 11] * 11)
     with pytest.raises(ValueError, match=r"ratios: .* expected positive numbers that sum to 1"):
         fragments(TWO, (0.5, 0.4))
 
@@ -111,3 +111,15 @@ def test_owners_of_fragments() -> None:
 
 def test_owners_count_repeated_index_sets() -> None:
     assert owners(ONE, [ONE.full()] * 1000).tolist() == [1000] * ONE.size
+
+
+def test_a_group_that_is_too_small_for_the_fragments_is_whole_in_all_of_them() -> None:
+    layers = [nn.Linear(4, 2), nn.ReLU(), nn.Linear(2, 6), nn.ReLU(), nn.Linear(6, 2)]
+    traced = trace(nn.Sequential(*layers), torch.zeros(2, 4))
+    parts = fragments(traced, (0.3, 0.3, 0.4))
+    assert [[kept.tolist() for kept in part] for part in parts] == [
+        [[0, 1], [0, 1]],
+        [[0, 1], [2, 3]],
+        [[0, 1], [4, 5]],
+    ]
+    assert [group.name for group in too_small(traced, parts)] == ["0"]

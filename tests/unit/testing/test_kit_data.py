@@ -1,7 +1,7 @@
 """Objectives, transforms and data are checked, too: those that are built in hold, and each kind of mistake is told."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def only(part: object, promise: str, sentence: str, as_: str | None = None) -> N
 
 
 class Quantile(fl.Objective):
-    better = {"covered": "max"}
+    better: ClassVar = {"covered": "max"}
     main = "covered"
 
     def losses(self, outputs: Any, targets: Any) -> Any:
@@ -65,7 +65,7 @@ class Infinite(Quantile):
 
 
 class WrongWay(fl.Objective):
-    better = {"error": "max"}
+    better: ClassVar = {"error": "max"}
     main = "error"
 
     def losses(self, outputs: Any, targets: Any) -> Any:

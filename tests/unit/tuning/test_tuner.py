@@ -116,6 +116,14 @@ def test_a_value_at_the_edge_is_marked(
     assert re.search(r"trial 2 of 9: fedavg at lr=0.00\d: -\d.*; about 0:00:0\d to go", shown)
 
 
+def test_what_has_nothing_beyond_it_is_no_edge() -> None:
+    """Momentum 0 is the least that there is."""
+    plan = tuner._Plan.of(("fedavg",), {"momentum": Range(0.0, 0.5)}, 3, fl.Experiment(**SMALL))
+    assert plan.beyond("fedavg", "momentum", Range(0.0, 0.5), 0.0) is None
+    assert plan.beyond("fedavg", "momentum", Range(0.0, 0.5), 0.5) == Range(0.0, 0.75)
+    assert plan.beyond("fedavg", "momentum", Range(0.0, 0.5), 0.25) is None
+
+
 def test_a_method_whose_trials_all_fail_is_told(faked: list[Attempt], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^tune: no trial of fedavg came to an end: too much$"):
         tuned(tmp_path / "tune", space={"lr": [10.0, 20.0]})

@@ -1,0 +1,136 @@
+"""The board on many runs and long logs: how soon its page is there, and how soon it shows what is written.
+
+    python -m benchmarks board
+
+Logs are made up, in the form of a small run's, so that a million events take seconds. The board is a process of its
+own, as `fedraa board` starts it, and is asked as its page asks.
+"""
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count, islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.request import urlopen
+
+from fedraa.api import run
+from fedraa.cli.display import say
+from fedraa.rundir.layout import CONFIG, EVALS, EVENTS
+
+RUNS, EVENTS_EACH = 100, 10_000
+CLIENTS, FRAGMENTS, EVERY = 20, 5, 50  # an evaluation every so many commits
+WAIT = 0.02  # seconds between two questions
+
+
+def main(runs: int = RUNS, events: int = EVENTS_EACH) -> None:
+    """Make so many runs with so many events each, and print what the board takes, in seconds but where it says so."""
+    with TemporaryDirectory() as folder:
+        for name, value in measure(Path(folder), runs, events).items():
+            say(f"{name:<50}{value:.3g}")
+
+
+def measure(folder: Path, runs: int, events: int) -> dict[str, float]:
+    """Seconds, and megabytes of memory."""
+    model = folder / "model"
+    few: dict[str, Any] = {"clients": CLIENTS, "fragments": FRAGMENTS, "hidden": (16,), "updates": 3}
+    run(method="fed-raa", engine="local", quiet=True, out=model, **few)
+    for i in range(runs):
+        write(folder / "runs" / f"run-{i:03d}", (model / CONFIG).read_text(), events, i)
+    size = sum(path.stat().st_size for path in folder.rglob(EVENTS))
+    began = time.perf_counter()
+    with served(folder / "runs") as address:
+        found = {"logs, MB": size / 1e6, "until it says its address": time.perf_counter() - began}
+        first = until(address, lambda told: len(told["rows"]) == runs and all(row.get("last") for row in told["rows"]))
+        found["until all runs and their last figures are told"] = time.perf_counter() - began
+        six = "&".join(f"run={name}" for name in first["ids"][:6])
+        found["curves of six runs"] = timed(f"{address}curves?x=t&y=accuracy&{six}")
+        until(address, lambda told: told["read"] == told["size"] > 0)
+        found["until all logs are read"] = time.perf_counter() - began
+        found["curves of six runs over bytes"] = timed(f"{address}curves?x=bytes&y=accuracy&{six}")
+        found["details of a run, the first"] = timed(f"{address}details?run=run-000")
+        found["details of a run, the next"] = timed(f"{address}details?run=run-001")
+        found["details of a stretch of a run"] = timed(f"{address}details?run=run-001&from=1&to=1.5")
+        version = until(address, lambda told: True)["version"]
+        found["what is new, if nothing is"] = timed(f"{address}runs?since={version}")
+        found["from a line to its being told"] = follow(folder / "runs" / "run-050", address, version)
+    found["memory of the board, MB"] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
+    return found
+
+
+def write(directory: Path, config: str, events: int, seed: int) -> None:
+    """A run that was interrupted after so many events."""
+    directory.mkdir(parents=True)
+    (directory / CONFIG).write_text(config)
+    rows = ["step,t,wall,accuracy,loss,client_mean,client_std,client_worst"]
+    with (directory / EVENTS).open("w") as stream:
+        for seq, event in enumerate(islice(made(seed), events)):
+            stream.write(json.dumps({"seq": seq, **event}, separators=(",", ":")) + "\n")
+            if event["kind"] == "eval":
+                rows.append(",".join(repr(event[name]) for name in rows[0].split(",")))
+    (directory / EVALS).write_text("\n".join(rows) + "\n")
+
+
+def made(seed: int) -> Iterator[dict[str, Any]]:
+    """Clients that are always busy: a dispatch and a commit in turn, an evaluation now and then."""
+    feasible, counts = list(range(FRAGMENTS)), [0] * FRAGMENTS
+    for task in count():
+        t = 2e-3 * task
+        told = {"t": t, "wall": t, "task": task, "client": task % CLIENTS, "fragment": (task + seed) % FRAGMENTS}
+        decided = {"version": task, "step": task, "cost": 1e-3, "feasible": feasible, "counts": counts}
+        yield {"kind": "dispatch", **told, **decided, "bytes_down": 1000}
+        became = {"base_version": 0, "version": task, "staleness": task % 7, "global_staleness": 3, "mix": 0.6}
+        cost = {"bytes_up": 1000, "samples": 90, "flops": 1e6, "train_loss": 0.5}
+        yield {"kind": "commit", **told, "t": t + 1e-3, **became, **cost}
+        if task % EVERY == 0:
+            share = 1 - 0.9 / (1 + task / 500 + seed / 100)
+            figures = {"accuracy": share, "loss": 1 - share, "client_mean": share, "client_std": 0.1}
+            yield {"kind": "eval", "t": t + 1e-3, "wall": t, "step": task, **figures, "client_worst": share}
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address of the board, which is a process of its own."""
+    board = subprocess.Popen([sys.executable, "-m", "fedraa", "board", str(folder)], stdout=subprocess.PIPE, text=True)
+    assert board.stdout is not None
+    try:
+        yield board.stdout.readline().split(" shown at ")[1].split()[0]
+    finally:
+        board.terminate()
+        board.wait()
+
+
+def until(address: str, enough: Any) -> dict[str, Any]:
+    """The first answer about all runs that is enough."""
+    while True:
+        told = ask(f"{address}runs?since=0")
+        if enough(told):
+            return told
+        time.sleep(WAIT)
+
+
+def follow(directory: Path, address: str, version: int) -> float:
+    """Seconds from a line's being written until the board tells it."""
+    before = (directory / EVENTS).read_text().count("\n")
+    began = time.perf_counter()
+    with (directory / EVENTS).open("a") as stream:
+        stream.write(json.dumps({"seq": before, "kind": "checkpoint", "t": 99.0, "wall": 99.0, "step": 9999}) + "\n")
+    while not any(row["step"] == 9999 for row in ask(f"{address}runs?since={version}")["rows"]):
+        time.sleep(WAIT)
+    return time.perf_counter() - began
+
+
+def timed(address: str) -> float:
+    began = time.perf_counter()
+    ask(address)
+    return time.perf_counter() - began
+
+
+def ask(address: str) -> dict[str, Any]:
+    with urlopen(address, timeout=60) as answer:
+        return dict(json.loads(answer.read()))

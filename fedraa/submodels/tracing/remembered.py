@@ -1,0 +1,238 @@
+"""What tracing has found, remembered on disk by code and shapes: a model that was traced before is not traced again.
+
+An entry is a file below `$XDG_CACHE_HOME/fedraa` (default: ~/.cache/fedraa; `FEDRAA_CACHE` names another folder, and
+turns it off where it is empty). Its name is a digest of the module less its weights, of the example's shapes and of the
+versions. It holds plain JSON after its own digest, and the digests of all files whose code ran: if one has changed, or
+the entry is damaged, the module is traced anew. Models that pickle cannot write, or that run code which is in no file,
+are not remembered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import pickle
+import platform
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Timer
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedraa.data.tree import Tree, mapped
+from fedraa.submodels.resize import Resize
+from fedraa.submodels.traced import Entry, Group, Traced
+from fedraa.submodels.tracing.grouping import flat_layout
+from fedraa.submodels.tracing.rules import described_rules
+from fedraa.submodels.tracing.trace import copied, trace
+
+FORMAT = 1
+WORTH = 1.0  # seconds of tracing from which on it is remembered
+AFTER = 2.0  # seconds of tracing before a line says so
+OFF = "FEDRAA_CACHE"
+_IMPORTED = time.time()
+
+
+def trace_once(module: nn.Module, example: Tree, tell: Callable[[str], None] | None = None) -> Traced:
+    """As `trace`, or what it found when it met the same code and shapes; `tell` gets a line if it takes long."""
+    folder = _folder()
+    key = None if folder is None else _key(module, example)
+    path = None if folder is None or key is None else folder / f"{key}.json"
+    if path is not None and (found := _read(path, module)) is not None:
+        return found
+    started, codes = time.monotonic(), set[CodeType]()
+    with _telling(f"tracing {type(module).__name__}: looking for what can be cut", tell), _noting(codes) as noted:
+        traced = trace(module, example)
+    if path is not None and noted and time.monotonic() - started >= WORTH:
+        _write(path, traced, codes)
+    return traced
+
+
+@contextmanager
+def _telling(text: str, tell: Callable[[str], None] | None) -> Iterator[None]:
+    """Tells it, if what is within is not done so many seconds later."""
+    if tell is None:
+        yield
+        return
+    timer = Timer(AFTER, tell, (text,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextmanager
+def _noting(codes: set[CodeType]) -> Iterator[bool]:
+    """Collects all Python code that runs within; False if somebody else is watching already."""
+    if sys.getprofile() is not None:
+        yield False
+        return
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        codes.add(frame.f_code)
+
+    sys.setprofile(note)
+    try:
+        yield True
+    finally:
+        sys.setprofile(None)
+
+
+def _folder() -> Path | None:
+    given = os.environ.get(OFF)
+    if given is not None:
+        return Path(given) if given else None
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "fedraa"
+    except RuntimeError:  # nobody's home
+        return None
+
+
+class _Shapes(pickle.Pickler):
+    """Writes all of a module but the values of its parameters. Nothing reads it: its digest is what is wanted."""
+
+    def __init__(self, stream: io.BytesIO) -> None:
+        super().__init__(stream, protocol=5)
+        self._seen: dict[int, int] = {}
+
+    def persistent_id(self, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return None
+        known = isinstance(value, nn.Parameter)
+        number = self._seen.setdefault(id(value), len(self._seen))
+        values = "" if known else _digest(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return number, known, value.requires_grad, str(value.dtype), tuple(value.shape), str(value.device), values
+
+
+def _key(module: nn.Module, example: Tree) -> str | None:
+    """The name of a module's entry; None if it cannot be told from others."""
+    stream = io.BytesIO()
+    try:
+        _Shapes(stream).dump((module, mapped(lambda part: (tuple(part.shape), str(part.dtype)), example)))
+    except Exception:  # whatever its parts raise when they are written
+        return None
+    versions = [FORMAT, torch.__version__, np.__version__, platform.python_version(), _own_code(), described_rules()]
+    return _digest(json.dumps(versions).encode() + stream.getvalue())
+
+
+def _own_code() -> str:
+    """A digest of the code that traces and cuts."""
+    room = Path(__file__).parents[1]
+    return _digest(b"".join(path.read_bytes() for path in sorted(room.rglob("*.py"))))
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _files(codes: set[CodeType]) -> dict[str, str] | None:
+    """The digests of the files that code is from, less those that versions tell; None if some is from none."""
+    room = str(Path(__file__).parents[1])
+    known = (room, *(str(Path(str(module.__file__)).parent) for module in (torch, np)))
+    library = sysconfig.get_path("stdlib")
+    found = {}
+    for code in codes:
+        name = code.co_filename
+        if name.startswith("<frozen") or name.startswith(known):
+            continue
+        if name.startswith(library) and "site-packages" not in name:
+            continue
+        if name == "<string>" and code.co_name.startswith(
+            ("__", "<lambda>")
+        ):  # as dataclasses and namedtuples make them
+            continue
+        try:
+            if os.stat(name).st_mtime >= _process_start():  # it may be newer than the code that ran
+                return None
+            found[name] = _digest(Path(name).read_bytes())
+        except OSError:
+            return None
+    return found
+
+
+def _process_start() -> float:
+    """When this process began, in seconds since the epoch; where the system does not tell, when this was imported."""
+    try:
+        ticks = float(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError):
+        return _IMPORTED
+
+
+def _write(path: Path, traced: Traced, codes: set[CodeType]) -> None:
+    """Whole or not at all, whoever else writes it; a disk that takes no more is no mistake of the run."""
+    files = _files(codes)
+    if files is None:
+        return
+    sizes = {
+        name: [[[list(step) for step in place], list(resize)] for place, resize in places.items()]
+        for name, places in traced.sizes.items()
+    }
+    entry = {
+        "files": files,
+        "groups": [
+            [g.name, g.size, [[e.tensor, e.dim, e.block] for e in g.entries], g.parameters] for g in traced.groups
+        ],
+        "uncut": dict(traced.uncut),
+        "units": {name: {dim: units.tolist() for dim, units in dims.items()} for name, dims in traced.units.items()},
+        "grouped": sorted(traced.grouped),
+        "estimated": sorted(traced.estimated),
+        "sizes": sizes,
+    }
+    text = json.dumps(entry).encode()
+    with suppress(OSError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, partial = tempfile.mkstemp(dir=path.parent, suffix=".partial")
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(_digest(text).encode() + b"\n" + text)
+            os.replace(partial, path)
+        except BaseException:
+            Path(partial).unlink(missing_ok=True)
+            raise
+
+
+def _read(path: Path, module: nn.Module) -> Traced | None:
+    try:
+        digest, _, text = path.read_bytes().partition(b"\n")
+        if digest.decode() != _digest(text):
+            return None
+        entry = json.loads(text)
+        if any(_digest(Path(name).read_bytes()) != known for name, known in entry["files"].items()):
+            return None
+    except (OSError, ValueError):
+        return None
+    module = copied(module)
+    units = {
+        name: {int(dim): np.array(units, np.int64) for dim, units in dims.items()}
+        for name, dims in entry["units"].items()
+    }
+    return Traced(
+        module,
+        tuple(Group(name, size, tuple(Entry(*e) for e in entries), n) for name, size, entries, n in entry["groups"]),
+        entry["uncut"],
+        *flat_layout(module),
+        units,
+        frozenset(entry["grouped"]),
+        frozenset(entry["estimated"]),
+        {name: dict(map(_place, places)) for name, places in entry["sizes"].items()},
+    )
+
+
+def _place(given: Any) -> Any:
+    place, (group, dim, out, numbers, mixed, share) = given
+    return tuple((str(name), at) for name, at in place), Resize(group, dim, out, tuple(numbers), mixed, tuple(share))

@@ -1,0 +1,47 @@
+"""The head of a cluster that is not ours dies: one sentence before Ray has its own, and the run goes on elsewhere."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from nodes import nodes
+from running import FIELDS, FLAGS, PATIENCE, until
+from same_run import same
+from test_real_cluster import commits
+
+from benchmarks.system.processes import descendants, title
+from fedraa.api import resume, run
+from fedraa.config.experiment import Experiment
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+UPDATES = 3000
+
+
+@pytest.mark.parametrize("client", [False, True])
+def test_the_run_ends_in_one_sentence_and_goes_on(client: bool, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with nodes() as cluster:
+        cluster.join("one", {})
+        address = f"ray://127.0.0.1:{cluster.client}" if client else cluster.address
+        flags = ("--updates", str(UPDATES), "--workers", "1", "--quiet", "--out", str(out), "--address", address)
+        driver = cluster.begin("run", *FLAGS, *flags)
+        try:
+            until(lambda: commits(out) > 60, driver)
+            below = descendants(cluster.started["head"].pid)
+            os.kill(next(pid for pid in below if "/gcs/gcs_server" in title(pid)), signal.SIGKILL)
+            said, _ = driver.communicate(timeout=PATIENCE)
+        finally:
+            driver.kill()
+    assert driver.returncode == 1, said
+    why = f"the connection to the Ray cluster at {address} was lost"
+    if not client:
+        why = f"the head of the Ray cluster at {address} gives no answer"
+    assert said == f"fedraa: {why}; go on with: fedraa resume {out}\n"
+    config = out / "config.json"
+    config.write_text(
+        config.read_text().replace('"engine": "ray"', '"engine": "local"').replace(f'"{address}"', "null")
+    )
+    resume(out)
+    same(out, run(Experiment(**FIELDS, updates=UPDATES, engine="local", out=tmp_path / "here")))

@@ -1,0 +1,303 @@
+"""Small wrongs, each of which a test must notice: solver, server, policies, costs, schedulers and defaults.
+
+`old` stands exactly once in `file`; with `new` in its place one of the files `tests` must fail. A default that a paper
+states is guarded in tests/unit/methods/test_paper_defaults.py, a formula by its numbers in tests/numerics.
+"""
+
+from typing import NamedTuple
+
+DEFAULTS = "tests/unit/methods/test_paper_defaults.py"
+FULL = "tests/numerics/test_methods_full.py"
+TERMS = "tests/numerics/test_methods_terms.py"
+SUBMODELS = "tests/numerics/test_methods_submodels.py"
+POLICIES = "tests/numerics/test_policies.py"
+SOLVER = "tests/numerics/test_solver.py"
+BILLS = "tests/numerics/test_bills.py"
+RAA = "tests/numerics/test_fed_raa.py"
+QUILT = "tests/numerics/test_fed_quilt.py"
+RIVALS = "tests/unit/server/test_rivals.py"
+FLEET = "tests/unit/devices/test_fleet.py"
+SCHEDULERS = "tests/unit/schedulers/test_schedulers.py"
+BALANCE = "tests/unit/server/test_balance.py"
+AUTO = "tests/unit/devices/test_auto_steps.py"
+ON_TERMS = "tests/unit/methods/test_terms.py"
+SPACE = "tests/unit/tuning/test_space.py"
+TUNER = "tests/unit/tuning/test_tuner.py"
+GUARDS = "tests/numerics/test_guards.py"
+HELD_BACK = "tests/unit/data/test_held_back.py"
+
+
+class Mutant(NamedTuple):
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+def _in(file: str, *several: tuple[str, str, str]) -> list[Mutant]:
+    return [Mutant(file, old, new, (test,)) for old, new, test in several]
+
+
+MUTANTS: list[Mutant] = [
+    # defaults that papers state
+    *_in(
+        "fedraa/methods/catalog.py",
+        ("Solver(proximal=0.005),\n    StalenessMix(),", "Solver(proximal=0.5),\n    StalenessMix(),", DEFAULTS),
+        (
+            '"fedsam": Method("FedSAM, Algorithm 1", local=replace(_PLAIN, sam=0.5)',
+            '"fedsam": Method("FedSAM, Algorithm 1", local=replace(_PLAIN, sam=5.0)',
+            DEFAULTS,
+        ),
+        ("local=replace(_PLAIN, sam=0.5, fresh=0.1)", "local=replace(_PLAIN, sam=0.05, fresh=0.1)", DEFAULTS),
+        (
+            '"subdismo": Method("SubDisMO, Algorithm 1", FourWay(), replace(_PLAIN, sam=0.1))',
+            '"subdismo": Method("SubDisMO, Algorithm 1", FourWay(), replace(_PLAIN, sam=0.2))',
+            DEFAULTS,
+        ),
+        ("local=replace(_PLAIN, fresh=0.1), update", "local=replace(_PLAIN, fresh=0.9), update", DEFAULTS),
+        (
+            "local=replace(_PLAIN, fresh=0.1, full_gradient=True)",
+            "local=replace(_PLAIN, fresh=0.9, full_gradient=True)",
+            DEFAULTS,
+        ),
+        (
+            '"fedavg": Method("McMahan et al. 2017", update=Mean("samples"))',
+            '"fedavg": Method("McMahan et al. 2017", update=Mean())',
+            DEFAULTS,
+        ),
+        (
+            "_SLICED = Solver(momentum=0.9, weight_decay=5e-4, clip=1.0",
+            "_SLICED = Solver(momentum=0.9, weight_decay=5e-4, clip=10.0",
+            DEFAULTS,
+        ),
+        (
+            '"fedbuff": Method("Nguyen et al. 2022", local=_PLAIN',
+            '"fedbuff": Method("Nguyen et al. 2022", local=Solver()',
+            DEFAULTS,
+        ),
+        ("Solver(momentum=0.0, weight_decay=1e-4)", "Solver(momentum=0.0, weight_decay=1e-3)", DEFAULTS),
+        ("4: (0.1, 0.2, 0.3, 0.4)", "4: (0.25, 0.25, 0.25, 0.25)", DEFAULTS),
+    ),
+    *_in(
+        "fedraa/client/solver.py",
+        ("momentum: float = 0.5", "momentum: float = 0.9", DEFAULTS),
+        ("epochs: int = 5", "epochs: int = 1", DEFAULTS),
+    ),
+    *_in(
+        "fedraa/server/async_rules.py",
+        ("size: int = 10\n", "size: int = 7\n", DEFAULTS),
+        ("mixing: float = 0.6\n", "mixing: float = 0.9\n", DEFAULTS),
+        ("self._step(model.params, self.server_lr / self.size)", "self._step(model.params, self.server_lr)", RIVALS),
+    ),
+    *_in(
+        "fedraa/server/optimizers.py",
+        ('rule: str = "adam"\n    server_lr: float = 0.01', 'rule: str = "adam"\n    server_lr: float = 1.0', DEFAULTS),
+        ("tau: float = 1e-3", "tau: float = 1e-8", DEFAULTS),
+        ("self._v = np.full(size, self.tau**2, np.float32)", "self._v = np.zeros(size, np.float32)", FULL),
+        (
+            "np.float32(self.beta2) * self._v + np.float32(1 - self.beta2) * square",
+            "np.float32(self.beta2) * self._v + square",
+            FULL,
+        ),
+        (
+            "np.copyto(self._m, np.float32(self.beta) * self._m + delta, where=moved)",
+            "np.copyto(self._m, np.float32(self.beta) * (self._m + delta), where=moved)",
+            FULL,
+        ),
+        ("np.maximum(self._max, self._v, out=self._max)", "self._max[:] = self._v", RIVALS),
+    ),
+    *_in(
+        "fedraa/server/staleness.py",
+        ("(staleness + 1) ** -self.exponent", "(staleness + 2) ** -self.exponent", RAA),
+        ("start: int = 4", "start: int = 2", DEFAULTS),
+    ),
+    *_in("fedraa/submodels/policies/pruning.py", ("REMOVABLE = 0.3", "REMOVABLE = 0.5", DEFAULTS)),
+    *_in(
+        "fedraa/client/terms/adversary.py",
+        ("SCALE_PENALTY, SHIFT_PENALTY = 100.0, 4.0", "SCALE_PENALTY, SHIFT_PENALTY = 4.0, 100.0", DEFAULTS),
+    ),
+    # the local step
+    *_in(
+        "fedraa/client/local_step.py",
+        ("w.add_(g.mul_(self._solver.sam / (norm(g) + EPSILON)))", "w.add_(g.mul_(self._solver.sam))", SOLVER),
+        ("            w.copy_(self._unperturbed)\n", "", SOLVER),
+        ("self._masked(model.weights)\n", "pass\n", SUBMODELS),
+        ("self.squares.addcmul_(g, g)", "self.squares.add_(g)", SUBMODELS),
+        ("outputs = outputs * held.view(*outputs.shape[:-2], 1, -1)", "pass", SUBMODELS),
+        (
+            "w.sub_(self._velocity[piece].mul_(self._solver.momentum).add_(g), alpha=self._lr)",
+            "w.sub_(self._velocity[piece].mul_(self._solver.momentum).add_(g).add_(g), alpha=self._lr)",
+            SOLVER,
+        ),
+    ),
+    *_in(
+        "fedraa/client/trainer.py",
+        ("alpha=len(rows) / len(y))", "alpha=1.0)", GUARDS),
+        ("return total.add_(local_step.model.weights, alpha=self._solver.weight_decay)", "return total", FULL),
+        (
+            'rng = generator(self._seed, "batches", task.client, task.turn)',
+            'rng = generator(self._seed, "batches", task.client, 0)',
+            FULL,
+        ),
+        ("loss=float(total) / steps", "loss=float(total)", GUARDS),
+    ),
+    # the server
+    *_in(
+        "fedraa/server/rounds.py",
+        ("return float(self.task_table.sizes[client]) if self._by_samples else 1.0", "return 1.0", FULL),
+        (
+            "follower.close(self.params, delta, moved, self._scales / self._reported)",
+            "follower.close(self.params, delta, moved, self._scales)",
+            TERMS,
+        ),
+        (
+            "mix=self._optimizer.server_lr * weight / self._weight_sum,",
+            "mix=self._optimizer.server_lr * weight,",
+            "tests/unit/replay/test_replay.py",
+        ),
+    ),
+    *_in(
+        "fedraa/server/aggregation/coverage_mean.py",
+        ("return np.float32(self._participants)", "return super()._divisor()", SUBMODELS),
+        ("self._weight[where] += weight", "self._weight[where] += 1", SUBMODELS),
+        ("return self._weight + self._whole_weight", "return self._weight", SUBMODELS),
+    ),
+    *_in(
+        "fedraa/server/aggregation/memorised.py",
+        ("v = self._mean + correction", "v = correction", SUBMODELS),
+        ("self._memory[client][where] = update\n", "self._memory[:, where] = update\n", SUBMODELS),
+        ("update - self._memory[client][where]", "update", SUBMODELS),
+    ),
+    *_in(
+        "fedraa/server/auxiliary/state.py",
+        ("self._server[piece] += self._change[piece] / clients", "self._server[piece] += self._change[piece]", FULL),
+        ("np.float32(update.steps * lr), True", "np.float32(lr), True", FULL),
+        (
+            "np.divide(delta, np.float32(-scale), out=self._momentum, where=moved)",
+            "np.divide(delta, np.float32(scale), out=self._momentum, where=moved)",
+            FULL,
+        ),
+        (
+            "fresh = (1 - self._beta) * mean + self._beta * self._momentum",
+            "fresh = mean + self._beta * self._momentum",
+            FULL,
+        ),
+    ),
+    *_in(
+        "fedraa/server/asynchronous.py",
+        ("staleness = int(self.versions[j]) - task.version", "staleness = self.step - task.step", RAA),
+    ),
+    *_in(
+        "fedraa/server/delta_mix.py",
+        ("min(1.0, self.gain * (model.fragments / model.at_work))", "min(1.0, self.gain)", QUILT),
+        ("gain: float = 1.2", "gain: float = 1.0", DEFAULTS),
+    ),
+    *_in(
+        "fedraa/server/averaged.py",
+        ("self._mean.follow(1 / (self._share * before + 1))", "self._mean.follow(1 / (before + 1))", BALANCE),
+    ),
+    *_in(
+        "fedraa/server/balance.py",
+        ("(samples / samples.sum() / shares) ** power", "(shares / (samples / samples.sum())) ** power", BALANCE),
+        ("return np.asarray(factors / (shares @ factors))", "return np.asarray(factors)", BALANCE),
+    ),
+    Mutant(
+        "fedraa/server/rounds.py",
+        "self._scales += task.lr * update.steps",
+        "self._scales += task.lr * update.steps * self._reported / len(self.task_table.sizes)",
+        (GUARDS,),
+    ),
+    *_in(
+        "schedulers/planner.py",
+        ("counts[:] = before + (counts > before)", "counts[:] = counts", GUARDS),
+    ),
+    *_in(
+        "fedraa/devices/costs.py",
+        ("return cost.flops / (cost.flops + self._stem.trunk)", "return cost.params / self._full.params", BILLS),
+        ("return flops / self._server\n", "return 0.0\n", BILLS),
+    ),
+    # policies
+    *_in(
+        "fedraa/submodels/policies/regions.py",
+        (
+            "count = max(1, self.parts // 2) if context.client in large else 1",
+            "count = max(1, self.parts // 2)",
+            POLICIES,
+        ),
+        (
+            'generator(run.seed, "levels").permutation(run.clients)[: run.clients // 2].tolist()',
+            "range(run.clients // 2)",
+            POLICIES,
+        ),
+        ("if context.round == 0:", "if context.round < 0:", POLICIES),
+    ),
+    *_in(
+        "fedraa/submodels/masks.py",
+        ("mine = units * parts // count", "mine = units % parts", POLICIES),
+        ("shared = np.ones(traced.size, dtype=bool)", "shared = np.zeros(traced.size, dtype=bool)", POLICIES),
+    ),
+    *_in(
+        "fedraa/submodels/policies/masked.py",
+        ("count = 1 if context.client < run.clients // 2 else 2", "count = 2", POLICIES),
+        ("(part < 0) | (part >= self.parts - kept)", "(part < 0) | (part < kept)", POLICIES),
+    ),
+    *_in(
+        "fedraa/submodels/policies/slices.py",
+        ("start = context.round * self.stride", "start = 0", POLICIES),
+    ),
+    *_in(
+        "fedraa/submodels/policies/shuffled.py",
+        ("return int(np.ceil(round(1 / ratio, 9)))", "return int(1 / ratio)", POLICIES),
+        ('rng = generator(seed, "cycle", count, cycle)', 'rng = generator(seed, "cycle", count, 0)', POLICIES),
+    ),
+    *_in(
+        "fedraa/submodels/indices.py",
+        (
+            "return math.ceil(round(ratio * size, 9))",
+            "return math.floor(ratio * size) or 1",
+            "tests/unit/submodels/test_submodels_indices.py",
+        ),
+    ),
+    # costs and schedulers
+    *_in(
+        "fedraa/devices/fleet.py",
+        ("+ load.up / self.uplink[clients]", "+ load.up / self.downlink[clients]", FLEET),
+        ("REFERENCE_EPOCHS = 5", "REFERENCE_EPOCHS = 1", BILLS),
+    ),
+    *_in(
+        "fedraa/client/solver.py",
+        ("return 1 + bool(self.sam) + self.adversary", "return 1 + self.adversary", BILLS),
+        ("(shard if self.full_gradient else 0)\n\n    def passed_in", "0\n\n    def passed_in", BILLS),
+    ),
+    *_in(
+        "fedraa/submodels/assignment.py",
+        ("return down, sent_back(trained) + bitmap", "return down, sent_back(trained)", BILLS),
+    ),
+    *_in(
+        "fedraa/client/auto_steps.py",
+        ("np.rint(self.kappa * move / step)", "np.rint(self.kappa * step / move)", AUTO),
+        ("least: int = 20", "least: int = 10", AUTO),
+    ),
+    *_in(
+        "schedulers/greedy.py",
+        ("least = candidates[updates == updates.min()]", "least = candidates[updates == updates.max()]", SCHEDULERS),
+    ),
+    *_in(
+        "schedulers/bound.py",
+        (
+            "ends = -(-np.arange(1, clients + 1) * fragments // clients)",
+            "ends = np.maximum(1, np.arange(1, clients + 1) * fragments // clients)",
+            SCHEDULERS,
+        ),
+    ),
+    # terms and tuning
+    *_in(
+        "fedraa/methods/terms.py",
+        ('"momentum": 0.0,', '"momentum": 0.5,', ON_TERMS),
+        ("return drawn.count", "return None", ON_TERMS),
+    ),
+    *_in("fedraa/client/lr_schedule.py", ("LAST = 0.99", "LAST = 1.0", ON_TERMS)),
+    *_in("fedraa/tuning/space.py", ("* (high - low) / 2)", "* (high - low))", SPACE)),
+    *_in("fedraa/tuning/suggest.py", ('sign = 1 if better == "max" else -1', "sign = 1", TUNER)),
+    *_in("fedraa/data/held_back.py", ("kept.append(np.sort(order[count:]))", "kept.append(np.sort(order))", HELD_BACK)),
+]

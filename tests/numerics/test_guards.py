@@ -1,0 +1,120 @@
+"""What may be wrong without a run looking wrong: normalisers, chunks, means; by hand, on 44 parameters."""
+
+import numpy as np
+import pytest
+from tiny import CLIENTS, LR, SEED, Stepped, close, spec, start, steps
+
+from fedraa.client import trainer
+from fedraa.rng import generator
+
+
+def test_the_full_batch_gradient_is_the_same_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MimeLite's, of shards that do not divide into the chunks: each counts as its rows."""
+    gradients = []
+    for rows in (1024, 7):
+        monkeypatch.setattr(trainer, "FULL_BATCH", rows)
+        stepped = Stepped(spec("mimelite"))
+        tasks = [stepped.server.assign(client, 0.0) for client in stepped.server.begin()]
+        gradients.append(np.array([stepped.train(task).extras["gradient"] for task in tasks]))
+        assert any(stepped.run.data.sizes % 7)
+    close(gradients[0], gradients[1])
+
+
+def test_the_training_loss_is_the_mean_over_the_steps() -> None:
+    """With a rate of next to nothing it is the mean of the minibatches' losses at the model that was sent."""
+    stepped = Stepped(spec("fedavg", lr=1e-12, partition="iid", local_epochs=3))
+    task = stepped.server.assign(next(iter(stepped.server.begin())), 0.0)
+    x, y = stepped.run.data.client(task.client)
+    theta = start(stepped.run)
+    w1, b1, w2, b2 = theta[:15].reshape(5, 3), theta[15:20], theta[20:40].reshape(4, 5), theta[40:]
+    logits = np.maximum(x @ w1.T + b1, 0) @ w2.T + b2
+    losses = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(y)), y]
+    rng, means = generator(SEED, "batches", task.client, 0), []
+    for _ in range(3):
+        order = rng.permutation(len(y))
+        means += [losses[order[at : at + 6]].mean() for at in range(0, len(y), 6)]
+    assert stepped.train(task).loss == pytest.approx(np.mean(means), rel=1e-5)
+
+
+def test_the_servers_momentum_is_over_the_steps_of_the_cohort() -> None:
+    """FedCM: Delta = -mean delta / (lr T), T the mean over who took part, not over all clients."""
+    stepped = Stepped(spec("fedcm", participation="sample:2"))
+    before = stepped.server.params.copy()
+    tasks = stepped.round()
+    mean = np.mean([steps(stepped.run, task.client) for task in tasks])
+    everyone = np.mean([steps(stepped.run, client) for client in range(CLIENTS)])
+    assert mean != everyone
+    momentum = stepped.server._followers[0]._momentum  # type: ignore[attr-defined]
+    close(momentum, -(stepped.server.params - before) / (LR * mean))
+
+
+def test_a_split_model_is_billed_by_its_flops_there_and_here() -> None:
+    """3 features, 4 classes: 4 * 3 FLOPs per hidden unit in the stem, 6 * 4 in the trunk, of a sample both ways.
+
+    The server computes four times as fast as the fastest device, which has twice the speed of the slowest.
+    """
+    flags = {"capabilities": "1:0.5,2:0.5", "partition": "iid", "local_epochs": 5}
+    stepped = Stepped(spec("splitfed", server_compute=4.0, **flags))
+    stepped.round()
+    speeds = stepped.run.fleet.compute
+    for line in stepped.records.of("dispatch"):
+        here, there = 12 / 36 / speeds[int(line["client"])], 24 / 36 / (4 * 2)
+        assert line["cost"] == pytest.approx(here + there)  # an average shard, five epochs, bandwidth without end
+
+
+def test_what_a_schedule_of_passes_counts() -> None:
+    """Two epochs of all samples a round: after one round the run has made two passes."""
+    stepped = Stepped(spec("fedavg", lr_schedule="exponential:0.5@passes"))
+    assert [task.lr for task in stepped.round()] == [LR] * CLIENTS
+    assert [task.lr for task in stepped.round()] == pytest.approx([LR / 4] * CLIENTS)
+    timed = Stepped(spec("fedasync", lr_schedule="exponential:0.5@time"))
+    assert timed.server.assign(0, 3.0).lr == pytest.approx(LR / 8)
+
+
+def test_capacities_follow_the_devices() -> None:
+    """Speeds 1, 1, 4: a quarter for the slow ones, all for the fast one; OAP has quarters alone."""
+    flags = {"capabilities": "1:0.7,4:0.3", "capacities": "auto"}
+    for method, shares in {
+        "heterofl": (0.25, 0.25, 1.0),
+        "fedrolex": (0.25, 0.25, 1.0),
+        "oap": (0.25, 0.25, 1.0),
+    }.items():
+        run = spec(method, **flags)
+        levels = run.method.submodel.capacities  # type: ignore[attr-defined]
+        wanted = dict(zip(sorted(run.fleet.compute), shares, strict=True))
+        assert levels.levels == tuple(wanted[speed] for speed in run.fleet.compute)
+        assert not levels.redraw
+    slow = spec("oap", capabilities="1:0.7,100:0.3", capacities="auto").method.submodel.capacities
+    assert min(slow.levels) == 0.25  # the smallest there is
+    with pytest.raises(ValueError, match=r"^redraw: capacities auto follow"):
+        spec("fedrolex", capacities="auto", redraw=True)
+    with pytest.raises(ValueError, match=r"^capacities: auto means nothing to fedavg|^capacities: \('auto',\)"):
+        spec("fedavg", capacities="auto")
+
+
+def test_a_fragment_is_updated_once_a_round() -> None:
+    """Sync Fed-RAA: four clients on two fragments; after each round both have one update more, not two."""
+    stepped = Stepped(spec("fed-raa-sync", clients=4, ratios=(0.25, 0.75)))
+    for turn in range(3):
+        stepped.records.lines.clear()
+        stepped.round()
+        first = stepped.records.of("dispatch")[0]
+        assert first["counts"] == [turn, turn]
+
+
+def test_what_is_sent_down_may_be_compressed() -> None:
+    """RA-Fed's C(theta): clients train from it, and what they changed of it is averaged; a byte a number, and 8."""
+    plain, stepped = (Stepped(spec("ra-fed", compress_down=how)) for how in ("none", "8bit"))
+    theta = stepped.server.params.copy()
+    step = (theta.max() - theta.min()) / 255
+    rounded = theta.min() + np.round((theta - theta.min()) / step) * step
+    tasks = stepped.round()
+    for task in tasks:
+        np.testing.assert_allclose(task.params, rounded, atol=1e-6)
+    assert {line["bytes_down"] for line in stepped.records.of("dispatch")} == {len(theta) + 8}
+    deltas = [stepped.train(task).params - task.params for task in tasks]
+    close(stepped.server.params, theta + np.mean(deltas, axis=0))  # round 0 is everybody's
+    plain.round()
+    assert not np.array_equal(plain.server.params, stepped.server.params)
+    with pytest.raises(ValueError, match=r"^compress_down: 8bit means nothing to fed-raa; leave it out"):
+        spec("fed-raa", compress_down="8bit")

@@ -1,0 +1,61 @@
+"""A cluster of our own that does not start is tried again, in a new folder, and given up in one sentence."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+from actors.cluster import own_cluster
+from fedraa.errors import RunFailed
+
+
+class Starts:
+    """`ray.init`, which fails the first times; where it was to start each time, and whether the one before is gone."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures, self.folders, self.gone = failures, list[Path](), list[bool]()
+
+    def __call__(self, *, _temp_dir: str, **options: Any) -> None:
+        self.gone += [not folder.exists() for folder in self.folders[-1:]]
+        folder = Path(_temp_dir)
+        folder.mkdir()
+        (folder / "half").write_text("started")
+        self.folders.append(folder)
+        if len(self.folders) <= self.failures:
+            raise RuntimeError(f"\n  attempt {len(self.folders)}: the GCS gave no answer\n  and pages more")
+
+
+def starting(failures: int, monkeypatch: pytest.MonkeyPatch, load: float = 1.0) -> Starts:
+    starts = Starts(failures)
+    monkeypatch.setattr(ray, "init", starts)
+    monkeypatch.setattr(own_cluster, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(own_cluster, "crowded", lambda: load)
+    return starts
+
+
+@pytest.mark.parametrize("failures", [0, 1, 2])
+def test_it_is_tried_again_in_a_new_folder(
+    failures: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    starts = starting(failures, monkeypatch)
+    with own_cluster.own_cluster(1):
+        assert starts.folders[-1].exists()
+    assert len(set(starts.folders)) == failures + 1
+    assert all(starts.gone)
+    assert not starts.folders[-1].parent.exists()
+    said = [f"Ray did not start: attempt {n}: the GCS gave no answer; it is tried again, {n + 1} of 3" for n in (1, 2)]
+    assert [record.getMessage() for record in caplog.records] == said[:failures]
+
+
+@pytest.mark.parametrize(("load", "tries"), [(1.0, 3), (4.6, 6), (50.0, 10)])
+def test_it_is_given_up_in_one_sentence(load: float, tries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = starting(99, monkeypatch, load)
+    with pytest.raises(RunFailed) as failed, own_cluster.own_cluster(1):
+        raise AssertionError("it should not have started")
+    assert str(failed.value) == (
+        f"Ray did not start, {tries} times; the last: attempt {tries}: the GCS gave no answer; try again when the "
+        "machine has less to do, or choose --engine local"
+    )
+    assert len(starts.folders) == tries
+    assert not any(folder.parent.exists() for folder in starts.folders)

@@ -1,0 +1,21 @@
+"""The board stays quick with a hundred runs and a million events."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.system.board import EVENTS_EACH, RUNS, measure
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_a_million_events_keep_nobody_waiting(tmp_path: Path) -> None:
+    """Many times what it takes on two quiet cores, and far below what reading everything first would."""
+    assert RUNS * EVENTS_EACH == 1_000_000
+    found = measure(tmp_path, RUNS, EVENTS_EACH)
+    assert found["until all runs and their last figures are told"] < 30
+    assert found["curves of six runs"] < 5  # while the logs are read
+    assert found["details of a run, the next"] < 2
+    assert found["what is new, if nothing is"] < 0.5
+    assert found["from a line to its being told"] < 5
+    assert found["memory of the board, MB"] < 1000

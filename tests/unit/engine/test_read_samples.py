@@ -1,0 +1,93 @@
+"""Samples that clients read: statistics of batch norms, personalised training, names of run directories."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fedraa as fl
+from fedraa.config.experiment import Experiment
+from fedraa.engine import run_spec
+from fedraa.engine.build import build
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.standard_normal((90, 1, 4, 4)).astype(np.float32) + np.arange(90)[:, None, None, None] / 9, np.arange(90) % 3
+X = X.astype(np.float32)
+OWNERS = [f"writer/{row % 4}" for row in range(90)]
+SMALL: dict[str, Any] = {"engine": "local", "quiet": True, "method": "fedavg", "rounds": 1, "local_steps": 1}
+
+
+class Read(fl.Rows):
+    def __len__(self) -> int:
+        return len(Y)
+
+    def read(self, rows: Any) -> Any:
+        return X[rows], Y[rows]
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
+
+
+def data(train: Any, **more: Any) -> fl.FederatedDataset:
+    return fl.FederatedDataset("a b/c", train, (X[:12], Y[:12]), clients=OWNERS, **more)
+
+
+@pytest.mark.parametrize("partition", ["natural", "noise"])
+@pytest.mark.parametrize("statistics", ["all", "sample"])
+def test_statistics_are_those_of_the_same_samples_in_memory(
+    statistics: str, partition: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_spec, "STATISTICS_SAMPLES", 50)
+    monkeypatch.setattr("fedraa.client.evaluator.BATCH", 16)
+    found = []
+    for train in ((X, Y), Read()):
+        spec = build(
+            Experiment(**SMALL, clients=4, partition=partition, statistics=statistics), model=net(), dataset=data(train)
+        )
+        given = spec.evaluation_data
+        assert len(given.x_train) == (
+            90 if statistics == "all" and given.source is None else 0 if given.streamed else 50
+        )  # type: ignore[attr-defined]
+        module = spec.worker_spec.evaluator(given, "cpu").prepare(spec.params)
+        found.append({name: value.tolist() for name, value in module.state_dict().items() if "running" in name})
+    assert found[0] == found[1]
+    assert found[0]["1.running_mean"] != [0] * 4
+
+
+def test_few_large_samples_are_held_for_the_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_spec, "STATISTICS_BYTES", 64 * 30)
+    monkeypatch.setattr(run_spec, "FEW", 20)
+    assert len(build(Experiment(**SMALL), model=net(), dataset=data(Read())).evaluation_data.x_train) == 30
+
+
+class Brighter(fl.Transform):
+    def apply(self, x: Tensor, rng: np.random.Generator) -> Tensor:
+        return x + float(rng.uniform(0, 5))
+
+
+def test_transforms_are_drawn_in_personalised_training_too(tmp_path: Path) -> None:
+    found = []
+    for number, transforms in enumerate(((), (Brighter(),), (Brighter(),))):
+        experiment = Experiment(**SMALL, transforms=transforms, personalised=2, out=tmp_path / str(number))
+        evals = fl.run(experiment, dataset=data((X, Y))).evals
+        found.append(evals["personal_mean"].iloc[0])  # before any task has trained
+    assert found[1] == found[2] != found[0]
+
+
+def test_clients_without_test_samples_cannot_be_evaluated_by_themselves() -> None:
+    with pytest.raises(ValueError, match=r"^personalised: no client that trains has test samples of its own"):
+        build(Experiment(**SMALL, personalised=2), dataset=data((X, Y), test_clients=["nobody"] * 12))
+
+
+def test_a_run_directory_is_named_after_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert fl.run(Experiment(**SMALL), dataset=data((X, Y))).directory == Path("runs/fedavg-a-b-c-0")
+    rows = "\n".join(f"{a:.3f},{int(a > 0)}" for a in X[:, 0, 0, 0].tolist())
+    Path("sales of may.csv").write_text(f"price,bought\n{rows}")
+    table = "csv('sales of may.csv', target='bought')"
+    assert fl.run(Experiment(**SMALL, dataset=table)).directory == Path("runs/fedavg-sales-of-may-0")
