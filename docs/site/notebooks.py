@@ -21,6 +21,7 @@ def page(path: Path) -> str:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     with TemporaryDirectory() as folder:
         client = NotebookClient(notebook, timeout=SECONDS, resources={"metadata": {"path": folder}})
+        client.extra_arguments = ["--log-level=ERROR"]  # or each kernel warns that it listens on loopback
         client.execute(env=environment)
     return "\n\n".join(_cell(cell) for cell in notebook.cells) + "\n"
 
