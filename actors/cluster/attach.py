@@ -26,10 +26,10 @@ def attach(address: str) -> None:
     """
     greet(address)
     warn_of_open_token()
-    logging.getLogger("ray.util.client").setLevel(logging.ERROR)  # which takes no level from `init`
     for last in (False, True):
         try:
             ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, runtime_env=carried())
+            logging.getLogger("ray.util.client.logsclient").setLevel(logging.ERROR)  # which takes no level from `init`
             return
         except (RuntimeError, ConnectionError, AuthenticationError) as error:
             with suppress(Exception):
