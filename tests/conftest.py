@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("RAY_worker_niceness", "0")  # or other tests at work would starve Ray's
+os.environ["FEDRAA_CACHE"] = ""  # tests trace, and leave nothing in the user's cache
 
 import pytest
 import torch

@@ -38,6 +38,7 @@ class Own(nn.Module):
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Everything is worth it here; which modules were traced."""
     traced: list[object] = []
+    monkeypatch.delenv("FEDRAA_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(remembered, "WORTH", 0.0)
     original = remembered.trace
