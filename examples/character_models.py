@@ -1,5 +1,6 @@
-"""Small models of the next character, for next_character.py: characters [b, t] to logits [b, t, letters]."""
+"""Small models of the next character: characters [b, t] to logits [b, t, letters]; and what they are trained on."""
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -31,6 +32,13 @@ class GPT(nn.Module):
         heads = (layer(h) for layer in (self.query, self.key, self.value))
         h = h + nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
         return self.head(h + self.back(torch.relu(self.ahead(h))))
+
+
+def windows(text: str, letters: list[str]) -> np.ndarray:
+    """Runs of LENGTH + 1 characters [n, LENGTH + 1], each from the last one of the run before."""
+    codes = {letter: code for code, letter in enumerate(letters)}
+    tokens = np.array([codes[letter] for letter in text])
+    return np.lib.stride_tricks.sliding_window_view(tokens, LENGTH + 1)[::LENGTH]
 
 
 @torch.no_grad()

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from next_character import GPT, ByRole, play, roles, windows
+from character_models import GPT, windows
+from next_character import MADE_UP, speeches
 
 import fedraa as fl
 
@@ -34,17 +35,18 @@ def main() -> None:
     for name, default in (sizes | {"news": None, "text": None}).items():
         flags.add_argument(f"--{name}", type=Path if default is None else int, default=default)
     given = flags.parse_args()
-    news, spoken = read(given.news), roles(play(given.text), given.roles)
-    codes = {letter: code for code, letter in enumerate(sorted(set(news + "".join(spoken))))}
-    shards = [windows(text, codes) for text in spoken]
-    train = [np.delete(each, np.s_[::10], axis=0) for each in shards]
-    rows, unseen = np.concatenate(train), np.concatenate([each[::10] for each in shards])
-    data = fl.Dataset("play", rows[:, :-1], rows[:, 1:], unseen[:, :-1], unseen[:, 1:], len(codes))
+    news, said = read(given.news), speeches(given.text.read_text() if given.text else MADE_UP, given.roles)
+    letters = sorted(set(news + "".join(said.values())))
+    train, test = {}, {}
+    for role, rows in ((role, windows(text, letters)) for role, text in said.items()):
+        kept = np.delete(rows, np.s_[::10], axis=0)
+        test[role], train[role] = ((some[:, :-1], some[:, 1:]) for some in (rows[::10], kept))
+    data = fl.FederatedDataset.of_clients("play", train, None, test_of_clients=test, classes=len(letters))
     torch.manual_seed(0)
-    base = taught(GPT(len(codes), given.width), windows(news, codes), given.steps)
+    base = taught(GPT(len(letters), given.width), windows(news, letters), given.steps)
     adapted, roomy = (fl.lora(base, given.rank, merge=merge) for merge in (False, True))
-    how = {"objective": "next-token", "clients": len(train), "partition": ByRole(tuple(map(len, train)))}
-    how |= {"rounds": given.rounds, "local_epochs": 1, "lr": 0.5, "clip": 1.0, "engine": "local"}
+    how = {"objective": "next-token", "rounds": given.rounds, "local_epochs": 1, "lr": 0.5, "clip": 1.0}
+    how["engine"] = "local"
     runs = [(base, "fedavg", "full"), (adapted, "fedavg", "full"), (adapted, "fedavg", "rolling")]
     print(f"{'trained':8}{'method':9}{'submodels':11}{'bytes per update':>18}{'perplexity':>18}")
     for model, method, submodel in (*runs, (adapted, "hetlora", "prefix"), (roomy, "flora", "prefix")):

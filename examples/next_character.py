@@ -7,9 +7,8 @@ import argparse
 from collections import defaultdict
 from pathlib import Path
 
-import numpy as np
 import torch
-from character_models import GPT, LENGTH, LSTM, say
+from character_models import GPT, LSTM, say, windows
 
 import fedraa as fl
 
@@ -36,8 +35,7 @@ def main() -> None:
     letters = sorted(set("".join(said.values())))
     train, test = {}, {}
     for role, text in said.items():
-        codes = np.array([letters.index(letter) for letter in text])
-        rows = np.lib.stride_tricks.sliding_window_view(codes, LENGTH + 1)[::LENGTH]
+        rows = windows(text, letters)
         part = -(-len(rows) // 10)  # of the role, unseen in training
         test[role], train[role] = ((some[:, :-1], some[:, 1:]) for some in (rows[:part], rows[part:]))
     data = fl.FederatedDataset.of_clients("play", train, None, test_of_clients=test, classes=len(letters))

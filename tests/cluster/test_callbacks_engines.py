@@ -110,7 +110,7 @@ def same(histories: list[History]) -> None:
 
 
 @pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize("kind", [Records, LooksOn])
+@pytest.mark.parametrize("kind", [Records, pytest.param(LooksOn, marks=pytest.mark.slow)])
 def test_all_calls_are_the_same_on_every_engine(kind: type[Records], tmp_path: Path) -> None:
     seen = {engine: kind() for engine in ENGINES}
     histories = [run(experiment(tmp_path / engine, engine, updates=60), callbacks=[seen[engine]]) for engine in ENGINES]
@@ -133,7 +133,9 @@ def test_rounds_are_the_same_on_every_engine_and_end_within_one(tmp_path: Path) 
 
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize(
-    "callback", [EarlyStopping(patience=2), StopAt(37)], ids=lambda callback: type(callback).__name__
+    "callback",
+    [pytest.param(EarlyStopping(patience=2), marks=pytest.mark.slow), StopAt(37)],
+    ids=lambda callback: type(callback).__name__,
 )
 def test_a_callback_ends_a_run_at_the_same_bits_on_every_engine(callback: Callback, tmp_path: Path) -> None:
     histories = [run(experiment(tmp_path / engine, engine), callbacks=[callback]) for engine in ENGINES]

@@ -73,7 +73,8 @@ def below(process: subprocess.Popen[str], name: str) -> int:
     return next(pid for pid in descendants(process.pid) if name in title(pid))
 
 
-@pytest.mark.parametrize("dies", [RAYLET, pytest.param(GCS, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("dies", [RAYLET, GCS])
 def test_the_run_goes_on_with_a_new_cluster(dies: str, undisturbed: History, tmp_path: Path) -> None:
     with started(tmp_path / "run", *QUIETLY, "--restarts", "1") as process:
         os.kill(below(process, dies), signal.SIGKILL)

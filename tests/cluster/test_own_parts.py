@@ -153,6 +153,7 @@ def test_parts_of_a_script_run_alike_on_ray(folder: Path, name: str, workers: in
     same(folder / out, in_one_process(folder, name))
 
 
+@pytest.mark.slow
 def test_a_file_with_parts_by_their_path_is_killed_on_ray_and_resumed(folder: Path) -> None:
     words = [*FEDRAA, "run", "--config", "mine.toml", *COMMON, *STOPS["scheduled"], "--updates", "1600"]
     killed(folder, [*words, "--workers", "2", "--out", "file"], "file")

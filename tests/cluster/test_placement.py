@@ -72,6 +72,7 @@ def test_nodes_read_the_data_themselves(undisturbed: History, tmp_path: Path, mo
     same(run(experiment(data_on_nodes=True, workers=2, out=tmp_path / "run")).directory, undisturbed)
 
 
+@pytest.mark.slow
 def test_a_node_with_other_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "fingerprint", lambda data: 0)
     why = "the last: worker did not start: data_dir: digits in None on node .* is not what the driver has read"

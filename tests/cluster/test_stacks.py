@@ -22,10 +22,10 @@ from fedraa.messages import Update
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
-METHODS: list[dict[str, Any]] = [
+METHODS: list[Any] = [
     {"method": "fedavg", "rounds": 3},
     {"method": "fed-raa", "updates": 40},
-    {"method": "ra-fed", "rounds": 3},
+    pytest.param({"method": "ra-fed", "rounds": 3}, marks=pytest.mark.slow),
 ]
 
 

@@ -239,15 +239,20 @@ class Claims(fl.Scheduler):
 
 
 class InPlace(fl.AsyncRule):
+    def __init__(self, spoilt: str) -> None:
+        self.spoilt = spoilt
+
     def take(self, arrival: Any, model: Any) -> fl.Taken:
-        delta = np.subtract(arrival.new, arrival.sent, out=arrival.sent)
+        delta = np.subtract(arrival.new, arrival.sent, out=getattr(arrival, self.spoilt))
         model.params[arrival.where] += np.float32(0.5) * delta
         return fl.Taken(0.5)
 
 
 def test_changing_what_was_given() -> None:
     only(Claims(), "never changes what it is given", "Claims changes view.sent, which others go on reading")
-    only(InPlace(), "never changes what it is given", "InPlace changes arrival.sent")
+    only(InPlace("new"), "never changes what it is given", "InPlace changes arrival.new")
+    (said,) = fl.check(InPlace("sent")).failures  # which nobody can write to in a run
+    assert said.endswith("InPlace failed with ValueError: output array is read-only")
 
 
 class Raises(fl.Scheduler):
