@@ -40,7 +40,7 @@ def files(folder: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "case", ["pairs", "files", *(pytest.param(case, marks=pytest.mark.slow) for case in ("made", "numbers", "stacks"))]
+    "case", ["pairs", *(pytest.param(case, marks=pytest.mark.slow) for case in ("files", "made", "numbers", "stacks"))]
 )
 def test_every_engine_trains_on_the_same_samples(case: str, cluster: None, tmp_path: Path) -> None:
     owners = (np.arange(90) % 4).tolist()

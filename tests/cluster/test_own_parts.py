@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from same_run import same
@@ -25,7 +26,6 @@ SOURCE = Path(__file__).parents[1] / "fixtures" / "own_parts" / "my_ext.py"
 FEDRAA = [str(Path(sys.executable).with_name("fedraa"))]
 SCRIPT = [sys.executable, "study.py"]
 NAMES = ("scheduled", "by-client", "trimmed", "rounds")
-MOST_SLOW = [pytest.param(name, marks=[] if name in ("scheduled", "rounds") else [pytest.mark.slow]) for name in NAMES]
 PARTS = {
     "scheduled": ("LowestLoss", "gentle", "ByParity", "Top"),
     "by-client": ("ByClient",),
@@ -68,6 +68,11 @@ every = 4
 kind = "my_ext:ByParity"
 by_chance = 0.3
 """
+
+
+def but(*quick: str) -> list[Any]:
+    """All of them, those slow that are not `quick`."""
+    return [pytest.param(name, marks=[] if name in quick else [pytest.mark.slow]) for name in NAMES]
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +121,7 @@ def recorded(folder: Path, out: str) -> str:
     return json.dumps(json.loads((folder / out / "config.json").read_text())["experiment"])
 
 
-@pytest.mark.parametrize("name", MOST_SLOW)
+@pytest.mark.parametrize("name", but("scheduled"))
 def test_a_killed_script_is_gone_on_with_by_giving_its_parts_again(folder: Path, name: str) -> None:
     out = f"killed-{name}"
     killed(folder, [*SCRIPT, "run", out, name, "engine=local"], out)
@@ -129,7 +134,7 @@ def test_a_killed_script_is_gone_on_with_by_giving_its_parts_again(folder: Path,
     same(folder / out, in_one_process(folder, name))
 
 
-@pytest.mark.parametrize("name", MOST_SLOW)
+@pytest.mark.parametrize("name", but("rounds"))
 def test_what_reads_a_run_names_its_parts(folder: Path, name: str) -> None:
     in_one_process(folder, name)
     said = command(folder, [*FEDRAA, "replay", f"local-{name}"])
@@ -146,7 +151,7 @@ def test_what_reads_a_run_names_its_parts(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
-@pytest.mark.parametrize("name", MOST_SLOW)
+@pytest.mark.parametrize("name", but("scheduled", "rounds"))
 def test_parts_of_a_script_run_alike_on_ray(folder: Path, name: str, workers: int) -> None:
     out = f"ray-{name}-{workers}"
     command(folder, [*SCRIPT, "run", out, name, "engine=ray", f"workers={workers}"])

@@ -186,6 +186,7 @@ def test_a_run_is_stopped_and_gone_on_with(undisturbed: History, tmp_path: Path)
     assert tallies(History(tmp_path / "run"))[0]["pushes"] >= 24  # before and after
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_when_a_shard_dies_the_server_goes_on_from_its_checkpoint(
     undisturbed: History, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -23,7 +23,7 @@ ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers canno
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
 METHODS: list[Any] = [
-    {"method": "fedavg", "rounds": 3},
+    pytest.param({"method": "fedavg", "rounds": 3}, marks=pytest.mark.slow),
     {"method": "fed-raa", "updates": 40},
     pytest.param({"method": "ra-fed", "rounds": 3}, marks=pytest.mark.slow),
 ]
