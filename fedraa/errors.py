@@ -1,5 +1,8 @@
 """What a run, a log or a checkpoint may come to, besides the mistakes of a user, which are ValueError."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class Interrupted(KeyboardInterrupt):
     """A run was stopped before its end; the message says where, and how to go on."""
@@ -38,3 +41,12 @@ class CallbackRaised(Exception):
     def __init__(self, error: Exception | None) -> None:
         super().__init__(repr(error))
         self.error = error
+
+
+@contextmanager
+def staying() -> Iterator[None]:
+    """Within, a client's code that calls `sys.exit` ends its task alone, and not the process; RuntimeError says so."""
+    try:
+        yield
+    except SystemExit as error:
+        raise RuntimeError(f"sys.exit({error.code!r}) was called") from error

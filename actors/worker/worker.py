@@ -10,6 +10,7 @@ from actors.pool.serializer import Job
 from fedraa.client import Evaluator, WorkerSpec, choose_device
 from fedraa.data import Federated
 from fedraa.data.tree import Tree
+from fedraa.errors import staying
 from fedraa.messages import Evaluation, Task, Update, Vector
 
 
@@ -37,7 +38,8 @@ class Worker:
         What is on shards of the server is fetched there, and the answer taken there. Raises what the training raises.
         """
         try:
-            return self._train_all(jobs, shared_args)
+            with staying():
+                return self._train_all(jobs, shared_args)
         except Exception:
             self._trainer.reset()
             raise

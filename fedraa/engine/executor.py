@@ -9,7 +9,7 @@ from typing import Protocol
 
 from fedraa.client import Evaluator, Trainer, Work
 from fedraa.data import Federated
-from fedraa.errors import RunFailed
+from fedraa.errors import RunFailed, staying
 from fedraa.messages import Evaluation, Fault, SharedBuffer, Task, Update, Vector
 
 NOT_OF_CLIENTS = (
@@ -134,7 +134,8 @@ class LocalExecutor:
     def outcomes(self, trainer: Trainer, tasks: Sequence[Task]) -> Sequence[Update | Fault] | None:
         """What becomes of tasks that are trained together; None if one of several failed."""
         try:
-            return trainer.train_all([Work(task, *self._data.client(task.client)) for task in tasks])
+            with staying():
+                return trainer.train_all([Work(task, *self._data.client(task.client)) for task in tasks])
         except Exception as error:
             trainer.reset()
             if len(tasks) > 1:

@@ -5,6 +5,7 @@ the client is away from the start, and never comes back.
 """
 
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -251,6 +252,15 @@ def test_what_all_clients_share_is_not_tried_on_thousands(spoil: Callable[..., N
     spoil("raises", lambda task: True)
     with pytest.raises(RunFailed, match=r"^the first 50 clients all came to nothing; the last, client \d+ with task"):
         execute("fedavg", tmp_path / "run", clients=60, jitter=0.0, capabilities="1:1.0")
+
+
+def test_who_ends_the_process_ends_its_task_alone(tmp_path: Path) -> None:
+    class Leaves(fl.LocalTerm):
+        def bend(self, g: Any, at: Any) -> None:
+            sys.exit(3)
+
+    with pytest.raises(RunFailed, match=r"^no client is left: .*: RuntimeError: sys.exit\(3\) was called"):
+        execute("fedavg", tmp_path / "run", local_terms=(Leaves(),))
 
 
 @pytest.mark.parametrize("method", ["fed-raa", "fedavg"])
