@@ -108,7 +108,7 @@ def _start(folder: Path, cpus: int) -> str | None:
                 _temp_dir=str(folder / "ray"),  # which Ray opens to all users; not so the one above it
                 _system_config={"preload_python_modules": [preloaded.__name__]},
             )
-    except Exception as error:
+    except Exception as error:  # of Ray, which has many kinds for a start that failed
         return (str(error).strip().splitlines() or [type(error).__name__])[0]
     return None
 

@@ -40,7 +40,7 @@ class Worker:
         try:
             with staying():
                 return self._train_all(jobs, shared_args)
-        except Exception:
+        except Exception:  # whatever a client's own code does
             self._trainer.reset()
             raise
 

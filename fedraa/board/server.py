@@ -63,7 +63,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:  # so http.server wants it
         self._answer(*self._found())
 
-    do_HEAD = do_GET  # noqa: N815
+    do_HEAD = do_GET  # the library's name  # noqa: N815
 
     def _found(self) -> tuple[HTTPStatus, str, bytes]:
         """Status, content type and content."""

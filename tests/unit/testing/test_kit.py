@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from promises import only
 
 import fedraa as fl
 from fedraa.cli.main import main
@@ -41,15 +42,6 @@ def test_what_is_built_in_keeps_the_promises(kind: str, part: Any) -> None:
     looked_at = [promise for promise, found in findings.lines if found == "held"]
     assert len(looked_at) == len(findings.lines) - 1 >= 6
     assert findings.lines[-1][0] == "costs"
-
-
-def only(part: object, promise: str, sentence: str, as_: str | None = None) -> None:
-    """One promise is broken, and that is said in one sentence."""
-    findings = fl.check(part, as_=as_)
-    assert len(findings.failures) == 1, repr(findings)
-    assert dict(findings.lines)[promise] == findings.failures[0]
-    assert sentence in findings.failures[0]
-    assert "\n" not in findings.failures[0]
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from promises import only
 
 import fedraa as fl
 from fedraa.testing import kit
@@ -19,15 +20,6 @@ X, Y = RNG.standard_normal((120, 6)).astype(np.float32), np.arange(120) % 3
 def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other processes, which take seconds to start."""
     monkeypatch.setattr(kit, "can_travel", lambda kind, part: False)
-
-
-def only(part: object, promise: str, sentence: str, as_: str | None = None) -> None:
-    """One promise is broken, and that is said in one sentence."""
-    findings = fl.check(part, as_=as_)
-    assert len(findings.failures) == 1, repr(findings)
-    assert dict(findings.lines)[promise] == findings.failures[0]
-    assert sentence in findings.failures[0]
-    assert "\n" not in findings.failures[0]
 
 
 class Quantile(fl.Objective):
