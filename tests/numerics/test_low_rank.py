@@ -96,7 +96,7 @@ class Spy(Stepped):
             self.returned.append((update.client, where, update.params.astype(np.float64)))
             return commit(update, now)
 
-        self.server.commit = spied  # type: ignore[method-assign]
+        self.server.commit = spied  # type: ignore[method-assign]  # a spy
 
 
 def adapted(method: str, *, merge: bool = False, **flags: Any) -> RunSpec:
@@ -226,12 +226,12 @@ def test_without_adapters_it_is_the_mean(method: str, plain: str) -> None:
     """Of the same slices, weighted alike, over those who trained a coordinate."""
     ours = Stepped(spec(method, capacities=(1.0, 0.4)))
     found = fl.method(method).replace(aggregator="covered")
-    theirs = Stepped(spec(found, capacities=(1.0, 0.4)))  # type: ignore[arg-type]
+    theirs = Stepped(spec(found, capacities=(1.0, 0.4)))  # type: ignore[arg-type]  # a method, not its name
     for _ in range(2):
         ours.round()
         theirs.round()
     assert (ours.server.params == theirs.server.params).all()
-    assert found.update.weights == plain  # type: ignore[union-attr]
+    assert found.update.weights == plain  # type: ignore[union-attr]  # it is of that kind here
 
 
 def test_flora_wants_room_for_what_is_merged() -> None:

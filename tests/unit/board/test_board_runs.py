@@ -245,7 +245,7 @@ def test_what_was_read_before_the_damage_is_shown(folder: Path) -> None:
     found = looked(Board(folder))["first"]
     assert found["said"] == f"events: line 41 of {log} is not an event"
     assert found["tasks"]
-    assert found["last"]["accuracy"] > 0.5  # type: ignore[index]
+    assert found["last"]["accuracy"] > 0.5  # type: ignore[index]  # it is of that kind here
 
 
 def test_reading_writes_nothing(folder: Path) -> None:

@@ -15,7 +15,7 @@ def dataset() -> Dataset:
 
 
 def numbers(data: object, client: int) -> set[float]:
-    return set(data.client(client)[0][:, 0].tolist())  # type: ignore[attr-defined]
+    return set(data.client(client)[0][:, 0].tolist())  # type: ignore[attr-defined]  # it is of that kind here
 
 
 def test_clients_give_their_share_and_train_on_the_rest() -> None:

@@ -229,7 +229,7 @@ def test_mistakes_are_one_sentence(given: dict[str, Any], said: str) -> None:
 
 def test_models_that_take_none_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^model: got str; takes an nn\.Module$"):
-        fl.lora("cnn")  # type: ignore[arg-type]
+        fl.lora("cnn")  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(ValueError, match=r"^targets: ReLU has no layer that takes an adapter"):
         fl.lora(nn.ReLU())
     with pytest.raises(ValueError, match=r"^model: .* has adapters already; take merged\(model\), or the plain one$"):

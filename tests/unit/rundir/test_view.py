@@ -31,7 +31,7 @@ def test_a_history_is_a_table_with_its_curve(compared: "pd.DataFrame") -> None:
 
 
 def test_one_call_makes_a_picture(compared: "pd.DataFrame", tmp_path: Path) -> None:
-    history = History(compared.folder / "fed-raa-0")  # type: ignore[operator]
+    history = History(compared.folder / "fed-raa-0")  # type: ignore[operator]  # it is of that kind here
     (axes,) = history.plot().axes
     assert axes.get_xlabel() == "virtual time"
     assert axes.lines[0].get_ydata().tolist() == history.evals["accuracy"].tolist()
@@ -43,7 +43,7 @@ def test_one_call_makes_a_picture(compared: "pd.DataFrame", tmp_path: Path) -> N
 
 
 def test_a_comparison_shows_words_means_and_curves(compared: "pd.DataFrame") -> None:
-    text = compared._repr_html_()  # type: ignore[operator]
+    text = compared._repr_html_()  # type: ignore[operator]  # it is of that kind here
     assert compared.words[0] in text.replace("&#x27;", "'")
     assert "data:image/png;base64," in text
     assert re.search(r"<th>fed-raa</th>\s+<td>", text)

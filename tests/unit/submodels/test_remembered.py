@@ -163,7 +163,7 @@ def test_a_line_says_what_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(*given: object) -> Traced:
         while not lines:
             time.sleep(0.001)
-        return original(*given)  # type: ignore[arg-type]
+        return original(*given)  # type: ignore[arg-type]  # as it came
 
     original = remembered.trace
     monkeypatch.setattr(remembered, "trace", slow)

@@ -49,7 +49,7 @@ def test_a_component_with_values_is_one_choice() -> None:
 )
 def test_what_is_no_space_is_one_sentence(given: object, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        make_space(given)  # type: ignore[arg-type]
+        make_space(given)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_edges_of_ranges_are_a_twentieth_from_their_ends() -> None:

@@ -37,7 +37,7 @@ def faked(monkeypatch: pytest.MonkeyPatch) -> list[Attempt]:
 
 def tuned(out: Path, **more: object) -> tuner.Tuned:
     given = {"methods": ["fedavg", "fedprox"], "space": {"lr": "0.01:0.1:log"}, "trials": 9, "out": out} | SMALL | more
-    return fl.tune(**given)  # type: ignore[arg-type]
+    return fl.tune(**given)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_each_method_gets_as_many_trials_and_its_space_is_widened_once(faked: list[Attempt], tmp_path: Path) -> None:
