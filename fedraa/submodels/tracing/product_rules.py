@@ -27,13 +27,34 @@ def matmul(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
 
 
 def _times(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
-    """Labels of `left @ right`, where `right` may be a layer's matrix."""
-    if r.name(right) is None or right.dim() != 2:
-        return product(r, r.labels(left), r.labels(right))
-    labels = r.labels(left)
-    inner = r.ties.span(labels, range(labels.dim() - 1), "a matrix product reads them at every position")
-    r.bind(right, 0, inner.reshape(-1))
-    return r.make(right, 1)
+    """Labels of `left @ right`, where one of them may be a layer's matrix, or a stack of them as of several experts."""
+    if r.name(right) and (right.dim() == 2 or _only(r.labels(left), left.dim() - 1)):
+        return _layer(r, right, right.dim() - 2, r.labels(left), left.dim() - 1)
+    if r.name(left) and not r.name(right) and _only(r.labels(right), right.dim() - 2):
+        return _layer(r, left, left.dim() - 1, r.labels(right), right.dim() - 2).unsqueeze(-1)
+    return product(r, r.labels(left), r.labels(right))
+
+
+def _layer(r: Recorder, weight: Tensor, dim: int, labels: Tensor, along: int) -> Tensor:
+    """The units that a layer makes whose matrix is read along dimension `dim`, by labels that vary `along` one."""
+    others = [d for d in range(labels.dim()) if d != along]
+    inner = r.ties.span(labels, others, "a matrix product reads them at every position").reshape(-1)
+    r.bind(weight, dim, inner)
+    return r.make(weight, 2 * weight.dim() - 3 - dim)
+
+
+def _only(labels: Tensor, dim: int) -> bool:
+    """Whether labels vary along no other dimension."""
+    return not any(varies(labels, d) for d in range(labels.dim()) if d != dim)
+
+
+def grouped(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Rows `[s, in]` times the matrices `[experts, in, out]` of their experts."""
+    x, weight = args[0], args[1]
+    if not r.name(weight) or (x.dim(), weight.dim()) != (2, 3):
+        r.give_up(name, out, args, kwargs)
+        return
+    r.put(out, _layer(r, weight, 1, r.labels(x), 1).expand(out.shape))
 
 
 def addmm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -61,7 +82,8 @@ def einsum(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
         (weights, weight), (letters, x) = terms[named[0]], terms[1 - named[0]]
         shared = set(weights) & set(letters)
         new = [c for c in weights if c in outs and c not in letters]
-        if new and not shared & set(outs) and len(shared) + len(new) == len(weights):
+        varied = {c for d, c in enumerate(letters) if varies(r.labels(x), d)}
+        if new and not shared & set(outs) & varied and len(shared) + len(new) == len(weights):
             r.put(out, _einsum_layer(r, weights, weight, letters, r.labels(x), new[0], outs).expand(out.shape))
             return
     labels = torch.zeros((1,) * len(outs), dtype=torch.int64)
@@ -79,7 +101,7 @@ def _einsum_layer(
     r: Recorder, weights: str, weight: Tensor, letters: str, labels: Tensor, new: str, outs: str
 ) -> Tensor:
     """Labels of an activation times a weight: read along the first cut letter that is summed, made along `new`."""
-    summed = [c for c in weights if c in letters]
+    summed = [c for c in weights if c in letters and c not in outs]
     cut = next((c for c in summed if varies(labels, letters.index(c))), summed[0]) if summed else None
     others = [d for d, c in enumerate(letters) if c != cut]
     inner = r.ties.span(labels, others, "`einsum` reads them at every position").reshape(-1)
