@@ -66,8 +66,10 @@ def place(frame: FrameType | None) -> tuple[nn.Module, Place] | None:
     steps = list[tuple[str, int]]()
     while frame is not None:
         steps.append((frame.f_code.co_qualname, frame.f_lasti))
-        if frame.f_code.co_name == "forward" and isinstance(module := frame.f_locals.get("self"), nn.Module):
-            return module, tuple(steps)
+        if frame.f_code.co_name == "forward" and frame.f_code.co_varnames:
+            module = frame.f_locals.get(frame.f_code.co_varnames[0])
+            if isinstance(module, nn.Module):
+                return module, tuple(steps)
         frame = frame.f_back
     return None
 

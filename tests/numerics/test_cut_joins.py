@@ -121,7 +121,7 @@ CASES: dict[str, Case] = {
             c=nn.Linear(5, 3),
         ),
         VECTOR,
-        [5],
+        [8, 5],
     ),
     "a graph convolution": (
         Calls(lambda m, x: m["b"](F.relu(torch.ones(5, 5).to(x) @ m["a"](x))), a=nn.Linear(6, 8), b=nn.Linear(8, 3)),

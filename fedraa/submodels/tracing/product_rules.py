@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import string
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -72,11 +74,11 @@ def einsum(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
     """Letters that are not in the result are summed over; a layer's weight makes or reads units along one letter."""
     equation, *operands = args
     operands = list(operands[0]) if isinstance(operands[0], (list, tuple)) else operands
-    if not isinstance(equation, str) or "." in equation or "->" not in equation:
+    if not isinstance(equation, str):
         r.give_up(name, out, args, kwargs)
         return
-    ins, _, outs = equation.replace(" ", "").partition("->")
-    terms = list(zip(ins.split(","), operands, strict=True))
+    ins, outs = _spelled(equation.replace(" ", ""), [x.dim() for x in operands])
+    terms = list(zip(ins, operands, strict=True))
     named = [i for i, (_, x) in enumerate(terms) if r.name(x)]
     if len(terms) == 2 and len(named) == 1:
         (weights, weight), (letters, x) = terms[named[0]], terms[1 - named[0]]
@@ -95,6 +97,19 @@ def einsum(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
         small = r.ties.span(r.labels(x), summed, "`einsum` sums over all of them")
         labels = r.ties.merge(labels, _ordered(small, letters, outs))
     r.put(out, labels.expand(out.shape))
+
+
+def _spelled(equation: str, sizes: Sequence[int]) -> tuple[list[str], str]:
+    """The letters of operands of so many dimensions and of the result, for an equation that may leave some out."""
+    ins, arrow, outs = equation.partition("->")
+    terms = ins.split(",")
+    if not arrow:  # letters that occur once, in their order
+        outs = "..." * ("..." in ins) + "".join(sorted(c for c in set(ins) - set(",.") if ins.count(c) == 1))
+    spare = "".join(c for c in string.ascii_letters if c not in equation)[: max(sizes)]
+    missing = [size - len(term.replace("...", "")) for term, size in zip(terms, sizes, strict=True)]
+    most = max((n for n, term in zip(missing, terms, strict=True) if "..." in term), default=0)
+    spelled = [term.replace("...", spare[most - n : most]) for n, term in zip(missing, terms, strict=True)]
+    return spelled, outs.replace("...", spare[:most])
 
 
 def _einsum_layer(

@@ -20,6 +20,8 @@ from fedraa.submodels.tracing.labels import Ties, varies
 _ASKS = frozenset(("allclose", "bool", "contains", "equal", "is_nonzero"))
 _READS_VALUES = _ASKS | {"array", "float", "index", "int", "item", "numpy", "tolist"}
 
+_FINDS = frozenset(("argwhere", "masked_select", "nonzero", "unique"))
+
 _STATES = 2**16  # numbers that zeros may have to be followed
 
 Rule = Callable[["Recorder", str, Any, tuple[Any, ...], dict[str, Any]], None]
@@ -64,6 +66,7 @@ class Recorder(TorchFunctionMode):
         self.splits: list[Tensor] = []  # labels after a view that may have split one cut dimension in two
         self.sites: list[Site] = []
         self.asked = ""  # the last function by which the code asked something of its data
+        self.finds = ""  # the last function by which the code asked where its data are such or such
         self.deny = False  # whether such questions get the other answer
         self.path: list[object] = []  # what ran, on what
         self._steps: MutableMapping[Tensor, int] = WeakTensorKeyDictionary()
@@ -95,13 +98,12 @@ class Recorder(TorchFunctionMode):
                 self.asked = name
                 return not out if self.deny else out
             raise DataDependentError(f"its forward branches on data or leaves PyTorch: it reads values by `{name}`")
-        if read and name == "setitem":  # returns nothing and changes its first argument
-            self.give_up(name, args[0], args, kwargs)
-        elif read and makes_tensors:
+        changed = args[0] if name == "setitem" else out  # which returns nothing and changes its first argument
+        if read and (makes_tensors or name == "setitem"):
             try:
-                self._rules.get(name, Recorder.give_up)(self, name, out, args, kwargs)
-            except (IndexError, RuntimeError, TypeError, ValueError):  # called in a way that its rule does not know
-                self.give_up(name, out, args, kwargs)
+                self._rules.get(name, Recorder.give_up)(self, name, changed, args, kwargs)
+            except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):  # called in an unknown way
+                self.give_up(name, changed, args, kwargs)
             if name in RESIZED - MADE and not (isinstance(out, Tensor) and out in self._turned):
                 self._note(sys._getframe(1), name, self.labels(args[0]), out, args, kwargs)
         if name in MADE and out.is_floating_point() and out.dim() > 1 and out.numel() <= _STATES:
@@ -109,10 +111,17 @@ class Recorder(TorchFunctionMode):
             self._note(sys._getframe(1), name, self.labels(out), out, args, kwargs)
         if read:
             self.path.append((name, *self.steps((args, kwargs))))
-            self._steps.update((x, len(self.path)) for x in tensors(args[0] if name == "setitem" else out))
+            self._steps.update((x, len(self.path)) for x in tensors(changed))
         if any(x in self._data or isinstance(x, nn.Parameter) for x in read):
-            self._data.update((x, True) for x in tensors(args[0] if name == "setitem" else out))
+            self._data.update((x, True) for x in tensors(changed))
+            if name in _FINDS or (name == "where" and isinstance(out, tuple)):
+                self.finds = name
         return out
+
+    def unused(self) -> list[str]:
+        """Trained parameters that no function read."""
+        known = self.bound.keys() | self.raw.keys() | self.whole.keys() | self._frozen
+        return [name for name in self._names.values() if name not in known and name not in self._alike]
 
     def steps(self, values: object) -> list[object]:
         """From where on the path tensors are: parameters by their names."""

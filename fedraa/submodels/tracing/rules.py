@@ -31,6 +31,7 @@ _GROUPS: dict[Rule, str] = {
         ones_like rand_like randn_like requires_grad to tril triu type type_as zeros_like""",
     shape_rules.constant: "new_empty new_full new_ones new_tensor new_zeros",
     shape_rules.copied: "copy",
+    shape_rules.assign: "setitem",
     shape_rules.structural: """
         T broadcast_to expand expand_as flatten flip fliplr flipud mT moveaxis movedim narrow permute ravel repeat
         repeat_interleave reshape reshape_as roll rot90 squeeze swapaxes swapdims t tile transpose unflatten unsqueeze
@@ -44,7 +45,8 @@ _GROUPS: dict[Rule, str] = {
     shape_rules.pool: """
         adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d
         adaptive_max_pool3d avg_pool1d avg_pool2d avg_pool3d interpolate lp_pool1d lp_pool2d max_pool1d
-        max_pool2d max_pool3d upsample""",
+        max_pool1d_with_indices max_pool2d max_pool2d_with_indices max_pool3d max_pool3d_with_indices max_unpool1d
+        max_unpool2d max_unpool3d upsample""",
     shape_rules.reduce: """
         aminmax amax amin argmax argmin argsort cummax cummin cumsum log_softmax logsumexp max mean min nansum norm
         normalize prod softmax softmin sort std std_mean sum topk var var_mean vector_norm""",

@@ -54,6 +54,18 @@ def copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
         r.put(out, r.labels(source).expand(out.shape))
 
 
+def assign(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """`x[index] = value`, where x is nobody's part: its elements vanish with those that take their places."""
+    x, index, value = args
+    if x._is_view() or r.name(x) or any(_is_mask(i) for i in (index if isinstance(index, tuple) else (index,))):
+        r.give_up(name, out, args, kwargs)
+        return
+    labels = r.labels(x)
+    if isinstance(value, Tensor):
+        r.ties.tie(labels[index], r.labels(value))
+    r.put(x, labels)
+
+
 def constant(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     r.track(out)
 

@@ -101,6 +101,8 @@ def _record(module: nn.Module, example: Tree, shapes: nn.Module | None = None) -
                     raise DataDependentError(
                         f"its forward branches on data or leaves PyTorch: it reads values by `{recorder.asked}`"
                     )
+        if recorder.finds and (unused := recorder.unused()):
+            raise DataDependentError(f"its data decide which layers run: `{recorder.finds}` leaves out {unused[0]!r}")
         recorder.hold_buffers()
     except DataDependentError as error:
         raise ValueError(f"module: {type(module).__name__} cannot be traced, {error}") from None

@@ -112,6 +112,13 @@ def selective(m: Net, x: Tensor) -> Tensor:
     return m.b((y.unsqueeze(-1) * state.unsqueeze(2)).sum(-1).relu()) * scale.sum(-1, keepdim=True)
 
 
+def in_slots(m: Net, x: Tensor) -> Tensor:
+    y = torch.zeros(len(x), x.size(1), 7, dtype=x.dtype)
+    for t in range(x.size(1)):
+        y[:, t] = m.a(x[:, t])
+    return m.b(y.relu())
+
+
 # name: (call, parts, sizes of the groups)
 STACKS: dict[str, tuple[Callable[..., Tensor], dict[str, nn.Module | Tensor], list[int]]] = {
     "picked": (picked, experts(), [INNER]),
@@ -137,12 +144,31 @@ STACKS: dict[str, tuple[Callable[..., Tensor], dict[str, nn.Module | Tensor], li
         {"a": nn.Linear(8, 7), "b": nn.Linear(7, 3)},
         [7],
     ),
+    "letters left out": (
+        lambda m, x: torch.einsum("...c,cd", torch.einsum("...c,dc->...d", x, m.a).relu(), m.b),
+        {"a": torch.randn(7, 8), "b": torch.randn(7, 3)},
+        [7],
+    ),
+    "written step by step": (in_slots, {"a": nn.Linear(8, 7), "b": nn.Linear(7, 3)}, [7]),
     "read by a list": (
         lambda m, x: m.b(m.a(x)[:, [0, -1]].relu()),
         {"a": nn.Linear(8, 7), "b": nn.Linear(7, 3)},
         [7],
     ),
 }
+
+
+def test_layers_that_data_leave_out_are_refused() -> None:
+    def routed(m: Net, x: Tensor) -> Tensor:
+        y = m.a(x).flatten(0, 1)
+        for part, rows in ((m.b, (y[:, 0] < 1e9).nonzero()[:, 0]), (m.c, (y[:, 0] > 1e9).nonzero()[:, 0])):
+            if len(rows):
+                y = y.index_add(0, rows, part(y[rows]))
+        return y
+
+    net = Net(routed, a=nn.Linear(8, 7), b=nn.Linear(7, 7), c=nn.Linear(7, 7))
+    with pytest.raises(ValueError, match=r"its data decide which layers run: `nonzero` leaves out 'c\.weight'"):
+        trace(net, TOKENS)
 
 
 def test_a_frozen_parameter_is_as_good_as_a_constant() -> None:
