@@ -68,6 +68,7 @@ _SIZES: dict[str, Any] = {
 _ODD: dict[str, dict[str, Any]] = {
     "distilbert": {"hidden_dim": 256},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_heads": 4},
+    "swin": {"window_size": 2},
     "t5": {"num_heads": 4},
 }
 

@@ -164,8 +164,12 @@ class Recorder(TorchFunctionMode):
         labels = self.labels(original)
         gone = [d for d in range(labels.dim()) if d not in dims]
         labels = self.ties.span(labels, gone, "some of them are picked by position")
-        labels = labels.permute([d for d in dims if d is not None] + gone)[(..., *[0] * len(gone))]
-        return labels[tuple(None if d is None else slice(None) for d in dims)].expand(tensor.shape)
+        labels = labels.permute([d for d in dims if d is not None] + gone)
+        for _ in gone:
+            labels = labels.squeeze(-1)
+        for at, dim in enumerate(dims):
+            labels = labels.unsqueeze(at) if dim is None else labels
+        return labels.expand(tensor.shape)
 
     def put(self, tensor: Tensor, labels: Tensor) -> None:
         """Set the labels of a result."""

@@ -17,15 +17,15 @@ from fedraa.submodels.tracing.recorder import Rule
 
 _GROUPS: dict[Rule, str] = {
     shape_rules.elementwise: """
-        abs absolute add addcdiv addcmul alpha_dropout and asinh atan atan2 celu ceil clamp clamp_max clamp_min clip
-        copysign cos cosh div divide dropout dropout1d dropout2d dropout3d elu eq erf erfc exp exp2 expit expm1
-        feature_alpha_dropout floor floor_divide floordiv fmax fmin fmod ge gelu greater greater_equal gt hardshrink
-        hardsigmoid hardswish hardtanh hypot iadd iand idiv imul invert ior isfinite isinf isnan isub itruediv ldexp le
-        leaky_relu lerp less less_equal log log10 log1p log2 logaddexp logical_and logical_not logical_or logical_xor
-        logit logsigmoid lt masked_fill maximum minimum mish mod mul multiply nan_to_num ne neg negative or positive pow
-        radd rand rdiv reciprocal relu relu6 remainder rmul ror round rpow rrelu rsqrt rsub rtruediv selu sgn sigmoid
-        sign silu sin sinh softplus softshrink softsign sqrt square sub subtract tan tanh tanhshrink threshold
-        true_divide truediv trunc where xlogy xor""",
+        abs absolute acos acosh add addcdiv addcmul alpha_dropout and asin asinh atan atan2 atanh ceil celu clamp
+        clamp_max clamp_min clip copysign cos cosh div divide dropout dropout1d dropout2d dropout3d elu eq erf erfc
+        exp exp2 expit expm1 feature_alpha_dropout floor floor_divide floordiv fmax fmin fmod ge gelu greater
+        greater_equal gt hardshrink hardsigmoid hardswish hardtanh hypot iadd iand idiv imul invert ior isfinite
+        isinf isnan isub itruediv ldexp le leaky_relu lerp less less_equal log log10 log1p log2 logaddexp
+        logical_and logical_not logical_or logical_xor logit logsigmoid lt masked_fill maximum minimum mish mod mul
+        multiply nan_to_num ne neg negative or positive pow radd rand rdiv reciprocal relu relu6 remainder rmul ror
+        round rpow rrelu rsqrt rsub rtruediv selu sgn sigmoid sign silu sin sinh softplus softshrink softsign sqrt
+        square sub subtract tan tanh tanhshrink threshold true_divide truediv trunc where xlogy xor""",
     shape_rules.same: """
         bernoulli bfloat16 bool clone contiguous cpu data detach double empty_like float full_like half int long
         ones_like rand_like randn_like requires_grad to tril triu type type_as zeros_like""",
@@ -48,8 +48,8 @@ _GROUPS: dict[Rule, str] = {
         max_pool1d_with_indices max_pool2d max_pool2d_with_indices max_pool3d max_pool3d_with_indices max_unpool1d
         max_unpool2d max_unpool3d upsample""",
     shape_rules.reduce: """
-        aminmax amax amin argmax argmin argsort cummax cummin cumsum log_softmax logsumexp max mean min nansum norm
-        normalize prod softmax softmin sort std std_mean sum topk var var_mean vector_norm""",
+        amax amin aminmax argmax argmin argsort cummax cummin cumsum linalg_norm linalg_vector_norm log_softmax
+        logsumexp max mean min nansum norm normalize prod softmax softmin sort std std_mean sum topk var var_mean""",
     layer_rules.linear: "linear",
     layer_rules.convolution: "conv1d conv2d conv3d",
     layer_rules.transposed: "conv_transpose1d conv_transpose2d conv_transpose3d",

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedraa.submodels.tracing.labels import varies
 from fedraa.submodels.tracing.recorder import Recorder, tensors
 
-_DIM_AT = {"norm": 1, "normalize": 1, "topk": 1, "vector_norm": 1}
+_DIM_AT = dict.fromkeys(("linalg_norm", "linalg_vector_norm", "norm", "normalize", "topk"), 1)
 
 _LAST = {"argsort", "sort", "topk"}  # along the last dimension unless told otherwise
 
@@ -94,7 +94,7 @@ def _turned(x: Tensor, name: str, rest: Sequence[Any], kwargs: Mapping[str, Any]
     if name == "squeeze":
         given = rest[0] if rest else kwargs.get("dim", dims)
         gone = {d % x.dim() for d in ((given,) if isinstance(given, int) else given)}
-        return [d for d in dims if d not in gone or x.size(d) != 1]  # type: ignore[arg-type]  # none is new yet
+        return [d for d in dims if d not in gone or x.size(d) != 1]
     if name == "unsqueeze":
         at = rest[0] if rest else kwargs["dim"]
         dims.insert(at % (x.dim() + 1), None)
