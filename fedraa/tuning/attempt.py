@@ -4,7 +4,9 @@ import math
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from fedraa.api import run
 from fedraa.callbacks import Callback, RunStart
@@ -72,6 +74,13 @@ def attempt(asked: Attempt) -> Trial:
         failure = str(error)
     shutil.rmtree(experiment.out, ignore_errors=True)
     return _trial(asked, watch, failure, time.monotonic() - started)
+
+
+def attempt_elsewhere(asked: Attempt) -> Trial:
+    """Makes the trial on a node that does not have the tuning's directory."""
+    with TemporaryDirectory(prefix="fedraa-trial-") as folder:
+        out = asked.experiment.model_copy(update={"out": Path(folder) / "run"})
+        return attempt(replace(asked, experiment=out))
 
 
 def _trial(asked: Attempt, watch: Watch, failure: str, seconds: float) -> Trial:

@@ -116,6 +116,13 @@ def test_a_value_at_the_edge_is_marked(
     assert re.search(r"trial 2 of 9: fedavg at lr=0.00\d: -\d.*; about 0:00:0\d to go", shown)
 
 
+def test_so_is_one_where_no_trial_is_left_for_beyond(faked: list[Attempt], tmp_path: Path) -> None:
+    found = tuned(tmp_path / "tune", space={"lr": [0.001, 0.002]}, trials=2)
+    assert found.terms["fedavg"] == {"lr": 0.002}
+    assert found.at_edge == {"fedavg": ("lr",), "fedprox": ("lr",)}
+    assert "widened = []" in found.file.read_text()
+
+
 def test_what_has_nothing_beyond_it_is_no_edge() -> None:
     """Momentum 0 is the least that there is."""
     plan = tuner._Plan.of(("fedavg",), {"momentum": Range(0.0, 0.5)}, 3, fl.Experiment(**SMALL))
