@@ -86,7 +86,12 @@ class RoundContext:
 
 
 class SubmodelSampler:
-    """A policy at work in one run. Besides drawing it may follow what comes back, as PruneFL's mask does."""
+    """A policy at work in one run. Besides drawing it may follow what comes back, as PruneFL's mask does.
+
+    `asks` names the further buffers that clients' answers must have.
+    """
+
+    asks: ClassVar[tuple[str, ...]] = ()
 
     @property
     def extra_buffers(self) -> ExtraBuffers:
@@ -100,10 +105,8 @@ class SubmodelSampler:
         """What a choice for this client is made from, for the log: feasible fragments and counts, if there are any."""
         return [], []
 
-    def receive(
-        self, client: int, assignment: Assignment, update: Update, delta: Vector, weight: float, lr: float
-    ) -> None:
-        """Takes in what came back; `delta` is on the trained coordinates."""
+    def receive(self, assignment: Assignment, update: Update, weight: float) -> None:
+        """Takes in what came back from a client that has that weight in the mean."""
 
     def drop(self, assignment: Assignment) -> None:
         """Nothing came back from a client that was given this."""
