@@ -7,6 +7,7 @@ It needs Chromium, and takes under a minute.
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
@@ -23,7 +24,7 @@ from fedraa.board.server import BoardServer
 TO = ROOT / "docs" / "how-to"
 SIZE = (1280, 1130)
 FLEET = {"clients": 10, "partition": "dirichlet", "capabilities": "1:0.3,4:0.7", "engine": "local"}
-GOING_ON = "run --engine local --quiet --clients 10 --method fed-quilt --updates 4000 --out"
+GOING_ON = "run --engine local --quiet --clients 10 --method fed-quilt --updates 40000 --out"
 DRAWN = """(() => {
   const count = (what) => document.querySelectorAll(what).length;
   return ["#curve0", "#curve1"].every((id) => count(`${id} .scatterlayer .trace path`) > 3)
@@ -34,9 +35,11 @@ DRAWN = """(() => {
 def main() -> None:
     with TemporaryDirectory() as name:
         folder = Path(name) / "runs"
-        fl.compare(["fed-raa", "fedasync", "fedavg"], time=3, out=folder / "compare", **FLEET)
         command = [sys.executable, "-m", "fedraa", *GOING_ON.split(), str(folder / "live")]
-        live = subprocess.Popen(command, cwd=ROOT)
+        live = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+        fl.compare(["fed-raa", "fedasync", "fedavg"], time=3, out=folder / "compare", **FLEET)
+        while not (folder / "live" / "evals.csv").exists():
+            time.sleep(1)
         board = Board(folder)
         server = BoardServer(board, 0)
         board.start()
