@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from fedraa.callbacks import CALLBACKS, Callback, RunStart
-from fedraa.callbacks.callback_list import CallbackList
+from fedraa.callbacks.callback_list import CallbackList, refuse_strange_hooks
 from fedraa.client import choose_device
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
@@ -243,7 +243,10 @@ def _changed(experiment: Experiment | None, fields: Mapping[str, object]) -> Exp
 def _callbacks(given: Callbacks) -> CallbackList:
     if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
         raise ValueError(f"callbacks: got {given!r}; takes a list")
-    return CallbackList([CALLBACKS.make(each) for each in given])
+    made = [CALLBACKS.make(each) for each in given]
+    for callback in made:
+        refuse_strange_hooks(callback)
+    return CallbackList(made)
 
 
 def _check_restarts(restarts: int, experiment: Experiment) -> None:

@@ -3,12 +3,14 @@
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from difflib import get_close_matches
 from typing import Protocol
 
 from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Event, Progress, RunStart, metrics_of
 from fedraa.errors import CallbackRaised
 
+OTHER_HOOKS = ("on_prepare", "on_start", "on_progress", "on_close")
 HOOKS = {kind: f"on_{kind}" for kind in ("dispatch", "commit", "drop", "round", "fault", "eval", "end")}
 PROGRESS_SECONDS = 0.2
 
@@ -76,6 +78,18 @@ class CallbackList:
         """Those who have made something of this hook."""
         nothing = getattr(Callback, hook)
         return [each for each in self._callbacks if getattr(type(each), hook, nothing) is not nothing]
+
+
+def refuse_strange_hooks(callback: object) -> None:
+    """ValueError for a method that looks like a hook and is none: nobody would ever call it."""
+    known = (*HOOKS.values(), *OTHER_HOOKS)
+    for name in dir(type(callback)):
+        if name.startswith("on_") and name not in known and callable(getattr(type(callback), name)):
+            close = get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}? " if close else ""
+            raise ValueError(
+                f"callbacks: {type(callback).__name__} has {name}, which is no hook; {hint}hooks are {', '.join(known)}"
+            )
 
 
 def _waits(callback: Callback) -> bool:

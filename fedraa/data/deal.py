@@ -69,7 +69,7 @@ def _of_arrays(dataset: Dataset, how: Dealing, names: tuple[str, ...] | None = N
     train, test = how.labels(dataset.y_train), how.labels(dataset.y_test)
     shards = divide(how.partitioner, train, test, how.clients, seed=how.seed)
     if not how.allow_nan:
-        _refuse_nan(dataset, shards)
+        _refuse_nan(dataset, shards, names)
     data = replace(federate(dataset, shards), names=names)
     if how.targets is not None:
         data = replace(data, labels=None)
@@ -86,12 +86,14 @@ def _of_arrays(dataset: Dataset, how: Dealing, names: tuple[str, ...] | None = N
     return data
 
 
-def _refuse_nan(dataset: Dataset, shards: Partition) -> None:
+def _refuse_nan(dataset: Dataset, shards: Partition, names: tuple[str, ...] | None) -> None:
     row = first_not_finite(dataset.x_train)
     if row is None:
         return
-    place = np.flatnonzero(shards.train.order == row)
-    owner = f", of client {np.searchsorted(shards.train.offsets, place[0], side='right') - 1}," if place.size else ""
+    place, owner = np.flatnonzero(shards.train.order == row), ""
+    if place.size:
+        client = int(np.searchsorted(shards.train.offsets, place[0], side="right")) - 1
+        owner = f", of client {names[client] if names else client},"
     raise ValueError(
         f"dataset {dataset.name!r}: x_train row {row}{owner} holds NaN, an infinity or a value beyond float32; all "
         "must be finite, or choose allow_nan"
@@ -113,11 +115,17 @@ def _of_clients(given: FederatedDataset, how: Dealing) -> Federated:
     names = _names(given, how)
     if _is_held(rows):
         x, y = rows.read(np.arange(len(rows)))
-        dataset = as_dataset(Dataset(given.name, x, as_targets(y), x_test, y_test, classes), how.targets)
+        try:
+            dataset = as_dataset(Dataset(given.name, x, as_targets(y), x_test, y_test, classes), how.targets)
+        except ValueError as error:
+            raise ValueError(f"{error}{_whose(given, as_targets(y), how)}") from None
         _check_classes(given, dataset.classes)
         return _of_arrays(dataset, how, names)
     if how.targets is not None:
-        y, y_test, classes = how.targets(y, y_test, classes)
+        try:
+            y, y_test, classes = how.targets(y, y_test, classes)
+        except ValueError as error:
+            raise ValueError(f"{error}{_whose(given, y, how)}") from None
         _check_classes(given, classes)
     shards = divide(how.partitioner, how.labels(y), how.labels(y_test), how.clients, seed=how.seed)
     order, offsets = shards.train
@@ -226,6 +234,18 @@ def _check_labels(given: FederatedDataset, y: Array, classes: int) -> None:
     if (row := outside(y, classes)) is not None:
         owner = "" if given.clients is None else f", of client {given.clients[row]!r},"
         raise ValueError(f"row {row}{owner} has label {y[row]}; labels count from 0 to {classes - 1}")
+
+
+def _whose(given: FederatedDataset, y: Array, how: Dealing) -> str:
+    """The first client whose targets alone are refused, as the end of a sentence; nothing where there is none."""
+    owners = np.array([str(owner) for owner in given.clients or ()])
+    for owner in dict.fromkeys(owners.tolist()) if how.targets is not None else ():
+        mine = y[owners == owner]
+        try:
+            how.targets(mine, mine, given.classes or 0)
+        except ValueError:
+            return f"; that is of client {owner}"
+    return ""
 
 
 def _names(given: FederatedDataset, how: Dealing) -> tuple[str, ...] | None:

@@ -4,7 +4,7 @@ import math
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedraa.api import run
 from fedraa.callbacks import Callback, RunStart
@@ -65,13 +65,13 @@ def attempt(asked: Attempt) -> Trial:
     assert experiment.out is not None
     shutil.rmtree(experiment.out, ignore_errors=True)  # of a tuning that was killed
     started, watch = time.monotonic(), Watch(Judge(asked.ended, asked.better))
-    failure = ""
+    failure, steps = "", None
     try:
-        run(experiment, callbacks=[watch])
+        steps = int(run(experiment, callbacks=[watch]).summary["steps"])
     except (RunFailed, ValueError) as error:
         failure = str(error)
     shutil.rmtree(experiment.out, ignore_errors=True)
-    return _trial(asked, watch, failure, time.monotonic() - started)
+    return replace(_trial(asked, watch, failure, time.monotonic() - started), steps=steps)
 
 
 def _trial(asked: Attempt, watch: Watch, failure: str, seconds: float) -> Trial:
@@ -89,5 +89,5 @@ def repeated(asked: Attempt, ended: Sequence[Trial]) -> Trial | None:
     """The same trial, if these values have been tried: a run with the same seed comes to the same."""
     for trial in ended:
         if dict(trial.values) == dict(asked.values):
-            return Trial(asked.method, asked.number, trial.values, trial.state, trial.value, trial.curve, trial.why)
+            return replace(trial, method=asked.method, number=asked.number, seconds=0.0)
     return None

@@ -37,7 +37,7 @@ def _here(left: Sequence[Which], plan: Plan, journal: Journal) -> Iterator[Trial
 
 def _beside(left: Sequence[Which], plan: Plan, journal: Journal, jobs: int) -> Iterator[Trial]:
     waiting, out = list(reversed(left)), set[Future[Trial]]()
-    context = multiprocessing.get_context("spawn")
+    context, others = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin) as executor:
         try:
             while waiting or out:
@@ -55,6 +55,8 @@ def _beside(left: Sequence[Which], plan: Plan, journal: Journal, jobs: int) -> I
                         yield trial
         except BaseException:
             executor.shutdown(wait=False, cancel_futures=True)
+            for process in set(multiprocessing.active_children()) - others:  # SIGTERM may have been for this one alone
+                process.terminate()
             raise
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.data.sources.rows import ImageRows, NpyRows, Rows, Scaled, open_array
 from fedraa.data.tree import Array
+from fedraa.reading import refuse_no_file
 from fedraa.rng import generator
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
@@ -188,14 +189,20 @@ def _table(path: str) -> Any:
     import pandas as pd  # slow to import, and workers do without
 
     try:
+        refuse_no_file(Path(path))
         frame = pd.read_csv(path)
     except FileNotFoundError:
         raise ValueError(f"there is no file {path}") from None
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read as CSV ({str(error).strip().splitlines()[0]})") from None
+        raise ValueError(f"{path} cannot be read as CSV ({_why(error)})") from None
     if frame.empty:
         raise ValueError(f"{path} has no row")
     return frame
+
+
+def _why(error: OSError | ValueError) -> str:
+    said = getattr(error, "strerror", None) or str(error).strip()
+    return str(said).partition("\n")[0] or type(error).__name__
 
 
 def _numbers(path: str, column: str, values: Any) -> Array:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from fedraa.data.tree import Array, Tree, leaves, mapped, take
+from fedraa.reading import refuse_no_file
 
 Index = npt.NDArray[np.int64]
 
@@ -147,6 +148,7 @@ class ImageRows(Rows):
         from PIL import Image, UnidentifiedImageError  # of the extra that reads images
 
         try:
+            refuse_no_file(path)
             with Image.open(path) as image:
                 plain = image if image.mode in ("L", "RGB") else image.convert("RGB")
                 return image_array(plain if self.size is None else plain.resize((self.size, self.size)))
@@ -237,6 +239,7 @@ def _array(item: Any) -> Array:
 def open_array(path: Path) -> Array:
     """A `.npy` file, mapped: what is not looked at is not read. ValueError if it is none."""
     try:
+        refuse_no_file(path)
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise ValueError(f"there is no file {path}") from None
