@@ -234,6 +234,8 @@ def method(name: str) -> Method:
 
 def _changed(experiment: Experiment | None, fields: Mapping[str, object]) -> Experiment:
     """The experiment (default: that of all defaults) with these fields; ValueError for what they do not take."""
+    if experiment is not None and not isinstance(experiment, Experiment):
+        raise ValueError(f"experiment: got {experiment!r}; takes an Experiment, or its fields by their names")
     if experiment is not None and not fields:
         return experiment
     check_names(fields, Experiment.model_fields, "experiment")

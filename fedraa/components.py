@@ -63,8 +63,15 @@ class Seam(Generic[T]):
         return self._checked(self._called(given, (), {}, repr(given)) if inspect.isclass(given) else given, repr(given))
 
     def own(self, given: object) -> T:
-        """A copy that one run may change."""
-        return deepcopy(self.make(given))
+        """A copy that one run may change; ValueError for what cannot be copied."""
+        made = self.make(given)
+        try:
+            return deepcopy(made)
+        except Exception as error:  # of whatever it holds: locks, files, generators
+            raise ValueError(
+                f"{self.name}: {type(made).__name__} cannot be copied for a run: {one_line(error)}; make what "
+                "cannot be copied when it is first needed"
+            ) from error
 
     def _from_text(self, text: str) -> Any:
         match = _TEXT.fullmatch(text)
@@ -135,7 +142,10 @@ class Stateful:
 
 def saved(part: Any) -> dict[str, Any]:
     """A part's state for a checkpoint; ValueError if a checkpoint cannot hold it."""
-    state: dict[str, Any] = part.state()
+    with calling("state", part):
+        state: dict[str, Any] = part.state()
+    if not isinstance(state, Mapping):
+        raise ValueError(f"state: {type(part).__name__} gave {type(state).__name__}; takes a dict")
     if wrong := _unfit(state):
         raise ValueError(
             f"state: {type(part).__name__} keeps {wrong}; a checkpoint takes numbers, text, lists, dicts with text "

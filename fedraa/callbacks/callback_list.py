@@ -64,7 +64,7 @@ class CallbackList:
         for callback in self._on_progress:
             try:
                 callback.on_progress(progress)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise CallbackRaised(error) from error
         self._progress_at = time.monotonic() + self._progress_seconds
 
@@ -105,5 +105,5 @@ def _answer(callback: Callback, event: Event) -> bool:
         else:
             answer = getattr(callback, HOOKS[str(event["kind"])])(event)
         return bool(answer) and _waits(callback)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise CallbackRaised(error) from error

@@ -93,7 +93,7 @@ def _refuse_nan(dataset: Dataset, shards: Partition, names: tuple[str, ...] | No
     place, owner = np.flatnonzero(shards.train.order == row), ""
     if place.size:
         client = int(np.searchsorted(shards.train.offsets, place[0], side="right")) - 1
-        owner = f", of client {names[client] if names else client},"
+        owner = f", of client {repr(names[client]) if names else client},"
     raise ValueError(
         f"dataset {dataset.name!r}: x_train row {row}{owner} holds NaN, an infinity or a value beyond float32; all "
         "must be finite, or choose allow_nan"
@@ -106,6 +106,8 @@ def _of_clients(given: FederatedDataset, how: Dealing) -> Federated:
     if given.made:
         return _made(given, x_test, y_test, how)
     rows = as_rows("train", given.train, given.input, given.target)
+    if not len(rows):
+        raise ValueError("train has no sample")
     y, classes = as_targets(rows.labels()), given.classes or 0
     _check_owners("clients", given.clients, len(y))
     _check_owners("test_clients", given.test_clients, len(y_test))
@@ -134,7 +136,10 @@ def _of_clients(given: FederatedDataset, how: Dealing) -> Federated:
 
 
 def _made(given: FederatedDataset, x_test: Tree, y_test: Array, how: Dealing) -> Federated:
-    sizes = np.full(how.clients, given.sizes) if isinstance(given.sizes, int) else np.asarray(given.sizes, np.int64)
+    sizes = np.asarray(given.sizes)
+    if sizes.dtype.kind not in "iu" or sizes.ndim > 1:
+        raise ValueError(f"sizes is {sizes.dtype} {list(sizes.shape)}; it must be one whole number, or one per client")
+    sizes = np.full(how.clients, sizes) if sizes.ndim == 0 else sizes.astype(np.int64)
     if len(sizes) != how.clients:
         raise ValueError(f"clients: the data have {len(sizes)}, not {how.clients}; give --clients {len(sizes)}")
     if (none := np.flatnonzero(sizes < 1)).size:
@@ -238,13 +243,15 @@ def _check_labels(given: FederatedDataset, y: Array, classes: int) -> None:
 
 def _whose(given: FederatedDataset, y: Array, how: Dealing) -> str:
     """The first client whose targets alone are refused, as the end of a sentence; nothing where there is none."""
-    owners = np.array([str(owner) for owner in given.clients or ()])
-    for owner in dict.fromkeys(owners.tolist()) if how.targets is not None else ():
+    if how.targets is None or given.clients is None:
+        return ""
+    owners = np.array([str(owner) for owner in given.clients])
+    for owner in dict.fromkeys(owners.tolist()):
         mine = y[owners == owner]
         try:
             how.targets(mine, mine, given.classes or 0)
         except ValueError:
-            return f"; that is of client {owner}"
+            return f"; that is of client {owner!r}"
     return ""
 
 

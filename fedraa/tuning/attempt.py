@@ -5,6 +5,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fedraa.api import run
 from fedraa.callbacks import Callback, RunStart
@@ -65,13 +66,13 @@ def attempt(asked: Attempt) -> Trial:
     assert experiment.out is not None
     shutil.rmtree(experiment.out, ignore_errors=True)  # of a tuning that was killed
     started, watch = time.monotonic(), Watch(Judge(asked.ended, asked.better))
-    failure, steps = "", None
+    failure, summary = "", dict[str, Any]()
     try:
-        steps = int(run(experiment, callbacks=[watch]).summary["steps"])
+        summary = run(experiment, callbacks=[watch]).summary
     except (RunFailed, ValueError) as error:
         failure = str(error)
     shutil.rmtree(experiment.out, ignore_errors=True)
-    return replace(_trial(asked, watch, failure, time.monotonic() - started), steps=steps)
+    return replace(_trial(asked, watch, failure, time.monotonic() - started), steps=summary.get("steps"))
 
 
 def _trial(asked: Attempt, watch: Watch, failure: str, seconds: float) -> Trial:

@@ -158,7 +158,7 @@ def test_an_npz_file_may_say_whose_its_rows_are(save):
     assert dealt.names == ("ann", "bob", "cy")
     assert dealt.sizes.tolist() == [4, 4, 4]
     for change, said in (
-        (spoiled("x_train", (6, 1), np.nan), "x_train row 6, of client bob, holds NaN"),
+        (spoiled("x_train", (6, 1), np.nan), "x_train row 6, of client 'bob', holds NaN"),
         (spoiled("y_train", 9, -1), "row 9, of client 'cy', has label -1"),
     ):
         spoilt = load_dataset(save(**arrays(**change), **whose), None)
