@@ -1,8 +1,10 @@
 """The commands of the studies: list them, run one to its table, its words and its picture."""
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import tyro
@@ -69,7 +71,7 @@ def run_study(
     planned = on_those(planned, terms, tuned)
     size = "paper" if paper else "quick"
     directory = out / (f"{study}-{size}" + (f"-{terms}" if terms else ""))
-    runs = execute(planned, directory, jobs or len(os.sched_getaffinity(0)), watch)
+    runs = execute(planned, directory, jobs or len(os.sched_getaffinity(0)), Watch(planned))
     chosen = f" --seeds {' '.join(map(str, seeds))}" if seeds else ""
     data = " --data-dir DATA" if data_dir else ""
     on = f" --terms {terms}" if terms else ""
@@ -87,10 +89,19 @@ def on_those(study: Study, terms: Terms | None, tuned: Path | None) -> Study:
     return replace(study, cells=cells, title=f"{study.title}, on {terms} terms")
 
 
-def watch(run: Finished, left: int) -> None:
-    where = f"{run.cell.row} {run.cell.column}".strip()
-    came = f"failed: {run.failure}" if run.failure else f"accuracy {History(run.directory).summary['accuracy']:.4f}"
-    say(f"{where} seed {run.seed}: {came}, {left} to go")
+class Watch:
+    """Says what each run of a study came to, which of all it is, and how long the rest may take."""
+
+    def __init__(self, study: Study) -> None:
+        self._count, self._here, self._started = len(study.cells) * len(study.seeds), 0, time.monotonic()
+
+    def __call__(self, run: Finished, left: int) -> None:
+        self._here += 1
+        where = f"{run.cell.row} {run.cell.column}".strip()
+        came = f"failed: {run.failure}" if run.failure else f"accuracy {History(run.directory).summary['accuracy']:.4f}"
+        rest = timedelta(seconds=round((time.monotonic() - self._started) / self._here * left))
+        more = f"; about {rest} to go" if left else ""
+        say(f"run {self._count - left} of {self._count}: {where} seed {run.seed}: {came}{more}")
 
 
 def report(study: Study, runs: Sequence[Finished], directory: Path, command: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from fedraa.api import run
 from fedraa.callbacks import Callback, RunStart
@@ -67,13 +68,13 @@ def attempt(asked: Attempt) -> Trial:
     assert experiment.out is not None
     shutil.rmtree(experiment.out, ignore_errors=True)  # of a tuning that was killed
     started, watch = time.monotonic(), Watch(Judge(asked.ended, asked.better))
-    failure = ""
+    failure, summary = "", dict[str, Any]()
     try:
-        run(experiment, callbacks=[watch])
+        summary = run(experiment, callbacks=[watch]).summary
     except (RunFailed, ValueError) as error:
         failure = str(error)
     shutil.rmtree(experiment.out, ignore_errors=True)
-    return _trial(asked, watch, failure, time.monotonic() - started)
+    return replace(_trial(asked, watch, failure, time.monotonic() - started), steps=summary.get("steps"))
 
 
 def attempt_elsewhere(asked: Attempt) -> Trial:
@@ -98,5 +99,5 @@ def repeated(asked: Attempt, ended: Sequence[Trial]) -> Trial | None:
     """The same trial, if these values have been tried: a run with the same seed comes to the same."""
     for trial in ended:
         if dict(trial.values) == dict(asked.values):
-            return Trial(asked.method, asked.number, trial.values, trial.state, trial.value, trial.curve, trial.why)
+            return replace(trial, method=asked.method, number=asked.number, seconds=0.0)
     return None

@@ -43,6 +43,8 @@ class Tuned:
     """By method, the fields of which the best value is at the edge of the space still."""
     best: Mapping[str, int]
     """By method, the number of its best trial."""
+    untrained: Mapping[str, int]
+    """By method, its trials that ended before their first update: the budget is too small for them."""
 
 
 def tune(
@@ -211,6 +213,7 @@ def _work_off(
 
 def _outcome(plan: _Plan, folder: Path, journal: Journal) -> Tuned:
     told, edges, bests = dict[str, dict[str, Any]](), dict[str, tuple[str, ...]](), dict[str, Trial]()
+    untrained = {method: sum(trial.steps == 0 for trial in journal.of(method)) for method in plan.experiments}
     for method in plan.experiments:
         trials = journal.of(method)
         best = best_of(trials, plan.better)
@@ -248,4 +251,5 @@ def _outcome(plan: _Plan, folder: Path, journal: Journal) -> Tuned:
         for t in sorted(journal.trials, key=lambda trial: (trial.number, list(plan.experiments).index(trial.method)))
     ]
     terms = {method: dict(best.values) for method, best in bests.items()}
-    return Tuned(path, terms, pd.DataFrame(rows), edges, {method: best.number for method, best in bests.items()})
+    numbers = {method: best.number for method, best in bests.items()}
+    return Tuned(path, terms, pd.DataFrame(rows), edges, numbers, untrained)

@@ -68,12 +68,14 @@ def _beside(left: Sequence[Which], plan: Plan, journal: Journal, jobs: int, star
 
 @contextmanager
 def _processes(jobs: int) -> Iterator[Start]:
-    context = multiprocessing.get_context("spawn")
+    context, others = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin) as executor:
         try:
             yield lambda asked: executor.submit(attempt, asked)
         except BaseException:
             executor.shutdown(wait=False, cancel_futures=True)
+            for process in set(multiprocessing.active_children()) - others:  # SIGTERM may have been for this one alone
+                process.terminate()
             raise
 
 
