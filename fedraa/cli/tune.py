@@ -38,7 +38,7 @@ def _outcome(trial: Trial) -> str:
     if trial.state == "stopped":
         tenth, value = list(trial.curve.items())[-1]
         return f"given up at {value:.4f} after {tenth}0 % of the budget"
-    return f"{trial.value:.4f}"
+    return f"{trial.value:.4f}" + ("" if trial.reached is None else f" at time {trial.reached:.4g}")
 
 
 def _listed(values: Any) -> str:
