@@ -15,7 +15,7 @@ from fedraa.cli.display import say
 from fedraa.rundir.history import History
 
 PARTS: tuple[Part, ...] = get_args(Part)
-SEEDS, QUICK_SEEDS, QUICK_TRIALS = (0, 1, 2, 3, 4), (0, 1, 2), 4
+SEEDS, QUICK_SEEDS, QUICK_TRIALS = (0, 1, 2, 3, 4), (0, 1, 2), 8
 
 
 def race(

@@ -25,7 +25,6 @@ Part = Literal["tuned", "untuned", "long"]
 TUNING_SEED = 1000  # which no run that is shown has
 LONG = 5  # times FedAvg's time to its last target
 TRIED = 0.6  # of the horizon is the time of a trial
-BATCHES = 200  # of all clients between two evaluations of an asynchronous run, about
 Told = Callable[[str], None]
 
 
@@ -130,7 +129,7 @@ class Race:
             return None
         auto = AutoSteps.of(steps) if isinstance(steps, str) else None
         length = auto.least if auto else steps if isinstance(steps, int) else max(self.setting.lengths)
-        return max(1, round((BATCHES if entrant.name != LIMIT else BATCHES / 4) / length))
+        return max(1, round(self.setting.between / (4 if entrant.name == LIMIT else 1) / length))
 
     @property
     def _middle(self) -> int:
