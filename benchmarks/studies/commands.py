@@ -12,6 +12,7 @@ from rich import box
 from rich.table import Table
 
 from benchmarks.studies.picture import draw
+from benchmarks.studies.race.command import race
 from benchmarks.studies.recipes import RECIPES
 from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.study import Finished, Study, execute, values
@@ -26,12 +27,15 @@ from fedraa.report.differences import differences
 from fedraa.rundir.files import write_text
 from fedraa.rundir.history import History
 
+RACE = "race"
+
 
 def list_studies() -> None:
     """Every study and what it shows."""
     table = Table("study", "what it shows", box=box.SIMPLE_HEAD)
     for name, recipe in RECIPES.items():
         table.add_row(name, (recipe.__doc__ or "").partition("\n")[0])
+    table.add_row(RACE, "All asynchronous methods, FedAvg, FedRolex, IST and ours, tuned: time to three accuracies.")
     show(table)
 
 
@@ -45,6 +49,9 @@ def run_study(
     jobs: int | None = None,
     terms: Terms | None = None,
     tuned: Path | None = None,
+    setting: tuple[str, ...] | None = None,
+    methods: tuple[str, ...] | None = None,
+    parts: tuple[str, ...] | None = None,
 ) -> None:
     """Run a study, or go on with it: its table, words and picture.
 
@@ -58,9 +65,19 @@ def run_study(
         jobs: Runs at a time (default: one per core).
         terms: On which all methods are run instead of the study's own, equal, paper or tuned, as in `fedraa compare`.
         tuned: The file that `fedraa tune` wrote, for tuned terms.
+        setting: Of the race, which are run (default: all).
+        methods: Of the race, who takes part (default: all).
+        parts: Of the race, tuned, untuned or long (default: all, in that order).
     """
+    if study == RACE:
+        if paper or terms is not None or tuned is not None:
+            raise ValueError("study: race has sizes and terms of its own; leave out --paper, --terms and --tuned")
+        race(setting, methods, parts, quick=quick, data_dir=data_dir, out=out, seeds=seeds, jobs=jobs)
+        return
+    if (setting, methods, parts) != (None, None, None):
+        raise ValueError(f"study: {study} has no settings, methods or parts to choose of; race has")
     if study not in RECIPES:
-        raise ValueError(f"study: there is no {study!r}; choose one of {', '.join(RECIPES)}")
+        raise ValueError(f"study: there is no {study!r}; choose one of {', '.join([*RECIPES, RACE])}")
     if quick == paper:
         raise ValueError("quick: give one of --quick and --paper")
     planned = RECIPES[study](Scale(paper, data_dir))
