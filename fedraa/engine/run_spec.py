@@ -169,7 +169,7 @@ class RunSpec:
         setup = ServerSetup(
             params,
             self.submodels,
-            RunContext(self.traced, self.experiment.clients, self.experiment.seed, params),
+            RunContext(self.traced, self.experiment.clients, self.experiment.seed, params, self.example),
             self.method.submodel,
             TaskTable(
                 self.data.sizes.tolist(),
@@ -205,13 +205,14 @@ class RunSpec:
             self.traced,
             self.method.local,
             experiment.seed,
-            experiment.fragment_scale or self.method.local.full_rate,
+            experiment.fragment_scale or self.method.local.full_rate or self.method.submodel.scales,
             experiment.bf16,
             experiment.stack,
             self.metrics,
             objective=self.objective,
             transforms=self.transforms,
             source=self.data.source,
+            scale_inner=self.method.submodel.scales,
         )
 
     def without_training_rows(self) -> "RunSpec":
