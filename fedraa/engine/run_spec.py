@@ -162,9 +162,10 @@ class RunSpec:
         solver = self.method.local
         params = self.params.copy() if store is None else self.params
         factor = lr_schedule(solver.lr_schedule)
+        by_share = solver.full_rate or self.method.submodel.scales
 
         def learning_rate(at: float, widths: tuple[int, ...]) -> float:
-            return solver.lr * factor(at) * (rate(self.traced, widths) if solver.full_rate else 1)
+            return solver.lr * factor(at) * (rate(self.traced, widths) if by_share else 1)
 
         setup = ServerSetup(
             params,

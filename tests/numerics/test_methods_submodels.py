@@ -69,14 +69,14 @@ def twice_read(w: Array, batches: Sequence[tuple[Array, np.ndarray]], widths: Se
     for x, y in batches:
         _, g = loss_gradient(w * factor, x, y, widths)
         velocity = 0.5 * velocity + g * factor
-        w = w - LR * velocity
+        w = w - LR / 2 * velocity
     return w
 
 
 def test_ist() -> None:
     """Groups are shuffled on their own and dealt in turn; slices are written back, the output bias is a mean.
 
-    Both layers that read cut units read twice their values: half of the units are there.
+    Both layers that read cut units read twice their values, at half the rate: half of the units are there.
     """
     system = System("ist", clients=2)
     theta = start(system.run)

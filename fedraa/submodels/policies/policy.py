@@ -162,7 +162,7 @@ class SubmodelPolicy:
 
     @property
     def scales(self) -> bool:
-        """Whether a submodel's activations are scaled by the inverse of its share while it trains."""
+        """Whether activations are scaled by the inverse of a submodel's share while it trains, its rate by the share."""
         return False
 
     @property

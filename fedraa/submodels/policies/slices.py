@@ -79,7 +79,7 @@ class DisjointGroups(SubmodelPolicy):
     """IST: every hidden layer shuffled on its own and dealt to the cohort in equal disjoint groups, each round.
 
     A group's activations are `scaled` by the size of the cohort while it trains, since the full model's units read
-    those of all groups; the released code has batch norms, which do that.
+    those of all groups, and its learning rate by the inverse; the released code has batch norms, which do both.
     """
 
     scaled: bool = True
