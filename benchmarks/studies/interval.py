@@ -9,7 +9,7 @@ from fedraa.report.statistics import ci95, mean
 
 
 def interval(values: Sequence[float], within: tuple[float, float]) -> tuple[float, float] | None:
-    """The 95 % interval of the mean, Student's on another scale: arcsine of the root between two ends, logarithm above one.
+    """The 95 % interval of the mean, Student's after a transform: arcsine of the root or, without an end, logarithm.
 
     None where there is none: below two values, or with one that is not finite.
     """

@@ -45,7 +45,13 @@ def read(path: Path) -> Result | None:
     comments = [line for line in text.splitlines() if line.startswith("# ")]
     rows = pd.read_csv(StringIO(text), skiprows=len(comments), keep_default_na=False)
     setting = comments[1][2:] if len(comments) > 1 else ""
-    return Result(found[2], found[3], found[1].strip(), setting, dict(map(_line, rows.to_dict("records"))))
+    return Result(
+        found[2],
+        found[3],
+        found[1].strip(),
+        setting,
+        dict(_line({str(k): v for k, v in row.items()}) for row in rows.to_dict("records")),
+    )
 
 
 def read_all(folder: Path = RESULTS) -> dict[str, list[Result]]:

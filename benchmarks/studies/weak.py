@@ -24,7 +24,7 @@ def weak_points(means: Means, chance: float) -> list[str]:
         values = [mean for _, mean in rows]
         if len(values) > 1 and min(values) >= HIGH and max(values) - min(values) < CLOSE:
             told.append(
-                f"{where}: saturated, all rows are between {min(values):.1f} and {max(values):.1f} %: too easy a task "
-                "to order them."
+                f"{where}: saturated, all rows are between {min(values):.1f} and {max(values):.1f} %: an easy task, "
+                "which hardly tells them apart."
             )
     return told

@@ -26,8 +26,8 @@ def ramfed_memory(scale: Scale) -> Study:
     The memory corrects for who trains a region in a round. It is as old as the client's last turn, four rounds on
     average, so that it helps where a round moves the model little, and leads astray where it moves it far.
     """
-    mnist = {"dataset": "mnist", "hidden": (200,), "batch_size": 128, "dirichlet": 0.01, "lr": 0.01}
-    digits = {"dataset": "digits", "hidden": (64,), "dirichlet": 0.1}
+    mnist: dict[str, Any] = {"dataset": "mnist", "hidden": (200,), "batch_size": 128, "dirichlet": 0.01, "lr": 0.01}
+    digits: dict[str, Any] = {"dataset": "digits", "hidden": (64,), "dirichlet": 0.1}
     far = digits | {"lr": 0.05, "local_epochs": 5, "rounds": 30, "eval_every": 2}
     columns: dict[str, dict[str, Any]] = scale.pick(
         {
@@ -38,7 +38,7 @@ def ramfed_memory(scale: Scale) -> Study:
         {"α = 0.01": mnist | {"local_steps": 5, "rounds": 2000, "eval_every": 20}},
     )
     rows = {"ram-fed": 85.0, "ra-fed": 78.1, "ram-fed, units": None, "ra-fed, units": None}
-    common = {"partition": "dirichlet", "momentum": 0.5, "mask_level": "S", "weights": "uniform"}
+    common: dict[str, Any] = {"partition": "dirichlet", "momentum": 0.5, "mask_level": "S", "weights": "uniform"}
     cells = [
         Cell(
             row,
@@ -221,7 +221,8 @@ def ramfed_coverage(scale: Scale) -> Study:
     """Coverage: how few clients train a region, how few regions are trained, how long none is (Figures 3 and 4)."""
     dataset, hidden, rounds = scale.pick(("digits", 64, 60), ("mnist", 200, 200), ("mnist", 200, 2000))
     common = SETTINGS | {"dirichlet": 0.15, "hidden": (hidden,), "rounds": rounds, "eval_every": scale.pick(2, 5, 20)}
-    common |= {"local_steps": 5} | scale.pick({"lr": 0.05}, *[{"lr": 0.01, "batch_size": 128}] * 2)
+    rate: dict[str, Any] = {"lr": 0.01, "batch_size": 128}
+    common |= {"local_steps": 5} | scale.pick({"lr": 0.05}, rate, rate)
     cells = [
         Cell(f"{level}, {told}", scale.experiment(dataset, method=method, **common, **own), method)
         for method in ("ra-fed", "ram-fed")

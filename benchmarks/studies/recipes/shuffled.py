@@ -21,7 +21,7 @@ SUBSET = (
     "stand in for pre-activated ResNet18 and 100 clients; capacities end at an eighth."
 )
 OVERFIT = (
-    "An MLP of 256 on a subset of CIFAR-10, of which 5 of 20 clients train in a round for five epochs, stands in for "
+    "An MLP of 128 on a subset of CIFAR-10, of which 5 of 20 clients train in a round for five epochs, stands in for "
     "pre-activated ResNet18: it can learn its 10,000 training images by heart, so that there is a gap to close."
 )
 HETEROGENEITY = {"high": 2, "low": 5}
@@ -92,8 +92,8 @@ def shuffled_generalisation(scale: Scale) -> Study:
         "random": {"method": "bernoulli-kernels", "capacities": (0.5,)},
         "rolling (shuffled)": {"method": "shuffled-kernels", "capacities": (0.5,)},
     }
-    learns = {"dataset": "cifar10-subset", "model": "mlp", "hidden": (256,), "lr": 0.05, "local_epochs": 5}
-    by_heart: dict[str, Any] = scale.pick(learns | {"rounds": 40}, learns | {"rounds": 120}, {})
+    learns = {"dataset": "cifar10-subset", "model": "mlp", "hidden": (128,), "lr": 0.05, "local_epochs": 5}
+    by_heart: dict[str, Any] = scale.pick(learns | {"rounds": 20}, learns | {"rounds": 120}, {})
     cells = [
         Cell(row, _experiment(scale, labels_per_client=labels, **by_heart | own), f"{level} heterogeneity")
         for level, labels in HETEROGENEITY.items()

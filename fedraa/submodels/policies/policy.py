@@ -162,7 +162,7 @@ class SubmodelPolicy:
 
     @property
     def scales(self) -> bool:
-        """Whether activations are scaled by the inverse of a submodel's share while it trains, its rate by the share."""
+        """Whether activations are scaled by the inverse of the share that trains, the rate by the share."""
         return False
 
     @property
