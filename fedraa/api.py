@@ -3,11 +3,12 @@
 import gc
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -295,6 +296,13 @@ def session(experiment: Experiment) -> AbstractContextManager[None]:
     from actors.cluster.engine import cluster
 
     return cluster(experiment)
+
+
+def calls(experiment: Experiment, parts: Iterable[object]) -> AbstractContextManager[Callable[..., Future[Any]]]:
+    """Calls of functions on the nodes of the experiment's cluster, as `actors.cluster.calls` has them."""
+    from actors.cluster.calls import calls as on_cluster
+
+    return on_cluster(experiment, parts)
 
 
 def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bool) -> bool:

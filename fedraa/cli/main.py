@@ -116,7 +116,8 @@ class Tune:
     trials: int = 12
     """For each method."""
     jobs: int = 1
-    """Trials at a time, each in a process of its own; with one, the same seed comes to the same."""
+    """Trials at a time, each in a process of its own, or on a CPU of the cluster at --address; with one, the same seed
+    comes to the same."""
     config: Path | None = None
     """A .toml file of flags, local_epochs = 5 for --local-epochs 5; flags given here win."""
 

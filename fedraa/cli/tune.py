@@ -38,7 +38,9 @@ def _outcome(trial: Trial) -> str:
     if trial.state == "stopped":
         tenth, value = list(trial.curve.items())[-1]
         return f"given up at {value:.4f} after {tenth}0 % of the budget"
-    return f"{trial.value:.4f}" + (", untrained: the budget ends before its first update" if trial.steps == 0 else "")
+    if trial.steps == 0:
+        return f"{trial.value:.4f}, untrained: the budget ends before its first update"
+    return f"{trial.value:.4f}" + ("" if trial.reached is None else f" at time {trial.reached:.4g}")
 
 
 def _listed(values: Any) -> str:

@@ -29,6 +29,7 @@ from fedraa.server.participation import PARTICIPATION, draw_cohort
 from fedraa.server.planned_balance import planned_balances
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.cost import Cost
+from fedraa.submodels.policies.pruning import AdaptivePruning
 from schedulers import GreRAA, Planner
 
 Widths = tuple[int, ...]
@@ -227,7 +228,10 @@ class Rules:
         if self.foreign("schedule", "participation"):
             return self.cohorts[round] if round < len(self.cohorts) else ()
         who = PARTICIPATION.own(self.method["schedule"].get("participation", "all"))
-        return draw_cohort(who, self.clients, round, self.experiment.seed, left_out)
+        policy = self.method["submodel"]
+        pruned = policy["kind"] == AdaptivePruning.__name__ and policy["density"] < 1
+        alone = policy.get("initial", 0) if pruned else 0  # which older versions have not
+        return draw_cohort(who, self.clients, round, self.experiment.seed, left_out, alone)
 
 
 def _cohorts(directory: Path) -> tuple[tuple[int, ...], ...]:

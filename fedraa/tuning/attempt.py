@@ -5,6 +5,8 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from fedraa.api import run
@@ -32,12 +34,16 @@ class Attempt:
 
 
 class Watch(Callback):
-    """Notes the figure at every tenth of the budget, and ends the run when it is hopeless or no number any more."""
+    """Notes the figure at every tenth of the budget, and when it is at the target, if there is one.
+
+    Ends the run when it is hopeless or no number any more.
+    """
 
     def __init__(self, judge: Judge) -> None:
         self.curve: dict[int, float] = {}
         self.last = math.nan
         self.hopeless = False
+        self.reached: float | None = None
         self._judge = judge
 
     def on_start(self, run: RunStart) -> None:
@@ -47,11 +53,23 @@ class Watch(Callback):
         self.last = metrics[self._figures.main]
         if not math.isfinite(self.last):
             return True
+        goal = self._limits.goal
+        if goal is not None and goal.reached(metrics[goal.name]):
+            self._at_target(t)
+            return True
         reached = tenths(self._limits, step, t)
         for tenth in range(1 + max(self.curve, default=0), min(reached, TENTHS - 1) + 1):
             self.curve[tenth] = self.last
             self.hopeless = self.hopeless or self._judge.hopeless(tenth, self.last)
         return self.hopeless
+
+    def _at_target(self, t: float) -> None:
+        """The rest of its curve is as good as what it ends with: others are measured by it there, too."""
+        if self.reached is not None:
+            return
+        self.reached = t
+        for tenth in range(1 + max(self.curve, default=0), TENTHS):
+            self.curve[tenth] = self.last
 
 
 def tenths(limits: Limits, step: int, t: float) -> int:
@@ -75,6 +93,13 @@ def attempt(asked: Attempt) -> Trial:
     return replace(_trial(asked, watch, failure, time.monotonic() - started), steps=summary.get("steps"))
 
 
+def attempt_elsewhere(asked: Attempt) -> Trial:
+    """Makes the trial on a node that does not have the tuning's directory."""
+    with TemporaryDirectory(prefix="fedraa-trial-") as folder:
+        out = asked.experiment.model_copy(update={"out": Path(folder) / "run"})
+        return attempt(replace(asked, experiment=out))
+
+
 def _trial(asked: Attempt, watch: Watch, failure: str, seconds: float) -> Trial:
     curve = {str(tenth): value for tenth, value in watch.curve.items()}
     common = (asked.method, asked.number, dict(asked.values))
@@ -83,12 +108,12 @@ def _trial(asked: Attempt, watch: Watch, failure: str, seconds: float) -> Trial:
         return Trial(*common, "failed", curve=curve, why=why, seconds=round(seconds, 2))
     if watch.hopeless:
         return Trial(*common, "stopped", curve=curve, seconds=round(seconds, 2))
-    return Trial(*common, "done", watch.last, curve, seconds=round(seconds, 2))
+    return Trial(*common, "done", watch.last, curve, seconds=round(seconds, 2), reached=watch.reached)
 
 
 def repeated(asked: Attempt, ended: Sequence[Trial]) -> Trial | None:
     """The same trial, if these values have been tried: a run with the same seed comes to the same."""
     for trial in ended:
         if dict(trial.values) == dict(asked.values):
-            return replace(trial, method=asked.method, number=asked.number, seconds=0.0)
+            return replace(trial, number=asked.number, seconds=0.0)
     return None

@@ -17,6 +17,7 @@ class Trial:
     `value` is the figure at its end on validation data, None unless it is `done`; `curve` the figure at tenths of the
     budget, by their number. One that was `stopped` did worse than the others had at the same point; `why` says what
     went wrong with one that `failed`. `steps` are the server updates or rounds that it made, None if it failed.
+    `reached` is when on the run's clock it was at the target, if it was given one.
     """
 
     method: str
@@ -28,6 +29,7 @@ class Trial:
     why: str = ""
     seconds: float = 0.0
     steps: int | None = None
+    reached: float | None = None
 
 
 class Journal:
@@ -60,6 +62,8 @@ class Journal:
 
 def _trial(line: bytes) -> Trial | None:
     try:
-        return Trial(**json.loads(line)) if line.endswith(b"\n") else None
-    except (ValueError, TypeError):
+        told = json.loads(line) if line.endswith(b"\n") else {}
+        values = {name: tuple(each) if isinstance(each, list) else each for name, each in told["values"].items()}
+        return Trial(**told | {"values": values})
+    except (ValueError, TypeError, KeyError):
         return None
