@@ -52,7 +52,8 @@ def _split(experiment: Experiment) -> str:
 def _work(experiment: Experiment) -> str:
     if experiment.local_steps is not None:
         return f"{experiment.local_steps} local steps"
-    return f"{experiment.local_epochs or 5} local epochs"
+    epochs = experiment.local_epochs or 5
+    return f"{epochs} local epoch{"" if epochs == 1 else "s"}"
 
 
 def _length(experiment: Experiment) -> str:
