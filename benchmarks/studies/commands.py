@@ -1,8 +1,10 @@
 """The commands of the studies: list them, run one to its table, its words and its picture."""
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import cast
 
@@ -11,6 +13,7 @@ from rich import box
 from rich.table import Table
 
 from benchmarks.studies.picture import draw
+from benchmarks.studies.race.command import race
 from benchmarks.studies.recipes import RECIPES
 from benchmarks.studies.recipes.scale import SIZES, Scale, Size
 from benchmarks.studies.results import file_name
@@ -28,12 +31,15 @@ from fedraa.report.differences import differences
 from fedraa.rundir.files import write_text
 from fedraa.rundir.history import History
 
+RACE = "race"
+
 
 def list_studies() -> None:
     """Every study and what it shows."""
     table = Table("study", "what it shows", box=box.SIMPLE_HEAD)
     for name, recipe in RECIPES.items():
         table.add_row(name, (recipe.__doc__ or "").partition("\n")[0])
+    table.add_row(RACE, "All asynchronous methods, FedAvg, FedRolex, IST and ours, tuned: time to three accuracies.")
     show(table)
 
 
@@ -48,6 +54,9 @@ def run_study(
     jobs: int | None = None,
     terms: Terms | None = None,
     tuned: Path | None = None,
+    setting: tuple[str, ...] | None = None,
+    methods: tuple[str, ...] | None = None,
+    parts: tuple[str, ...] | None = None,
 ) -> None:
     """Run a study, or go on with it: its table, words and picture.
 
@@ -62,9 +71,19 @@ def run_study(
         jobs: Runs at a time (default: one per core).
         terms: On which all methods are run instead of the study's own, equal, paper or tuned, as in `fedraa compare`.
         tuned: The file that `fedraa tune` wrote, for tuned terms.
+        setting: Of the race, which are run (default: all).
+        methods: Of the race, who takes part (default: all).
+        parts: Of the race, tuned, untuned or long (default: all, in that order).
     """
+    if study == RACE:
+        if paper or terms is not None or tuned is not None:
+            raise ValueError("study: race has sizes and terms of its own; leave out --paper, --terms and --tuned")
+        race(setting, methods, parts, quick=quick, data_dir=data_dir, out=out, seeds=seeds, jobs=jobs)
+        return
+    if (setting, methods, parts) != (None, None, None):
+        raise ValueError(f"study: {study} has no settings, methods or parts to choose of; race has")
     if study not in RECIPES:
-        raise ValueError(f"study: there is no {study!r}; choose one of {', '.join(RECIPES)}")
+        raise ValueError(f"study: there is no {study!r}; choose one of {', '.join([*RECIPES, RACE])}")
     sizes = [size for size, given in zip(SIZES, (quick, standard, paper), strict=True) if given]
     if len(sizes) != 1:
         raise ValueError("quick: give one of --quick, --standard and --paper")
@@ -76,7 +95,7 @@ def run_study(
         planned = Study(**vars(planned) | {"seeds": seeds})
     planned = on_those(planned, terms, tuned)
     directory = out / (f"{study}-{size}" + (f"-{terms}" if terms else ""))
-    runs = execute(planned, directory, jobs or len(os.sched_getaffinity(0)), watch)
+    runs = execute(planned, directory, jobs or len(os.sched_getaffinity(0)), Watch(planned))
     chosen = f" --seeds {' '.join(map(str, seeds))}" if seeds else ""
     data = " --data-dir DATA" if data_dir else ""
     on = f" --terms {terms}" if terms else ""
@@ -94,10 +113,19 @@ def on_those(study: Study, terms: Terms | None, tuned: Path | None) -> Study:
     return replace(study, cells=cells, title=f"{study.title}, on {terms} terms")
 
 
-def watch(run: Finished, left: int) -> None:
-    where = f"{run.cell.row} {run.cell.column}".strip()
-    came = f"failed: {run.failure}" if run.failure else f"accuracy {History(run.directory).summary['accuracy']:.4f}"
-    say(f"{where} seed {run.seed}: {came}, {left} to go")
+class Watch:
+    """Says what each run of a study came to, which of all it is, and how long the rest may take."""
+
+    def __init__(self, study: Study) -> None:
+        self._count, self._here, self._started = len(study.cells) * len(study.seeds), 0, time.monotonic()
+
+    def __call__(self, run: Finished, left: int) -> None:
+        self._here += 1
+        where = f"{run.cell.row} {run.cell.column}".strip()
+        came = f"failed: {run.failure}" if run.failure else f"accuracy {History(run.directory).summary['accuracy']:.4f}"
+        rest = timedelta(seconds=round((time.monotonic() - self._started) / self._here * left))
+        more = f"; about {rest} to go" if left else ""
+        say(f"run {self._count - left} of {self._count}: {where} seed {run.seed}: {came}{more}")
 
 
 def report(study: Study, runs: Sequence[Finished], directory: Path, size: Size, command: str) -> None:

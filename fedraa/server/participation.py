@@ -7,7 +7,7 @@ from operator import index
 
 import numpy as np
 
-from fedraa.components import Seam, calling
+from fedraa.components import Seam, calling, text_of
 from fedraa.rng import generator
 
 DRAWS = 1000  # of a cohort per client, while nobody is drawn
@@ -89,7 +89,7 @@ def draw_cohort(
             if among := [client for client in cohort if client not in left_out]:
                 return among
     nobody = "nobody but clients that are left out" if left_out else "nobody"
-    raise ValueError(f"participation: {participation} draws {nobody}, of {clients} clients; raise it")
+    raise ValueError(f"participation: {text_of(participation)} draws {nobody}, of {clients} clients; raise it")
 
 
 def _short(text: str) -> Participation:

@@ -93,9 +93,11 @@ class RoundContext:
 class SubmodelSampler:
     """A policy at work in one run. Besides drawing it may follow what comes back, as PruneFL's mask does.
 
-    In so many rounds at the start, `alone`, only the first client trains.
+    `asks` names the further buffers that clients' answers must have. In so many rounds at the start, `alone`, only the
+    first client trains.
     """
 
+    asks: ClassVar[tuple[str, ...]] = ()
     alone: int = 0
 
     @property
@@ -110,10 +112,8 @@ class SubmodelSampler:
         """What a choice for this client is made from, for the log: feasible fragments and counts, if there are any."""
         return [], []
 
-    def receive(
-        self, client: int, assignment: Assignment, update: Update, delta: Vector, weight: float, lr: float
-    ) -> None:
-        """Takes in what came back; `delta` is on the trained coordinates."""
+    def receive(self, assignment: Assignment, update: Update, weight: float) -> None:
+        """Takes in what came back from a client that has that weight in the mean."""
 
     def drop(self, assignment: Assignment) -> None:
         """Nothing came back from a client that was given this."""

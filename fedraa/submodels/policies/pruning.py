@@ -31,6 +31,8 @@ class SharedMask(SubmodelSampler):
     it had when it was pruned.
     """
 
+    asks: ClassVar[tuple[str, ...]] = ("squares",)
+
     def __init__(self, run: RunContext, params: Vector, density: float, every: int, initial: int) -> None:
         names = maskable(run.traced)
         self._spans = [
@@ -64,9 +66,7 @@ class SharedMask(SubmodelSampler):
     def draw(self, turn: RoundContext) -> Assignment:
         return Assignment(0, self._whole, self.mask)
 
-    def receive(
-        self, client: int, assignment: Assignment, update: Update, delta: Vector, weight: float, lr: float
-    ) -> None:
+    def receive(self, assignment: Assignment, update: Update, weight: float) -> None:
         self._squares += np.float32(weight) * update.extras["squares"]
 
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
