@@ -53,7 +53,7 @@ def _work(experiment: Experiment) -> str:
     if experiment.local_steps is not None:
         return f"{experiment.local_steps} local steps"
     epochs = experiment.local_epochs or 5
-    return f"{epochs} local epoch{"" if epochs == 1 else "s"}"
+    return "1 local epoch" if epochs == 1 else f"{epochs} local epochs"
 
 
 def _length(experiment: Experiment) -> str:
