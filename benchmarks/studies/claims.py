@@ -152,5 +152,9 @@ def write_claims(out: Path = DOCS / "claims.md", results: Path = RESULTS) -> Non
         out: The page.
         results: The folder with the tables of the studies.
     """
-    write_text(out, page(load_claims(), read_all(results), pd.read_csv(results / paper004.RESULTS.name)))
+    if not (mnist := results / paper004.RESULTS.name).is_file():
+        raise ValueError(f"results: got {results}, which has no {mnist.name}; takes the folder of the studies' tables")
+    if not out.parent.is_dir():
+        raise ValueError(f"out: got {out}; takes a file in a folder that there is")
+    write_text(out, page(load_claims(), read_all(results), pd.read_csv(mnist)))
     say(f"written to {out}")

@@ -7,7 +7,17 @@ import pandas as pd
 import pytest
 
 from benchmarks.studies import paper004
-from benchmarks.studies.claims import DOCS, PaperClaim, compared, in_words, load_claims, metrics_of, page, told
+from benchmarks.studies.claims import (
+    DOCS,
+    PaperClaim,
+    compared,
+    in_words,
+    load_claims,
+    metrics_of,
+    page,
+    told,
+    write_claims,
+)
 from benchmarks.studies.interval import interval
 from benchmarks.studies.recipes import RECIPES
 from benchmarks.studies.recipes.scale import SIZES, Scale
@@ -140,3 +150,10 @@ def test_intervals_stay_in_the_possible_range() -> None:
     assert 0 < low < 1.1 < high
     assert interval((1.0,), (0, 100)) is None
     assert interval((2.0, 2.0), (0, 100)) == (2.0, 2.0)
+
+
+def test_a_folder_without_results_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^results: got .*, which has no paper004.csv; takes the folder of"):
+        write_claims(tmp_path / "claims.md", tmp_path)
+    with pytest.raises(ValueError, match=r"^out: got .*nowhere.*; takes a file in a folder that there is$"):
+        write_claims(tmp_path / "nowhere" / "claims.md")
