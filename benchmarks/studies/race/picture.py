@@ -51,7 +51,7 @@ def _curves(axes: Axes, setting: Setting, of: Mapping[str, Sequence[Measured]], 
     """Mean over the seeds, as far as all of them came, and their range; who is grey lies below."""
     low = setting.targets[0] - 2.5 * (setting.targets[-1] - setting.targets[0])
     end = 0.0
-    for name, runs in reversed(of.items()):
+    for name, runs in reversed(list(of.items())):
         colour = looks[name]
         last = min(run.curve["t"].iloc[-1] for run in runs)
         end = max(end, last)
