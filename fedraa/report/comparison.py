@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
+from fedraa.report.decided import late, show_decided
 from fedraa.report.runs import Group
 from fedraa.report.statistics import ci95
 from fedraa.report.theme import Picture, blank, legend, look
@@ -44,13 +45,14 @@ def pictures(groups: Sequence[Group]) -> list[Picture]:
 def _lines(groups: Sequence[Group], x: str, y: str, xlabel: str, ylabel: str) -> Figure:
     figure, axes = blank(3.4)
     ends = [min(float(run.evals[x].iloc[-1]) for run in group.runs) for group in groups]
-    log = max(ends) > LOG_FROM * min(ends) > 0
+    log, seen = max(ends) > LOG_FROM * min(ends) > 0, list[Floats]()
     for i, group in enumerate(groups):
         at, mean, half = curve(group, x, y, log=log)
         axes.plot(at, mean, label=group.label, **look(i))
         axes.fill_between(at, mean - half, mean + half, color=look(i)["color"], alpha=0.18, linewidth=0)
-    if all(is_share(run.evals[y]) for group in groups for run in group.runs):
-        axes.set_ylim(0, 1)
+        axes.plot(at[-1:], mean[-1:], color=look(i)["color"], marker="o", markersize=4)  # also where that is all
+        seen.append(late(np.log(at) if log else at, mean))
+    show_decided(axes, seen, shares=all(is_share(run.evals[y]) for group in groups for run in group.runs))
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
     if log:

@@ -5,6 +5,9 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from fedraa.api import run
 from fedraa.callbacks import Callback, RunStart
@@ -81,13 +84,20 @@ def attempt(asked: Attempt) -> Trial:
     assert experiment.out is not None
     shutil.rmtree(experiment.out, ignore_errors=True)  # of a tuning that was killed
     started, watch = time.monotonic(), Watch(Judge(asked.ended, asked.better))
-    failure = ""
+    failure, summary = "", dict[str, Any]()
     try:
-        run(experiment, callbacks=[watch])
+        summary = run(experiment, callbacks=[watch]).summary
     except (RunFailed, ValueError) as error:
         failure = str(error)
     shutil.rmtree(experiment.out, ignore_errors=True)
-    return _trial(asked, watch, failure, time.monotonic() - started)
+    return replace(_trial(asked, watch, failure, time.monotonic() - started), steps=summary.get("steps"))
+
+
+def attempt_elsewhere(asked: Attempt) -> Trial:
+    """Makes the trial on a node that does not have the tuning's directory."""
+    with TemporaryDirectory(prefix="fedraa-trial-") as folder:
+        out = asked.experiment.model_copy(update={"out": Path(folder) / "run"})
+        return attempt(replace(asked, experiment=out))
 
 
 def _trial(asked: Attempt, watch: Watch, failure: str, seconds: float) -> Trial:

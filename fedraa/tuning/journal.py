@@ -16,7 +16,8 @@ class Trial:
 
     `value` is the figure at its end on validation data, None unless it is `done`; `curve` the figure at tenths of the
     budget, by their number. One that was `stopped` did worse than the others had at the same point; `why` says what
-    went wrong with one that `failed`. `reached` is when on the run's clock it was at the target, if it was given one.
+    went wrong with one that `failed`. `steps` are the server updates or rounds that it made, None if it failed.
+    `reached` is when on the run's clock it was at the target, if it was given one.
     """
 
     method: str
@@ -27,6 +28,7 @@ class Trial:
     curve: Mapping[str, float] = field(default_factory=dict)
     why: str = ""
     seconds: float = 0.0
+    steps: int | None = None
     reached: float | None = None
 
 

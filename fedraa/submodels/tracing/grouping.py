@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedraa.submodels.resize import Place, Resize, Sizes, stated
+from fedraa.submodels.resize import GROUPED, Place, Resize, Sizes, stated
 from fedraa.submodels.traced import Entry, Group, Traced
 from fedraa.submodels.tracing.labels import FIXED, Roots, compress, varies
 from fedraa.submodels.tracing.recorder import Recorder, Site
@@ -137,11 +137,14 @@ def _sizes(sites: Iterable[Site], groups: Sequence[Group], number: Callable[[Ten
 
 
 def _resize(site: Site, groups: Sequence[Group], number: Callable[[Tensor], np.ndarray]) -> Resize | None:
+    if site.name == GROUPED:
+        return Resize(-1, 0, 0, (), False)
     before, *after = (_along(labels, number) for labels in (site.before, *site.after))
-    if not before or not after[0] or any(piece != after[0] for piece in after):
+    if not before or not after[0] or any(piece is None or piece[0] != after[0][0] for piece in after):
         return None
-    (dim, units), (out, same) = before, after[0]
-    if units.keys() != same.keys() or len(set(units.values())) > 1 or len(set(same.values())) > 1:
+    (dim, units), (out, _) = before, after[0]
+    counts = [units, *(same for piece in after if piece for same in piece[1:])]
+    if any(same.keys() != units.keys() or len(set(same.values())) > 1 for same in counts):
         return None  # its parts are not in proportion
     starts = [0, *accumulate(group.size for group in groups)]
     g = bisect_right(starts, min(units)) - 1

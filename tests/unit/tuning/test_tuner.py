@@ -116,6 +116,28 @@ def test_a_value_at_the_edge_is_marked(
     assert re.search(r"trial 2 of 9: fedavg at lr=0.00\d: -\d.*; about 0:00:0\d to go", shown)
 
 
+def test_so_is_one_where_no_trial_is_left_for_beyond(faked: list[Attempt], tmp_path: Path) -> None:
+    found = tuned(tmp_path / "tune", space={"lr": [0.001, 0.002]}, trials=2)
+    assert found.terms["fedavg"] == {"lr": 0.002}
+    assert found.at_edge == {"fedavg": ("lr",), "fedprox": ("lr",)}
+    assert "widened = []" in found.file.read_text()
+
+
+def test_a_budget_without_an_update_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = "--space lr=0.1,0.2 --trials 1 --clients 2 --hidden 4 --time 0.0001 --engine local"
+    assert main(["tune", "fedavg", *flags.split(), "--out", str(tmp_path / "tune")]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "untrained: the budget ends before its first update" in shown
+    assert "fedavg: 1 trials ended before their first update; give a larger budget" in shown
+
+
+def test_a_damaged_plan_is_another_tuning(faked: list[Attempt], tmp_path: Path) -> None:
+    tuned(tmp_path / "tune")
+    (tmp_path / "tune" / "tune.json").write_text("{")
+    with pytest.raises(ValueError, match=r"^out: .* holds another tuning"):
+        tuned(tmp_path / "tune")
+
+
 def test_what_has_nothing_beyond_it_is_no_edge() -> None:
     """Momentum 0 is the least that there is."""
     plan = tuner._Plan.of(("fedavg",), {"momentum": Range(0.0, 0.5)}, 3, fl.Experiment(**SMALL))
