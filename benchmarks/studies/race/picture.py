@@ -99,7 +99,7 @@ def _times(
     untuned: Mapping[str, Sequence[Measured]],
     looks: Looks,
 ) -> None:
-    """A row per entrant, the tuned with their 95 % interval, on a logarithmic axis; who is not there in every run stands at the right edge."""
+    """A row per entrant, the tuned with their interval, on a logarithmic axis; who is not always there is named at the right."""
     level = setting.targets[-1]
     seen: list[float] = []
     never: list[tuple[int, str]] = []
