@@ -18,7 +18,7 @@ from fedraa.data.tree import Tree
 from fedraa.data.vision import import_torchvision
 
 SIDE = 64
-_SIDES = (SIDE, 56, 96, 128, 224)  # the first that a model takes
+_SIDES = (SIDE, 56, 96, 128, 224, 299)  # the first that a model takes
 
 _TIMM = """
     botnet26t_256 cait_xxs24_224 caformer_s18 coat_lite_tiny coatnet_pico_rw_224 convit_tiny
