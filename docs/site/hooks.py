@@ -6,12 +6,13 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 
 from command_line import command_line
+from example_page import example_page
 from method_cards import method_cards
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from notebooks import page
 
-MADE = {"methods.md": method_cards, "reference/command-line.md": command_line}
+MADE = {"methods.md": method_cards, "examples.md": example_page, "reference/command-line.md": command_line}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

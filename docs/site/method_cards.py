@@ -3,6 +3,8 @@
 import tomllib
 from pathlib import Path
 
+from claim_rows import CLAIMS, claims_of
+
 from fedraa.cli.methods import AXES, words
 from fedraa.methods.catalog import METHODS
 from fedraa.methods.method import Method
@@ -36,6 +38,7 @@ def _kind(method: Method) -> str:
 
 def _card(name: str, method: Method, card: dict[str, str]) -> str:
     note = f" Note: {method.note}." if method.note else ""
+    claims = claims_of(name, CLAIMS.read_text())
     choices = "\n".join(f"| {NAMES[axis]} | `{words(getattr(method, axis))}` |" for axis in AXES)
     ends = "updates" if method.asynchronous else "rounds"
     return "\n\n".join(
@@ -47,6 +50,7 @@ def _card(name: str, method: Method, card: dict[str, str]) -> str:
             f"**Cost.** {_cost(method)}",
             f"**Memory at the server, besides the model.** {method.keeps or 'none'}.",
             f"**When.** {card['when']}",
+            *([f"**Claims.** {claims}."] if claims else []),
             f"```sh\nfedraa run --method {name} --{ends} 3 --engine local\n```",
         ]
     )

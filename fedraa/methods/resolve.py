@@ -29,6 +29,8 @@ def resolve(experiment: Experiment) -> Method:
         compress=experiment.compress,
     )
     given = _given(experiment, method)
+    if experiment.fragments is not None and method.path("ratios") is None:
+        raise ValueError(f"fragments: {experiment.fragments} means nothing to {experiment.method}; leave it out")
     if given.get("capacities") == "auto":
         if given.get("redraw"):
             raise ValueError("redraw: capacities auto follow each client's device; leave it out")

@@ -193,12 +193,14 @@ class Buffer(Buffered):
     """FedBuff (Nguyen et al. 2022): theta <- theta + server_lr / K * sum of s(staleness) * delta, every K arrivals.
 
     With an `optimizer` that is the delta along which it steps (FedBuff's server momentum); the log then has s alone,
-    for how far the model moves is the optimizer's. What is in the buffer when the run ends is dropped.
+    for how far the model moves is the optimizer's. What is in the buffer when the run ends is dropped. `balance` is the
+    power of data against speed in a further factor of each delta, also over 1: the mean of a buffer weighs its deltas.
     """
 
     staleness: Any = "polynomial"
     server_lr: float = 1.0
     optimizer: Any = None
+    balance: float = 0.0
 
     keeps: ClassVar[str] = "buffer [d]"
 
@@ -217,7 +219,7 @@ class Buffer(Buffered):
         self._moved = np.zeros(0 if self._stepping is None else size, bool)
 
     def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
-        weight = factor_at(arrival.staleness, self._factor)
+        weight = factor_at(arrival.staleness, self._factor) * arrival.balance
         accumulate(self._total, arrival.places, weight, arrival.new, arrival.sent)
         self._count += 1
         if self._stepping is not None:

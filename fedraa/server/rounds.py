@@ -165,7 +165,8 @@ class RoundServer:
 
     def _begin_round(self, left_out: Collection[int]) -> Iterable[int]:
         clients, self._left_out = len(self.task_table.sizes), left_out
-        self._cohort = draw_cohort(self._participation, clients, self.step, self._run.seed, left_out)
+        alone = self._sampler.alone
+        self._cohort = draw_cohort(self._participation, clients, self.step, self._run.seed, left_out, alone)
         self._position = {client: position for position, client in enumerate(self._cohort)}
         self._missing = self._reported = len(self._cohort)
         self._weight_sum = sum(self._weight(client) for client in self._cohort)

@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from claim_rows import claims_of
 from command_line import command_line
 from documented import ROOT, blocks, run, run_blocks
+from example_page import EXAMPLES, example_page
 from method_cards import method_cards
 
 from fedraa import Experiment
@@ -24,7 +26,7 @@ NOTEBOOKS = sorted((DOCS / "tutorials").glob("*.ipynb"))
 def test_every_page_is_in_the_navigation_and_the_other_way_round() -> None:
     listed = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
     there = {*PAGES, *(path.relative_to(DOCS).with_suffix(".md").as_posix() for path in NOTEBOOKS)}
-    assert listed == there | {"methods.md", "reference/command-line.md"}
+    assert listed == there | {"methods.md", "examples.md", "reference/command-line.md"}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -43,6 +45,38 @@ def test_every_method_has_a_card_whose_command_is_one() -> None:
     assert [command.split()[3] for command in commands] == list(METHODS)
     for kind in ("--updates", "--rounds"):
         run(next(command for command in commands if kind in command), only_parse=True)
+
+
+def test_a_card_links_to_its_claims_whatever_the_tables_look_like() -> None:
+    text = """# Claims
+
+## Table 2, of `Fed-RAA`
+
+| claim | ours | verdict |
+|---|---|---|
+| [Fed-RAA](https://a.b) reaches 93 % first | **3.7** against FedAsync's 4.2 | reproduced |
+| MoFedSAM is ahead | 71 | not |
+
+## Others
+
+| method | figure |
+|---|---|
+| FedAvg | 9.9 |
+| FedAvg, again | 9.8 |
+"""
+    claim = "[Fed-RAA reaches 93 % first](claims.md#table-2-of-fed-raa): reproduced"
+    assert [claims_of(name, text) for name in ("fed-raa", "fedasync")] == [claim, claim]
+    assert claims_of("mofedsam", text) == "[MoFedSAM is ahead](claims.md#table-2-of-fed-raa): not"
+    assert claims_of("fedavg", text) == "[Others](claims.md#others)"
+    assert claims_of("fedsam", text) == claims_of("fed-raa-sync", text) == ""
+
+
+def test_the_page_of_examples_has_them_whole() -> None:
+    text = example_page()
+    sections = re.findall(r"^## (\w+)\.py$", text, re.MULTILINE)
+    assert sorted(sections) == sorted(path.stem for path in EXAMPLES.glob("*.py"))
+    assert [block for _, block in blocks(text)] == [(EXAMPLES / f"{name}.py").read_text() for name in sections]
+    assert {*re.findall(r"\(#(\w+)py\)", text), "character_models"} == set(sections)
 
 
 def test_the_page_of_flags_has_them_all() -> None:

@@ -1,5 +1,6 @@
 """The examples run to their end, here at a tiny size, and say how well the model does."""
 
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -7,12 +8,24 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NEEDS = {"hugging_face": "datasets"}  # packages of extras
+NEEDS = {"hugging_face": "datasets", "tuning": "optuna"}  # packages of extras
+TEN = [
+    *("own_model", "own_data", "own_scheduler", "own_rule", "own_metric"),
+    *("lora", "next_character", "tuning", "sweep", "cluster_job"),
+]
 
 
 @pytest.mark.parametrize(
     ("name", "flags", "said"),
     [
+        ("own_model", "", "accuracy "),
+        ("own_data", "", "of the worst sensor "),
+        ("own_scheduler", "", "ours: accuracy "),
+        ("own_rule", "", "ours: accuracy "),
+        ("own_metric", "", "ended by callback after "),
+        ("tuning", "", "best of fedavg: {'lr': "),
+        ("sweep", "", "mean staleness"),
+        ("cluster_job", "--engine local --updates 60", "runs/job: ended by steps, accuracy "),
         ("regression", "--time 2 --clients 4", "fedavg: mse "),
         ("segmentation", "--time 0.1 --images 40", "fedavg: mean IoU "),
         ("next_character", "--time 0.1 --roles 3", "LSTM, fedavg: perplexity "),
@@ -39,8 +52,26 @@ def test_an_example_runs(
     assert said in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "example", [path for path in sorted(EXAMPLES.glob("*.py")) if path.stem != "lora"], ids=lambda path: path.stem
-)
+@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
 def test_an_example_is_read_at_a_glance(example: Path) -> None:
     assert len(example.read_text().splitlines()) < 60
+
+
+def test_the_index_has_them_all_the_ten_first() -> None:
+    listed = re.findall(r"^\| \[(\w+)\.py\]\(\1\.py\) \|", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
+    assert listed[:10] == TEN
+    assert sorted([*listed, "character_models"]) == sorted(path.stem for path in EXAMPLES.glob("*.py"))
+
+
+def test_a_sweep_and_a_job_that_are_started_again_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["cluster_job", *["--engine", "local", "--updates", "20"]])
+    told = []
+    for ended in (True, True, False):
+        if not ended:
+            (tmp_path / "runs" / "job" / "summary.json").unlink()  # as after a kill
+        runpy.run_path(str(EXAMPLES / "cluster_job.py"), run_name="__main__")
+        told.append(capsys.readouterr().out)
+    assert told[0] == told[1] == told[2]

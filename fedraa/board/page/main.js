@@ -10,7 +10,8 @@ const EVERY = 1000; // milliseconds between two questions
 const FIRST = 6; // runs that are shown unless some are chosen
 
 let since = 0;
-let isFirst = !location.hash;
+let isOurs = !location.hash; // the choice, until the reader has made one
+let isChoosing = false;
 
 function fromAddress() {
   return location.hash.slice(1).split("&").filter(Boolean).map(decodeURIComponent);
@@ -31,13 +32,15 @@ async function follow() {
     try {
       const news = await ask("runs", { since });
       const { rows, version, ...rest } = news;
+      const hasMore = rows.some((row) => row.method !== undefined && state.rows.get(row.id)?.method === undefined);
       since = version;
       Object.assign(state, rest, { lost: false });
       for (const row of rows) state.rows.set(row.id, row);
       for (const id of [...state.rows.keys()]) if (!state.ids.includes(id)) state.rows.delete(id);
-      if (isFirst && state.rows.size) {
-        isFirst = false;
+      if (isOurs && hasMore) {
+        isChoosing = true;
         choose(byDefault());
+        isChoosing = false;
       }
     } catch (error) {
       state.lost = true;
@@ -54,7 +57,10 @@ function byDefault() {
   return known.slice(0, FIRST).map((row) => row.id).sort();
 }
 
-document.addEventListener("chosen", show);
+document.addEventListener("chosen", () => {
+  isOurs &&= isChoosing;
+  show();
+});
 if (location.hash) choose(fromAddress());
 window.addEventListener("hashchange", () => choose(fromAddress()));
 document.addEventListener("visibilitychange", show);

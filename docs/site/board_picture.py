@@ -1,0 +1,65 @@
+"""The pictures of the board in docs/how-to: three methods that have run, and a run that goes on.
+
+    python docs/site/board_picture.py
+
+It needs Chromium, and takes under a minute.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "golden")]
+
+from devtools import Chromium
+
+import fedraa as fl
+from fedraa.board.board import Board
+from fedraa.board.server import BoardServer
+
+TO = ROOT / "docs" / "how-to"
+SIZE = (1280, 1130)
+FLEET = {"clients": 10, "partition": "dirichlet", "capabilities": "1:0.3,4:0.7", "engine": "local"}
+GOING_ON = "run --method fed-quilt --updates 1000 --quiet"
+EVALS = 8  # of it before the picture is taken
+DRAWN = """(() => {
+  const count = (what) => document.querySelectorAll(what).length;
+  return ["#curve0", "#curve1"].every((id) => count(`${id} .scatterlayer .trace path`) > 3)
+    && count("#timeline .point") > 0 && count("#compare tbody tr") > 3;
+})()"""
+
+
+def main() -> None:
+    with TemporaryDirectory() as name:
+        os.chdir(name)
+        folder = Path("runs")
+        fl.compare(["fed-raa", "fedasync", "fedavg"], time=3, out=folder / "compare", **FLEET)
+        flags = [word for flag, value in FLEET.items() for word in (f"--{flag}", str(value))]
+        command = [sys.executable, "-m", "fedraa", *GOING_ON.split(), *flags, "--out", str(folder / "live")]
+        live = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.DEVNULL)
+        while not (evals := folder / "live" / "evals.csv").exists() or evals.read_text().count("\n") < EVALS:
+            time.sleep(0.1)
+        board = Board(folder)
+        server = BoardServer(board, 0)
+        board.start()
+        Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            with Chromium(Path(name) / "profile") as browser:
+                for theme, file in (("light", "board.png"), ("dark", "board-dark.png")):
+                    browser.open(f"{server.address}?{theme}", *SIZE, theme)
+                    browser.wait(DRAWN)
+                    browser.picture(TO / file)
+        finally:
+            live.terminate()
+            live.wait()
+            board.stop()
+            server.shutdown()
+
+
+if __name__ == "__main__":
+    main()

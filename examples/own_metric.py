@@ -1,0 +1,38 @@
+"""A metric of your own in every evaluation, and a run that ends when it no longer gets better.
+
+python examples/own_metric.py
+"""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+import fedraa as fl
+
+
+class Top2(fl.Metric):
+    """Whether the right class is among the two that the model thinks likeliest: a number per sample, here 0 or 1."""
+
+    name = "top2"
+
+    def values(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return (outputs.topk(2).indices == labels[:, None]).any(dim=1)
+
+
+class Told(fl.Callback):
+    """Says what each evaluation came to. One that returns True ends the run, exactly there."""
+
+    def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> bool:
+        print(f"step {step:3}: accuracy {metrics['accuracy']:.1%}, top 2 {metrics['top2']:.1%}")
+        return metrics["top2"] > 0.995
+
+
+def main() -> None:
+    experiment = fl.Experiment(method="fed-raa", clients=8, metrics=(Top2(),), updates=400, engine="local")
+    history = fl.run(experiment, callbacks=[Told(), fl.EarlyStopping("top2", patience=3, min_delta=0.002)])
+    best = history.evals.loc[history.evals["top2"].idxmax()]
+    print(f"{history.state} after {history.summary['steps']} of 400 updates; best top 2 at step {best['step']:.0f}")
+
+
+if __name__ == "__main__":
+    main()

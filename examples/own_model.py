@@ -1,0 +1,38 @@
+"""A model of your own: any nn.Module will do, nothing is said about how it is cut. Fed-RAA on handwritten digits.
+
+python examples/own_model.py
+"""
+
+import torch
+from torch import Tensor, nn
+
+import fedraa as fl
+
+
+class Net(nn.Module):
+    """Two hidden layers, the second one beside a short cut: so both have the same units, and are cut together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(64, 96), nn.Linear(96, 96), nn.Linear(96, 10)
+        self.norm = nn.BatchNorm1d(96)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.first(x.flatten(1)))
+        return self.last(h + torch.relu(self.norm(self.second(h))))
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    model = Net()
+    history = fl.run(method="fed-raa", model=model, dataset="digits", clients=8, updates=80, engine="local")
+    *fragments, whole = history.config["resolved"]["shapes"]  # what each takes, the whole model last
+    for fragment, shape in enumerate(fragments):
+        share = shape["flops"] / whole["flops"]
+        print(f"fragment {fragment}: {shape['widths']} of {whole['widths']} units, {share:.0%} of the computing")
+    model.load_state_dict(torch.load(history.directory / "model.pt"))  # a plain state dict
+    print(f"accuracy {history.evals['accuracy'].iloc[-1]:.1%} after {history.evals['t'].iloc[-1]:.2f} units of time")
+
+
+if __name__ == "__main__":
+    main()

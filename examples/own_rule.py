@@ -1,0 +1,41 @@
+"""An asynchronous rule of your own, which says what becomes of an update that arrives, beside FedAsync's.
+
+python examples/own_rule.py; and in this folder: fedraa check own_rule:Shortened
+"""
+
+import numpy as np
+
+import fedraa as fl
+
+
+class Shortened(fl.AsyncRule):
+    """theta <- theta + a delta; a falls with staleness, and with how much longer the delta is than usual."""
+
+    keeps = "usual length per fragment"  # what `fedraa methods` says of its memory
+    measures = True  # its weights depend on what arrives, which a log has not
+
+    def __init__(self, most: float = 0.6) -> None:
+        self.most = most
+
+    def start(self, model):
+        self.usual = [0.0] * model.fragments
+
+    def take(self, arrival, model):
+        length = float(np.sqrt(np.sum(arrival.delta**2, dtype=np.float64)))
+        usual = self.usual[arrival.fragment] or length
+        self.usual[arrival.fragment] = 0.9 * usual + 0.1 * length
+        weight = self.most * min(1.0, usual / length) / (1 + arrival.staleness) ** 0.5
+        model.params[arrival.where] += np.float32(weight) * arrival.delta
+        return fl.Taken(weight)
+
+
+def main() -> None:
+    unequal = {"clients": 8, "partition": "dirichlet", "dirichlet": 0.3, "time": 1.0, "engine": "local"}
+    for name, own in (("fedasync", {}), ("ours", {"async_rule": Shortened(most=0.8)})):
+        history = fl.run(method="fedasync", **unequal, **own)
+        last, weights = history.evals.iloc[-1], history.events["mix"].dropna()
+        print(f"{name}: accuracy {last['accuracy']:.1%}, weights from {weights.min():.2f} to {weights.max():.2f}")
+
+
+if __name__ == "__main__":
+    main()
