@@ -129,13 +129,15 @@ class Adaptive(ServerOptimizer):
 
     def _second(self, v: Vector, square: Vector) -> npt.NDArray[np.floating[Any]]:
         """What becomes of the second moment."""
+        fresh: npt.NDArray[np.floating[Any]]
         match self.rule:
             case "adam":
-                return np.float32(self.beta2) * v + np.float32(1 - self.beta2) * square
+                fresh = np.float32(self.beta2) * v + np.float32(1 - self.beta2) * square
             case "yogi":
-                return v - np.float32(1 - self.beta2) * square * np.sign(v - square)
+                fresh = v - np.float32(1 - self.beta2) * square * np.sign(v - square)
             case _:
-                return v + square
+                fresh = v + square
+        return fresh
 
     def state(self) -> dict[str, Any]:
         return {"m": self._m, "v": self._v}

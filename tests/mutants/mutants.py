@@ -95,8 +95,8 @@ MUTANTS: list[Mutant] = [
         ("tau: float = 1e-3", "tau: float = 1e-8", DEFAULTS),
         ("self._v = np.full(size, self.tau**2, np.float32)", "self._v = np.zeros(size, np.float32)", FULL),
         (
-            "return np.float32(self.beta2) * v + np.float32(1 - self.beta2) * square",
-            "return np.float32(self.beta2) * v + square",
+            "fresh = np.float32(self.beta2) * v + np.float32(1 - self.beta2) * square",
+            "fresh = np.float32(self.beta2) * v + square",
             FULL,
         ),
         (
