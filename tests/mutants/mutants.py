@@ -159,7 +159,7 @@ MUTANTS: list[Mutant] = [
     *_in(
         "fedraa/server/aggregation/coverage_mean.py",
         (
-            "return np.broadcast_to(np.float32(self._participants), len(self._delta))",
+            "return np.broadcast_to(np.float32(self._participants), self._size)",
             "return super()._divisor()",
             SUBMODELS,
         ),
