@@ -19,7 +19,7 @@ class Room:
 
     def zeros(self) -> npt.NDArray[Any]:
         if self._memory is None or (self._last is not None and self._last() is not None):
-            self._memory = memoryview(np.zeros(self._size, self._kind))
+            self._memory = np.zeros(self._size, self._kind).data
             array = np.frombuffer(self._memory, self._kind)
         else:
             array = np.frombuffer(self._memory, self._kind)
