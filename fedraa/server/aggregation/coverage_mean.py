@@ -34,7 +34,7 @@ class Covered(Aggregator):
     def _sum(self) -> Vector:
         """The weighted sum [d] of this round."""
         if self._delta is None:
-            self._delta = self._room.zeros()
+            self._delta = self._room.filled(0)
         return self._delta
 
     def add(self, contribution: Contribution) -> None:

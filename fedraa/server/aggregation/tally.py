@@ -74,7 +74,7 @@ class Tally:
 
     def _each(self) -> npt.NDArray[Any]:
         if self._sums is None:
-            self._sums = self._room.zeros()
+            self._sums = self._room.filled(0)
         return self._sums
 
     def _spread(self) -> None:

@@ -85,18 +85,18 @@ def test_tallies_add_up_in_turn(amounts: tuple[float, ...]) -> None:
 
 def test_memory_is_used_again_once_nobody_has_a_part_of_it() -> None:
     room = Room(100, np.float32)
-    first = room.zeros()
+    first = room.filled(0)
     first += 1
-    part, second = first[10:20][::2], room.zeros()
+    part, second = first[10:20][::2], room.filled(0)
     del first
-    third = room.zeros()
+    third = room.filled(0)
     assert not np.shares_memory(part, third)
     assert part.all()
     assert not second.any()
     third += 1
     place = third.ctypes.data
     del third
-    fourth = room.zeros()
+    fourth = room.filled(0)
     assert fourth.ctypes.data == place
     assert not fourth.any()
 
