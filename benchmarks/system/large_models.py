@@ -57,17 +57,17 @@ CLIENTS = 4
 
 
 def main(methods: tuple[str, ...] = tuple(METHODS), hidden: tuple[int, ...] = HIDDEN, repeats: int = 4) -> None:
-    """Measure, and write the table."""
+    """Measure, and write the table, line by line."""
     lines = []
     for method in methods:
         code = f"from benchmarks.system.large_models import measured; measured({method!r}, {hidden!r}, {repeats})"
         done = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True)
         lines.append(json.loads(done.stdout.splitlines()[-1]))
         sys.stdout.write(done.stdout)
-    with RESULTS.open("w", newline="") as file:
-        table = csv.DictWriter(file, list(lines[0]))
-        table.writeheader()
-        table.writerows(lines)
+        with RESULTS.open("w", newline="") as file:
+            table = csv.DictWriter(file, list(lines[0]))
+            table.writeheader()
+            table.writerows(lines)
 
 
 def measured(method: str, hidden: tuple[int, ...], repeats: int) -> None:

@@ -77,7 +77,11 @@ class Momentum(ServerOptimizer):
         return 4 * size
 
     def step(self, params: Vector, delta: Vector, moved: Mask) -> None:
-        np.copyto(self._m, np.float32(self.beta) * self._m + delta, where=moved)
+        def mix(piece: slice) -> None:
+            m = self._m[piece]
+            np.copyto(m, np.float32(self.beta) * m + delta[piece], where=moved[piece])
+
+        over(len(params), mix)
         move(params, self.server_lr, self._m, moved)
 
     def state(self) -> dict[str, Any]:
@@ -114,20 +118,26 @@ class Adaptive(ServerOptimizer):
         return 8 * size
 
     def step(self, params: Vector, delta: Vector, moved: Mask) -> None:
-        square = np.square(delta)
-        v: npt.NDArray[np.floating[Any]]
+        def step(piece: slice) -> None:
+            m, v, where = self._m[piece], self._v[piece], all_or(moved[piece])
+            np.copyto(v, self._second(v, np.square(delta[piece])), where=where)
+            np.copyto(m, np.float32(self.beta1) * m + np.float32(1 - self.beta1) * delta[piece], where=where)
+            direction: Vector = np.divide(m, np.sqrt(v) + np.float32(self.tau), dtype=np.float32)
+            np.add(params[piece], np.float32(self.server_lr) * direction, out=params[piece], where=where)
+
+        over(len(params), step)
+
+    def _second(self, v: Vector, square: Vector) -> npt.NDArray[np.floating[Any]]:
+        """What becomes of the second moment."""
+        fresh: npt.NDArray[np.floating[Any]]
         match self.rule:
             case "adam":
-                v = np.float32(self.beta2) * self._v + np.float32(1 - self.beta2) * square
+                fresh = np.float32(self.beta2) * v + np.float32(1 - self.beta2) * square
             case "yogi":
-                v = self._v - np.float32(1 - self.beta2) * square * np.sign(self._v - square)
+                fresh = v - np.float32(1 - self.beta2) * square * np.sign(v - square)
             case _:
-                v = self._v + square
-        m = np.float32(self.beta1) * self._m + np.float32(1 - self.beta1) * delta
-        np.copyto(self._m, m, where=moved)
-        np.copyto(self._v, v, where=moved)
-        direction: Vector = np.divide(self._m, np.sqrt(self._v) + np.float32(self.tau), dtype=np.float32)
-        move(params, self.server_lr, direction, moved)
+                fresh = v + square
+        return fresh
 
     def state(self) -> dict[str, Any]:
         return {"m": self._m, "v": self._v}
@@ -160,15 +170,20 @@ class AmsGrad(ServerOptimizer):
         return 12 * size
 
     def step(self, params: Vector, delta: Vector, moved: Mask) -> None:
-        m = np.float32(self.beta1) * self._m + np.float32(1 - self.beta1) * delta
-        v = np.float32(self.beta2) * self._v + np.float32(1 - self.beta2) * np.square(delta)
-        np.copyto(self._m, m, where=moved)
-        np.copyto(self._v, v, where=moved)
-        np.maximum(self._max, self._v, out=self._max)
         self._steps += 1
         first, second = (1 - beta**self._steps if self.corrected else 1.0 for beta in (self.beta1, self.beta2))
-        root = np.sqrt(self._max / np.float32(second)) + np.float32(self.epsilon)
-        move(params, self.server_lr, (self._m / np.float32(first) / root).astype(np.float32), moved)
+
+        def step(piece: slice) -> None:
+            m, v, most, where = self._m[piece], self._v[piece], self._max[piece], all_or(moved[piece])
+            np.copyto(m, np.float32(self.beta1) * m + np.float32(1 - self.beta1) * delta[piece], where=where)
+            square = np.square(delta[piece])
+            np.copyto(v, np.float32(self.beta2) * v + np.float32(1 - self.beta2) * square, where=where)
+            np.maximum(most, v, out=most)
+            root = np.sqrt(most / np.float32(second)) + np.float32(self.epsilon)
+            direction = (m / np.float32(first) / root).astype(np.float32)
+            np.add(params[piece], np.float32(self.server_lr) * direction, out=params[piece], where=where)
+
+        over(len(params), step)
 
     def state(self) -> dict[str, Any]:
         return {"m": self._m, "v": self._v, "max": self._max, "steps": self._steps}

@@ -95,16 +95,16 @@ MUTANTS: list[Mutant] = [
         ("tau: float = 1e-3", "tau: float = 1e-8", DEFAULTS),
         ("self._v = np.full(size, self.tau**2, np.float32)", "self._v = np.zeros(size, np.float32)", FULL),
         (
-            "np.float32(self.beta2) * self._v + np.float32(1 - self.beta2) * square",
-            "np.float32(self.beta2) * self._v + square",
+            "fresh = np.float32(self.beta2) * v + np.float32(1 - self.beta2) * square",
+            "fresh = np.float32(self.beta2) * v + square",
             FULL,
         ),
         (
-            "np.copyto(self._m, np.float32(self.beta) * self._m + delta, where=moved)",
-            "np.copyto(self._m, np.float32(self.beta) * (self._m + delta), where=moved)",
+            "np.copyto(m, np.float32(self.beta) * m + delta[piece], where=moved[piece])",
+            "np.copyto(m, np.float32(self.beta) * (m + delta[piece]), where=moved[piece])",
             FULL,
         ),
-        ("np.maximum(self._max, self._v, out=self._max)", "self._max[:] = self._v", RIVALS),
+        ("np.maximum(most, v, out=most)", "most[:] = v", RIVALS),
     ),
     *_in(
         "fedraa/server/staleness.py",
@@ -159,7 +159,7 @@ MUTANTS: list[Mutant] = [
     *_in(
         "fedraa/server/aggregation/coverage_mean.py",
         (
-            "return np.broadcast_to(np.float32(self._participants), len(self._delta))",
+            "return np.broadcast_to(np.float32(self._participants), self._size)",
             "return super()._divisor()",
             SUBMODELS,
         ),

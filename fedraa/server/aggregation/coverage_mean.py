@@ -7,6 +7,7 @@ import numpy as np
 
 from fedraa.messages import Index, Vector
 from fedraa.server.aggregation.aggregator import Aggregator, Contribution, RoundTotals
+from fedraa.server.aggregation.room import Room
 from fedraa.server.aggregation.tally import Tally
 from fedraa.server.passes import all_or, over
 from fedraa.submodels.assignment import Mask
@@ -22,29 +23,39 @@ class Covered(Aggregator):
     """
 
     def start(self, size: int, clients: int) -> None:
-        self._delta = np.zeros(size, np.float32)  # the system gives memory as it is written to
+        self._size, self._room = size, Room(size, np.float32)
         self._weights = Tally(size, np.float32)
+        self._begin_round()
+
+    def _begin_round(self) -> None:
+        self._delta: Vector | None = None
         self._participants = 0.0
 
+    def _sum(self) -> Vector:
+        """The weighted sum [d] of this round."""
+        if self._delta is None:
+            self._delta = self._room.filled(0)
+        return self._delta
+
     def add(self, contribution: Contribution) -> None:
-        weight = np.float32(contribution.weight)
+        weight, total = np.float32(contribution.weight), self._sum()
 
         def add(place: Index | slice, delta: Vector) -> None:
-            self._delta[place] += weight * delta
+            total[place] += weight * delta
 
         contribution.change.each(add)
         self._weights.add(contribution.change, contribution.weight)
         self._participants += contribution.weight
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
-        mean, size, covered, divisor = self._delta, len(self._delta), totals.covered, self._divisor()
+        mean, covered, divisor = self._sum(), totals.covered, self._divisor()
 
         def divide(piece: slice) -> None:
             where = all_or(covered[piece])
             np.divide(mean[piece], divisor[piece], out=mean[piece], where=where)  # where none covers it is 0
 
-        over(size, divide)
-        self.start(size, 0)
+        over(self._size, divide)
+        self._begin_round()
         return mean, covered
 
     def _divisor(self) -> Vector:
@@ -57,14 +68,17 @@ class Covered(Aggregator):
     def state(self) -> dict[str, Any]:
         weights = self._weights.state()
         return {
-            "gain": self._delta if self._participants else 0.0,
+            "gain": 0.0 if self._delta is None else self._delta,
             "weight": weights["count"],
             "participants": self._participants,
             "whole_weight": weights["whole"],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._delta[:], self._participants = state["gain"], state["participants"]
+        self._begin_round()
+        self._participants = state["participants"]
+        if self._participants:
+            self._sum()[:] = state["gain"]
         self._weights.restore({"count": state["weight"], "whole": state["whole_weight"]})
 
 
@@ -77,4 +91,4 @@ class Filled(Covered):
     """
 
     def _divisor(self) -> Vector:
-        return np.broadcast_to(np.float32(self._participants), len(self._delta))
+        return np.broadcast_to(np.float32(self._participants), self._size)

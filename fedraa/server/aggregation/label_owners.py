@@ -4,6 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.data import Federated
+from fedraa.server.aggregation.room import Room
 from fedraa.submodels import Traced
 from fedraa.submodels.assignment import Mask
 from fedraa.submodels.flat import frozen
@@ -27,7 +28,7 @@ class LabelOwners:
     """
 
     def __init__(self, traced: Traced, held: npt.NDArray[np.bool_]) -> None:
-        self._held, self._size = held, traced.size
+        self._held, self._room = held, Room(traced.size, np.bool_)
         classes = held.shape[1]
         layers = zip(traced.names, traced.shapes, traced.offsets, strict=True)
         rows = [
@@ -43,7 +44,8 @@ class LabelOwners:
         self._rows = rows[last_weight:]
 
     def __call__(self, client: int) -> Mask:
-        mask = np.ones(self._size, bool)
+        last = self._room.last()  # only the output rows differ
+        mask: Mask = self._room.filled(True) if last is None else last
         held = self._held[client]
         for offset, width in self._rows:
             mask[offset : offset + len(held) * width] = np.repeat(held, width)

@@ -60,7 +60,7 @@ class LowRank(Covered):
 
     def _adapters(self) -> Mask:
         """Which coordinates [d] are of adapters."""
-        mine = np.zeros(len(self._delta), bool)
+        mine = np.zeros(self._size, bool)
         for pair in self._pairs:
             mine[pair.a] = mine[pair.b] = True
         return mine

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.messages import Index, State
+from fedraa.server.aggregation.room import Room
 from fedraa.server.change import Change
 
 EXACT = 2.0**24  # up to which a float32 has all whole numbers
@@ -19,7 +20,7 @@ class Tally:
     """
 
     def __init__(self, size: int, kind: type[np.int32] | type[np.float32]) -> None:
-        self._size, self._kind = size, kind
+        self._size, self._kind, self._room = size, kind, Room(size, kind)
         self._start()
 
     def _start(self) -> None:
@@ -73,7 +74,7 @@ class Tally:
 
     def _each(self) -> npt.NDArray[Any]:
         if self._sums is None:
-            self._sums = np.zeros(self._size, self._kind)  # the system gives memory as it is written to
+            self._sums = self._room.filled(0)
         return self._sums
 
     def _spread(self) -> None:

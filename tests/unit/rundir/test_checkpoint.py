@@ -2,7 +2,9 @@
 
 import io
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
@@ -11,8 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from fedraa.errors import Damaged
+from fedraa.rundir import checkpoint
 from fedraa.rundir.checkpoint import MAGIC, Saver, State, load_latest, newest_first, read, save, write
 from fedraa.rundir.files import replacing
+from fedraa.server.auxiliary.rows import ClientRows
 
 ARRAYS = arrays.arrays(
     st.sampled_from(["f4", "f8", "i8", "?"]), arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
@@ -162,6 +166,33 @@ def test_a_large_checkpoint_is_of_its_moment_though_it_is_written_while_the_run_
     assert not found["params"].any()
     assert found["params"] is found["tasks"][1]["params"]
     assert saver.seconds > 0
+
+
+@pytest.mark.parametrize("in_memory", [2**30, 0])
+def test_rows_of_clients_are_written_as_they_were_without_a_copy(
+    in_memory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether they are in memory or in a file: they change while the checkpoint waits to be written."""
+    rows, changed = ClientRows(1000, 3, lambda: np.zeros(1000, np.float32), in_memory), Event()
+    for client in range(3):
+        rows[client][:] = client
+    put = checkpoint._put
+
+    def late(directory: Path, step: int, text: bytes, arrays: Sequence[np.ndarray]) -> None:
+        assert any(np.shares_memory(array, before) for array in arrays)
+        assert changed.wait(10)
+        put(directory, step, text, arrays)
+
+    monkeypatch.setattr(checkpoint, "_put", late)
+    saver, before = Saver(beside=1), rows.peek(0)
+    saver.save(tmp_path, 1, rows.state())
+    rows[1][:] = 9
+    changed.set()
+    saver.wait()
+    found = load_latest(tmp_path, lambda state: None)
+    assert found is not None
+    assert found["rows"][0][:, 0].tolist() == [0, 1, 2]
+    assert rows.peek(1)[0] == 9
 
 
 def test_what_a_checkpoint_meets_on_the_disk_is_told_by_the_next(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 from fedraa.messages import Index
 from fedraa.server import passes
 from fedraa.server.aggregation.last_trained import LastTrained
+from fedraa.server.aggregation.room import Room
 from fedraa.server.aggregation.tally import Tally
 from fedraa.server.async_rules import blend
 from fedraa.server.change import Change
@@ -80,6 +81,24 @@ def test_tallies_add_up_in_turn(amounts: tuple[float, ...]) -> None:
         tally.restore(before.state())
     np.testing.assert_array_equal(tally.finish(), expected + whole)
     np.testing.assert_array_equal(tally.finish(), np.zeros(size))
+
+
+def test_memory_is_used_again_once_nobody_has_a_part_of_it() -> None:
+    room = Room(100, np.float32)
+    first = room.filled(0)
+    first += 1
+    part, second = first[10:20][::2], room.filled(0)
+    del first
+    third = room.filled(0)
+    assert not np.shares_memory(part, third)
+    assert part.all()
+    assert not second.any()
+    third += 1
+    place = third.ctypes.data
+    del third
+    fourth = room.filled(0)
+    assert fourth.ctypes.data == place
+    assert not fourth.any()
 
 
 @pytest.mark.parametrize("size", [*SIZES, 5 * PIECE + 12_345])
