@@ -15,7 +15,7 @@ Ints = npt.NDArray[np.int64]
 class View:
     """What is known when `client` is given its `turn`-th task (from 0), at the time `now` on the run's clock.
 
-    Arrays are [M], one entry per fragment, and must not be changed:
+    Arrays are [M], one entry per fragment, and cannot be written to:
 
     - `feasible`: the numbers of the fragments whose cost is within the delay bound, ascending [1..M].
     - `costs`: the modelled duration of a task on each fragment for this client, in time units; infinite if it cannot

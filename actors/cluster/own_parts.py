@@ -30,10 +30,12 @@ def refuse_unsendable(spec: RunSpec) -> None:
     """Raises ValueError, one sentence, for a part of a run that cannot be pickled."""
     if (wrong := _unsendable(spec)) is None:
         return
-    given = ((name, value) for name, value in spec.experiment if _unsendable(value))
+    parts = (*spec.experiment, ("dataset", spec.data.source), ("model", spec.traced.module))
+    given = ((name, value) for name, value in parts if _unsendable(value))
     name, value = next(given, ("engine", "a part of this run"))
+    what = f"the {name} that was given" if name in spec.given else repr(value)
     raise ValueError(
-        f"{name}: {value!r} cannot be sent to Ray's processes: {wrong}; let it make what cannot be pickled when it is "
+        f"{name}: {what} cannot be sent to Ray's processes: {wrong}; let it make what cannot be pickled when it is "
         "first used, or choose --engine local"
     )
 

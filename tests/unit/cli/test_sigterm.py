@@ -2,7 +2,6 @@
 
 import os
 import signal
-import threading
 from pathlib import Path
 
 import pytest
@@ -10,9 +9,13 @@ import pytest
 from fedraa.cli.exit_code import TERMINATED, exit_code, terminable
 from fedraa.cli.main import main
 
+WAITS = """
+import os, signal, threading
 
-def soon() -> None:
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+def data():
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    return open({!r}).read()
+"""
 
 
 def test_sigterm_is_a_sentence_and_the_handler_goes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -29,9 +32,8 @@ def test_while_a_part_of_ones_own_opens_what_nobody_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "waits_for_data.py").write_text(f"def data():\n    return open({str(tmp_path / 'pipe')!r}).read()\n")
+    (tmp_path / "waits_for_data.py").write_text(WAITS.format(str(tmp_path / "pipe")))
     monkeypatch.syspath_prepend(str(tmp_path))
-    soon()
     words = ["run", "--dataset", "waits_for_data:data", "--engine", "local", "--out", str(tmp_path / "run")]
     assert main(words) == 130
     assert capsys.readouterr().err.strip() == "fedraa: stopped before the start; nothing was changed"

@@ -241,10 +241,11 @@ class InPlace(fl.AsyncRule):
 
 
 def test_changing_what_was_given() -> None:
-    only(Claims(), "never changes what it is given", "Claims changes view.sent, which others go on reading")
     only(InPlace("new"), "never changes what it is given", "InPlace changes arrival.new")
-    (said,) = fl.check(InPlace("sent")).failures  # which nobody can write to in a run
+    # To what others go on reading nobody can write in a run.
+    (said,) = fl.check(InPlace("sent")).failures
     assert said.endswith("InPlace failed with ValueError: output array is read-only")
+    only(Claims(), "runs in a small experiment", "Claims fails with ValueError: assignment destination is read-only")
 
 
 class Raises(fl.Scheduler):
