@@ -63,9 +63,9 @@ def tune(
     for all. Every trial is a run whose model is judged by the figure of the objective, on validation data: a share of
     each client's training samples, `validation`, by default a tenth. The test data are not looked at. A field that only
     some of the methods know is tried for those. Optuna chooses what is tried, and a trial that is worse than the
-    median of those before it, at the same part of the budget, is given up. With a target
-    the best is who reaches it first, on the run's clock. Two thirds of the trials are in the space
-    that was given; where the best of them is at its edge, the space is widened once for the rest.
+    median of those before it, at the same part of the budget, is given up. With a target the best is the one that
+    reaches it first, on the run's clock. Two thirds of the trials are in the space that was given; where the best of
+    them is at its edge, the space is widened once for the rest.
 
     A space has for each field LOW:HIGH, LOW:HIGH:log, or values with commas; from Python also (LOW, HIGH, "log") or a
     list. `jobs` trials run at a time, each in a process of its own, or with `address` on a CPU of that Ray cluster, of

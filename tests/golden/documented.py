@@ -8,7 +8,7 @@ from benchmarks.__main__ import COMMANDS
 from fedraa.cli.main import _parse, main
 
 ROOT = Path(__file__).parents[2]
-SHORTER = {"--seeds 0 1 2": "--seeds 0", "--time 8": "--time 1"}
+SHORTER = {"--seeds 0 1 2": "--seeds 0", "--time 8": "--time 1", "--time 3": "--time 1"}
 # That the files which they name are there is all that can be told.
 THERE = ("export", "chmod", "ray", "sbatch", "source", "ssh")
 

@@ -32,7 +32,7 @@ class Entrant:
         if self.name != LIMIT:
             return fields
         fields |= {"clients": 1, "partition": None, "capabilities": f"{setting.compute:g}:1", "jitter": 0.0}
-        return fields | {"average": 0.1} | setting.alone
+        return fields | {"average": 0.1, **setting.alone}
 
     def space(self, setting: Setting) -> dict[str, object]:
         """What is tuned of it; our own tells its steps with auto, which also counts what sending takes."""

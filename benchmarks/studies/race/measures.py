@@ -40,11 +40,11 @@ def measured(entrant: str, part: str, seed: int, directory: Path, targets: tuple
     history = History(directory)
     spent = evaluations(history)
     reached = {level: first_at(spent, level) for level in targets}
-    by = [{level: row[name] for level, row in reached.items()} for name in QUANTITIES]
+    times, megabytes, gflop = ({level: row[name] for level, row in reached.items()} for name in QUANTITIES)
     last = history.evals.iloc[-1]
     commit = str(history.config["commit"])
-    figures = float(last["accuracy"]), float(last["client_worst"])
-    return Measured(entrant, part, seed, commit, *by, *figures, spent[["t", "accuracy"]])
+    accuracy, worst, curve = float(last["accuracy"]), float(last["client_worst"]), spent[["t", "accuracy"]]
+    return Measured(entrant, part, seed, commit, times, megabytes, gflop, accuracy, worst, curve)
 
 
 def first_at(spent: pd.DataFrame, level: float) -> dict[str, float]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from benchmarks.studies.race.entrants import LIMIT, OURS
 from benchmarks.studies.race.measures import Measured
@@ -48,12 +49,13 @@ def colours(names: Sequence[str]) -> dict[str, str]:
 
 
 def _curves(axes: Axes, setting: Setting, of: Mapping[str, Sequence[Measured]], looks: Looks) -> None:
-    """Mean over the seeds, as far as all of them came, and their range; who is grey lies below."""
+    """Mean over the seeds and their range; a run that has ended keeps its last value. Who is grey lies below."""
     low = setting.targets[0] - 2.5 * (setting.targets[-1] - setting.targets[0])
     end = 0.0
-    for name, runs in reversed(of.items()):
+    faint = next((name for name in of if looks[name] == GREY), None)
+    for name, runs in reversed(list(of.items())):
         colour = looks[name]
-        last = min(run.curve["t"].iloc[-1] for run in runs)
+        last = max(run.curve["t"].iloc[-1] for run in runs)
         end = max(end, last)
         xs = np.linspace(0, last, POINTS)
         ys = 100 * np.stack([np.interp(xs, run.curve["t"], run.curve["accuracy"]) for run in runs])
@@ -62,10 +64,10 @@ def _curves(axes: Axes, setting: Setting, of: Mapping[str, Sequence[Measured]], 
             axes.fill_between(xs, ys.min(0), ys.max(0), color=colour, alpha=0.15, linewidth=0)
         style = "--" if name == LIMIT else "-"
         width = 2.2 if name == OURS else 1.5 if above else 0.8
-        label = name if above else None
+        label = name if above else "others" if name == faint else None
         axes.plot(xs, ys.mean(0), color=colour, linestyle=style, linewidth=width, label=label, zorder=2 + above)
     for level in setting.targets:
-        axes.axhline(100 * level, color="0.6", linewidth=0.7, linestyle=(0, (4, 3)), zorder=1)
+        axes.axhline(100 * level, color="0.45", linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
         axes.annotate(
             setting.target(level),
             (1, 100 * level),
@@ -81,11 +83,12 @@ def _curves(axes: Axes, setting: Setting, of: Mapping[str, Sequence[Measured]], 
     axes.set_xlabel("virtual time", fontsize=9)
     axes.set_ylabel("test accuracy, %", fontsize=9)
     lines, labels = axes.get_legend_handles_labels()
-    pairs = sorted(zip(lines, labels, strict=True), key=lambda pair: list(looks).index(pair[1]))
+    pairs = sorted(zip(lines, labels, strict=True), key=lambda pair: [*looks, "others"].index(pair[1]))
     axes.legend(
         [line for line, _ in pairs], [label for _, label in pairs], fontsize=8, loc="lower right", framealpha=0.9
     )
     _plain(axes)
+    axes.grid(visible=False)
 
 
 def _times(
@@ -96,7 +99,7 @@ def _times(
     untuned: Mapping[str, Sequence[Measured]],
     looks: Looks,
 ) -> None:
-    """A row per entrant, on a logarithmic axis; who is not there in every run stands at the right edge."""
+    """A row per entrant, the tuned with their interval, on a logarithmic axis; who is not always there is named."""
     level = setting.targets[-1]
     seen: list[float] = []
     never: list[tuple[int, str]] = []
@@ -117,7 +120,7 @@ def _times(
             axes.errorbar(
                 at,
                 place,
-                xerr=ci95(values),
+                xerr=ci95(values) if filled else None,
                 fmt="o",
                 markersize=6,
                 markerfacecolor=face if face != GREY else "0.5",
@@ -128,6 +131,9 @@ def _times(
             if filled:
                 axes.annotate(f"{at:.3g}", (at, place), (0, 6), textcoords="offset points", ha="center", fontsize=7)
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
     if seen:
         axes.set_xlim(min(seen) / 1.5, max(max(seen) * 1.5, setting.horizon))
     for place, told in never:

@@ -105,8 +105,9 @@ class Race:
     def _measured(self, part: Part, entrants: Iterable[Entrant] = ENTRANTS.values()) -> list[Measured]:
         found = []
         for entrant in entrants:
-            cell = self.cell(entrant, part)
-            for seed in self.seeds if cell else ():
+            if (cell := self.cell(entrant, part)) is None:
+                continue
+            for seed in self.seeds:
                 directory = seeded(cell, seed, self._part(part)).out
                 if directory is not None and (directory / SUMMARY).is_file():
                     found.append(measured(entrant.name, part, seed, directory, self.setting.targets))

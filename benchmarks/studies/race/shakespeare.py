@@ -43,8 +43,8 @@ class Gpt(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.embed(x) + self.place(torch.arange(x.shape[1], device=x.device))
-        heads = (layer(h) for layer in (self.query, self.key, self.value))
-        h = h + nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+        seen = nn.functional.scaled_dot_product_attention(self.query(h), self.key(h), self.value(h), is_causal=True)
+        h = h + seen
         out: Tensor = self.head(h + self.back(torch.relu(self.ahead(h))))
         return out
 
