@@ -3,7 +3,7 @@
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -69,8 +69,14 @@ def compared(claim: PaperClaim, results: Sequence[Result]) -> list[Advantage]:
                 where = ", ".join(filter(None, (result.size, "" if column == EVERYWHERE else column)))
                 names = (better, worse)
                 less, ratio = metric.better == "less", metric.own_units
-                found.append(advantage(where, names, lines[0], lines[1], less=less, ratio=ratio))
+                gained = advantage(where, names, lines[0], lines[1], less=less, ratio=ratio)
+                found.append(gained if gained.ratio else _possible(gained, metric.within[1] - metric.within[0]))
     return found
+
+
+def _possible(gained: Advantage, most: float) -> Advantage:
+    """With an interval that ends where differences do: two numbers are no further apart than `most`."""
+    return replace(gained, low=max(gained.low, -most), high=min(gained.high, most))
 
 
 def _place(name: str, column: str) -> tuple[str, str]:

@@ -201,10 +201,11 @@ def _paper(study: Study, entry: Entry, found: Sequence[Entry]) -> float | None:
 
 
 def _caption(study: Study, found: Sequence[Entry]) -> str:
-    text = caption(study, found).replace("[ ]", "hollow grey:") + "; intervals on an arcsine or logarithmic scale"
-    text += f"; black ring: the best of {'a row' if study.fixed else 'a column'}"
+    text = caption(study, found).replace("[ ]", "hollow grey:")
     scaled = [e.metric.name for e in found if e.metric.own_units and e.paper is not None]
     if scaled:
         text += f" ({scaled[0]}: as multiples of {study.reference})"
+    text += "; intervals on an arcsine or logarithmic scale"
+    text += f"; black ring: the best of {'a row' if study.fixed else 'a column'}"
     left_out = [metric.name for metric in study.metrics[MOST:]] + study.columns[MOST:]
     return f"{text}; in the table alone: {', '.join(left_out)}" if left_out else text
