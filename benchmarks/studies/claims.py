@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
+
+from benchmarks.studies import paper004
 from benchmarks.studies.metrics import Metric
 from benchmarks.studies.recipes import RECIPES
 from benchmarks.studies.recipes.scale import Scale
@@ -15,7 +18,7 @@ from fedraa.cli.display import say
 from fedraa.rundir.files import write_text
 
 CLAIMS = Path(__file__).with_name("claims.toml")
-START = Path(__file__).with_name("claims_start.md")
+START, END = (Path(__file__).with_name(f"claims_{part}.md") for part in ("start", "end"))
 DOCS = Path(__file__).parents[2] / "docs"
 LISTED = 3  # comparisons that are told one by one
 EVERYWHERE = "*"
@@ -80,8 +83,8 @@ def metrics_of(study: str) -> dict[str, Metric]:
     return {metric.name: metric for metric in RECIPES[study](Scale("quick", Path("data"))).metrics}
 
 
-def page(claims: Sequence[PaperClaim], results: Mapping[str, Sequence[Result]], start: str) -> str:
-    """The whole of `docs/claims.md`: `start`, how many claims came to what, and the table."""
+def page(claims: Sequence[PaperClaim], results: Mapping[str, Sequence[Result]], mnist: pd.DataFrame) -> str:
+    """The whole of `docs/claims.md`: how many claims came to what, their table, and that of Fed-RAA on MNIST."""
     judged = [(claim, compared(claim, results.get(claim.study, ()))) for claim in claims]
     verdicts = [verdict(found) for _, found in judged]
     counts = [f"{verdicts.count(name)} {name}" for name in VERDICTS if name in verdicts]
@@ -95,9 +98,10 @@ def page(claims: Sequence[PaperClaim], results: Mapping[str, Sequence[Result]], 
     ]
     rows = [_row(claim, found, results.get(claim.study, ())) for claim, found in judged]
     table = [" | ".join(each) for each in (head, ["---"] * len(head), *rows)]
-    return "\n".join(
-        [start, f"Of {len(claims)} claims: {', '.join(counts)}.", "", *(f"| {line} |" for line in table), ""]
-    )
+    last = [" | ".join(map(str, each)) for each in (mnist.columns, ["---"] * len(mnist.columns), *mnist.to_numpy())]
+    lines, ends = ([f"| {line} |" for line in each] for each in (table, last))
+    count = f"Of {len(claims)} claims: {', '.join(counts)}.\n"
+    return "\n".join([START.read_text(), count, *lines, END.read_text(), *ends, ""])
 
 
 def _row(claim: PaperClaim, found: Sequence[Advantage], results: Sequence[Result]) -> list[str]:
@@ -148,5 +152,9 @@ def write_claims(out: Path = DOCS / "claims.md", results: Path = RESULTS) -> Non
         out: The page.
         results: The folder with the tables of the studies.
     """
-    write_text(out, page(load_claims(), read_all(results), START.read_text()))
+    if not (mnist := results / paper004.RESULTS.name).is_file():
+        raise ValueError(f"results: got {results}, which has no {mnist.name}; takes the folder of the studies' tables")
+    if not out.parent.is_dir():
+        raise ValueError(f"out: got {out}; takes a file in a folder that there is")
+    write_text(out, page(load_claims(), read_all(results), pd.read_csv(mnist)))
     say(f"written to {out}")

@@ -76,8 +76,10 @@ def run_study(
         parts: Of the race, tuned, untuned or long (default: all, in that order).
     """
     if study == RACE:
-        if paper or terms is not None or tuned is not None:
-            raise ValueError("study: race has sizes and terms of its own; leave out --paper, --terms and --tuned")
+        if standard or paper or terms is not None or tuned is not None:
+            raise ValueError(
+                "study: race has sizes and terms of its own; leave out --standard, --paper, --terms and --tuned"
+            )
         race(setting, methods, parts, quick=quick, data_dir=data_dir, out=out, seeds=seeds, jobs=jobs)
         return
     if (setting, methods, parts) != (None, None, None):

@@ -44,6 +44,8 @@ def read(path: Path) -> Result | None:
         return None
     comments = [line for line in text.splitlines() if line.startswith("# ")]
     rows = pd.read_csv(StringIO(text), skiprows=len(comments), keep_default_na=False)
+    if not {"row", "column", "metric", "mean", "ci95", "n"} <= set(rows):  # the race's have columns of their own
+        return None
     setting = comments[1][2:] if len(comments) > 1 else ""
     return Result(
         found[2],

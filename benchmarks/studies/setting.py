@@ -52,7 +52,8 @@ def _split(experiment: Experiment) -> str:
 def _work(experiment: Experiment) -> str:
     if experiment.local_steps is not None:
         return f"{experiment.local_steps} local steps"
-    return f"{experiment.local_epochs or 5} local epochs"
+    epochs = experiment.local_epochs or 5
+    return "1 local epoch" if epochs == 1 else f"{epochs} local epochs"
 
 
 def _length(experiment: Experiment) -> str:

@@ -5,6 +5,7 @@
 It needs Chromium, and takes under a minute.
 """
 
+import os
 import subprocess
 import sys
 import time
@@ -24,7 +25,8 @@ from fedraa.board.server import BoardServer
 TO = ROOT / "docs" / "how-to"
 SIZE = (1280, 1130)
 FLEET = {"clients": 10, "partition": "dirichlet", "capabilities": "1:0.3,4:0.7", "engine": "local"}
-GOING_ON = "run --engine local --quiet --clients 10 --method fed-quilt --updates 40000 --out"
+GOING_ON = "run --method fed-quilt --updates 1000 --quiet"
+EVALS = 8  # of it before the picture is taken
 DRAWN = """(() => {
   const count = (what) => document.querySelectorAll(what).length;
   return ["#curve0", "#curve1"].every((id) => count(`${id} .scatterlayer .trace path`) > 3)
@@ -34,12 +36,14 @@ DRAWN = """(() => {
 
 def main() -> None:
     with TemporaryDirectory() as name:
-        folder = Path(name) / "runs"
-        command = [sys.executable, "-m", "fedraa", *GOING_ON.split(), str(folder / "live")]
-        live = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+        os.chdir(name)
+        folder = Path("runs")
         fl.compare(["fed-raa", "fedasync", "fedavg"], time=3, out=folder / "compare", **FLEET)
-        while not (folder / "live" / "evals.csv").exists():
-            time.sleep(1)
+        flags = [word for flag, value in FLEET.items() for word in (f"--{flag}", str(value))]
+        command = [sys.executable, "-m", "fedraa", *GOING_ON.split(), *flags, "--out", str(folder / "live")]
+        live = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.DEVNULL)
+        while not (evals := folder / "live" / "evals.csv").exists() or evals.read_text().count("\n") < EVALS:
+            time.sleep(0.1)
         board = Board(folder)
         server = BoardServer(board, 0)
         board.start()

@@ -12,6 +12,7 @@ from nbclient import NotebookClient
 SECONDS = 600  # for one cell, on a crowded machine
 ROOT = Path(__file__).parents[2]
 BLANK = re.compile(r"\n\s*\n")  # which would end a block of HTML
+FRAME = re.compile(r'<table border="1" class="dataframe">')  # of pandas; without a class it looks as all tables do
 ESCAPES = re.compile(r"\x1b\[[\d;]*m")
 
 
@@ -41,7 +42,7 @@ def _output(output: Any) -> str:
     if "<progress" in data.get("text/html", ""):
         return ""
     if "text/html" in data:
-        return f'<div class="shown">{BLANK.sub(chr(10), data["text/html"])}</div>'
+        return f'<div class="shown">{BLANK.sub(chr(10), FRAME.sub("<table>", data["text/html"]))}</div>'
     if "image/png" in data:
         return f'<img alt="what the cell shows" src="data:image/png;base64,{data["image/png"].strip()}">'
     return _text(data.get("text/plain", ""))

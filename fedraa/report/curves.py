@@ -34,7 +34,7 @@ def plot_curves(
 
     `runs` holds the `evals` frames (columns t and `column`) of every method, one per seed. A run that ended early
     keeps its last value. The line is the mean over seeds, the band goes from the least to the greatest. The axis holds
-    the last three quarters of every line, and so the end of each, however far it got.
+    the second half of every line, and so the end of each, however far it got.
     """
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()

@@ -7,13 +7,13 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 
 Floats = npt.NDArray[np.float64]
-FROM = 0.25  # of its way along the axis, whence each line is shown whole
+FROM = 0.5  # of its way along the axis, whence each line is shown whole
 MARGIN = 0.05  # of what is shown, above and below
 LEAST = 1e-3  # that is shown, as a share of the values
 
 
 def late(at: Floats, values: Floats) -> Floats:
-    """What a line through `values` at the ascending places `at` comes to on the last three quarters of its way."""
+    """What a line through `values` at the ascending places `at` comes to on the second half of its way."""
     start = at[0] + FROM * (at[-1] - at[0])
     return np.append(values[at >= start], np.interp(start, at, values))
 

@@ -45,7 +45,7 @@ def html(title: str, rows: Mapping[str, str], evals: "pd.DataFrame", y: str) -> 
     cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows.items())
     table = f"<table><caption><b>{escape(title)}</b></caption>{cells}</table>"
     line = "" if evals.empty else _curve(evals["t"].tolist(), evals[y].tolist(), f"{y.replace('_', ' ')} over time")
-    return f'<div style="display: flex; gap: 2em; align-items: center">{table}{line}</div>'
+    return f'<div style="display: flex; flex-wrap: wrap; gap: 1em 2em; align-items: center">{table}{line}</div>'
 
 
 def _curve(x: Sequence[float], y: Sequence[float], said: str) -> str:

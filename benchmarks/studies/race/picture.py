@@ -99,7 +99,7 @@ def _times(
     untuned: Mapping[str, Sequence[Measured]],
     looks: Looks,
 ) -> None:
-    """A row per entrant, the tuned with their interval, on a logarithmic axis; who is not always there at its right."""
+    """A row per entrant, the tuned with their interval, on a logarithmic axis; who is not always there is named."""
     level = setting.targets[-1]
     seen: list[float] = []
     never: list[tuple[int, str]] = []

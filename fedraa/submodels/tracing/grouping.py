@@ -105,12 +105,10 @@ def _group(module: nn.Module, entries: Units) -> tuple[Units, tuple[Group, ...],
     number = np.full(size + 1, -1)  # the last stands for all labels that are in no tensor
     groups: list[Group] = []
     _, which, counts = np.unique(signature[used], return_inverse=True, return_counts=True)
+    # a single unit has nothing to cut
+    together = [used[which == key] for key in dict.fromkeys(which.tolist()) if counts[key] > 1]
     next_unit = 0
-    for key in dict.fromkeys(which.tolist()):
-        if counts[key] < 2:
-            continue  # a single unit has nothing to cut
-        members = used[which == key]
-        group = _describe(module, entries, places, members)
+    for members, group in zip(together, _described(module, entries, places, together), strict=True):
         if not group.parameters:
             continue  # buffers alone
         number[members] = next_unit + np.arange(len(members))
@@ -172,17 +170,32 @@ def _along(labels: Tensor, number: Callable[[Tensor], np.ndarray]) -> tuple[int,
     return dims[0], dict(zip(*(x.tolist() for x in np.unique(line.numpy(), return_counts=True)), strict=True))
 
 
-def _describe(module: nn.Module, entries: Units, places: list[tuple[str, int]], members: np.ndarray) -> Group:
+def _described(
+    module: nn.Module, entries: Units, places: Sequence[tuple[str, int]], together: Sequence[np.ndarray]
+) -> list[Group]:
+    """What runs through the units that are `together`, of which each array names some by their roots."""
     trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    found, through = [], dict[str, float]()
+    found: list[list[Entry]] = [[] for _ in together]
+    through: list[dict[str, float]] = [{} for _ in together]
+    owner = np.full(1 + max((int(x.max(initial=0)) for dims in entries.values() for x in dims.values()), default=0), -1)
+    for g, members in enumerate(together):
+        owner[members] = g
     for name, dim in places:
-        mine = np.isin(entries[name][dim], members)
-        if mine.any():
-            found.append(Entry(name, dim, int(mine.sum()) // len(members)))
+        owners = owner[entries[name][dim]]
+        counts = np.bincount(owners[owners >= 0], minlength=len(together))
+        for g in np.flatnonzero(counts).tolist():
+            found[g].append(Entry(name, dim, int(counts[g]) // len(together[g])))
             if name in trainable:
-                through[name] = through.get(name, 1.0) * (1 - mine.mean())
-    parameters = sum(round(trainable[name].numel() * (1 - rest)) for name, rest in through.items())
-    return Group(_layer(found[0].tensor), len(members), tuple(found), parameters)
+                through[g][name] = through[g].get(name, 1.0) * (1 - counts[g] / len(owners))
+    return [
+        Group(
+            _layer(runs[0].tensor),
+            len(members),
+            tuple(runs),
+            sum(round(trainable[name].numel() * (1 - rest)) for name, rest in rests.items()),
+        )
+        for members, runs, rests in zip(together, found, through, strict=True)
+    ]
 
 
 def _left_whole(

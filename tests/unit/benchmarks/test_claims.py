@@ -3,9 +3,21 @@
 import math
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from benchmarks.studies.claims import DOCS, START, PaperClaim, compared, in_words, load_claims, metrics_of, page, told
+from benchmarks.studies import paper004
+from benchmarks.studies.claims import (
+    DOCS,
+    PaperClaim,
+    compared,
+    in_words,
+    load_claims,
+    metrics_of,
+    page,
+    told,
+    write_claims,
+)
 from benchmarks.studies.interval import interval
 from benchmarks.studies.recipes import RECIPES
 from benchmarks.studies.recipes.scale import SIZES, Scale
@@ -107,7 +119,7 @@ def test_every_claim_names_places_of_its_study(claim: PaperClaim) -> None:
 
 def test_the_page_says_what_the_results_say() -> None:
     """`python -m benchmarks claims` writes it."""
-    assert (DOCS / "claims.md").read_text() == page(CLAIMS, read_all(), START.read_text())
+    assert (DOCS / "claims.md").read_text() == page(CLAIMS, read_all(), pd.read_csv(paper004.RESULTS))
 
 
 COMMITTED = [result for path in sorted(RESULTS.glob("*.csv")) if (result := read(path))]
@@ -138,3 +150,10 @@ def test_intervals_stay_in_the_possible_range() -> None:
     assert 0 < low < 1.1 < high
     assert interval((1.0,), (0, 100)) is None
     assert interval((2.0, 2.0), (0, 100)) == (2.0, 2.0)
+
+
+def test_a_folder_without_results_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^results: got .*, which has no paper004.csv; takes the folder of"):
+        write_claims(tmp_path / "claims.md", tmp_path)
+    with pytest.raises(ValueError, match=r"^out: got .*nowhere.*; takes a file in a folder that there is$"):
+        write_claims(tmp_path / "nowhere" / "claims.md")

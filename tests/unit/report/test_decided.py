@@ -14,10 +14,10 @@ from fedraa.report.curves import plot_curves
 from fedraa.report.decided import late, show_decided
 
 
-def test_of_a_line_the_last_three_quarters_count() -> None:
-    # a quarter of the way from 0 to 8 is 2, where the line from 0 to .8 at 4 is at .4
-    found = late(np.array([0.0, 4.0, 8.0]), np.array([0.0, 0.8, 0.9]))
-    assert sorted(found) == pytest.approx([0.4, 0.8, 0.9])
+def test_of_a_line_the_second_half_counts() -> None:
+    # half of the way from 0 to 8 is 4, where the line from .2 at 3 to .8 at 5 is at .5
+    found = late(np.array([0.0, 3.0, 5.0, 8.0]), np.array([0.0, 0.2, 0.8, 0.9]))
+    assert sorted(found) == pytest.approx([0.5, 0.8, 0.9])
     assert late(np.array([3.0]), np.array([0.1])).tolist() == [0.1, 0.1]
 
 
@@ -52,6 +52,6 @@ def test_a_method_that_never_gets_far_is_on_the_picture(tmp_path: Path, monkeypa
     assert axes.get_ylim()[0] < 0.12
     assert {text.get_text() for text in axes.texts} == {"quick", "slow", "lost: not finite"}
     low, high = drawn[1].axes[0].get_ylim()
-    assert 0.8 < low < 0.95  # the climb to .9 at a quarter of the time is not shown
+    assert 0.9 < low < 0.95  # the climb to .9 at a quarter of the time is not shown
     assert high > 0.97
     assert matplotlib.image.imread(tmp_path / "none.png").shape[2] == 4

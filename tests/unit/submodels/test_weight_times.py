@@ -38,7 +38,7 @@ def test_the_first_client_prunes_alone_before_the_others_begin_by_squares_per_ti
     assert sampler.extra_buffers.up_whole == 1
     squares = np.random.default_rng(1).uniform(0.5, 1, traced.size).astype(np.float32)
     update = Update(0, 0, 0, 0, params, 1, 1.0, 0.0, {"squares": squares})
-    sampler.receive(0, drawn, update, np.zeros(int(before.sum()), np.float32), 1.0, 0.1)
+    sampler.receive(drawn, update, 1.0)
     sampler.close(params, np.zeros(traced.size, np.float32), before, 0.1)
     assert sampler.extra_buffers.up_whole == 0
 
