@@ -30,9 +30,7 @@ def main() -> None:
     test = {f"sensor {n}": sensor(n, 50) for n in range(6)}
     data = fl.FederatedDataset.of_clients("sensors", train, None, test_of_clients=test, classes=4)
     for method in ("fed-raa", "fedavg"):
-        experiment = fl.Experiment(
-            method=method, hidden=(32,), transforms=(noisy,), time=2.0, engine="local"
-        )
+        experiment = fl.Experiment(method=method, hidden=(32,), transforms=(noisy,), time=2.0, engine="local")
         last = fl.run(experiment, dataset=data).evals.iloc[-1]
         print(f"{method}: accuracy {last['accuracy']:.1%}, of the worst sensor {last['client_worst']:.1%}")
 
