@@ -35,6 +35,7 @@ clean:
 
 # Made anew whenever what it depends on has changed.
 .venv/ready: pyproject.toml constraints.txt
+	@echo "setting up .venv, once: Ray and PyTorch are fetched and installed, which takes minutes"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
 	touch $@
