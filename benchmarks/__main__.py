@@ -6,6 +6,7 @@ from collections.abc import Callable
 import tyro
 
 from benchmarks.studies import paper004
+from benchmarks.studies.claims import write_claims
 from benchmarks.studies.commands import list_studies, run_study
 from benchmarks.system import board, cut_cost, cut_models, large_models, million, structure, throughput
 from fedraa.cli.exit_code import exit_code
@@ -13,6 +14,7 @@ from fedraa.cli.exit_code import exit_code
 COMMANDS: dict[str, Callable[..., object]] = {
     "list": list_studies,
     "run": run_study,
+    "claims": write_claims,
     "paper004": paper004.main,
     "board": board.main,
     "cut_cost": cut_cost.main,

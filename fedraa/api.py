@@ -3,17 +3,18 @@
 import gc
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
 
 from fedraa.callbacks import CALLBACKS, Callback, RunStart
-from fedraa.callbacks.callback_list import CallbackList
+from fedraa.callbacks.callback_list import CallbackList, refuse_strange_hooks
 from fedraa.client import choose_device
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
@@ -234,6 +235,8 @@ def method(name: str) -> Method:
 
 def _changed(experiment: Experiment | None, fields: Mapping[str, object]) -> Experiment:
     """The experiment (default: that of all defaults) with these fields; ValueError for what they do not take."""
+    if experiment is not None and not isinstance(experiment, Experiment):
+        raise ValueError(f"experiment: got {experiment!r}; takes an Experiment, or its fields by their names")
     if experiment is not None and not fields:
         return experiment
     check_names(fields, Experiment.model_fields, "experiment")
@@ -243,7 +246,10 @@ def _changed(experiment: Experiment | None, fields: Mapping[str, object]) -> Exp
 def _callbacks(given: Callbacks) -> CallbackList:
     if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
         raise ValueError(f"callbacks: got {given!r}; takes a list")
-    return CallbackList([CALLBACKS.make(each) for each in given])
+    made = [CALLBACKS.make(each) for each in given]
+    for callback in made:
+        refuse_strange_hooks(callback)
+    return CallbackList(made)
 
 
 def _check_restarts(restarts: int, experiment: Experiment) -> None:
@@ -290,6 +296,13 @@ def session(experiment: Experiment) -> AbstractContextManager[None]:
     from actors.cluster.engine import cluster
 
     return cluster(experiment)
+
+
+def calls(experiment: Experiment, parts: Iterable[object]) -> AbstractContextManager[Callable[..., Future[Any]]]:
+    """Calls of functions on the nodes of the experiment's cluster, as `actors.cluster.calls` has them."""
+    from actors.cluster.calls import calls as on_cluster
+
+    return on_cluster(experiment, parts)
 
 
 def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bool) -> bool:

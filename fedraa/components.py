@@ -63,8 +63,15 @@ class Seam(Generic[T]):
         return self._checked(self._called(given, (), {}, repr(given)) if inspect.isclass(given) else given, repr(given))
 
     def own(self, given: object) -> T:
-        """A copy that one run may change."""
-        return deepcopy(self.make(given))
+        """A copy that one run may change; ValueError for what cannot be copied."""
+        made = self.make(given)
+        try:
+            return deepcopy(made)
+        except Exception as error:  # of whatever it holds: locks, files, generators
+            raise ValueError(
+                f"{self.name}: {type(made).__name__} cannot be copied for a run: {one_line(error)}; make what "
+                "cannot be copied when it is first needed"
+            ) from error
 
     def _from_text(self, text: str) -> Any:
         match = _TEXT.fullmatch(text)
@@ -99,7 +106,13 @@ class Seam(Generic[T]):
         try:
             return make(*arguments, **values)
         except TypeError as error:
-            raise ValueError(f"{self.name}: {said} cannot be made: {error}") from None
+            raise ValueError(f"{self.name}: {said} cannot be made: {one_line(error)}") from None
+        except ValueError:  # which says what is wrong itself
+            raise
+        except (Exception, SystemExit) as error:  # of the user's own
+            raise ValueError(
+                f"{self.name}: {said} cannot be made: {type(error).__name__}: {one_line(error)}"
+            ) from error
 
     def _checked(self, part: Any, said: str) -> T:
         missing = [name for name in self.needs if not callable(getattr(part, name, None))]
@@ -129,7 +142,10 @@ class Stateful:
 
 def saved(part: Any) -> dict[str, Any]:
     """A part's state for a checkpoint; ValueError if a checkpoint cannot hold it."""
-    state: dict[str, Any] = part.state()
+    with calling("state", part):
+        state: dict[str, Any] = part.state()
+    if not isinstance(state, Mapping):
+        raise ValueError(f"state: {type(part).__name__} gave {type(state).__name__}; takes a dict")
     if wrong := _unfit(state):
         raise ValueError(
             f"state: {type(part).__name__} keeps {wrong}; a checkpoint takes numbers, text, lists, dicts with text "
@@ -154,11 +170,16 @@ def calling(where: str, part: object) -> Iterator[None]:
     """Whatever a part raises within is a ValueError, a sentence that names the field `where` and the part."""
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, ValueError) and _SENTENCE.match(str(error)):
             raise
         who = getattr(part, "__qualname__", type(part).__qualname__)
-        raise ValueError(f"{where}: {who} failed with {type(error).__name__}: {error}") from error
+        raise ValueError(f"{where}: {who} failed with {type(error).__name__}: {one_line(error)}") from error
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, which may be of several lines, as a part of a sentence."""
+    return " ".join(str(error).split())
 
 
 def is_path(text: str) -> bool:
@@ -217,8 +238,8 @@ def imported_module(where: str, module: str, path: str = "") -> ModuleType:
         return sys.modules[module] if module == "__main__" else import_module(module)
     except (ImportError, ValueError) as error:
         raise ValueError(f"{where}: {path or module} cannot be imported: {error}") from None
-    except Exception as error:  # whatever a module of the user's own does as it is read
-        said = f"{type(error).__name__}: {error}"
+    except (Exception, SystemExit) as error:  # whatever a module of the user's own does as it is read
+        said = f"{type(error).__name__}: {one_line(error)}"
         raise ValueError(f"{where}: {path or module} cannot be imported: {said}") from error
 
 

@@ -38,7 +38,7 @@ class CallbackRaised(Exception):
     None where that is known in the user's process alone.
     """
 
-    def __init__(self, error: Exception | None) -> None:
+    def __init__(self, error: Exception | SystemExit | None) -> None:
         super().__init__(repr(error))
         self.error = error
 

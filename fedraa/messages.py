@@ -75,7 +75,8 @@ class Task:
     `cost` is the modelled duration on the run's clock. `mask` [k] (True = trained) is for methods defined
     element-wise. `extras` are further buffers that a local term needs (a control variate, a server momentum).
     `bytes_up` is what the answer is billed. `steps` minibatches are taken, the first of them the client's `first`-th of
-    all its tasks; without `steps` the solver says how many, and they begin anew.
+    all its tasks; without `steps` the solver says how many, and they begin anew. `asks` names the further buffers that
+    the answer must have.
     """
 
     id: int
@@ -93,6 +94,7 @@ class Task:
     bytes_up: int = 0
     steps: int | None = None
     first: int = 0
+    asks: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:

@@ -2,6 +2,7 @@
 
 from copy import deepcopy
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,13 @@ from schedulers.protocol import Costs, Ints, Scheduler, View
 # Costs are models: a shard with one sample more than another must not change which fragments a device may take,
 # and the bound K*, itself one of the costs, must not be missed by an ulp.
 TOLERANCE = 0.01
+
+
+def _to_look_at(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same array, through which nobody can change it."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 @dataclass(eq=False)
@@ -71,13 +79,13 @@ class Planner:
             client,
             turn,
             now,
-            feasible,
-            self.costs[client],
+            _to_look_at(feasible),
+            _to_look_at(self.costs[client]),
             self.bound,
-            standing.counts,
-            standing.sent,
-            standing.staleness,
-            standing.losses,
+            _to_look_at(standing.counts),
+            _to_look_at(standing.sent),
+            _to_look_at(standing.staleness),
+            _to_look_at(standing.losses),
         )
         chosen = self.scheduler.choose(view, rng)
         fragments = self.costs.shape[1]

@@ -1,5 +1,6 @@
 """Shared by all tests: one thread per process, and one Ray cluster for the session where Ray is needed."""
 
+import gc
 import logging
 import os
 from collections.abc import Iterator
@@ -12,6 +13,12 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+
+
+def pytest_collection_finish() -> None:
+    """What the imports and 4,000 tests are made of stays: each run looks for garbage, and need not look there."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,8 @@ from ray.exceptions import AuthenticationError
 from actors.cluster.head import greet
 
 PACKAGES = ("fedraa", "actors", "schedulers")
-SLOW = "Starting Ray client server failed"  # a busy head's word for a client's process that took longer than 30 s
+# What a busy head's proxy says of a client's process that took longer than 30 s, and of one that it could not look at.
+PASSING = ("Starting Ray client server failed", "Initialization failure from server")
 OTHERS = 0o077  # what a file lets others than its owner do
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ def attach(address: str) -> None:
         except (RuntimeError, ConnectionError, AuthenticationError) as error:
             with suppress(Exception):
                 ray.shutdown()
-            if last or SLOW not in str(error):
+            if last or not any(text in str(error) for text in PASSING):
                 raise ValueError(_why_not(address, str(error))) from None
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 TUNABLES = "GLIBC_TUNABLES"
 # By default glibc raises the threshold to 32 MB as blocks are freed, and keeps as much of what it got: a worker then
-# holds far more than it uses. Mapping every large block anew costs page faults, unless its pages are huge.
-LEAN = "glibc.malloc.mmap_threshold=4194304:glibc.malloc.hugetlb=1"
+# holds far more than it uses. Mapping every large block anew costs page faults, unless its pages are huge. Actors that
+# have a pulse train in a thread: in an arena of its own that takes a tenth more CPU time, for small models.
+LEAN = "glibc.malloc.mmap_threshold=4194304:glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1"
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 

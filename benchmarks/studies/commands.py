@@ -1,19 +1,26 @@
 """The commands of the studies: list them, run one to its table, its words and its picture."""
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 import tyro
 from rich import box
 from rich.table import Table
 
 from benchmarks.studies.picture import draw
+from benchmarks.studies.race.command import race
 from benchmarks.studies.recipes import RECIPES
-from benchmarks.studies.recipes.scale import Scale
+from benchmarks.studies.recipes.scale import SIZES, Scale, Size
+from benchmarks.studies.results import file_name
+from benchmarks.studies.setting import chance, setting
 from benchmarks.studies.study import Finished, Study, execute, values
-from benchmarks.studies.tables import Entry, caption, entries, findings, frame, latex, markdown, rich_table
+from benchmarks.studies.tables import Entry, caption, entries, findings, frame, latex, markdown, means, rich_table
+from benchmarks.studies.weak import weak_points
 from fedraa.cli.compare import differences_table
 from fedraa.cli.display import say, show
 from fedraa.config.experiment import Experiment
@@ -24,18 +31,22 @@ from fedraa.report.differences import differences
 from fedraa.rundir.files import write_text
 from fedraa.rundir.history import History
 
+RACE = "race"
+
 
 def list_studies() -> None:
     """Every study and what it shows."""
     table = Table("study", "what it shows", box=box.SIMPLE_HEAD)
     for name, recipe in RECIPES.items():
         table.add_row(name, (recipe.__doc__ or "").partition("\n")[0])
+    table.add_row(RACE, "All asynchronous methods, FedAvg, FedRolex, IST and ours, tuned: time to three accuracies.")
     show(table)
 
 
 def run_study(
     study: tyro.conf.Positional[str],
     quick: tyro.conf.FlagCreatePairsOff[bool] = False,
+    standard: tyro.conf.FlagCreatePairsOff[bool] = False,
     paper: tyro.conf.FlagCreatePairsOff[bool] = False,
     data_dir: Path | None = None,
     out: Path = Path("runs/studies"),
@@ -43,12 +54,16 @@ def run_study(
     jobs: int | None = None,
     terms: Terms | None = None,
     tuned: Path | None = None,
+    setting: tuple[str, ...] | None = None,
+    methods: tuple[str, ...] | None = None,
+    parts: tuple[str, ...] | None = None,
 ) -> None:
     """Run a study, or go on with it: its table, words and picture.
 
     Args:
         study: Its name, see `list`.
         quick: A size that ends in minutes on two cores.
+        standard: Real data, at most some 40 minutes on two cores.
         paper: The paper's size.
         data_dir: Where the datasets lie.
         out: Where the runs and the results go.
@@ -56,25 +71,38 @@ def run_study(
         jobs: Runs at a time (default: one per core).
         terms: On which all methods are run instead of the study's own, equal, paper or tuned, as in `fedraa compare`.
         tuned: The file that `fedraa tune` wrote, for tuned terms.
+        setting: Of the race, which are run (default: all).
+        methods: Of the race, who takes part (default: all).
+        parts: Of the race, tuned, untuned or long (default: all, in that order).
     """
+    if study == RACE:
+        if standard or paper or terms is not None or tuned is not None:
+            raise ValueError(
+                "study: race has sizes and terms of its own; leave out --standard, --paper, --terms and --tuned"
+            )
+        race(setting, methods, parts, quick=quick, data_dir=data_dir, out=out, seeds=seeds, jobs=jobs)
+        return
+    if (setting, methods, parts) != (None, None, None):
+        raise ValueError(f"study: {study} has no settings, methods or parts to choose of; race has")
     if study not in RECIPES:
-        raise ValueError(f"study: there is no {study!r}; choose one of {', '.join(RECIPES)}")
-    if quick == paper:
-        raise ValueError("quick: give one of --quick and --paper")
-    planned = RECIPES[study](Scale(paper, data_dir))
+        raise ValueError(f"study: there is no {study!r}; choose one of {', '.join([*RECIPES, RACE])}")
+    sizes = [size for size, given in zip(SIZES, (quick, standard, paper), strict=True) if given]
+    if len(sizes) != 1:
+        raise ValueError("quick: give one of --quick, --standard and --paper")
+    size = cast(Size, sizes[0])
+    planned = RECIPES[study](Scale(size, data_dir))
     if seeds is not None:
         if not seeds or len(set(seeds)) < len(seeds):
             raise ValueError(f"seeds: got {' '.join(map(str, seeds)) or 'none'}; give one or more, each once")
         planned = Study(**vars(planned) | {"seeds": seeds})
     planned = on_those(planned, terms, tuned)
-    size = "paper" if paper else "quick"
     directory = out / (f"{study}-{size}" + (f"-{terms}" if terms else ""))
-    runs = execute(planned, directory, jobs or len(os.sched_getaffinity(0)), watch)
+    runs = execute(planned, directory, jobs or len(os.sched_getaffinity(0)), Watch(planned))
     chosen = f" --seeds {' '.join(map(str, seeds))}" if seeds else ""
     data = " --data-dir DATA" if data_dir else ""
     on = f" --terms {terms}" if terms else ""
     file = f" --tuned {tuned}" if tuned else ""
-    report(planned, runs, directory, f"python -m benchmarks run {study} --{size}{chosen}{data}{on}{file}")
+    report(planned, runs, directory, size, f"python -m benchmarks run {study} --{size}{chosen}{data}{on}{file}")
 
 
 def on_those(study: Study, terms: Terms | None, tuned: Path | None) -> Study:
@@ -87,20 +115,32 @@ def on_those(study: Study, terms: Terms | None, tuned: Path | None) -> Study:
     return replace(study, cells=cells, title=f"{study.title}, on {terms} terms")
 
 
-def watch(run: Finished, left: int) -> None:
-    where = f"{run.cell.row} {run.cell.column}".strip()
-    came = f"failed: {run.failure}" if run.failure else f"accuracy {History(run.directory).summary['accuracy']:.4f}"
-    say(f"{where} seed {run.seed}: {came}, {left} to go")
+class Watch:
+    """Says what each run of a study came to, which of all it is, and how long the rest may take."""
+
+    def __init__(self, study: Study) -> None:
+        self._count, self._here, self._started = len(study.cells) * len(study.seeds), 0, time.monotonic()
+
+    def __call__(self, run: Finished, left: int) -> None:
+        self._here += 1
+        where = f"{run.cell.row} {run.cell.column}".strip()
+        came = f"failed: {run.failure}" if run.failure else f"accuracy {History(run.directory).summary['accuracy']:.4f}"
+        rest = timedelta(seconds=round((time.monotonic() - self._started) / self._here * left))
+        more = f"; about {rest} to go" if left else ""
+        say(f"run {self._count - left} of {self._count}: {where} seed {run.seed}: {came}{more}")
 
 
-def report(study: Study, runs: Sequence[Finished], directory: Path, command: str) -> None:
+def report(study: Study, runs: Sequence[Finished], directory: Path, size: Size, command: str) -> None:
     """Writes the table as CSV, LaTeX and Markdown with the words, and the picture; shows table and words."""
     found = entries(study, values(study, runs))
     commits = sorted({str(History(run.directory).config["commit"]) for run in runs if not run.failure})
-    which = f", commit {' and '.join(commits)}"
-    base = directory / study.name
+    seconds = sum(float(str(History(run.directory).summary["wall"])) for run in runs if not run.failure)
+    which = (
+        f", commit {' and '.join(commits)}, seeds {' '.join(map(str, study.seeds))}, {seconds / 60:.1f} core minutes"
+    )
+    base = directory / file_name(study.name, size)
     rows = frame(study, found).to_csv(index=False, float_format="%.6g")
-    write_text(base.with_suffix(".csv"), f"# {command}{which}\n{rows}")
+    write_text(base.with_suffix(".csv"), f"# {command}{which}\n# {setting(study)}\n{rows}")
     write_text(base.with_suffix(".tex"), latex(study, found))
     write_text(base.with_suffix(".md"), page(study, found, f"`{command}`{which}"))
     draw(study, runs, found, base.with_suffix(".png"))
@@ -108,18 +148,19 @@ def report(study: Study, runs: Sequence[Finished], directory: Path, command: str
     write_text(directory / DIFFERENCES, differ.to_csv(index=False))
     show(differences_table(differ, f"in {study.name}"))
     show(rich_table(study, found))
-    for sentence in findings(study, found):
+    for sentence in (*weak_points(means(found), chance(study)), *findings(study, found)):
         say(sentence)
     say(f"written to {base}.csv, .tex, .md and .png")
 
 
 def page(study: Study, found: Sequence[Entry], made: str) -> str:
     """The table, what it says in words, and what it stands on."""
+    weak = [f"- **{sentence}**" for sentence in weak_points(means(found), chance(study))]
     told = [f"- {sentence}" for sentence in findings(study, found)]
     notes = [f"- {note}" for note in study.notes]
-    parts = [f"# {study.title}", markdown(study, found), caption(study, found) + ".", "\n".join(told), "\n".join(notes)]
-    parts.append(what_differs(study))
-    return "\n\n".join(part for part in [*parts, made] if part) + "\n"
+    parts = [f"# {study.title}", f"{setting(study)}.", markdown(study, found), caption(study, found) + "."]
+    parts += ["\n".join(weak + told), "\n".join(notes), what_differs(study), made]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def what_differs(study: Study) -> str:

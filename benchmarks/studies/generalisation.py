@@ -1,5 +1,6 @@
 """The gap between training and test data: the final model of a run, evaluated on both alike."""
 
+import math
 from functools import lru_cache
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from benchmarks.studies.metrics import Metric
+from benchmarks.studies.metrics import SHARE, Metric
 from fedraa.engine.build import build
 from fedraa.rundir.history import History
 from fedraa.rundir.layout import MODEL
@@ -43,6 +44,6 @@ def _accuracy_gap(history: History) -> float:
     return 100 * (on_training_data(history.directory)[1] - float(history.evals["accuracy"].iloc[-1]))
 
 
-TRAIN_ACCURACY = Metric("train accuracy %", lambda history: 100 * on_training_data(history.directory)[1])
-LOSS_GAP = Metric("loss gap", _loss_gap, "less", ".3f")
-ACCURACY_GAP = Metric("accuracy gap %", _accuracy_gap, "less")
+TRAIN_ACCURACY = Metric("train accuracy %", lambda history: 100 * on_training_data(history.directory)[1], within=SHARE)
+LOSS_GAP = Metric("loss gap", _loss_gap, "less", ".3f", within=(-math.inf, math.inf))
+ACCURACY_GAP = Metric("accuracy gap %", _accuracy_gap, "less", within=(-100.0, 100.0))

@@ -17,6 +17,7 @@ class Metric:
     """A column of a table: its name with its unit, how it is read and shown, and which way is better, if any.
 
     What a run never reached is infinite. `own_units`: ours are not the paper's, only multiples can be compared.
+    `within` are the least and the largest value that there can be.
     """
 
     name: str
@@ -24,16 +25,18 @@ class Metric:
     better: Literal["more", "less"] | None = "more"
     form: str = ".2f"
     own_units: bool = False
+    within: tuple[float, float] = (0.0, math.inf)
 
 
 def _last(column: str, factor: float = 1.0) -> Callable[[History], float]:
     return lambda history: factor * float(history.evals[column].iloc[-1])
 
 
-ACCURACY = Metric("accuracy %", _last("accuracy", 100))
-CLIENT_MEAN = Metric("client accuracy %", _last("client_mean", 100))
+SHARE = (0.0, 100.0)
+ACCURACY = Metric("accuracy %", _last("accuracy", 100), within=SHARE)
+CLIENT_MEAN = Metric("client accuracy %", _last("client_mean", 100), within=SHARE)
 CLIENT_STD = Metric("deviation %", _last("client_std", 100), "less")
-CLIENT_WORST = Metric("worst client %", _last("client_worst", 100))
+CLIENT_WORST = Metric("worst client %", _last("client_worst", 100), within=SHARE)
 LOSS = Metric("test loss", _last("loss"), "less", ".3f")
 TIME = Metric("time", _last("t"), "less", ".3g")
 
@@ -100,7 +103,7 @@ def _idle(history: History) -> float:
     return round(100 * abs(1 - busy / (end * history.experiment.clients)), 9)  # less what sums leave
 
 
-IDLE = Metric("idle %", _idle, "less", ".1f")
+IDLE = Metric("idle %", _idle, "less", ".1f", within=SHARE)
 
 
 def _fairness(history: History) -> float:
@@ -135,7 +138,7 @@ def _least_trained(history: History) -> float:
 
 
 LEAST_COVERAGE = Metric("least coverage", _rounds("coverage_min_trained", min), None, ".1f")  # Gamma*, C*
-LEAST_TRAINED = Metric("least trained %", _least_trained, None, ".1f")  # S*
+LEAST_TRAINED = Metric("least trained %", _least_trained, None, ".1f", within=SHARE)  # S*
 LONGEST_UNTRAINED = Metric("longest untrained", _rounds("longest_untrained", max), None, ".1f")  # by anybody
 
 

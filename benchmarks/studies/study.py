@@ -104,7 +104,7 @@ class Finished:
 
 
 def execute(study: Study, out: Path, jobs: int, watch: Callable[[Finished, int], None]) -> list[Finished]:
-    """Runs what is not there yet, `jobs` runs at a time, each in a process with one thread; in the study's order.
+    """Runs what is not there yet, `jobs` runs at a time, several each in a process of its own; in the study's order.
 
     `watch` gets every run as it ends and the number of those still to come. Raises ValueError, before anything
     is started, for an experiment whose flags do not go together, and at the end if no run came to an end.
@@ -158,14 +158,18 @@ def _began(experiment: Experiment) -> bool:
     directory = _directory(experiment)
     if not (directory / CONFIG).is_file():
         return False
+    said = {"partition": None} if experiment.partition is None else {}  # which the run has written down by its name
     try:
-        return History(directory).experiment.model_copy(update={"out": directory}) == experiment
+        return History(directory).experiment.model_copy(update={"out": directory} | said) == experiment
     except ValueError:  # of a version that knew other fields
         return False
 
 
 def _run_all(experiments: Sequence[Experiment], jobs: int) -> Iterator[tuple[Experiment, str | None]]:
-    """Every experiment as it ends and why it failed, if it did."""
+    """Every experiment as it ends and why it failed, if it did; one at a time in this process."""
+    if jobs == 1:
+        yield from ((each, _run_one(each)) for each in experiments)
+        return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_end_with_parent) as executor:
         futures = {executor.submit(_run_one, each): each for each in experiments}

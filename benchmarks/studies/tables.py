@@ -12,6 +12,7 @@ from rich.table import Table
 
 from benchmarks.studies.metrics import Metric
 from benchmarks.studies.study import Claim, Study
+from benchmarks.studies.weak import ACCURACIES, Means
 from fedraa.report.statistics import LEVEL, ci95, mean, significant, welch
 
 MOST_NAMED = 8  # disagreements that are told one by one
@@ -19,7 +20,7 @@ MOST_NAMED = 8  # disagreements that are told one by one
 
 @dataclass(frozen=True)
 class Entry:
-    """One number of a table: a metric of a cell over its seeds; `failed` more seeds have no value.
+    """One number of a table: a metric of a cell over the study's seeds, NaN where a run failed.
 
     `p` is Welch's test against the reference row of the same column.
     """
@@ -27,10 +28,17 @@ class Entry:
     row: str
     column: str
     metric: Metric
-    values: tuple[float, ...]
-    failed: int
+    by_seed: tuple[float, ...]
     paper: float | None
     p: float | None = None
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        return tuple(value for value in self.by_seed if not math.isnan(value))
+
+    @property
+    def failed(self) -> int:
+        return len(self.by_seed) - len(self.values)
 
     @property
     def mean(self) -> float:
@@ -64,8 +72,8 @@ def entries(study: Study, values: pd.DataFrame) -> list[Entry]:
             here = tuple(all_seeds[~np.isnan(all_seeds)].tolist())
             base = taken.get((study.reference, cell.column, metric.name), np.empty(0))
             p = None if cell.row == study.reference else welch(here, tuple(base[~np.isnan(base)].tolist()))
-            failed = len(all_seeds) - len(here)
-            found.append(Entry(cell.row, cell.column, metric, here, failed, cell.paper.get(metric.name), p))
+            by_seed = tuple(all_seeds.tolist())
+            found.append(Entry(cell.row, cell.column, metric, by_seed, cell.paper.get(metric.name), p))
     return found
 
 
@@ -92,6 +100,7 @@ def frame(study: Study, found: Sequence[Entry]) -> pd.DataFrame:
                 "of_reference": None if to is None else _ratio(entry.mean, to.mean),
                 "paper": entry.paper,
                 "paper_of_reference": None if to is None else _ratio(entry.paper, to.paper),
+                "by_seed": " ".join(f"{value:.6g}" for value in entry.by_seed),
             }
         )
     return pd.DataFrame(lines)
@@ -118,6 +127,15 @@ def grid(study: Study, found: Sequence[Entry]) -> tuple[list[str], list[list[str
 
 def _paper(entry: Entry) -> str:
     return "" if entry.paper is None else f" [{entry.paper:g}]"
+
+
+def means(found: Sequence[Entry]) -> Means:
+    """The mean accuracies of every column."""
+    told: dict[tuple[str, str], list[tuple[str, float]]] = {}
+    for entry in found:
+        if entry.metric.name in ACCURACIES and entry.values:
+            told.setdefault((entry.column, entry.metric.name), []).append((entry.row, entry.mean))
+    return told
 
 
 def caption(study: Study, found: Sequence[Entry]) -> str:
@@ -219,10 +237,24 @@ def _bests(study: Study, fixed: str, found: Sequence[Entry]) -> Iterator[str]:
                 best[entry.row] = entry
     for row, entry in best.items():
         beside = f" ({shared[row].text} at {fixed})" if row in shared else ""
-        yield f"{row}: best at {entry.column}, {metric.name} {entry.text}{beside}."
+        edge = ", THE EDGE of the grid: its best may lie beyond" if at_edge(study, entry.column) else ""
+        yield f"{row}: best at {entry.column}{edge}, {metric.name} {entry.text}{beside}."
     for told, entries_of in ((f"at {fixed}", shared), ("each at its best", best)):
         order = sorted(entries_of.values(), key=lambda entry: entry.mean, reverse=metric.better == "more")
         yield f"Order {told}: {', '.join(entry.row for entry in order)}."
+
+
+def at_edge(study: Study, column: str) -> bool:
+    """Whether a column is the first or the last of the values that rows choose from."""
+    return study.fixed is not None and column in (study.columns[0], study.columns[-1])
+
+
+def best_of(entries_of: Sequence[Entry]) -> Entry | None:
+    """The best number of one metric; None if none is better than another, or is known."""
+    known = [entry for entry in entries_of if entry.values and math.isfinite(entry.mean) and entry.metric.better]
+    if not known:
+        return None
+    return (max if known[0].metric.better == "more" else min)(known, key=lambda entry: entry.mean)
 
 
 def _compared(study: Study, found: Sequence[Entry]) -> Iterator[list[Entry]]:

@@ -1,10 +1,13 @@
 """What the server of a large model takes: seconds per update against a copy of the model, and memory.
 
 `python -m benchmarks large_models` writes `benchmarks/results/large_models.csv`. Every method has a process of its own,
-in which updates of a model of 294 MB go through the server as the loop has them: judged, then taken in. The copy is
-`params.copy()` of the whole model; beside it is one into memory that is there already. Of all times the table has the
-least, for others may be at work on the machine: CPU seconds, over all threads, suffer less from that. Updates are those
-of the largest submodel, within a round; those that end a round are beside them.
+in which updates of a model of 294 MB go through the server as the loop has them: judged, then taken in. Each is
+followed by a copy of the whole model, `params.copy()`, and by one into memory that is there already. A ratio is that of
+an update to the copy beside it, the median of all: others may be at work on the machine, at both alike. Updates are
+those of the largest submodel, within a round; those that end a round are beside them.
+
+An update writes as many `buffers` of the model as its method keeps of it: one sum, or SCAFFOLD's sum, control variate
+and change of the server's. `ratio_per_buffer` is to that many copies.
 
 Memory is in buffers of the model: what the process holds at most while updates come in, of which some is the model
 itself, the update, what clients hold and the method's state; what a worker holds at most; and a checkpoint.
@@ -16,27 +19,44 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from benchmarks.system.throughput import synthetic
+from benchmarks.system.trials import synthetic
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Update, Vector
+from fedraa.methods.catalog import find
 from fedraa.rundir.checkpoint import Saver
 from fedraa.server.base import Server
 from fedraa.server.bounds import Bounds
 
 RESULTS = Path(__file__).parents[1] / "results" / "large_models.csv"
-METHODS = ("fedavg", "fed-raa", "heterofl", "fedbuff", "scaffold")
+METHODS = {  # and how many buffers of the model an update writes; float64 is two
+    "fedavg": 1,
+    "fedadam": 1,
+    "mofedsam": 1,
+    "heterofl": 1,
+    "fed-raa": 1,
+    "fedbuff": 1,
+    "asyncfeded": 1,
+    "ca2fl": 2,  # the buffer, the client's row
+    "ram-fed": 2,  # what changed, the client's row
+    "mimelite": 2,  # sums of deltas and gradients
+    "scaffold": 3,  # the sum, the client's control variate, the change of the server's
+    "ringleader": 4,  # the client's row, the total in float64, the model
+    "ace": 4,  # the client's row, the mean in float64, the model
+}
 HIDDEN = (8192, 8192)  # 73.6 million parameters
 CLIENTS = 4
 
 
-def main(methods: tuple[str, ...] = METHODS, hidden: tuple[int, ...] = HIDDEN, repeats: int = 3) -> None:
+def main(methods: tuple[str, ...] = tuple(METHODS), hidden: tuple[int, ...] = HIDDEN, repeats: int = 4) -> None:
     """Measure, and write the table."""
     lines = []
     for method in methods:
@@ -57,20 +77,25 @@ def measured(method: str, hidden: tuple[int, ...], repeats: int) -> None:
     start = resident()
     server = spec.server(lambda *_, **__: None)
     reset_peak()
-    seconds, ends, copies, into_warm, cpu, copies_cpu = updates(spec, server, repeats, warm)
+    within, ends = updates(spec, server, repeats, warm)
     peak = resident("VmHWM") - start
     kept = spec.method.update.memory(len(spec.params), CLIENTS)
+    ratio = median(one.seconds / one.copy for one in within)
     line = {
         "method": method,
         "megabytes": round(model / 1e6, 1),
         "cores": len(os.sched_getaffinity(0)),
-        "copy_seconds": round(min(copies), 4),
-        "copy_in_place_seconds": round(min(into_warm), 4),
-        "update_seconds": round(min(seconds), 4),
-        "ratio": round(min(seconds) / min(copies), 2),
-        "cpu_ratio": round(min(cpu) / min(copies_cpu), 2),
-        "ratio_to_copy_in_place": round(min(seconds) / min(into_warm), 2),
-        "ratio_with_end_of_round": round(min(ends) / min(copies), 2) if ends else "",
+        "load": round(os.getloadavg()[0], 1),
+        "updates": len(within),
+        "copy_seconds": round(median(one.copy for one in within), 4),
+        "copy_in_place_seconds": round(median(one.copy_in_place for one in within), 4),
+        "update_seconds": round(median(one.seconds for one in within), 4),
+        "ratio": round(ratio, 2),
+        "cpu_ratio": round(median(one.cpu / one.copy_cpu for one in within), 2),
+        "ratio_to_copy_in_place": round(median(one.seconds / one.copy_in_place for one in within), 2),
+        "buffers": METHODS.get(method, 1),
+        "ratio_per_buffer": round(ratio / METHODS.get(method, 1), 2),
+        "ratio_with_end_of_round": round(median(one.seconds / one.copy for one in ends), 2) if ends else "",
         "server_peak": round(peak / model, 2),
         "method_state": round(kept / model, 2),
         **saving(server, model),
@@ -117,7 +142,6 @@ def reset_peak() -> None:
 
 
 def experiment(method: str, hidden: tuple[int, ...]) -> Experiment:
-    asynchronous = method in ("fed-raa", "fedbuff")
     return Experiment(
         method=method,
         clients=CLIENTS,
@@ -127,38 +151,57 @@ def experiment(method: str, hidden: tuple[int, ...]) -> Experiment:
         batch_size=2,
         engine="local",
         quiet=True,
-        **({"updates": 1000} if asynchronous else {"rounds": 1000}),
+        **({"updates": 1000} if find(method).asynchronous else {"rounds": 1000}),
         **({"fragments": 3} if method == "fed-raa" else {}),
     )
 
 
-def updates(spec: RunSpec, server: Server, repeats: int, warm: Vector) -> tuple[list[float], ...]:
-    """Seconds of each update of the largest submodel within a round, of each that ends one, and of each copy."""
-    bounds, taken, copies = Bounds(), list[tuple[int, bool, float, float]](), list[float]()
-    into_warm, copies_cpu = list[float](), list[float]()
+@dataclass(frozen=True)
+class Taken:
+    """An update that was taken in, and the copies after it: seconds, and those of CPU time over all threads."""
+
+    size: int
+    ends: bool
+    seconds: float
+    cpu: float
+    copy: float
+    copy_cpu: float
+    copy_in_place: float
+
+
+def updates(spec: RunSpec, server: Server, repeats: int, warm: Vector) -> tuple[list[Taken], list[Taken]]:
+    """The updates of the largest submodel: those within a round, and those that end one."""
+    bounds, taken = Bounds(), list[Taken]()
     waiting = list(server.begin())
     for _ in range(repeats * CLIENTS):
         task = server.assign(waiting.pop(0), 0.0)
         new = task.params + np.float32(1e-3)
-        update = Update(task.id, task.client, task.fragment, task.version, new, 1, 0.5, 0.0)
-        before, started, used = server.step, time.perf_counter(), time.process_time()
+        extras = {name: np.full(task.size, 1e-3, np.float32) for name in task.asks}
+        update = Update(task.id, task.client, task.fragment, task.version, new, 1, 0.5, 0.0, extras)
+        before, watch = server.step, Watch()
         if (wrong := bounds.refuse(update, task)) is not None:
             raise RuntimeError(wrong)
         waiting += server.commit(update, 0.0)
-        end = server.step > before and not spec.method.asynchronous
-        taken.append((task.size, end, time.perf_counter() - started, time.process_time() - used))
-        del task, update, new
-        started = time.perf_counter()
+        seconds, cpu = watch.read()
+        size, ends = task.size, server.step > before and not spec.method.asynchronous
+        del task, update, new, extras
+        watch = Watch()
         np.copyto(warm, spec.params)
-        into_warm.append(time.perf_counter() - started)
-        started, used = time.perf_counter(), time.process_time()
+        in_place, _ = watch.read()
+        watch = Watch()
         copy = spec.params.copy()
-        copies.append(time.perf_counter() - started)
-        copies_cpu.append(time.process_time() - used)
+        copied, copied_cpu = watch.read()
+        taken.append(Taken(size, ends, seconds, cpu, copied, copied_cpu, in_place))
         del copy
-    largest = max(size for size, *_ in taken)
-    within, ends = (
-        [took for size, at_end, took, _ in taken if size == largest and at_end is end] for end in (False, True)
-    )
-    cpu = [used for size, at_end, _, used in taken if size == largest and not at_end]
-    return within, ends, copies, into_warm, cpu, copies_cpu
+    largest = [one for one in taken if one.size == max(each.size for each in taken)]
+    return [one for one in largest if not one.ends], [one for one in largest if one.ends]
+
+
+class Watch:
+    """Seconds, and those of CPU time of this process, since it was made."""
+
+    def __init__(self) -> None:
+        self._started, self._used = time.perf_counter(), time.process_time()
+
+    def read(self) -> tuple[float, float]:
+        return time.perf_counter() - self._started, time.process_time() - self._used

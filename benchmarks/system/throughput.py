@@ -1,80 +1,43 @@
 """What the system costs beyond the training itself: ratios to bare PyTorch loops and to bare Ray calls."""
 
 import json
-import os
 import pickle
 import statistics
 import subprocess
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Event, Thread
 from typing import Any, Literal
 
-import numpy as np
 import ray
 from rich.console import Console
 from rich.table import Table
 
 from actors.cluster.memory import lean
-from actors.pool.executor import DEPTH, RayExecutor
-from actors.server.shard import NO_BUFFER
+from actors.pool.executor import DEPTH
 from actors.worker.worker import Worker
-from benchmarks.system.bare import BareProcesses, Settings, Shards, Spent
-from benchmarks.system.memory import kind, stored
-from benchmarks.system.processes import cpu_seconds, descendants, resident_bytes
-from fedraa.api import run
-from fedraa.callbacks import Callback, Progress
-from fedraa.callbacks.callback_list import CallbackList
+from benchmarks.system.bare import Spent
+from benchmarks.system.footprint import footprint, memory
+from benchmarks.system.trials import (
+    CORES,
+    MODELS,
+    Figure,
+    bare_processes,
+    compared,
+    cpu_seconds_of_all,
+    measured,
+    median_wall,
+    synthetic,
+    trial,
+)
 from fedraa.client import choose_device
-from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset
-from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.build import build
-from fedraa.engine.resources import Need
-from fedraa.engine.session import RunSession
-from fedraa.messages import Fault, Task, Update, Vector
-
-CORES = 2
-SGD = Settings(epochs=5, batch=128, lr=0.005)
-WIDEST = "widest"
-MODELS = {"small": 50, "mnist": 200, "large": 1024, WIDEST: 20_000}  # hidden units of the MLP
-LOOK_SECONDS = 0.05
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A median of repetitions and, where there is one, of its floor; `cpu` is the ratio of CPU seconds."""
-
-    what: str
-    clients: int
-    model: str
-    unit: str
-    fedraa: float
-    floor: float | None = None
-    cpu: float | None = None
-
-    @property
-    def ratio(self) -> float | None:
-        return None if self.floor is None else self.fedraa / self.floor
-
-    def numbers(self) -> list[str]:
-        """As text: fedraa's with its unit, the floor's, their ratio, that of CPU seconds."""
-        others = ("" if value is None else f"{value:.3g}" for value in (self.floor, self.ratio, self.cpu))
-        return [f"{self.fedraa:.3g} {self.unit}", *others]
-
-
-def synthetic(samples: int) -> Dataset:
-    """MNIST-shaped noise: speed does not depend on what is learnt."""
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((samples, 1, 28, 28), np.float32)
-    y = rng.integers(0, 10, samples)
-    return Dataset("synthetic", x, y, x[:100], y[:100], 10)
+from fedraa.messages import Task, Update, Vector
 
 
 def main(
@@ -249,58 +212,6 @@ def bytes_moved(dataset: Dataset, model: str) -> Figure:
     return Figure("bytes of an update", 10, model, "kB", moved / 1e3, task.params.nbytes / 1e3)
 
 
-def memory(dataset: Dataset, clients: int, model: str, *, device: str) -> list[Figure]:
-    """The most private memory that each kind of process had in two rounds of FedAvg, and the object store held."""
-    peaks = peak_bytes(trial("fedavg", clients, model, rounds=2, device=device), dataset)
-    return [Figure(f"peak of {name}", clients, model, "MB", size / 1e6) for name, size in peaks.items()]
-
-
-def footprint(dataset: Dataset, method: str, clients: int = 10, **given: Any) -> list[Figure]:
-    """What the largest model adds to the peaks of server and worker, against what is to be had no cheaper.
-
-    The server's floor is the plan's: three times the model, and what the method keeps. The worker's is the largest
-    submodel, its gradient and momentum; activations come on top of it.
-    """
-    base, peaks = (
-        peak_bytes(trial(method, clients, model, **given), dataset) for model in (next(iter(MODELS)), WIDEST)
-    )
-    spec = build(trial(method, clients, WIDEST, **given), dataset=dataset)
-    submodel = max(spec.measure(part.widths).bytes for part in spec.submodels)
-    return [
-        Figure(
-            f"{method}: {what} beyond its base", clients, WIDEST, "MB", (peaks[what] - base[what]) / 1e6, floor / 1e6
-        )
-        for what, floor in (("server", Need.of(spec).server), ("worker", 3 * submodel))
-    ]
-
-
-def peak_bytes(experiment: Experiment, dataset: Dataset) -> dict[str, float]:
-    """The most private memory of a server and of a worker in a run, and the most that the object store held."""
-    peaks: dict[str, float] = defaultdict(float)
-    ended = Event()
-
-    def actors() -> list[tuple[str, int]]:
-        return [(name, process) for process in descendants(os.getpid()) if (name := kind(process)) is not None]
-
-    def look() -> None:
-        while not ended.wait(LOOK_SECONDS):
-            for name, process in actors():
-                peaks[name] = max(peaks[name], resident_bytes(process))
-            peaks["object store"] = max(peaks["object store"], stored())
-
-    while actors():  # of the run before, which are going
-        time.sleep(LOOK_SECONDS)
-    looking = Thread(target=look)
-    looking.start()
-    try:
-        with TemporaryDirectory() as directory:
-            run(experiment.model_copy(update={"out": Path(directory) / "run"}), dataset=dataset)
-    finally:
-        ended.set()
-        looking.join()
-    return dict(peaks)
-
-
 def start_up(repeats: int) -> Figure:
     """From nothing to a first update, against `ray.init` and the imports; the machine is warm after the first."""
     experiment = "method='fedavg', clients=1, hidden=(8,), local_steps=1, rounds=1, workers=1, quiet=True"
@@ -322,91 +233,6 @@ def python(code: str, *arguments: str) -> float:
     started = time.perf_counter()
     subprocess.run([sys.executable, "-c", code, *arguments], check=True, capture_output=True)
     return time.perf_counter() - started
-
-
-def trial(method: str, clients: int, model: str, *, updates: int | None = None, **changes: Any) -> Experiment:
-    """The experiment that the bare loops repeat; nothing but training in it."""
-    steps = updates or changes["rounds"]
-    return Experiment(
-        method=method,
-        clients=clients,
-        capabilities="1:0.5,3:0.5",
-        hidden=(MODELS[model],),
-        local_epochs=SGD.epochs,
-        batch_size=SGD.batch,
-        lr=SGD.lr,
-        momentum=SGD.momentum,
-        workers=CORES,
-        quiet=True,
-        updates=updates,
-        eval_every=steps,
-        checkpoint_every=steps,
-        **changes,
-    )
-
-
-class Marks(Callback):
-    """Real time and CPU time (s) when the run came to step `warm`, and to its last."""
-
-    waits = False
-
-    def __init__(self, warm: int, last: int) -> None:
-        self.warm, self.last = warm, last
-        self.at: dict[int, tuple[float, float]] = {}
-
-    def on_progress(self, progress: Progress) -> None:
-        if progress.step in (self.warm, self.last) and progress.step not in self.at:
-            self.at[progress.step] = (time.perf_counter(), cpu_seconds_of_all())
-
-
-def measured(
-    experiment: Experiment, dataset: Dataset, warm: int, worker: type[Worker] = Worker
-) -> tuple[Spent, list[Update]]:
-    """A run whose server is this process, from step `warm` to the last; the updates that it took in meanwhile."""
-    spec = build(experiment, dataset=dataset)
-    marks = Marks(warm, experiment.updates or experiment.rounds or 0)
-    commits: list[Update] = []
-    executor = _Noting.of(spec, groups=(WorkerGroup(CORES, {"CPU": 1}),), worker=worker, taken=commits)
-    with TemporaryDirectory() as directory:
-        try:
-            RunSession(spec, Path(directory), executor, Event(), CallbackList([marks], progress_seconds=0.0)).execute()
-        finally:
-            executor.close()
-    (start, used), (end, using) = marks.at[warm], marks.at[marks.last]
-    return Spent(end - start, using - used), commits[warm:]
-
-
-@dataclass
-class _Noting(RayExecutor):
-    """A pool that remembers, without their parameters, the updates that it gave."""
-
-    taken: list[Update] = field(default_factory=list)
-
-    def wait(self, task: int, timeout: float) -> Update | Fault | None:
-        outcome = super().wait(task, timeout)
-        if isinstance(outcome, Update):
-            self.taken.append(replace(outcome, params=NO_BUFFER))
-        return outcome
-
-
-def cpu_seconds_of_all() -> float:
-    """Of this process and all below it that live."""
-    return time.process_time() + sum(map(cpu_seconds, descendants(os.getpid())))
-
-
-def bare_processes(dataset: Dataset, clients: int, model: str, device: str) -> BareProcesses:
-    shards = np.array_split(np.arange(len(dataset.y_train)), clients)
-    pieces: Shards = [(np.asarray(dataset.x_train[rows], np.float32), dataset.y_train[rows]) for rows in shards]
-    return BareProcesses((784, MODELS[model], 10), pieces, replace(SGD, device=device), processes=CORES)
-
-
-def compared(what: str, clients: int, model: str, ours: list[Spent], floor: list[Spent]) -> Figure:
-    cpu = statistics.median(spent.cpu for spent in ours) / statistics.median(spent.cpu for spent in floor)
-    return Figure(what, clients, model, "s", median_wall(ours), median_wall(floor), cpu)
-
-
-def median_wall(spent: list[Spent]) -> float:
-    return statistics.median(one.wall for one in spent)
 
 
 def show(figures: list[Figure]) -> None:

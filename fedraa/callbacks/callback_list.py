@@ -3,12 +3,14 @@
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from difflib import get_close_matches
 from typing import Protocol
 
 from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Event, Progress, RunStart, metrics_of
 from fedraa.errors import CallbackRaised
 
+OTHER_HOOKS = ("on_prepare", "on_start", "on_progress", "on_close")
 HOOKS = {kind: f"on_{kind}" for kind in ("dispatch", "commit", "drop", "round", "fault", "eval", "end")}
 PROGRESS_SECONDS = 0.2
 
@@ -62,7 +64,7 @@ class CallbackList:
         for callback in self._on_progress:
             try:
                 callback.on_progress(progress)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise CallbackRaised(error) from error
         self._progress_at = time.monotonic() + self._progress_seconds
 
@@ -78,6 +80,18 @@ class CallbackList:
         return [each for each in self._callbacks if getattr(type(each), hook, nothing) is not nothing]
 
 
+def refuse_strange_hooks(callback: object) -> None:
+    """ValueError for a method that looks like a hook and is none: nobody would ever call it."""
+    known = (*HOOKS.values(), *OTHER_HOOKS)
+    for name in dir(type(callback)):
+        if name.startswith("on_") and name not in known and callable(getattr(type(callback), name)):
+            close = get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}? " if close else ""
+            raise ValueError(
+                f"callbacks: {type(callback).__name__} has {name}, which is no hook; {hint}hooks are {', '.join(known)}"
+            )
+
+
 def _waits(callback: Callback) -> bool:
     return getattr(callback, "waits", True)
 
@@ -91,5 +105,5 @@ def _answer(callback: Callback, event: Event) -> bool:
         else:
             answer = getattr(callback, HOOKS[str(event["kind"])])(event)
         return bool(answer) and _waits(callback)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise CallbackRaised(error) from error

@@ -26,6 +26,8 @@ class ProgressBar(Callback):
     """
 
     waits = False
+    place = ""
+    """Which of several runs it is, before the name of its method."""
 
     def __init__(self, waiting: Waiting | None = None) -> None:
         self._waiting = waiting
@@ -44,7 +46,7 @@ class ProgressBar(Callback):
     def on_start(self, run: RunStart) -> None:
         self.on_close()
         self._since = None
-        console, name = Console(), str(run.experiment.method)
+        console, name = Console(), f"{self.place} {run.experiment.method}".strip()
         if console.is_jupyter:
             self._shown = _Notebook(name)
         elif console.is_terminal:

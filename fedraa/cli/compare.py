@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedraa import api
+from fedraa.callbacks import ProgressBar
 from fedraa.cli.display import say, show
 from fedraa.config.experiment import Experiment
 from fedraa.methods.papers import paper_of
@@ -21,6 +22,7 @@ from fedraa.report.compare import CELLS, DIFFERENCES, FROM_SUMMARY, PER_CELL, PL
 from fedraa.report.tables import heading
 from fedraa.rundir.history import History
 from fedraa.units import quantity
+from fedraa.waiting import Waiting
 
 
 def compare(
@@ -29,14 +31,18 @@ def compare(
     experiment: Experiment,
     terms: Terms | None = None,
     tuned: Path | None = None,
+    waiting: Waiting | None = None,
 ) -> None:
-    """Run every method with every seed, and print what they came to, unless the experiment is quiet."""
+    """Run every method with every seed, and print what they came to, unless the experiment is quiet.
+
+    `waiting` says what takes long until they run.
+    """
     if experiment.quiet:
         api.compare(methods, seeds, experiment, terms=terms, tuned=tuned)
         return
-    teller = _Teller(len(methods) * len(seeds))
-    bar = ("progress-bar",)
-    frame = api.compare(methods, seeds, experiment, terms=terms, tuned=tuned, callbacks=bar, ended=teller)
+    bar = ProgressBar(waiting)
+    teller = _Teller(len(methods) * len(seeds), bar)
+    frame = api.compare(methods, seeds, experiment, terms=terms, tuned=tuned, callbacks=[bar], ended=teller)
     figures = History(teller.folder / frame["directory"].iloc[0]).figures
     if len(methods) > 1:
         on = f"on {terms} terms" if terms else "on each method's own terms"
@@ -65,15 +71,20 @@ def _of_paper(method: str) -> str:
 
 
 class _Teller:
-    """Says what each of `count` runs came to, how many there are still, and how long they may take."""
+    """Says what each of `count` runs came to, how many there are still, and how long they may take; tells the `bar`."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, bar: ProgressBar) -> None:
         self._count, self._ended, self._started = count, 0, time.monotonic()
-        self.folder = Path()
+        self.folder, self._bar = Path(), bar
+        self._place()
+
+    def _place(self) -> None:
+        self._bar.place = f"run {self._ended + 1}/{self._count}" if self._count > 1 else ""
 
     def __call__(self, history: History) -> None:
         self.folder = history.directory.parent
         self._ended += 1
+        self._place()
         left = (time.monotonic() - self._started) / self._ended * (self._count - self._ended)
         more = f"; about {timedelta(seconds=round(left))} to go" if left else ""
         say(f"run {self._ended} of {self._count}: {_line(row(history), history.figures.main)}{more}")

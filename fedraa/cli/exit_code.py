@@ -1,9 +1,13 @@
 """What a command comes to: an exit code, and one sentence for every mistake."""
 
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 OURS = {"__main__", "actors", "benchmarks", "fedraa", "schedulers"}
 THEIRS = {
@@ -19,19 +23,44 @@ THEIRS = {
     "torchvision",
     "tyro",
 }
+TERMINATED = "stopped by SIGTERM"
 LIBRARIES = OURS | THEIRS | sys.stdlib_module_names  # whose modules are not the user's
 
 
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM is as Ctrl-C, wherever nobody else takes it: while files are read, parts made, pages written."""
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    ):
+        yield
+        return
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt(TERMINATED)
+
+
 def exit_code(command: Callable[[], object]) -> int:
-    """Exit code 0; 1: a run failed, a log or a part is wrong; 2: a mistake in what was asked for; 130: Ctrl-C."""
+    """Exit code 0; 1: a run failed, a log or a part is wrong; 2: a mistake in what was asked for; 130: Ctrl-C, or
+    SIGTERM."""
     try:
         command()
     except ValueError as error:
         return _told(str(error), error, 2)
     except KeyboardInterrupt as error:
-        sys.stderr.write("\n")
+        if str(error) != TERMINATED:  # the line on which the terminal shows ^C
+            sys.stderr.write("\n")
         return _told(str(error) or "interrupted", error, 130)
-    except SystemExit:  # of --help, which is to be quick: what follows takes seconds to import
+    except SystemExit as error:  # of --help, which is to be quick: what follows takes seconds to import
+        if error.code == signal.SIGTERM:  # as Ray's handler has it, on a cluster between two runs
+            return _told(TERMINATED, error, 130)
         raise
     except _failures() as error:
         return _told(str(error), error, 1)

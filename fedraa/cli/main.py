@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from fedraa.cli.exit_code import exit_code
+from fedraa.cli.exit_code import exit_code, terminable
 from fedraa.cli.parse import Command, parse
 from fedraa.cli.waited import waited, with_bar
 from fedraa.config.experiment import Experiment
@@ -97,9 +97,10 @@ class Compare:
     """A .toml file of flags, local_epochs = 5 for --local-epochs 5; flags given here win."""
 
     def __call__(self) -> None:
-        from fedraa.cli.compare import compare
+        with waited(quiet=self.experiment.quiet) as waiting:
+            from fedraa.cli.compare import compare
 
-        compare(self.methods, self.seeds, self.experiment, self.terms, self.tuned)
+            compare(self.methods, self.seeds, self.experiment, self.terms, self.tuned, waiting)
 
 
 @dataclass(frozen=True)
@@ -115,12 +116,14 @@ class Tune:
     trials: int = 12
     """For each method."""
     jobs: int = 1
-    """Trials at a time, each in a process of its own; with one, the same seed comes to the same."""
+    """Trials at a time, each in a process of its own, or on a CPU of the cluster at --address; with one, the same seed
+    comes to the same."""
     config: Path | None = None
     """A .toml file of flags, local_epochs = 5 for --local-epochs 5; flags given here win."""
 
     def __call__(self) -> None:
-        from fedraa.cli.tune import tune
+        with waited(quiet=self.experiment.quiet):
+            from fedraa.cli.tune import tune
 
         tune(self.methods, self.space, self.trials, self.experiment, self.jobs)
 
@@ -380,7 +383,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     if (here := os.getcwd()) not in sys.path:
         sys.path.insert(0, here)
-    return exit_code(lambda: _parse(sys.argv[1:] if arguments is None else arguments)())
+    return exit_code(lambda: _do(sys.argv[1:] if arguments is None else arguments))
+
+
+def _do(arguments: Sequence[str]) -> None:
+    with terminable():
+        _parse(arguments)()
 
 
 def _parse(arguments: Sequence[str]) -> Command:

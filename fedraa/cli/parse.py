@@ -74,7 +74,8 @@ def _one_sentence(event: _errors.ParseErrorEvent, commands: Commands, arguments:
         case _errors.UnrecognizedArgs(tokens=tokens):
             raise ValueError(_unknown(tokens[0], commands, arguments))
         case _errors.InvalidChoice(argument=argument, value=value, choices=choices):
-            raise ValueError(f"{_flag(argument)}: got {value!r}; choose one of {', '.join(choices)}")
+            named = sorted(set(choices) - {"None"})  # which is to leave the flag out; they come in any order
+            raise ValueError(f"{_flag(argument)}: got {value!r}; choose one of {', '.join(named)}")
         case _errors.BadValue(argument=argument, offending_value=value):
             given = "no value" if value is None else repr(value)
             raise ValueError(f"{_flag(argument)}: got {given}, but takes {argument.lowered.metavar}")

@@ -54,7 +54,7 @@ def plan(experiment: Experiment, data: Path | None = None, waiting: Waiting | No
         tasks, of = first_round(spec)
         show(shapes_table(spec, tasks, of))
         show(devices_table(spec.fleet, {"task": round_costs(spec, tasks)}))
-        outlook = drawn_outlook(spec, tasks, of) if schedule.asynchronous else rounds_outlook(spec, tasks)
+        outlook = drawn_outlook(spec, tasks, of) if schedule.asynchronous else rounds_outlook(spec, tasks, of)
     else:
         costs = spec.costs().table([part.widths for part in spec.submodels])
         planner = Planner(SCHEDULER.own(schedule.scheduler))
@@ -65,7 +65,7 @@ def plan(experiment: Experiment, data: Path | None = None, waiting: Waiting | No
         show(devices_table(spec.fleet, {f"fragment {j}": column for j, column in enumerate(costs.T)}, planner))
         whence = "K*, from the costs" if schedule.delay_bound is None else "as given"
         say(f"delay bound    {planner.bound:.4g} ({whence})")
-        outlook = async_outlook(spec, planner) if schedule.asynchronous else rounds_outlook(spec, first_round(spec)[0])
+        outlook = async_outlook(spec, planner) if schedule.asynchronous else rounds_outlook(spec, *first_round(spec))
     for line in (*base_lines(spec, tasks), *task_lines(spec)):
         say(line)
     say(f"server memory  about {quantity(server_bytes(spec), 'B')}")
@@ -256,8 +256,7 @@ def async_outlook(spec: RunSpec, planner: Planner) -> str:
     by_fragment = f" ({shares} by fragment)" if len(dry.tasks) > 1 else ""
     return (
         f"{steps:.0f} updates in time {time:.4g}{by_fragment}, staleness {times * dry.staleness_mean:.2f}, "
-        f"at most {times * dry.staleness_max:.0f}{_unless(spec)}"
-        + (f", as {len(few)} of the {len(planner.costs)} clients foretell" if times > 1 else "")
+        f"at most {times * dry.staleness_max:.0f}{_unless(spec)}{_foretold(len(few), len(planner.costs))}"
     )
 
 
@@ -272,23 +271,30 @@ def drawn_outlook(spec: RunSpec, tasks: Sequence[Task], of: int) -> str:
     """What the budget of a run whose tasks are drawn will come to, if they are like the first of each client."""
     limits, rate = spec.limits, sum(1 / task.cost for task in tasks) / spec.method.update.per_step * of / len(tasks)
     steps = min(limits.steps or np.inf, np.inf if limits.time is None else rate * limits.time)
-    return f"{steps:.0f} updates in time {steps / rate:.4g}, if all tasks are like the first{_unless(spec)}"
+    all_alike = f"if all tasks are like the first{_unless(spec)}{_foretold(len(tasks), of)}"
+    return f"{steps:.0f} updates in time {steps / rate:.4g}, {all_alike}"
 
 
-def rounds_outlook(spec: RunSpec, tasks: Sequence[Task]) -> str:
-    """What the budget of a run in rounds will come to, if they are like the first."""
+def rounds_outlook(spec: RunSpec, tasks: Sequence[Task], of: int) -> str:
+    """What the budget of a run in rounds will come to, if they are like the first, of whose `of` tasks these are."""
     limits = spec.limits
     longest = max(task.cost for task in tasks)
     steps = np.inf if limits.steps is None else limits.steps
     if limits.time is not None:
         steps = min(steps, limits.time // longest)
     time = steps * longest
-    return f"{steps:.0f} rounds of {longest:.4g} in time {time:.4g}, if they are like the first{_unless(spec)}"
+    all_alike = f"if they are like the first{_unless(spec)}{_foretold(len(tasks), of)}"
+    return f"{steps:.0f} rounds of {longest:.4g} in time {time:.4g}, {all_alike}"
 
 
 def _unless(spec: RunSpec) -> str:
     goal = spec.limits.goal
     return "" if goal is None else f", unless {goal} is reached before"
+
+
+def _foretold(seen: int, of: int) -> str:
+    """That so many clients stand for all, where they do."""
+    return f", as {seen} of the {of} clients foretell" if seen < of else ""
 
 
 def _some(ascending: Floats) -> Floats:

@@ -38,7 +38,9 @@ def _outcome(trial: Trial) -> str:
     if trial.state == "stopped":
         tenth, value = list(trial.curve.items())[-1]
         return f"given up at {value:.4f} after {tenth}0 % of the budget"
-    return f"{trial.value:.4f}"
+    if trial.steps == 0:
+        return f"{trial.value:.4f}, untrained: the budget ends before its first update"
+    return f"{trial.value:.4f}" + ("" if trial.reached is None else f" at time {trial.reached:.4g}")
 
 
 def _listed(values: Any) -> str:
@@ -56,6 +58,12 @@ def best_table(found: Tuned) -> Table:
         best = rows[rows["trial"] == found.best[method]][figure].iloc[0]
         given_up = str(int((rows["state"] == "stopped").sum()))
         table.add_row(escape(method), escape(values), f"{best:.4f}", str(len(rows)), given_up)
-    if any(found.at_edge.values()):
-        table.caption = "* at the edge of the space: the best may be beyond it; tune again with a wider one"
+    notes = ["* at the edge of the space: the best may be beyond it; tune again with a wider one"]
+    notes = notes if any(found.at_edge.values()) else []
+    notes += [
+        f"{method}: {count} trials ended before their first update; give a larger budget"
+        for method, count in found.untrained.items()
+        if count
+    ]
+    table.caption = escape("\n".join(notes)) if notes else None
     return table

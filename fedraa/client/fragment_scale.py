@@ -7,11 +7,12 @@ from torch import Tensor, nn
 from fedraa.submodels import Traced
 
 
-def scale_readers(module: nn.Module, traced: Traced, widths: tuple[int, ...]) -> None:
+def scale_readers(module: nn.Module, traced: Traced, widths: tuple[int, ...], *, inner: bool = False) -> None:
     """Scale what each layer that leads from cut units to whole ones reads, by size / kept units.
 
     A fragment's logits then are W_j (h_j / r_j) + b, so the full model's logits, the sum over fragments, are
-    the r-weighted mean of those that the clients trained.
+    the r-weighted mean of those that the clients trained. With `inner` so is what leads from cut units to cut ones:
+    where groups are dealt anew every round (IST), the full model's units read those of all groups.
     """
     cut = {(entry.tensor, entry.dim) for group in traced.groups for entry in group.entries}
     for group, kept in zip(traced.groups, widths, strict=True):
@@ -19,7 +20,7 @@ def scale_readers(module: nn.Module, traced: Traced, widths: tuple[int, ...]) ->
             owner, _, tensor = entry.tensor.rpartition(".")
             layer = module.get_submodule(owner)
             reads = tensor == "weight" and entry.dim == 1 and not isinstance(layer, nn.Embedding | nn.EmbeddingBag)
-            if reads and (entry.tensor, 0) not in cut:
+            if reads and (inner or (entry.tensor, 0) not in cut):
                 layer.register_forward_pre_hook(_scaled(group.size / kept))
 
 

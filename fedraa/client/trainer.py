@@ -63,6 +63,7 @@ class Trainer:
         seed: int,
         device: str = "cpu",
         fragment_scale: bool = False,
+        scale_inner: bool = False,
         bf16: bool = False,
         resident_bytes: int | None = None,
         transforms: Transforms | None = None,
@@ -72,7 +73,7 @@ class Trainer:
         self._traced = traced if self._device.type == "cpu" else traced.on(self._device)
         self._objective, self._solver = objective, solver
         self._seed = seed
-        self._fragment_scale = fragment_scale
+        self._fragment_scale, self._scale_inner = fragment_scale, scale_inner
         self._bf16 = bf16
         self._transforms = transforms or Transforms()
         self._models: dict[tuple[int, ...], FlatModule] = {}
@@ -213,7 +214,7 @@ class Trainer:
         drop_weights(module)
         set_scaler_rate(module, rate(self._traced, widths))
         if self._fragment_scale:
-            scale_readers(module, self._traced, widths)
+            scale_readers(module, self._traced, widths, inner=self._scale_inner)
         return SplitBody(module, self._solver.split) if self._solver.split else module
 
     def _model(self, widths: tuple[int, ...]) -> FlatModule:

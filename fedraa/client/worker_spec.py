@@ -32,12 +32,14 @@ class WorkerSpec:
     transforms: Transforms = field(default_factory=Transforms)
     source: ClientSource | None = None
     """Where clients' samples are read from, unless they come with the task."""
+    scale_inner: bool = False
 
     def trainer(self, device: str) -> Trainer:
         given: dict[str, Any] = {
             "seed": self.seed,
             "device": device,
             "fragment_scale": self.fragment_scale,
+            "scale_inner": self.scale_inner,
             "bf16": self.bf16,
             "transforms": self.transforms,
         }

@@ -1,25 +1,40 @@
-"""The user's own data: one `.npz` file with x_train, y_train, x_test and y_test, checked before use."""
+"""The user's own data: one `.npz` file with x_train, y_train, x_test and y_test, checked before use.
+
+With `clients_train`, and `clients_test` perhaps, it says whose each row is, as a folder of `.npy` files does.
+"""
 
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedraa.data.check import NAMES, Array, Targets, as_tokens, check_arrays, check_inputs
 from fedraa.data.dataset import Dataset, standardise
+from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.reading import opened
 
+OWNERS = ("clients_train", "clients_test")
 
-def load_npz(path: Path, targets: Targets | None = None) -> Dataset:
+
+def load_npz(path: Path, targets: Targets | None = None) -> Dataset | FederatedDataset:
     """Read and check `path`.
 
     `x_*` is `[n, d]` features or `[n, channels, height, width]` images, floats or uint8, standardised with
     the training statistics; or `[n, length]` tokens, of any other integer type, none negative. `y_*` is
-    integer `[n]`, from 0, or what `targets` takes. Raises ValueError with one sentence that names the file, the
-    array and what is wrong.
+    integer `[n]`, from 0, or what `targets` takes. With `clients_*` they are samples of clients. Raises ValueError with
+    one sentence that names the file, the array and what is wrong.
     """
     try:
-        return _checked(path.stem, _read(path), targets)
+        arrays = _read(path)
+        if OWNERS[0] not in arrays:
+            return _checked(path.stem, arrays, targets)
+        train, test = (_owners(arrays, name) for name in OWNERS)
+        # what is wrong with a target is told later, with the client
+        check_inputs(arrays)
+        x_train, x_test = as_tokens(arrays) or standardise(arrays["x_train"], arrays["x_test"])
+        y_train, y_test = arrays["y_train"], arrays["y_test"]
+        return FederatedDataset(path.stem, (x_train, y_train), (x_test, y_test), None, train, test)
     except ValueError as error:
         raise ValueError(f"dataset {str(path)!r}: {error}") from error
 
@@ -35,7 +50,7 @@ def _read(path: Path) -> dict[str, Array]:
             missing = [name for name in NAMES if name not in archive.files]
             if missing:
                 raise ValueError(f"lacks {', '.join(missing)}; it must hold {', '.join(NAMES)}")
-            return {name: archive[name] for name in NAMES}
+            return {name: archive[name] for name in (*NAMES, *OWNERS) if name in archive.files}
     except FileNotFoundError:
         raise ValueError("there is no such file") from None
     except ValueError:
@@ -52,6 +67,15 @@ def _looks_like_numpy(path: Path) -> bool:
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _owners(arrays: dict[str, Array], name: str) -> list[Any] | None:
+    if name not in arrays:
+        return None
+    found: list[Any] = arrays[name].tolist()
+    if arrays[name].ndim != 1:
+        raise ValueError(f"{name} has shape {arrays[name].shape}; it must be [samples], one client for each")
+    return found
 
 
 def _checked(name: str, arrays: dict[str, Array], targets: Targets | None) -> Dataset:

@@ -53,18 +53,22 @@ def standardise(
     """Shift and scale each channel (dimension 1) to mean 0 and variance 1 over the training samples.
 
     The result does not depend on the scale of the input, so bytes in 0..255 need no division first. A
-    channel that is constant in training is only shifted. Raises ValueError for values that float32 cannot
-    hold.
+    channel that is constant in training is only shifted. Training samples that are not finite stay so, and count for
+    nothing: who deals them says whose they are. Raises ValueError for other values that float32 cannot hold.
     """
     with np.errstate(over="ignore"):
         train, test = (np.array(x, dtype=np.float32, order="C") for x in (x_train, x_test))
-    finite("x_train", train)
     finite("x_test", test)
+    sound: Any = slice(None)
+    if first_not_finite(train) is not None:
+        sound = np.isfinite(train.reshape(len(train), -1)).all(axis=1)
+        if not sound.any():
+            finite("x_train", train)
     axes = (0, *range(2, train.ndim))
-    mean = train.mean(axis=axes, dtype=np.float64, keepdims=True).astype(np.float32)
+    mean = train[sound].mean(axis=axes, dtype=np.float64, keepdims=True).astype(np.float32)
     train -= mean
     test -= mean
-    deviation = np.sqrt(np.square(train).mean(axis=axes, dtype=np.float64, keepdims=True)).astype(np.float32)
+    deviation = np.sqrt(np.square(train[sound]).mean(axis=axes, dtype=np.float64, keepdims=True)).astype(np.float32)
     deviation[deviation == 0] = 1.0
     train /= deviation
     test /= deviation

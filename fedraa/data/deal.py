@@ -69,7 +69,7 @@ def _of_arrays(dataset: Dataset, how: Dealing, names: tuple[str, ...] | None = N
     train, test = how.labels(dataset.y_train), how.labels(dataset.y_test)
     shards = divide(how.partitioner, train, test, how.clients, seed=how.seed)
     if not how.allow_nan:
-        _refuse_nan(dataset, shards)
+        _refuse_nan(dataset, shards, names)
     data = replace(federate(dataset, shards), names=names)
     if how.targets is not None:
         data = replace(data, labels=None)
@@ -86,12 +86,14 @@ def _of_arrays(dataset: Dataset, how: Dealing, names: tuple[str, ...] | None = N
     return data
 
 
-def _refuse_nan(dataset: Dataset, shards: Partition) -> None:
+def _refuse_nan(dataset: Dataset, shards: Partition, names: tuple[str, ...] | None) -> None:
     row = first_not_finite(dataset.x_train)
     if row is None:
         return
-    place = np.flatnonzero(shards.train.order == row)
-    owner = f", of client {np.searchsorted(shards.train.offsets, place[0], side='right') - 1}," if place.size else ""
+    place, owner = np.flatnonzero(shards.train.order == row), ""
+    if place.size:
+        client = int(np.searchsorted(shards.train.offsets, place[0], side="right")) - 1
+        owner = f", of client {repr(names[client]) if names else client},"
     raise ValueError(
         f"dataset {dataset.name!r}: x_train row {row}{owner} holds NaN, an infinity or a value beyond float32; all "
         "must be finite, or choose allow_nan"
@@ -104,6 +106,8 @@ def _of_clients(given: FederatedDataset, how: Dealing) -> Federated:
     if given.made:
         return _made(given, x_test, y_test, how)
     rows = as_rows("train", given.train, given.input, given.target)
+    if not len(rows):
+        raise ValueError("train has no sample")
     y, classes = as_targets(rows.labels()), given.classes or 0
     _check_owners("clients", given.clients, len(y))
     _check_owners("test_clients", given.test_clients, len(y_test))
@@ -113,11 +117,17 @@ def _of_clients(given: FederatedDataset, how: Dealing) -> Federated:
     names = _names(given, how)
     if _is_held(rows):
         x, y = rows.read(np.arange(len(rows)))
-        dataset = as_dataset(Dataset(given.name, x, as_targets(y), x_test, y_test, classes), how.targets)
+        try:
+            dataset = as_dataset(Dataset(given.name, x, as_targets(y), x_test, y_test, classes), how.targets)
+        except ValueError as error:
+            raise ValueError(f"{error}{_whose(given, as_targets(y), how)}") from None
         _check_classes(given, dataset.classes)
         return _of_arrays(dataset, how, names)
     if how.targets is not None:
-        y, y_test, classes = how.targets(y, y_test, classes)
+        try:
+            y, y_test, classes = how.targets(y, y_test, classes)
+        except ValueError as error:
+            raise ValueError(f"{error}{_whose(given, y, how)}") from None
         _check_classes(given, classes)
     shards = divide(how.partitioner, how.labels(y), how.labels(y_test), how.clients, seed=how.seed)
     order, offsets = shards.train
@@ -126,7 +136,10 @@ def _of_clients(given: FederatedDataset, how: Dealing) -> Federated:
 
 
 def _made(given: FederatedDataset, x_test: Tree, y_test: Array, how: Dealing) -> Federated:
-    sizes = np.full(how.clients, given.sizes) if isinstance(given.sizes, int) else np.asarray(given.sizes, np.int64)
+    sizes = np.asarray(given.sizes)
+    if sizes.dtype.kind not in "iu" or sizes.ndim > 1:
+        raise ValueError(f"sizes is {sizes.dtype} {list(sizes.shape)}; it must be one whole number, or one per client")
+    sizes = np.full(how.clients, sizes) if sizes.ndim == 0 else sizes.astype(np.int64)
     if len(sizes) != how.clients:
         raise ValueError(f"clients: the data have {len(sizes)}, not {how.clients}; give --clients {len(sizes)}")
     if (none := np.flatnonzero(sizes < 1)).size:
@@ -226,6 +239,20 @@ def _check_labels(given: FederatedDataset, y: Array, classes: int) -> None:
     if (row := outside(y, classes)) is not None:
         owner = "" if given.clients is None else f", of client {given.clients[row]!r},"
         raise ValueError(f"row {row}{owner} has label {y[row]}; labels count from 0 to {classes - 1}")
+
+
+def _whose(given: FederatedDataset, y: Array, how: Dealing) -> str:
+    """The first client whose targets alone are refused, as the end of a sentence; nothing where there is none."""
+    if how.targets is None or given.clients is None:
+        return ""
+    owners = np.array([str(owner) for owner in given.clients])
+    for owner in dict.fromkeys(owners.tolist()):
+        mine = y[owners == owner]
+        try:
+            how.targets(mine, mine, given.classes or 0)
+        except ValueError:
+            return f"; that is of client {owner!r}"
+    return ""
 
 
 def _names(given: FederatedDataset, how: Dealing) -> tuple[str, ...] | None:

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from difflib import get_close_matches
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,10 +43,11 @@ def load_dataset(name: str, data_dir: Path | None, targets: Targets | None = Non
     if is_path(name.partition("(")[0].strip()):
         return _own(name, data_dir, targets)
     if name not in DATASETS:
-        known = ", ".join(DATASETS)
+        known, close = ", ".join(DATASETS), get_close_matches(name, DATASETS, n=1)
+        hint = f"did you mean {close[0]}? it" if close else "it"
         raise ValueError(
-            f"dataset is {name!r}; it must be one of {known}, the path of an .npz or .csv file, folder:PATH, npy:PATH, "
-            "hf:PATH, or package.module:callable"
+            f"dataset is {name!r}; {hint} must be one of {known}, the path of an .npz or .csv file, folder:PATH, "
+            "npy:PATH, hf:PATH, or package.module:callable"
         )
     named = _named(name, data_dir)
     return named if targets is None else as_dataset(named, targets)

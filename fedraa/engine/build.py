@@ -96,6 +96,8 @@ def build(
         _refuse_given(traced.module, pair, objective, wanted, dataset.classes)
     sets = method.submodel.submodels(traced)
     params = flatten(traced.module)
+    if not np.isfinite(params).all():
+        raise ValueError(f"model: {type(traced.module).__name__} begins with values that are not finite")
     params[owners(traced, sets) == 0] = 0.0
     drop_weights(traced.module)
     spec = RunSpec(

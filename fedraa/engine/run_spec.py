@@ -162,14 +162,15 @@ class RunSpec:
         solver = self.method.local
         params = self.params.copy() if store is None else self.params
         factor = lr_schedule(solver.lr_schedule)
+        by_share = solver.full_rate or self.method.submodel.scales
 
         def learning_rate(at: float, widths: tuple[int, ...]) -> float:
-            return solver.lr * factor(at) * (rate(self.traced, widths) if solver.full_rate else 1)
+            return solver.lr * factor(at) * (rate(self.traced, widths) if by_share else 1)
 
         setup = ServerSetup(
             params,
             self.submodels,
-            RunContext(self.traced, self.experiment.clients, self.experiment.seed, params),
+            RunContext(self.traced, self.experiment.clients, self.experiment.seed, params, self.example),
             self.method.submodel,
             TaskTable(
                 self.data.sizes.tolist(),
@@ -205,13 +206,14 @@ class RunSpec:
             self.traced,
             self.method.local,
             experiment.seed,
-            experiment.fragment_scale or self.method.local.full_rate,
+            experiment.fragment_scale or self.method.local.full_rate or self.method.submodel.scales,
             experiment.bf16,
             experiment.stack,
             self.metrics,
             objective=self.objective,
             transforms=self.transforms,
             source=self.data.source,
+            scale_inner=self.method.submodel.scales,
         )
 
     def without_training_rows(self) -> "RunSpec":

@@ -1,5 +1,6 @@
 """An objective as it was given, and whether a model fits it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ def make_objective(given: object) -> Objective:
     made = OBJECTIVE.make(given)
     if not isinstance(made, Objective):
         raise ValueError(f"objective: {made!r} is no Objective; derive its class from fedraa.Objective")
+    if not isinstance(made.better, Mapping):
+        raise ValueError(f"objective: {made.name} has better = {made.better!r}; takes a dict of names with max or min")
     for name, way in made.better.items():
         if way not in ("max", "min") or not name.isidentifier():
             raise ValueError(f"objective: {made.name} has better = {{{name!r}: {way!r}}}; takes names with max or min")
@@ -48,6 +51,9 @@ def _try(objective: Objective, result: Any, outputs: Tensor, targets: Tensor) ->
         if not isinstance(loss, Tensor) or loss.shape != () or not loss.is_floating_point():
             got = f"{loss.dtype} {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise ValueError(f"objective: {objective.name} gave the loss {got} for {shapes}; it must be one number")
+        if outputs.isfinite().all() and not loss.isfinite():
+            raise ValueError(f"objective: {objective.name} gave the loss {float(loss)} for {shapes} of finite numbers")
+        _try_to_differentiate(objective, outputs, targets)
         sums = {name: each.cpu() for name, each in objective.sums(outputs, targets).items()}
         if wrong := [name for name, each in sums.items() if each.shape[:1] != targets.shape[:1]]:
             raise ValueError(
@@ -60,3 +66,11 @@ def _try(objective: Objective, result: Any, outputs: Tensor, targets: Tensor) ->
         for name, value in figures.items():
             if not isinstance(value, int | float):
                 raise ValueError(f"objective: {objective.name} gave {name} {value!r}; it must be a number")
+
+
+def _try_to_differentiate(objective: Objective, outputs: Tensor, targets: Tensor) -> None:
+    if not outputs.is_floating_point():
+        return
+    with torch.inference_mode(mode=False), torch.enable_grad():
+        if not objective.loss(outputs.detach().clone().requires_grad_(), targets.clone()).requires_grad:
+            raise ValueError(f"objective: {objective.name} gave a loss of which there is no gradient; is it detached?")

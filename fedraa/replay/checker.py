@@ -267,9 +267,9 @@ def _weight(rules: Rules, rule: AsyncRule | None, at_work: int) -> Callable[[Tak
         share = min(1.0, update["gain"] * (len(rules.resolved.fragments) / at_work))
         return lambda taken, staleness, balance, logged: float(_times(balance, share) * factor(staleness))
     if update.get("optimizer") is not None:  # how far the model moves is the optimizer's
-        return lambda taken, staleness, balance, logged: float(factor(staleness))
+        return lambda taken, staleness, balance, logged: float(factor(staleness)) * balance
     server_lr, size = update["server_lr"], update["size"]
-    return lambda taken, staleness, balance, logged: float(factor(staleness) * server_lr / size)
+    return lambda taken, staleness, balance, logged: float(factor(staleness)) * balance * server_lr / size
 
 
 def _times(balance: float, weight: float) -> float:

@@ -16,7 +16,8 @@ from fedraa.components import is_foreign
 from fedraa.config.experiment import Experiment
 from fedraa.devices.availability import Timing, availability_from
 from fedraa.devices.costs import CostModel
-from fedraa.devices.fleet import COLUMNS, Fleet
+from fedraa.devices.device_columns import check_values
+from fedraa.devices.fleet import COLUMNS, Fleet, Floats
 from fedraa.objectives import Figures
 from fedraa.replay.line import read
 from fedraa.rundir.columns import read as unpacked
@@ -28,6 +29,7 @@ from fedraa.server.participation import PARTICIPATION, draw_cohort
 from fedraa.server.planned_balance import planned_balances
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.cost import Cost
+from fedraa.submodels.policies.pruning import AdaptivePruning
 from schedulers import GreRAA, Planner
 
 Widths = tuple[int, ...]
@@ -113,6 +115,7 @@ class Rules:
             first = error.errors(include_url=False)[0]
             where = ".".join(map(str, first["loc"])) or "it"
             raise ValueError(f"run: {path} is not the configuration of a run; {where}: {first['msg']}") from None
+        _check_devices(path, described.resolved)
         foreign = is_foreign(described.method["schedule"].get("participation"))
         cohorts = _cohorts(directory) if foreign else ()
         return cls(Experiment(**described.experiment), described.method, described.resolved, cohorts)
@@ -163,7 +166,7 @@ class Rules:
 
     @cached_property
     def costs(self) -> CostModel:
-        columns = {name: np.array([_unbounded(x) for x in getattr(self.resolved, name)]) for name in COLUMNS}
+        columns = {name: _column(self.resolved, name) for name in COLUMNS}
         local = {name: value for name, value in self.method["local"].items() if name != "kind"}
         if is_foreign(local["compress"]):
             local["compress"] = "none"
@@ -225,7 +228,10 @@ class Rules:
         if self.foreign("schedule", "participation"):
             return self.cohorts[round] if round < len(self.cohorts) else ()
         who = PARTICIPATION.own(self.method["schedule"].get("participation", "all"))
-        return draw_cohort(who, self.clients, round, self.experiment.seed, left_out)
+        policy = self.method["submodel"]
+        pruned = policy["kind"] == AdaptivePruning.__name__ and policy["density"] < 1
+        alone = policy.get("initial", 0) if pruned else 0  # which older versions have not
+        return draw_cohort(who, self.clients, round, self.experiment.seed, left_out, alone)
 
 
 def _cohorts(directory: Path) -> tuple[tuple[int, ...], ...]:
@@ -239,5 +245,17 @@ def _cohorts(directory: Path) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, cohorts))
 
 
-def _unbounded(value: float | None) -> float:
-    return np.inf if value is None else value
+def _check_devices(path: Path, resolved: Resolved) -> None:
+    """ValueError for devices and shards that there cannot be, as only a damaged configuration has them."""
+    if min(resolved.samples, default=0) < 1:
+        raise ValueError(f"run: {path} has a client without samples, or no client")
+    for name in COLUMNS:
+        values = _column(resolved, name)
+        if len(values) != len(resolved.samples):
+            raise ValueError(f"run: {path} has {name} of {len(values)} clients, and samples of {len(resolved.samples)}")
+        check_values(str(path), name, values, lambda n: f"client {n}", values.tolist())
+
+
+def _column(resolved: Resolved, name: str) -> Floats:
+    """What devices have of something, by client; None is infinite."""
+    return np.array([np.inf if value is None else value for value in getattr(resolved, name)], np.float64)

@@ -10,6 +10,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from fedraa.report.decided import late, show_decided
+
 Floats = npt.NDArray[np.float64]
 
 # Okabe and Ito's palette, told apart by colour-blind readers too; its yellow is too faint for lines on white.
@@ -31,13 +33,14 @@ def plot_curves(
     """Draw a figure of the test data over the run's clock into the file `path`.
 
     `runs` holds the `evals` frames (columns t and `column`) of every method, one per seed. A run that ended early
-    keeps its last value. The line is the mean over seeds, the band goes from the least to the greatest.
+    keeps its last value. The line is the mean over seeds, the band goes from the least to the greatest. The axis holds
+    the second half of every line, and so the end of each, however far it got.
     """
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     end = max(evals["t"].iloc[-1] for several in runs.values() for evals in several)
     looks = zip(cycle(PALETTE), np.repeat(STYLES, len(PALETTE)).tolist(), strict=False)
-    ends = {}
+    ends, shown = {}, [np.array([] if target is None else [target], np.float64)]
     for (method, several), (colour, style) in zip(runs.items(), looks, strict=False):
         last = max(evals["t"].iloc[-1] for evals in several)
         times = np.linspace(0, last, POINTS)
@@ -46,10 +49,9 @@ def plot_curves(
         axes.plot(times, values.mean(axis=0), color=colour, linestyle=style, linewidth=1.8)
         axes.plot(last, values[:, -1].mean(), color=colour, marker="o", markersize=4, clip_on=False)
         ends[method] = (last, float(values[:, -1].mean()), colour)
-    seen = [evals[column].iloc[1:] for several in runs.values() for evals in several]
-    if all(values.between(0, 1).all() for values in seen):
-        axes.set_ylim(max(0.0, min(float(values.min()) for values in seen) - 0.05), 1.0)
-    axes.set_xlim(0, end)
+        shown += [late(times, values.min(axis=0)), late(times, values.max(axis=0))]
+    show_decided(axes, shown, shares=all(evals[column].between(0, 1).all() for each in runs.values() for evals in each))
+    axes.set_xlim(0, end or 1.0)
     if target is not None:
         axes.axhline(target, color="0.45", linewidth=0.8, linestyle=(0, (4, 3)))
         axes.annotate(f"target {target:g}", (0, target), (4, 3), textcoords="offset points", color="0.35", fontsize=8)
@@ -65,13 +67,15 @@ def plot_curves(
 def _label(axes: Axes, ends: Mapping[str, tuple[float, float, str]]) -> None:
     """Names every line in its colour at the right edge, pushed apart where lines end close together."""
     low, high = axes.get_ylim()
-    names = sorted(ends, key=lambda name: ends[name][1])
-    heights = spread(np.array([(ends[name][1] - low) / (high - low) for name in names]), LABEL_GAP)
+    finite = {name: np.isfinite(value) for name, (_, value, _) in ends.items()}
+    places = {name: (value - low) / (high - low) if finite[name] else 0.0 for name, (_, value, _) in ends.items()}
+    names = sorted(ends, key=places.__getitem__)
+    heights = spread(np.array([places[name] for name in names]), LABEL_GAP)
     for name, height in zip(names, heights, strict=True):
-        last, accuracy, colour = ends[name]
+        last, value, colour = ends[name]
         axes.annotate(
-            name,
-            (last, accuracy),
+            name if finite[name] else f"{name}: not finite",
+            (last, value if finite[name] else low),
             (1.035, float(height)),
             textcoords="axes fraction",
             color=colour,

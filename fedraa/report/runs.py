@@ -112,7 +112,9 @@ class Run:
     @property
     def idle_share(self) -> float:
         """Share of all clients' time, from start to end, in which they had no task."""
-        return 1 - float((self.tasks["end"] - self.tasks["start"]).sum()) / (self.clients * self.end)
+        if not self.end:
+            return 0.0
+        return max(0.0, 1 - float((self.tasks["end"] - self.tasks["start"]).sum()) / (self.clients * self.end))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from fedraa.report.comparison import is_share
+from fedraa.report.decided import late, show_decided
 from fedraa.report.runs import Run
 from fedraa.report.theme import SEQUENTIAL, Picture, blank, legend
 from fedraa.report.timeline import lanes, sampled, time_use, time_use_caption, timeline, timeline_caption
@@ -126,9 +127,10 @@ def client_figures(run: Run) -> Figure:
     axes.fill_between(evals["t"], low, high, color="C0", alpha=0.2, linewidth=0)
     axes.plot(evals["t"], mean, color="C0", label="mean ± std")
     axes.plot(evals["t"], evals["client_worst"], color="C1", linestyle="--", label="worst")
-    if shares:
-        axes.set_ylim(0, 1)
-    axes.set_xlim(0, run.end)
+    times = evals["t"].to_numpy(float)
+    lines = [late(times, line.to_numpy(float)) for line in (low, high, evals["client_worst"])]
+    show_decided(axes, lines, shares=shares)
+    axes.set_xlim(0, run.end or 1.0)
     axes.set_xlabel(f"{run.flags['clock']} time")
     axes.set_ylabel(run.figures.main.replace("_", " "))
     legend(axes)

@@ -137,6 +137,8 @@ def _behind(ranking: Ranking) -> list[str]:
 def differences(group: Group, first: Group) -> list[str]:
     """Idle time, staleness, coverage, work and bytes, where they differ much from the first group's."""
     found = []
+    if all(run.summary["steps"] == 0 for run in group.runs):
+        found.append("it has taken no step: the time is up before its first one")
     idle, usual = _mean(group, lambda run: run.idle_share), _mean(first, lambda run: run.idle_share)
     if abs(idle - usual) > IDLE_GAP:
         found.append(f"its clients had no task for {idle:.0%} of the time, not {usual:.0%}")

@@ -10,8 +10,10 @@ import numpy as np
 from fedraa.components import Stateful, calling, saved
 from fedraa.messages import Index, Vector
 from fedraa.server.balance import balanced
+from fedraa.server.change import Change
+from fedraa.server.coordinates import Runs, Where, places_of
 from fedraa.server.optimizers import SERVER_OPTIMIZER, ServerOptimizer
-from fedraa.server.passes import accumulate, at, over
+from fedraa.server.passes import accumulate, over
 from fedraa.server.staleness import STALENESS, among
 from fedraa.server.validation import is_finite
 
@@ -24,6 +26,7 @@ class Arrival:
 
     `new` and `sent` [k] are what came and what went, not to be changed. `staleness` counts the updates of the fragment
     in between; `samples` are the client's, `loss` its mean training loss, `balance` its factor of data against speed.
+    `runs` are the coordinates once more, where they are long runs.
     """
 
     client: int
@@ -35,11 +38,22 @@ class Arrival:
     samples: int
     loss: float
     balance: float = 1.0
+    runs: Runs | None = None
+
+    @property
+    def change(self) -> Change:
+        """What the client changed, for a pass over it piece by piece."""
+        return Change(self.places, self.new, self.sent)
 
     @property
     def delta(self) -> Vector:
         """What the client changed [k]."""
         return self.new - self.sent
+
+    @property
+    def places(self) -> Where:
+        """The coordinates, for a pass over the model."""
+        return self.where if self.runs is None else self.runs
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +164,7 @@ class StalenessMix(AsyncRule):
 
     def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
         mix = self.weight(arrival.staleness, arrival.balance)
-        blend(model.params, arrival.where, arrival.new, mix)
+        blend(model.params, arrival.places, arrival.new, mix)
         return Taken(mix)
 
     def weight(self, staleness: int, balance: float = 1.0) -> float:
@@ -179,12 +193,14 @@ class Buffer(Buffered):
     """FedBuff (Nguyen et al. 2022): theta <- theta + server_lr / K * sum of s(staleness) * delta, every K arrivals.
 
     With an `optimizer` that is the delta along which it steps (FedBuff's server momentum); the log then has s alone,
-    for how far the model moves is the optimizer's. What is in the buffer when the run ends is dropped.
+    for how far the model moves is the optimizer's. What is in the buffer when the run ends is dropped. `balance` is the
+    power of data against speed in a further factor of each delta, also over 1: the mean of a buffer weighs its deltas.
     """
 
     staleness: Any = "polynomial"
     server_lr: float = 1.0
     optimizer: Any = None
+    balance: float = 0.0
 
     keeps: ClassVar[str] = "buffer [d]"
 
@@ -203,8 +219,8 @@ class Buffer(Buffered):
         self._moved = np.zeros(0 if self._stepping is None else size, bool)
 
     def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
-        weight = factor_at(arrival.staleness, self._factor)
-        accumulate(self._total, arrival.where, weight, arrival.new, arrival.sent)
+        weight = factor_at(arrival.staleness, self._factor) * arrival.balance
+        accumulate(self._total, arrival.places, weight, arrival.new, arrival.sent)
         self._count += 1
         if self._stepping is not None:
             self._moved[arrival.where] = True
@@ -240,7 +256,7 @@ class Buffer(Buffered):
             self._stepping.restore(state["optimizer"])
 
 
-def blend(params: Vector, where: Index | slice, new: Vector, mix: float) -> None:
+def blend(params: Vector, where: Where, new: Vector, mix: float) -> None:
     """theta <- (1 - mix) theta + mix theta_new, in place on the coordinates `where`; element by element.
 
     However the coordinates are divided among calls, the bits are the same.
@@ -248,8 +264,9 @@ def blend(params: Vector, where: Index | slice, new: Vector, mix: float) -> None
     old, fresh = np.float32(1 - mix), np.float32(mix)
 
     def mixed(piece: slice) -> None:
-        place = at(where, piece)
-        params[place] = params[place] * old + fresh * new[piece]
+        change = fresh * new[piece]
+        for place, part in places_of(where, piece):
+            params[place] = params[place] * old + change[part]
 
     over(len(new), mixed)
 

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fedraa.messages import Index, Vector
+from fedraa.messages import Vector
 from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken, factor_at
 from fedraa.server.balance import balanced
+from fedraa.server.coordinates import Where
 from fedraa.server.passes import accumulate
 from fedraa.server.staleness import STALENESS, among
 
@@ -39,7 +40,7 @@ class DeltaMix(AsyncRule):
 
     def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
         weight = self.weight(arrival.staleness, arrival.balance)
-        accumulate(model.params, arrival.where, weight, arrival.new, arrival.sent)
+        accumulate(model.params, arrival.places, weight, arrival.new, arrival.sent)
         return Taken(weight)
 
     def weight(self, staleness: int, balance: float = 1.0) -> float:
@@ -49,6 +50,6 @@ class DeltaMix(AsyncRule):
         return {}
 
 
-def add(params: Vector, where: Index | slice, delta: Vector, weight: float) -> None:
+def add(params: Vector, where: Where, delta: Vector, weight: float) -> None:
     """theta <- theta + weight * delta, in place on the coordinates `where`; element by element, as `blend`."""
     accumulate(params, where, weight, delta)

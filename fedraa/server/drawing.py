@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from fedraa.components import calling
 from fedraa.messages import SharedBuffer, State, Task, Update, Vector
 from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule
+from fedraa.server.coordinates import where_of
+from fedraa.server.passes import cut
 from fedraa.server.storage.store import Share, rule_state, take_in
 from fedraa.server.task_table import InFlightTask, TaskTable, flight_state, restored_flights
 from fedraa.submodels.assignment import Submodel
@@ -102,5 +104,5 @@ class DrawingServer:
     def _snapshot(self, submodel: Submodel) -> SharedBuffer:
         """The submodel as it stands: one buffer for all clients that train it."""
         if submodel not in self._snapshots:
-            self._snapshots[submodel] = self._share(submodel.take(self.params))
+            self._snapshots[submodel] = self._share(cut(self.params, where_of(submodel)))
         return self._snapshots[submodel]

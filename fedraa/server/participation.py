@@ -7,7 +7,7 @@ from operator import index
 
 import numpy as np
 
-from fedraa.components import Seam, calling
+from fedraa.components import Seam, calling, text_of
 from fedraa.rng import generator
 
 DRAWS = 1000  # of a cohort per client, while nobody is drawn
@@ -63,12 +63,15 @@ class Bernoulli(Participation):
 
 
 def draw_cohort(
-    participation: Participation, clients: int, round: int, seed: int, left_out: Collection[int] = ()
+    participation: Participation, clients: int, round: int, seed: int, left_out: Collection[int] = (), alone: int = 0
 ) -> Sequence[int]:
     """The clients of a round, ascending and never empty; ValueError if that cannot be had.
 
     They are drawn as ever, and those that are `left_out` are taken away: who else is drawn does not depend on them.
+    In the first `alone` rounds it is one client, the first.
     """
+    if round < alone:
+        return [next(client for client in range(clients) if client not in left_out)]
     for attempt in range(clients * DRAWS):
         with calling("participation", participation):
             drawn = participation.cohort(clients, round, generator(seed, "cohort", round, attempt))
@@ -86,7 +89,7 @@ def draw_cohort(
             if among := [client for client in cohort if client not in left_out]:
                 return among
     nobody = "nobody but clients that are left out" if left_out else "nobody"
-    raise ValueError(f"participation: {participation} draws {nobody}, of {clients} clients; raise it")
+    raise ValueError(f"participation: {text_of(participation)} draws {nobody}, of {clients} clients; raise it")
 
 
 def _short(text: str) -> Participation:

@@ -7,14 +7,17 @@ work on them.
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from itertools import chain
 from typing import Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.messages import Index, Vector
+from fedraa.messages import Vector
+from fedraa.server.coordinates import Runs, Where, places_of
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 SUMMED = 8192  # elements that NumPy converts to float64 at a time; it adds up their sums one after the other
@@ -26,40 +29,63 @@ SHARES = 4  # of the work per thread, for those that are kept busy by others
 
 def over(size: int, work: Callable[[slice], T]) -> list[T]:
     """What `work` gives for each piece of a buffer, in their order; on several cores if the buffer is long."""
-    pieces = [slice(start, min(size, start + PIECE)) for start in range(0, size, PIECE)]
-    threads = 1 if size < ALONE else min(THREADS, _cores())
+    return each(pieces(size), work)
+
+
+def pieces(size: int) -> list[slice]:
+    """A buffer of that size in pieces."""
+    return [slice(start, min(size, start + PIECE)) for start in range(0, size, PIECE)]
+
+
+def each(items: Sequence[S], work: Callable[[S], T]) -> list[T]:
+    """What `work` gives for each item, which stands for a piece, in their order; on several cores if they are many."""
+    threads = 1 if len(items) * PIECE < ALONE else min(THREADS, _cores())
     if threads == 1:
-        return [work(piece) for piece in pieces]
-    each = -(-len(pieces) // (SHARES * threads))
-    shares = [pieces[first : first + each] for first in range(0, len(pieces), each)]
+        return [work(item) for item in items]
+    some = -(-len(items) // (SHARES * threads))
+    shares = [items[first : first + some] for first in range(0, len(items), some)]
 
-    def do(share: Sequence[slice]) -> list[T]:
-        return [work(piece) for piece in share]
+    def do(share: Sequence[S]) -> list[T]:
+        return [work(item) for item in share]
 
-    with ThreadPoolExecutor(threads) as pool:
-        return list(chain.from_iterable(pool.map(do, shares)))
+    return list(chain.from_iterable(_pool().map(do, shares)))
 
 
 def accumulate(
-    target: Vector, where: Index | slice, weight: float | np.float32, new: Vector, sent: Vector | None = None
+    target: Vector, where: Where, weight: float | np.float32, new: Vector, sent: Vector | None = None
 ) -> None:
-    """target[where] += weight * new, or weight * (new - sent), in place; `where` names no coordinate twice."""
+    """target[where] += weight * new, or weight * (new - sent), in place."""
     factor = np.float32(weight)
 
     def add(piece: slice) -> None:
-        target[at(where, piece)] += factor * (new[piece] if sent is None else new[piece] - sent[piece])
+        change = factor * (new[piece] if sent is None else new[piece] - sent[piece])
+        for place, part in places_of(where, piece):
+            target[place] += change[part]
 
     over(len(new), add)
 
 
-def difference(new: Vector, sent: Vector, out: Vector) -> list[float]:
-    """new - sent, into `out` [k]; the sums of its squares over each `SUMMED` elements, as `total` takes them."""
+def cut(params: Vector, where: Where) -> Vector:
+    """A copy of those coordinates [k] of a full vector [d]."""
+    if not isinstance(where, Runs):
+        return np.array(params[where])
+    taken = np.empty(len(where.index), np.float32)
 
-    def subtract(piece: slice) -> list[float]:
-        delta = np.subtract(new[piece], sent[piece], out=out[piece])
-        return _squares(delta)
+    def take(piece: slice) -> None:
+        for place, part in where.within(piece):
+            taken[piece][part] = params[place]
 
-    return list(chain.from_iterable(over(len(new), subtract)))
+    over(len(taken), take)
+    return taken
+
+
+def step_along(params: Vector, server_lr: float, direction: npt.NDArray[np.float64]) -> None:
+    """params += server_lr * direction, in place; the step is rounded before it is taken."""
+
+    def step(piece: slice) -> None:
+        params[piece] += (server_lr * direction[piece]).astype(np.float32)
+
+    over(len(params), step)
 
 
 def all_or(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | Literal[True]:
@@ -67,34 +93,29 @@ def all_or(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | Literal[True]
     return True if mask.all() else mask
 
 
-def squares(delta: Vector) -> float:
-    """The square of the norm, as `difference` and `total` give it."""
-    return total(list(chain.from_iterable(over(len(delta), lambda piece: _squares(delta[piece])))))
-
-
 def total(sums: Sequence[float]) -> float:
     """The sum, one after the other."""
     return float(np.add.accumulate(sums)[-1]) if len(sums) else 0.0
 
 
-def at(where: Index | slice, piece: slice) -> Index | slice:
-    """Where a piece of a buffer on the coordinates `where` is; a slice if these are next to each other."""
-    if isinstance(where, slice):
-        start = where.start or 0
-        return slice(start + piece.start, start + piece.stop)
-    found = where[piece]
-    first, last = int(found[0]), int(found[-1])
-    in_a_row = last - first == len(found) - 1 and bool((np.diff(found) == 1).all())
-    return slice(first, last + 1) if in_a_row else found
+def squares(delta: Vector) -> list[float]:
+    """The sums of squares over each `SUMMED` elements, for `total`.
 
-
-def _squares(delta: Vector) -> list[float]:
-    """As NumPy's own sum of products in float64 goes about it, whose bits the logs have."""
+    As NumPy's own sum of products in float64 goes about it, whose bits the logs have.
+    """
     wide = delta.astype(np.float64)
     end = len(wide) - len(wide) % SUMMED
     rows, rest = wide[:end].reshape(-1, SUMMED), wide[end:]
     sums: list[float] = np.einsum("ij,ij->i", rows, rows).tolist()
     return [*sums, float(np.einsum("i,i->", rest, rest))] if len(rest) else sums
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(min(THREADS, _cores()), "pass")
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)  # which has no threads but one
 
 
 def _cores() -> int:

@@ -1,6 +1,5 @@
 """The synchronous server: rounds with a barrier, alternate to the asynchronous one."""
 
-import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
@@ -10,21 +9,18 @@ import torch
 from fedraa.client.terms.compression import Compressor, NoCompression
 from fedraa.components import calling, saved
 from fedraa.messages import SharedBuffer, State, Task, Update, Vector
-from fedraa.server.aggregation.aggregator import (
-    Aggregator,
-    Contribution,
-    Coverage,
-    RoundTotals,
-    add_pieces,
-    spread,
-)
+from fedraa.server.aggregation.aggregator import Contribution, RoundTotals, spread
+from fedraa.server.aggregation.bound import BoundAggregator
 from fedraa.server.aggregation.last_trained import LastTrained
+from fedraa.server.aggregation.tally import Tally
 from fedraa.server.auxiliary.state import NoAuxiliary
+from fedraa.server.change import Change
+from fedraa.server.coordinates import where_of
 from fedraa.server.optimizers import ServerOptimizer
 from fedraa.server.participation import Participation, draw_cohort
-from fedraa.server.passes import difference, squares, total
+from fedraa.server.passes import cut
 from fedraa.server.task_table import Record, TaskTable
-from fedraa.server.validation import largest_of, refuse_unsound, unfit
+from fedraa.server.validation import refuse_unsound
 from fedraa.submodels.assignment import Assignment, Mask, Submodel
 from fedraa.submodels.policies.policy import RoundContext, RunContext, SubmodelSampler
 
@@ -46,7 +42,7 @@ class RoundServer:
         params: Vector,
         run: RunContext,
         sampler: SubmodelSampler,
-        aggregator: Aggregator,
+        aggregator: BoundAggregator,
         optimizer: ServerOptimizer,
         auxiliary: NoAuxiliary,
         participation: Participation,
@@ -65,9 +61,8 @@ class RoundServer:
         self._auxiliary, self._participation = auxiliary, participation
         self._record, self._held, self._by_samples = record, held, by_samples
         self._download = download or NoCompression()
-        self._coverage = Coverage(len(params))
+        self._coverage = Tally(len(params), np.int32)
         self._last_trained = LastTrained(len(params))
-        self._spare: Vector = np.empty(0, np.float32)
         self._missing = self._reported = 0
         self._begin_round(())
 
@@ -89,7 +84,8 @@ class RoundServer:
             counts=counts,
             extras=dict(self._auxiliary.send(client, assignment)),
             extra_buffers=[follower.extra_buffers for follower in self._followers],
-            moves=self._moves(client, assignment),
+            moves=self._aggregator.moves(client, assignment),
+            asks=self._auxiliary.asks + self._sampler.asks,
         )
 
     def commit(self, update: Update, now: float) -> Iterable[int]:
@@ -98,20 +94,15 @@ class RoundServer:
         if self._held is not None:
             assignment = _reported(assignment, self._held(task.client))
         weight = self._weight(task.client)
-        delta, square = self._delta(assignment, update.params, task.params)
-        for follower in self._followers:
-            follower.receive(task.client, assignment, update, delta, weight, task.lr)
+        change = Change(where_of(assignment.submodel), update.params, task.params, assignment.mask, norm=True)
+        contribution = Contribution(task.client, change, weight, task.lr)
+        self._auxiliary.receive(contribution, assignment, update)
+        self._sampler.receive(assignment, update, weight)
+        self._aggregator.add(contribution)
+        self._coverage.add(change)
         self._missing -= 1
         self._scales += task.lr * update.steps
-        self._square += square
-        pieces = assignment.pieces(delta)
-        for where, _ in pieces:
-            self._coverage.add(where)
-        with calling("aggregator", self._aggregator):
-            add_pieces(
-                self._aggregator,
-                [Contribution(task.client, where, delta[place], weight, task.lr) for where, place in pieces],
-            )
+        self._square += change.squared
         self._lr = task.lr
         self.task_table.settle(
             update,
@@ -143,7 +134,7 @@ class RoundServer:
             "lr": self._lr,
             "last_trained": self._last_trained.state(),
             "coverage": self._coverage.state(),
-            "aggregate": saved(self._aggregator),
+            "aggregate": self._aggregator.state(),
             "stepper": saved(self._optimizer),
             "companions": [saved(follower) for follower in self._followers],
             "ledger": self.task_table.state(),
@@ -174,7 +165,8 @@ class RoundServer:
 
     def _begin_round(self, left_out: Collection[int]) -> Iterable[int]:
         clients, self._left_out = len(self.task_table.sizes), left_out
-        self._cohort = draw_cohort(self._participation, clients, self.step, self._run.seed, left_out)
+        alone = self._sampler.alone
+        self._cohort = draw_cohort(self._participation, clients, self.step, self._run.seed, left_out, alone)
         self._position = {client: position for position, client in enumerate(self._cohort)}
         self._missing = self._reported = len(self._cohort)
         self._weight_sum = sum(self._weight(client) for client in self._cohort)
@@ -198,45 +190,14 @@ class RoundServer:
         )
         self.step += 1
 
-    def _delta(self, assignment: Assignment, new: Vector, sent: Vector) -> tuple[Vector, float]:
-        """What the client changed where it trains, and the square of its norm.
-
-        The buffer is one and the same for all clients, unless somebody has kept it.
-        """
-        if sys.getrefcount(self._spare) > 2 or len(self._spare) < len(new):  # the attribute and the argument
-            self._spare = np.empty(len(new), np.float32)
-        delta = self._spare[: len(new)]
-        sums = difference(new, sent, out=delta)
-        if assignment.mask is None:
-            return delta, total(sums)
-        trained = assignment.packed(delta)
-        return trained, squares(trained)
-
     def _move(self, totals: RoundTotals) -> None:
         """The model moves by what was reported, and those who follow a run learn of it."""
-        delta, moved = self._finished(totals)
+        delta, moved = self._aggregator.finish(totals)
         with calling("server_optimizer", self._optimizer):
             self._optimizer.step(self.params, delta, moved)
         refuse_unsound("server_optimizer", self._optimizer, self.params)
         for follower in self._followers:
             follower.close(self.params, delta, moved, self._scales / self._reported)
-
-    def _finished(self, totals: RoundTotals) -> tuple[Vector, Mask]:
-        """What the aggregator makes of the round, which is the user's own, perhaps."""
-        with calling("aggregator", self._aggregator):
-            delta, moved = self._aggregator.finish(totals)
-        for name, given, kind in (("delta", delta, np.float32), ("moved", moved, np.bool_)):
-            fits = isinstance(given, np.ndarray) and given.shape == self.params.shape and given.dtype == kind
-            if not fits:
-                array = isinstance(given, np.ndarray)
-                got = f"{given.dtype} {given.shape}" if array else f"a {type(given).__name__}"
-                raise ValueError(
-                    f"aggregator: {type(self._aggregator).__name__} gave {name} as {got}; takes "
-                    f"{np.dtype(kind)} {self.params.shape}"
-                )
-        if unfit(largest_of(delta)) and (wrong := unfit(largest_of(delta[moved]))):  # elsewhere it may be anything
-            raise ValueError(f"aggregator: {type(self._aggregator).__name__} gave a delta with {wrong}")
-        return delta, moved
 
     def _snapshot(self, submodel: Submodel) -> SharedBuffer:
         """The submodel at the start of the round: one buffer for all clients that train it.
@@ -247,16 +208,9 @@ class RoundServer:
         if key not in self._snapshots:
             whole = self.params[:]
             whole.flags.writeable = False
-            part = whole if submodel.index is None else submodel.take(whole)
+            part = whole if submodel.index is None else cut(whole, where_of(submodel))
             self._snapshots[key] = SharedBuffer(part if self._download.lossless else arriving(self._download, part))
         return self._snapshots[key]
-
-    def _moves(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
-        aggregator = self._aggregator
-        if not isinstance(aggregator, Aggregator):  # another may have no such method
-            return None
-        with calling("aggregator", aggregator):
-            return aggregator.moves(client, assignment)
 
     def _weight(self, client: int) -> float:
         return float(self.task_table.sizes[client]) if self._by_samples else 1.0

@@ -8,7 +8,7 @@ from fedraa.client.terms.compression import COMPRESSOR
 from fedraa.components import Seam, calling, saved
 from fedraa.messages import State, Update, Vector
 from fedraa.rng import generator
-from fedraa.server.aggregation import Aggregator
+from fedraa.server.aggregation.bound import BoundAggregator
 from fedraa.server.aggregation.label_owners import LabelOwners
 from fedraa.server.async_rules import AsyncRule
 from fedraa.server.asynchronous import AsyncServer
@@ -108,15 +108,11 @@ class Barrier(Schedule):
     def server(self, update: RoundUpdate, setup: ServerSetup) -> Server:
         run = setup.run
         size, clients = run.traced.size, run.clients
-        aggregator = update.averaging().bind(size, clients)
-        if isinstance(aggregator, Aggregator):  # another may have no such method
-            with calling("aggregator", aggregator):
-                aggregator.see(run)
         return RoundServer(
             setup.params,
             run,
             self.sampler(setup),
-            aggregator,
+            BoundAggregator(update.averaging(), run),
             update.stepping().bind(size),
             update.auxiliary.bind(AuxiliaryRun(size, clients, setup.inputs, setup.fresh)),
             self.participants(),
@@ -191,9 +187,7 @@ class ScheduledSampler(SubmodelSampler):
     def audit(self, client: int) -> tuple[list[int], list[int]]:
         return self._planner.feasible(client).tolist(), self._standing.counts.tolist()
 
-    def receive(
-        self, client: int, assignment: Assignment, update: Update, delta: Vector, weight: float, lr: float
-    ) -> None:
+    def receive(self, assignment: Assignment, update: Update, weight: float) -> None:
         self._standing.losses[assignment.label] = update.loss
 
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:

@@ -70,6 +70,7 @@ class TaskTable:
         extras: Mapping[str, Vector | SharedBuffer] | None = None,
         extra_buffers: Sequence[ExtraBuffers] = (),
         moves: tuple[int, int] | None = None,
+        asks: tuple[str, ...] = (),
         held: bool = False,
     ) -> Task:
         """The client's next task: `buffer`, that of the part as it stands, and the decision's audit trail.
@@ -96,6 +97,7 @@ class TaskTable:
             bytes_up=up,
             steps=(steps := self.costs.steps(assignment.submodel.widths, client)),
             first=int(self._taken[client]),
+            asks=asks,
         )
         self._taken[client] += steps or 0
         self._record(
@@ -231,10 +233,12 @@ def task_state(task: Task, params: Vector) -> State:
         "bytes_up": task.bytes_up,
         "steps": task.steps,
         "first": task.first,
+        "asks": list(task.asks),
         "extras": {name: task.extra(name) for name in task.extras},
     }
 
 
 def restored_task(state: State, assignment: Assignment) -> Task:
     known = {name: value for name, value in state.items() if name != "params"} | {"buffer": state["params"]}
+    known["asks"] = tuple(known.get("asks", ()))  # which older checkpoints do not have
     return Task(**known, fragment=assignment.label, widths=assignment.submodel.widths, mask=assignment.mask)

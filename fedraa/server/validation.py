@@ -1,6 +1,6 @@
 """Validation of updates: what is wrong with one is found before any of it reaches the model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,10 @@ def refuse(update: Update, task: Task | None, *, max_norm: float | None = None) 
             return f"{name} is {value} where {asked} was asked"
     if wrong := _wrong_params(update, task):
         return f"params {wrong}"
+    if not isinstance(update.extras, Mapping):
+        return f"extras are {type(update.extras).__name__}, not a mapping"
+    if missing := [name for name in task.asks if name not in update.extras]:
+        return f"{missing[0]} is missing"
     for name, buffer in update.extras.items():
         if wrong := wrong_kind(buffer, _shape(name, task)) or _not_finite(buffer):
             return f"{name} {wrong}"

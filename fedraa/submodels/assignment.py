@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,6 @@ from fedraa.submodels.traced import IndexSet, Traced
 
 Mask = npt.NDArray[np.bool_]
 BITS = 8  # coordinates per byte of a bitmap
-FEW_RUNS = 1000  # of a mask, so long that each is worth a pass of its own
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,43 +55,6 @@ class Assignment:
     def trained(self, buffer: Vector) -> Vector:
         """The trained coordinates of a buffer [k] of the part, in the order of `where`."""
         return buffer if self.mask is None else buffer[self.mask]
-
-    def packed(self, buffer: Vector) -> Vector:
-        """As `trained`; the buffer may be used up, and what is returned may be a part of it."""
-        if self._runs is None:
-            return self.trained(buffer)
-        end = 0
-        for run in self._runs:  # each moves to the left, over what has moved already
-            length = run.stop - run.start
-            if end < run.start:
-                buffer[end : end + length] = buffer[run]
-            end += length
-        return buffer[:end]
-
-    def pieces(self, trained: Vector) -> list[tuple[Index | slice, slice]]:
-        """Where in the full vector the values `trained` are, and where among them, in few pieces.
-
-        A mask with long runs, such as one of output rows, needs no index of each coordinate.
-        """
-        if not self._runs:
-            return [(self.where, slice(0, len(trained)))]
-        found, end = [], 0
-        for run in self._runs:
-            length = run.stop - run.start
-            found.append((run if self.submodel.index is None else self.submodel.index[run], slice(end, end + length)))
-            end += length
-        return found
-
-    @cached_property
-    def _runs(self) -> list[slice] | None:
-        """The coordinates of the part that are trained, as runs; None without a mask, or if they are many."""
-        if self.mask is None:
-            return None
-        edges = np.flatnonzero(self.mask[1:] != self.mask[:-1]) + 1
-        if len(edges) > min(FEW_RUNS, len(self.mask) // FEW_RUNS):
-            return None
-        ends = [0, *edges.tolist(), len(self.mask)]
-        return [slice(first, last) for first, last in pairwise(ends) if last > first and self.mask[first]]
 
     def state(self) -> dict[str, object]:
         return {

@@ -73,8 +73,13 @@ def _attention_backward(
     return int(sdpa_backward_flop_count(grad_out, query, key, value))  # type: ignore[no-untyped-call]  # likewise
 
 
-# Torch counts no attention on a CPU at all.
+def _grouped_product(left: Sequence[int], right: Sequence[int], *_: object, **__: object) -> int:
+    return 2 * math.prod(left) * right[-1]  # each row meets one expert's matrix
+
+
+# Torch counts no attention on a CPU at all, and no products of experts.
 _OURS = {
+    torch.ops.aten._grouped_mm: _grouped_product,
     torch.ops.aten.convolution_backward: _convolution_backward,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,

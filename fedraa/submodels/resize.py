@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -23,7 +24,7 @@ class Resize(NamedTuple):
     """What a call states of a dimension that is cut.
 
     Attributes:
-        group: all units of this group are there, equally often.
+        group: all units of this group are there, equally often; -1 where the call takes few widths, whatever is cut.
         dim, out: the dimension, in the argument and in the result.
         numbers: those that the code gives, in proportion to the units that are kept.
         mixed: whether a number counts something else as well, such as samples.
@@ -46,7 +47,8 @@ Sizes = Mapping[Place, Resize]
 """What the code of one module states."""
 
 MADE = frozenset(("new_zeros", "zeros"))
-RESIZED = frozenset(("expand", "getitem", "narrow", "reshape", "split", "unflatten", "view")) | MADE
+GROUPED = "_grouped_mm"
+RESIZED = frozenset((GROUPED, "expand", "getitem", "narrow", "reshape", "split", "unflatten", "view")) | MADE
 
 _SHAPED = frozenset(("expand", "reshape", "view"))
 
@@ -64,8 +66,10 @@ def place(frame: FrameType | None) -> tuple[nn.Module, Place] | None:
     steps = list[tuple[str, int]]()
     while frame is not None:
         steps.append((frame.f_code.co_qualname, frame.f_lasti))
-        if frame.f_code.co_name == "forward" and isinstance(module := frame.f_locals.get("self"), nn.Module):
-            return module, tuple(steps)
+        if frame.f_code.co_name == "forward" and frame.f_code.co_varnames:
+            module = frame.f_locals.get(frame.f_code.co_varnames[0])
+            if isinstance(module, nn.Module):
+                return module, tuple(steps)
         frame = frame.f_back
     return None
 
@@ -90,10 +94,15 @@ def shared(sizes: Mapping[str, Sizes], shares: Sequence[tuple[int, int]]) -> dic
     """What follows a cut: the places that state the width of a group of which only a share is kept."""
     found = dict[str, Sizes]()
     for module, places in sizes.items():
-        cut = {place: resize for place, resize in places.items() if shares[resize.group][0] < shares[resize.group][1]}
+        with_shares = {place: resize._replace(share=_share(shares, resize.group)) for place, resize in places.items()}
+        cut = {place: resize for place, resize in with_shares.items() if resize.share[0] < resize.share[1]}
         if cut:
-            found[module] = {place: resize._replace(share=shares[resize.group]) for place, resize in cut.items()}
+            found[module] = cut
     return found
+
+
+def _share(shares: Sequence[tuple[int, int]], group: int) -> tuple[int, int]:
+    return shares[group] if group >= 0 else (sum(kept for kept, _ in shares), sum(size for _, size in shares))
 
 
 def resized(layer: nn.Module, sizes: Sizes) -> None:
@@ -123,9 +132,20 @@ class _Resizing(TorchFunctionMode):
         name, kwargs = name_of(func), kwargs or {}
         if name in RESIZED and (found := place(sys._getframe(1))) and found[0] is self._module:
             resize = self._sizes.get(found[1])
-            if resize is not None:
+            if name == GROUPED and resize is not None:
+                func = grouped_product
+            elif resize is not None:
                 args, kwargs = _restated(name, args, kwargs, resize)
         return func(*args, **kwargs)
+
+
+def grouped_product(x: Tensor, weight: Tensor, *, offs: Tensor, **_: object) -> Tensor:
+    """`torch._grouped_mm` of any widths and precision: rows `[s, in]` times the matrices `[experts, in, out]`.
+
+    `offs` `[experts]` says where the rows of each expert end.
+    """
+    ends = offs.tolist()
+    return torch.cat([x[a:b] @ w for a, b, w in zip([0, *ends], ends, weight, strict=False)])
 
 
 def _restated(name: str, args: Any, kwargs: Any, resize: Resize) -> tuple[tuple[Any, ...], dict[str, Any]]:

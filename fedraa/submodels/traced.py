@@ -21,6 +21,8 @@ from fedraa.submodels.resize import Sizes, shared
 IndexSet = tuple[np.ndarray, ...]
 """One sorted int64 array of kept units per group, in the order of `Traced.groups`."""
 
+_SHORT = 200  # characters that a reason may have: it is part of a sentence
+
 _REMEMBERED = 8  # flat indices kept per traced module: as large as the model's parameters twice over, each
 
 
@@ -93,7 +95,11 @@ class Traced:
     def reasons(self) -> str:
         """Why so much is whole, in a few words: the most frequent reasons."""
         counts = Counter(sentence.partition(": ")[2].rstrip(".") for sentence in self.uncut.values())
-        return "; ".join(f"{reason} ({count} x)" for reason, count in counts.most_common(2)) or "it has no hidden units"
+        said = [f"{reason} ({count} x)" for reason, count in counts.most_common(2)]
+        if not said:
+            return "it has no hidden units"
+        text = "; ".join(said)
+        return text if len(text) <= _SHORT else said[0][:_SHORT]
 
     def widths(self, indices: IndexSet) -> tuple[int, ...]:
         """How many units of each group an index set keeps."""
@@ -121,6 +127,14 @@ class Traced:
         for p in frozen(module):
             p.data = p.data.to(device)
         return replace(self, module=module)
+
+    def count(self, indices: IndexSet) -> int:
+        """How many parameters a cut has."""
+        kept = self._kept(indices)
+        return sum(
+            math.prod(len(kept.get(name, {}).get(dim, range(size))) for dim, size in enumerate(shape))
+            for name, shape in zip(self.names, self.shapes, strict=True)
+        )
 
     def flat_index(self, indices: IndexSet) -> np.ndarray:
         """Where a cut's parameters are in the full flat vector: int64 `[k]`, in the cut's own flat layout.

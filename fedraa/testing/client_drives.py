@@ -44,7 +44,7 @@ class PolicyDrive(Drive):
         trained = self._trained(drawn)
         delta, squares = np.full(len(trained), 0.01, np.float32), np.abs(numbers(len(self._params), 1, k))
         update = Update(k, client, drawn.label, round, delta, 1, 1.0, 0.0, {"squares": squares})
-        self._sampler.receive(client, drawn, update, delta, 1.0, 0.05)
+        self._sampler.receive(drawn, update, 1.0)
         if client == CLIENTS - 1:
             self._sampler.close(self._params, numbers(len(self._params), 2, k), self._params != 0, 0.05)
         return drawn.label, drawn.submodel.widths, trained.tobytes()

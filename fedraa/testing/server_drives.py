@@ -9,6 +9,7 @@ from fedraa.components import saved
 from fedraa.messages import Index, State
 from fedraa.server.aggregation.aggregator import Contribution, RoundTotals
 from fedraa.server.async_rules import Arrival, AsyncModel
+from fedraa.server.change import Change
 from fedraa.server.participation import draw_cohort
 from fedraa.testing.drive import CLIENTS, COVERED, SIZE, Drive, numbers, rng, some
 from schedulers import Planner, Standing
@@ -115,7 +116,7 @@ class AggregatorDrive(Drive):
         where = self._where(k)
         delta = numbers(self.size if isinstance(where, slice) else len(where), 2, k)
         with self.watched({"contribution.where": where}):
-            self.part.add(Contribution(k % CLIENTS, where, delta, 1.0 + k % 2, 0.05))
+            self.part.add(Contribution(k % CLIENTS, Change(where, delta), 1.0 + k % 2, 0.05))
         if k % ROUND != ROUND - 1:
             return None
         coverage = np.zeros(self.size, np.int32)

@@ -4,7 +4,10 @@ import math
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from fedraa.api import run
 from fedraa.callbacks import Callback, RunStart
@@ -31,12 +34,16 @@ class Attempt:
 
 
 class Watch(Callback):
-    """Notes the figure at every tenth of the budget, and ends the run when it is hopeless or no number any more."""
+    """Notes the figure at every tenth of the budget, and when it is at the target, if there is one.
+
+    Ends the run when it is hopeless or no number any more.
+    """
 
     def __init__(self, judge: Judge) -> None:
         self.curve: dict[int, float] = {}
         self.last = math.nan
         self.hopeless = False
+        self.reached: float | None = None
         self._judge = judge
 
     def on_start(self, run: RunStart) -> None:
@@ -46,11 +53,23 @@ class Watch(Callback):
         self.last = metrics[self._figures.main]
         if not math.isfinite(self.last):
             return True
+        goal = self._limits.goal
+        if goal is not None and goal.reached(metrics[goal.name]):
+            self._at_target(t)
+            return True
         reached = tenths(self._limits, step, t)
         for tenth in range(1 + max(self.curve, default=0), min(reached, TENTHS - 1) + 1):
             self.curve[tenth] = self.last
             self.hopeless = self.hopeless or self._judge.hopeless(tenth, self.last)
         return self.hopeless
+
+    def _at_target(self, t: float) -> None:
+        """The rest of its curve is as good as what it ends with: others are measured by it there, too."""
+        if self.reached is not None:
+            return
+        self.reached = t
+        for tenth in range(1 + max(self.curve, default=0), TENTHS):
+            self.curve[tenth] = self.last
 
 
 def tenths(limits: Limits, step: int, t: float) -> int:
@@ -65,13 +84,20 @@ def attempt(asked: Attempt) -> Trial:
     assert experiment.out is not None
     shutil.rmtree(experiment.out, ignore_errors=True)  # of a tuning that was killed
     started, watch = time.monotonic(), Watch(Judge(asked.ended, asked.better))
-    failure = ""
+    failure, summary = "", dict[str, Any]()
     try:
-        run(experiment, callbacks=[watch])
+        summary = run(experiment, callbacks=[watch]).summary
     except (RunFailed, ValueError) as error:
         failure = str(error)
     shutil.rmtree(experiment.out, ignore_errors=True)
-    return _trial(asked, watch, failure, time.monotonic() - started)
+    return replace(_trial(asked, watch, failure, time.monotonic() - started), steps=summary.get("steps"))
+
+
+def attempt_elsewhere(asked: Attempt) -> Trial:
+    """Makes the trial on a node that does not have the tuning's directory."""
+    with TemporaryDirectory(prefix="fedraa-trial-") as folder:
+        out = asked.experiment.model_copy(update={"out": Path(folder) / "run"})
+        return attempt(replace(asked, experiment=out))
 
 
 def _trial(asked: Attempt, watch: Watch, failure: str, seconds: float) -> Trial:
@@ -82,12 +108,12 @@ def _trial(asked: Attempt, watch: Watch, failure: str, seconds: float) -> Trial:
         return Trial(*common, "failed", curve=curve, why=why, seconds=round(seconds, 2))
     if watch.hopeless:
         return Trial(*common, "stopped", curve=curve, seconds=round(seconds, 2))
-    return Trial(*common, "done", watch.last, curve, seconds=round(seconds, 2))
+    return Trial(*common, "done", watch.last, curve, seconds=round(seconds, 2), reached=watch.reached)
 
 
 def repeated(asked: Attempt, ended: Sequence[Trial]) -> Trial | None:
     """The same trial, if these values have been tried: a run with the same seed comes to the same."""
     for trial in ended:
         if dict(trial.values) == dict(asked.values):
-            return Trial(asked.method, asked.number, trial.values, trial.state, trial.value, trial.curve, trial.why)
+            return replace(trial, number=asked.number, seconds=0.0)
     return None

@@ -36,7 +36,7 @@ class Folder:
                 raise ValueError(f"out: another process is tuning in {directory}; wait for it, or stop it") from None
             if not plan.is_file():
                 write_text(plan, text)
-            elif json.loads(plan.read_text()) != json.loads(text):
+            elif _plan(plan) != json.loads(text):
                 os.close(self._lock)
                 raise ValueError(
                     f"out: {directory} holds another tuning, of other methods, values or flags; give the same to go on "
@@ -48,3 +48,11 @@ class Folder:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         os.close(self._lock)
+
+
+def _plan(path: Path) -> object:
+    """What was planned; None for a file that is damaged."""
+    try:
+        return json.loads(path.read_text())
+    except ValueError:
+        return None

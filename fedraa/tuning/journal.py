@@ -16,7 +16,8 @@ class Trial:
 
     `value` is the figure at its end on validation data, None unless it is `done`; `curve` the figure at tenths of the
     budget, by their number. One that was `stopped` did worse than the others had at the same point; `why` says what
-    went wrong with one that `failed`.
+    went wrong with one that `failed`. `steps` are the server updates or rounds that it made, None if it failed.
+    `reached` is when on the run's clock it was at the target, if it was given one.
     """
 
     method: str
@@ -27,6 +28,8 @@ class Trial:
     curve: Mapping[str, float] = field(default_factory=dict)
     why: str = ""
     seconds: float = 0.0
+    steps: int | None = None
+    reached: float | None = None
 
 
 class Journal:
@@ -59,6 +62,8 @@ class Journal:
 
 def _trial(line: bytes) -> Trial | None:
     try:
-        return Trial(**json.loads(line)) if line.endswith(b"\n") else None
-    except (ValueError, TypeError):
+        told = json.loads(line) if line.endswith(b"\n") else {}
+        values = {name: tuple(each) if isinstance(each, list) else each for name, each in told["values"].items()}
+        return Trial(**told | {"values": values})
+    except (ValueError, TypeError, KeyError):
         return None

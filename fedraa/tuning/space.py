@@ -122,7 +122,7 @@ def described(space: Space) -> dict[str, str]:
 
 def _text(parameter: Parameter) -> str:
     if isinstance(parameter, Choices):
-        return ",".join(str(text_of(value)) for value in parameter.values)
+        return ",".join(str(value if isinstance(value, tuple) else text_of(value)) for value in parameter.values)
     return f"{parameter.low:g}:{parameter.high:g}" + (":log" if parameter.log else "")
 
 
@@ -171,7 +171,7 @@ def _kinds(annotation: Any) -> set[Any]:
 def _choices(values: list[Any], said: str) -> Choices:
     if not values or any(value == "" for value in values) or len({repr(value) for value in values}) < len(values):
         raise ValueError(said + TAKES + ", each once")
-    made = Choices(tuple(values))
+    made = Choices(tuple(tuple(value) if isinstance(value, list) else value for value in values))
     return Choices(tuple(sorted(values))) if made.ordered else made
 
 

@@ -4,6 +4,7 @@ Nothing of Optuna's is kept: what it says is a function of the seed, the trial's
 tuning that was killed goes on as it would have.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -49,7 +50,7 @@ class Judge:
         self._study = optuna.create_study(direction=_direction(better), pruner=pruner)
         for trial in ended:
             if trial.state == "done":
-                self._study.add_trial(_frozen(trial, {}))
+                self._study.add_trial(_frozen(trial, {}, trial.value))
         self._trial = self._study.ask()
 
     def hopeless(self, tenth: int, value: float) -> bool:
@@ -62,21 +63,23 @@ def _study(space: Space, ended: Sequence[Trial], seed: int, better: Direction) -
     import optuna
 
     sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM)
-    study = optuna.create_study(direction=_direction(better), sampler=sampler)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    merits = sorted({merit(trial, better) for trial in ended if trial.state == "done"})
     for trial in ended:
         if trial.values.keys() == space.keys() and all(_holds(space[name], trial.values[name]) for name in space):
-            study.add_trial(_frozen(trial, space))
+            rank = merits.index(merit(trial, better)) if trial.state == "done" else None
+            study.add_trial(_frozen(trial, space, rank))
     return study
 
 
-def _frozen(trial: Trial, space: Space) -> Any:
+def _frozen(trial: Trial, space: Space, value: float | None) -> Any:
     """A trial that has ended as Optuna has it; of one that failed it learns that it is worse than all others."""
     import optuna
 
     done = trial.state == "done"
     return optuna.trial.create_trial(
         state=optuna.trial.TrialState.COMPLETE if done else optuna.trial.TrialState.PRUNED,
-        value=trial.value,
+        value=value,
         params={name: _asked(parameter, trial.values[name]) for name, parameter in space.items()},
         distributions={name: _distribution(parameter) for name, parameter in space.items()},
         intermediate_values={int(tenth): value for tenth, value in trial.curve.items()},
@@ -112,8 +115,14 @@ def _direction(better: Direction) -> Literal["minimize", "maximize"]:
     return "maximize" if better == "max" else "minimize"
 
 
+def merit(trial: Trial, better: Direction) -> tuple[float, float]:
+    """The more, the better: with a target who is there first, of those who are not there whose figure is best."""
+    assert trial.value is not None
+    soon = -math.inf if trial.reached is None else -trial.reached
+    return soon, trial.value if better == "max" else -trial.value
+
+
 def best_of(trials: Sequence[Trial], better: Direction) -> Trial | None:
     """The best that has come to its end; None if none has. Of equals the first."""
-    done = [trial for trial in trials if trial.value is not None and trial.state == "done"]
-    sign = 1 if better == "max" else -1
-    return max(done, key=lambda trial: (sign * float(trial.value or 0.0), -trial.number), default=None)
+    done = [trial for trial in trials if trial.state == "done"]
+    return max(done, key=lambda trial: (merit(trial, better), -trial.number), default=None)

@@ -3,13 +3,14 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from fedraa.api import RUNS
+from fedraa.api import RUNS, session
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
 from fedraa.engine.build import build
@@ -42,6 +43,8 @@ class Tuned:
     """By method, the fields of which the best value is at the edge of the space still."""
     best: Mapping[str, int]
     """By method, the number of its best trial."""
+    untrained: Mapping[str, int]
+    """By method, its trials that ended before their first update: the budget is too small for them."""
 
 
 def tune(
@@ -60,12 +63,14 @@ def tune(
     for all. Every trial is a run whose model is judged by the figure of the objective, on validation data: a share of
     each client's training samples, `validation`, by default a tenth. The test data are not looked at. A field that only
     some of the methods know is tried for those. Optuna chooses what is tried, and a trial that is worse than the
-    median of those before it, at the same part of the budget, is given up. Two thirds of the trials are in the space
-    that was given; where the best of them is at its edge, the space is widened once for the rest.
+    median of those before it, at the same part of the budget, is given up. With a target the best is the one that
+    reaches it first, on the run's clock. Two thirds of the trials are in the space that was given; where the best of
+    them is at its edge, the space is widened once for the rest.
 
     A space has for each field LOW:HIGH, LOW:HIGH:log, or values with commas; from Python also (LOW, HIGH, "log") or a
-    list. `jobs` trials run at a time, each in a process of its own; with one, the same seed comes to the same. What
-    has ended is in the directory `out` (default: one under runs/): the same call goes on with it, however it was ended.
+    list. `jobs` trials run at a time, each in a process of its own, or with `address` on a CPU of that Ray cluster, of
+    which the nodes have the data; with one, the same seed comes to the same. What has ended is in the directory `out`
+    (default: one under runs/): the same call goes on with it, however it was ended.
     `ended` is called with each trial that has, how many there are now and in all, and the seconds that the rest may
     take.
 
@@ -83,9 +88,10 @@ def tune(
     plan = _Plan.of(tuple(map(str, methods)), make_space(space), trials, experiment)
     check_optuna()
     out = experiment.out or RUNS / f"tune-{Path(experiment.dataset).stem}-{experiment.seed}"
-    with Folder(out, plan.described()) as folder:
+    cluster = experiment.model_copy(update={"engine": "ray"}) if experiment.address else None
+    with session(cluster) if cluster else nullcontext(), Folder(out, plan.described()) as folder:
         journal = Journal(folder)
-        _work_off(plan, folder, journal, jobs, ended)
+        _work_off(plan, folder, journal, jobs, cluster, ended)
         return _outcome(plan, folder, journal)
 
 
@@ -105,7 +111,7 @@ class _Plan:
                 raise ValueError(f"{name}: got {given}, and it is in the space; give one of the two")
         share = experiment.validation or VALIDATION
         common = experiment.model_copy(
-            update={"validation": share, "seed": 0, "out": None, "quiet": True, "engine": "local"}
+            update={"validation": share, "seed": 0, "out": None, "quiet": True, "engine": "local", "address": None}
         )
         made = cells(methods, (experiment.seed,), common)
         experiments = {str(each.method): each for each in made}
@@ -139,7 +145,9 @@ class _Plan:
         return {"trials": self.trials, "spaces": spaces, "experiments": experiments}
 
     def space(self, method: str, trials: Sequence[Trial]) -> tuple[dict[str, Parameter], tuple[str, ...]]:
-        """The method's space for its last trials, and which fields it was widened in."""
+        """The method's space for its last trials, if it has any, and which fields it was widened in."""
+        if self.trials == self.first:
+            return dict(self.spaces[method]), ()
         best = best_of([trial for trial in trials if trial.number < self.first], self.better)
         space, widened = dict(self.spaces[method]), []
         for name, parameter in space.items():
@@ -189,13 +197,15 @@ def _with(experiment: Experiment, values: Mapping[str, object]) -> Experiment:
     return Experiment(**dict(experiment) | other | dict(values))
 
 
-def _work_off(plan: _Plan, folder: Path, journal: Journal, jobs: int, ended: Told | None) -> None:
+def _work_off(
+    plan: _Plan, folder: Path, journal: Journal, jobs: int, cluster: Experiment | None, ended: Told | None
+) -> None:
     """All trials that have not ended: those in the given spaces first, then those in the widened ones."""
     total, before, started = plan.trials * len(plan.experiments), len(journal.trials), time.monotonic()
     for numbers in (range(plan.first), range(plan.first, plan.trials)):
         had = {(trial.method, trial.number) for trial in journal.trials}
         left = [(name, n) for n in numbers for name in plan.experiments if (name, n) not in had]
-        for trial in work(left, lambda name, n: plan.next(name, n, journal, folder), journal, jobs):
+        for trial in work(left, lambda name, n: plan.next(name, n, journal, folder), journal, jobs, cluster):
             count = len(journal.trials)
             rest = (time.monotonic() - started) / (count - before) * (total - count)
             if ended is not None:
@@ -204,6 +214,7 @@ def _work_off(plan: _Plan, folder: Path, journal: Journal, jobs: int, ended: Tol
 
 def _outcome(plan: _Plan, folder: Path, journal: Journal) -> Tuned:
     told, edges, bests = dict[str, dict[str, Any]](), dict[str, tuple[str, ...]](), dict[str, Trial]()
+    untrained = {method: sum(trial.steps == 0 for trial in journal.of(method)) for method in plan.experiments}
     for method in plan.experiments:
         trials = journal.of(method)
         best = best_of(trials, plan.better)
@@ -217,6 +228,7 @@ def _outcome(plan: _Plan, folder: Path, journal: Journal) -> Tuned:
         states = [trial.state for trial in trials]
         told[method] = {
             "value": best.value,
+            **({} if best.reached is None else {"reached": best.reached}),
             "trial": best.number,
             "stopped": states.count("stopped"),
             "failed": states.count("failed"),
@@ -241,4 +253,5 @@ def _outcome(plan: _Plan, folder: Path, journal: Journal) -> Tuned:
         for t in sorted(journal.trials, key=lambda trial: (trial.number, list(plan.experiments).index(trial.method)))
     ]
     terms = {method: dict(best.values) for method, best in bests.items()}
-    return Tuned(path, terms, pd.DataFrame(rows), edges, {method: best.number for method, best in bests.items()})
+    numbers = {method: best.number for method, best in bests.items()}
+    return Tuned(path, terms, pd.DataFrame(rows), edges, numbers, untrained)

@@ -53,7 +53,7 @@ def test_a_wrong_token_or_none(ours: dict[str, str], port: str, three: Nodes) ->
     assert answer.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("client", [False, True])
+@pytest.mark.parametrize("client", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_another_version_of_ray(client: bool, three: Nodes) -> None:
     address = f"ray://127.0.0.1:{three.client}" if client else three.address
     older = "import sys, ray; ray.__version__ = '2.0.1'; from fedraa.cli.main import main; sys.exit(main(sys.argv[1:]))"

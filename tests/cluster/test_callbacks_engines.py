@@ -131,10 +131,11 @@ def test_rounds_are_the_same_on_every_engine_and_end_within_one(tmp_path: Path) 
     same(histories)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize(
     "callback",
-    [pytest.param(EarlyStopping(patience=2), marks=pytest.mark.slow), StopAt(37)],
+    [EarlyStopping(patience=2), StopAt(37)],
     ids=lambda callback: type(callback).__name__,
 )
 def test_a_callback_ends_a_run_at_the_same_bits_on_every_engine(callback: Callback, tmp_path: Path) -> None:
@@ -148,7 +149,7 @@ def test_a_callback_ends_a_run_at_the_same_bits_on_every_engine(callback: Callba
 
 
 @pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize("failing", [FailAt, FailAtLooking])
+@pytest.mark.parametrize("failing", [pytest.param(FailAt, marks=pytest.mark.slow), FailAtLooking])
 def test_what_a_callback_raises_reaches_the_user_after_a_checkpoint(failing: type[FailAt], tmp_path: Path) -> None:
     out = tmp_path / "run"
     updates = {"updates": 60 if failing is FailAt else 2000}

@@ -120,7 +120,7 @@ def test_what_befalls_a_task_does_not_change_the_run(
     assert {line["worker"] for line in faults(history)} <= {0, 1}
 
 
-@pytest.mark.parametrize("task", [0, 9])
+@pytest.mark.parametrize("task", [0, pytest.param(9, marks=pytest.mark.slow)])
 def test_a_worker_that_freezes_is_replaced(task: int, undisturbed: History, tmp_path: Path) -> None:
     """Also in its first task, of which nobody knows how long it may take. A slow machine freezes nobody."""
     history = execute(
@@ -161,6 +161,7 @@ def test_a_worker_that_dies_in_an_evaluation_is_replaced(undisturbed: History, t
     assert [(line["task"], line["what"]) for line in faults(history)] == [(None, "worker died")]
 
 
+@pytest.mark.slow
 def test_a_worker_that_keeps_dying_is_given_up_and_the_others_go_on(undisturbed: History, tmp_path: Path) -> None:
     def die_and_tell() -> None:
         (tmp_path / f"death of {os.getpid()}").touch()

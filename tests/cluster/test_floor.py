@@ -2,7 +2,8 @@
 
 import pytest
 
-from benchmarks.system.throughput import empty, synchronous, synthetic
+from benchmarks.system.throughput import empty, synchronous
+from benchmarks.system.trials import synthetic
 
 pytestmark = [pytest.mark.alone, pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 

@@ -19,7 +19,7 @@ from fedraa.rundir.layout import CHECKPOINTS
 
 pytestmark = pytest.mark.cluster
 
-UPDATES = 1500
+UPDATES = 800
 
 
 def interrupt(process: subprocess.Popen[str]) -> None:

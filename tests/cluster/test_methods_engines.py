@@ -24,9 +24,7 @@ CLIENTS, ROUNDS = 4, 2
 ON_RAY = {
     "mlp": [
         "fed-raa",
-        "fed-raa-sync",
         "scaffold",
-        "mimelite",
         "prunefl",
         "splitfed",
         "ram-fed",

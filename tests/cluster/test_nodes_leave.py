@@ -1,18 +1,20 @@
 """Nodes are lost and join in the middle of a run: it ends with the bits that it has without a cluster."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from nodes import nodes
-from running import until
+from running import PATIENCE, until
 from same_run import same
 from test_real_cluster import FLAGS, commits, here
 
 from fedraa.rundir.history import History
 
+GONE = re.compile(r"worker (died|did not start)")
 SCRIPT = Path(__file__).parents[2] / "actors" / "examples" / "fedraa.slurm"
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -31,12 +33,13 @@ def test_every_node_of_the_start_is_lost_and_the_run_goes_on_on_others(tmp_path:
             cluster.join("three", {})
             until(lambda: '"fault"' in (out / "events.jsonl").read_text(), driver)
             cluster.kill("two")
-            said, _ = driver.communicate(timeout=120)
+            said, _ = driver.communicate(timeout=2 * PATIENCE)
         finally:
             driver.kill()
         assert driver.returncode == 0, said
-    died = [line for line in History(out).lines() if line["kind"] == "fault" and line["what"] == "worker died"]
-    assert {line["worker"] for line in died} == {0, 1}
+    # A run goes on without who has not started: on a busy machine the second worker may not have, when its node dies.
+    gone = [line for line in History(out).lines() if line["kind"] == "fault" and GONE.match(str(line["what"]))]
+    assert {line["worker"] for line in gone} == {0, 1}
     same(out, here(tmp_path / "here", 2500))
 
 
@@ -63,7 +66,7 @@ def test_the_slurm_script_runs_on_nodes_that_slurm_would_give(tmp_path: Path) ->
         env=os.environ | slurm | {"PATH": path, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=2 * PATIENCE,
         check=False,
     )
     assert job.returncode == 0, job.stderr

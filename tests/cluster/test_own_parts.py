@@ -134,7 +134,7 @@ def test_a_killed_script_is_gone_on_with_by_giving_its_parts_again(folder: Path,
     same(folder / out, in_one_process(folder, name))
 
 
-@pytest.mark.parametrize("name", but("rounds"))
+@pytest.mark.parametrize("name", but())
 def test_what_reads_a_run_names_its_parts(folder: Path, name: str) -> None:
     in_one_process(folder, name)
     said = command(folder, [*FEDRAA, "replay", f"local-{name}"])
@@ -151,7 +151,7 @@ def test_what_reads_a_run_names_its_parts(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
-@pytest.mark.parametrize("name", but("scheduled", "rounds"))
+@pytest.mark.parametrize("name", but("scheduled"))
 def test_parts_of_a_script_run_alike_on_ray(folder: Path, name: str, workers: int) -> None:
     out = f"ray-{name}-{workers}"
     command(folder, [*SCRIPT, "run", out, name, "engine=ray", f"workers={workers}"])

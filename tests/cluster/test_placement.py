@@ -56,6 +56,7 @@ def test_a_tier_is_trained_by_its_own_workers(undisturbed: History, tmp_path: Pa
     assert told == ["0 trained 0", "1 trained 1", "1 trained 2", "1 trained 3"]
 
 
+@pytest.mark.slow
 def test_who_does_not_fit_is_waited_for_while_the_others_work(
     undisturbed: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

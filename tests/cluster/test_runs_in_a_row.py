@@ -26,7 +26,8 @@ def left() -> list[object]:
     ]
 
 
-@pytest.mark.parametrize("runs", [3, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("runs", [3, 10])
 def test_runs_leave_no_actor_and_no_object(runs: int, tmp_path: Path) -> None:
     digests = set()
     for number in range(runs):

@@ -91,7 +91,7 @@ def tallies(history: History) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize("shards", [1, 2, 3])
+@pytest.mark.parametrize("shards", [2, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 3))])
 def test_any_number_of_shards_gives_the_same_run(shards: int, undisturbed: History, tmp_path: Path) -> None:
     history = run(experiment(server_shards=shards, workers=1, out=tmp_path / "run"))
     same(history.directory, undisturbed)

@@ -22,6 +22,7 @@ with cluster(Experiment(workers=1)):
 """
 
 
+@pytest.mark.slow
 def test_its_processes_have_imported_what_workers_need() -> None:
     ended = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "True"

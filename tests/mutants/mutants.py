@@ -158,20 +158,31 @@ MUTANTS: list[Mutant] = [
     ),
     *_in(
         "fedraa/server/aggregation/coverage_mean.py",
-        ("return np.float32(self._participants)", "return super()._divisor()", SUBMODELS),
-        ("self._weight[where] += weight", "self._weight[where] += 1", SUBMODELS),
-        ("return self._weight + self._whole_weight", "return self._weight", SUBMODELS),
+        (
+            "return np.broadcast_to(np.float32(self._participants), len(self._delta))",
+            "return super()._divisor()",
+            SUBMODELS,
+        ),
+        (
+            "self._weights.add(contribution.change, contribution.weight)",
+            "self._weights.add(contribution.change)",
+            SUBMODELS,
+        ),
+    ),
+    *_in(
+        "fedraa/server/aggregation/tally.py",
+        ("np.add(sums, self._whole, out=sums)", "pass", SUBMODELS),
     ),
     *_in(
         "fedraa/server/aggregation/memorised.py",
-        ("v = self._mean + correction", "v = correction", SUBMODELS),
-        ("        row[where] = update\n", "        row[where] += update\n", SUBMODELS),
-        ("update - row[where]", "update", SUBMODELS),
+        ("v = old + correction", "v = correction", SUBMODELS),
+        ("row[place] = update", "row[place] += update", SUBMODELS),
+        ("update - row[place]", "update", SUBMODELS),
     ),
     *_in(
         "fedraa/server/auxiliary/state.py",
         ("self._server[piece] += self._change[piece] / clients", "self._server[piece] += self._change[piece]", FULL),
-        ("np.float32(update.steps * lr), True", "np.float32(lr), True", FULL),
+        ("np.float32(update.steps * contribution.lr)", "np.float32(contribution.lr)", FULL),
         (
             "np.divide(delta, np.float32(-scale), out=self._momentum, where=moved)",
             "np.divide(delta, np.float32(scale), out=self._momentum, where=moved)",
@@ -298,6 +309,6 @@ MUTANTS: list[Mutant] = [
     ),
     *_in("fedraa/client/lr_schedule.py", ("LAST = 0.99", "LAST = 1.0", ON_TERMS)),
     *_in("fedraa/tuning/space.py", ("* (high - low) / 2)", "* (high - low))", SPACE)),
-    *_in("fedraa/tuning/suggest.py", ('sign = 1 if better == "max" else -1', "sign = 1", TUNER)),
+    *_in("fedraa/tuning/suggest.py", ('trial.value if better == "max" else -trial.value', "trial.value", TUNER)),
     *_in("fedraa/data/held_back.py", ("kept.append(np.sort(order[count:]))", "kept.append(np.sort(order))", HELD_BACK)),
 ]

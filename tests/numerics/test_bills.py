@@ -53,11 +53,20 @@ BILLS: dict[str, tuple[str, dict[str, Any], Bill]] = {
     "subdismo": ("subdismo", {}, lambda n, trained: (2, D, 4 * trained + BITMAP)),
     "oap": ("oap", {"capacities": (0.5,)}, lambda n, trained: (1, 4 * trained + BITMAP, 4 * trained + BITMAP)),
     "bernoulli": ("bernoulli", {}, lambda n, trained: (1, 4 * trained + BITMAP, 4 * trained + BITMAP)),
-    "prunefl": ("prunefl", {}, lambda n, trained: (1, 4 * trained + BITMAP, 4 * trained + BITMAP)),
+    "prunefl": (
+        "prunefl",
+        {"submodel": "adaptive-pruning(initial=0)"},
+        lambda n, trained: (1, 4 * trained + BITMAP, 4 * trained + BITMAP),
+    ),
     # the second round is one of adjustment: the squared gradients of all coordinates go up
     "prunefl adjusts": (
         "prunefl",
-        {"reprune_every": 2},
+        {"reprune_every": 2, "submodel": "adaptive-pruning(initial=0)"},
+        lambda n, trained: (1, 4 * trained + BITMAP, 4 * trained + BITMAP + D),
+    ),
+    "prunefl begins": (
+        "prunefl",
+        {},
         lambda n, trained: (1, 4 * trained + BITMAP, 4 * trained + BITMAP + D),
     ),
     # control variates of the covered coordinates alone

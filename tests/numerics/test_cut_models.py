@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.system.cut_models import SIDE, build, check, names, random_cut, share
+from benchmarks.system.cut_check import check, random_cut, share
+from benchmarks.system.cut_models import row
+from benchmarks.system.cut_zoo import build, listed
 from fedraa.models.build import MODELS, build_model
 from fedraa.submodels import Traced, measure
 from fedraa.submodels.tracing.trace import trace
@@ -35,24 +37,20 @@ def test_our_models(name: str) -> None:
 
 @pytest.mark.parametrize("name", LIGHT)
 def test_some_of_torchvision(name: str) -> None:
-    example = torch.randn(2, 3, SIDE, SIDE)
-    torch.manual_seed(0)
-    check_three_cuts(trace(build(name), example), example)
+    module, example = build(f"torchvision:{name}")
+    check_three_cuts(trace(module, example), example)
 
 
 @pytest.mark.slow
 def test_all_of_torchvision() -> None:
-    """At least 95 % of the models that take such small images; what fails is named."""
-    example = torch.randn(2, 3, SIDE, SIDE)
-    failed, total = [], 0
-    for name, reason in names():
-        if reason:
-            continue
-        total += 1
-        torch.manual_seed(0)
-        try:
-            check_three_cuts(trace(build(name), example), example)
-        except (AssertionError, ValueError) as error:
-            failed.append(f"{name}: {error}")
-    assert total > 70
-    assert len(failed) <= 0.05 * total, failed
+    lines = [row(f"torchvision:{name}") for name in listed("torchvision")]
+    assert len(lines) >= 78
+    assert [line for line in lines if line["verdict"] != "cut"] == []
+
+
+@pytest.mark.parametrize("name", ["bert", "mixtral", "t5"])
+def test_some_of_transformers(name: str) -> None:
+    pytest.importorskip("transformers", reason="in the extra zoo")
+    line = row(f"transformers:{name}")
+    assert line["verdict"] == "cut", line
+    assert float(str(line["share_in_groups"])) > 0.85

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from benchmarks.system.cut_models import SIDE, build
+from benchmarks.system.cut_zoo import build
 from fedraa.models.build import build_model
 from fedraa.submodels import prefix
 from fedraa.submodels.tracing.trace import trace
@@ -23,7 +23,7 @@ def seconds(call: Callable[[], object], times: int = 3) -> float:
 
 
 def test_resnet50() -> None:
-    module, example = build("resnet50"), torch.randn(2, 3, SIDE, SIDE)
+    module, example = build("torchvision:resnet50")
     assert seconds(lambda: trace(module, example), times=1) < 10
     traced = trace(module, example)
     assert seconds(lambda: traced.cut(prefix(traced, 0.5))) < 0.05

@@ -16,7 +16,8 @@ from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Update
 from fedraa.server.aggregation import FLoRA, HetLoRA
 from fedraa.server.aggregation.adapters import adapters
-from fedraa.server.aggregation.aggregator import Aggregator, Contribution, RoundTotals, add_pieces
+from fedraa.server.aggregation.aggregator import Aggregator, Contribution, RoundTotals
+from fedraa.server.change import Change
 from fedraa.submodels import trace
 from fedraa.submodels.indices import prefix
 from fedraa.submodels.policies.policy import RunContext
@@ -33,7 +34,7 @@ def two_by_two(*, merge: bool, alpha: float = 2.0) -> RunContext:
     return RunContext(traced, 2, 0, params)
 
 
-def given(aggregator: Aggregator, run: RunContext, parts: int = 1) -> tuple[Array, Array]:
+def given(aggregator: Aggregator, run: RunContext, *, masked: bool = False) -> tuple[Array, Array]:
     """B and A of one round in which clients with ranks 1 and 2, and 1 and 3 samples, return the matrices above."""
     weights = (1.0, 3.0)
     bound = aggregator.bind(run.traced.size, 2)
@@ -47,18 +48,22 @@ def given(aggregator: Aggregator, run: RunContext, parts: int = 1) -> tuple[Arra
         full[pair.b] = np.pad(b, ((0, 0), (0, 2 - len(a)))).reshape(-1)
         where = run.traced.flat_index(prefix(run.traced, share))
         coverage[where] += 1
-        pieces = np.array_split(where, parts)  # as the reported rows of a head come in
-        add_pieces(bound, [Contribution(client, each, (full - params)[each], weights[client], 0.1) for each in pieces])
+        if masked:  # what is beside it does not count
+            mask = np.isin(np.arange(len(params)), where)
+            change = Change(slice(None), np.where(mask, full, 9).astype(np.float32), params.copy(), mask)
+        else:
+            change = Change(where, full[where], params[where])
+        bound.add(Contribution(client, change, weights[client], 0.1))
     delta, moved = bound.finish(RoundTotals(coverage, 0.1))
     params += np.where(moved, delta, 0)
     b, a = pair.factors(params)
     return b, a
 
 
-@pytest.mark.parametrize("parts", [1, 3])
-def test_hetlora_weighs_by_norm_and_pads_with_zeros(parts: int) -> None:
+@pytest.mark.parametrize("masked", [False, True])
+def test_hetlora_weighs_by_norm_and_pads_with_zeros(masked: bool) -> None:
     """s = sqrt 5, sqrt 2; p = .612574, .387426; B = p1 B1 + p2 B2, A likewise."""
-    b, a = given(HetLoRA(), two_by_two(merge=False), parts)
+    b, a = given(HetLoRA(), two_by_two(merge=False), masked=masked)
     p = np.sqrt([5, 2]) / np.sqrt([5, 2]).sum()
     np.testing.assert_allclose(p, [0.612574, 0.387426], atol=1e-6)
     np.testing.assert_allclose(b, p[0] * np.pad(B1, ((0, 0), (0, 1))) + p[1] * B2, atol=1e-6)
@@ -66,14 +71,14 @@ def test_hetlora_weighs_by_norm_and_pads_with_zeros(parts: int) -> None:
     np.testing.assert_allclose(b @ a, [[0.612574, 1.612574], [0.150099, 0]], atol=1e-6)
 
 
-@pytest.mark.parametrize(("alpha", "parts"), [(2.0, 1), (6.0, 3)])
-def test_flora_stacks(alpha: float, parts: int) -> None:
+@pytest.mark.parametrize(("alpha", "masked"), [(2.0, False), (6.0, True)])
+def test_flora_stacks(alpha: float, masked: bool) -> None:
     """p = .25, .75: the weight moves by alpha / 2 times [B1 B2] [p1 A1; p2 A2]; B is 0 then, A is drawn anew."""
     run = two_by_two(merge=True, alpha=alpha)
     assert run.params is not None
     before = run.params.copy()
     (pair,) = adapters(run.traced)
-    b, a = given(FLoRA(), run, parts)
+    b, a = given(FLoRA(), run, masked=masked)
     stacked = np.hstack([B1, B2]) @ np.vstack([0.25 * A1, 0.75 * A2])
     np.testing.assert_allclose(stacked, [[0.25, 1.25], [0.75, 0]])
     np.testing.assert_allclose(run.params[pair.merged].reshape(2, 2), alpha / 2 * stacked, atol=1e-6)
@@ -203,7 +208,7 @@ def test_hetlora_at_one_rank_and_equal_norms_is_the_mean() -> None:
         theta = run.params.astype(np.float64)
         theta[pair.a], theta[pair.b] = each[:4], each[4:]
         delta = (theta - run.params).astype(np.float32)
-        bound.add(Contribution(client, slice(None), delta, 7.0 * client, 0.1))
+        bound.add(Contribution(client, Change(slice(None), delta), 7.0 * client, 0.1))
     delta, moved = bound.finish(RoundTotals(np.full(run.traced.size, 2, np.int32), 0.1))
     assert moved.all()
     np.testing.assert_allclose((run.params + delta)[pair.a], np.mean(values, axis=0)[:4], atol=1e-6)

@@ -95,7 +95,7 @@ def test_ist_of_one_client_is_fedavg() -> None:
         ("fedrolex+fedyogi", {"capacities": (0.5, 0.25)}),
         ("ist", {}),
         ("ist+fedadagrad", {}),
-        ("prunefl", {}),
+        ("prunefl", {"submodel": "adaptive-pruning(initial=0)"}),
         ("bernoulli", {"capacities": (0.2,)}),
         ("shuffled", {"capacities": (0.5,)}),
     ],

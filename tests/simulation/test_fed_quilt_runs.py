@@ -40,6 +40,7 @@ def lines(directory: Path) -> list[dict[str, Any]]:
         {"method": "fedasync", "balance": 0.5, "scheduler": "least-sent", "average": 0.2},
         pytest.param({"concurrency": 2, "staleness": "delay-adaptive"}, marks=pytest.mark.slow),
         {"async_rule": "ringleader"},
+        {"method": "fedbuff", "balance": 0.5, "buffer_size": 3},
         {"method": "fedavg", "average": 0.2, "updates": None, "rounds": 6, "stack": 2},
     ],
 )
@@ -135,7 +136,7 @@ def test_what_is_delivered_is_the_average_and_the_run_says_so(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        ({"method": "fedbuff", "balance": 0.5}, "balance: 0.5 means nothing to fedbuff; leave it out"),
+        ({"method": "ace", "balance": 0.5}, "balance: 0.5 means nothing to ace; leave it out"),
         ({"method": "fed-raa", "gain": 2.0}, "gain: 2.0 means nothing to fed-raa; leave it out"),
         ({"method": "splitfed", "updates": None, "rounds": 2}, "local_steps: auto:3 means nothing to splitfed"),
     ],

@@ -11,7 +11,7 @@ Recipe = Callable[[Scale], Study]
 RECIPES: dict[str, Recipe] = {
     recipe.__name__: recipe
     for recipe in (
-        ramfed.ramfed_mnist,
+        ramfed.ramfed_memory,
         subdismo.subdismo_delta,
         raa.raa_baselines,
         raa.raa_schedules,

@@ -31,10 +31,10 @@ def _experiment(scale: Scale, method: str, **own: Any) -> Experiment:
     common: dict[str, Any] = {"method": method, "partition": "dirichlet", "dirichlet": 0.5}
     common |= scale.pick(
         {"dataset": "digits", "hidden": (64,), "time": 15.0, "lr": 0.05},
-        {"dataset": "mnist", "hidden": (200,), "time": 60.0, "lr": 0.02, "batch_size": 128},
+        *[{"dataset": "mnist", "hidden": (200,), "time": 60.0, "lr": 0.02, "batch_size": 128}] * 2,
     )
     if METHODS[method].asynchronous:
-        common["eval_every"] = scale.pick(2, 5)
+        common["eval_every"] = scale.pick(2, 5, 5)
     return scale.experiment(**common | own)
 
 
@@ -75,8 +75,8 @@ def stragglers(scale: Scale) -> Study:
         "dropouts": {"availability": FLEETS / "dropouts.csv"},
         "day and night": {"availability": FLEETS / "diurnal.csv", "availability_period": 5.0},
     }
-    shorter: dict[str, Any] = scale.pick({"time": 10.0}, {})
-    chosen = scale.pick(("1×", "100×", "dropouts", "day and night"), tuple(fleets))
+    shorter: dict[str, Any] = scale.pick({"time": 10.0}, {}, {})
+    chosen = scale.pick(("1×", "100×", "dropouts", "day and night"), tuple(fleets), tuple(fleets))
     cells = [
         Cell(method, _experiment(scale, method, **fleets[column], **shorter), column)
         for column in chosen
@@ -100,7 +100,7 @@ def stragglers(scale: Scale) -> Study:
 
 def staleness(scale: Scale) -> Study:
     """Weight of stale updates x mixing x concurrency, FedAsync: accuracy and time to a target."""
-    counts = scale.pick((5, 20), (5, 10, 20, 50))
+    counts = scale.pick((5, 20), *[(5, 10, 20, 50)] * 2)
     cells = [
         Cell(
             f"{weight}, α = {mixing:g}",
@@ -109,7 +109,7 @@ def staleness(scale: Scale) -> Study:
         )
         for clients in counts
         for weight in ("constant", "polynomial", "hinge")
-        for mixing in scale.pick((0.3, 0.9), (0.1, 0.3, 0.6, 0.9))
+        for mixing in scale.pick((0.3, 0.9), *[(0.1, 0.3, 0.6, 0.9)] * 2)
     ]
     return Study(
         "staleness",
@@ -126,7 +126,7 @@ def staleness(scale: Scale) -> Study:
 def networks(scale: Scale) -> Study:
     """Fleets bound by computing and by bandwidth: who profits from small submodels, and from which."""
     fleets = {name: str(FLEETS / f"{name}-bound.csv") for name in ("compute", "bandwidth")}
-    longer: dict[str, dict[str, Any]] = {"compute": {}, "bandwidth": {"time": scale.pick(60.0, 240.0)}}
+    longer: dict[str, dict[str, Any]] = {"compute": {}, "bandwidth": {"time": scale.pick(60.0, 240.0, 240.0)}}
     cells = [
         Cell(method, _experiment(scale, method, capabilities=path, **longer[name]), f"{name}-bound")
         for name, path in fleets.items()
@@ -183,11 +183,10 @@ def schedulers(scale: Scale) -> Study:
 
 def best_lr(scale: Scale) -> Study:
     """Each method at every learning rate of a grid: its best beside the one that all share."""
-    rates = scale.pick((0.01, 0.05, 0.2), (0.003, 0.01, 0.03, 0.1, 0.3))
-    methods = scale.pick(
-        ("fed-raa", "fedasync", "fedavg", "scaffold", "fedsam", "ra-fed", "ram-fed", "subdismo"), tuple(METHODS)
-    )
-    fixed = scale.pick(0.05, 0.1)
+    rates = scale.pick((0.01, 0.05, 0.2), *[(0.003, 0.01, 0.03, 0.1, 0.3)] * 2)
+    few = ("fed-raa", "fedasync", "fedavg", "scaffold", "fedsam", "ra-fed", "ram-fed", "subdismo")
+    methods = scale.pick(few, few, tuple(METHODS))
+    fixed = scale.pick(0.05, 0.1, 0.1)
     cells = [
         Cell(method, equal(_experiment(scale, method, lr=rate)), f"lr {rate:g}" + (" (fixed)" if rate == fixed else ""))
         for rate in rates

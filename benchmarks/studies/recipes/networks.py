@@ -23,6 +23,45 @@ class Block(nn.Module):
         return out
 
 
+class DenseBlock(nn.Module):
+    """Two dense layers on a normed residual stream, as in a transformer's blocks: masked, they leave the signal be."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.inner = nn.Linear(width, 2 * width)
+        self.outer = nn.Linear(2 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = x + self.outer(F.relu(self.inner(self.norm(x))))
+        return out
+
+
+def residual_mlp(classes: int) -> nn.Sequential:
+    """Two residual blocks of width 64 on 32x32 images of three channels: 230,858 parameters, 33,408 of them in blocks.
+
+    That of 8x8 images of one channel, `digits_residual_mlp`, has 38,346.
+    """
+    return _dense(3 * 32 * 32, classes)
+
+
+def digits_residual_mlp(classes: int) -> nn.Sequential:
+    """The same for digits."""
+    return _dense(64, classes)
+
+
+def _dense(features: int, classes: int) -> nn.Sequential:
+    width = 64
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(features, width),
+        DenseBlock(width),
+        DenseBlock(width),
+        nn.LayerNorm(width),
+        nn.Linear(width, classes),
+    )
+
+
 def small_resnet(classes: int) -> nn.Sequential:
     """A small CNN for 32x32 images of three channels in which masked blocks leave the signal alive: 39,082 parameters.
 

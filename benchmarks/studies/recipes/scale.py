@@ -3,28 +3,35 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from benchmarks.studies.study import SEEDS
 from fedraa.config.experiment import Experiment
 
 T = TypeVar("T")
+Size = Literal["quick", "standard", "paper"]
+SIZES: tuple[str, ...] = get_args(Size)
+AUGMENTED = {"transforms": ("crop", "flip")}  # for images of objects, which look the same mirrored
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The paper's size, or one that ends in minutes on two cores."""
+    """Quick: minutes, in cells where theory shows; standard: real data, some 40 minutes on two cores; the paper's."""
 
-    paper: bool
+    size: Size
     data_dir: Path | None
 
-    def pick(self, quick: T, paper: T) -> T:
-        return paper if self.paper else quick
+    @property
+    def paper(self) -> bool:
+        return self.size == "paper"
+
+    def pick(self, quick: T, standard: T, paper: T) -> T:
+        return {"quick": quick, "standard": standard, "paper": paper}[self.size]
 
     @property
     def seeds(self) -> Sequence[int]:
-        """For studies whose quick runs take seconds: more than three, since three tell little apart."""
-        return self.pick((*SEEDS, 3, 4), SEEDS)
+        """For studies whose runs take seconds: more than three, since three tell little apart."""
+        return self.pick((*SEEDS, 3, 4), (*SEEDS, 3, 4), SEEDS)
 
     def experiment(self, dataset: str, **fields: Any) -> Experiment:
         """An experiment on a data set by name; `cifar10-subset` is the file of that name in the data folder.

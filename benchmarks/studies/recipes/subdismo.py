@@ -5,16 +5,15 @@ from typing import Any
 from benchmarks.studies.metrics import CLIENT_MEAN, CLIENT_STD, FLOPS_PER_SAMPLE, LEAST_COVERAGE, sent_back
 from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.recipes.subdismo_numbers import TABLE_1, TABLE_1_CIFAR100
-from benchmarks.studies.study import Cell, Claim, Study
+from benchmarks.studies.study import SEEDS, Cell, Claim, Study
 from fedraa.config.experiment import Experiment
 
-
-def _open(lr: float) -> str:
-    return f"The paper states no learning rate, batch size, local steps nor rounds; lr {lr:g}, batches of 32 are taken."
-
-
-OPEN = _open(0.1)
-CNN = "A CNN of two masked residual blocks stands in for the paper's ViT-Small, whose numbers are in brackets."
+NETWORKS = "benchmarks.studies.recipes.networks"
+OPEN = "The paper states no learning rate, batch size, local steps nor rounds; lr 0.1, batches of 32 are taken."
+BLOCKS = (
+    "Two residual blocks of dense layers behind a norm stand in for the paper's ViT: masked, as its encoder blocks "
+    "are, they leave the signal alive. The paper's numbers are in brackets."
+)
 SUBSET = "The data are a subset of CIFAR-10: 10,000 training and 2,000 test images."
 
 
@@ -23,55 +22,64 @@ def _paper(accuracy: float, deviation: float) -> dict[str, float]:
 
 
 def subdismo_delta(scale: Scale) -> Study:
-    """SubDisMO against delta = 0 and RAM-Fed on CIFAR-10: client accuracy and deviation beside Table 1."""
-    dataset, told, model, rounds = scale.pick(
-        ("cifar10-subset", "Small CNN", "benchmarks.studies.recipes.networks:small_resnet", 60),
-        ("cifar10", "ViT-Small", "vit-small", 1000),
-    )
+    """SubDisMO against its twins on the same masks, without perturbation and with a memory: Tables 1 and 2."""
     common: dict[str, Any] = {
-        "model": model,
+        "model": scale.pick(f"{NETWORKS}:residual_mlp", f"{NETWORKS}:residual_mlp", "vit-small"),
         "partition": "dirichlet",
-        "dirichlet": 0.5,
-        "local_steps": scale.pick(5, 10),
+        "dirichlet": 1.0,
+        "local_steps": scale.pick(5, 10, 10),
         "batch_size": 32,
-        "lr": (lr := scale.pick(0.3, 0.1)),
+        "lr": 0.1,
         "momentum": 0.0,
-        "rounds": rounds,
+        "weights": "uniform",
+        "rounds": scale.pick(80, 400, 1000),
         "eval_every": 10,
     }
+    dataset = scale.pick("cifar10-subset", "cifar10-subset", "cifar10")
     rows: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
-        "subdismo δ=0.1": ({"method": "subdismo"}, _paper(48.50, 8.47)),
+        "subdismo δ=0.1": ({"method": "subdismo"}, _paper(51.23, 4.77)),
         "subdismo δ=0": ({"method": "subdismo", "sam": 0.0}, {}),
-        "ram-fed": ({"method": "ram-fed"}, _paper(43.31, 11.49)),
+        "memory on its masks": ({"method": "subdismo", "sam": 0.0, "aggregator": "memorised"}, {}),
+        "ram-fed": ({"method": "ram-fed"}, _paper(50.19, 4.16)),
+        "fedavg (full)": ({"method": "fedavg"}, _paper(55.70, 2.96)),
     }
     cells = [Cell(row, scale.experiment(dataset, **common, **own), paper=paper) for row, (own, paper) in rows.items()]
     return Study(
         "subdismo_delta",
-        f"{told} on {dataset}, 10 clients, Dirichlet 0.5, {rounds} rounds (SubDisMO, Table 1)",
+        "SubDisMO and its twins on the same masks, Dirichlet 1.0 (SubDisMO, Tables 1, 2)",
         cells,
         (CLIENT_MEAN, CLIENT_STD),
         reference="subdismo δ=0.1",
-        notes=(_open(lr), *scale.pick((SUBSET, CNN), ())),
-        claims=(
-            Claim("subdismo δ=0.1", "subdismo δ=0", CLIENT_MEAN.name, "δ = 0.1 is more accurate than δ = 0"),
-            Claim("subdismo δ=0.1", "subdismo δ=0", CLIENT_STD.name, "δ = 0.1 deviates less than δ = 0"),
+        notes=(OPEN, *scale.pick((SUBSET, BLOCKS), (SUBSET, BLOCKS), ())),
+        claims=tuple(
+            Claim("subdismo δ=0.1", worse, metric, told)
+            for worse, metric, told in (
+                ("subdismo δ=0", CLIENT_MEAN.name, "δ = 0.1 is more accurate than δ = 0"),
+                ("memory on its masks", CLIENT_MEAN.name, "SubDisMO is more accurate than a memory on its masks"),
+                ("subdismo δ=0", CLIENT_STD.name, "δ = 0.1 deviates less than δ = 0"),
+            )
         ),
+        seeds=scale.pick((*SEEDS, 3, 4), (*SEEDS, 3, 4), SEEDS),
     )
 
 
 METRICS = (CLIENT_MEAN, CLIENT_STD)
-STAND_IN = "Digits and an MLP stand in for the paper's data and models at the quick size"
-DIGITS = f"{STAND_IN}; its numbers are in brackets."
+DIGITS = "Digits stand in for CIFAR-10 at the quick size."
 
 
 def _experiment(scale: Scale, **own: Any) -> Experiment:
-    """ViT-Small on CIFAR-10, or an MLP on digits, unless told otherwise."""
-    common: dict[str, Any] = {"local_steps": scale.pick(5, 10), "batch_size": 32, "lr": 0.1, "partition": "dirichlet"}
-    common |= scale.pick({"dataset": "digits", "rounds": 60}, {"dataset": "cifar10", "rounds": 1000})
-    common |= {"model": scale.pick("mlp", "vit-small"), "eval_every": scale.pick(2, 10)} | own
-    if common["model"] == "mlp":
-        common = {"hidden": (64,)} | common
-    return scale.experiment(**common)
+    """ViT-Small on CIFAR-10, or residual blocks of dense layers on digits or a subset of CIFAR-10, unless told so."""
+    common: dict[str, Any] = {"batch_size": 32, "lr": 0.1, "partition": "dirichlet", "weights": "uniform"}
+    common |= scale.pick(
+        {"dataset": "digits", "model": f"{NETWORKS}:digits_residual_mlp", "rounds": 60, "local_steps": 5},
+        {"dataset": "cifar10-subset", "model": f"{NETWORKS}:residual_mlp", "rounds": 200, "local_steps": 10},
+        {"dataset": "cifar10", "model": "vit-small", "rounds": 1000, "local_steps": 10},
+    )
+    return scale.experiment(**common | {"eval_every": scale.pick(5, 10, 10)} | own)
+
+
+def _stands_in(scale: Scale) -> tuple[str, ...]:
+    return scale.pick((DIGITS, BLOCKS), (SUBSET, BLOCKS), ())
 
 
 # Half the clients train a quarter of the model, half train half of it; PruneFL all the same half.
@@ -102,20 +110,23 @@ def subdismo_table1(scale: Scale) -> Study:
     }
     cells = [
         Cell(row, _cell(scale, own, momentum=0.0, **half | split), half_name + column, _paper(*papers[row][number]))
-        for half_name, (half, papers) in list(halves.items())[: scale.pick(1, 2)]
+        for half_name, (half, papers) in list(halves.items())[: scale.pick(1, 1, 2)]
         for number, (column, split) in enumerate(SPLITS.items())
-        if column in scale.pick(("μ = 0.5",), tuple(SPLITS))
+        if column in scale.pick(("μ = 0.5",), ("μ = 0.5",), tuple(SPLITS))
         for row, (own, _) in TABLE_1.items()
     ]
-    notes = (OPEN, IST, *scale.pick((DIGITS, "The CIFAR-100 half of the table is run at the paper's size alone."), ()))
+    half_alone = () if scale.paper else ("The CIFAR-100 half of the table is run at the paper's size alone.",)
+    notes = (OPEN, IST, *_stands_in(scale), *half_alone)
     title = "Submodel methods and solvers, 10 clients (SubDisMO, Table 1)"
     return Study("subdismo_table1", title, cells, METRICS, "subdismo", notes=notes)
 
 
 def _cell(scale: Scale, own: dict[str, Any], **common: Any) -> Experiment:
-    """The method with its shares, and for IST no more clients a round than it has units to give."""
+    """The method with its shares, PruneFL ten times anew, and for IST no more clients a round than it has units."""
     name = own["method"].partition("+")[0]
     experiment = _experiment(scale, **common | own | SHARES.get(name, {}))
+    if name == "prunefl" and not scale.paper and experiment.rounds is not None:
+        experiment = experiment.model_copy(update={"reprune_every": experiment.rounds // 10})
     if name != "ist" or experiment.model not in NARROWEST:
         return experiment
     return experiment.model_copy(update={"participation": f"sample:{NARROWEST[experiment.model]}"})
@@ -138,15 +149,10 @@ def subdismo_radius(scale: Scale) -> Study:
         for delta, paper in table.items()
     ]
     title = "Radius δ, Dirichlet 1.0 (SubDisMO, Table 2)"
-    return Study(
-        "subdismo_radius", title, cells, METRICS, "δ = 0.1", (OPEN, *scale.pick((DIGITS,), ())), seeds=scale.seeds
-    )
+    return Study("subdismo_radius", title, cells, METRICS, "δ = 0.1", (OPEN, *_stands_in(scale)), seeds=scale.seeds)
 
 
-ARCHITECTURES = (
-    "Digits and small models stand in for the paper's at the quick size: two masked residual blocks, lr 0.3, for "
-    "ResNet18 and an MLP for ViT-Small; the paper's numbers are in brackets."
-)
+ARCHITECTURES = "Two residual blocks of convolutions, lr 0.3, stand in for ResNet18."
 
 
 def subdismo_architectures(scale: Scale) -> Study:
@@ -163,8 +169,12 @@ def subdismo_architectures(scale: Scale) -> Study:
     }
     models: dict[str, dict[str, Any]] = scale.pick(
         {
-            "small ResNet": {"model": "benchmarks.studies.recipes.networks:digits_resnet", "lr": 0.3, "rounds": 40},
-            "MLP": {"model": "mlp"},
+            "small ResNet": {"model": f"{NETWORKS}:digits_resnet", "lr": 0.3, "rounds": 40},
+            "residual MLP": {},
+        },
+        {
+            "small ResNet": {"model": f"{NETWORKS}:small_resnet", "lr": 0.3},
+            "residual MLP": {},
         },
         {
             "ResNet18": {"model": "resnet18"},
@@ -177,21 +187,21 @@ def subdismo_architectures(scale: Scale) -> Study:
         for number, (name, model) in enumerate(models.items())
         for row, (own, papers) in rows.items()
     ]
-    notes = (OPEN, IST, *scale.pick((ARCHITECTURES,), ()))
+    notes = (OPEN, IST, *_stands_in(scale), *(() if scale.paper else (ARCHITECTURES,)))
     title = "Architectures, Dirichlet 1.0 (SubDisMO, Table 5)"
     return Study("subdismo_architectures", title, cells, METRICS, "subdismo", notes=notes)
 
 
 def subdismo_masks(scale: Scale) -> Study:
     """Random masks against rolling windows with and without overlap: Table 6."""
-    width = scale.pick(64, 512)
+    width = scale.pick(64, 256, 512)
     rows: dict[str, tuple[dict[str, Any], tuple[tuple[float, float], ...]]] = {
         "random": ({"method": "subdismo"}, ((51.23, 4.77), (55.99, 1.85))),
         "rolling, no overlap": (_rolling(width // 4), ((45.11, 5.79), (47.35, 1.70))),
         "rolling, 50 % overlap": (_rolling(width // 8), ((51.57, 4.17), (55.48, 1.36))),
     }
     splits = list(SPLITS.items())[1:]
-    mlp = scale.pick({}, {"model": "mlp", "hidden": (width,)})
+    mlp = {"model": "mlp", "hidden": (width,)}
     cells = [
         Cell(row, _experiment(scale, **mlp | own | split), column, _paper(*papers[number]))
         for number, (column, split) in enumerate(splits)
@@ -199,7 +209,7 @@ def subdismo_masks(scale: Scale) -> Study:
     ]
     notes = (
         OPEN,
-        *scale.pick((DIGITS,), ()),
+        *scale.pick((DIGITS,), (SUBSET,), ()),
         f"A window moves on by as many units in every layer, so an MLP of one hidden layer of {width} is trained, "
         "in which a quarter or an eighth of it is a number of units.",
     )
@@ -215,7 +225,7 @@ def _rolling(stride: int) -> dict[str, Any]:
 def subdismo_cost(scale: Scale) -> Study:
     """Parameters and operations of SubDisMO's submodels and of full FedSAM: Table 7."""
     common = {"model": "vit-small", "lr": 0.1, "rounds": 1, "local_steps": 1, "batch_size": 32}
-    dataset = scale.pick("cifar10-subset", "cifar10")
+    dataset = scale.pick("cifar10-subset", "cifar10-subset", "cifar10")
     least, most = sent_back("least"), sent_back("most")
     rows: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
         "subdismo": ({"method": "subdismo"}, {least.name: 55.242, most.name: 88.522}),
@@ -240,7 +250,7 @@ def subdismo_clients(scale: Scale) -> Study:
         "ram-fed": ((50.19, 4.16), (37.09, 8.46), (27.02, 9.88)),
         "subdismo": ((51.23, 4.77), (47.53, 6.41), (32.05, 8.97)),
     }
-    counts = scale.pick((10, 30, 100), (10, 100, 1000))
+    counts = scale.pick((10, 30, 100), (10, 100, 1000), (10, 100, 1000))
     cells = [
         Cell(
             row,
@@ -254,7 +264,8 @@ def subdismo_clients(scale: Scale) -> Study:
     notes = (
         OPEN,
         "The paper repeats data so that a client keeps some thousands; here the clients share what there is.",
-        *scale.pick((DIGITS, "The paper's numbers beside 30 and 100 clients are those of its 100 and 1000."), ()),
+        *_stands_in(scale),
+        *scale.pick(("The paper's numbers beside 30 and 100 clients are those of its 100 and 1000.",), (), ()),
     )
     title = "Scalability (SubDisMO, Table 8)"
     return Study("subdismo_clients", title, cells, METRICS, "subdismo", notes=notes)
@@ -279,7 +290,7 @@ def subdismo_coverage(scale: Scale) -> Study:
             OPEN,
             "The paper sets C* to 1, 2 and 3 by hand; here it follows from how many clients take part and is "
             "measured, as the least over all rounds of how many train any parameter that is trained at all.",
-            *scale.pick((f"{STAND_IN}.",), ()),
+            *_stands_in(scale),
         ),
         claims=(
             Claim("30 of 30 clients", "6 of 30 clients", CLIENT_MEAN.name, "More coverage is more accurate (Figure 4)"),

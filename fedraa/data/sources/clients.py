@@ -41,7 +41,10 @@ class Made:
     offsets: Index
 
     def __call__(self, client: int) -> tuple[Tree, Array]:
-        x, y = as_rows("what it makes", self.function(client)).read(np.arange(self.size(client)))
+        rows, size = as_rows("what it makes", self.function(client)), self.size(client)
+        if len(rows) != size:
+            raise ValueError(f"got {len(rows)} samples; sizes says {size}")
+        x, y = rows.read(np.arange(size))
         return x, y
 
     def size(self, client: int) -> int:

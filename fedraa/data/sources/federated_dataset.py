@@ -44,6 +44,11 @@ class FederatedDataset:
     def __post_init__(self) -> None:
         if self.made and self.sizes is None:
             raise ValueError(f"dataset {self.name!r}: train is a function; give sizes, how many samples clients have")
+        if self.classes is not None and (isinstance(self.classes, bool) or self.classes < 1):
+            raise ValueError(f"dataset {self.name!r}: classes is {self.classes!r}; it must be how many there are")
+        for what, owners in (("clients", self.clients), ("test_clients", self.test_clients)):
+            if owners is not None and (wrong := _no_owners(owners)):
+                raise ValueError(f"dataset {self.name!r}: {what} {wrong}; give a number or a word for each row")
 
     @property
     def made(self) -> bool:
@@ -85,6 +90,15 @@ class FederatedDataset:
         return cls(name, (x, y), test, classes, owners, test_owners)
 
 
+def _no_owners(given: Any) -> str | None:
+    """What is wrong with what is to say whose each row is."""
+    if isinstance(given, str) or not hasattr(given, "__len__") or not hasattr(given, "__iter__"):
+        return f"is {type(given).__name__}"
+    strange = {type(owner) for owner in given} - {type(None)}
+    strange = {kind for kind in strange if not issubclass(kind, str | int | float | np.generic)}
+    return f"has {min(kind.__name__ for kind in strange)}" if strange else None
+
+
 def _joined(name: str, given: Mapping[Any, tuple[Tree, Any]]) -> tuple[Tree, Any, list[Any]]:
     xs, ys, owners = [], [], []
     for client, pair in given.items():
@@ -101,6 +115,9 @@ def _joined(name: str, given: Mapping[Any, tuple[Tree, Any]]) -> tuple[Tree, Any
         if [part.shape[1:] for part in leaves(x)] != [part.shape[1:] for part in leaves(xs[0])]:
             shapes = [[list(part.shape[1:]) for part in leaves(one)] for one in (x, xs[0])]
             raise ValueError(f"dataset {name!r}: samples of client {client!r} are {shapes[0]}, others {shapes[1]}")
+        if y.shape[1:] != ys[0].shape[1:]:
+            theirs, others = list(y.shape[1:]), list(ys[0].shape[1:])
+            raise ValueError(f"dataset {name!r}: labels of client {client!r} are {theirs}, others {others}")
     if not xs:
         raise ValueError(f"dataset {name!r}: there is no client")
     return joined(xs), np.concatenate(ys), owners

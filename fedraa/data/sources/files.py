@@ -8,6 +8,7 @@ import numpy as np
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.data.sources.rows import ImageRows, NpyRows, Rows, Scaled, open_array
 from fedraa.data.tree import Array
+from fedraa.reading import refuse_no_file
 from fedraa.rng import generator
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
@@ -70,6 +71,8 @@ def csv(
     import pandas as pd  # slow to import, and workers do without
 
     if tested is None:
+        if len(frame) < 2:
+            raise ValueError(f"{path} has one row; there must be some to train on and some to test on")
         order = generator(0, "csv").permutation(len(frame))
         split = len(frame) - max(1, int(TEST_SHARE * len(frame)))
         frame, tested = (frame.iloc[np.sort(rows)] for rows in (order[:split], order[split:]))
@@ -78,20 +81,14 @@ def csv(
     both = pd.concat([frame, tested[frame.columns]])
     for column in both.columns:
         if (gone := both[column].isna().to_numpy()).any():
-            row = int(both.index[gone][0])
-            whose = f", of client {both[client].iloc[int(np.flatnonzero(gone)[0])]!r}," if client else ""
-            raise ValueError(f"{path} row {row + 1}{whose} has no {column}")
+            raise ValueError(f"{_row(path, both, client, gone)} has no {column}")
     kept = both.drop(columns=[name for name in (target, client) if name is not None])
     for column in kept.columns:
-        numbers = pd.to_numeric(both[column], errors="coerce").to_numpy(np.float64)
-        odd = np.flatnonzero(~np.isfinite(numbers))
-        if 0 < len(odd) < len(both) / 2:  # a column of words has none
-            whose = f", of client {both[client].iloc[int(odd[0])]!r}," if client else ""
-            said = str(both[column].iloc[int(odd[0])])
-            raise ValueError(
-                f"{path} row {int(both.index[odd[0]]) + 1}{whose} has {said!r} in {column}; it must be a finite "
-                "number, as others are"
-            )
+        odd = ~_finite(pd.to_numeric(both[column], errors="coerce"))
+        if 0 < odd.sum() < len(both) / 2:  # a column of words has none
+            said = str(both[column][odd].iloc[0])
+            where = _row(path, both, client, odd)
+            raise ValueError(f"{where} has {said!r} in {column}; it must be a finite number, as others are")
     x = pd.get_dummies(kept, dtype=np.float32).to_numpy(np.float32)
     if not x.shape[1]:
         raise ValueError(f"{path} has no column besides {target}; there must be features")
@@ -100,6 +97,8 @@ def csv(
         y = np.unique(wanted.to_numpy(), return_inverse=True)[1].astype(np.int64)
     else:
         y = _numbers(path, str(target), wanted)
+        if not (fine := _finite(wanted)).all():
+            raise ValueError(f"{_row(path, both, client, ~fine)} has a {target} that is no finite number")
     cut = len(frame)
     mean, std = _statistics(x[:cut])
     x = ((x - mean) / std).astype(np.float32)
@@ -188,14 +187,37 @@ def _table(path: str) -> Any:
     import pandas as pd  # slow to import, and workers do without
 
     try:
+        refuse_no_file(Path(path))
         frame = pd.read_csv(path)
+        header = pd.read_csv(path, header=None, nrows=1, dtype=str).iloc[0]
     except FileNotFoundError:
         raise ValueError(f"there is no file {path}") from None
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read as CSV ({str(error).strip().splitlines()[0]})") from None
+        raise ValueError(f"{path} cannot be read as CSV ({_why(error)})") from None
+    if len(twice := header[header.duplicated()].dropna()):
+        raise ValueError(f"{path} has two columns {twice.iloc[0]!r}; give each a name of its own")
     if frame.empty:
         raise ValueError(f"{path} has no row")
     return frame
+
+
+def _finite(column: Any) -> Any:
+    """Whether each value is a number that float32 holds, bool [n]."""
+    with np.errstate(over="ignore"):
+        return np.isfinite(column.to_numpy(np.float64).astype(np.float32))
+
+
+def _row(path: str, table: Any, client: str | None, which: Any) -> str:
+    """The first of these rows of a table, and whose it is."""
+    place = int(np.flatnonzero(which)[0])
+    owner = None if client is None else table[client].iloc[place]
+    whose = "" if owner is None or owner != owner else f", of client {owner!r},"
+    return f"{path} row {int(table.index[place]) + 1}{whose}"
+
+
+def _why(error: OSError | ValueError) -> str:
+    said = getattr(error, "strerror", None) or str(error).strip()
+    return str(said).partition("\n")[0] or type(error).__name__
 
 
 def _numbers(path: str, column: str, values: Any) -> Array:
@@ -207,4 +229,10 @@ def _numbers(path: str, column: str, values: Any) -> Array:
 
 
 def _owners(path: Path) -> list[Any] | None:
-    return open_array(path).tolist() if path.exists() else None
+    if not path.exists():
+        return None
+    found = open_array(path)
+    if found.ndim != 1:
+        raise ValueError(f"{path} has shape {found.shape}; it must be [samples], one client for each")
+    owners: list[Any] = found.tolist()
+    return owners

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from fedraa.data.tree import Array, Tree, leaves, mapped, take
+from fedraa.reading import refuse_no_file
 
 Index = npt.NDArray[np.int64]
 
@@ -86,7 +87,10 @@ class TorchRows(Rows):
     def read(self, rows: Index) -> tuple[Tree, Array]:
         pairs = []
         for row in rows.tolist():
-            item = self.dataset[row]
+            try:
+                item = self.dataset[row]
+            except Exception as error:  # the user's own
+                raise ValueError(f"row {row}: {type(error).__name__}: {error}") from error
             if not isinstance(item, tuple | list) or len(item) != 2:
                 raise ValueError(f"row {row} is {type(item).__name__}; it must be a pair of sample and label")
             pairs.append(item)
@@ -147,11 +151,14 @@ class ImageRows(Rows):
         from PIL import Image, UnidentifiedImageError  # of the extra that reads images
 
         try:
+            refuse_no_file(path)
             with Image.open(path) as image:
+                if image.mode.startswith(("I", "F")):  # which would be clipped
+                    raise OSError(f"{image.mode}, more than 8 bits for a colour; convert it first")
                 plain = image if image.mode in ("L", "RGB") else image.convert("RGB")
                 return image_array(plain if self.size is None else plain.resize((self.size, self.size)))
         except (OSError, UnidentifiedImageError) as error:
-            raise ValueError(f"{path} cannot be read as an image ({error})") from None
+            raise ValueError(f"{path} cannot be read as an image ({error.strerror or error})") from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,6 +211,13 @@ def stacked(items: Sequence[Any], rows: Index, what: str) -> Tree:
     if not items:
         raise ValueError(f"there is no {what}")
     if isinstance(items[0], dict):
+        for row, item in zip(rows.tolist(), items, strict=True):
+            if not isinstance(item, dict) or item.keys() != items[0].keys():
+                got = sorted(map(str, item)) if isinstance(item, dict) else type(item).__name__
+                raise ValueError(
+                    f"the {what} of row {row} has {got}, that of row {rows[0]} {sorted(map(str, items[0]))}; "
+                    "they must be alike"
+                )
         return {name: stacked([item[name] for item in items], rows, what) for name in items[0]}
     if isinstance(items[0], tuple):
         return tuple(stacked(list(parts), rows, what) for parts in zip(*items, strict=True))
@@ -237,9 +251,13 @@ def _array(item: Any) -> Array:
 def open_array(path: Path) -> Array:
     """A `.npy` file, mapped: what is not looked at is not read. ValueError if it is none."""
     try:
+        refuse_no_file(path)
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise ValueError(f"there is no file {path}") from None
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read as an array ({error})") from None
+        said = getattr(error, "strerror", None) or error
+        raise ValueError(f"{path} cannot be read as an array ({said})") from None
+    if not array.ndim:
+        raise ValueError(f"{path} is one number; it must be an array of rows")
     return array

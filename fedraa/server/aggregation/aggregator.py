@@ -4,16 +4,16 @@ A delta is w_i - theta as sent, on the coordinates that the client trained.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from fedraa.components import Stateful
-from fedraa.messages import Index, State, Vector
+from fedraa.messages import Index, Vector
+from fedraa.server.change import Change
 from fedraa.submodels.assignment import Assignment, Mask
 from fedraa.submodels.policies.policy import RunContext
 
@@ -22,16 +22,25 @@ Counts = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contribution:
-    """What one client adds to a round: its `delta` [k] on the coordinates `where`, a buffer that may be used up.
+    """What one client adds to a round: the `change` of its part of the model.
 
     `weight` is the client's in the mean (1, or its samples), `lr` its local learning rate.
     """
 
     client: int
-    where: Index | slice
-    delta: Vector
+    change: Change
     weight: float
     lr: float
+
+    @property
+    def where(self) -> Index | slice:
+        """The coordinates that it trained."""
+        return self.change.where
+
+    @property
+    def delta(self) -> Vector:
+        """What it changed on them [k], a buffer that may be used up."""
+        return self.change.delta
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,42 +54,6 @@ class RoundTotals:
     def covered(self) -> Mask:
         """Which coordinates [d] any client trained."""
         return np.asarray(self.coverage > 0)
-
-
-class Coverage:
-    """Counts the clients that train each coordinate; those that train all of them are counted once, not everywhere."""
-
-    def __init__(self, size: int) -> None:
-        self._start(size)
-
-    def _start(self, size: int) -> None:
-        self._count = np.zeros(size, np.int32)  # the system gives memory as it is written to
-        self._partial = False
-        self._whole = 0
-
-    def add(self, where: Index | slice) -> None:
-        if is_whole(where):
-            self._whole += 1
-        else:
-            self._partial = True
-            self._count[where] += 1
-
-    def finish(self) -> Counts:
-        """The counts [d] of a round, which may be read-only; a new round begins."""
-        size, whole = len(self._count), np.int32(self._whole)
-        if not self._partial:
-            self._whole = 0
-            return np.broadcast_to(whole, size)
-        counts = self._count + whole
-        self._start(size)
-        return counts
-
-    def state(self) -> State:
-        return {"count": self._count if self._partial else 0, "whole": self._whole}
-
-    def restore(self, state: State) -> None:
-        self._count[:], self._whole = state["count"], state["whole"]
-        self._partial = bool(self._count.any())
 
 
 class Aggregator(Stateful, ABC):
@@ -124,31 +97,6 @@ class Aggregator(Stateful, ABC):
     def memory(self, size: int, clients: int) -> int:
         """Bytes that it takes at most; a run that has not so much is refused."""
         return 0
-
-    def add_pieces(self, pieces: Sequence[Contribution]) -> None:
-        """One client's delta comes in, in several pieces."""
-        self.add(joined(pieces))
-
-
-def add_pieces(aggregator: Aggregator, pieces: Sequence[Contribution]) -> None:
-    """One client's delta goes to the aggregator."""
-    if len(pieces) == 1:
-        aggregator.add(pieces[0])
-    elif isinstance(aggregator, Aggregator):
-        aggregator.add_pieces(pieces)
-    else:  # another may have no such method
-        aggregator.add(joined(pieces))
-
-
-def joined(pieces: Sequence[Contribution]) -> Contribution:
-    """One client's contribution, of pieces on different coordinates."""
-    where = [np.arange(p.where.start, p.where.stop) if isinstance(p.where, slice) else p.where for p in pieces]
-    return replace(pieces[0], where=np.concatenate(where), delta=np.concatenate([p.delta for p in pieces]))
-
-
-def is_whole(where: Index | slice) -> bool:
-    """Whether these are all coordinates of a model."""
-    return isinstance(where, slice) and where == slice(None)
 
 
 def spread(coverage: Counts, clients: int) -> dict[str, int]:

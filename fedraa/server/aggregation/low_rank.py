@@ -1,7 +1,6 @@
 """Means of low-rank adapters whose ranks differ: HetLoRA pads them with zeros, FLoRA stacks them."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -49,11 +48,14 @@ class LowRank(Covered):
         assert self._run.params is not None
         return self._run.params
 
-    def _padded(self, pieces: Sequence[Contribution]) -> Vector:
+    def _padded(self, contribution: Contribution) -> Vector:
         """What the client trained, in a full vector [d], and 0 elsewhere."""
         padded = np.zeros_like(self._params)
-        for piece in pieces:
-            padded[piece.where] = self._params[piece.where] + piece.delta
+
+        def put(place: Index | slice, delta: Vector) -> None:
+            padded[place] = self._params[place] + delta
+
+        contribution.change.each(put)
         return padded
 
     def _adapters(self) -> Mask:
@@ -79,22 +81,26 @@ class HetLoRA(LowRank):
         super()._begin(clients)
         self._heard = 0
 
-    def add_pieces(self, pieces: Sequence[Contribution]) -> None:
+    def add(self, contribution: Contribution) -> None:
         if self._pairs:
-            padded = self._padded(pieces)
+            padded = self._padded(contribution)
             norm = math.sqrt(sum(pair.squared_norm(padded) for pair in self._pairs))
-            pieces = [replace(piece, weight=max(norm, LEAST)) for piece in pieces]
+            contribution = replace(contribution, weight=max(norm, LEAST))
         self._heard += 1
-        super().add_pieces(pieces)
+        super().add(contribution)
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
         mine = self._adapters() & totals.covered & (totals.coverage < self._heard)  # trained by some, not by all
-        divisor = np.broadcast_to(self._divisor(), mine.shape)[mine]
-        share, self._heard = divisor / np.float32(self._participants), 0
+        participants, self._heard = np.float32(self._participants), 0
         delta, moved = super().finish(totals)
         if self._pairs:
+            share = self._weighed[mine] / participants
             delta[mine] = share * delta[mine] - (1 - share) * self._params[mine]
         return delta, moved
+
+    def _divisor(self) -> Vector:
+        self._weighed = super()._divisor()
+        return self._weighed
 
     def state(self) -> dict[str, Any]:
         return super().state() | {"heard": self._heard}
@@ -136,14 +142,14 @@ class FLoRA(LowRank):
             )
         self._clear()
 
-    def add_pieces(self, pieces: Sequence[Contribution]) -> None:
+    def add(self, contribution: Contribution) -> None:
         if self._pairs:
-            padded, weight = self._padded(pieces), pieces[0].weight
+            padded, weight = self._padded(contribution), contribution.weight
             for pair, product in zip(self._pairs, self._products, strict=True):
                 product += weight * pair.change(padded)
             self._samples += weight
-            self._stack += sum(self._trained(piece.where) for piece in pieces)
-        super().add_pieces(pieces)
+            self._stack += int(self._adapters()[contribution.where].sum())
+        super().add(contribution)
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
         delta, moved = super().finish(totals)
@@ -176,10 +182,6 @@ class FLoRA(LowRank):
     def _merged(self) -> int:
         """Coordinates of merged weights."""
         return sum(pair.merged.stop - pair.merged.start for pair in self._pairs if pair.merged is not None)
-
-    def _trained(self, where: Index | slice) -> int:
-        """How many of these coordinates are of adapters."""
-        return int(self._adapters()[where].sum())
 
     def _clear(self) -> None:
         self._products = [np.zeros(pair.merged.stop - pair.merged.start) for pair in self._pairs if pair.merged]

@@ -5,9 +5,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedraa.messages import Vector
+from fedraa.messages import Index, Vector
 from fedraa.server.aggregation.aggregator import Aggregator, Contribution, RoundTotals
 from fedraa.server.auxiliary.rows import ClientRows
+from fedraa.server.passes import over
 from fedraa.submodels.assignment import Mask
 
 
@@ -33,21 +34,29 @@ class Memorised(Aggregator):
         self._change = np.zeros(size, np.float32)
 
     def add(self, contribution: Contribution) -> None:
-        client, where = contribution.client, contribution.where
-        update = contribution.delta / np.float32(-contribution.lr)
-        row = self._memory[client]
-        self._change[where] += update - row[where]
-        row[where] = update
+        row, lr = self._memory[contribution.client], np.float32(-contribution.lr)
+
+        def remember(place: Index | slice, delta: Vector) -> None:
+            update = delta / lr
+            self._change[place] += update - row[place]
+            row[place] = update
+
+        contribution.change.each(remember)
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
-        count = totals.coverage
-        correction = np.divide(self._change, count, out=np.zeros_like(self._change), where=count > 0)
-        v = self._mean + correction
-        self._mean = self._memory.sum() / np.float32(self._clients)
-        if self.mifa:
-            v = self._mean
+        size, clients, lr = len(self._mean), np.float32(self._clients), np.float32(-totals.lr)
+        delta = np.empty(size, np.float32)
+
+        def mean(piece: slice) -> None:
+            count, old = totals.coverage[piece], self._mean[piece]
+            correction = np.divide(self._change[piece], count, out=np.zeros_like(old), where=count > 0)
+            v = old + correction
+            self._mean[piece] = self._memory.sum(piece) / clients
+            delta[piece] = lr * (self._mean[piece] if self.mifa else v)
+
+        over(size, mean)
         self._change.fill(0)
-        return (np.float32(-totals.lr) * v).astype(np.float32), np.ones(len(v), bool)
+        return delta, np.ones(size, bool)
 
     def memory(self, size: int, clients: int) -> int:
         return 4 * size * (clients + 3)
@@ -57,4 +66,4 @@ class Memorised(Aggregator):
 
     def restore(self, state: dict[str, Any]) -> None:
         self._memory.restore(state["memory"])
-        self._mean, self._change[:] = state["mean"], state["change"]
+        self._mean[:], self._change[:] = state["mean"], state["change"]

@@ -6,17 +6,20 @@ that the protocol would move between client and server are billed (`extra_buffer
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import ClassVar, Self
 
 import numpy as np
 
 from fedraa.messages import ExtraBuffers, Index, SharedBuffer, State, Update, Vector
-from fedraa.server.aggregation.aggregator import Contribution, Coverage, RoundTotals
+from fedraa.server.aggregation.aggregator import Contribution, RoundTotals
 from fedraa.server.aggregation.coverage_mean import Covered
+from fedraa.server.aggregation.tally import Tally
 from fedraa.server.auxiliary.rows import ClientRows
-from fedraa.server.passes import accumulate, at, over
+from fedraa.server.change import Change
+from fedraa.server.coordinates import where_of
+from fedraa.server.passes import accumulate, cut, over
 from fedraa.submodels.assignment import Assignment, Mask
 
 PLAIN_SGD = "the control variate takes a delta over lr * steps for a mean gradient, as it is in plain SGD alone"
@@ -38,7 +41,7 @@ class NoAuxiliary:
 
     `keeps` names what is held at the server. `refuses` says why a local setting would break the mathematics. With
     `momentum` the server has one that clients may blend in, and `corrects` tells whether deltas are corrected by what
-    is remembered of each client.
+    is remembered of each client. `asks` names the further buffers that clients' answers must have.
     """
 
     keeps: ClassVar[str] = ""
@@ -46,6 +49,7 @@ class NoAuxiliary:
     momentum: ClassVar[bool] = False
     corrects: ClassVar[bool] = False
     extra_buffers: ClassVar[ExtraBuffers] = ExtraBuffers()
+    asks: ClassVar[tuple[str, ...]] = ()
 
     def bind(self, run: AuxiliaryRun) -> Self:
         own = deepcopy(self)
@@ -59,10 +63,8 @@ class NoAuxiliary:
         """Further buffers for the client's task."""
         return {}
 
-    def receive(
-        self, client: int, assignment: Assignment, update: Update, delta: Vector, weight: float, lr: float
-    ) -> None:
-        """Takes in what came back; `delta` is on the trained coordinates."""
+    def receive(self, contribution: Contribution, assignment: Assignment, update: Update) -> None:
+        """Takes in what came back."""
 
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
         """The round is over: `delta` [d] is its mean, `scale` the learning rate times the mean local steps."""
@@ -105,30 +107,22 @@ class ControlVariates(NoAuxiliary):
         self._changed = False
 
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Vector | SharedBuffer]:
-        control = assignment.submodel.take(self._server)
+        where = where_of(assignment.submodel)
+        control = cut(self._server, where)
         if client in self._client:
-            row, index = self._client[client], assignment.submodel.index
-            accumulate(control, slice(None), -1.0, row if index is None else row[index])
+            accumulate(control, slice(None), -1.0, cut(self._client.peek(client), where))
         return {"control": control}
 
-    def receive(
-        self, client: int, assignment: Assignment, update: Update, delta: Vector, weight: float, lr: float
-    ) -> None:
-        row, scale, self._changed = self._client[client], np.float32(update.steps * lr), True
+    def receive(self, contribution: Contribution, assignment: Assignment, update: Update) -> None:
+        row, scale = self._client[contribution.client], np.float32(update.steps * contribution.lr)
+        self._changed = True
 
-        def change(where: Index | slice, place: slice) -> None:
-            new = delta[place]
+        def change(place: Index | slice, delta: Vector) -> None:
+            by = -self._server[place] - delta / scale
+            row[place] += by
+            self._change[place] += by
 
-            def add(piece: slice) -> None:
-                there = at(where, piece)
-                by = -self._server[there] - new[piece] / scale
-                row[there] += by
-                self._change[there] += by
-
-            over(len(new), add)
-
-        for where, place in assignment.pieces(delta):
-            change(where, place)
+        contribution.change.each(change)
 
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
         clients = np.float32(self._clients)
@@ -170,7 +164,7 @@ class GlobalMomentum(NoAuxiliary):
 
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Vector | SharedBuffer]:
         if assignment.submodel.index is not None:
-            return {"momentum": assignment.submodel.take(self._momentum)}
+            return {"momentum": cut(self._momentum, where_of(assignment.submodel))}
         if self._whole is None:
             self._whole = SharedBuffer(self._momentum.copy())
         return {"momentum": self._whole}
@@ -198,18 +192,17 @@ class FrozenMomentum(GlobalMomentum):
         {"momentum": "clients step along the server's momentum, which a task leaves as it is"}
     )
     extra_buffers: ClassVar[ExtraBuffers] = ExtraBuffers(down=1, up=1)
+    asks: ClassVar[tuple[str, ...]] = ("gradient",)
 
     def start(self, run: AuxiliaryRun) -> None:
         super().start(run)
         self._beta = np.float32(1 - run.fresh)
-        self._gradient, self._coverage = Covered().bind(run.size, run.clients), Coverage(run.size)
+        self._gradient, self._coverage = Covered().bind(run.size, run.clients), Tally(run.size, np.int32)
 
-    def receive(
-        self, client: int, assignment: Assignment, update: Update, delta: Vector, weight: float, lr: float
-    ) -> None:
-        gradient = assignment.trained(update.extras["gradient"]).copy()
-        self._coverage.add(assignment.where)
-        self._gradient.add(Contribution(client, assignment.where, gradient, weight, lr))
+    def receive(self, contribution: Contribution, assignment: Assignment, update: Update) -> None:
+        gradient = Change(where_of(assignment.submodel), update.extras["gradient"], mask=assignment.mask)
+        self._coverage.add(gradient)
+        self._gradient.add(replace(contribution, change=gradient))
 
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
         self._whole = None
@@ -231,6 +224,7 @@ class Adversaries(NoAuxiliary):
     """FedRobust: each client's own affine input perturbation (L, d), which never leaves the client."""
 
     keeps: ClassVar[str] = "Lambda_n, delta_n [N, 2 inputs]"
+    asks: ClassVar[tuple[str, ...]] = ("adversary",)
 
     def start(self, run: AuxiliaryRun) -> None:
         identity = np.concatenate([np.ones(run.inputs, np.float32), np.zeros(run.inputs, np.float32)])
@@ -239,10 +233,8 @@ class Adversaries(NoAuxiliary):
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Vector | SharedBuffer]:
         return {"adversary": self._client.peek(client).copy()}
 
-    def receive(
-        self, client: int, assignment: Assignment, update: Update, delta: Vector, weight: float, lr: float
-    ) -> None:
-        self._client[client][:] = update.extras["adversary"]
+    def receive(self, contribution: Contribution, assignment: Assignment, update: Update) -> None:
+        self._client[contribution.client][:] = update.extras["adversary"]
 
     def memory(self, size: int, clients: int, inputs: int) -> int:
         return 8 * inputs * clients

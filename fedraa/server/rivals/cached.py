@@ -5,9 +5,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedraa.messages import Vector
+from fedraa.messages import Index, Vector
 from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Buffered, Taken
 from fedraa.server.auxiliary.rows import ClientRows
+from fedraa.server.change import Change
+from fedraa.server.passes import over, step_along
 
 
 class DeltaCache:
@@ -21,17 +23,15 @@ class DeltaCache:
         self.mean = np.zeros(size)  # in double precision, for it is added to at every arrival
         self._clients = clients
 
-    def copy_of(self, client: int) -> Vector:
-        """The client's row, to be changed and put back."""
-        return self.rows.peek(client).copy()
+    def put(self, client: int, change: Change) -> None:
+        """The client's row from now on, where there is a change: that."""
+        row = self.rows[client]
 
-    def put(self, client: int, row: Vector) -> None:
-        """The client's row from now on."""
-        change = row.astype(np.float64)
-        if client in self.rows:
-            change -= self.rows[client]
-        self.mean += change / self._clients
-        self.rows.put(client, row)
+        def put(place: Index | slice, delta: Vector) -> None:
+            self.mean[place] += (delta.astype(np.float64) - row[place]) / self._clients
+            row[place] = delta
+
+        change.each(put)
 
     def memory(self) -> int:
         return len(self.mean) * (4 * self._clients + 8)
@@ -64,13 +64,17 @@ class CA2FL(Buffered):
         self._count = 0
 
     def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
-        client, where, delta = arrival.client, arrival.where, arrival.delta
-        self._sum[where] += delta
-        if client in self._cache.rows:
-            self._sum[where] -= self._cache.rows[client][where]
-        if client not in self._pending:
-            self._pending[client] = self._cache.copy_of(client)
-        self._pending[client][where] = delta
+        before = self._cache.rows.peek(arrival.client)
+        if arrival.client not in self._pending:
+            self._pending[arrival.client] = before.copy()
+        pending = self._pending[arrival.client]
+
+        def add(place: Index | slice, delta: Vector) -> None:
+            self._sum[place] += delta
+            self._sum[place] -= before[place]
+            pending[place] = delta
+
+        arrival.change.each(add)
         self._count += 1
         full = self._count == self.size
         if full:
@@ -78,10 +82,13 @@ class CA2FL(Buffered):
         return Taken(self.server_lr / self.size, full)
 
     def _flush(self, params: Vector) -> None:
-        direction = self._cache.mean + self._sum / self.size
-        np.add(params, (self.server_lr * direction).astype(np.float32), out=params)
+        def step(piece: slice) -> None:
+            direction = self._cache.mean[piece] + self._sum[piece] / self.size
+            params[piece] += (self.server_lr * direction).astype(np.float32)
+
+        over(len(params), step)
         for client, row in self._pending.items():
-            self._cache.put(client, row)
+            self._cache.put(client, Change(slice(None), row))
         self._pending = {}
         self._sum.fill(0)
         self._count = 0
@@ -120,12 +127,10 @@ class ACE(AsyncRule):
 
     def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
         self._awaited.discard(arrival.client)
-        row = self._cache.copy_of(arrival.client)
-        row[arrival.where] = arrival.delta
-        self._cache.put(arrival.client, row)
+        self._cache.put(arrival.client, arrival.change)
         complete = not self._awaited
         if complete:
-            np.add(model.params, (self.server_lr * self._cache.mean).astype(np.float32), out=model.params)
+            step_along(model.params, self.server_lr, self._cache.mean)
         return Taken(self.server_lr / model.clients, complete)
 
     def memory(self, size: int, clients: int) -> int:

@@ -8,6 +8,8 @@ import numpy as np
 from fedraa.messages import Index, Vector
 from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken
 from fedraa.server.auxiliary.rows import ClientRows
+from fedraa.server.change import Change
+from fedraa.server.passes import over, step_along
 
 
 class SumTable:
@@ -21,15 +23,25 @@ class SumTable:
         self.counts: dict[int, int] = {}
         self.total = np.zeros(size)  # in double precision, for it is added to and taken from
 
-    def add(self, client: int, where: Index | slice, delta: Vector) -> int:
+    def add(self, client: int, change: Change) -> int:
         """One more delta of the client; how many it now has."""
         row = self.rows[client]
         before = self.counts.get(client, 0)
+
+        def forget(piece: slice) -> None:
+            self.total[piece] -= row[piece].astype(np.float64) / before
+
+        def add(place: Index | slice, delta: Vector) -> None:
+            row[place] += delta
+
+        def remember(piece: slice) -> None:
+            self.total[piece] += row[piece].astype(np.float64) / (before + 1)
+
         if before:
-            self.total -= row.astype(np.float64) / before
-        row[where] += delta
+            over(len(row), forget)
+        change.each(add)
+        over(len(row), remember)
         self.counts[client] = before + 1
-        self.total += row.astype(np.float64) / (before + 1)
         return before + 1
 
     def empty(self) -> "SumTable":
@@ -86,8 +98,7 @@ class Ringleader(AsyncRule):
             if len(self._now.counts.keys() | self._gone) < model.clients:
                 return Taken(weight, False, held=True)
             self._todo = [each for each in range(model.clients) if each not in self._gone]
-        direction = self.server_lr / model.clients * self._now.total
-        np.add(model.params, direction.astype(np.float32), out=model.params)
+        step_along(model.params, self.server_lr / model.clients, self._now.total)
         self._served(client)
         return Taken(weight)
 
@@ -99,7 +110,7 @@ class Ringleader(AsyncRule):
 
     def _add(self, table: SumTable, arrival: Arrival, model: AsyncModel) -> float:
         """Adds the delta to the client's; its weight in v."""
-        count = table.add(arrival.client, arrival.where, arrival.delta)
+        count = table.add(arrival.client, arrival.change)
         return self.server_lr / (model.clients * count)
 
     def memory(self, size: int, clients: int) -> int:

@@ -25,7 +25,7 @@ class Ringmaster(AsyncRule):
     def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
         if arrival.staleness >= (self.delay_limit or model.clients):
             return Taken(0.0, False)
-        accumulate(model.params, arrival.where, self.server_lr, arrival.new, arrival.sent)
+        accumulate(model.params, arrival.places, self.server_lr, arrival.new, arrival.sent)
         return Taken(self.server_lr)
 
     def state(self) -> dict[str, Any]:

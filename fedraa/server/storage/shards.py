@@ -7,6 +7,7 @@ import numpy as np
 
 from fedraa.messages import Index, Receipt, Vector
 from fedraa.server.async_rules import blend
+from fedraa.server.coordinates import Where, in_runs, index_of
 from fedraa.server.delta_mix import add
 from fedraa.server.mean import follow
 from fedraa.server.validation import receipt_of
@@ -70,13 +71,13 @@ class Shard:
     def __init__(self, params: Vector, where: Sequence[Index | None], *, norms: bool, adds: bool = False) -> None:
         self.params = np.array(params)
         self.pulls = self.pushes = 0
-        self._where, self._norms, self._adds = where, norms, adds
+        self._where, self._norms, self._adds = [None if w is None else in_runs(w) for w in where], norms, adds
         self._pushed: dict[int, dict[str, Vector]] = {}
         self._mean: Vector | None = None
 
     def cut(self, fragment: int) -> Vector:
         """Its piece of the fragment as it stands, a copy."""
-        return np.array(self.params[self._of(fragment)])
+        return np.array(self.params[index_of(self._of(fragment))])
 
     def receive(self, task: int, push: str, sent: Vector, new: Vector) -> Receipt:
         """A piece that answers a task comes in; what is to be said of it. One that is wrong is not kept."""
@@ -118,7 +119,7 @@ class Shard:
         self.params, self.pulls, self.pushes = np.array(params), pulls, pushes
         self._pushed.clear()
 
-    def _of(self, fragment: int) -> Index:
+    def _of(self, fragment: int) -> Where:
         where = self._where[fragment]
         assert where is not None, "no piece of that fragment is here"
         return where

@@ -7,7 +7,9 @@ from typing import Protocol
 from fedraa.components import calling, saved
 from fedraa.messages import Buffer, SharedBuffer, State, Task, Update, Vector
 from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken
+from fedraa.server.coordinates import Runs, index_of, where_of
 from fedraa.server.mean import Mean, MeanHere
+from fedraa.server.passes import cut
 from fedraa.server.validation import is_finite, refuse_unsound
 from fedraa.submodels.assignment import Assignment, Submodel
 
@@ -115,23 +117,24 @@ class LocalStore:
 
     def cut(self, fragment: int, version: int) -> Buffer:
         if fragment not in self._cuts or self._cuts[fragment][0] != version:
-            values = self._assignments[fragment].submodel.take(self.params)
+            values = cut(self.params, where_of(self._assignments[fragment].submodel))
             values.flags.writeable = False  # so that a checkpoint need not copy it
             self._cuts[fragment] = (version, self._share(values))
         return self._cuts[fragment][1]
 
     def take(self, task: Task, update: Update, stale: int, balance: float = 1.0) -> Taken:
-        where = self._assignments[task.fragment].where
+        where = where_of(self._assignments[task.fragment].submodel)
         arrival = Arrival(
             task.client,
             task.fragment,
-            where,
+            index_of(where),
             update.params,
             task.params,
             stale,
             self._sizes[task.client],
             update.loss,
             balance,
+            where if isinstance(where, Runs) else None,
         )
         return take_in(self._rule, arrival, self._model)
 

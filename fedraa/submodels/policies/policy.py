@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.components import calling
+from fedraa.data.tree import Tree
 from fedraa.messages import ExtraBuffers, Update, Vector
 from fedraa.rng import generator
 from fedraa.submodels.assignment import Assignment, Mask, Submodel
@@ -24,12 +25,16 @@ REMEMBERED = 8  # submodels per run: each holds an index as large as its paramet
 
 @dataclass(frozen=True, eq=False)
 class RunContext:
-    """The run that a policy is bound to; `params` [d] is the model as it starts, which a policy may change then."""
+    """The run that a policy is bound to; `params` [d] is the model as it starts, which a policy may change then.
+
+    `example` is a minibatch, for what depends on the shapes of samples.
+    """
 
     traced: Traced
     clients: int
     seed: int
     params: Vector | None = None
+    example: Tree | None = None
     _submodels: OrderedDict[tuple[bytes, ...], Submodel] = field(default_factory=OrderedDict, init=False, repr=False)
 
     def whole(self) -> Submodel:
@@ -86,7 +91,14 @@ class RoundContext:
 
 
 class SubmodelSampler:
-    """A policy at work in one run. Besides drawing it may follow what comes back, as PruneFL's mask does."""
+    """A policy at work in one run. Besides drawing it may follow what comes back, as PruneFL's mask does.
+
+    `asks` names the further buffers that clients' answers must have. In so many rounds at the start, `alone`, only the
+    first client trains.
+    """
+
+    asks: ClassVar[tuple[str, ...]] = ()
+    alone: int = 0
 
     @property
     def extra_buffers(self) -> ExtraBuffers:
@@ -100,10 +112,8 @@ class SubmodelSampler:
         """What a choice for this client is made from, for the log: feasible fragments and counts, if there are any."""
         return [], []
 
-    def receive(
-        self, client: int, assignment: Assignment, update: Update, delta: Vector, weight: float, lr: float
-    ) -> None:
-        """Takes in what came back; `delta` is on the trained coordinates."""
+    def receive(self, assignment: Assignment, update: Update, weight: float) -> None:
+        """Takes in what came back from a client that has that weight in the mean."""
 
     def drop(self, assignment: Assignment) -> None:
         """Nothing came back from a client that was given this."""
@@ -149,6 +159,16 @@ class SubmodelPolicy:
     whole: ClassVar[bool] = False
     shares: ClassVar[tuple[float, ...]] = (1.0, 0.5, 0.25, 0.125, 0.0625)
     """Of which each client has one, where capacities follow from devices."""
+
+    @property
+    def scales(self) -> bool:
+        """Whether activations are scaled by the inverse of the share that trains, the rate by the share."""
+        return False
+
+    @property
+    def alone(self) -> int:
+        """Rounds at the start in which the first client alone trains."""
+        return 0
 
     def draw(self, context: RoundContext) -> Assignment:
         """What the client trains in this round."""

@@ -4,11 +4,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
 
+from fedraa.data.tree import Tree, leaves
 from fedraa.messages import ExtraBuffers, State, Update, Vector
+from fedraa.models.forward import forward
 from fedraa.submodels.assignment import Assignment, Mask
 from fedraa.submodels.blocks import maskable
 from fedraa.submodels.policies.policy import RoundContext, RunContext, SubmodelPolicy, SubmodelSampler
+from fedraa.submodels.traced import Traced
 
 REMOVABLE = 0.3  # of each tensor's present weights, the smallest; halves every REMOVABLE_HALF_LIFE rounds
 REMOVABLE_HALF_LIFE = 10_000
@@ -17,21 +23,25 @@ REMOVABLE_HALF_LIFE = 10_000
 class SharedMask(SubmodelSampler):
     """The mask, the squared gradients of all coordinates since it was chosen, and how it is chosen anew.
 
-    Every `every` rounds the smallest present weights of each tensor become removable; they and the absent
-    weights compete by importance, the sum of squared gradients, for the places that the density leaves.
-    Importance is per unit of time in the paper, with layer times of a Raspberry Pi; a weight costs the same
-    FLOPs in every tensor of a linear chain, so times are equal here. The model is theta * m: absent weights are
-    0. As in the released code, a weight that regrows has the value that it had when it was pruned.
+    After each of the first `initial` rounds, in which one client alone trains (the paper's initial stage), and then
+    after every `every` rounds the smallest present weights of each tensor become removable; they and the absent
+    weights compete by importance for the places that the density leaves: the sum of squared gradients, per unit of
+    time. A weight's time is how often a sample's pass uses it, where the released code has layer times of a Raspberry
+    Pi. The model is theta * m: absent weights are 0. As in the released code, a weight that regrows has the value that
+    it had when it was pruned.
     """
 
-    def __init__(self, run: RunContext, params: Vector, density: float, every: int) -> None:
+    asks: ClassVar[tuple[str, ...]] = ("squares",)
+
+    def __init__(self, run: RunContext, params: Vector, density: float, every: int, initial: int) -> None:
         names = maskable(run.traced)
         self._spans = [
             (offset, offset + int(np.prod(shape)))
             for name, shape, offset in zip(run.traced.names, run.traced.shapes, run.traced.offsets, strict=True)
             if name in names
         ]
-        self._whole, self._density, self._every = run.whole(), density, every
+        self._whole, self._density, self._every, self.alone = run.whole(), density, every, initial
+        self._times = weight_times(run.traced, run.example)
         self._squares = np.zeros(run.traced.size, np.float32)
         self._rounds = 0
         self.mask: Mask = np.ones(run.traced.size, bool)
@@ -46,19 +56,23 @@ class SharedMask(SubmodelSampler):
     @property
     def extra_buffers(self) -> ExtraBuffers:
         """Before the mask is chosen anew, the squared gradients of all coordinates."""
-        return ExtraBuffers(up_whole=int((self._rounds + 1) % self._every == 0))
+        return ExtraBuffers(up_whole=int(self._adjusts))
+
+    @property
+    def _adjusts(self) -> bool:
+        """Whether the mask is chosen anew at the end of this round."""
+        return self._rounds < self.alone or (self._rounds + 1) % self._every == 0
 
     def draw(self, turn: RoundContext) -> Assignment:
         return Assignment(0, self._whole, self.mask)
 
-    def receive(
-        self, client: int, assignment: Assignment, update: Update, delta: Vector, weight: float, lr: float
-    ) -> None:
+    def receive(self, assignment: Assignment, update: Update, weight: float) -> None:
         self._squares += np.float32(weight) * update.extras["squares"]
 
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
+        adjusts = self._adjusts
         self._rounds += 1
-        if self._rounds % self._every == 0:
+        if adjusts:
             mask = self._choose(params)
             pruned, regrown = self.mask & ~mask, mask & ~self.mask
             self._pruned[pruned] = params[pruned]
@@ -79,8 +93,8 @@ class SharedMask(SubmodelSampler):
             mask[smallest] = False
             places += len(smallest)
         rivals = np.flatnonzero(candidates)
-        winners = rivals[np.argsort(-self._squares[rivals], kind="stable")[:places]]
-        mask[winners] = True
+        importance = self._squares[rivals] / self._times[rivals]
+        mask[rivals[np.argsort(-importance, kind="stable")[:places]]] = True
         return mask
 
     def state(self) -> State:
@@ -91,18 +105,57 @@ class SharedMask(SubmodelSampler):
         self._squares[:], self._pruned[:] = state["squares"], state["pruned"]
 
 
+def weight_times(traced: Traced, example: Tree | None) -> npt.NDArray[np.float32]:
+    """How often a sample's forward pass uses each weight [d]: at every position of a convolution, or of a sequence.
+
+    1 for all without an example, and for parameters that no layer of their own reads.
+    """
+    times = np.ones(traced.size, np.float32)
+    if example is None:
+        return times
+    used = _positions(traced, example)
+    for name, shape, offset in zip(traced.names, traced.shapes, traced.offsets, strict=True):
+        times[offset : offset + int(np.prod(shape))] = used.get(name.rpartition(".")[0], 1.0)
+    return times
+
+
+def _positions(traced: Traced, example: Tree) -> dict[str, float]:
+    """Of every layer with parameters of its own the positions that it computes for a sample, by its name."""
+    module = traced.skeleton(traced.widths(traced.full())).eval()
+    samples, found = len(leaves(example)[0]), dict[str, float]()
+
+    def note(name: str, layer: nn.Module, out: object) -> None:
+        made = out[0] if isinstance(out, tuple) else out
+        if isinstance(made, Tensor) and made.numel():
+            channels = made.shape[1 if isinstance(layer, nn.modules.conv._ConvNd) else -1]
+            found[name] = found.get(name, 0.0) + made.numel() / samples / channels
+
+    for name, layer in module.named_modules():
+        if next(layer.parameters(recurse=False), None) is not None:
+            layer.register_forward_hook(lambda layer, inputs, out, name=name: note(name, layer, out))
+    with torch.no_grad(), torch.random.fork_rng():
+        forward(module, example)
+    return {name: max(1.0, count) for name, count in found.items()}
+
+
 @dataclass(frozen=True)
 class AdaptivePruning(SubmodelPolicy):
     """PruneFL: one mask of a fixed density for all clients, re-chosen every so many rounds.
 
-    The first keeps the largest of the initial parameters; the others become 0.
+    The first keeps the largest of the initial parameters; the others become 0. In `initial` rounds before the others
+    begin the first client trains alone, and the mask is chosen anew after each; at density 1 nothing is to be chosen.
     """
 
     density: float = 0.5
     every: int = 50
+    initial: int = 5
 
     keeps: ClassVar[str] = "mask, sum g^2 [d]"
 
+    @property
+    def alone(self) -> int:
+        return self.initial if self.density < 1 else 0
+
     def bind(self, run: RunContext) -> SubmodelSampler:
         assert run.params is not None
-        return SharedMask(run, run.params, self.density, self.every)
+        return SharedMask(run, run.params, self.density, self.every, self.alone)

@@ -76,7 +76,17 @@ class Rolling(SubmodelPolicy):
 
 @dataclass(frozen=True)
 class DisjointGroups(SubmodelPolicy):
-    """IST: every hidden layer shuffled on its own and dealt to the cohort in equal disjoint groups, each round."""
+    """IST: every hidden layer shuffled on its own and dealt to the cohort in equal disjoint groups, each round.
+
+    A group's activations are `scaled` by the size of the cohort while it trains, since the full model's units read
+    those of all groups, and its learning rate by the inverse; the released code has batch norms, which do both.
+    """
+
+    scaled: bool = True
+
+    @property
+    def scales(self) -> bool:
+        return self.scaled
 
     def bind(self, run: RunContext) -> SubmodelSampler:
         def draw(context: RoundContext) -> Assignment:

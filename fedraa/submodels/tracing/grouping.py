@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedraa.submodels.resize import Place, Resize, Sizes, stated
+from fedraa.submodels.resize import GROUPED, Place, Resize, Sizes, stated
 from fedraa.submodels.traced import Entry, Group, Traced
 from fedraa.submodels.tracing.labels import FIXED, Roots, compress, varies
 from fedraa.submodels.tracing.recorder import Recorder, Site
@@ -105,12 +105,10 @@ def _group(module: nn.Module, entries: Units) -> tuple[Units, tuple[Group, ...],
     number = np.full(size + 1, -1)  # the last stands for all labels that are in no tensor
     groups: list[Group] = []
     _, which, counts = np.unique(signature[used], return_inverse=True, return_counts=True)
+    # a single unit has nothing to cut
+    together = [used[which == key] for key in dict.fromkeys(which.tolist()) if counts[key] > 1]
     next_unit = 0
-    for key in dict.fromkeys(which.tolist()):
-        if counts[key] < 2:
-            continue  # a single unit has nothing to cut
-        members = used[which == key]
-        group = _describe(module, entries, places, members)
+    for members, group in zip(together, _described(module, entries, places, together), strict=True):
         if not group.parameters:
             continue  # buffers alone
         number[members] = next_unit + np.arange(len(members))
@@ -137,11 +135,14 @@ def _sizes(sites: Iterable[Site], groups: Sequence[Group], number: Callable[[Ten
 
 
 def _resize(site: Site, groups: Sequence[Group], number: Callable[[Tensor], np.ndarray]) -> Resize | None:
+    if site.name == GROUPED:
+        return Resize(-1, 0, 0, (), False)
     before, *after = (_along(labels, number) for labels in (site.before, *site.after))
-    if not before or not after[0] or any(piece != after[0] for piece in after):
+    if not before or not after[0] or any(piece is None or piece[0] != after[0][0] for piece in after):
         return None
-    (dim, units), (out, same) = before, after[0]
-    if units.keys() != same.keys() or len(set(units.values())) > 1 or len(set(same.values())) > 1:
+    (dim, units), (out, _) = before, after[0]
+    counts = [units, *(same for piece in after if piece for same in piece[1:])]
+    if any(same.keys() != units.keys() or len(set(same.values())) > 1 for same in counts):
         return None  # its parts are not in proportion
     starts = [0, *accumulate(group.size for group in groups)]
     g = bisect_right(starts, min(units)) - 1
@@ -169,17 +170,32 @@ def _along(labels: Tensor, number: Callable[[Tensor], np.ndarray]) -> tuple[int,
     return dims[0], dict(zip(*(x.tolist() for x in np.unique(line.numpy(), return_counts=True)), strict=True))
 
 
-def _describe(module: nn.Module, entries: Units, places: list[tuple[str, int]], members: np.ndarray) -> Group:
+def _described(
+    module: nn.Module, entries: Units, places: Sequence[tuple[str, int]], together: Sequence[np.ndarray]
+) -> list[Group]:
+    """What runs through the units that are `together`, of which each array names some by their roots."""
     trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    found, through = [], dict[str, float]()
+    found: list[list[Entry]] = [[] for _ in together]
+    through: list[dict[str, float]] = [{} for _ in together]
+    owner = np.full(1 + max((int(x.max(initial=0)) for dims in entries.values() for x in dims.values()), default=0), -1)
+    for g, members in enumerate(together):
+        owner[members] = g
     for name, dim in places:
-        mine = np.isin(entries[name][dim], members)
-        if mine.any():
-            found.append(Entry(name, dim, int(mine.sum()) // len(members)))
+        owners = owner[entries[name][dim]]
+        counts = np.bincount(owners[owners >= 0], minlength=len(together))
+        for g in np.flatnonzero(counts).tolist():
+            found[g].append(Entry(name, dim, int(counts[g]) // len(together[g])))
             if name in trainable:
-                through[name] = through.get(name, 1.0) * (1 - mine.mean())
-    parameters = sum(round(trainable[name].numel() * (1 - rest)) for name, rest in through.items())
-    return Group(_layer(found[0].tensor), len(members), tuple(found), parameters)
+                through[g][name] = through[g].get(name, 1.0) * (1 - counts[g] / len(owners))
+    return [
+        Group(
+            _layer(runs[0].tensor),
+            len(members),
+            tuple(runs),
+            sum(round(trainable[name].numel() * (1 - rest)) for name, rest in rests.items()),
+        )
+        for members, runs, rests in zip(together, found, through, strict=True)
+    ]
 
 
 def _left_whole(

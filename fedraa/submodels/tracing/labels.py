@@ -79,10 +79,10 @@ class Ties:
         along_a, along_b = ({d for d in range(len(shape)) if varies(x, d)} for x in (a, b))
         if along_a and along_b and not along_a & along_b:
             # An outer product has elements of two units at once. A parameter can stay whole; others are tied.
-            if _is_raw(b):
+            if _is_raw(b) or self._is_fixed(b):
                 self.pin(b, "it scales positions, not units")
                 b, along_b = torch.zeros_like(b), set()
-            elif _is_raw(a):
+            elif _is_raw(a) or self._is_fixed(a):
                 self.pin(a, "it scales positions, not units")
                 a, along_a = torch.zeros_like(a), set()
         apart_a, apart_b = along_a - _broadcast(right.shape, shape), along_b - _broadcast(left.shape, shape)
@@ -96,6 +96,10 @@ class Ties:
                 a, b = b, a
         small_a, small_b = _shrink(a, b)
         return torch.where(small_a != FIXED, small_a, small_b).expand(shape)
+
+    def _is_fixed(self, labels: Tensor) -> bool:
+        """Whether all of these are never cut by what is known so far."""
+        return bool((self.resolve()(compress(labels)[0]) == FIXED).all())
 
     def reason(self, labels: Tensor, roots: Roots) -> str:
         """Why these labels ended up fixed: what pinned them first, or else tied them all to each other."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import string
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -27,13 +29,34 @@ def matmul(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
 
 
 def _times(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
-    """Labels of `left @ right`, where `right` may be a layer's matrix."""
-    if r.name(right) is None or right.dim() != 2:
-        return product(r, r.labels(left), r.labels(right))
-    labels = r.labels(left)
-    inner = r.ties.span(labels, range(labels.dim() - 1), "a matrix product reads them at every position")
-    r.bind(right, 0, inner.reshape(-1))
-    return r.make(right, 1)
+    """Labels of `left @ right`, where one of them may be a layer's matrix, or a stack of them as of several experts."""
+    if r.name(right) and (right.dim() == 2 or _only(r.labels(left), left.dim() - 1)):
+        return _layer(r, right, right.dim() - 2, r.labels(left), left.dim() - 1)
+    if r.name(left) and not r.name(right) and _only(r.labels(right), right.dim() - 2):
+        return _layer(r, left, left.dim() - 1, r.labels(right), right.dim() - 2).unsqueeze(-1)
+    return product(r, r.labels(left), r.labels(right))
+
+
+def _layer(r: Recorder, weight: Tensor, dim: int, labels: Tensor, along: int) -> Tensor:
+    """The units that a layer makes whose matrix is read along dimension `dim`, by labels that vary `along` one."""
+    others = [d for d in range(labels.dim()) if d != along]
+    inner = r.ties.span(labels, others, "a matrix product reads them at every position").reshape(-1)
+    r.bind(weight, dim, inner)
+    return r.make(weight, 2 * weight.dim() - 3 - dim)
+
+
+def _only(labels: Tensor, dim: int) -> bool:
+    """Whether labels vary along no other dimension."""
+    return not any(varies(labels, d) for d in range(labels.dim()) if d != dim)
+
+
+def grouped(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Rows `[s, in]` times the matrices `[experts, in, out]` of their experts."""
+    x, weight = args[0], args[1]
+    if not r.name(weight) or (x.dim(), weight.dim()) != (2, 3):
+        r.give_up(name, out, args, kwargs)
+        return
+    r.put(out, _layer(r, weight, 1, r.labels(x), 1).expand(out.shape))
 
 
 def addmm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -51,17 +74,18 @@ def einsum(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
     """Letters that are not in the result are summed over; a layer's weight makes or reads units along one letter."""
     equation, *operands = args
     operands = list(operands[0]) if isinstance(operands[0], (list, tuple)) else operands
-    if not isinstance(equation, str) or "." in equation or "->" not in equation:
+    if not isinstance(equation, str):
         r.give_up(name, out, args, kwargs)
         return
-    ins, _, outs = equation.replace(" ", "").partition("->")
-    terms = list(zip(ins.split(","), operands, strict=True))
+    ins, outs = _spelled(equation.replace(" ", ""), [x.dim() for x in operands])
+    terms = list(zip(ins, operands, strict=True))
     named = [i for i, (_, x) in enumerate(terms) if r.name(x)]
     if len(terms) == 2 and len(named) == 1:
         (weights, weight), (letters, x) = terms[named[0]], terms[1 - named[0]]
         shared = set(weights) & set(letters)
         new = [c for c in weights if c in outs and c not in letters]
-        if new and not shared & set(outs) and len(shared) + len(new) == len(weights):
+        varied = {c for d, c in enumerate(letters) if varies(r.labels(x), d)}
+        if new and not shared & set(outs) & varied and len(shared) + len(new) == len(weights):
             r.put(out, _einsum_layer(r, weights, weight, letters, r.labels(x), new[0], outs).expand(out.shape))
             return
     labels = torch.zeros((1,) * len(outs), dtype=torch.int64)
@@ -75,11 +99,24 @@ def einsum(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
     r.put(out, labels.expand(out.shape))
 
 
+def _spelled(equation: str, sizes: Sequence[int]) -> tuple[list[str], str]:
+    """The letters of operands of so many dimensions and of the result, for an equation that may leave some out."""
+    ins, arrow, outs = equation.partition("->")
+    terms = ins.split(",")
+    if not arrow:  # letters that occur once, in their order
+        outs = "..." * ("..." in ins) + "".join(sorted(c for c in set(ins) - set(",.") if ins.count(c) == 1))
+    spare = "".join(c for c in string.ascii_letters if c not in equation)[: max(sizes)]
+    missing = [size - len(term.replace("...", "")) for term, size in zip(terms, sizes, strict=True)]
+    most = max((n for n, term in zip(missing, terms, strict=True) if "..." in term), default=0)
+    spelled = [term.replace("...", spare[most - n : most]) for n, term in zip(missing, terms, strict=True)]
+    return spelled, outs.replace("...", spare[:most])
+
+
 def _einsum_layer(
     r: Recorder, weights: str, weight: Tensor, letters: str, labels: Tensor, new: str, outs: str
 ) -> Tensor:
     """Labels of an activation times a weight: read along the first cut letter that is summed, made along `new`."""
-    summed = [c for c in weights if c in letters]
+    summed = [c for c in weights if c in letters and c not in outs]
     cut = next((c for c in summed if varies(labels, letters.index(c))), summed[0]) if summed else None
     others = [d for d, c in enumerate(letters) if c != cut]
     inner = r.ties.span(labels, others, "`einsum` reads them at every position").reshape(-1)

@@ -14,11 +14,13 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from fedraa.submodels.resize import MADE, RESIZED, Place, name_of, place
+from fedraa.submodels.resize import GROUPED, MADE, RESIZED, Place, name_of, place
 from fedraa.submodels.tracing.labels import Ties, varies
 
 _ASKS = frozenset(("allclose", "bool", "contains", "equal", "is_nonzero"))
 _READS_VALUES = _ASKS | {"array", "float", "index", "int", "item", "numpy", "tolist"}
+
+_FINDS = frozenset(("argwhere", "masked_select", "nonzero", "unique"))
 
 _STATES = 2**16  # numbers that zeros may have to be followed
 
@@ -64,6 +66,7 @@ class Recorder(TorchFunctionMode):
         self.splits: list[Tensor] = []  # labels after a view that may have split one cut dimension in two
         self.sites: list[Site] = []
         self.asked = ""  # the last function by which the code asked something of its data
+        self.finds = ""  # the last function by which the code asked where its data are such or such
         self.deny = False  # whether such questions get the other answer
         self.path: list[object] = []  # what ran, on what
         self._steps: MutableMapping[Tensor, int] = WeakTensorKeyDictionary()
@@ -95,24 +98,30 @@ class Recorder(TorchFunctionMode):
                 self.asked = name
                 return not out if self.deny else out
             raise DataDependentError(f"its forward branches on data or leaves PyTorch: it reads values by `{name}`")
-        if read and name == "setitem":  # returns nothing and changes its first argument
-            self.give_up(name, args[0], args, kwargs)
-        elif read and makes_tensors:
+        changed = args[0] if name == "setitem" else out  # which returns nothing and changes its first argument
+        if read and (makes_tensors or name == "setitem"):
             try:
-                self._rules.get(name, Recorder.give_up)(self, name, out, args, kwargs)
-            except (IndexError, RuntimeError, TypeError, ValueError):  # called in a way that its rule does not know
-                self.give_up(name, out, args, kwargs)
-            if name in RESIZED - MADE:
+                self._rules.get(name, Recorder.give_up)(self, name, changed, args, kwargs)
+            except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):  # called in an unknown way
+                self.give_up(name, changed, args, kwargs)
+            if name in RESIZED - MADE and not (isinstance(out, Tensor) and out in self._turned):
                 self._note(sys._getframe(1), name, self.labels(args[0]), out, args, kwargs)
         if name in MADE and out.is_floating_point() and out.dim() > 1 and out.numel() <= _STATES:
             self.put(out, self.ties.raw(out.shape))  # such as the first state of a recurrent layer: whose shows in use
             self._note(sys._getframe(1), name, self.labels(out), out, args, kwargs)
         if read:
             self.path.append((name, *self.steps((args, kwargs))))
-            self._steps.update((x, len(self.path)) for x in tensors(args[0] if name == "setitem" else out))
+            self._steps.update((x, len(self.path)) for x in tensors(changed))
         if any(x in self._data or isinstance(x, nn.Parameter) for x in read):
-            self._data.update((x, True) for x in tensors(args[0] if name == "setitem" else out))
+            self._data.update((x, True) for x in tensors(changed))
+            if name in _FINDS or (name == "where" and isinstance(out, tuple)):
+                self.finds = name
         return out
+
+    def unused(self) -> list[str]:
+        """Trained parameters that no function read."""
+        known = self.bound.keys() | self.raw.keys() | self.whole.keys() | self._frozen
+        return [name for name in self._names.values() if name not in known and name not in self._alike]
 
     def steps(self, values: object) -> list[object]:
         """From where on the path tensors are: parameters by their names."""
@@ -124,11 +133,14 @@ class Recorder(TorchFunctionMode):
             return str(self._turned[tensor][0])
         return self._names.get(id(tensor))
 
-    def turn(self, tensor: Tensor, result: Tensor, dims: Sequence[int]) -> None:
-        """A parameter is transposed or converted: dimension i of the result is `dims[i]` of the tensor."""
+    def turn(self, tensor: Tensor, result: Tensor, dims: Sequence[int | None]) -> None:
+        """A parameter is transposed or converted: dimension i of the result is `dims[i]` of the tensor, None if new.
+
+        Of a dimension that is not in the result, one slice was taken, or several along a new one.
+        """
         before = self._turned[tensor][1] if tensor in self._turned else range(tensor.dim())
         original = self._turned[tensor][2] if tensor in self._turned else tensor
-        self._turned[result] = (self.name(tensor), [before[d] for d in dims], original)
+        self._turned[result] = (self.name(tensor), [None if d is None else before[d] for d in dims], original)
 
     def labels(self, tensor: Tensor) -> Tensor:
         """The labels of a tensor, of its shape."""
@@ -137,18 +149,23 @@ class Recorder(TorchFunctionMode):
         if tensor in self._labels:
             return torch.as_tensor(self._labels[tensor])
         if tensor in self._turned:
-            _, dims, original = self._turned[tensor]
-            return self.labels(original).permute(dims)
+            return self._turned_labels(tensor)
         name = self.name(tensor)
-        if name is None:
+        if name is None or name in self._frozen:
             return torch.zeros((), dtype=torch.int64).expand(tensor.shape)
         if name not in self.raw:
             alike = self._alike.get(name, (True,) * tensor.dim())
             shape = [size if same else 1 for size, same in zip(tensor.shape, alike, strict=True)]
             self.raw[name] = self.ties.raw(shape).expand(tensor.shape)
-            if name in self._frozen:
-                self.ties.pin(self.raw[name], "it runs through a frozen parameter")
         return self.raw[name]
+
+    def _turned_labels(self, tensor: Tensor) -> Tensor:
+        _, dims, original = self._turned[tensor]
+        labels = self.labels(original)
+        gone = [d for d in range(labels.dim()) if d not in dims]
+        labels = self.ties.span(labels, gone, "some of them are picked by position")
+        labels = labels.permute([d for d in dims if d is not None] + gone)[(..., *[0] * len(gone))]
+        return labels[tuple(None if d is None else slice(None) for d in dims)].expand(tensor.shape)
 
     def put(self, tensor: Tensor, labels: Tensor) -> None:
         """Set the labels of a result."""
@@ -175,11 +192,16 @@ class Recorder(TorchFunctionMode):
         name = self.name(weight)
         if name is None:  # computed from other tensors, so its rows are nobody's units
             self.ties.pin(self.labels(weight), "it is computed from other tensors")
+        elif name in self._frozen:
+            self.whole.setdefault(name, "it runs through a frozen parameter")
+        if name is None or name in self._frozen:
             return torch.zeros(weight.size(dim), dtype=torch.int64)
         dims = self.bound.setdefault(name, {})
         if weight in self._turned:
-            _, places, weight = self._turned[weight]
-            dim = places[dim]
+            _, places, original = self._turned[weight]
+            if places[dim] is None:
+                return torch.zeros(weight.size(dim), dtype=torch.int64)
+            dim, weight = places[dim], original
         if dim not in dims:
             self.made[name] = dim
             self.bind(weight, dim, self.ties.fresh(weight.size(dim)))
@@ -200,6 +222,9 @@ class Recorder(TorchFunctionMode):
         dims = self.bound.setdefault(name, {})
         if tensor in self._turned:
             dim = self._turned[tensor][1][dim]
+            if dim is None:
+                self.ties.pin(labels, "it meets a dimension that no parameter has")
+                return
         if dim in dims:
             self.ties.tie(dims[dim], labels)
             return
@@ -230,7 +255,9 @@ class Recorder(TorchFunctionMode):
         self, frame: FrameType, name: str, before: Tensor, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         found = place(frame)
-        if found and found[0] in self._modules and any(varies(before, dim) for dim in range(before.dim())):
+        if not found or found[0] not in self._modules:
+            return
+        if name == GROUPED or any(varies(before, dim) for dim in range(before.dim())):
             after = tuple(self.labels(x) for x in tensors(out))
             light = tuple(before if isinstance(x, Tensor) else x for x in args)
             self.sites.append(Site(self._modules[found[0]], found[1], name, light, kwargs, before, after))

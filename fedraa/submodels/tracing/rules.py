@@ -17,29 +17,39 @@ from fedraa.submodels.tracing.recorder import Rule
 
 _GROUPS: dict[Rule, str] = {
     shape_rules.elementwise: """
-        abs add addcmul alpha_dropout celu clamp clamp_max clamp_min cos div
-        dropout dropout1d dropout2d dropout3d elu eq erf exp feature_alpha_dropout floor ge gelu gt
-        hardsigmoid hardswish hardtanh iadd idiv imul isub itruediv le leaky_relu log log1p logsigmoid lt
-        masked_fill maximum minimum mish mul ne neg pow radd rdiv reciprocal relu relu6 rmul rpow
-        rrelu rsqrt rsub rtruediv selu sigmoid silu sin softplus softsign sqrt square sub tanh tanhshrink
-        true_divide truediv where""",
+        abs absolute add addcdiv addcmul alpha_dropout and asinh atan atan2 celu ceil clamp clamp_max clamp_min clip
+        copysign cos cosh div divide dropout dropout1d dropout2d dropout3d elu eq erf erfc exp exp2 expit expm1
+        feature_alpha_dropout floor floor_divide floordiv fmax fmin fmod ge gelu greater greater_equal gt hardshrink
+        hardsigmoid hardswish hardtanh hypot iadd iand idiv imul invert ior isfinite isinf isnan isub itruediv ldexp le
+        leaky_relu lerp less less_equal log log10 log1p log2 logaddexp logical_and logical_not logical_or logical_xor
+        logit logsigmoid lt masked_fill maximum minimum mish mod mul multiply nan_to_num ne neg negative or positive pow
+        radd rand rdiv reciprocal relu relu6 remainder rmul ror round rpow rrelu rsqrt rsub rtruediv selu sgn sigmoid
+        sign silu sin sinh softplus softshrink softsign sqrt square sub subtract tan tanh tanhshrink threshold
+        true_divide truediv trunc where xlogy xor""",
     shape_rules.same: """
-        bfloat16 clone contiguous cpu data detach double empty_like float full_like half ones_like rand_like
-        randn_like requires_grad to tril triu type type_as zeros_like""",
+        bernoulli bfloat16 bool clone contiguous cpu data detach double empty_like float full_like half int long
+        ones_like rand_like randn_like requires_grad to tril triu type type_as zeros_like""",
     shape_rules.constant: "new_empty new_full new_ones new_tensor new_zeros",
+    shape_rules.copied: "copy",
+    shape_rules.assign: "setitem",
     shape_rules.structural: """
-        T expand expand_as flatten flip mT movedim narrow permute repeat repeat_interleave reshape reshape_as roll
-        squeeze swapaxes swapdims t tile transpose unflatten unsqueeze view view_as""",
+        T broadcast_to expand expand_as flatten flip fliplr flipud mT moveaxis movedim narrow permute ravel repeat
+        repeat_interleave reshape reshape_as roll rot90 squeeze swapaxes swapdims t tile transpose unflatten unsqueeze
+        view view_as""",
+    shape_rules.shuffle: "channel_shuffle pixel_shuffle pixel_unshuffle",
+    shape_rules.unfold: "unfold",
     shape_rules.take: "getitem index_select select",
-    shape_rules.split: "chunk split tensor_split unbind",
+    shape_rules.split: "chunk split split_with_sizes tensor_split unbind unsafe_chunk unsafe_split",
     shape_rules.cat: "cat concat concatenate stack",
     shape_rules.pad: "pad",
     shape_rules.pool: """
         adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d
         adaptive_max_pool3d avg_pool1d avg_pool2d avg_pool3d interpolate lp_pool1d lp_pool2d max_pool1d
-        max_pool2d max_pool3d upsample""",
+        max_pool1d_with_indices max_pool2d max_pool2d_with_indices max_pool3d max_pool3d_with_indices max_unpool1d
+        max_unpool2d max_unpool3d upsample""",
     shape_rules.reduce: """
-        amax amin cumsum log_softmax logsumexp max mean min norm normalize softmax softmin std sum var""",
+        aminmax amax amin argmax argmin argsort cummax cummin cumsum log_softmax logsumexp max mean min nansum norm
+        normalize prod softmax softmin sort std std_mean sum topk var var_mean vector_norm""",
     layer_rules.linear: "linear",
     layer_rules.convolution: "conv1d conv2d conv3d",
     layer_rules.transposed: "conv_transpose1d conv_transpose2d conv_transpose3d",
@@ -52,6 +62,7 @@ _GROUPS: dict[Rule, str] = {
     product_rules.matmul: "matmul bmm mm rmatmul",
     product_rules.addmm: "addmm addbmm baddbmm",
     product_rules.einsum: "einsum",
+    product_rules.grouped: "_grouped_mm grouped_mm",
     product_rules.scatter: "index_add index_copy scatter scatter_add",
     product_rules.gather: "gather",
     attention_rules.attention: "scaled_dot_product_attention",

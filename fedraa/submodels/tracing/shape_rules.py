@@ -12,7 +12,9 @@ from torch import Tensor
 from fedraa.submodels.tracing.labels import varies
 from fedraa.submodels.tracing.recorder import Recorder, tensors
 
-_DIM_AT = {"norm": 1, "normalize": 1, "std": 0, "var": 0}
+_DIM_AT = {"norm": 1, "normalize": 1, "topk": 1, "vector_norm": 1}
+
+_LAST = {"argsort", "sort", "topk"}  # along the last dimension unless told otherwise
 
 _VIEWS = {"view", "reshape", "reshape_as", "unflatten", "view_as"}
 
@@ -43,6 +45,27 @@ def same(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[s
         r.turn(x, out, range(x.dim()))
 
 
+def copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Overwritten as a whole by another tensor; what it is a part of is not followed."""
+    x, source = args[:2]
+    if x._is_view() or r.name(x):
+        r.give_up(name, out, args, kwargs)
+    else:
+        r.put(out, r.labels(source).expand(out.shape))
+
+
+def assign(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """`x[index] = value`, where x is nobody's part: its elements vanish with those that take their places."""
+    x, index, value = args
+    if x._is_view() or r.name(x) or any(_is_mask(i) for i in (index if isinstance(index, tuple) else (index,))):
+        r.give_up(name, out, args, kwargs)
+        return
+    labels = r.labels(x)
+    if isinstance(value, Tensor):
+        r.ties.tie(labels[index], r.labels(value))
+    r.put(x, labels)
+
+
 def constant(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     r.track(out)
 
@@ -50,15 +73,47 @@ def constant(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: di
 def structural(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Moves elements: the same function moves their labels."""
     x, *rest = args
-    if name in _TURNS and r.name(x):
-        sizes = torch.empty(tuple(range(x.dim())), device="meta")  # a dimension's size is its number
-        r.turn(x, out, _moved(sizes, name, rest, kwargs).shape)
-        return
+    if r.name(x) and isinstance(out, Tensor):
+        turned = _turned(x, name, rest, kwargs)
+        if turned is not None:
+            r.turn(x, out, turned)
+            return
     moved = _moved(r.labels(x), name, rest, kwargs)
     for tensor, labels in zip(tensors(out), tensors(moved), strict=True):
         r.put(tensor, labels)
         if name in _VIEWS:
             r.split(labels)
+
+
+def _turned(x: Tensor, name: str, rest: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int | None] | None:
+    """Which dimensions of a parameter those of the result are; None where it is no longer the same parameter."""
+    if name in _TURNS:
+        sizes = torch.empty(tuple(range(x.dim())), device="meta")  # a dimension's size is its number
+        return list(_moved(sizes, name, rest, kwargs).shape)
+    dims: list[int | None] = list(range(x.dim()))
+    if name == "squeeze":
+        given = rest[0] if rest else kwargs.get("dim", dims)
+        gone = {d % x.dim() for d in ((given,) if isinstance(given, int) else given)}
+        return [d for d in dims if d not in gone or x.size(d) != 1]  # type: ignore[arg-type]  # none is new yet
+    if name == "unsqueeze":
+        at = rest[0] if rest else kwargs["dim"]
+        dims.insert(at % (x.dim() + 1), None)
+        return dims
+    if name == "getitem":
+        return _picked(dims, rest[0])
+    return None
+
+
+def _picked(dims: list[int | None], index: Any) -> list[int | None] | None:
+    """Of what `x[index]` takes some slices along its first dimension, as of the weights of one of several experts."""
+    first, *others = index if isinstance(index, tuple) else (index,)
+    if len(dims) < 2 or any(i is not Ellipsis and i != slice(None) for i in others):
+        return None
+    if isinstance(first, int) and not isinstance(first, bool):
+        return dims[1:]
+    if isinstance(first, Tensor) and not first.is_floating_point() and first.dtype != torch.bool:
+        return [None] * first.dim() + dims[1:]
+    return None
 
 
 def _moved(labels: Tensor, name: str, rest: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -71,10 +126,13 @@ def _moved(labels: Tensor, name: str, rest: Sequence[Any], kwargs: Mapping[str, 
 
 def take(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Picks positions by a constant; positions along a cut dimension must therefore be alike."""
+    if name == "getitem" and r.name(args[0]) and _picked([*range(args[0].dim())], args[1]) is not None:
+        structural(r, name, out, args, kwargs)
+        return
     labels = r.labels(args[0])
     if name == "getitem":
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
-        if any(isinstance(i, list) or (isinstance(i, Tensor) and i.dtype == torch.bool) for i in index):
+        if any(_is_mask(i) for i in index):
             r.give_up(name, out, args, kwargs)
             return
         dim = 0
@@ -91,22 +149,39 @@ def take(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[s
     structural(r, name, out, args, kwargs)
 
 
+def _is_mask(index: Any) -> bool:
+    if isinstance(index, list):
+        return any(isinstance(i, bool | list) for i in index)
+    return isinstance(index, Tensor) and index.dtype == torch.bool
+
+
 def split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Equal pieces stay equal only if their units vanish together."""
+    """Equal pieces stay equal only if their units vanish together. In what way unequal ones may shows in their use."""
     structural(r, name, out, args, kwargs)
     place = 1 if name == "unbind" else 2
-    if not varies(r.labels(args[0]), kwargs.get("dim", args[place] if len(args) > place else 0)):
+    along = kwargs.get("dim", args[place] if len(args) > place else 0)
+    if not varies(r.labels(args[0]), along):
         return
     first, *others = (r.labels(x) for x in out)
-    for piece in others:
-        if piece.shape == first.shape:
+    if _is_grouped([x.shape[along] for x in out]):
+        return
+    if any(piece.shape != first.shape for piece in others):
+        r.ties.pin(r.labels(args[0]), "they are split into unequal parts")
+        for x in out:
+            r.track(x)
+    else:
+        for piece in others:
             r.ties.tie(piece, first)
-        else:
-            r.ties.pin(r.labels(args[0]), "they are split into unequal parts")
+
+
+def _is_grouped(sizes: Sequence[int]) -> bool:
+    """Whether they can be of queries, keys and values of which several heads of queries share one of the others."""
+    return len(sizes) == 3 and sizes[1] == sizes[2] < sizes[0] and sizes[0] % sizes[1] == 0
 
 
 def cat(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    parts = list(tensors(args[0] if args else kwargs["tensors"]))
+    given = list(tensors(args[0] if args else kwargs["tensors"]))
+    parts = [x for x in given if x.numel()] or given[:1]  # less what is empty, such as a cache at first
     dim = kwargs.get("dim", args[1] if len(args) > 1 else 0) % out.dim()
     pieces = [r.labels(x) for x in parts]
     if name == "stack":
@@ -148,9 +223,9 @@ def reduce(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
     labels = r.labels(x)
     place = _DIM_AT.get(name, 0)
     dim = kwargs.get("dim", kwargs.get("axis", rest[place] if len(rest) > place else None))
-    if dim is None and name == "normalize":
-        dim = 1
-    dims = range(labels.dim()) if dim is None else [dim] if isinstance(dim, int) else list(dim)
+    if dim is None and (name == "normalize" or name in _LAST):
+        dim = 1 if name == "normalize" else -1
+    dims = range(labels.dim()) if dim is None or isinstance(dim, bool) else [dim] if isinstance(dim, int) else list(dim)
     dims = sorted(d % labels.dim() for d in dims)
     head = r.ties.span(labels, dims, f"`{name}` runs over all of them")
     for result in tensors(out):
@@ -159,3 +234,30 @@ def reduce(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
             for d in reversed(dims):
                 small = small.squeeze(d)
         r.put(result, small.expand(result.shape))
+
+
+def shuffle(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Pixels that become channels, or the other way round: channels of one place in a picture go together."""
+    x, factor = args[0], args[1] if len(args) > 1 else next(iter(kwargs.values()))
+    labels = r.ties.span(r.labels(x), [0, *range(2, x.dim())], f"`{name}` mixes its positions").reshape(-1)
+    if name == "channel_shuffle":  # every group is cut alike
+        groups = labels.view(factor, -1)
+        r.ties.tie(groups, groups[:1])
+        made = groups.T.reshape(-1)
+    elif name == "pixel_shuffle":
+        made = r.ties.span(labels.view(-1, factor**2), [1], f"`{name}` joins them").reshape(-1)
+    else:
+        made = labels.repeat_interleave(out.size(1) // len(labels))
+    r.put(out, made.view(-1, *[1] * (out.dim() - 2)).expand(out.shape))
+
+
+def unfold(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """`Tensor.unfold`: windows along one dimension; of `torch.nn.functional`: patches, each channel on its own."""
+    x = args[0]
+    if out.dim() == x.dim() + 1:
+        dim = args[1] if len(args) > 1 else next(kwargs[key] for key in ("dimension", "dim") if key in kwargs)
+        labels = r.ties.span(r.labels(x), [dim], "its windows overlap")
+        r.put(out, labels.unsqueeze(-1).expand(out.shape))
+        return
+    labels = r.ties.span(r.labels(x), [0, *range(2, x.dim())], f"`{name}` mixes its positions").reshape(-1)
+    r.put(out, labels.repeat_interleave(out.size(-2) // len(labels)).unsqueeze(-1).expand(out.shape))

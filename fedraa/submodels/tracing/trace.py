@@ -101,13 +101,16 @@ def _record(module: nn.Module, example: Tree, shapes: nn.Module | None = None) -
                     raise DataDependentError(
                         f"its forward branches on data or leaves PyTorch: it reads values by `{recorder.asked}`"
                     )
+        if recorder.finds and (unused := recorder.unused()):
+            raise DataDependentError(f"its data decide which layers run: `{recorder.finds}` leaves out {unused[0]!r}")
         recorder.hold_buffers()
     except DataDependentError as error:
         raise ValueError(f"module: {type(module).__name__} cannot be traced, {error}") from None
     except (RuntimeError, ValueError, TypeError, IndexError, AssertionError, AttributeError) as error:
-        batch = " and ".join(f"{tuple(part.shape)} of {part.dtype}" for part in leaves(example))
+        parts = [f"{tuple(part.shape)} of {part.dtype}" for part in leaves(example)]
+        batch = " and ".join(parts[:3]) + " and more" * (len(parts) > 3)
         raise ValueError(
-            f"example: a batch {batch} does not run through {type(module).__name__}: {first_line(error)}"
+            f"example: a batch {batch} does not run through {type(module).__name__}: {first_line(error, 100)}"
         ) from error
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from fedraa.data.tree import Tree, mapped
 from fedraa.models.forward import forward
 from fedraa.submodels.flat import trainable
-from fedraa.submodels.resize import name_of
+from fedraa.submodels.resize import GROUPED, grouped_product, name_of
 from fedraa.submodels.traced import IndexSet, Traced
 from fedraa.submodels.tracing.accept import first_line
 from fedraa.submodels.tracing.recorder import tensors
@@ -125,7 +125,7 @@ class Trial:
         with torch.no_grad(), torch.random.fork_rng(), ExitStack() as stack:
             stack.enter_context(WithoutDropout())
             if self._double:
-                stack.enter_context(_in_double())
+                stack.enter_context(in_double())
             torch.manual_seed(0)  # stochastic depth draws the same for both
             inputs = mapped(lambda part: part.clone(), self._input)
             with noted or nullcontext():
@@ -202,6 +202,8 @@ class Double(TorchFunctionMode):
     ) -> Any:
         if getattr(func, "__name__", "") in ("float", "half", "bfloat16"):
             func = torch.Tensor.double
+        elif getattr(func, "__name__", "") == GROUPED:  # which takes no float64
+            func = grouped_product
         args = tuple(_raised(x) for x in args)
         return func(*args, **{name: _raised(x) for name, x in (kwargs or {}).items()})
 
@@ -211,7 +213,7 @@ def _raised(value: Any) -> Any:
 
 
 @contextmanager
-def _in_double() -> Iterator[None]:
+def in_double() -> Iterator[None]:
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:

@@ -14,7 +14,7 @@ from benchmarks.studies.commands import run_study
 from benchmarks.studies.metrics import ACCURACY, Metric, evaluations, to_target
 from benchmarks.studies.picture import NAMED, _looks
 from benchmarks.studies.recipes import RECIPES
-from benchmarks.studies.recipes.scale import Scale
+from benchmarks.studies.recipes.scale import SIZES, Scale, Size
 from benchmarks.studies.study import Cell, Claim, Finished, Study, execute, seeded
 from benchmarks.studies.tables import caption, entries, findings, frame, grid, latex
 from fedraa.config.experiment import Experiment
@@ -133,10 +133,10 @@ def test_what_is_spent_is_counted_until_the_evaluation_that_reaches_the_target(t
     assert to_target(0.7, "step").of(history) == float("inf")
 
 
-@pytest.mark.parametrize("paper", [False, True], ids=["quick", "paper"])
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", RECIPES)
-def test_every_recipe_asks_for_what_its_methods_know(name: str, paper: bool):
-    made = RECIPES[name](Scale(paper, Path("data")))
+def test_every_recipe_asks_for_what_its_methods_know(name: str, size: Size):
+    made = RECIPES[name](Scale(size, Path("data")))
     assert made.name == name
     for cell in made.cells:
         resolve(cell.experiment)
@@ -146,11 +146,11 @@ def test_mistakes_are_told_before_anything_runs(tmp_path: Path):
     with pytest.raises(ValueError, match="study: there is no 'nothing'"):
         run_study("nothing", quick=True, out=tmp_path)
     with pytest.raises(ValueError, match="quick: give one of"):
-        run_study("ramfed_mnist", out=tmp_path)
-    with pytest.raises(ValueError, match="data_dir: this study needs mnist"):
-        run_study("ramfed_mnist", quick=True, out=tmp_path)
+        run_study("subdismo_delta", out=tmp_path)
+    with pytest.raises(ValueError, match="data_dir: this study needs cifar10-subset"):
+        run_study("subdismo_delta", quick=True, out=tmp_path)
     with pytest.raises(ValueError, match="seeds: got 1 1"):
-        run_study("ramfed_mnist", quick=True, data_dir=tmp_path, seeds=(1, 1), out=tmp_path)
+        run_study("subdismo_delta", quick=True, data_dir=tmp_path, seeds=(1, 1), out=tmp_path)
     assert not list(tmp_path.iterdir())
 
 

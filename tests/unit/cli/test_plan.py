@@ -93,6 +93,15 @@ def test_rounds_take_as_long_as_their_slowest_client(capsys: pytest.CaptureFixtu
     assert lines[-1][7] == "8,"
 
 
+def test_that_few_clients_stand_for_all_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedraa.engine.forecast.MOST", 3)
+    for flags in ("--method fedavg --rounds 4", "--method fed-raa-sync --rounds 4"):
+        lines = printed(capsys, f"{flags} --clients 9")
+        assert " ".join(lines[-1]).endswith("if they are like the first, as 3 of the 9 clients foretell")
+
+
 def test_an_infeasible_bound_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--delay-bound", "0.05"]) == 2
     assert "leaves client" in capsys.readouterr().err

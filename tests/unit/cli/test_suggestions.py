@@ -16,6 +16,10 @@ from fedraa.cli.main import main
         ("run --zzz 3", "--zzz: there is no such flag; see fedraa run --help"),
         ("rnu --updates 3", "rnu: there is no such command; did you mean run?"),
         ("zzz", "zzz: there is no such command; see fedraa --help"),
+        (
+            "compare fedavg --terms equl",
+            "terms: got 'equl'; choose one of equal, paper, tuned",
+        ),
         ("run fedavg", "fedavg: there is no such argument; see fedraa run --help"),
         ("plan --method fedavg --updates 10", "updates: 10 means nothing to fedavg; fedavg counts rounds: --rounds 10"),
         (

@@ -10,7 +10,7 @@ import pytest
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from fedraa.data import DATASETS, load_dataset
+from fedraa.data import DATASETS, Dealing, Iid, deal, load_dataset, make_partitioner
 from fedraa.data.dataset import standardise
 from fedraa.data.vision import import_torchvision
 
@@ -128,7 +128,7 @@ def spoiled(key, index, value):
         (spoiled("y_train", 3, -1), "y_train holds label -1"),
         (spoiled("y_test", 0, 3), "y_test holds label 3, but y_train ends at 2"),
         (spoiled("y_train", 0, 10**6), "y_train goes up to 1000000 with 12 samples"),
-        (spoiled("x_train", (2, 1), np.nan), "x_train row 2 holds NaN"),
+        ({"x_train": np.full((12, 4), np.nan)}, "x_train row 0 holds NaN"),
         (spoiled("x_test", (2, 1), np.inf), "x_test row 2 holds NaN, an infinity"),
         (spoiled("x_test", (2, 1), 1e300), "beyond float32"),
         ({"x_train": np.full((12, 4), -1), "x_test": np.ones((6, 4), int)}, "negative integers"),
@@ -140,6 +140,32 @@ def test_bad_npz_arrays_are_refused_in_one_sentence(save, change, message):
         load_dataset(save(**arrays(**change)), None)
     assert "mine.npz" in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+def test_a_sample_that_is_not_finite_has_a_client_and_changes_no_other(save):
+    data = load_dataset(save(**arrays(**spoiled("x_train", (2, 1), np.inf))), None)
+    others = np.delete(np.arange(12), 2)
+    assert np.isfinite(data.x_train[others]).all()
+    assert data.x_train[others].mean(axis=0) == pytest.approx(0, abs=1e-6)
+    with pytest.raises(ValueError, match=r"^dataset 'mine': x_train row 2, of client \d, holds NaN, an infinity"):
+        deal(data, Dealing(Iid(), 3, seed=0))
+
+
+def test_an_npz_file_may_say_whose_its_rows_are(save):
+    whose = {"clients_train": np.repeat(["ann", "bob", "cy"], 4), "clients_test": np.repeat(["ann", "bob", "cy"], 2)}
+    data = load_dataset(save(**arrays(), **whose), None)
+    dealt = deal(data, Dealing(make_partitioner("natural"), 3, seed=0))
+    assert dealt.names == ("ann", "bob", "cy")
+    assert dealt.sizes.tolist() == [4, 4, 4]
+    for change, said in (
+        (spoiled("x_train", (6, 1), np.nan), "x_train row 6, of client 'bob', holds NaN"),
+        (spoiled("y_train", 9, -1), "row 9, of client 'cy', has label -1"),
+    ):
+        spoilt = load_dataset(save(**arrays(**change), **whose), None)
+        with pytest.raises(ValueError, match=f"^dataset 'mine': {said}"):
+            deal(spoilt, Dealing(make_partitioner("natural"), 3, seed=0))
+    with pytest.raises(ValueError, match=r"clients_train has shape \(12, 2\)"):
+        load_dataset(save(**arrays(), clients_train=np.zeros((12, 2), int)), None)
 
 
 def test_npz_files_that_are_none_are_refused(tmp_path, save):

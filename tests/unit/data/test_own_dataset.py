@@ -152,7 +152,7 @@ def test_a_function_makes_one(name: str, expected: str) -> None:
         (f"{__name__}:absent", f"dataset: {__name__}:absent cannot be imported"),
         (f"{__name__}:sized(columns=1)", "dataset: .* cannot be made: .*unexpected keyword argument"),
         ("absent_ext:load", "dataset: absent_ext:load cannot be imported: No module named 'absent_ext'"),
-        ("digit", "dataset is 'digit'; it must be one of .* or package.module:callable"),
+        ("digit", r"dataset is 'digit'; did you mean digits\? it must be one of .* or package.module:callable"),
     ],
 )
 def test_functions_that_make_none_are_refused(name: str, said: str) -> None:

@@ -212,7 +212,7 @@ NONE = fl.FederatedDataset("mine", lambda client: ([], []), (X_TEST, Y_TEST), cl
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (made((NAN, Y), clients=OWNERS), "x_train row 9, of client 1, holds NaN"),
+        (made((NAN, Y), clients=OWNERS), "x_train row 9, of client 'writer 1', holds NaN"),
         (made((X, SEVEN), clients=OWNERS, classes=3), "row 9, of client 'writer 1', has label 7"),
         (made((X[:-1], Y)), "train has arrays of 59, 60 rows"),
         (made((X, Y), clients=OWNERS[:-1]), "clients names 59 owners of 60 samples"),

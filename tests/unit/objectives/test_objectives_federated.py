@@ -146,7 +146,7 @@ def test_a_client_whose_rows_are_not_finite_is_dropped_for_every_objective(read:
     x[4, 0] = np.nan  # of shop 1
     data = fl.FederatedDataset("line", Scattered(x) if read else (x, Y), TEST, clients=OWNERS)
     fields = {**SMALL, "objective": "regression", "rounds": 3, "out": tmp_path / "run"}
-    with pytest.raises(ValueError, match=r"(row 4, of client 1, holds|client 1: row 4 holds) NaN"):
+    with pytest.raises(ValueError, match=r"(row 4, of client 'shop 1', holds|client 1: row 4 holds) NaN"):
         fl.run(Experiment(**fields), dataset=data)
     history = fl.run(Experiment(**fields, allow_nan=True), dataset=data)
     assert history.summary["quarantined"] == [1]

@@ -85,6 +85,26 @@ def test_spoiled_directory_is_inconsistent(spoil: Callable[[Path], str], copy: C
         replay(directory)
 
 
+@pytest.mark.parametrize(
+    ("column", "values", "said"),
+    [
+        ("compute", [1.0, 0.0, 1.0, 1.0, 1.0], "config.json client 1 has compute 0.0; it must be a number over 0"),
+        ("latency", [0.0, 0.0, -1.0, 0.0, 0.0], "config.json client 2 has latency -1.0; it must be a number at least"),
+        ("memory", [None], "config.json has memory of 1 clients, and samples of 5"),
+        ("samples", [9, 9, 0, 9, 9], "config.json has a client without samples"),
+    ],
+)
+def test_devices_that_there_cannot_be(
+    column: str, values: list[float | None], said: str, copy: Callable[[str], Path]
+) -> None:
+    directory = copy("fed-raa")
+    config = json.loads((directory / "config.json").read_text())
+    config["resolved"][column] = values
+    (directory / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=said):
+        replay(directory)
+
+
 def test_exit_codes(
     genuine: Callable[[str], Path],
     copy: Callable[[str], Path],

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedraa.messages import Vector
-from fedraa.server.async_rules import Arrival, AsyncModel, StalenessMix
+from fedraa.server.async_rules import Arrival, AsyncModel, Buffer, StalenessMix, Taken
 from fedraa.server.averaged import AveragedServer
 from fedraa.server.balance import balanced, balances
 from fedraa.server.delta_mix import DeltaMix
@@ -54,6 +54,15 @@ def test_models_are_mixed_by_the_factor_too() -> None:
     model = AsyncModel(np.zeros(3, np.float32), 1, 1)
     assert StalenessMix(0.6).bind(model).take(arrival(0.0, balance=0.5), model).weight == pytest.approx(0.3)
     np.testing.assert_allclose(model.params, [0, 1.5, 1.5], rtol=1e-6)
+
+
+def test_deltas_in_a_buffer_count_by_the_factor_also_over_1() -> None:
+    """K = 2, s = 1 / sqrt(1 + tau): (2 * 1.5 * 1 + 4 * .5 / sqrt 4) / 2 = 2."""
+    model = AsyncModel(np.zeros(3, np.float32), 2, 1)
+    rule = Buffer(2).bind(model)
+    assert rule.take(arrival(2.0, balance=1.5), model) == Taken(0.75, False)
+    assert rule.take(arrival(4.0, balance=0.5, staleness=3), model) == Taken(0.125, True)
+    np.testing.assert_allclose(model.params, [0, 2, 2])
 
 
 @pytest.mark.parametrize("gain", [0, -1, float("inf"), float("nan")])

@@ -14,6 +14,7 @@ from fedraa.rundir.columns import read, written
 from fedraa.server.aggregation import Memorised
 from fedraa.server.aggregation.aggregator import Contribution, RoundTotals
 from fedraa.server.auxiliary.rows import BLOCK_BYTES, ClientRows
+from fedraa.server.change import Change
 from fedraa.server.concurrency import Concurrency
 
 
@@ -31,6 +32,26 @@ def test_a_row_is_made_when_its_client_first_appears(in_memory: int) -> None:
     again = ClientRows(size, 1_000_000, lambda: np.zeros(size, np.float32))
     again.restore(rows.state())
     assert [again[client][0] for client in (999_999, 3, 5, 4)] == [1_000_006, 13, 12, 0]
+
+
+@pytest.mark.parametrize("in_memory", [2**30, 0])
+def test_rows_that_are_being_saved_stay_as_they_were(in_memory: int) -> None:
+    """They are not copied for it; only a block that is written to meanwhile is, to where it was: memory, or a file."""
+    rows = ClientRows(BLOCK_BYTES // 4, 9, lambda: np.zeros(BLOCK_BYTES // 4, np.float32), in_memory)
+    for client in range(3):
+        rows[client][:] = client
+    first, second = rows.state()["rows"], rows.state()["rows"]
+    assert np.shares_memory(first[1], second[1])
+    del second
+    rows[1][:] = 7
+    assert isinstance(rows[1].base.base if in_memory else rows[1].base, np.memmap) is not bool(in_memory)
+    assert [block[0, 0] for block in first] == [0, 1, 2]
+    assert [rows.peek(client)[-1] for client in range(3)] == [0, 7, 2]
+    assert np.shares_memory(rows.peek(2), first[2])
+    kept = rows.peek(2)
+    del first
+    rows[2][:] = 5  # nobody saves it any more
+    assert kept[0] == 5
 
 
 def test_rows_of_older_checkpoints_are_read() -> None:
@@ -53,14 +74,14 @@ def test_the_sum_of_rows_is_that_of_one_array_bit_for_bit(appeared: Sequence[int
     rows = ClientRows(1000, 5, lambda: np.zeros(1000, np.float32))
     for client in appeared:
         whole[client] = rows[client][:] = rng.choice([-0.0, 0.1, 1e8, -3e-8], 1000).astype(np.float32)
-    mean = rows.sum() / np.float32(5)
+    mean = rows.sum(slice(0, 1000)) / np.float32(5)
     assert mean.tobytes() == whole.mean(axis=0, dtype=np.float32).tobytes()
 
 
 def test_ram_fed_remembers_the_clients_that_took_part_alone() -> None:
     mean = Memorised().bind(1000, 10**6)
     for client in (999_999, 3):
-        mean.add(Contribution(client, slice(None), np.ones(1000, np.float32), 1.0, 0.1))
+        mean.add(Contribution(client, Change(slice(None), np.ones(1000, np.float32)), 1.0, 0.1))
     mean.finish(RoundTotals(np.full(1000, 2, np.int32), 0.1))
     assert list(mean.state()["memory"]["clients"]) == [999_999, 3]
     older = np.zeros((4, 1000), np.float32)

@@ -3,12 +3,16 @@
 import numpy as np
 import pytest
 
+from fedraa.messages import Index
 from fedraa.server import passes
 from fedraa.server.aggregation.last_trained import LastTrained
+from fedraa.server.aggregation.tally import Tally
 from fedraa.server.async_rules import blend
-from fedraa.server.passes import PIECE, SUMMED, accumulate, at, difference, squares, total
+from fedraa.server.change import Change
+from fedraa.server.coordinates import Where, in_runs, index_of, places_of
+from fedraa.server.passes import PIECE, SUMMED, accumulate
+from fedraa.server.rivals.asyncfeded import _length
 from fedraa.server.validation import largest_of
-from fedraa.submodels.assignment import Assignment, Submodel
 
 SIZES = (1, SUMMED - 1, SUMMED, SUMMED + 1, PIECE, 3 * PIECE + 5)
 
@@ -23,13 +27,65 @@ def drawn(size: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(size, np.float32)
 
 
+def places(size: int, where: str) -> Where:
+    """Of a buffer of that size in a model that is longer."""
+    match where:
+        case "whole":
+            return slice(None)
+        case "every third":
+            return in_runs(np.arange(2, 2 + 3 * size, 3))
+        case _:  # half of every 2000
+            index = np.arange(2 * size)
+            return in_runs(index[index % 2000 < 1000][:size])
+
+
 @pytest.mark.parametrize("size", SIZES)
-def test_differences_and_their_squares(size: int) -> None:
-    new, sent = drawn(size), drawn(size, 1)
-    out = np.empty(size, np.float32)
-    square = total(difference(new, sent, out))
-    np.testing.assert_array_equal(out, new - sent)
-    assert square == squares(out) == float(np.einsum("i,i->", out, out, dtype=np.float64))
+@pytest.mark.parametrize("where", ["whole", "every third", "runs"])
+@pytest.mark.parametrize("mask", ["none", "a head", "a half"])
+def test_changes_and_their_norms(size: int, where: str, mask: str) -> None:
+    new, sent, there = drawn(size), drawn(size, 1), places(size, where)
+    trained = {"none": np.ones(size, bool), "a head": np.arange(size) < size - 7, "a half": drawn(size, 2) > 0}[mask]
+    expected, found, counted = (np.zeros(4 * size + 3, np.float32) for _ in range(3))
+    index = np.arange(len(found))[:size] if where == "whole" else np.arange(len(found))[index_of(there)]
+    delta, change = (new - sent)[trained], Change(there, new, sent, None if mask == "none" else trained, norm=True)
+    expected[index[trained]] = delta
+
+    def put(place: Index | slice, piece: np.ndarray) -> None:
+        found[place] += piece
+
+    change.each(put)
+    np.testing.assert_array_equal(found, expected)
+    if not change.whole:
+        for place in change.places():
+            counted[place] += 1
+        np.testing.assert_array_equal(np.flatnonzero(counted), np.sort(index[trained]))
+    assert counted.max() <= 1
+    assert change.squared == float(np.einsum("i,i->", delta, delta, dtype=np.float64))
+    np.testing.assert_array_equal(change.delta, delta)
+    np.testing.assert_array_equal(np.arange(len(found) if where != "whole" else size)[change.where], index[trained])
+
+
+@pytest.mark.parametrize("amounts", [(1, 1, 1), (3, 7, 500), (0.1, 1, 0.7), (2**24, 1, 1)])
+def test_tallies_add_up_in_turn(amounts: tuple[float, ...]) -> None:
+    """On runs, on single coordinates and everywhere: with the bits that adding to each coordinate would give."""
+    size, nothing = 9000, np.empty(0, np.float32)
+    tally, expected, whole = Tally(size, np.float32), np.zeros(size, np.float32), np.float32(0)
+    parts = [np.arange(100, 5000), np.arange(0, 9000, 2), np.arange(4000, 9000)]
+    for amount, part in zip(amounts, parts, strict=True):
+        tally.add(Change(in_runs(part), np.empty(len(part), np.float32)), amount)
+        expected[part] += np.float32(amount)
+        tally.add(Change(slice(None), nothing), amount)
+        whole += np.float32(amount)
+        tally, before = Tally(size, np.float32), tally
+        tally.restore(before.state())
+    np.testing.assert_array_equal(tally.finish(), expected + whole)
+    np.testing.assert_array_equal(tally.finish(), np.zeros(size))
+
+
+@pytest.mark.parametrize("size", [*SIZES, 5 * PIECE + 12_345])
+def test_the_length_of_a_vector_is_numpys(size: int) -> None:
+    vector = drawn(size)
+    assert _length(size, lambda piece: vector[piece]) == float(np.sqrt(np.square(vector, dtype=np.float64).sum()))
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -41,18 +97,26 @@ def test_sums_on_coordinates(size: int, step: int) -> None:
     expected[where] += np.float32(0.3) * (new - sent)
     mixed[where] = np.float32(0.7) * mixed[where] + np.float32(0.3) * new
     blended = target.copy()
-    blend(blended, where, new, 0.3)
-    accumulate(target, where, 0.3, new, sent)
+    blend(blended, in_runs(where), new, 0.3)
+    accumulate(target, in_runs(where), 0.3, new, sent)
     np.testing.assert_array_equal(target, expected)
     np.testing.assert_array_equal(blended, mixed)
 
 
 def test_neighbours_are_a_slice_and_others_are_not() -> None:
-    assert at(np.arange(3, 9), slice(2, 4)) == slice(5, 7)
-    assert at(slice(None), slice(2, 4)) == slice(2, 4)
-    assert at(slice(10, 20), slice(2, 4)) == slice(12, 14)
+    assert list(places_of(in_runs(np.arange(3, 9)), slice(2, 4))) == [(slice(5, 7), slice(0, 2))]
+    assert list(places_of(slice(None), slice(2, 4))) == [(slice(2, 4), slice(0, 2))]
+    assert list(places_of(slice(10, 20), slice(2, 4))) == [(slice(12, 14), slice(0, 2))]
+    two = in_runs(np.r_[5:1005, 7000:8000])
+    assert list(places_of(two, slice(900, 1100))) == [
+        (slice(905, 1005), slice(0, 100)),
+        (slice(7000, 7100), slice(100, 200)),
+    ]
     for other in ([0, 2, 1, 3], [0, 2, 4, 6]):
-        np.testing.assert_array_equal(at(np.array(other), slice(0, 4)), other)
+        [(place, part)] = places_of(in_runs(np.array(other)), slice(0, 4))
+        np.testing.assert_array_equal(place, other)
+        assert part == slice(0, 4)
+    assert index_of(in_runs(np.empty(0, np.int64))).size == 0  # type: ignore[union-attr]  # it is no slice
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
@@ -63,22 +127,6 @@ def test_the_largest_value_is_found_anywhere(wrong: float) -> None:
         bad = values.copy()
         bad[place] = wrong
         assert not np.isfinite(largest_of(bad))
-
-
-@pytest.mark.parametrize("index", [None, np.arange(0, 9000, 2)])
-def test_a_mask_with_long_runs_is_packed_in_pieces(index: np.ndarray | None) -> None:
-    mask = np.ones(4500, bool)
-    mask[4000:4200] = mask[4300:] = False
-    assignment = Assignment(0, Submodel((1,), index), mask)
-    buffer, target = drawn(4500), np.zeros(9000, np.float32)
-    expected, found = target.copy(), target
-    expected[assignment.where] = assignment.trained(buffer)
-    values = assignment.packed(buffer.copy())
-    pieces = assignment.pieces(values)
-    for where, place in pieces:
-        found[where] = values[place]
-    assert len(pieces) == 2
-    np.testing.assert_array_equal(found, expected)
 
 
 def test_the_last_training_of_each_coordinate() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from fedraa.methods.catalog import METHODS
 from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Buffer, Taken
+from fedraa.server.change import Change
 from fedraa.server.named_rules import ASYNC_RULE
 from fedraa.server.optimizers import AmsGrad, Momentum, Sgd
 from fedraa.server.rivals import ACE, CA2FL, AsyncFedED, Fadas, FedGMR, Ringleader, Ringmaster
@@ -315,7 +316,7 @@ def test_every_client_has_the_same_weight_in_a_step_of_ringleader() -> None:
         table = deepcopy(played.rule._now)
         filling = not played.rule._todo
         if filling or client in played.rule._todo:
-            table.add(client, slice(None), np.array(gain, np.float32))
+            table.add(client, Change(slice(None), np.array(gain, np.float32)))
         if played.take(client, gain).advanced:
             means = [table.rows[n] / table.counts[n] for n in range(clients)]
             np.testing.assert_allclose(played.model.params - before, np.mean(means, axis=0), atol=1e-5)

@@ -21,9 +21,11 @@ from fedraa.engine.executor import Evaluated
 from fedraa.engine.loop import Loop
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Evaluation, Fault, Task, Update, Vector
+from fedraa.methods.catalog import find
 from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.layout import EVENTS
 from fedraa.server.validation import refuse
+from fedraa.submodels.policies.pruning import AdaptivePruning
 
 SIZE = 12
 TASK = Task(
@@ -56,6 +58,7 @@ def test_a_good_update_may_pass() -> None:
         ({"version": 6}, "version is 6 where 5 was asked"),
         ({"params": np.zeros(SIZE)}, "params are float64, not float32"),
         ({"params": [0.0] * SIZE}, "params are list, not float32"),
+        ({"extras": [("gradient", np.zeros(SIZE, np.float32))]}, "extras are list, not a mapping"),
         ({"params": np.zeros(SIZE - 1, np.float32)}, "params have the shape (11,), not (12,)"),
         ({"params": np.zeros((SIZE, 1), np.float32)}, "params have the shape (12, 1), not (12,)"),
         ({"params": np.array([np.inf, -np.inf] * 6, np.float32)}, "params hold 12 values that are not finite"),
@@ -210,3 +213,27 @@ def test_a_client_that_only_ever_sends_poison_is_left_out(spec: RunSpec, tmp_pat
     given = [line["seq"] for line in lines if line["kind"] == "dispatch" and line["client"] == 1]
     assert len(given) == 2
     assert given[1] < drops[1]["seq"]
+
+
+@pytest.mark.parametrize(
+    ("method", "name"), [("mimelite", "gradient"), ("prunefl", "squares"), ("fedrobust", "adversary")]
+)
+def test_a_client_whose_answers_lack_what_was_asked_for_is_left_out(method: str, name: str, tmp_path: Path) -> None:
+    def answer(task: Task) -> Update:
+        assert task.asks == (name,)
+        if task.client == 1:
+            return honest(task)
+        return replace(honest(task), extras={name: task.extra(name) if name in task.extras else task.params})
+
+    made = find(method)
+    if method == "prunefl":  # of which the first client trains alone at first
+        made = replace(made, submodel=AdaptivePruning(initial=0))
+    run = build(Experiment(method=made, clients=3, hidden=(8,), engine="local"))
+    loop = make_loop(run, Scripted(answer), tmp_path / "run", updates=4)
+    assert loop.run() == "steps"
+    loop.log.close()
+    lines = [json.loads(line) for line in (tmp_path / "run" / EVENTS).read_text().splitlines()]
+    drops = [(line["client"], line["what"], line["action"]) for line in lines if line["kind"] == "drop"]
+    what = f"update refused: {name} is missing"
+    assert drops == [(1, what, "retry"), (1, what, "quarantined")]
+    assert [line["clients"] for line in lines if line["kind"] == "round"] == [2, 2, 2, 2]

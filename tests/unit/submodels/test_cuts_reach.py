@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from ray import cloudpickle
 from torch import Tensor, nn
 
-from benchmarks.system.cut_models import check, random_cut
+from benchmarks.system.cut_check import check, random_cut
 from fedraa.submodels import Traced, drop_weights, flatten, load, trace
 
 SEQUENCE = torch.randn(4, 5, 8)

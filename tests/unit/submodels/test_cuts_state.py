@@ -13,7 +13,7 @@ from ray import cloudpickle
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
 
-from benchmarks.system.cut_models import check, random_cut
+from benchmarks.system.cut_check import check, random_cut
 from fedraa.submodels import Traced, drop_weights, flatten, load, trace
 
 VECTOR = torch.randn(4, 6)

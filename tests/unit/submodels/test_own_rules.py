@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import fedraa
-from benchmarks.system.cut_models import check
+from benchmarks.system.cut_check import check
 from fedraa.submodels.tracing.trace import trace
 
 EXAMPLE = torch.randn(2, 8)

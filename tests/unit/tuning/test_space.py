@@ -24,6 +24,9 @@ def test_a_space_is_given_as_text_or_from_python() -> None:
 
 
 def test_a_component_with_values_is_one_choice() -> None:
+    space = make_space(["ratios=(0.4, 0.6),(1.0,)"])
+    assert space == {"ratios": Choices(((0.4, 0.6), (1.0,)))}
+    assert make_space([f"{name}={value}" for name, value in described(space).items()]) == space
     (choices,) = make_space(["staleness=hinge(slope=2, start=1),constant"]).values()
     assert choices == Choices(("hinge(slope=2, start=1)", "constant"))
 

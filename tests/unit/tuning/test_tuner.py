@@ -15,7 +15,7 @@ from fedraa.tuning import attempt, tuner, work
 from fedraa.tuning.attempt import Attempt, tenths
 from fedraa.tuning.journal import Journal, Trial
 from fedraa.tuning.space import Range
-from fedraa.tuning.suggest import Judge, best_of, suggest
+from fedraa.tuning.suggest import Judge, best_of, merit, suggest
 
 SMALL = {"clients": 2, "hidden": (4,), "local_steps": 2, "rounds": 2, "engine": "local"}
 
@@ -114,6 +114,28 @@ def test_a_value_at_the_edge_is_marked(
     assert main(["tune", "fedavg", *flags.split(), "--out", str(tmp_path / "new")]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"trial 2 of 9: fedavg at lr=0.00\d: -\d.*; about 0:00:0\d to go", shown)
+
+
+def test_so_is_one_where_no_trial_is_left_for_beyond(faked: list[Attempt], tmp_path: Path) -> None:
+    found = tuned(tmp_path / "tune", space={"lr": [0.001, 0.002]}, trials=2)
+    assert found.terms["fedavg"] == {"lr": 0.002}
+    assert found.at_edge == {"fedavg": ("lr",), "fedprox": ("lr",)}
+    assert "widened = []" in found.file.read_text()
+
+
+def test_a_budget_without_an_update_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = "--space lr=0.1,0.2 --trials 1 --clients 2 --hidden 4 --time 0.0001 --engine local"
+    assert main(["tune", "fedavg", *flags.split(), "--out", str(tmp_path / "tune")]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "untrained: the budget ends before its first update" in shown
+    assert "fedavg: 1 trials ended before their first update; give a larger budget" in shown
+
+
+def test_a_damaged_plan_is_another_tuning(faked: list[Attempt], tmp_path: Path) -> None:
+    tuned(tmp_path / "tune")
+    (tmp_path / "tune" / "tune.json").write_text("{")
+    with pytest.raises(ValueError, match=r"^out: .* holds another tuning"):
+        tuned(tmp_path / "tune")
 
 
 def test_what_has_nothing_beyond_it_is_no_edge() -> None:
@@ -252,9 +274,27 @@ def test_the_best_is_of_those_that_came_to_an_end() -> None:
     assert best_of(trials[4:], "max") is None
 
 
+def test_with_a_target_the_best_is_there_first_and_others_are_measured_by_it() -> None:
+    """At .97 of validation: who overshoots to .99 at time 3 is behind who is there at time 2; .96 is not there."""
+    ends = ((0.96, None), (0.99, 3.0), (0.97, 2.0), (0.965, None))
+    trials = [Trial("m", n, {"lr": 0.1 * n}, "done", value, {}, reached=at) for n, (value, at) in enumerate(ends)]
+    assert best_of(trials, "max") == trials[2]
+    assert sorted(trials, key=lambda trial: merit(trial, "max")) == [trials[n] for n in (0, 3, 1, 2)]
+
+
+def test_a_trial_ends_at_its_target_and_tells_when(tmp_path: Path) -> None:
+    given = SMALL | {"rounds": 10, "target_accuracy": 0.01}
+    experiment = fl.Experiment(method="fedavg", validation=0.1, out=tmp_path / "r", quiet=True, **given)
+    trial = attempt.attempt(Attempt("m", 0, {"lr": 0.05}, experiment, (), "max"))
+    assert trial.state == "done"
+    assert trial.reached is not None
+    assert set(trial.curve.values()) == {trial.value}
+    assert list(trial.curve) == [str(tenth) for tenth in range(1, 10)]
+
+
 def test_a_torn_line_is_forgotten(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
-    journal.add(Trial("m", 0, {"lr": 0.1}, "done", 0.5))
+    journal.add(Trial("m", 0, {"lr": 0.1, "ratios": (0.4, 0.6)}, "done", 0.5))
     with (tmp_path / "trials.jsonl").open("a") as stream:
         stream.write('{"method": "m", "num')
     again = Journal(tmp_path)

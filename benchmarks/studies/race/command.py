@@ -1,0 +1,92 @@
+"""`python -m benchmarks run race`: who is at an accuracy first, tuned against tuned."""
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeVar, get_args
+
+from benchmarks.studies.race.entrants import ENTRANTS, FIRST, Entrant
+from benchmarks.studies.race.page import write
+from benchmarks.studies.race.runs import Part, Race
+from benchmarks.studies.race.settings import QUICK, SETTINGS
+from benchmarks.studies.study import Finished
+from fedraa.cli.display import say
+from fedraa.rundir.history import History
+
+PARTS: tuple[Part, ...] = get_args(Part)
+SEEDS, QUICK_SEEDS, QUICK_TRIALS = (0, 1, 2, 3, 4), (0, 1, 2), 8
+
+
+def race(
+    names: Sequence[str] | None,
+    methods: Sequence[str] | None,
+    parts: Sequence[str] | None,
+    *,
+    quick: bool,
+    data_dir: Path | None,
+    out: Path,
+    seeds: tuple[int, ...] | None,
+    jobs: int | None,
+) -> None:
+    """Runs what has not ended, setting by setting, and writes each one's page anew as soon as a part has."""
+    settings = [QUICK] if quick else _named("setting", SETTINGS, names)
+    entrants = list(FIRST) if quick and not methods else _named("methods", ENTRANTS, methods)
+    chosen = _named("parts", {part: part for part in PARTS}, parts)
+    if quick and names:
+        raise ValueError(f"setting: got {' '.join(names)}, and the quick race has one of its own; leave it out")
+    command = [
+        "python -m benchmarks run race",
+        "--quick" if quick else f"--setting {' '.join(s.name for s in settings)}",
+    ]
+    command += ["--data-dir DATA"] if data_dir else []
+    trials = {"trials": QUICK_TRIALS} if quick else {}
+    for setting in settings:
+        mine = Race(
+            setting, out / "race", data_dir, seeds or (QUICK_SEEDS if quick else SEEDS), **trials, jobs=jobs or 1
+        )
+        _run(mine, entrants, chosen, out, " ".join(command))
+
+
+def _run(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part], out: Path, command: str) -> None:
+    """Those that are first to their end, then the others; long runs last."""
+    started = time.monotonic()
+
+    def told(what: str) -> None:
+        say(f"{race.setting.name}, {timedelta(seconds=round(time.monotonic() - started))}: {what}")
+
+    def watch(run: Finished, left: int) -> None:
+        came = (
+            run.failure
+            or f"{History(run.directory).summary['reason']} at time {History(run.directory).summary['time']:.4g}"
+        )
+        told(f"{run.cell.row}, {run.cell.column}, seed {run.seed}: {came}; {left} runs of this part to go")
+
+    for group in _groups(entrants):
+        for entrant in group if parts != ["untuned"] else ():
+            race.tune(entrant, told)
+        for part in parts:
+            if part != "long":
+                race.run(group, part, watch)
+                write(race, out, command)
+    if "long" in parts:
+        race.run(entrants, "long", watch)
+    for sentence in write(race, out, command):
+        say(sentence)
+    say(f"written to {out / ('race_' + race.setting.name)}.md, .csv, .toml and .png")
+
+
+def _groups(entrants: Sequence[Entrant]) -> list[list[Entrant]]:
+    groups = [[e for e in entrants if e in FIRST], [e for e in entrants if e not in FIRST]]
+    return [group for group in groups if group]
+
+
+T = TypeVar("T")
+
+
+def _named(what: str, known: Mapping[str, T], names: Sequence[str] | None) -> list[T]:
+    """Those of these names, or all; ValueError says which there are."""
+    for name in names or ():
+        if name not in known:
+            raise ValueError(f"{what}: there is no {name!r}; choose of {', '.join(known)}")
+    return [known[name] for name in names or known]

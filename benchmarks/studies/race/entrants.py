@@ -1,0 +1,89 @@
+"""Who runs, and what is tuned of each: the learning rate and the length of a task for all, one or two values more."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.studies.race.settings import Setting
+
+OURS, ROUNDS, LIMIT = "fed-quilt", "fedavg", "limit"
+TRIALS = 6  # of each entrant
+_STEP, _MIX, _SIZES = "0.5:2:log", "0.3:0.9", [3, 5, 10]
+_SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)
+
+
+def _even(count: int) -> tuple[float, ...]:
+    return (1 / count,) * count
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A method of the table, or the limit; `knobs` are its own values that are tuned, as `fedraa tune` takes them."""
+
+    name: str
+    knobs: Mapping[str, object]
+
+    def method(self) -> str:
+        return ROUNDS if self.name == LIMIT else self.name
+
+    def fields(self, setting: Setting) -> dict[str, Any]:
+        """Of the experiment in this setting: the setting's; the limit is one client that has all data and devices."""
+        fields = dict(setting.fields) | {"method": self.method()}
+        if self.name != LIMIT:
+            return fields
+        fields |= {"clients": 1, "partition": None, "capabilities": f"{setting.compute:g}:1", "jitter": 0.0}
+        return fields | {"average": 0.1, **setting.alone}
+
+    def space(self, setting: Setting) -> dict[str, object]:
+        """What is tuned of it; our own tells its steps with auto, which also counts what sending takes."""
+        lengths = [f"auto:{length}" for length in setting.lengths] if self.name == OURS else list(setting.lengths)
+        own = {name: _scaled(values, setting) for name, values in self.knobs.items()}
+        return {"lr": setting.lr, "local_steps": lengths, **own}
+
+
+def _scaled(values: object, setting: Setting) -> object:
+    """Times of a space are shares of the setting's horizon."""
+    if not isinstance(values, Growth):
+        return values
+    return [f"growing(until={share * setting.horizon:g})" for share in values.until]
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Until when FedGMR's submodels grow, as shares of the horizon."""
+
+    until: tuple[float, ...]
+
+
+_RATIOS = [(1.0,), (0.4, 0.6), (0.2, 0.3, 0.5), (0.1, 0.2, 0.3, 0.4)]  # Table 4 of the Fed-RAA paper
+_RAA: dict[str, object] = {"ratios": _RATIOS, "mixing": _MIX}
+_CAPACITIES: list[object] = ["auto", _SHARES]
+
+# The first ones, up to the limit, are run before the others.
+FIRST: tuple[Entrant, ...] = (
+    Entrant(OURS, {"ratios": [_even(2), _even(3), _even(4), _even(6)], "gain": "0.8:2.0"}),
+    Entrant(ROUNDS, {"server_lr": _STEP}),
+    Entrant("fedbuff", {"buffer_size": _SIZES, "server_lr": _STEP}),
+    Entrant("fedasync", {"mixing": _MIX, "staleness": ["constant", "polynomial"]}),
+    Entrant("fed-raa", _RAA),
+    Entrant("fedrolex", {"capacities": _CAPACITIES, "server_lr": _STEP}),
+    Entrant("ist", {"server_lr": _STEP}),
+    Entrant(LIMIT, {"momentum": [0.0, 0.5, 0.9]}),
+)
+OTHERS: tuple[Entrant, ...] = (
+    Entrant("ca2fl", {"buffer_size": _SIZES, "server_lr": _STEP}),
+    Entrant("ace", {"server_lr": _STEP}),
+    Entrant("ringmaster", {"delay_limit": [5, 10, 20], "server_lr": _STEP}),
+    Entrant("delay-adaptive", {"server_lr": _STEP}),
+    Entrant("fadas", {"buffer_size": _SIZES, "server_lr": "0.0003:0.03:log"}),
+    Entrant("asyncfeded", {"server_lr": _STEP}),
+    Entrant("ringleader", {"server_lr": _STEP}),
+    Entrant("fedgmr", {"buffer_size": [1, 3, 10], "submodel": Growth((0.1, 0.3, 1.0))}),
+    Entrant("heterofl-async", {"mixing": _MIX, "capacities": _CAPACITIES}),
+    Entrant("fedrolex-async", {"mixing": _MIX, "capacities": _CAPACITIES}),
+    Entrant("bernoulli-async", {"mixing": _MIX, "capacities": _CAPACITIES}),
+    Entrant("fed-raa-random", _RAA),
+    Entrant("fed-raa-mp", _RAA),
+    Entrant("fed-raa-offline", _RAA),
+)
+ENTRANTS: dict[str, Entrant] = {entrant.name: entrant for entrant in (*FIRST, *OTHERS)}

@@ -1,0 +1,60 @@
+"""A setting's race on disk: table, words and picture."""
+
+from pathlib import Path
+
+from benchmarks.studies.race.entrants import ENTRANTS, LIMIT, OURS, ROUNDS
+from benchmarks.studies.race.picture import draw
+from benchmarks.studies.race.runs import LONG, TUNING_SEED, Race
+from benchmarks.studies.race.table import columns, end_columns, findings, frame, markdown, of_part, said
+from fedraa.methods.tuned import TERMS_KEY, write_tuned
+from fedraa.rundir.files import write_text
+
+
+def write(race: Race, directory: Path, command: str) -> list[str]:
+    """Writes race_SETTING.md, .csv, .toml and .png into `directory`, of what has ended; returns the findings."""
+    setting, runs, long = race.setting, race.measured(), race.long()
+    values = {name: found for name, entrant in ENTRANTS.items() if (found := race.values(entrant)) is not None}
+    told = findings(setting, runs, long)
+    made = f"`{command}`, commit {' and '.join(sorted({run.commit for run in (*runs, *long)}))}"
+    parts = [f"# The race, {setting.title}", "\n".join(f"- {sentence}" for sentence in told)]
+    for part, heading in (("tuned", "Tuned, each with as many trials"), ("untuned", "Defaults, nothing tuned")):
+        if of := of_part(runs, part):
+            parts += [f"## {heading}", markdown(columns(setting), of)]
+    if of := of_part(long, "long"):
+        parts += [f"## Tuned, at time {race.long_time():g}, {LONG} x {ROUNDS}'s", markdown(end_columns(), of)]
+    parts += ["## What was tuned", _values(values), "\n".join(f"- {note}" for note in _notes(race)), made]
+    base = directory / f"race_{setting.name}"
+    directory.mkdir(parents=True, exist_ok=True)
+    rows = frame(setting, runs, long, values).to_csv(index=False, float_format="%.6g")
+    write_text(base.with_suffix(".csv"), f"# {made}\n{rows}")
+    write_text(base.with_suffix(".md"), "\n\n".join(parts) + "\n")
+    terms = {name: {TERMS_KEY: found} for name, found in values.items() if name != LIMIT}
+    if terms:
+        about = {"format": 1, "dataset": setting.title, "trials": race.trials, "seed": TUNING_SEED}
+        write_tuned(base.with_suffix(".toml"), about, terms)
+    if runs:
+        draw(setting, runs, base.with_suffix(".png"))
+    return told
+
+
+def _values(values: dict[str, dict[str, object]]) -> str:
+    rows = [f"| {name} | {said(found)} |" for name, found in values.items()]
+    return "\n".join(["| entrant | best values |", "|---|---|", *rows])
+
+
+def _notes(race: Race) -> tuple[str, ...]:
+    """How it was made, for who doubts it."""
+    setting = race.setting
+    return (
+        f"Each was tuned by `fedraa tune`, {race.trials} trials for each, on a tenth of every client's training data, "
+        f"seed {TUNING_SEED}: the best is the first at {setting.target(setting.targets[1])}. Learning rate "
+        f"{setting.lr}, batches per task {', '.join(map(str, setting.lengths))}, and own values. Seeds "
+        f"{', '.join(map(str, race.seeds))} of the runs shown were never seen.",
+        f"Time 1 is what the slowest device takes for five epochs on the full model. Runs end at "
+        f"{setting.target(setting.targets[-1])} or at time {setting.horizon:g}; – is not there. Mean ± 95 % interval.",
+        f"The worst client is that at the end of the run, so of {setting.target(setting.targets[-1])} where that is "
+        "reached. MB are both ways, of all clients; GFLOP those of training.",
+        f"{LIMIT} is centralised SGD with an averaged model: one client with all data and all devices' compute, free "
+        f"communication. No method can be faster but by other steps. {OURS} is ours.",
+        *setting.notes,
+    )

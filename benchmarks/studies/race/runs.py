@@ -1,0 +1,143 @@
+"""What is run in a setting, in its order: tuning, five seeds at the tuned values, the defaults, and once for long.
+
+Each is a folder below the setting's, and each can be gone on with: trials and runs that have ended are not made again.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from benchmarks.studies.metrics import ACCURACY
+from benchmarks.studies.race.entrants import ENTRANTS, LIMIT, ROUNDS, TRIALS, Entrant
+from benchmarks.studies.race.measures import Measured, measured
+from benchmarks.studies.race.settings import Setting
+from benchmarks.studies.study import Cell, Finished, Study, execute, seeded
+from fedraa.client.auto_steps import AutoSteps
+from fedraa.config.experiment import Experiment
+from fedraa.methods.catalog import METHODS
+from fedraa.methods.tuned import read_tuned
+from fedraa.rundir.layout import SUMMARY
+from fedraa.tuning import tuner
+from fedraa.tuning.journal import Trial
+
+Part = Literal["tuned", "untuned", "long"]
+TUNING_SEED = 1000  # which no run that is shown has
+LONG = 5  # times FedAvg's time to its last target
+TRIED = 0.6  # of the horizon is the time of a trial
+Told = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Race:
+    """One setting's runs below `folder`, `jobs` at a time."""
+
+    setting: Setting
+    folder: Path
+    data_dir: Path | None
+    seeds: tuple[int, ...]
+    trials: int = TRIALS
+    jobs: int = 1
+
+    def tune(self, entrant: Entrant, told: Told) -> None:
+        """As many trials of it as of all others; the best is the first one at the middle target, on validation data."""
+
+        def ended(trial: Trial, count: int, total: int, left: float) -> None:
+            when = trial.state if trial.reached is None else f"at the target at {trial.reached:.3g}"
+            told(f"{entrant.name}: trial {count} of {total} {when}, {trial.seconds:.0f} s")
+
+        fields = entrant.fields(self.setting)
+        method = fields.pop("method")
+        tuner.tune(
+            [method],
+            entrant.space(self.setting),
+            self.trials,
+            self._experiment(fields | {"eval_every": self._evaluations(entrant, self._middle)}),
+            jobs=self.jobs,
+            ended=ended,
+            out=self._tuning(entrant),
+            seed=TUNING_SEED,
+            target_accuracy=self.setting.targets[1],
+            time=TRIED * self.setting.horizon,
+        )
+
+    def values(self, entrant: Entrant) -> dict[str, Any] | None:
+        """The tuned ones; None if it is not yet tuned."""
+        file = self._tuning(entrant) / tuner.TUNED
+        return read_tuned(file)[entrant.method()] if file.is_file() else None
+
+    def cell(self, entrant: Entrant, part: Part) -> Cell | None:
+        """The experiment of this part of the race; None if it cannot be said before others have ended."""
+        values = {} if part == "untuned" else self.values(entrant)
+        if values is None or (entrant.name == LIMIT and part != "tuned"):
+            return None
+        fields = entrant.fields(self.setting) | values
+        every = self._evaluations(entrant, fields.get("local_steps"))
+        ends: dict[str, Any] = {"target_accuracy": self.setting.targets[-1], "time": self.setting.horizon}
+        if part == "long":
+            if (time := self.long_time()) is None:
+                return None
+            ends, every = {"time": time}, None if every is None else LONG * every
+        return Cell(entrant.name, self._experiment(fields | ends | {"eval_every": every}), part)
+
+    def long_time(self) -> float | None:
+        """LONG times FedAvg's mean time to the last target that all its seeds are at; None before they have run."""
+        runs = self._measured("tuned", [ENTRANTS[ROUNDS]])
+        if len(runs) < len(self.seeds):
+            return None
+        times = [[run.times[level] for run in runs] for level in reversed(self.setting.targets)]
+        there = next((each for each in times if max(each) <= self.setting.horizon), None)
+        return None if there is None else float(f"{LONG * sum(there) / len(there):.3g}")
+
+    def run(self, entrants: Sequence[Entrant], part: Part, watch: Callable[[Finished, int], None]) -> None:
+        """All seeds of these entrants, as far as they can be run now: seed by seed."""
+        cells = [cell for entrant in entrants if (cell := self.cell(entrant, part)) is not None]
+        if cells:
+            execute(self._study(cells), self._part(part), self.jobs, watch)
+
+    def measured(self) -> list[Measured]:
+        """Every run that has ended, of those that are asked for; part by part, in the entrants' order."""
+        return [run for part in ("tuned", "untuned") for run in self._measured(part)]
+
+    def long(self) -> list[Measured]:
+        return self._measured("long")
+
+    def _measured(self, part: Part, entrants: Iterable[Entrant] = ENTRANTS.values()) -> list[Measured]:
+        found = []
+        for entrant in entrants:
+            if (cell := self.cell(entrant, part)) is None:
+                continue
+            for seed in self.seeds:
+                directory = seeded(cell, seed, self._part(part)).out
+                if directory is not None and (directory / SUMMARY).is_file():
+                    found.append(measured(entrant.name, part, seed, directory, self.setting.targets))
+        return found
+
+    def _study(self, cells: Sequence[Cell]) -> Study:
+        return Study(self.setting.name, self.setting.title, cells, (ACCURACY,), cells[0].row, seeds=self.seeds)
+
+    def _experiment(self, fields: Mapping[str, Any]) -> Experiment:
+        fields = dict(fields)
+        if fields["dataset"] == "cifar10-subset":
+            if self.data_dir is None:
+                raise ValueError("data_dir: the race cifar10 needs cifar10-subset.npz; give the folder that it is in")
+            fields["dataset"] = str(self.data_dir / "cifar10-subset.npz")
+        return Experiment(**fields | {"data_dir": self.data_dir})
+
+    def _evaluations(self, entrant: Entrant, steps: object) -> int | None:
+        """Arrivals between two evaluations, so that a target is not seen late; rounds are evaluated one by one."""
+        if not METHODS[entrant.method()].asynchronous and entrant.name != LIMIT:
+            return None
+        auto = AutoSteps.of(steps) if isinstance(steps, str) else None
+        length = auto.least if auto else steps if isinstance(steps, int) else max(self.setting.lengths)
+        return max(1, round(self.setting.between / (4 if entrant.name == LIMIT else 1) / length))
+
+    @property
+    def _middle(self) -> int:
+        return self.setting.lengths[len(self.setting.lengths) // 2]
+
+    def _tuning(self, entrant: Entrant) -> Path:
+        return self.folder / self.setting.name / "tuning" / entrant.name
+
+    def _part(self, part: Part) -> Path:
+        return self.folder / self.setting.name / part

@@ -1,0 +1,169 @@
+"""The settings of the race: data, model and devices that are the same for all, and where the clock stops."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+FLEETS = Path(__file__).parents[2] / "fleets"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One race: `fields` of an Experiment that all methods share.
+
+    `targets` are test accuracies in rising order: runs end at the last, or at the time `horizon`; values are tuned for
+    the middle one, on validation data. `lengths` are the batches per task that are tried, some of them below a pass
+    over a client's data, `lr` is the range of learning rates. About `between` batches of all clients lie between two
+    evaluations of an asynchronous run. The limit has all devices as one, `compute` is the mean speed of a device, and
+    `alone` what else is different there.
+    """
+
+    name: str
+    title: str
+    fields: Mapping[str, Any]
+    targets: tuple[float, float, float]
+    horizon: float
+    lengths: tuple[int, ...] = (10, 20, 47, 94)
+    lr: str = "0.1:0.8:log"
+    between: int = 200
+    compute: float = 2.0
+    alone: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def clients(self) -> int:
+        return int(self.fields.get("clients", 10))
+
+    def target(self, level: float) -> str:
+        """An accuracy as it is named in tables."""
+        return f"{100 * level:g} %"
+
+
+def _mnist(**more: Any) -> dict[str, Any]:
+    """MNIST, an MLP of 200 hidden units, batches of 128, ten clients; momentum is each method's own, .5 for most."""
+    return {"dataset": "mnist", "hidden": (200,), "batch_size": 128, "capabilities": "1:0.5,3:0.5"} | more
+
+
+_THIRDS = {"capabilities": "1:0.5,3:0.5"}
+_DAY = 0.6  # share of the day that devices of diurnal.csv are there
+_SUBSET = "The data are a subset of CIFAR-10, 10,000 training and 2,000 test images."
+
+QUICK = Setting(
+    "digits",
+    "digits, half of the devices 3x as fast",
+    {"dataset": "digits", "hidden": (64,), **_THIRDS},
+    targets=(0.90, 0.93, 0.95),
+    horizon=6.0,
+    lengths=(2, 5, 10),
+    lr="0.1:0.8:log",
+    between=20,
+)
+SETTINGS: dict[str, Setting] = {
+    setting.name: setting
+    for setting in (
+        Setting("A", "A: MNIST, IID, half of the devices 3x as fast", _mnist(), (0.95, 0.97, 0.975), 2.5),
+        Setting(
+            "B",
+            "B: MNIST, Dirichlet 0.3, half of the devices 3x as fast",
+            _mnist(partition="dirichlet", dirichlet=0.3),
+            (0.90, 0.93, 0.95),
+            2.5,
+        ),
+        Setting(
+            "C",
+            "C: MNIST, IID, half of the devices 10x as fast",
+            _mnist(capabilities="1:0.5,10:0.5"),
+            (0.95, 0.97, 0.975),
+            2.5,
+            compute=5.5,
+        ),
+        Setting(
+            "D",
+            "D: MNIST, IID, half 3x as fast, sending the model there and back takes as long as five epochs on it",
+            _mnist(capabilities=str(FLEETS / "balanced.csv")),
+            (0.95, 0.97, 0.975),
+            8.0,
+            lengths=(20, 47, 94, 235),
+        ),
+        Setting(
+            "labels",
+            "MNIST, two labels per client, half of the devices 3x as fast",
+            _mnist(partition="labels", labels_per_client=2),
+            (0.80, 0.85, 0.90),
+            4.0,
+        ),
+        Setting(
+            "lognormal",
+            "MNIST, IID, log-normal speeds (sigma 1)",
+            _mnist(capabilities="lognormal:1"),
+            (0.95, 0.97, 0.975),
+            4.0,
+            compute=1.65,
+            notes=("The limit has the mean of the log-normal distribution, exp(1/2), as the speed of a device.",),
+        ),
+        Setting(
+            "clients100",
+            "MNIST, IID, 100 clients, half of the devices 3x as fast",
+            _mnist(clients=100),
+            (0.93, 0.95, 0.96),
+            4.0,
+            lengths=(2, 5, 10, 25),
+        ),
+        Setting(
+            "dropouts",
+            "MNIST, IID, half 3x as fast; every other device leaves for good between time 2 and 6",
+            _mnist(availability=FLEETS / "dropouts.csv"),
+            (0.95, 0.97, 0.98),
+            6.0,
+            alone={"availability": None},
+            notes=("The limit is that of devices which all stay.",),
+        ),
+        Setting(
+            "day-and-night",
+            "MNIST, IID, half 3x as fast, every device there for three fifths of the day",
+            _mnist(availability=FLEETS / "diurnal.csv", availability_period=5.0),
+            (0.95, 0.97, 0.975),
+            8.0,
+            compute=2.0 * _DAY,
+            alone={"availability": None, "availability_period": None},
+        ),
+        Setting(
+            "cifar10",
+            "CIFAR-10 (subset), CNN, crops and flips, half of the devices 3x as fast",
+            {"dataset": "cifar10-subset", "model": "cnn", "transforms": ("crop", "flip"), "batch_size": 32, **_THIRDS},
+            (0.35, 0.42, 0.48),
+            12.0,
+            lengths=(10, 31, 62, 155),
+            lr="0.01:0.3:log",
+            notes=(_SUBSET,),
+        ),
+        Setting(
+            "agnews",
+            "AG News (subset), FastText, Dirichlet 0.5, half of the devices 3x as fast",
+            {"dataset": "agnews", "model": "fasttext", "batch_size": 32, "partition": "dirichlet", **_THIRDS},
+            (0.80, 0.84, 0.86),
+            6.0,
+            lengths=(10, 28, 56, 140),
+            lr="0.1:3:log",
+            notes=("The data are a subset of AG News, about 18,000 training texts.",),
+        ),
+        Setting(
+            "shakespeare",
+            "Shakespeare, next character, a role per client, half of the devices 3x as fast",
+            {
+                "dataset": "benchmarks.studies.race.shakespeare:roles",
+                "model": "benchmarks.studies.race.shakespeare:Gpt",
+                "objective": "next-token",
+                "clients": 20,
+                **_THIRDS,
+            },
+            (0.36, 0.40, 0.44),
+            8.0,
+            lengths=(5, 15, 30),
+            lr="0.05:1:log",
+            alone={"dataset": "benchmarks.studies.race.shakespeare:together"},
+            notes=("Accuracy is that of the next character; the 20 roles with most to say are the clients.",),
+        ),
+    )
+}

@@ -1,0 +1,126 @@
+"""Whether a cut is right: what it must give, checked apart from the tracer's own trial. Tests assert it, too."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedraa.data.tree import Tree, mapped
+from fedraa.models.forward import forward
+from fedraa.submodels import IndexSet, Traced, flatten, load, trainable, twin
+from fedraa.submodels.tracing.recorder import tensors
+from fedraa.submodels.tracing.verify import WithoutDropout, in_double
+
+TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative
+
+
+def random_cut(traced: Traced, rng: np.random.Generator) -> IndexSet:
+    """Of each group a random number of units, chosen at random; never all of all groups."""
+    sizes = [int(rng.integers(1, group.size)) for group in traced.groups]
+    return tuple(np.sort(rng.permutation(group.size)[:size]) for group, size in zip(traced.groups, sizes, strict=True))
+
+
+def check(traced: Traced, example: Tree, indices: IndexSet, seed: int = 0, within: IndexSet | None = None) -> None:
+    """Assert that a cut is right, with random parameters and running statistics.
+
+    Its outputs, in evaluation and training mode, are those of the full module in which every parameter that is not
+    part of the cut is zero; so are the gradients on the kept entries; a worker, which knows widths and weights alone,
+    computes the same in training; and a write-back changes the kept entries and no others. That is in float64 if the
+    module runs in it, else in float32.
+
+    Of a model that is too large to have several times, the cut is compared with one it is `within` instead of the full.
+    """
+    try:
+        _check(traced, example, indices, seed, within or traced.full(), torch.float64)
+    except RuntimeError:  # some products are made for float32 alone
+        _check(traced, example, indices, seed, within or traced.full(), torch.float32)
+
+
+def _check(traced: Traced, example: Tree, indices: IndexSet, seed: int, outer: IndexSet, dtype: torch.dtype) -> None:
+    rng = torch.Generator().manual_seed(seed)
+    traced = dataclasses.replace(traced, module=twin(traced.module))
+    _randomise_statistics(traced, rng)
+    full, small = (traced.cut(kept) for kept in (outer, indices))
+    flat, whole = traced.flat_index(indices), traced.flat_index(outer)
+    place = np.searchsorted(whole, flat)
+    np.testing.assert_array_equal(whole[place], flat)
+    np.testing.assert_array_equal(flatten(small), flatten(full)[place])
+    assert len(flat) == sum(p.numel() for p in trainable(small)) < len(whole)
+
+    theta = _random_values(full, rng)
+    kept = np.zeros(len(theta), dtype=bool)
+    kept[place] = True
+    load(small, theta[place])
+    load(full, np.where(kept, theta, np.float32(0)))
+    full, small = full.to(dtype), small.to(dtype)
+    x = mapped(lambda part: _noise(part, rng, dtype), example)
+    for training in (False, True):
+        found, gradients = _run(small, x, training, dtype)
+        expected, full_gradients = _run(full, x, training, dtype)
+        for a, b in zip(found, expected, strict=True):
+            _assert_close(a, b, TOLERANCES[dtype])
+        _assert_close(gradients, full_gradients[torch.from_numpy(place)], TOLERANCES[dtype])
+
+    worker = traced.skeleton(traced.widths(indices))
+    load(worker, theta[place])
+    for a, b in zip(_run(worker.to(dtype), x, True, dtype)[0], found, strict=True):
+        _assert_close(a, b, TOLERANCES[dtype])
+
+    theta[place] += 1
+    load(full, theta)
+    if len(whole) == traced.size:
+        back = dataclasses.replace(traced, module=full).cut(indices)
+        np.testing.assert_array_equal(flatten(back), theta[place])
+
+
+def _random_values(module: nn.Module, rng: torch.Generator) -> np.ndarray:
+    """Nothing stays zero or one, so that nothing hides; signals stay of order one."""
+    parts = [np.zeros(0, np.float32)]
+    for p in trainable(module):
+        scale = 0.1 if p.dim() < 2 else 0.5 / (p.numel() / len(p)) ** 0.5
+        parts.append((p.detach() + scale * torch.randn(p.shape, generator=rng)).reshape(-1).numpy())
+    return np.concatenate(parts)
+
+
+def _randomise_statistics(traced: Traced, rng: torch.Generator) -> None:
+    for name, buffer in traced.module.named_buffers():
+        if name in traced.estimated:
+            buffer.copy_(0.5 + torch.rand(buffer.shape, generator=rng))
+
+
+def _noise(part: Tensor, rng: torch.Generator, dtype: torch.dtype) -> Tensor:
+    return torch.randn(part.shape, generator=rng, dtype=dtype) if part.is_floating_point() else part
+
+
+def _run(module: nn.Module, x: Tree, training: bool, dtype: torch.dtype) -> tuple[list[Tensor], Tensor]:
+    """All outputs, and the gradients `[d]` of a random projection of them."""
+    module.train(training)
+    double = in_double() if dtype == torch.float64 else nullcontext()
+    with torch.random.fork_rng(), WithoutDropout(), double:
+        torch.manual_seed(0)
+        result = forward(module, mapped(lambda part: part.clone(), x))
+        out = [y for y in tensors(result) if y.requires_grad]
+        loss = torch.stack([(y * torch.randn(y.shape, dtype=y.dtype)).sum() for y in out]).sum()
+        parameters = trainable(module)
+        found = torch.autograd.grad(loss, parameters, allow_unused=True)
+    gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+    return [y.detach() for y in out], torch.cat([g.reshape(-1) for g in gradients])
+
+
+def _assert_close(found: Tensor, expected: Tensor, tolerance: float) -> None:
+    assert found.shape == expected.shape
+    error, scale = (found - expected).abs().max(), expected.abs().max()
+    assert error <= tolerance * (1 + scale), f"off by {error:.3g} where values go to {scale:.3g}"
+
+
+def share(traced: Traced) -> float:
+    """The share of the parameters that run through some group."""
+    whole = 0.0
+    for name, shape in zip(traced.names, traced.shapes, strict=True):
+        fixed = [float((units < 0).mean()) for units in traced.units.get(name, {}).values()]
+        whole += float(np.prod(shape)) * float(np.prod(fixed))
+    return 1 - whole / traced.size

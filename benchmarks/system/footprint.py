@@ -1,0 +1,72 @@
+"""The memory that processes take in a run: server, worker, object store."""
+
+import os
+import time
+from collections import defaultdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event, Thread
+from typing import Any
+
+from benchmarks.system.memory import kind, stored
+from benchmarks.system.processes import descendants, resident_bytes
+from benchmarks.system.trials import MODELS, WIDEST, Figure, trial
+from fedraa.api import run
+from fedraa.config.experiment import Experiment
+from fedraa.data import Dataset
+from fedraa.engine.build import build
+from fedraa.engine.resources import Need
+
+LOOK_SECONDS = 0.05
+
+
+def memory(dataset: Dataset, clients: int, model: str, *, device: str) -> list[Figure]:
+    """The most private memory that each kind of process had in two rounds of FedAvg, and the object store held."""
+    peaks = peak_bytes(trial("fedavg", clients, model, rounds=2, device=device), dataset)
+    return [Figure(f"peak of {name}", clients, model, "MB", size / 1e6) for name, size in peaks.items()]
+
+
+def footprint(dataset: Dataset, method: str, clients: int = 10, **given: Any) -> list[Figure]:
+    """What the largest model adds to the peaks of server and worker, against what is to be had no cheaper.
+
+    The server's floor is the plan's: three times the model, and what the method keeps. The worker's is the largest
+    submodel, its gradient and momentum; activations come on top of it.
+    """
+    base, peaks = (
+        peak_bytes(trial(method, clients, model, **given), dataset) for model in (next(iter(MODELS)), WIDEST)
+    )
+    spec = build(trial(method, clients, WIDEST, **given), dataset=dataset)
+    submodel = max(spec.measure(part.widths).bytes for part in spec.submodels)
+    return [
+        Figure(
+            f"{method}: {what} beyond its base", clients, WIDEST, "MB", (peaks[what] - base[what]) / 1e6, floor / 1e6
+        )
+        for what, floor in (("server", Need.of(spec).server), ("worker", 3 * submodel))
+    ]
+
+
+def peak_bytes(experiment: Experiment, dataset: Dataset) -> dict[str, float]:
+    """The most private memory of a server and of a worker in a run, and the most that the object store held."""
+    peaks: dict[str, float] = defaultdict(float)
+    ended = Event()
+
+    def actors() -> list[tuple[str, int]]:
+        return [(name, process) for process in descendants(os.getpid()) if (name := kind(process)) is not None]
+
+    def look() -> None:
+        while not ended.wait(LOOK_SECONDS):
+            for name, process in actors():
+                peaks[name] = max(peaks[name], resident_bytes(process))
+            peaks["object store"] = max(peaks["object store"], stored())
+
+    while actors():  # of the run before, which are going
+        time.sleep(LOOK_SECONDS)
+    looking = Thread(target=look)
+    looking.start()
+    try:
+        with TemporaryDirectory() as directory:
+            run(experiment.model_copy(update={"out": Path(directory) / "run"}), dataset=dataset)
+    finally:
+        ended.set()
+        looking.join()
+    return dict(peaks)

@@ -1,0 +1,116 @@
+"""What a client has changed, made piece by piece: who takes it in does so while a piece is in the cache."""
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraa.messages import Index, Vector
+from fedraa.server.coordinates import Where, index_of, places_of
+from fedraa.server.passes import PIECE, each, pieces, squares, total
+
+Mask = npt.NDArray[np.bool_]
+
+
+class Change:
+    """`new` less what was `sent` (None: 0), buffers [k] of a part of the model on the coordinates `where`.
+
+    Of these only those count where the `mask` [k] is true (None: all). A slice of coordinates is the whole model's.
+    With `norm` the first pass takes it along.
+    """
+
+    def __init__(
+        self, where: Where, new: Vector, sent: Vector | None = None, mask: Mask | None = None, *, norm: bool = False
+    ) -> None:
+        self._where, self._new, self._sent, self._mask = where, new, sent, mask
+        self._measuring = norm
+        self._sums: list[float] = []
+
+    @property
+    def whole(self) -> bool:
+        """Whether these are all coordinates of a model."""
+        return self._mask is None and isinstance(self._where, slice) and self._where == slice(None)
+
+    @cached_property
+    def where(self) -> Index | slice:
+        """The coordinates that were trained."""
+        where = index_of(self._where)
+        if self._mask is None:
+            return where
+        kept = np.flatnonzero(self._mask)
+        return kept if isinstance(where, slice) else where[kept]
+
+    @cached_property
+    def delta(self) -> Vector:
+        """The change on them, as one buffer that is nobody else's."""
+        new, sent = self._new, self._sent
+        if self._mask is not None:
+            new, sent = new[self._mask], None if sent is None else sent[self._mask]
+        return new.copy() if sent is None else new - sent
+
+    @property
+    def squared(self) -> float:
+        """The square of its norm, if that is asked for."""
+        if self._measuring:
+            self.each(lambda place, delta: None)
+        return total(self._sums)
+
+    def each(self, take: Callable[[Index | slice, Vector], None]) -> None:
+        """Has all of it taken: `take` gets coordinates and the change on them, which is not to be kept.
+
+        On several threads, if it is much: no coordinate is given twice.
+        """
+        measuring = self._measuring
+
+        def visit(piece: slice) -> list[float]:
+            delta, places = self._cut(piece)
+            for place, part in places:
+                take(place, delta[part])
+            return squares(delta) if measuring else []
+
+        sums = list(chain.from_iterable(each(self._pieces, visit)))
+        if measuring:
+            self._sums, self._measuring = sums, False
+
+    def places(self) -> Iterator[Index | slice]:
+        """The coordinates, in few parts."""
+        if self._mask is None:
+            yield from (place for place, _ in places_of(self._where, slice(0, len(self._new))))
+        else:
+            for piece in self._pieces:
+                yield from (place for place, _ in self._places(piece)[0])
+
+    def _cut(self, piece: slice) -> tuple[Vector, list[tuple[Index | slice, slice]]]:
+        """The change on a piece, and where it goes."""
+        delta = self._new[piece] if self._sent is None else self._new[piece] - self._sent[piece]
+        places, kept = self._places(piece)
+        return (delta if kept is None else delta[kept]), places
+
+    def _places(self, piece: slice) -> tuple[list[tuple[Index | slice, slice]], Index | None]:
+        """Where the trained coordinates of a piece are, and which of the piece they are (None: all)."""
+        if self._mask is None or self._mask[piece].all():
+            return list(places_of(self._where, piece)), None
+        kept = np.flatnonzero(self._mask[piece])
+        there = slice(0, len(kept))
+        where = index_of(self._where)
+        return [(kept + piece.start if isinstance(where, slice) else where[piece][kept], there)], kept
+
+    @cached_property
+    def _pieces(self) -> list[slice]:
+        """Pieces of the buffers with `PIECE` trained coordinates each, but for the last: so the norm's bits are those
+        of one pass over what was trained."""
+        if self._mask is None:
+            return pieces(len(self._new))
+        found, start, held = [], 0, 0
+        for piece in pieces(len(self._mask)):
+            mask = self._mask[piece]
+            count = int(np.count_nonzero(mask))
+            held += count
+            if held >= PIECE:
+                last = PIECE - (held - count)  # of those of this piece
+                end = piece.start + (last if count == len(mask) else int(np.flatnonzero(mask)[last - 1]) + 1)
+                found.append(slice(start, end))
+                start, held = end, held - PIECE
+        return [*found, slice(start, len(self._mask))] if held else found

@@ -1,0 +1,31 @@
+"""Trials on a Ray cluster come to what they come to here."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedraa as fl
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+SMALL: dict[str, Any] = {"clients": 2, "hidden": (4,), "local_steps": 2, "rounds": 2, "trials": 3}
+
+
+@pytest.mark.usefixtures("cluster")
+def test_one_at_a_time_they_are_the_same_as_here(tmp_path: Path) -> None:
+    space = {"lr": "0.01:0.1:log"}
+    here = fl.tune(["fedavg", "fedprox"], space, out=tmp_path / "here", **SMALL)
+    there = fl.tune(["fedavg", "fedprox"], space, out=tmp_path / "there", address="auto", **SMALL)
+    assert there.file.read_text() == here.file.read_text()
+    assert there.table.equals(here.table)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_what_no_node_can_do_is_a_failed_trial_of_that_sentence(tmp_path: Path) -> None:
+    given = {**SMALL, "dataset": str(tmp_path / "d.npz")}
+    with pytest.raises(ValueError, match=r"^dataset .*: there is no such file$"):
+        fl.tune(["fedavg"], {"lr": [0.1, 0.2]}, out=tmp_path / "tune", address="auto", jobs=2, **given)
+    rates = {"lr": [1e30, 1e31]}
+    with pytest.raises(ValueError, match=r"^tune: no trial of fedavg came to an end: "):
+        fl.tune(["fedavg"], rates, out=tmp_path / "tune", address="auto", jobs=2, on_bad_client="stop", **SMALL)

@@ -1,0 +1,57 @@
+"""Small modules and inputs of the tests of cuts, and what every case must hold."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.system.cut_check import check, random_cut
+from fedraa.submodels.tracing.trace import trace
+
+Case = tuple[nn.Module, Tensor, list[int]]
+
+IMAGE = torch.randn(4, 3, 8, 8)
+VECTOR = torch.randn(4, 6)
+SEQUENCE = torch.randn(4, 5, 6)
+TOKENS = torch.randint(0, 20, (4, 7))
+
+
+class Calls(nn.Module):
+    """Named layers, and a function that puts them together."""
+
+    def __init__(self, forward: Callable[[nn.ModuleDict, Tensor], object], **layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.ModuleDict(layers)
+        self.call = forward
+
+    def forward(self, x: Tensor) -> object:
+        return self.call(self.layers, x)
+
+
+class Parameter(nn.Module):
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.value = nn.Parameter(torch.randn(shape))
+
+
+def conv(inputs: int, outputs: int, **options: int) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, 3, padding=1, **options)
+
+
+def head(channels: int) -> nn.Sequential:
+    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 3))
+
+
+def head_of(width: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(width, 4), nn.ReLU(), nn.Linear(4, 3))
+
+
+def check_case(module: nn.Module, example: Tensor, sizes: list[int]) -> None:
+    """Groups of these sizes, and three random cuts that are right."""
+    torch.manual_seed(0)
+    traced = trace(module, example)
+    assert [group.size for group in traced.groups] == sizes
+    rng = np.random.default_rng(0)
+    for seed in range(3 if sizes else 0):
+        check(traced, example, random_cut(traced, rng), seed)

@@ -1,0 +1,159 @@
+"""Claims of the papers: verdicts by hand, and a page that says what the committed results say."""
+
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from benchmarks.studies import paper004
+from benchmarks.studies.claims import (
+    DOCS,
+    PaperClaim,
+    compared,
+    in_words,
+    load_claims,
+    metrics_of,
+    page,
+    told,
+    write_claims,
+)
+from benchmarks.studies.interval import interval
+from benchmarks.studies.recipes import RECIPES
+from benchmarks.studies.recipes.scale import SIZES, Scale
+from benchmarks.studies.results import RESULTS, Line, Result, read, read_all, rows_by_column
+from benchmarks.studies.setting import chance
+from benchmarks.studies.verdict import NOISE, NOT_RUN, ONLY, OTHER_WAY, REPRODUCED, Advantage, advantage, verdict
+from benchmarks.studies.weak import ACCURACIES, weak_points
+
+INF = math.inf
+
+
+def of(a: tuple[float, ...], b: tuple[float, ...], *, less: bool = False, ratio: bool = False) -> Advantage:
+    lines = [Line(sum(values) / len(values), None, len(values), values) for values in (a, b)]
+    return advantage("quick", ("a", "b"), *lines, less=less, ratio=ratio)
+
+
+def test_differences_are_paired_by_seed() -> None:
+    """Differences 1, 2, 3: mean 2, deviation 1, t(.975, 2) = 4.3027, so 2 -+ 2.4841."""
+    found = of((11, 22, 33), (10, 20, 30))
+    assert (found.mean, found.low, found.high) == pytest.approx((2, -0.4841, 4.4841), abs=1e-4)
+    assert not found.holds
+    assert not found.reversed
+    assert of((11, 21.1, 31), (10, 20, 30)).holds
+    assert of((11, 21.1, 31), (10, 20, 30), less=True).reversed
+
+
+def test_times_are_compared_as_ratios() -> None:
+    """Half the time with every seed: twice as fast, and log ratios without any spread have no width."""
+    found = of((2, 3, 4), (4, 6, 8), less=True, ratio=True)
+    assert (found.mean, found.low, found.high) == pytest.approx((2, 2, 2))
+    assert found.holds
+    # log 2, log 4: mean log 2.8284, deviation .4901, t(.975, 1) = 12.7062: half width 12.7062 * .4901 / sqrt 2 = 4.4036
+    found = of((1, 1), (2, 4), less=True, ratio=True)
+    assert (found.mean, found.high) == pytest.approx((2**1.5, 2**1.5 * math.exp(4.4036)), rel=1e-3)
+
+
+def test_without_seeds_it_is_welchs_interval() -> None:
+    """Deviations 1 and n = 3: half widths 2.4841, standard errors .57735, 4 degrees of freedom, t = 2.7764."""
+    lines = Line(5, 2.4841, 3, ()), Line(2, 2.4841, 3, ())
+    found = advantage("", ("a", "b"), *lines, less=False, ratio=False)
+    half = 2.7764 * math.sqrt(2 / 3)
+    assert (found.mean, found.low, found.high) == pytest.approx((3, 3 - half, 3 + half), abs=1e-3)
+
+
+def test_a_target_that_is_not_reached_orders_only_if_the_other_always_does() -> None:
+    assert of((1, 2), (INF, INF), less=True, ratio=True).holds
+    assert of((INF, INF), (1, 2), less=True, ratio=True).reversed
+    some = of((1, 2), (3, INF), less=True, ratio=True)
+    assert not some.holds
+    assert not some.reversed
+    assert "not reached" in some.text
+
+
+def test_one_seed_says_something_only_where_nothing_is_random() -> None:
+    assert not of((2,), (1,)).reversed
+    assert of((2,), (1,)).text == "a 2, b 1: +1.00"
+
+
+def test_verdicts() -> None:
+    better, worse, noise = of((11, 21.1, 31), (10, 20, 30)), of((10, 20, 30), (11, 21.1, 31)), of((1, 9), (2, 3))
+    assert verdict([]) == NOT_RUN
+    assert verdict([better, better]) == REPRODUCED
+    assert verdict([better, worse]) == ONLY
+    assert verdict([worse, worse]) == OTHER_WAY
+    assert verdict([worse, noise]) == NOISE
+
+
+def test_words_say_where_it_holds_and_why_not_elsewhere() -> None:
+    claim = PaperClaim("p", "s", "Table 1", "1 to 2", "x", "accuracy %", (("a", "b"),), why="Too small.")
+    better, noise = of((11, 21.1, 31), (10, 20, 30)), of((1, 9), (2, 3))
+    assert in_words(claim, [better]) == REPRODUCED
+    assert in_words(claim, [better, noise]) == "only where: quick, a over b. Too small."
+    assert in_words(claim, []) == NOT_RUN
+    assert told([better] * 4).startswith("4 of 4 comparisons hold beyond the noise, 0 are the other way round")
+
+
+def test_a_place_of_another_column_can_be_named() -> None:
+    lines = {("a", "x", "accuracy %"): Line(2, None, 2, (2, 2.1)), ("a", "y", "accuracy %"): Line(1, None, 2, (1, 1.1))}
+    claim = PaperClaim("p", "s", "t", "f", "fedsam_emnist", "client accuracy %", (("a @ x", "a @ y"),))
+    lines = {(row, column, claim.metric): line for (row, column, _), line in lines.items()}
+    [found] = compared(claim, [Result(claim.study, "quick", "c", "", lines)])
+    assert found.mean == pytest.approx(1)
+
+
+CLAIMS = load_claims()
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=[f"{claim.paper}: {claim.says}" for claim in CLAIMS])
+def test_every_claim_names_places_of_its_study(claim: PaperClaim) -> None:
+    assert claim.metric in metrics_of(claim.study)
+    made = [RECIPES[claim.study](Scale(size, Path("data"))) for size in SIZES]
+    rows, columns = ({name for study in made for name in getattr(study, kind)} for kind in ("rows", "columns"))
+    for name in (name for pair in claim.pairs for name in pair):
+        row, _, column = name.partition(" @ ")
+        assert row in rows
+        assert not column or column in columns
+    assert set(claim.columns) <= columns
+
+
+def test_the_page_says_what_the_results_say() -> None:
+    """`python -m benchmarks claims` writes it."""
+    assert (DOCS / "claims.md").read_text() == page(CLAIMS, read_all(), pd.read_csv(paper004.RESULTS))
+
+
+COMMITTED = [result for path in sorted(RESULTS.glob("*.csv")) if (result := read(path))]
+
+
+@pytest.mark.parametrize("result", COMMITTED, ids=lambda result: f"{result.study}-{result.size}")
+def test_no_table_is_without_the_sentence_that_says_it_is_weak(result: Result) -> None:
+    study = RECIPES[result.study](Scale(result.size, Path("data")))
+    told = (RESULTS / f"{study.name}{'' if result.size == 'quick' else f'-{result.size}'}.md").read_text()
+    for sentence in weak_points(rows_by_column(result, ACCURACIES), chance(study)):
+        assert sentence in told
+
+
+def test_weak_points_are_chance_and_saturation() -> None:
+    said = weak_points(
+        {("x", "accuracy %"): [("a", 18.9), ("b", 19.1)], ("", "accuracy %"): [("a", 91), ("b", 93.9)]}, 10
+    )
+    assert said[0].startswith("accuracy % at x: at chance (10 %) or near it: a;")
+    assert said[1].startswith("accuracy %: saturated, all rows are between 91.0 and 93.9 %")
+    assert not weak_points({("", "accuracy %"): [("a", 91), ("b", 95)]}, 10)
+
+
+def test_intervals_stay_in_the_possible_range() -> None:
+    # arcsines of roots 1.4706, 1.5392, 1.3694: mean 1.4597, half width 4.3027 * .0854 / sqrt 3 = .2122; over pi / 2
+    assert interval((99.0, 99.9, 96.0), (0, 100)) == pytest.approx((89.91, 100.0), abs=0.01)
+    assert interval((0.0, 0.5, 3.0), (0, 100)) == pytest.approx((0.0, 8.7), abs=0.1)
+    low, high = interval((0.1, 0.2, 3.0), (0, INF)) or (-1, -1)
+    assert 0 < low < 1.1 < high
+    assert interval((1.0,), (0, 100)) is None
+    assert interval((2.0, 2.0), (0, 100)) == (2.0, 2.0)
+
+
+def test_a_folder_without_results_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^results: got .*, which has no paper004.csv; takes the folder of"):
+        write_claims(tmp_path / "claims.md", tmp_path)
+    with pytest.raises(ValueError, match=r"^out: got .*nowhere.*; takes a file in a folder that there is$"):
+        write_claims(tmp_path / "nowhere" / "claims.md")

@@ -1,0 +1,139 @@
+"""The race: what its figures come to, that all are tuned alike, and that it goes on where it was."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from benchmarks.studies.commands import run_study
+from benchmarks.studies.race.entrants import ENTRANTS, LIMIT, OURS, ROUNDS, TRIALS, Entrant
+from benchmarks.studies.race.measures import Measured, first_at
+from benchmarks.studies.race.runs import Race
+from benchmarks.studies.race.settings import QUICK, SETTINGS, Setting
+from benchmarks.studies.race.table import columns, findings, frame, markdown, of_part, order
+from fedraa.config.experiment import Experiment
+from fedraa.devices.fleet import REFERENCE_EPOCHS
+from fedraa.methods.catalog import METHODS
+from fedraa.methods.resolve import resolve
+from fedraa.tuning import tuner
+from fedraa.tuning.space import described
+
+A = SETTINGS["A"]
+SPENT = pd.DataFrame(
+    [(0, 0.0, 0.1, 1e6, 0.0), (1, 0.5, 0.94, 3e6, 2e9), (2, 0.7, 0.96, 5e6, 4e9), (3, 0.9, 0.95, 7e6, 6e9)],
+    columns=["step", "t", "accuracy", "bytes", "flops"],
+)
+
+
+def ran(entrant: str, seed: int, last: float, part: str = "tuned", accuracy: float = 0.975) -> Measured:
+    times = dict(zip(A.targets, (last / 2, last / 1.5, last), strict=True))
+    spent = {level: 10 * t for level, t in times.items()}
+    curve = pd.DataFrame({"t": [0.0, 1.0], "accuracy": [0.1, accuracy]})
+    return Measured(entrant, part, seed, "abc", times, spent, spent, accuracy, accuracy - 0.01, curve)
+
+
+def both(entrant: str, *lasts: float, part: str = "tuned") -> list[Measured]:
+    return [ran(entrant, seed, last, part) for seed, last in enumerate(lasts)]
+
+
+def test_what_was_spent_is_that_of_the_first_evaluation_at_the_target() -> None:
+    assert first_at(SPENT, 0.95) == pytest.approx({"t": 0.7, "bytes": 5.0, "flops": 4.0})
+    assert first_at(SPENT, 0.94)["t"] == 0.5
+    assert set(first_at(SPENT, 0.97).values()) == {math.inf}
+
+
+def test_all_asynchronous_methods_of_the_table_take_part() -> None:
+    there = {name for name, method in METHODS.items() if method.asynchronous}
+    assert there | {ROUNDS, "fedrolex", "ist", LIMIT} == ENTRANTS.keys()
+
+
+@pytest.mark.parametrize("setting", [QUICK, *SETTINGS.values()], ids=lambda setting: setting.name)
+def test_each_has_the_same_rates_and_lengths_and_at_most_two_values_of_its_own(setting: Setting) -> None:
+    for entrant in ENTRANTS.values():
+        space = entrant.space(setting)
+        assert space["lr"] == setting.lr
+        assert [int(str(length).removeprefix("auto:")) for length in space["local_steps"]] == list(setting.lengths)
+        assert len(space) <= 4
+        assert resolve(Experiment(**entrant.fields(setting) | {"data_dir": Path("data")}))
+
+
+@pytest.mark.parametrize("entrant", ENTRANTS.values(), ids=lambda entrant: entrant.name)
+def test_all_that_is_tuned_means_something_to_who_is_tuned(entrant: Entrant) -> None:
+    fields = entrant.fields(QUICK)
+    plan = tuner._Plan.of((fields.pop("method"),), tuner.make_space(entrant.space(QUICK)), TRIALS, Experiment(**fields))
+    (space,) = plan.spaces.values()
+    assert space.keys() == entrant.space(QUICK).keys()
+    assert tuner.make_space(described(space)) == space
+
+
+def test_the_limit_does_as_much_work_as_all_devices_together() -> None:
+    """A: five devices at 1 and five at 3, each five epochs of a tenth of the data per unit: ten passes over all."""
+    limit = ENTRANTS[LIMIT].fields(A)
+    assert (limit["clients"], limit["method"]) == (1, ROUNDS)
+    passes = REFERENCE_EPOCHS * float(limit["capabilities"].partition(":")[0])
+    assert passes == (5 * 1 + 5 * 3) * REFERENCE_EPOCHS / 10 == 10
+    assert SETTINGS["C"].compute == (5 * 1 + 5 * 10) / 10
+
+
+def test_the_sentences_say_who_wins_by_how_much() -> None:
+    runs = [*both(OURS, 0.3, 0.5), *both("fedbuff", 1.1, 0.9), *both(ROUNDS, 1.9, 2.1), *both(LIMIT, 0.1, 0.1)]
+    told = findings(A, runs, [])
+    assert told[0].startswith("tuned, 97.5 %: fed-quilt is there at 0.400, 2.50 x as fast as the best other, fedbuff")
+    assert told[1] == "tuned, 97.5 %: fed-quilt takes 1/5.0 of fedavg's time (2.000)."
+    assert told[2] == "tuned, 97.5 %: the limit is 0.100, fed-quilt takes 4.0 x that."
+    assert told[3].startswith("not run, tuned: fedasync, ")
+    lost = findings(A, [*both(OURS, 1.0), *both("ist", 0.5)], [])
+    assert lost[0] == "tuned, 97.5 %: ist WINS, there at 0.500, 2.00 x as fast as fed-quilt (1.000)."
+
+
+def test_who_is_not_at_the_target_in_every_run_has_no_mean() -> None:
+    runs = [*both(OURS, 0.3, 0.5), *both(ROUNDS, 1.9, math.inf), *both("ist", math.inf, math.inf)]
+    of, shown = of_part(runs, "tuned"), columns(A)
+    assert order(shown, of) == [OURS, ROUNDS, "ist"]
+    lines = markdown(shown, of).split("\n")
+    assert "| 1 of 2 there |" in lines[3]
+    assert "–" in lines[4]
+    table = frame(A, runs, [], {})
+    row = table[(table["entrant"] == ROUNDS) & (table["figure"] == "time to 97.5 %")].iloc[0]
+    assert (row["mean"], row["n"], row["reached"]) == (math.inf, 2, 1)
+
+
+def test_the_long_runs_take_five_times_what_fedavg_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the last target that all its seeds are at, once all of them have run."""
+    race = Race(A, tmp_path, tmp_path, (0, 1))
+    for lasts, time in (((1.8, 2.2), 10.0), ((1.8, math.inf), None), ((1.8,), None)):
+        monkeypatch.setattr(Race, "_measured", lambda self, part, entrants, lasts=lasts: both(ROUNDS, *lasts))
+        assert race.long_time() == time
+
+
+def test_a_setting_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^setting: there is no 'Z'; choose of A, B, "):
+        run_study("race", setting=("Z",), out=tmp_path)
+    with pytest.raises(ValueError, match=r"^methods: there is no 'fedmagic'; choose of fed-quilt, "):
+        run_study("race", quick=True, methods=("fedmagic",), out=tmp_path)
+    with pytest.raises(ValueError, match=r"^study: raa_beta has no settings"):
+        run_study("raa_beta", quick=True, setting=("A",), out=tmp_path)
+
+
+def test_a_tiny_race_from_tuning_to_page_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny = replace(QUICK, fields={**QUICK.fields, "clients": 2, "hidden": (4,)}, targets=(0.1, 0.15, 0.2), horizon=0.6)
+    monkeypatch.setattr("benchmarks.studies.race.command.QUICK", tiny)
+    monkeypatch.setattr("benchmarks.studies.race.command.QUICK_TRIALS", 2)
+    asked: dict[str, Any] = {"quick": True, "methods": (OURS, ROUNDS), "seeds": (0,), "out": tmp_path, "jobs": 1}
+    run_study("race", **asked)
+    page = (tmp_path / "race_digits.md").read_text()
+    assert "| fed-quilt |" in page
+    assert (tmp_path / "race_digits.png").stat().st_size > 10_000
+    assert {"tuned", "untuned"} <= set(pd.read_csv(tmp_path / "race_digits.csv", comment="#")["part"])
+    made = {path: path.stat().st_mtime_ns for path in (tmp_path / "race").rglob("summary.json")}
+    assert made
+    capsys.readouterr()
+    run_study("race", **asked)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "race").rglob("summary.json")} == made
+    assert "runs of this part to go" not in capsys.readouterr().out
+    assert (tmp_path / "race_digits.md").read_text() == page

@@ -1,0 +1,48 @@
+"""SIGTERM while a command waits for something is one sentence, and nothing is left."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from fedraa.cli.exit_code import TERMINATED, exit_code, terminable
+from fedraa.cli.main import main
+
+
+def soon() -> None:
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+
+
+def test_sigterm_is_a_sentence_and_the_handler_goes(capsys: pytest.CaptureFixture[str]) -> None:
+    def command() -> None:
+        with terminable():
+            signal.raise_signal(signal.SIGTERM)
+
+    assert exit_code(command) == 130
+    assert capsys.readouterr().err == f"fedraa: {TERMINATED}\n"
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_while_a_part_of_ones_own_opens_what_nobody_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "waits_for_data.py").write_text(f"def data():\n    return open({str(tmp_path / 'pipe')!r}).read()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    soon()
+    words = ["run", "--dataset", "waits_for_data:data", "--engine", "local", "--out", str(tmp_path / "run")]
+    assert main(words) == 130
+    assert capsys.readouterr().err.strip() == "fedraa: stopped before the start; nothing was changed"
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("dataset", ["{}/pipe.csv", "csv('{}/whole.csv', test='{}/pipe.csv')", "npy:{}"])
+def test_named_pipes_are_no_data(dataset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "whole.csv").write_text("a,label\n1,0\n2,1\n")
+    for name in ("pipe.csv", "x_train.npy"):
+        os.mkfifo(tmp_path / name)
+    words = ["run", "--dataset", dataset.format(tmp_path, tmp_path), "--engine", "local"]
+    assert main([*words, "--out", str(tmp_path / "run")]) == 2
+    assert "it is no file" in capsys.readouterr().err

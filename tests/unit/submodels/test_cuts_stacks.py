@@ -1,0 +1,212 @@
+"""Stacks of matrices, as of several experts, and weights that code takes apart before it uses them."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.system.cut_check import check, random_cut
+from fedraa.submodels import trace
+
+TOKENS = torch.randn(4, 6, 8)
+IMAGE = torch.randn(4, 3, 8, 8)
+EXPERTS, INNER = 3, 8
+
+
+class Net(nn.Module):
+    def __init__(self, call: Callable[..., Tensor], **parts: nn.Module | Tensor) -> None:
+        super().__init__()
+        self.call = call
+        for name, part in parts.items():
+            setattr(self, name, part if isinstance(part, nn.Module) else nn.Parameter(part))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.call(self, x)
+
+
+def experts(transposed: bool = False) -> dict[str, nn.Module | Tensor]:
+    """A router, and two layers of each expert `[experts, out, in]`, or `[experts, in, out]`."""
+    up, down = torch.randn(EXPERTS, 2 * INNER, 8), torch.randn(EXPERTS, 8, INNER)
+    if transposed:
+        up, down = up.mT.contiguous(), down.mT.contiguous()
+    return {"route": nn.Linear(8, EXPERTS), "up": up, "down": down, "bias": torch.randn(EXPERTS, 2 * INNER)}
+
+
+def gated(y: Tensor) -> Tensor:
+    gate, up = y.chunk(2, -1)
+    return F.silu(gate) * up
+
+
+def chosen(m: Net, x: Tensor) -> tuple[Tensor, Tensor]:
+    weight, which = m.route(x.flatten(0, 1)).softmax(-1).topk(1)
+    return weight, which.squeeze(-1)
+
+
+def picked(m: Net, x: Tensor) -> Tensor:
+    """The weights of the expert of each token: `[tokens, out, in]`."""
+    weight, which = chosen(m, x)
+    y = torch.bmm(m.up[which], x.flatten(0, 1).unsqueeze(-1)).squeeze(-1) + m.bias[which]
+    return (torch.bmm(m.down[which], gated(y).unsqueeze(-1)).squeeze(-1) * weight).view(x.shape)
+
+
+def sorted_by_expert(m: Net, x: Tensor) -> Tensor:
+    weight, which = chosen(m, x)
+    which, order = which.sort()
+    ends = torch.histc(which.float(), EXPERTS, 0, EXPERTS - 1).cumsum(0, dtype=torch.int32)
+    rows = x.flatten(0, 1)[order]
+    y = gated(F.grouped_mm(rows, m.up, offs=ends))
+    y = F.grouped_mm(y, m.down, offs=ends) * weight[order]
+    return torch.zeros_like(y).index_add(0, order, y).view(x.shape)
+
+
+def each(m: Net, x: Tensor) -> Tensor:
+    """All experts in turn, weighted."""
+    weight = m.route(x).softmax(-1)
+    return sum(F.linear(gated(F.linear(x, m.up[e], m.bias[e])), m.down[e]) * weight[..., e, None] for e in range(3))
+
+
+def together(m: Net, x: Tensor) -> Tensor:
+    """All experts at once, by a batched product."""
+    y = x.flatten(0, 1).expand(EXPERTS, -1, -1)
+    y = gated(torch.bmm(y, m.up))
+    weight = m.route(x).flatten(0, 1).softmax(-1)
+    return (torch.bmm(y, m.down) * weight.T.unsqueeze(-1)).sum(0).view(x.shape)
+
+
+def summed(m: Net, x: Tensor) -> Tensor:
+    y = gated(torch.einsum("ebtc,ecd->ebtd", x.expand(EXPERTS, *x.shape), m.up))
+    y = torch.einsum("ebtd,edc->ebtc", y, m.down)
+    return torch.einsum("ebtc,bte->btc", y, m.route(x).softmax(-1))
+
+
+def unpacked(m: Net, x: Tensor) -> Tensor:
+    """A depthwise convolution whose weight is taken apart and put together again, as in state space models."""
+    y = m.up(x).transpose(1, 2)
+    weight = m.conv.weight.squeeze(1)
+    y = F.conv1d(y, weight.unsqueeze(1), m.conv.bias, padding=1, groups=y.size(1))
+    return m.down((y.mT * m.scale[None, None]).relu())
+
+
+def turned(m: Net, x: Tensor) -> Tensor:
+    """A layer's matrix on the left."""
+    y = m.a.weight @ x.transpose(1, 2) + m.a.bias[:, None]
+    return m.b(y.relu().transpose(1, 2))
+
+
+def fused(m: Net, x: Tensor) -> Tensor:
+    """Four heads of queries for two of keys and values, all made by one layer."""
+    b, t, _ = x.shape
+    q, k, v = m.a(x).split([8, 4, 4], -1)
+    q, k, v = (y.view(b, t, -1, 2).transpose(1, 2) for y in (q, k, v))
+    k, v = (y.repeat_interleave(2, 1) for y in (k, v))
+    return m.b(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, t, -1))
+
+
+def selective(m: Net, x: Tensor) -> Tensor:
+    """Units times what is computed from them all, by parts that are whole."""
+    y = m.a(x)
+    scale, state = m.c(y).split([2, 3], -1)
+    return m.b((y.unsqueeze(-1) * state.unsqueeze(2)).sum(-1).relu()) * scale.sum(-1, keepdim=True)
+
+
+def in_slots(m: Net, x: Tensor) -> Tensor:
+    y = torch.zeros(len(x), x.size(1), 7, dtype=x.dtype)
+    for t in range(x.size(1)):
+        y[:, t] = m.a(x[:, t])
+    return m.b(y.relu())
+
+
+# name: (call, parts, sizes of the groups)
+STACKS: dict[str, tuple[Callable[..., Tensor], dict[str, nn.Module | Tensor], list[int]]] = {
+    "picked": (picked, experts(), [INNER]),
+    "sorted": (sorted_by_expert, experts(transposed=True), [INNER]),
+    "each": (each, experts(), [INNER]),
+    "together": (together, experts(transposed=True), [INNER]),
+    "summed": (summed, experts(transposed=True), [INNER]),
+    "unpacked": (
+        unpacked,
+        {"up": nn.Linear(8, 7), "conv": nn.Conv1d(7, 7, 3, groups=7), "scale": torch.randn(7), "down": nn.Linear(7, 8)},
+        [7],
+    ),
+    "turned": (turned, {"a": nn.Linear(8, 7), "b": nn.Linear(7, 3)}, [7]),
+    "fused": (fused, {"a": nn.Linear(8, 16), "b": nn.Linear(8, 3)}, [2]),
+    "selective": (selective, {"a": nn.Linear(8, 7), "b": nn.Linear(7, 3), "c": nn.Linear(7, 5)}, [7]),
+    "an empty cache": (
+        lambda m, x: m.b(torch.cat([torch.tensor([]), m.a(x)], -2).relu()),
+        {"a": nn.Linear(8, 7), "b": nn.Linear(7, 3)},
+        [7],
+    ),
+    "a state that is overwritten": (
+        lambda m, x: m.b(torch.empty_like(y := m.a(x)).copy_(y).relu()),
+        {"a": nn.Linear(8, 7), "b": nn.Linear(7, 3)},
+        [7],
+    ),
+    "letters left out": (
+        lambda m, x: torch.einsum("...c,cd", torch.einsum("...c,dc->...d", x, m.a).relu(), m.b),
+        {"a": torch.randn(7, 8), "b": torch.randn(7, 3)},
+        [7],
+    ),
+    "written step by step": (in_slots, {"a": nn.Linear(8, 7), "b": nn.Linear(7, 3)}, [7]),
+    "read by a list": (
+        lambda m, x: m.b(m.a(x)[:, [0, -1]].relu()),
+        {"a": nn.Linear(8, 7), "b": nn.Linear(7, 3)},
+        [7],
+    ),
+}
+
+
+def test_layers_that_data_leave_out_are_refused() -> None:
+    def routed(m: Net, x: Tensor) -> Tensor:
+        y = m.a(x).flatten(0, 1)
+        for part, rows in ((m.b, (y[:, 0] < 1e9).nonzero()[:, 0]), (m.c, (y[:, 0] > 1e9).nonzero()[:, 0])):
+            if len(rows):
+                y = y.index_add(0, rows, part(y[rows]))
+        return y
+
+    net = Net(routed, a=nn.Linear(8, 7), b=nn.Linear(7, 7), c=nn.Linear(7, 7))
+    with pytest.raises(ValueError, match=r"its data decide which layers run: `nonzero` leaves out 'c\.weight'"):
+        trace(net, TOKENS)
+
+
+def test_a_frozen_parameter_is_as_good_as_a_constant() -> None:
+    net = Net(lambda m, x: m.b((m.a(x).unflatten(-1, (4, 2)) * m.w).flatten(2)), a=nn.Linear(8, 8), b=nn.Linear(8, 3))
+    net.w = nn.Parameter(torch.randn(2), requires_grad=False)
+    check_cuts(net, TOKENS, [4])
+
+
+def conv(inputs: int, outputs: int) -> nn.Module:
+    return nn.Conv2d(inputs, outputs, 3, padding=1)
+
+
+PICTURES: dict[str, tuple[nn.Module, list[int]]] = {
+    "pixels of channels": (nn.Sequential(conv(3, 8), nn.PixelShuffle(2), conv(2, 5), nn.ReLU(), conv(5, 2)), [2, 5]),
+    "channels of pixels": (nn.Sequential(conv(3, 6), nn.PixelUnshuffle(2), conv(24, 5), nn.ReLU(), conv(5, 2)), [6, 5]),
+    "shuffled channels": (nn.Sequential(conv(3, 8), nn.ChannelShuffle(2), conv(8, 5), nn.ReLU(), conv(5, 2)), [4, 5]),
+    "patches": (
+        nn.Sequential(conv(3, 6), nn.Unfold(2, stride=2), nn.Flatten(2), nn.Conv1d(24, 5, 1), nn.Conv1d(5, 2, 1)),
+        [6, 5],
+    ),
+}
+
+
+def check_cuts(module: nn.Module, x: Tensor, sizes: list[int]) -> None:
+    traced = trace(module, x)
+    assert [group.size for group in traced.groups] == sizes
+    rng = np.random.default_rng(0)
+    for seed in range(2):
+        check(traced, x, random_cut(traced, rng), seed)
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_stacks(name: str) -> None:
+    call, parts, sizes = STACKS[name]
+    check_cuts(Net(call, **parts), TOKENS, sizes)
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_pictures(name: str) -> None:
+    module, sizes = PICTURES[name]
+    check_cuts(module, IMAGE, sizes)
