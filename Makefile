@@ -24,7 +24,7 @@ chaos: .venv/ready
 
 docs: .venv/docs
 	OMP_NUM_THREADS=1 NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "the site is in build/site; begin with build/site/index.html"
+	@echo "the site is in build/site: open build/site/index.html, or, to search it, run: python -m http.server -d build/site"
 
 format: .venv/ready
 	$(BIN)/ruff check --fix .
@@ -35,6 +35,7 @@ clean:
 
 # Made anew whenever what it depends on has changed.
 .venv/ready: pyproject.toml constraints.txt
+	@echo "setting up .venv, once: Ray and PyTorch are fetched and installed, which takes minutes"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
 	touch $@

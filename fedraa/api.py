@@ -108,7 +108,7 @@ def resume(
     again is yours. What was damaged since is noticed before anything is trained: then the run goes on from an earlier
     checkpoint, with a warning, or is refused.
 
-        fedraa.resume("runs/mine", model=Net(), scheduler=LowestLoss(), updates=400)
+        fedraa.resume("runs/mine", model=Net(), scheduler=HighestLoss(), updates=400)
 
     Raises ValueError, one sentence, for a run that has ended and is not made longer, that another process is writing,
     that lacks something, or that was of something else; Interrupted after Ctrl-C.

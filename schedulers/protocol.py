@@ -39,9 +39,9 @@ class View:
 class Scheduler(ABC):
     """Picks a fragment for each idle client. An own one needs `choose` alone:
 
-        class LowestLoss(Scheduler):
+        class HighestLoss(Scheduler):
             def choose(self, view, rng):
-                return min(view.feasible, key=view.losses.__getitem__)
+                return max(view.feasible, key=view.losses.__getitem__)
 
     Whatever it keeps in its attributes is saved with checkpoints and comes back on resume, through `state` and
     `restore`; override these for what is neither numbers, text, lists, dicts with text keys nor NumPy arrays.

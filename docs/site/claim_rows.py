@@ -41,13 +41,14 @@ def rows(text: str) -> list[Row]:
     return found
 
 
-def claims_of(method: str, text: str) -> str:
-    """A line for a card: each claim with its verdict, or the sections where the method has a row; "" without one."""
+def claims_of(method: str, text: str) -> list[str]:
+    """For a card: each claim of the method, or else that names it, with its verdict; or the sections with such rows."""
     name = re.compile(rf"(?<![\w-]){re.escape(method)}(?![\w-])", re.IGNORECASE)
     told = [row for row in rows(text) if name.search(row.text)]
-    claims = [f"[{row.first}]({row.link}): {row.verdict}" for row in told if row.verdict]
+    told = [row for row in told if row.first.lower().startswith(method)] or told
+    claims = [f"[{row.first}]({row.link}): {row.verdict.partition('. ')[0]}" for row in told if row.verdict]
     sections = [f"[{row.section}]({row.link})" for row in told if not row.verdict]
-    return "; ".join(dict.fromkeys([*claims, *sections]))
+    return list(dict.fromkeys([*claims, *sections]))
 
 
 def _cells(line: str) -> list[str]:

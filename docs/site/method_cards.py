@@ -50,7 +50,7 @@ def _card(name: str, method: Method, card: dict[str, str]) -> str:
             f"**Cost.** {_cost(method)}",
             f"**Memory at the server, besides the model.** {method.keeps or 'none'}.",
             f"**When.** {card['when']}",
-            *([f"**Claims.** {claims}."] if claims else []),
+            *(["**Claims.**", "\n".join(f"- {claim}" for claim in claims)] if claims else []),
             f"```sh\nfedraa run --method {name} --{ends} 3 --engine local\n```",
         ]
     )

@@ -24,7 +24,8 @@ class Board:
     def __init__(self, folder: Path) -> None:
         """ValueError if there is no such folder."""
         if not folder.is_dir():
-            raise ValueError(f"folder: {folder} is not there; give a folder of run directories")
+            what = "a file" if folder.exists() else "not there"
+            raise ValueError(f"folder: {folder} is {what}; give a folder of run directories")
         self.folder = folder
         self.runs: dict[str, WatchedRun] = {}
         self._versions = count(1)

@@ -3,7 +3,7 @@
 method = "fed-raa"
 hidden = [200, 100]
 updates = 400
-scheduler = "my_ext:LowestLoss(patience=3)"
+scheduler = "my_ext:HighestLoss(patience=3)"
 
 [staleness]            # the same, as a table
 kind = "polynomial"

@@ -3,7 +3,7 @@
 import fedraa as fl
 
 def test_my_scheduler():
-    fl.testing.check(LowestLoss())
+    fl.testing.check(HighestLoss())
 """
 
 from fedraa.testing.kit import check as _look

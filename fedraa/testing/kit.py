@@ -39,7 +39,7 @@ def check(part: object, *, as_: str | None = None, ray: bool = False) -> Finding
     kind it is, such as "staleness", where that is not seen, as of a function. With `ray` it runs on Ray, too. Returns
     findings with a line per promise as repr, `held` and `failures`, a sentence each.
 
-        fedraa.check("my_ext:LowestLoss")
+        fedraa.check("my_ext:HighestLoss")
         assert fedraa.check(MyWeight(0.3)).held
 
     The part gives the same bits for one worker and two, in another process, and whatever draws from the generators of

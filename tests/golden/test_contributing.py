@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
 PARTS = next(iter(re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)))
 RUNS = [
-    "--method fed-raa --updates 6 --scheduler {0}:LowestLoss --staleness {0}:slow --partition {0}:ByParity "
+    "--method fed-raa --updates 6 --scheduler {0}:HighestLoss --staleness {0}:slow --partition {0}:ByParity "
     "--metrics {0}:Top3 --callbacks {0}:Enough",
     "--method fedasync --updates 6 --async-rule {0}:LessOfTheFirst --compress {0}:Half",
     "--method fedavg --rounds 2 --aggregator {0}:Median --server-optimizer {0}:SignStep --local-terms {0}:Lasso "

@@ -65,10 +65,10 @@ def test_a_card_links_to_its_claims_whatever_the_tables_look_like() -> None:
 | FedAvg, again | 9.8 |
 """
     claim = "[Fed-RAA reaches 93 % first](claims.md#table-2-of-fed-raa): reproduced"
-    assert [claims_of(name, text) for name in ("fed-raa", "fedasync")] == [claim, claim]
-    assert claims_of("mofedsam", text) == "[MoFedSAM is ahead](claims.md#table-2-of-fed-raa): not"
-    assert claims_of("fedavg", text) == "[Others](claims.md#others)"
-    assert claims_of("fedsam", text) == claims_of("fed-raa-sync", text) == ""
+    assert [claims_of(name, text) for name in ("fed-raa", "fedasync")] == [[claim], [claim]]
+    assert claims_of("mofedsam", text) == ["[MoFedSAM is ahead](claims.md#table-2-of-fed-raa): not"]
+    assert claims_of("fedavg", text) == ["[Others](claims.md#others)"]
+    assert claims_of("fedsam", text) == claims_of("fed-raa-sync", text) == []
 
 
 def test_the_page_of_examples_has_them_whole() -> None:

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
     ("arguments", "said"),
     [
         (["missing"], "folder: missing is not there; give a folder of run directories"),
-        (["file"], "folder: file is not there; give a folder of run directories"),
+        (["file"], "folder: file is a file; give a folder of run directories"),
         ([".", "--port", "65536"], "port: got 65536; it is a number from 0, any that is free, to 65535"),
         ([".", "--port", "-1"], "port: got -1; it is a number from 0, any that is free, to 65535"),
         ([".", "--port", "TAKEN"], "port: TAKEN cannot be had: Address already in use; 0 takes any that is free"),
