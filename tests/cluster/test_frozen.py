@@ -20,7 +20,7 @@ from fedraa.callbacks import Callback, Event
 from fedraa.config.experiment import Experiment
 from fedraa.rundir.history import History
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = pytest.mark.cluster
 
 UPDATES = 600
 QUIETLY = ("--updates", str(UPDATES), "--quiet")
@@ -52,9 +52,9 @@ class Freeze(Callback):
     ("frozen", "changes"),
     [
         ("ray::ShardActor", {"server_shards": 2}),
-        ("ray::Worker", {}),
-        (SERVER, {}),
-        ("ray::DataHost", {"data_on_nodes": True}),
+        pytest.param("ray::Worker", {}, marks=pytest.mark.slow),
+        pytest.param(SERVER, {}, marks=pytest.mark.slow),
+        pytest.param("ray::DataHost", {"data_on_nodes": True}, marks=pytest.mark.slow),
     ],
 )
 def test_who_freezes_is_as_good_as_dead(
@@ -73,6 +73,7 @@ def below(process: subprocess.Popen[str], name: str) -> int:
     return next(pid for pid in descendants(process.pid) if name in title(pid))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dies", [RAYLET, GCS])
 def test_the_run_goes_on_with_a_new_cluster(dies: str, undisturbed: History, tmp_path: Path) -> None:
     with started(tmp_path / "run", *QUIETLY, "--restarts", "1") as process:
@@ -82,6 +83,7 @@ def test_the_run_goes_on_with_a_new_cluster(dies: str, undisturbed: History, tmp
     same(tmp_path / "run", undisturbed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dies", "name"), [(RAYLET, "raylet"), (GCS, "GCS")])
 def test_a_dead_cluster_ends_a_run_in_one_sentence(dies: str, name: str, undisturbed: History, tmp_path: Path) -> None:
     out = tmp_path / "run"
@@ -95,6 +97,7 @@ def test_a_dead_cluster_ends_a_run_in_one_sentence(dies: str, name: str, undistu
     same(out, undisturbed)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_run_whose_server_is_frozen(undisturbed: History, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with started(out, *QUIETLY) as process:

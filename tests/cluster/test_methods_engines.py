@@ -9,6 +9,7 @@ import torch
 
 from fedraa import Experiment, History, run
 from fedraa.methods.catalog import METHODS, find
+from fedraa.submodels.policies.pruning import AdaptivePruning
 
 CROSSED = [
     f"{submodel}+{solver}"
@@ -36,6 +37,8 @@ ON_RAY = {
 
 def go(method: str, model: str, out: Path, **engine: Any) -> History:
     budget = {"updates": CLIENTS * ROUNDS} if find(method).asynchronous else {"rounds": ROUNDS}
+    if isinstance(find(method).submodel, AdaptivePruning):
+        budget["rounds"] += AdaptivePruning.initial  # of the first client alone
     if find(method).path("buffer_size"):
         budget["buffer_size"] = 2
     return run(

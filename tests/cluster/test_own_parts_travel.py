@@ -38,7 +38,6 @@ print(fedraa.run(experiment, model=Net()).summary["model_sha256"])
 """
 
 
-@pytest.mark.slow
 def test_the_run_is_that_of_the_local_engine(three: Nodes, tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()

@@ -142,8 +142,8 @@ def test_it_answers_the_pointer(chromium: Chromium, address: str) -> None:
     for share in (0.3, 0.5, 0.97, 0.99):
         chromium.mouse("mouseMoved", left + share * width, top + height * (1 - share))
     chromium.mouse("mouseMoved", *chromium.value(STAR))
-    told = chromium.wait("document.querySelector('#curve0 .hovertext')?.textContent ?? ''")
-    assert told.startswith("fed-raa-ended, the bestaccuracy 0.")
+    shown = "document.querySelector('#curve0 .hovertext')?.textContent ?? ''"
+    chromium.wait(shown, lambda told: told.startswith("fed-raa-ended, the bestaccuracy 0."))
     chromium.mouse("mousePressed", left + 0.2 * width, top + 0.2 * height, 1)
     for share in (0.3, 0.45, 0.6):
         chromium.mouse("mouseMoved", left + share * width, top + share * height, 1)

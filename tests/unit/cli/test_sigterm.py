@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,14 @@ def data():
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
     return open({!r}).read()
 """
+
+
+@pytest.fixture(autouse=True)
+def as_at_the_start() -> Iterator[None]:
+    """Ray's handler may be there, of other tests in this process."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 def test_sigterm_is_a_sentence_and_the_handler_goes(capsys: pytest.CaptureFixture[str]) -> None:
