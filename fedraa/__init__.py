@@ -49,6 +49,12 @@ Callbacks that are there:
     WandB            evaluations, live, to Weights & Biases
     ProgressBar      how far a run is, in a terminal or a notebook
 
+What may be raised, besides the ValueError of a mistake:
+    RunFailed        a run cannot go on
+    Interrupted      a run was stopped, by Ctrl-C or SIGTERM, with a checkpoint to go on from
+    Inconsistent     a log does not follow the rules of its method
+    PromiseBroken    a part does not keep what runs are built on
+
 `help(fedraa.run)`, `help(fedraa.Experiment)` and so on tell more; `fedraa --help` is the command line.
 """
 
@@ -70,6 +76,7 @@ if TYPE_CHECKING:
     from fedraa.data.sources.federated_dataset import FederatedDataset
     from fedraa.data.sources.rows import Rows
     from fedraa.data.transforms import Transform
+    from fedraa.errors import Inconsistent, Interrupted, PromiseBroken, RunFailed
     from fedraa.methods.method import Method
     from fedraa.models.lora import lora, merged
     from fedraa.objectives.objective import Objective
@@ -96,6 +103,8 @@ __all__ = [
     "Experiment",
     "FederatedDataset",
     "History",
+    "Inconsistent",
+    "Interrupted",
     "LocalTerm",
     "Method",
     "Metric",
@@ -103,7 +112,9 @@ __all__ = [
     "Participation",
     "Partitioner",
     "ProgressBar",
+    "PromiseBroken",
     "Rows",
+    "RunFailed",
     "Scheduler",
     "ServerOptimizer",
     "StalenessWeight",
@@ -138,6 +149,8 @@ _HOMES = {
     "Experiment": "fedraa.config.experiment",
     "FederatedDataset": "fedraa.data.sources.federated_dataset",
     "History": "fedraa.rundir.history",
+    "Inconsistent": "fedraa.errors",
+    "Interrupted": "fedraa.errors",
     "LocalTerm": "fedraa.client.terms.term",
     "Method": "fedraa.methods.method",
     "Metric": "fedraa.client.metrics",
@@ -145,7 +158,9 @@ _HOMES = {
     "Participation": "fedraa.server.participation",
     "Partitioner": "fedraa.data.partition",
     "ProgressBar": "fedraa.callbacks",
+    "PromiseBroken": "fedraa.errors",
     "Rows": "fedraa.data.sources.rows",
+    "RunFailed": "fedraa.errors",
     "Scheduler": "schedulers",
     "ServerOptimizer": "fedraa.server.optimizers",
     "StalenessWeight": "fedraa.server.staleness",
