@@ -63,10 +63,9 @@ def resumed(
         _check_same(config["experiment"], experiment, set(fields) - set(longer))
         spec = build(experiment, model, dataset, doing)
     _check_resolved(directory, config["resolved"], spec, longer=bool(longer))
+    _check_method(directory, config["method"], spec, set(longer))
     if longer:
         _check_longer(history, longer, spec)
-    else:
-        _check_method(directory, config["method"], spec)
     _check_log(directory, asked(config))
     return spec, bool(longer)
 
@@ -187,8 +186,10 @@ def _check_further(given: object, before: Target, now: Target | None) -> None:
         raise ValueError(f"target: got {given}; the run goes to {before}, give a better {before.name}, or leave it out")
 
 
-def _check_method(directory: Path, was: Mapping[str, Any], spec: RunSpec) -> None:
-    """The method that config.json describes is the one that the experiment comes to."""
+def _check_method(directory: Path, was: Mapping[str, Any], spec: RunSpec, longer: set[str]) -> None:
+    """The method that config.json describes is the one that the experiment comes to, but for limits that are new."""
+    if longer and isinstance(schedule := was.get("schedule"), Mapping):
+        was = {**was, "schedule": {name: value for name, value in schedule.items() if name not in longer}}
     now = json.loads(json.dumps({axis: describe_component(getattr(spec.method, axis)) for axis in was}))
     if (where := _parts(was, now)) is not None:
         raise ValueError(

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from fedraa.api import resume
+from fedraa.api import resume, run
+from fedraa.config.experiment import Experiment
 from fedraa.replay import replay
 from fedraa.report import report
 from fedraa.rundir.checkpoint import Damaged, load_latest, read, save
@@ -142,3 +143,16 @@ def test_a_run_says_its_format(old: Any) -> None:
     assert History(directory).config["format"] == FORMAT
     assert "150" in str(History(directory).summary["steps"])
     assert "consistent (" in replay(directory)
+
+
+@pytest.mark.parametrize(("method", "field"), [("prunefl", "initial"), ("ist", "scaled"), ("ra-fed", "regions")])
+def test_what_submodels_were_before_is_told_apart(method: str, field: str, tmp_path: Path) -> None:
+    """Runs of this version, with the configuration of one that did not know the field, are not gone on with."""
+    flags: dict[str, Any] = {"clients": 4, "rounds": 2, "hidden": (8,), "engine": "local", "quiet": True}
+    directory = run(Experiment(**flags, method=method, out=tmp_path / "run")).directory
+    config = json.loads((directory / CONFIG).read_text())
+    del config["method"]["submodel"][field]
+    (directory / CONFIG).write_text(json.dumps(config))
+    assert read_config(directory / CONFIG)["method"]["submodel"][field] in (0, False, "the same units in every layer")
+    with pytest.raises(ValueError, match=rf"does not describe the method of its experiment: submodel\.{field} differs"):
+        resume(directory, rounds=3)
