@@ -2,12 +2,12 @@
 
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from types import FrameType
+
+from fedraa.engine import signals
 
 OURS = {"__main__", "actors", "benchmarks", "fedraa", "schedulers"}
 THEIRS = {
@@ -30,20 +30,12 @@ LIBRARIES = OURS | THEIRS | sys.stdlib_module_names  # whose modules are not the
 @contextmanager
 def terminable() -> Iterator[None]:
     """SIGTERM is as Ctrl-C, wherever nobody else takes it: while files are read, parts made, pages written."""
-    if (
-        threading.current_thread() is not threading.main_thread()
-        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
-    ):
+    is_free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    with signals.terminable(_terminate) if is_free else nullcontext():
         yield
-        return
-    signal.signal(signal.SIGTERM, _terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _terminate(number: int, frame: FrameType | None) -> None:
+def _terminate() -> None:
     raise KeyboardInterrupt(TERMINATED)
 
 
