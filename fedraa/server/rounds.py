@@ -94,12 +94,15 @@ class RoundServer:
         if self._held is not None:
             assignment = _reported(assignment, self._held(task.client))
         weight = self._weight(task.client)
-        change = Change(where_of(assignment.submodel), update.params, task.params, assignment.mask, norm=True)
+        change = Change(
+            where_of(assignment.submodel), update.params, task.params, assignment.mask, norm=True, gather=True
+        )
         contribution = Contribution(task.client, change, weight, task.lr)
         self._auxiliary.receive(contribution, assignment, update)
         self._sampler.receive(assignment, update, weight)
         self._aggregator.add(contribution)
         self._coverage.add(change)
+        change.settle()
         self._missing -= 1
         self._scales += task.lr * update.steps
         self._square += change.squared

@@ -52,8 +52,15 @@ class RoundTotals:
 
     @property
     def covered(self) -> Mask:
-        """Which coordinates [d] any client trained."""
+        """Which coordinates [d] any client trained; an array of the caller's own."""
         return np.asarray(self.coverage > 0)
+
+    @property
+    def trained(self) -> Mask:
+        """The same to be read alone, which takes no memory where all clients trained everything."""
+        if self.coverage.strides != (0,):
+            return self.covered
+        return np.broadcast_to(self.coverage[:1] > 0, self.coverage.shape)
 
 
 class Aggregator(Stateful, ABC):

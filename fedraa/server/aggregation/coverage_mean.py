@@ -9,7 +9,7 @@ from fedraa.messages import Index, Vector
 from fedraa.server.aggregation.aggregator import Aggregator, Contribution, RoundTotals
 from fedraa.server.aggregation.room import Room
 from fedraa.server.aggregation.tally import Tally
-from fedraa.server.passes import all_or, over
+from fedraa.server.passes import all_or, over, times
 from fedraa.submodels.assignment import Mask
 
 
@@ -41,14 +41,14 @@ class Covered(Aggregator):
         weight, total = np.float32(contribution.weight), self._sum()
 
         def add(place: Index | slice, delta: Vector) -> None:
-            total[place] += weight * delta
+            total[place] += times(weight, delta)
 
-        contribution.change.each(add)
+        contribution.change.join(add)
         self._weights.add(contribution.change, contribution.weight)
         self._participants += contribution.weight
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
-        mean, covered, divisor = self._sum(), totals.covered, self._divisor()
+        mean, covered, divisor = self._sum(), totals.trained, self._divisor()
 
         def divide(piece: slice) -> None:
             where = all_or(covered[piece])

@@ -153,6 +153,7 @@ class FLoRA(LowRank):
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
         delta, moved = super().finish(totals)
+        moved = moved.copy()
         rng = generator(self._run.seed, "flora", self._round) if self._pairs else None
         for pair, product in zip(self._pairs, self._products, strict=True):
             assert pair.merged is not None

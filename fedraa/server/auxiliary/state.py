@@ -19,7 +19,7 @@ from fedraa.server.aggregation.tally import Tally
 from fedraa.server.auxiliary.rows import ClientRows
 from fedraa.server.change import Change
 from fedraa.server.coordinates import where_of
-from fedraa.server.passes import accumulate, cut, over
+from fedraa.server.passes import accumulate, cut, over, scratch
 from fedraa.submodels.assignment import Assignment, Mask
 
 PLAIN_SGD = "the control variate takes a delta over lr * steps for a mean gradient, as it is in plain SGD alone"
@@ -118,20 +118,22 @@ class ControlVariates(NoAuxiliary):
         self._changed = True
 
         def change(place: Index | slice, delta: Vector) -> None:
-            by = -self._server[place] - delta / scale
+            by = np.negative(self._server[place], out=scratch("by", len(delta)))
+            by -= np.divide(delta, scale, out=scratch("times", len(delta)))
             row[place] += by
             self._change[place] += by
 
-        contribution.change.each(change)
+        contribution.change.join(change)
 
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
         clients = np.float32(self._clients)
 
         def add(piece: slice) -> None:
-            self._server[piece] += self._change[piece] / clients
+            change = self._change[piece]
+            self._server[piece] += np.divide(change, clients, out=change)
+            change.fill(0)
 
         over(len(self._server), add)
-        self._change.fill(0)
         self._changed = False
 
     def memory(self, size: int, clients: int, inputs: int) -> int:
