@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.messages import Index, Vector
-from fedraa.server.coordinates import Where, index_of, places_of
+from fedraa.server.coordinates import RUN, Runs, Where, in_runs, index_of, places_of
 from fedraa.server.passes import PIECE, each, less, pieces, squares, total
 
 Mask = npt.NDArray[np.bool_]
@@ -106,6 +106,17 @@ class Change:
             for piece in self._pieces:
                 yield from (place for place, _ in self._places(piece)[0])
 
+    def runs(self) -> tuple[Index, Index] | None:
+        """The coordinates as runs: where they start, and where they end; None if they are too many to be worth it."""
+        if self._mask is None and isinstance(self._where, Runs):
+            starts, places = np.array(self._where.starts), np.array(self._where.places)
+            return starts, starts + np.diff(places)
+        found = list(self.places())
+        slices = [place for place in found if isinstance(place, slice)]
+        if len(slices) < len(found):
+            return None
+        return np.array([place.start for place in slices], np.int64), np.array([p.stop for p in slices], np.int64)
+
     def _cut(self, piece: slice) -> tuple[Vector, list[tuple[Index | slice, slice]]]:
         """The change on a piece, and where it goes."""
         delta = less(self._new[piece], None if self._sent is None else self._sent[piece])
@@ -117,9 +128,11 @@ class Change:
         if self._mask is None or self._mask[piece].all():
             return list(places_of(self._where, piece)), None
         kept = np.flatnonzero(self._mask[piece])
-        there = slice(0, len(kept))
         where = index_of(self._where)
-        return [(kept + piece.start if isinstance(where, slice) else where[piece][kept], there)], kept
+        index = kept + piece.start if isinstance(where, slice) else where[piece][kept]
+        mask = self._mask[piece]
+        many = np.count_nonzero(mask[1:] != mask[:-1]) > 2 * len(kept) // RUN  # ends of runs
+        return list(places_of(index if many else in_runs(index), slice(0, len(kept)))), kept
 
     @cached_property
     def _pieces(self) -> list[slice]:

@@ -47,9 +47,10 @@ def in_runs(index: Index) -> Index | Runs:
     places, most = [0], len(index) // RUN
     for start in range(0, len(index) - 1, LOOKED_AT):
         some = index[start : start + LOOKED_AT + 1]
-        places += (np.flatnonzero(np.diff(some) != 1) + (start + 1)).tolist()
-        if len(places) - 1 > most:
+        ends = np.flatnonzero(np.diff(some) != 1) + (start + 1)
+        if len(places) - 1 + len(ends) > most:
             return index
+        places += ends.tolist()
     return Runs(index, index[places].tolist(), [*places, len(index)]) if len(index) else index
 
 

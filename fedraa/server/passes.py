@@ -87,11 +87,11 @@ def accumulate(
     over(len(new), add)
 
 
-def cut(params: Vector, where: Where) -> Vector:
+def cut(params: npt.NDArray[Kind], where: Where) -> npt.NDArray[Kind]:
     """A copy of those coordinates [k] of a full vector [d]."""
     if not isinstance(where, Runs):
         return np.array(params[where])
-    taken = np.empty(len(where.index), np.float32)
+    taken = np.empty(len(where.index), params.dtype)
 
     def take(piece: slice) -> None:
         for place, part in where.within(piece):

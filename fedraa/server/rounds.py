@@ -9,9 +9,10 @@ import torch
 from fedraa.client.terms.compression import Compressor, NoCompression
 from fedraa.components import calling, saved
 from fedraa.messages import SharedBuffer, State, Task, Update, Vector
-from fedraa.server.aggregation.aggregator import Contribution, RoundTotals, spread
+from fedraa.server.aggregation.aggregator import Contribution, RoundTotals
 from fedraa.server.aggregation.bound import BoundAggregator
 from fedraa.server.aggregation.last_trained import LastTrained
+from fedraa.server.aggregation.levels import spread
 from fedraa.server.aggregation.tally import Tally
 from fedraa.server.auxiliary.state import NoAuxiliary
 from fedraa.server.change import Change
@@ -231,7 +232,7 @@ def arriving(download: Compressor, part: Vector) -> Vector:
 
 def _reported(assignment: Assignment, held: Mask) -> Assignment:
     """The choice less the coordinates that the client may not report; `held` is over the full vector."""
-    mask = held if assignment.submodel.index is None else held[assignment.submodel.index]
+    mask = held if assignment.submodel.index is None else cut(held, where_of(assignment.submodel))
     if mask.all():
         return assignment
     return replace(assignment, mask=mask if assignment.mask is None else assignment.mask & mask)

@@ -7,6 +7,7 @@ import numpy as np
 
 from fedraa.messages import Index, Vector
 from fedraa.server.aggregation.aggregator import Aggregator, Contribution, RoundTotals
+from fedraa.server.aggregation.levels import Sums
 from fedraa.server.aggregation.room import Room
 from fedraa.server.aggregation.tally import Tally
 from fedraa.server.passes import all_or, over, times
@@ -58,7 +59,7 @@ class Covered(Aggregator):
         self._begin_round()
         return mean, covered
 
-    def _divisor(self) -> Vector:
+    def _divisor(self) -> Sums:
         """By what each coordinate [d] is divided; what there is of it begins anew."""
         return self._weights.finish()
 
@@ -90,5 +91,5 @@ class Filled(Covered):
     submodels, Algorithm 1).
     """
 
-    def _divisor(self) -> Vector:
+    def _divisor(self) -> Sums:
         return np.broadcast_to(np.float32(self._participants), self._size)

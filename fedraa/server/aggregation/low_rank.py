@@ -99,7 +99,7 @@ class HetLoRA(LowRank):
         return delta, moved
 
     def _divisor(self) -> Vector:
-        self._weighed = super()._divisor()
+        self._weighed = np.asarray(super()._divisor())
         return self._weighed
 
     def state(self) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class Memorised(Aggregator):
         delta = np.empty(size, np.float32)
 
         def mean(piece: slice) -> None:
-            count, old = totals.coverage[piece], self._mean[piece]
+            count, old = totals.counts[piece], self._mean[piece]
             correction = np.divide(self._change[piece], count, out=np.zeros_like(old), where=count > 0)
             v = old + correction
             self._mean[piece] = self._memory.sum(piece) / clients
