@@ -13,7 +13,7 @@ from fedraa.server.balance import balanced
 from fedraa.server.change import Change
 from fedraa.server.coordinates import Runs, Where, places_of
 from fedraa.server.optimizers import SERVER_OPTIMIZER, ServerOptimizer
-from fedraa.server.passes import accumulate, over
+from fedraa.server.passes import accumulate, over, times
 from fedraa.server.staleness import STALENESS, among
 from fedraa.server.validation import is_finite
 
@@ -264,9 +264,12 @@ def blend(params: Vector, where: Where, new: Vector, mix: float) -> None:
     old, fresh = np.float32(1 - mix), np.float32(mix)
 
     def mixed(piece: slice) -> None:
-        change = fresh * new[piece]
+        change = times(fresh, new[piece])
         for place, part in places_of(where, piece):
-            params[place] = params[place] * old + change[part]
+            kept = params[place]
+            kept *= old
+            kept += change[part]
+            params[place] = kept  # which costs nothing where it is a view
 
     over(len(new), mixed)
 

@@ -5,7 +5,10 @@ import pytest
 
 from fedraa.messages import Index
 from fedraa.server import passes
+from fedraa.server.aggregation import Covered
+from fedraa.server.aggregation.aggregator import Contribution, RoundTotals
 from fedraa.server.aggregation.last_trained import LastTrained
+from fedraa.server.aggregation.levels import Levels, spread
 from fedraa.server.aggregation.room import Room
 from fedraa.server.aggregation.tally import Tally
 from fedraa.server.async_rules import blend
@@ -81,6 +84,48 @@ def test_tallies_add_up_in_turn(amounts: tuple[float, ...]) -> None:
         tally.restore(before.state())
     np.testing.assert_array_equal(tally.finish(), expected + whole)
     np.testing.assert_array_equal(tally.finish(), np.zeros(size))
+
+
+@pytest.mark.parametrize("amounts", [(1, 1, 1), (3, 7, 500), (0.1, 1, 0.7)])
+def test_a_mean_over_runs_of_neighbours_is_that_over_coordinates(amounts: tuple[float, ...]) -> None:
+    """Though no weight of a coordinate is kept: of parts that meet, that overlap and that leave some out."""
+    size = 2 * PIECE + 5000
+    parts = [np.r_[100:3000, 5000:9000], np.r_[3000:5000, 8000 : PIECE + 700], np.arange(PIECE, size - 9)]
+    mean, counts = Covered().bind(size, 3), Tally(size, np.int32)
+    total, weight, count = np.zeros(size, np.float32), np.zeros(size, np.float32), np.zeros(size, np.int32)
+    for client, (part, amount) in enumerate(zip(parts, amounts, strict=True)):
+        change = Change(in_runs(part), drawn(len(part), client), mask=drawn(len(part), 7) < 9, gather=True)
+        mean.add(Contribution(client, change, amount, 0.1))
+        counts.add(change)
+        change.settle()
+        total[part] += np.float32(amount) * drawn(len(part), client)
+        weight[part] += np.float32(amount)
+        count[part] += 1
+    delta, moved = mean.finish(totals := RoundTotals(levels := counts.finish(), 0.1))
+    assert isinstance(levels, Levels)
+    np.testing.assert_array_equal(delta[moved], (total / np.maximum(weight, np.float32(1e-9)))[count > 0])
+    for found, expected in ((moved, count > 0), (totals.covered, count > 0), (totals.coverage, count)):
+        np.testing.assert_array_equal(found, expected)
+    assert not delta[count == 0].any()
+    assert spread(levels, 3) == spread(count, 3)
+    by_runs, by_coordinates = LastTrained(size), LastTrained(size)
+    by_runs.now(4, levels)
+    by_coordinates.now(4, count)
+    np.testing.assert_array_equal(by_runs.state(), by_coordinates.state())
+
+
+def test_one_pass_does_for_all_who_join() -> None:
+    new, sent = drawn(3 * PIECE), drawn(3 * PIECE, 1)
+    first, second = np.zeros_like(new), np.zeros_like(new)
+    change = Change(slice(None), new, sent, gather=True)
+    for target in (first, second):
+        change.join(lambda place, piece, target=target: target.__setitem__(place, piece))  # type: ignore[misc]
+    assert not first.any()
+    change.settle()
+    np.testing.assert_array_equal(first, new - sent)
+    np.testing.assert_array_equal(second, first)
+    change.join(lambda place, piece: first.__setitem__(place, 2 * piece))  # nobody else is waited for
+    np.testing.assert_array_equal(first, 2 * second)
 
 
 def test_memory_is_used_again_once_nobody_has_a_part_of_it() -> None:
