@@ -11,7 +11,7 @@ from fedraa.components import Stateful, calling, saved
 from fedraa.messages import Index, Vector
 from fedraa.server.balance import balanced
 from fedraa.server.change import Change
-from fedraa.server.coordinates import Runs, Where, places_of
+from fedraa.server.coordinates import Runs, Where, parts_of
 from fedraa.server.optimizers import SERVER_OPTIMIZER, ServerOptimizer
 from fedraa.server.passes import accumulate, over, times
 from fedraa.server.staleness import STALENESS, among
@@ -265,11 +265,9 @@ def blend(params: Vector, where: Where, new: Vector, mix: float) -> None:
 
     def mixed(piece: slice) -> None:
         change = times(fresh, new[piece])
-        for place, part in places_of(where, piece):
-            kept = params[place]
-            kept *= old
-            kept += change[part]
-            params[place] = kept  # which costs nothing where it is a view
+        for values, part in parts_of(params, where, piece):
+            values *= old
+            values += change[part].reshape(values.shape)
 
     over(len(new), mixed)
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.messages import Vector
-from fedraa.server.coordinates import Runs, Where, places_of
+from fedraa.server.coordinates import Runs, Where, parts_of
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -81,8 +81,8 @@ def accumulate(
 
     def add(piece: slice) -> None:
         change = times(factor, less(new[piece], None if sent is None else sent[piece]))
-        for place, part in places_of(where, piece):
-            target[place] += change[part]
+        for values, part in parts_of(target, where, piece):
+            values += change[part].reshape(values.shape)
 
     over(len(new), add)
 
@@ -94,8 +94,8 @@ def cut(params: npt.NDArray[Kind], where: Where) -> npt.NDArray[Kind]:
     taken = np.empty(len(where.index), params.dtype)
 
     def take(piece: slice) -> None:
-        for place, part in where.within(piece):
-            taken[piece][part] = params[place]
+        for view, part in where.views(params, piece):
+            np.copyto(taken[piece][part].reshape(view.shape), view)
 
     over(len(taken), take)
     return taken

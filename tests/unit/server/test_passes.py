@@ -1,5 +1,7 @@
 """Passes in pieces give the bits that one pass over everything gives, however many threads take part."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -13,7 +15,7 @@ from fedraa.server.aggregation.room import Room
 from fedraa.server.aggregation.tally import Tally
 from fedraa.server.async_rules import blend
 from fedraa.server.change import Change
-from fedraa.server.coordinates import Where, in_runs, index_of, places_of
+from fedraa.server.coordinates import Runs, Where, in_runs, index_of, places_of
 from fedraa.server.passes import PIECE, SUMMED, accumulate
 from fedraa.server.rivals.asyncfeded import _length
 from fedraa.server.validation import largest_of
@@ -165,6 +167,33 @@ def test_sums_on_coordinates(size: int, step: int) -> None:
     accumulate(target, in_runs(where), 0.3, new, sent)
     np.testing.assert_array_equal(target, expected)
     np.testing.assert_array_equal(blended, mixed)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_runs_as_rows_are_runs(seed: int) -> None:
+    """Views of a vector, with rows where runs are alike, have what the runs have, however they are cut into pieces."""
+    rng, starts, lengths, at = np.random.default_rng(seed), list[int](), list[int](), 0
+    for _ in range(8):  # some matrices
+        width, step, rows = rng.integers(600, 700), rng.integers(700, 800), rng.integers(1, 6)
+        starts += [at + row * step for row in range(rows)]
+        lengths += [width] * rows
+        at += rows * step + rng.integers(0, 2)
+    index = np.concatenate([np.arange(start, start + n) for start, n in zip(starts, lengths, strict=True)])
+    runs, target = in_runs(index), np.arange(at, dtype=np.float32)
+    assert isinstance(runs, Runs)
+    ends = np.unique(np.r_[0, rng.integers(0, len(index), 4), np.cumsum(lengths)[::7], len(index)])
+    views = 0
+    for first, last in pairwise(ends.tolist()):
+        seen = np.full(last - first, np.nan, np.float32)
+        for view, part in runs.views(target, slice(first, last)):
+            seen[part] = view.reshape(-1)
+            view += 1
+            views += 1
+        np.testing.assert_array_equal(seen, index[first:last])
+    assert views < len(starts) + len(ends)
+    expected = np.arange(at, dtype=np.float32)
+    expected[index] += 1
+    np.testing.assert_array_equal(target, expected)
 
 
 def test_neighbours_are_a_slice_and_others_are_not() -> None:
