@@ -11,9 +11,9 @@ from fedraa.components import Stateful, calling, saved
 from fedraa.messages import Index, Vector
 from fedraa.server.balance import balanced
 from fedraa.server.change import Change
-from fedraa.server.coordinates import Runs, Where, places_of
+from fedraa.server.coordinates import Runs, Where, parts_of
 from fedraa.server.optimizers import SERVER_OPTIMIZER, ServerOptimizer
-from fedraa.server.passes import accumulate, over
+from fedraa.server.passes import accumulate, over, times
 from fedraa.server.staleness import STALENESS, among
 from fedraa.server.validation import is_finite
 
@@ -268,9 +268,10 @@ def blend(params: Vector, where: Where, new: Vector, mix: float) -> None:
     old, fresh = np.float32(1 - mix), np.float32(mix)
 
     def mixed(piece: slice) -> None:
-        change = fresh * new[piece]
-        for place, part in places_of(where, piece):
-            params[place] = params[place] * old + change[part]
+        change = times(fresh, new[piece])
+        for values, part in parts_of(params, where, piece):
+            values *= old
+            values += change[part].reshape(values.shape)
 
     over(len(new), mixed)
 
