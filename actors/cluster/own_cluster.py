@@ -25,7 +25,7 @@ from actors.cluster.memory import lean
 from actors.cluster.own_folder import is_own, own_folder
 from actors.cluster.own_parts import importable
 from actors.cluster.processes import crowded, is_stopped, kill_all_of
-from fedraa.engine.signals import uninterrupted
+from fedraa.engine.signals import deferred, uninterrupted
 from fedraa.errors import RunFailed
 
 private: Any = worker
@@ -125,9 +125,12 @@ class ClusterWatch:
 
 
 def _start(folder: Path, cpus: int) -> str | None:
-    """Why Ray could not be started, whatever goes wrong there; None if it is."""
+    """Why Ray could not be started, whatever goes wrong there; None if it is.
+
+    Where Ctrl-C breaks off its last step, the connection, this process ends with a segmentation fault.
+    """
     try:
-        with bare_ray(), lean(), importable(), _on_loopback():
+        with deferred(), bare_ray(), lean(), importable(), _on_loopback():
             ray.init(
                 num_cpus=cpus,
                 include_dashboard=False,
