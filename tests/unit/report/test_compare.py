@@ -41,7 +41,7 @@ def test_without_a_budget_everyone_gets_the_same_time() -> None:
             ("fedavg", "fedprox"),
             (0,),
             {"updates": 9},
-            "^updates: 9 means .* what is compared counts rounds: --rounds 9$",
+            "^updates: 9 means .* is compared counts rounds: --rounds 9$",
         ),
         (("fed-raa",), (0,), {"rounds": 9}, "^rounds: 9 means nothing to fed-raa; .* counts updates: --updates 9$"),
         (("fedavg", "fedprox"), (0,), {"mixing": 0.5}, "^mixing: 0.5 means nothing to fedavg, fedprox; leave it out"),
