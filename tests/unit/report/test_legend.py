@@ -15,9 +15,7 @@ NAMES = (
 )
 
 
-@pytest.mark.parametrize(
-    "names", [["one"], ["fed-raa", "fedavg", "fedasync"], MANY, [f"{'x' * 40}{i}" for i in range(9)]]
-)
+@pytest.mark.parametrize("names", NAMES)
 def test_the_axes_keep_their_height_and_every_name_is_within_the_figure(names: list[str]) -> None:
     with mpl.rc_context(LIGHT.settings):
         figure, axes = blank(3.4)
