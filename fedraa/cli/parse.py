@@ -16,9 +16,7 @@ from fedraa.config.file import meant
 Command = Callable[[], None]
 Commands = Mapping[str, Callable[..., Command]]
 # The words of Python and tyro for what cannot be a value.
-_NO_NUMBER = re.compile(
-    r"(?:invalid literal for int\(\) .*|could not convert string to float): (?P<given>.+)"
-)  # Python's
+_NO_NUMBER = re.compile(r"(?:invalid literal for int\(\) .*|could not convert string to float): (?P<given>.+)")
 _NO_SUCH = re.compile(r"Could not find valid parse for arguments: \[(?P<given>.+)\]")
 _UNION = re.compile(r"no type matching (?P<allowed>.+) could be instantiated from (?P<given>.+)\.")
 
