@@ -10,13 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from fedraa.submodels.attention import CutAttention
-from fedraa.submodels.resize import Sizes, resized
+from fedraa.submodels.resize import Place, Stated, resized
 
 Kept = Mapping[str, Mapping[int, np.ndarray]]
 """Per tensor and cut dimension, the indices that stay."""
 
 
-def shrink(module: nn.Module, kept: Kept, grouped: frozenset[str], sizes: Mapping[str, Sizes]) -> nn.Module:
+def shrink(
+    module: nn.Module, kept: Kept, grouped: frozenset[str], sizes: Mapping[str, Mapping[Place, Stated]]
+) -> nn.Module:
     """A copy of `module` with the kept slices of its tensors and the widths of its layers to match.
 
     Frozen parameters are not copied but shared: nothing trains them, and a worker has a module for every shape.
@@ -25,7 +27,7 @@ def shrink(module: nn.Module, kept: Kept, grouped: frozenset[str], sizes: Mappin
         module: the full module.
         kept: the slices; a tensor that is not named is copied whole.
         grouped: names of convolution weights whose groups are cut with their output channels.
-        sizes: per module, where its code states widths that are cut.
+        sizes: per module, where its code has to state other widths.
     """
     memo = computed(module)
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):

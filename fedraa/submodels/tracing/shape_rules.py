@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedraa.submodels.tracing.labels import varies
+from fedraa.submodels.tracing.labels import is_raw, varies
 from fedraa.submodels.tracing.recorder import Recorder, tensors
 
 _DIM_AT = dict.fromkeys(("linalg_norm", "linalg_vector_norm", "norm", "normalize", "topk"), 1)
@@ -156,27 +156,20 @@ def _is_mask(index: Any) -> bool:
 
 
 def split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Equal pieces stay equal only if their units vanish together. In what way unequal ones may shows in their use."""
+    """Equal pieces stay equal only if their units vanish together; `split` states the sizes of unequal ones."""
     structural(r, name, out, args, kwargs)
     place = 1 if name == "unbind" else 2
     along = kwargs.get("dim", args[place] if len(args) > place else 0)
     if not varies(r.labels(args[0]), along):
         return
     first, *others = (r.labels(x) for x in out)
-    if _is_grouped([x.shape[along] for x in out]):
-        return
-    if any(piece.shape != first.shape for piece in others):
+    if all(piece.shape == first.shape for piece in others):
+        for piece in others:
+            r.ties.tie(piece, first)
+    elif name != "split":
         r.ties.pin(r.labels(args[0]), "they are split into unequal parts")
         for x in out:
             r.track(x)
-    else:
-        for piece in others:
-            r.ties.tie(piece, first)
-
-
-def _is_grouped(sizes: Sequence[int]) -> bool:
-    """Whether they can be of queries, keys and values of which several heads of queries share one of the others."""
-    return len(sizes) == 3 and sizes[1] == sizes[2] < sizes[0] and sizes[0] % sizes[1] == 0
 
 
 def cat(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -186,7 +179,12 @@ def cat(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[st
     pieces = [r.labels(x) for x in parts]
     if name == "stack":
         pieces = [x.unsqueeze(dim) for x in pieces]
-    if any(varies(x, d) for x in pieces for d in range(out.dim()) if d != dim):
+    across = [[d for d in range(out.dim()) if d != dim and varies(x, d)] for x in pieces]
+    if all(varies(x, dim) and is_raw(x) for x, dims in zip(pieces, across, strict=True) if dims):
+        # such as first states, of which nothing told so far along which dimension their units are
+        reason = "they are joined along another dimension"
+        pieces = [r.ties.span(x, dims, reason).expand(x.shape) for x, dims in zip(pieces, across, strict=True)]
+    else:
         heads = [r.ties.span(x, [dim], "they are joined along another dimension") for x in pieces]
         for head in heads[1:]:
             r.ties.tie(heads[0], head)

@@ -187,6 +187,8 @@ class WithoutDropout(TorchFunctionMode):
         if "dropout" in name:
             return args[0] if args else kwargs["input"]
         place = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10}.get(name)
+        if name in ("gru", "lstm", "rnn_relu", "rnn_tanh"):
+            place = 5 + (not isinstance(args[3], bool))  # packed sequences have their lengths besides
         if place is not None and len(args) > place:
             args = (*args[:place], 0.0, *args[place + 1 :])
         elif place == 4:
