@@ -86,9 +86,7 @@ class Ties:
             else:
                 self.pin(a, "it scales positions, not units")
                 a, along_a = torch.zeros_like(a), set()
-        elif (
-            along_a and not along_b and along_a <= wide_b
-        ):
+        elif along_a and not along_b and along_a <= wide_b:
             # one label for all: rather that one stays than all are tied
             self.pin(b, self._spanned(b))
             b = torch.zeros_like(b)

@@ -36,6 +36,15 @@ def elementwise(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
     r.put(out, labels.expand(out.shape))
 
 
+def scaled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """A parameter times a number is read as the parameter."""
+    x, *others = args
+    if r.name(x) and out is not x and not any(True for _ in tensors(others)):
+        r.turn(x, out, range(x.dim()))
+    else:
+        elementwise(r, name, out, args, kwargs)
+
+
 def same(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Its other arguments, if they are tensors, lend no values."""
     x = args[0]
@@ -259,3 +268,38 @@ def unfold(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
         return
     labels = r.ties.span(r.labels(x), [0, *range(2, x.dim())], f"`{name}` mixes its positions").reshape(-1)
     r.put(out, labels.repeat_interleave(out.size(-2) // len(labels)).unsqueeze(-1).expand(out.shape))
+
+
+def fold(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """The sum of overlapping patches, each channel on its own."""
+    x = args[0]
+    labels = r.ties.span(r.labels(x), [*range(x.dim() - 2), x.dim() - 1], f"`{name}` mixes its positions").reshape(-1)
+    made = r.ties.span(labels.view(out.size(-3), -1), [1], f"`{name}` joins them").reshape(-1)
+    r.put(out, made.view(-1, 1, 1).expand(out.shape))
+
+
+def as_complex(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    x = args[0]
+    r.put(out, r.ties.span(r.labels(x), [x.dim() - 1], "they are parts of one complex number").squeeze(-1))
+
+
+def as_real(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    r.put(out, r.labels(args[0]).unsqueeze(-1).expand(out.shape))
+
+
+def fourier(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Mixes all elements along some dimensions, of which there may be more or fewer afterwards."""
+    labels = r.labels(args[0])
+    usual = {"2": (-2, -1), "n": None}.get(name[-1], -1)
+    dim = kwargs.get("dim", args[2] if len(args) > 2 else usual)
+    dims = range(labels.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
+    head = r.ties.span(labels, [d % labels.dim() for d in dims], "a Fourier transform runs over all of them")
+    r.put(out, head.expand(out.shape))
+
+
+def sampled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Each channel on its own, at places that are never cut."""
+    x, grid = args[0], args[1] if len(args) > 1 else kwargs["grid"]
+    r.ties.pin(r.labels(grid), f"`{name}` reads them as places")
+    channels = r.ties.span(r.labels(x), [0, *range(2, x.dim())], f"`{name}` mixes its positions")
+    r.put(out, channels.expand(out.shape))
