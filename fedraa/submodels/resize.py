@@ -36,13 +36,14 @@ class Resize(NamedTuple):
     """What a call states of a dimension that is cut.
 
     Attributes:
-        dim, out: the dimension, in the argument and in the result.
+        dim: the dimension of the argument.
+        outs: where the call gives a shape, the dimensions of the result that come from it, first the one that is cut.
         numbers: those that the code gives; none where the call takes few widths, whatever is cut.
         mixed: whether a number counts something else as well, such as samples.
     """
 
     dim: int
-    out: int
+    outs: tuple[int, ...]
     numbers: tuple[Number, ...]
     mixed: bool
 
@@ -55,7 +56,7 @@ class Stated(NamedTuple):
     """What a call states in one cut: the numbers that take the place of those of the `full` module."""
 
     dim: int
-    out: int
+    outs: tuple[int, ...]
     numbers: tuple[int, ...]
     full: tuple[int, ...]
     mixed: bool
@@ -63,9 +64,9 @@ class Stated(NamedTuple):
 
 MADE = frozenset(("new_zeros", "zeros"))
 GROUPED = "_grouped_mm"
-RESIZED = frozenset((GROUPED, "expand", "getitem", "narrow", "reshape", "split", "unflatten", "view")) | MADE
-
 _SHAPED = frozenset(("expand", "reshape", "view"))
+PARTS = frozenset(("getitem", "narrow", "split"))  # of their argument
+RESIZED = _SHAPED | PARTS | MADE | {GROUPED, "unflatten"}
 
 
 def name_of(func: Callable[..., Any]) -> str:
@@ -89,16 +90,8 @@ def place(frame: FrameType | None) -> tuple[nn.Module, Place] | None:
     return None
 
 
-def stated(
-    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], dim: int, out: int, size: int
-) -> list[tuple[int, int]] | None:
-    """From where to where along a dimension the numbers that a call gives count, if it gives any.
-
-    The dimension is `out` of the result for calls that give a shape, else `dim`, of so many elements, of the argument.
-    """
-    if name in _SHAPED or name in MADE or name == "unflatten":
-        at, sizes = _shape(name, args, kwargs)
-        return [(0, size)] if 0 <= out - at < len(sizes) and sizes[out - at] != -1 else None
+def stated(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], dim: int, size: int) -> list[tuple[int, int]]:
+    """From where to where along a dimension of so many elements the numbers count that a call for parts gives."""
     if name == "split":
         sizes = _argument(args, kwargs, 1, "split_size_or_sections", "split_size")
         ends = [*range(sizes, size, sizes), size] if isinstance(sizes, int) else [*accumulate(sizes)]
@@ -108,9 +101,9 @@ def stated(
         return [(0, start), (start, start + length)]
     at, index = _slice(args, dim)
     if not isinstance(index[at], slice) or (index[at].start is None and index[at].stop is None):
-        return None
+        return []
     start, stop, _ = index[at].indices(size)
-    return [(0, start), (0, stop)] if index[at].step in (None, 1) else None
+    return [(0, start), (0, stop)] if index[at].step in (None, 1) else []
 
 
 def restated(sizes: Mapping[str, Sizes], widths: Sequence[int], full: Sequence[int]) -> dict[str, dict[Place, Stated]]:
@@ -120,7 +113,7 @@ def restated(sizes: Mapping[str, Sizes], widths: Sequence[int], full: Sequence[i
         for place, resize in places.items():
             numbers, whole = (tuple(number.of(kept) for number in resize.numbers) for kept in (widths, full))
             if numbers != whole or not (numbers or tuple(widths) == tuple(full)):
-                found.setdefault(module, {})[place] = Stated(resize.dim, resize.out, numbers, whole, resize.mixed)
+                found.setdefault(module, {})[place] = Stated(resize.dim, resize.outs, numbers, whole, resize.mixed)
     return found
 
 
@@ -174,18 +167,14 @@ def _followed(
     numbers = stated.numbers
     if name in MADE:  # zeros of the full width; others follow already
         at, sizes = _shape(name, args, kwargs)
-        if sizes[stated.out] == stated.full[0]:
-            sizes[stated.out] = numbers[0]
+        if sizes[stated.outs[0]] == stated.full[0]:
+            sizes[stated.outs[0]] = numbers[0]
         kept = {key: value for key, value in kwargs.items() if key != "size"}
         return (sizes,) if name == "zeros" else (args[0], sizes), kept
     x: Tensor = args[0]
     if name in _SHAPED or name == "unflatten":
         at, sizes = _shape(name, args, kwargs)
-        given = sizes[stated.out - at]
-        if -1 in sizes:
-            sizes[stated.out - at] = given * numbers[0] // stated.full[0] if stated.mixed else numbers[0]
-        else:
-            sizes[stated.out - at] = -1
+        _reshaped(sizes, [out - at for out in stated.outs], stated)
         return (x, at, sizes) if name == "unflatten" else (x, sizes), {}
     if name == "split":
         return (x, numbers, stated.dim), {}
@@ -197,6 +186,22 @@ def _followed(
     )
     index[at] = slice(start, stop, index[at].step)
     return (x, tuple(index)), {}
+
+
+def _reshaped(sizes: list[int], places: Sequence[int], stated: Stated) -> None:
+    """Put the numbers into a shape, of which one may be left to torch."""
+    (first, *rest), others = places, stated.numbers[1:]
+    for place, number in zip(rest, others, strict=True):
+        if 0 <= place < len(sizes) and sizes[place] != -1:
+            sizes[place] = number
+    if not 0 <= first < len(sizes) or sizes[first] == -1:
+        return
+    if -1 not in sizes:
+        sizes[first] = -1
+    elif stated.mixed:
+        sizes[first] = sizes[first] * stated.numbers[0] // stated.full[0]
+    else:
+        sizes[first] = stated.numbers[0]
 
 
 def _shape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, list[int]]:

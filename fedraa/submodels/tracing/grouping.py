@@ -10,14 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedraa.submodels.resize import GROUPED, Number, Place, Resize, Sizes, stated
+from fedraa.submodels.resize import GROUPED, PARTS, Number, Place, Resize, Sizes, stated
 from fedraa.submodels.traced import Entry, Group, Traced
 from fedraa.submodels.tracing.labels import FIXED, Roots, compress, varies
 from fedraa.submodels.tracing.recorder import Recorder, Site
 
 Units = dict[str, dict[int, np.ndarray]]
-
-_PARTS = {"getitem", "narrow", "split"}  # calls that take parts of their argument
 
 
 def group_units(module: nn.Module, recorder: Recorder) -> Traced:
@@ -137,20 +135,28 @@ def _sizes(sites: Iterable[Site], groups: Sequence[Group], number: Callable[[Ten
 
 def _resize(site: Site, groups: Sequence[Group], number: Callable[[Tensor], np.ndarray]) -> Resize | None:
     if site.name == GROUPED:
-        return Resize(0, 0, (), False)
-    before, after = (_along(labels, number) for labels in (site.before, site.after[0]))
+        return Resize(0, (), (), False)
+    before = _along(site.before, number)
     if before is None:
         return None
-    (dim, line), (out, made) = before, after or before
-    if site.name not in _PARTS:
-        line = made
-    parts = stated(site.name, site.args, site.kwargs, dim, out, len(line))
-    numbers = [_counted(line[a:b], groups) for a, b in parts or ()]
-    if not numbers or (after is None and site.name not in _PARTS):
+    dim, line = before
+    if site.name in PARTS:
+        parts = stated(site.name, site.args, site.kwargs, dim, len(line))
+        return _as_known(dim, (), [_counted(line[a:b], groups) for a, b in parts], False)
+    after = _along(site.after[0], number)
+    if after is None:
         return None
-    known = tuple(counted for counted in numbers if counted is not None)
-    mixed = site.name not in _PARTS and _mixed(site.before.shape, dim, site.after[0].shape, out)
-    return Resize(dim, out, known, mixed) if len(known) == len(numbers) else None
+    out, line = after
+    shapes = site.before.shape, site.after[0].shape
+    sources = [_sources(*shapes, d) for d in range(len(shapes[1]))]
+    rest = [d for d, found in enumerate(sources) if d != out and found == {dim}]  # the width of a head, for example
+    numbers = [_counted(line, groups), *(Number(shapes[1][d], ()) for d in rest)]
+    return _as_known(dim, (out, *rest), numbers, bool(sources[out] - {dim}))
+
+
+def _as_known(dim: int, outs: tuple[int, ...], numbers: Sequence[Number | None], mixed: bool) -> Resize | None:
+    known = tuple(number for number in numbers if number is not None)
+    return Resize(dim, outs, known, mixed) if known and len(known) == len(numbers) else None
 
 
 def _counted(line: np.ndarray, groups: Sequence[Group]) -> Number | None:
@@ -167,12 +173,12 @@ def _counted(line: np.ndarray, groups: Sequence[Group]) -> Number | None:
     return Number(int((line < 0).sum()), tuple(times))
 
 
-def _mixed(before: Sequence[int], dim: int, after: Sequence[int], out: int) -> bool:
-    """Whether, along dimension `out` of a view, the elements differ in other dimensions of the viewed than `dim`."""
+def _sources(before: Sequence[int], after: Sequence[int], out: int) -> set[int]:
+    """Along which dimensions of the viewed the elements differ along dimension `out` of a view."""
     if math.prod(before) != math.prod(after):
-        return False  # no view
+        return set()  # no view
     line = np.arange(after[out]) * math.prod(after[out + 1 :])
-    return any(place.any() for d, place in enumerate(np.unravel_index(line, tuple(before))) if d != dim)
+    return {d for d, place in enumerate(np.unravel_index(line, tuple(before))) if place.any()}
 
 
 def _along(labels: Tensor, number: Callable[[Tensor], np.ndarray]) -> tuple[int, np.ndarray] | None:

@@ -234,6 +234,6 @@ def _read(path: Path, module: nn.Module) -> Traced | None:
 
 
 def _place(given: Any) -> Any:
-    place, (dim, out, numbers, mixed) = given
+    place, (dim, outs, numbers, mixed) = given
     known = tuple(Number(fixed, tuple((group, times) for group, times in rest)) for fixed, rest in numbers)
-    return tuple((str(name), at) for name, at in place), Resize(dim, out, known, mixed)
+    return tuple((str(name), at) for name, at in place), Resize(dim, tuple(outs), known, mixed)

@@ -49,6 +49,13 @@ def multi_query(m: Net, x: Tensor) -> Tensor:
     return m.o((scores @ v[:, None]).transpose(1, 2).reshape(*x.shape[:2], 12))
 
 
+def counted(m: Net, x: Tensor) -> Tensor:
+    """Heads by a stored number, and their width from that and the size of a layer's output."""
+    q, k, v = (y.view(*y.shape[:-1], 4, y.size(-1) // 4).transpose(1, 2) for y in m.a(x).chunk(3, -1))
+    y = ((q @ k.mT).softmax(-1) @ v).transpose(1, 2)
+    return m.b(y.reshape(*y.shape[:-2], y.size(-2) * y.size(-1)))
+
+
 def outer(m: Net, x: Tensor) -> Tensor:
     """All products of two kinds of units: the fewer stay whole."""
     return m.b((m.a(x)[:, :, None] * m.c(x)[:, None]).flatten(1))
@@ -126,6 +133,7 @@ CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
         SEQUENCE,
         [4],
     ),
+    "heads that are counted": (Net(counted, a=nn.Linear(6, 24), b=nn.Linear(8, 3)), SEQUENCE, [4]),
     "an outer product": (Net(outer, a=nn.Linear(6, 5), c=nn.Linear(6, 4), b=nn.Linear(20, 3)), VECTOR, [5]),
     "a state space": (
         Net(scanned, a=nn.Linear(6, 7), c=nn.Linear(7, 2), w=torch.randn(7, 2), b=nn.Linear(7, 3)),
