@@ -50,7 +50,11 @@ def _settle(recorder: Recorder) -> None:
     """Add ties until every tensor can be cut along one of its dimensions at a time."""
     ties = recorder.ties
     both = sorted(recorder.raw.keys() & recorder.bound.keys())
-    reasons = dict.fromkeys(both, "its weight is also used outside its layer") | recorder.whole
+    for name in both:
+        if recorder.raw[name].dim() == 1:
+            ties.tie(recorder.raw[name], recorder.bound[name][0])
+    wide = [name for name in both if recorder.raw[name].dim() > 1]
+    reasons = dict.fromkeys(wide, "its weight is also used outside its layer") | recorder.whole
     for name, reason in reasons.items():
         for labels in recorder.bound.get(name, {}).values():
             ties.pin(labels, reason)

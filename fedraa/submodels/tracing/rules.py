@@ -29,7 +29,7 @@ _GROUPS: dict[Rule, str] = {
     shape_rules.scaled: "div divide dropout mul multiply neg negative rmul true_divide truediv",
     shape_rules.same: """
         bernoulli bfloat16 bool clone contiguous cpu data detach double empty_like float full_like half int long
-        ones_like rand_like randn_like requires_grad to tril triu type type_as zeros_like""",
+        ones_like rand_like randn_like requires_grad to tril triu type type_as zero zeros_like""",
     shape_rules.constant: "new_empty new_full new_ones new_tensor new_zeros",
     shape_rules.copied: "copy",
     shape_rules.assign: "setitem",

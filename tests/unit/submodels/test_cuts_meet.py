@@ -56,6 +56,14 @@ def counted(m: Net, x: Tensor) -> Tensor:
     return m.b(y.reshape(*y.shape[:-2], y.size(-2) * y.size(-1)))
 
 
+def without_key_bias(m: Net, x: Tensor) -> Tensor:
+    """As of Swin v2: a part of a bias is overwritten before each use."""
+    bias = m.a.bias.clone()
+    bias[8:16].zero_()
+    q, k, v = (y.unflatten(-1, (4, 2)).transpose(1, 2) for y in F.linear(x, m.a.weight, bias).chunk(3, -1))
+    return m.b(((q @ k.mT).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
 def outer(m: Net, x: Tensor) -> Tensor:
     """All products of two kinds of units: the fewer stay whole."""
     return m.b((m.a(x)[:, :, None] * m.c(x)[:, None]).flatten(1))
@@ -134,6 +142,11 @@ CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
         [4],
     ),
     "heads that are counted": (Net(counted, a=nn.Linear(6, 24), b=nn.Linear(8, 3)), SEQUENCE, [4]),
+    "a part of a bias that is overwritten": (
+        Net(without_key_bias, a=nn.Linear(6, 24), b=nn.Linear(8, 3)),
+        SEQUENCE,
+        [4],
+    ),
     "an outer product": (Net(outer, a=nn.Linear(6, 5), c=nn.Linear(6, 4), b=nn.Linear(20, 3)), VECTOR, [5]),
     "a state space": (
         Net(scanned, a=nn.Linear(6, 7), c=nn.Linear(7, 2), w=torch.randn(7, 2), b=nn.Linear(7, 3)),
