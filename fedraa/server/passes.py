@@ -23,9 +23,7 @@ T = TypeVar("T")
 Kind = TypeVar("Kind", bound=np.generic)
 
 SUMMED = 8192  # elements that NumPy converts to float64 at a time; it adds up their sums one after the other
-PIECE = (
-    16 * SUMMED
-)  # elements; of fewer the calls take long, and of more than these what is worked on leaves the caches
+PIECE = 16 * SUMMED  # elements; fewer take more calls, and much more would leave the caches
 ALONE = 1 << 22  # elements below which one thread is enough
 THREADS = 4  # at most: more do not read memory faster
 SHARES = 4  # of the work per thread, for those that are kept busy by others
