@@ -1,7 +1,7 @@
 """Coordinates of a model that are next to each other: slices do for them, and are several times faster than indices."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
@@ -101,6 +101,19 @@ def where_of(submodel: "Submodel") -> Where:
     if submodel not in _KNOWN:
         _KNOWN[submodel] = in_runs(submodel.index)
     return _KNOWN[submodel]
+
+
+def common_places(indices: Sequence[Index | None], size: int) -> tuple[Index, ...]:
+    """Where in the buffer of each of several fragments (None: all `size` coordinates) are those that all of them hold.
+
+    With one fragment none are, for there is nobody to hold them in common with.
+    """
+    held = [slice(None) if index is None else index for index in indices]
+    holders = np.zeros(size, np.int32)
+    for where in held:
+        holders[where] += 1
+    common = holders == len(indices) if len(indices) > 1 else np.zeros(size, bool)
+    return tuple(np.flatnonzero(common[where]) for where in held)
 
 
 def parts_of(target: npt.NDArray[Number], where: Where, piece: slice) -> Iterator[tuple[npt.NDArray[Number], slice]]:
