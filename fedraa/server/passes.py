@@ -23,7 +23,7 @@ T = TypeVar("T")
 Kind = TypeVar("Kind", bound=np.generic)
 
 SUMMED = 8192  # elements that NumPy converts to float64 at a time; it adds up their sums one after the other
-PIECE = 8 * SUMMED  # elements; a few buffers of so many fit the second cache of a core
+PIECE = 16 * SUMMED  # elements; fewer take more calls, and much more would leave the caches
 ALONE = 1 << 22  # elements below which one thread is enough
 THREADS = 4  # at most: more do not read memory faster
 SHARES = 4  # of the work per thread, for those that are kept busy by others

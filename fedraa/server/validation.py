@@ -163,7 +163,12 @@ def wrong_kind(buffer: object, shape: tuple[int, ...] | None) -> str | None:
 def largest_of(buffer: npt.NDArray[np.float32]) -> float:
     """The largest value by size; NaN if there is one. Without temporaries of the buffer's size."""
     flat = buffer.reshape(-1)
-    parts = over(flat.size, lambda piece: np.maximum(flat[piece].max(), -flat[piece].min()))
+
+    def largest(piece: slice) -> tuple[float, float]:
+        values = flat[piece]
+        return float(np.maximum.reduce(values)), -float(np.minimum.reduce(values))
+
+    parts = over(flat.size, largest)
     return abs(float(np.max(parts))) if parts else 0.0
 
 

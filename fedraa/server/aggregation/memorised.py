@@ -7,6 +7,7 @@ import numpy as np
 
 from fedraa.messages import Index, Vector
 from fedraa.server.aggregation.aggregator import Aggregator, Contribution, RoundTotals
+from fedraa.server.aggregation.room import Room
 from fedraa.server.auxiliary.rows import ClientRows
 from fedraa.server.passes import over, scratch
 from fedraa.submodels.assignment import Mask
@@ -32,6 +33,7 @@ class Memorised(Aggregator):
         self._memory = ClientRows(size, clients, lambda: np.zeros(size, np.float32))
         self._mean = np.zeros(size, np.float32)
         self._change = np.zeros(size, np.float32)
+        self._room = Room(size, np.float32)
 
     def add(self, contribution: Contribution) -> None:
         row, lr = self._memory[contribution.client], np.float32(-contribution.lr)
@@ -45,7 +47,7 @@ class Memorised(Aggregator):
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
         size, clients, lr = len(self._mean), np.float32(self._clients), np.float32(-totals.lr)
-        delta = np.empty(size, np.float32)
+        delta: Vector = last if (last := self._room.last()) is not None else self._room.filled(0)
 
         def mean(piece: slice) -> None:
             count, old = totals.counts[piece], self._mean[piece]
@@ -53,10 +55,10 @@ class Memorised(Aggregator):
             v = old + correction
             self._mean[piece] = self._memory.sum(piece) / clients
             delta[piece] = lr * (self._mean[piece] if self.mifa else v)
+            self._change[piece].fill(0)
 
         over(size, mean)
-        self._change.fill(0)
-        return delta, np.ones(size, bool)
+        return delta, np.broadcast_to(np.True_, size)
 
     def memory(self, size: int, clients: int) -> int:
         return 4 * size * (clients + 3)

@@ -20,7 +20,7 @@ from fedraa.server.aggregation.tally import Tally
 from fedraa.server.auxiliary.rows import ClientRows
 from fedraa.server.change import Change
 from fedraa.server.coordinates import Where, where_of
-from fedraa.server.passes import accumulate, cut, over, scratch
+from fedraa.server.passes import accumulate, all_or, cut, over, scratch
 from fedraa.submodels.assignment import Assignment, Mask
 
 PLAIN_SGD = "the control variate takes a delta over lr * steps for a mean gradient, as it is in plain SGD alone"
@@ -214,8 +214,13 @@ class FrozenMomentum(GlobalMomentum):
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
         self._whole = None
         mean, covered = self._gradient.finish(RoundTotals(self._coverage.finish(), 1.0))
-        fresh = (1 - self._beta) * mean + self._beta * self._momentum
-        np.copyto(self._momentum, fresh, where=covered)
+
+        def blend(piece: slice) -> None:
+            momentum = self._momentum[piece]
+            fresh = (1 - self._beta) * mean[piece] + self._beta * momentum
+            np.copyto(momentum, fresh, where=all_or(covered[piece]))
+
+        over(len(mean), blend)
 
     def state(self) -> State:
         return super().state() | {"gradient": self._gradient.state(), "coverage": self._coverage.state()}
