@@ -13,7 +13,7 @@ from fedraa.data.tree import Tree, mapped
 from fedraa.models.forward import forward
 from fedraa.submodels import IndexSet, Traced, flatten, load, trainable, twin
 from fedraa.submodels.tracing.recorder import tensors
-from fedraa.submodels.tracing.verify import WithoutDropout, in_double
+from fedraa.submodels.tracing.verify import Silenced, WithoutDropout, in_double
 
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative
 
@@ -100,7 +100,7 @@ def _run(module: nn.Module, x: Tree, training: bool, dtype: torch.dtype) -> tupl
     """All outputs, and the gradients `[d]` of a random projection of them."""
     module.train(training)
     double = in_double() if dtype == torch.float64 else nullcontext()
-    with torch.random.fork_rng(), WithoutDropout(), double:
+    with torch.random.fork_rng(), WithoutDropout(), Silenced(), double:
         torch.manual_seed(0)
         result = forward(module, mapped(lambda part: part.clone(), x))
         out = [y for y in tensors(result) if y.requires_grad]

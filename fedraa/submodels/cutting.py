@@ -8,15 +8,21 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from fedraa.submodels.attention import CutAttention
-from fedraa.submodels.resize import Sizes, resized
+from fedraa.submodels.resize import Place, Stated, resized
 
 Kept = Mapping[str, Mapping[int, np.ndarray]]
 """Per tensor and cut dimension, the indices that stay."""
 
 
-def shrink(module: nn.Module, kept: Kept, grouped: frozenset[str], sizes: Mapping[str, Sizes]) -> nn.Module:
+_WEIGHTS = ("weight", "weight_v", "parametrizations.weight.original1")  # of its shape, where weights are normalised
+
+
+def shrink(
+    module: nn.Module, kept: Kept, grouped: frozenset[str], sizes: Mapping[str, Mapping[Place, Stated]]
+) -> nn.Module:
     """A copy of `module` with the kept slices of its tensors and the widths of its layers to match.
 
     Frozen parameters are not copied but shared: nothing trains them, and a worker has a module for every shape.
@@ -25,7 +31,7 @@ def shrink(module: nn.Module, kept: Kept, grouped: frozenset[str], sizes: Mappin
         module: the full module.
         kept: the slices; a tensor that is not named is copied whole.
         grouped: names of convolution weights whose groups are cut with their output channels.
-        sizes: per module, where its code states widths that are cut.
+        sizes: per module, where its code has to state other widths.
     """
     memo = computed(module)
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -40,7 +46,7 @@ def shrink(module: nn.Module, kept: Kept, grouped: frozenset[str], sizes: Mappin
     small = copy.deepcopy(module, memo)  # copies the structure; the tensors are in the memo already
     full = dict(module.named_modules())
     for name, layer in small.named_modules():
-        _fit(layer, full[name], f"{name}.weight".lstrip(".") in grouped)
+        _fit(layer, full[name], any(f"{name}.{weight}".lstrip(".") in grouped for weight in _WEIGHTS))
         if name in sizes:
             resized(layer, sizes[name])
     return small
@@ -70,15 +76,17 @@ def _fit(layer: nn.Module, full: nn.Module, grouped: bool) -> None:
             rows = full.get_parameter(f"weight_hh{ends}").size(0)
             layer.hidden_size, layer.input_size = full.hidden_size * back.size(0) // rows, into.size(1)
         return
-    weight = own.get("weight")  # one that is computed from others belongs to a layer that is whole
+    weight = _weight(layer)
     if weight is None:
         return
     if isinstance(layer, nn.Linear):
         layer.out_features, layer.in_features = weight.shape
     elif isinstance(layer, nn.modules.conv._ConvNd):
+        before = _weight(full)
         assert isinstance(full, nn.modules.conv._ConvNd)
+        assert before is not None
         if grouped:
-            layer.groups = full.groups * weight.size(0) // full.weight.size(0)
+            layer.groups = full.groups * weight.size(0) // before.size(0)
         first, second = weight.size(0), weight.size(1) * layer.groups
         layer.out_channels, layer.in_channels = (second, first) if layer.transposed else (first, second)
     elif isinstance(layer, nn.modules.batchnorm._NormBase):
@@ -91,6 +99,15 @@ def _fit(layer: nn.Module, full: nn.Module, grouped: bool) -> None:
         layer.embedding_dim = weight.size(1)
     elif isinstance(layer, nn.PReLU):
         layer.num_parameters = weight.size(0)
+
+
+def _weight(layer: nn.Module) -> Tensor | None:
+    """A layer's weight, or what is of its shape; computed in other ways it belongs to a layer that is whole."""
+    own = dict(layer.named_parameters(recurse=is_parametrized(layer)))
+    known = (own.get(name) for name in _WEIGHTS)
+    return next(
+        (weight for weight in known if weight is not None), dict(layer.named_buffers(recurse=False)).get("weight")
+    )
 
 
 def _fit_attention(layer: nn.MultiheadAttention) -> None:

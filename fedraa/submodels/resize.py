@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate, pairwise
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -20,37 +21,52 @@ Place = tuple[tuple[str, int], ...]
 """Function names and positions in their code, from a call of torch up to a module's forward."""
 
 
+class Number(NamedTuple):
+    """A number in the code, by the widths of a cut: what is always kept, and so many times the units of each group."""
+
+    fixed: int
+    times: tuple[tuple[int, int], ...]
+
+    def of(self, widths: Sequence[int]) -> int:
+        """The number where so many units of each group are kept."""
+        return self.fixed + sum(times * widths[group] for group, times in self.times)
+
+
 class Resize(NamedTuple):
     """What a call states of a dimension that is cut.
 
     Attributes:
-        group: all units of this group are there, equally often; -1 where the call takes few widths, whatever is cut.
-        dim, out: the dimension, in the argument and in the result.
-        numbers: those that the code gives, in proportion to the units that are kept.
+        dim: the dimension of the argument.
+        outs: where the call gives a shape, the dimensions of the result that come from it, first the one that is cut.
+        numbers: those that the code gives; none where the call takes few widths, whatever is cut.
         mixed: whether a number counts something else as well, such as samples.
-        share: how many of how many units are kept.
     """
 
-    group: int
     dim: int
-    out: int
-    numbers: tuple[int, ...]
+    outs: tuple[int, ...]
+    numbers: tuple[Number, ...]
     mixed: bool
-    share: tuple[int, int] = (1, 1)
-
-    def scale(self, number: int) -> int:
-        """The number that takes the place of another."""
-        return number * self.share[0] // self.share[1]
 
 
 Sizes = Mapping[Place, Resize]
 """What the code of one module states."""
 
+
+class Stated(NamedTuple):
+    """What a call states in one cut: the numbers that take the place of those of the `full` module."""
+
+    dim: int
+    outs: tuple[int, ...]
+    numbers: tuple[int, ...]
+    full: tuple[int, ...]
+    mixed: bool
+
+
 MADE = frozenset(("new_zeros", "zeros"))
 GROUPED = "_grouped_mm"
-RESIZED = frozenset((GROUPED, "expand", "getitem", "narrow", "reshape", "split", "unflatten", "view")) | MADE
-
 _SHAPED = frozenset(("expand", "reshape", "view"))
+PARTS = frozenset(("getitem", "narrow", "split"))  # of their argument
+RESIZED = _SHAPED | PARTS | MADE | {GROUPED, "unflatten"}
 
 
 def name_of(func: Callable[..., Any]) -> str:
@@ -74,45 +90,41 @@ def place(frame: FrameType | None) -> tuple[nn.Module, Place] | None:
     return None
 
 
-def stated(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], dim: int, out: int) -> tuple[int, ...] | None:
-    """The numbers that a call gives for dimension `dim` of its argument and `out` of its result, if any."""
-    if name in _SHAPED or name in MADE or name == "unflatten":
-        at, sizes = _shape(name, args, kwargs)
-        return (sizes[out - at],) if 0 <= out - at < len(sizes) and sizes[out - at] != -1 else None
+def stated(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], dim: int, size: int) -> list[tuple[int, int]]:
+    """From where to where along a dimension of so many elements the numbers count that a call for parts gives."""
     if name == "split":
         sizes = _argument(args, kwargs, 1, "split_size_or_sections", "split_size")
-        return (sizes,) if isinstance(sizes, int) else tuple(sizes)
+        ends = [*range(sizes, size, sizes), size] if isinstance(sizes, int) else [*accumulate(sizes)]
+        return list(pairwise((0, *ends)))
     if name == "narrow":
-        return int(_argument(args, kwargs, 2, "start")), int(_argument(args, kwargs, 3, "length"))
+        start, length = int(_argument(args, kwargs, 2, "start")) % size, int(_argument(args, kwargs, 3, "length"))
+        return [(0, start), (start, start + length)]
     at, index = _slice(args, dim)
     if not isinstance(index[at], slice) or (index[at].start is None and index[at].stop is None):
-        return None
-    return index[at].start or 0, index[at].stop or 0
+        return []
+    start, stop, _ = index[at].indices(size)
+    return [(0, start), (0, stop)] if index[at].step in (None, 1) else []
 
 
-def shared(sizes: Mapping[str, Sizes], shares: Sequence[tuple[int, int]]) -> dict[str, Sizes]:
-    """What follows a cut: the places that state the width of a group of which only a share is kept."""
-    found = dict[str, Sizes]()
+def restated(sizes: Mapping[str, Sizes], widths: Sequence[int], full: Sequence[int]) -> dict[str, dict[Place, Stated]]:
+    """What follows a cut to these widths: the places that then have to state other numbers."""
+    found = dict[str, dict[Place, Stated]]()
     for module, places in sizes.items():
-        with_shares = {place: resize._replace(share=_share(shares, resize.group)) for place, resize in places.items()}
-        cut = {place: resize for place, resize in with_shares.items() if resize.share[0] < resize.share[1]}
-        if cut:
-            found[module] = cut
+        for place, resize in places.items():
+            numbers, whole = (tuple(number.of(kept) for number in resize.numbers) for kept in (widths, full))
+            if numbers != whole or not (numbers or tuple(widths) == tuple(full)):
+                found.setdefault(module, {})[place] = Stated(resize.dim, resize.outs, numbers, whole, resize.mixed)
     return found
 
 
-def _share(shares: Sequence[tuple[int, int]], group: int) -> tuple[int, int]:
-    return shares[group] if group >= 0 else (sum(kept for kept, _ in shares), sum(size for _, size in shares))
-
-
-def resized(layer: nn.Module, sizes: Sizes) -> None:
+def resized(layer: nn.Module, sizes: Mapping[Place, Stated]) -> None:
     """Let a layer's code follow the widths of its arguments."""
     kind = type(layer)
     layer.__class__ = type(kind.__name__, (_Resized, kind), {"_sizes": sizes})
 
 
 class _Resized(nn.Module):
-    _sizes: Sizes
+    _sizes: Mapping[Place, Stated]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         with _Resizing(self, self._sizes):
@@ -122,7 +134,7 @@ class _Resized(nn.Module):
 class _Resizing(TorchFunctionMode):
     """While it is active, the numbers in the code of one module follow the widths of their arguments."""
 
-    def __init__(self, module: nn.Module, sizes: Sizes) -> None:
+    def __init__(self, module: nn.Module, sizes: Mapping[Place, Stated]) -> None:
         super().__init__()
         self._module, self._sizes = module, sizes
 
@@ -131,11 +143,11 @@ class _Resizing(TorchFunctionMode):
     ) -> Any:
         name, kwargs = name_of(func), kwargs or {}
         if name in RESIZED and (found := place(sys._getframe(1))) and found[0] is self._module:
-            resize = self._sizes.get(found[1])
-            if name == GROUPED and resize is not None:
+            stated = self._sizes.get(found[1])
+            if name == GROUPED and stated is not None:
                 func = grouped_product
-            elif resize is not None:
-                args, kwargs = _restated(name, args, kwargs, resize)
+            elif stated is not None:
+                args, kwargs = _followed(name, args, kwargs, stated)
         return func(*args, **kwargs)
 
 
@@ -148,34 +160,48 @@ def grouped_product(x: Tensor, weight: Tensor, *, offs: Tensor, **_: object) -> 
     return torch.cat([x[a:b] @ w for a, b, w in zip([0, *ends], ends, weight, strict=False)])
 
 
-def _restated(name: str, args: Any, kwargs: Any, resize: Resize) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _followed(
+    name: str, args: Any, kwargs: Mapping[str, Any], stated: Stated
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a call with the numbers that fit the width of the first."""
-    numbers = [resize.scale(number) for number in resize.numbers]
+    numbers = stated.numbers
     if name in MADE:  # zeros of the full width; others follow already
         at, sizes = _shape(name, args, kwargs)
-        if sizes[resize.out] == resize.numbers[0]:
-            sizes[resize.out] = numbers[0]
+        if sizes[stated.outs[0]] == stated.full[0]:
+            sizes[stated.outs[0]] = numbers[0]
         kept = {key: value for key, value in kwargs.items() if key != "size"}
         return (sizes,) if name == "zeros" else (args[0], sizes), kept
     x: Tensor = args[0]
     if name in _SHAPED or name == "unflatten":
         at, sizes = _shape(name, args, kwargs)
-        given = sizes[resize.out - at]
-        if -1 in sizes:
-            sizes[resize.out - at] = resize.scale(given) if resize.mixed else numbers[0]
-        else:
-            sizes[resize.out - at] = -1
+        _reshaped(sizes, [out - at for out in stated.outs], stated)
         return (x, at, sizes) if name == "unflatten" else (x, sizes), {}
     if name == "split":
-        return (x, numbers if len(numbers) > 1 else numbers[0], resize.dim), {}
+        return (x, numbers, stated.dim), {}
     if name == "narrow":
-        return (x, resize.dim, *numbers), {}
-    at, index = _slice(args, resize.dim)
+        return (x, stated.dim, *numbers), {}
+    at, index = _slice(args, stated.dim)
     start, stop = (
         n if given is not None else None for n, given in zip(numbers, (index[at].start, index[at].stop), strict=True)
     )
     index[at] = slice(start, stop, index[at].step)
     return (x, tuple(index)), {}
+
+
+def _reshaped(sizes: list[int], places: Sequence[int], stated: Stated) -> None:
+    """Put the numbers into a shape, of which one may be left to torch."""
+    (first, *rest), others = places, stated.numbers[1:]
+    for place, number in zip(rest, others, strict=True):
+        if 0 <= place < len(sizes) and sizes[place] != -1:
+            sizes[place] = number
+    if not 0 <= first < len(sizes) or sizes[first] == -1:
+        return
+    if -1 not in sizes:
+        sizes[first] = -1
+    elif stated.mixed:
+        sizes[first] = sizes[first] * stated.numbers[0] // stated.full[0]
+    else:
+        sizes[first] = stated.numbers[0]
 
 
 def _shape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, list[int]]:

@@ -16,7 +16,7 @@ from fedraa.submodels.cost import Cost
 from fedraa.submodels.cutting import shrink
 from fedraa.submodels.flat import frozen, twin
 from fedraa.submodels.parametrized import packed, unpack
-from fedraa.submodels.resize import Sizes, shared
+from fedraa.submodels.resize import Sizes, restated
 
 IndexSet = tuple[np.ndarray, ...]
 """One sorted int64 array of kept units per group, in the order of `Traced.groups`."""
@@ -111,8 +111,8 @@ class Traced:
         Buffers that run through units (running statistics) are cut too. Raises ValueError for an index set
         that does not fit the groups.
         """
-        shares = [(kept, group.size) for kept, group in zip(self.widths(indices), self.groups, strict=True)]
-        return shrink(self.module, self._kept(indices), self.grouped, shared(self.sizes, shares))
+        sizes = restated(self.sizes, self.widths(indices), [group.size for group in self.groups])
+        return shrink(self.module, self._kept(indices), self.grouped, sizes)
 
     def skeleton(self, widths: Sequence[int]) -> nn.Module:
         """A cut of the given widths, its weights to be loaded: that makes it any cut of these widths.

@@ -111,7 +111,7 @@ CASES: dict[str, Case] = {
             b=nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 3)),
         ),
         VECTOR,
-        [5],
+        [3, 5, 5],
     ),
     "assignment to a slice": (
         Calls(

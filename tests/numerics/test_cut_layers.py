@@ -120,7 +120,7 @@ CASES: dict[str, Case] = {
     "weight norm": (
         nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(6, 8)), nn.Linear(8, 5), nn.Linear(5, 3)),
         VECTOR,
-        [5],
+        [8, 5],
     ),
 }
 

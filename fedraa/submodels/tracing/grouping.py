@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedraa.submodels.resize import GROUPED, Place, Resize, Sizes, stated
+from fedraa.submodels.resize import GROUPED, PARTS, Number, Place, Resize, Sizes, stated
 from fedraa.submodels.traced import Entry, Group, Traced
 from fedraa.submodels.tracing.labels import FIXED, Roots, compress, varies
 from fedraa.submodels.tracing.recorder import Recorder, Site
@@ -51,7 +50,11 @@ def _settle(recorder: Recorder) -> None:
     """Add ties until every tensor can be cut along one of its dimensions at a time."""
     ties = recorder.ties
     both = sorted(recorder.raw.keys() & recorder.bound.keys())
-    reasons = dict.fromkeys(both, "its weight is also used outside its layer") | recorder.whole
+    for name in both:
+        if recorder.raw[name].dim() == 1:
+            ties.tie(recorder.raw[name], recorder.bound[name][0])
+    wide = [name for name in both if recorder.raw[name].dim() > 1]
+    reasons = dict.fromkeys(wide, "its weight is also used outside its layer") | recorder.whole
     for name, reason in reasons.items():
         for labels in recorder.bound.get(name, {}).values():
             ties.pin(labels, reason)
@@ -136,38 +139,59 @@ def _sizes(sites: Iterable[Site], groups: Sequence[Group], number: Callable[[Ten
 
 def _resize(site: Site, groups: Sequence[Group], number: Callable[[Tensor], np.ndarray]) -> Resize | None:
     if site.name == GROUPED:
-        return Resize(-1, 0, 0, (), False)
-    before, *after = (_along(labels, number) for labels in (site.before, *site.after))
-    if not before or not after[0] or any(piece is None or piece[0] != after[0][0] for piece in after):
+        return Resize(0, (), (), False)
+    before = _along(site.before, number)
+    if before is None:
         return None
-    (dim, units), (out, _) = before, after[0]
-    counts = [units, *(same for piece in after if piece for same in piece[1:])]
-    if any(same.keys() != units.keys() or len(set(same.values())) > 1 for same in counts):
-        return None  # its parts are not in proportion
-    starts = [0, *accumulate(group.size for group in groups)]
-    g = bisect_right(starts, min(units)) - 1
-    numbers = stated(site.name, site.args, site.kwargs, dim, out)
-    if not numbers or units.keys() != set(range(starts[g], starts[g + 1])):
+    dim, line = before
+    if site.name in PARTS:
+        parts = stated(site.name, site.args, site.kwargs, dim, len(line))
+        return _as_known(dim, (), [_counted(line[a:b], groups) for a, b in parts], False)
+    after = _along(site.after[0], number)
+    if after is None:
         return None
-    return Resize(g, dim, out, numbers, _mixed(site.before.shape, dim, site.after[0].shape, out))
+    out, line = after
+    shapes = site.before.shape, site.after[0].shape
+    sources = [_sources(*shapes, d) for d in range(len(shapes[1]))]
+    rest = [d for d, found in enumerate(sources) if d != out and found == {dim}]  # the width of a head, for example
+    numbers = [_counted(line, groups), *(Number(shapes[1][d], ()) for d in rest)]
+    return _as_known(dim, (out, *rest), numbers, bool(sources[out] - {dim}))
 
 
-def _mixed(before: Sequence[int], dim: int, after: Sequence[int], out: int) -> bool:
-    """Whether, along dimension `out` of a view, the elements differ in other dimensions of the viewed than `dim`."""
+def _as_known(dim: int, outs: tuple[int, ...], numbers: Sequence[Number | None], mixed: bool) -> Resize | None:
+    known = tuple(number for number in numbers if number is not None)
+    return Resize(dim, outs, known, mixed) if known and len(known) == len(numbers) else None
+
+
+def _counted(line: np.ndarray, groups: Sequence[Group]) -> Number | None:
+    """How many there are of these units in a cut; None if widths alone do not tell."""
+    starts = np.cumsum([0, *(group.size for group in groups)])
+    units, counts = np.unique(line[line >= 0], return_counts=True)
+    owners = np.searchsorted(starts, units, side="right") - 1
+    times = []
+    for g in np.unique(owners).tolist():
+        mine = counts[owners == g]
+        if len(mine) != groups[g].size or len(set(mine.tolist())) > 1:
+            return None  # a part of a group, or not in proportion
+        times.append((g, int(mine[0])))
+    return Number(int((line < 0).sum()), tuple(times))
+
+
+def _sources(before: Sequence[int], after: Sequence[int], out: int) -> set[int]:
+    """Along which dimensions of the viewed the elements differ along dimension `out` of a view."""
     if math.prod(before) != math.prod(after):
-        return False  # no view
+        return set()  # no view
     line = np.arange(after[out]) * math.prod(after[out + 1 :])
-    return any(place.any() for d, place in enumerate(np.unravel_index(line, tuple(before))) if d != dim)
+    return {d for d, place in enumerate(np.unravel_index(line, tuple(before))) if place.any()}
 
 
-def _along(labels: Tensor, number: Callable[[Tensor], np.ndarray]) -> tuple[int, dict[int, int]] | None:
-    """The one dimension along which units may be cut, and how often each is there; None if there is no such."""
+def _along(labels: Tensor, number: Callable[[Tensor], np.ndarray]) -> tuple[int, np.ndarray] | None:
+    """The one dimension along which units may be cut, and the unit at each place; None if there is no such."""
     found = torch.from_numpy(number(compress(labels)[0]))
     dims = [dim for dim in range(found.dim()) if varies(found, dim)]
-    if len(dims) != 1 or bool((found < 0).any()):
+    if len(dims) != 1:
         return None
-    line = found.movedim(dims[0], -1).reshape(-1, found.size(dims[0]))[0]
-    return dims[0], dict(zip(*(x.tolist() for x in np.unique(line.numpy(), return_counts=True)), strict=True))
+    return dims[0], found.movedim(dims[0], -1).reshape(-1, found.size(dims[0]))[0].numpy()
 
 
 def _described(

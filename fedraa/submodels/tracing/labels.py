@@ -77,15 +77,23 @@ class Ties:
         shape = np.broadcast_shapes(left.shape, right.shape)
         a, b = left.expand(shape), right.expand(shape)
         along_a, along_b = ({d for d in range(len(shape)) if varies(x, d)} for x in (a, b))
+        wide_a, wide_b = _broadcast(left.shape, shape), _broadcast(right.shape, shape)
         if along_a and along_b and not along_a & along_b:
-            # An outer product has elements of two units at once. A parameter can stay whole; others are tied.
-            if _is_raw(b) or self._is_fixed(b):
+            # An outer product has elements of two units at once: those of one side stay whole.
+            if self._rather_whole(b, a):
                 self.pin(b, "it scales positions, not units")
                 b, along_b = torch.zeros_like(b), set()
-            elif _is_raw(a) or self._is_fixed(a):
+            else:
                 self.pin(a, "it scales positions, not units")
                 a, along_a = torch.zeros_like(a), set()
-        apart_a, apart_b = along_a - _broadcast(right.shape, shape), along_b - _broadcast(left.shape, shape)
+        elif along_a and not along_b and along_a <= wide_b:
+            # one label for all: rather that one stays than all are tied
+            self.pin(b, self._spanned(b))
+            b = torch.zeros_like(b)
+        elif along_b and not along_a and along_b <= wide_a:
+            self.pin(a, self._spanned(a))
+            a = torch.zeros_like(a)
+        apart_a, apart_b = along_a - wide_b, along_b - wide_a
         if not b.any() and (apart_a != along_a or not along_a):
             a = self.span(a, sorted(apart_a), "it meets a tensor that is never cut").expand(shape)
         elif not a.any() and (apart_b != along_b or not along_b):
@@ -96,6 +104,17 @@ class Ties:
                 a, b = b, a
         small_a, small_b = _shrink(a, b)
         return torch.where(small_a != FIXED, small_a, small_b).expand(shape)
+
+    def _rather_whole(self, labels: Tensor, others: Tensor) -> bool:
+        """Whether rather these stay whole than the others: those of parameters, those that do anyway, the fewer."""
+        first, second = is_raw(labels) or self._is_fixed(labels), is_raw(others) or self._is_fixed(others)
+        return first or (not second and _count(labels) <= _count(others))
+
+    def _spanned(self, labels: Tensor) -> str:
+        """Why these are tied to each other."""
+        mine = compress(labels)[0].reshape(-1).numpy()
+        found = (reason for noted, reason in reversed(self._spans) if np.isin(mine, noted).any())
+        return next(found, "it scales positions, not units")
 
     def _is_fixed(self, labels: Tensor) -> bool:
         """Whether all of these are never cut by what is known so far."""
@@ -166,6 +185,10 @@ def _shrink(*labels: Tensor) -> tuple[Tensor, ...]:
     return labels
 
 
+def _count(labels: Tensor) -> int:
+    return len(_distinct(compress(labels)[0].reshape(-1).numpy()))
+
+
 def _distinct(labels: np.ndarray) -> np.ndarray:
     """The different ones, ascending: many times faster than `np.unique` on labels, which are nearly in order."""
     ordered = np.sort(labels, kind="stable")
@@ -184,6 +207,7 @@ def _broadcast(shape: Sequence[int], out: Sequence[int]) -> set[int]:
     return {d for d in range(len(out)) if d < missing or shape[d - missing] == 1}
 
 
-def _is_raw(labels: Tensor) -> bool:
+def is_raw(labels: Tensor) -> bool:
+    """Whether these are of parameters or first states alone, of which use will tell which dimension is cut."""
     small = _shrink(labels)[0]
     return bool(((small == FIXED) | (small >= _RAW)).all())

@@ -119,3 +119,25 @@ def glu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[st
     x, dim = arguments_of(args, kwargs, "input", "dim")
     value, gate = r.labels(x).chunk(2, -1 if dim is None else dim)
     r.put(out, r.ties.merge(value, gate))
+
+
+def bilinear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    left, right, weight, bias = arguments_of(args, kwargs, "input1", "input2", "weight", "bias")
+    for dim, x in ((1, left), (2, right)):
+        labels = r.labels(x)
+        inner = r.ties.span(labels, range(labels.dim() - 1), "a bilinear layer reads them at every position")
+        r.bind(weight, dim, inner.reshape(-1))
+    units = r.make(weight, 0)
+    r.bind(bias, 0, units)
+    r.put(out, units.expand(out.shape))
+
+
+def weight_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """A direction with a length for each slice along `dim` (one for all: -1): what it makes is read as the weight."""
+    direction, length, dim = arguments_of(args, kwargs, "v", "g", "dim")
+    if not (r.name(direction) and r.name(length)):
+        r.give_up(name, out, args, kwargs)
+        return
+    if dim != -1:
+        r.bind(length, dim or 0, r.make(direction, dim or 0))
+    r.turn(direction, out, range(direction.dim()))

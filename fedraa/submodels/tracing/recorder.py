@@ -250,7 +250,7 @@ class Recorder(TorchFunctionMode):
 
     def hold_buffers(self) -> None:
         """Pin the units that a layer's buffer tells apart; running statistics of those that stay are estimated."""
-        for name in self._alike.keys() & self.bound.keys() - self.estimated:
+        for name in sorted(self._alike.keys() & self.bound.keys() - self.estimated):
             for dim, labels in self.bound[name].items():
                 if not self._alike[name][dim]:
                     self.ties.pin(labels, f"its units differ in the buffer {name}, which training does not send")

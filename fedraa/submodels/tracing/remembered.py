@@ -31,13 +31,13 @@ import torch
 from torch import Tensor, nn
 
 from fedraa.data.tree import Tree, mapped
-from fedraa.submodels.resize import Resize
+from fedraa.submodels.resize import Number, Resize
 from fedraa.submodels.traced import Entry, Group, Traced
 from fedraa.submodels.tracing.grouping import flat_layout
 from fedraa.submodels.tracing.rules import described_rules
 from fedraa.submodels.tracing.trace import copied, trace
 
-FORMAT = 1
+FORMAT = 2
 WORTH = 1.0  # seconds of tracing from which on it is remembered
 AFTER = 2.0  # seconds of tracing before a line says so
 OFF = "FEDRAA_CACHE"
@@ -234,5 +234,6 @@ def _read(path: Path, module: nn.Module) -> Traced | None:
 
 
 def _place(given: Any) -> Any:
-    place, (group, dim, out, numbers, mixed, share) = given
-    return tuple((str(name), at) for name, at in place), Resize(group, dim, out, tuple(numbers), mixed, tuple(share))
+    place, (dim, outs, numbers, mixed) = given
+    known = tuple(Number(fixed, tuple((group, times) for group, times in rest)) for fixed, rest in numbers)
+    return tuple((str(name), at) for name, at in place), Resize(dim, tuple(outs), known, mixed)

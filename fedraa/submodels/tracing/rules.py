@@ -17,18 +17,19 @@ from fedraa.submodels.tracing.recorder import Rule
 
 _GROUPS: dict[Rule, str] = {
     shape_rules.elementwise: """
-        abs absolute acos acosh add addcdiv addcmul alpha_dropout and asin asinh atan atan2 atanh ceil celu clamp
-        clamp_max clamp_min clip copysign cos cosh div divide dropout dropout1d dropout2d dropout3d elu eq erf erfc
+        abs absolute acos acosh add addcdiv addcmul alpha_dropout and angle asin asinh atan atan2 atanh ceil celu
+        clamp clamp_max clamp_min clip complex conj copysign cos cosh dropout1d dropout2d dropout3d elu eq erf erfc
         exp exp2 expit expm1 feature_alpha_dropout floor floor_divide floordiv fmax fmin fmod ge gelu greater
-        greater_equal gt hardshrink hardsigmoid hardswish hardtanh hypot iadd iand idiv imul invert ior isfinite
-        isinf isnan isub itruediv ldexp le leaky_relu lerp less less_equal log log10 log1p log2 logaddexp
-        logical_and logical_not logical_or logical_xor logit logsigmoid lt masked_fill maximum minimum mish mod mul
-        multiply nan_to_num ne neg negative or positive pow radd rand rdiv reciprocal relu relu6 remainder rmul ror
-        round rpow rrelu rsqrt rsub rtruediv selu sgn sigmoid sign silu sin sinh softplus softshrink softsign sqrt
-        square sub subtract tan tanh tanhshrink threshold true_divide truediv trunc where xlogy xor""",
+        greater_equal gt hardshrink hardsigmoid hardswish hardtanh hypot iadd iand idiv imag imul invert ior isfinite
+        isinf isnan isub itruediv ldexp le leaky_relu lerp less less_equal log log10 log1p log2 logaddexp logical_and
+        logical_not logical_or logical_xor logit logsigmoid lt masked_fill maximum minimum mish mod nan_to_num ne or
+        polar positive pow radd rand rdiv real reciprocal relu relu6 remainder ror round rpow rrelu rsqrt rsub
+        rtruediv selu sgn sigmoid sign silu sin sinh softplus softshrink softsign sqrt square sub subtract tan tanh
+        tanhshrink threshold trunc where xlogy xor""",
+    shape_rules.scaled: "div divide dropout mul multiply neg negative rmul true_divide truediv",
     shape_rules.same: """
         bernoulli bfloat16 bool clone contiguous cpu data detach double empty_like float full_like half int long
-        ones_like rand_like randn_like requires_grad to tril triu type type_as zeros_like""",
+        ones_like rand_like randn_like requires_grad to tril triu type type_as zero zeros_like""",
     shape_rules.constant: "new_empty new_full new_ones new_tensor new_zeros",
     shape_rules.copied: "copy",
     shape_rules.assign: "setitem",
@@ -38,6 +39,13 @@ _GROUPS: dict[Rule, str] = {
         view view_as""",
     shape_rules.shuffle: "channel_shuffle pixel_shuffle pixel_unshuffle",
     shape_rules.unfold: "unfold",
+    shape_rules.fold: "fold",
+    shape_rules.as_complex: "view_as_complex",
+    shape_rules.as_real: "view_as_real",
+    shape_rules.fourier: """
+        fft_fft fft_fft2 fft_fftn fft_hfft fft_ifft fft_ifft2 fft_ifftn fft_ihfft fft_irfft fft_irfft2 fft_irfftn
+        fft_rfft fft_rfft2 fft_rfftn""",
+    shape_rules.sampled: "grid_sample",
     shape_rules.take: "getitem index_select select",
     shape_rules.split: "chunk split split_with_sizes tensor_split unbind unsafe_chunk unsafe_split",
     shape_rules.cat: "cat concat concatenate stack",
@@ -59,6 +67,8 @@ _GROUPS: dict[Rule, str] = {
     layer_rules.embedding: "embedding embedding_bag",
     layer_rules.prelu: "prelu",
     layer_rules.glu: "glu",
+    layer_rules.bilinear: "bilinear",
+    layer_rules.weight_norm: "_weight_norm",
     product_rules.matmul: "matmul bmm mm rmatmul",
     product_rules.addmm: "addmm addbmm baddbmm",
     product_rules.einsum: "einsum",

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedraa.submodels.tracing.labels import varies
+from fedraa.submodels.tracing.labels import is_raw, varies
 from fedraa.submodels.tracing.recorder import Recorder, tensors
 
 _DIM_AT = dict.fromkeys(("linalg_norm", "linalg_vector_norm", "norm", "normalize", "topk"), 1)
@@ -34,6 +34,15 @@ def elementwise(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
     for x in tensors((args, {k: v for k, v in kwargs.items() if k != "out"})):
         labels = r.ties.merge(labels, r.labels(x))
     r.put(out, labels.expand(out.shape))
+
+
+def scaled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """A parameter times a number is read as the parameter."""
+    x, *others = args
+    if r.name(x) and out is not x and not any(True for _ in tensors(others)):
+        r.turn(x, out, range(x.dim()))
+    else:
+        elementwise(r, name, out, args, kwargs)
 
 
 def same(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -156,27 +165,20 @@ def _is_mask(index: Any) -> bool:
 
 
 def split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Equal pieces stay equal only if their units vanish together. In what way unequal ones may shows in their use."""
+    """Equal pieces stay equal only if their units vanish together; `split` states the sizes of unequal ones."""
     structural(r, name, out, args, kwargs)
     place = 1 if name == "unbind" else 2
     along = kwargs.get("dim", args[place] if len(args) > place else 0)
     if not varies(r.labels(args[0]), along):
         return
     first, *others = (r.labels(x) for x in out)
-    if _is_grouped([x.shape[along] for x in out]):
-        return
-    if any(piece.shape != first.shape for piece in others):
+    if all(piece.shape == first.shape for piece in others):
+        for piece in others:
+            r.ties.tie(piece, first)
+    elif name != "split":
         r.ties.pin(r.labels(args[0]), "they are split into unequal parts")
         for x in out:
             r.track(x)
-    else:
-        for piece in others:
-            r.ties.tie(piece, first)
-
-
-def _is_grouped(sizes: Sequence[int]) -> bool:
-    """Whether they can be of queries, keys and values of which several heads of queries share one of the others."""
-    return len(sizes) == 3 and sizes[1] == sizes[2] < sizes[0] and sizes[0] % sizes[1] == 0
 
 
 def cat(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -186,7 +188,12 @@ def cat(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[st
     pieces = [r.labels(x) for x in parts]
     if name == "stack":
         pieces = [x.unsqueeze(dim) for x in pieces]
-    if any(varies(x, d) for x in pieces for d in range(out.dim()) if d != dim):
+    across = [[d for d in range(out.dim()) if d != dim and varies(x, d)] for x in pieces]
+    if all(varies(x, dim) and is_raw(x) for x, dims in zip(pieces, across, strict=True) if dims):
+        # such as first states, of which nothing told so far along which dimension their units are
+        reason = "they are joined along another dimension"
+        pieces = [r.ties.span(x, dims, reason).expand(x.shape) for x, dims in zip(pieces, across, strict=True)]
+    else:
         heads = [r.ties.span(x, [dim], "they are joined along another dimension") for x in pieces]
         for head in heads[1:]:
             r.ties.tie(heads[0], head)
@@ -261,3 +268,38 @@ def unfold(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
         return
     labels = r.ties.span(r.labels(x), [0, *range(2, x.dim())], f"`{name}` mixes its positions").reshape(-1)
     r.put(out, labels.repeat_interleave(out.size(-2) // len(labels)).unsqueeze(-1).expand(out.shape))
+
+
+def fold(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """The sum of overlapping patches, each channel on its own."""
+    x = args[0]
+    labels = r.ties.span(r.labels(x), [*range(x.dim() - 2), x.dim() - 1], f"`{name}` mixes its positions").reshape(-1)
+    made = r.ties.span(labels.view(out.size(-3), -1), [1], f"`{name}` joins them").reshape(-1)
+    r.put(out, made.view(-1, 1, 1).expand(out.shape))
+
+
+def as_complex(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    x = args[0]
+    r.put(out, r.ties.span(r.labels(x), [x.dim() - 1], "they are parts of one complex number").squeeze(-1))
+
+
+def as_real(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    r.put(out, r.labels(args[0]).unsqueeze(-1).expand(out.shape))
+
+
+def fourier(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Mixes all elements along some dimensions, of which there may be more or fewer afterwards."""
+    labels = r.labels(args[0])
+    usual = {"2": (-2, -1), "n": None}.get(name[-1], -1)
+    dim = kwargs.get("dim", args[2] if len(args) > 2 else usual)
+    dims = range(labels.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
+    head = r.ties.span(labels, [d % labels.dim() for d in dims], "a Fourier transform runs over all of them")
+    r.put(out, head.expand(out.shape))
+
+
+def sampled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Each channel on its own, at places that are never cut."""
+    x, grid = args[0], args[1] if len(args) > 1 else kwargs["grid"]
+    r.ties.pin(r.labels(grid), f"`{name}` reads them as places")
+    channels = r.ties.span(r.labels(x), [0, *range(2, x.dim())], f"`{name}` mixes its positions")
+    r.put(out, channels.expand(out.shape))

@@ -124,6 +124,7 @@ class Trial:
     def _run(self, module: nn.Module, training: bool, noted: Noted | None = None) -> list[Tensor]:
         with torch.no_grad(), torch.random.fork_rng(), ExitStack() as stack:
             stack.enter_context(WithoutDropout())
+            stack.enter_context(Silenced())
             if self._double:
                 stack.enter_context(in_double())
             torch.manual_seed(0)  # stochastic depth draws the same for both
@@ -187,11 +188,29 @@ class WithoutDropout(TorchFunctionMode):
         if "dropout" in name:
             return args[0] if args else kwargs["input"]
         place = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10}.get(name)
+        if name in ("gru", "lstm", "rnn_relu", "rnn_tanh"):
+            place = 5 + (not isinstance(args[3], bool))  # packed sequences have their lengths besides
         if place is not None and len(args) > place:
             args = (*args[:place], 0.0, *args[place + 1 :])
         elif place == 4:
             kwargs["dropout_p"] = 0.0
         return func(*args, **kwargs)
+
+
+class Silenced(TorchFunctionMode):
+    """What keeps silent units out of a comparison: their normalised weights are zero, and noise is alike for all."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in ("rand_like", "randn_like"):
+            return torch.full_like(args[0], 0.5)
+        if name != "_weight_norm":
+            return func(*args, **(kwargs or {}))
+        direction, length, dim = (*args, 0)[:3]
+        norm = torch.norm_except_dim(direction, 2, dim)
+        return direction * (length / (norm + (norm == 0)))
 
 
 class Double(TorchFunctionMode):

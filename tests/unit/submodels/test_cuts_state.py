@@ -154,8 +154,8 @@ CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
     ),
     "spectral norm": (layer_by(parametrizations.spectral_norm), VECTOR, [5]),
     "old spectral norm": (layer_by(nn.utils.spectral_norm), VECTOR, [5]),
-    "weight norm": (layer_by(parametrizations.weight_norm), VECTOR, [5]),
-    "old weight norm": (layer_by(nn.utils.weight_norm), VECTOR, [5]),
+    "weight norm": (layer_by(parametrizations.weight_norm), VECTOR, [8, 7, 5]),
+    "old weight norm": (layer_by(nn.utils.weight_norm), VECTOR, [8, 7, 5]),
     "pruning": (layer_by(lambda layer: prune.l1_unstructured(layer, "weight", 0.5)), VECTOR, [5]),
 }
 

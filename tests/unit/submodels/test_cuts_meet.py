@@ -1,0 +1,223 @@
+"""Where units of several kinds meet, or are parts of what is not a unit: what is cut, and that it is right."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+
+from benchmarks.system.cut_check import check, random_cut
+from fedraa.submodels import trace
+
+VECTOR, SEQUENCE, IMAGE = torch.randn(4, 6), torch.randn(4, 5, 6), torch.randn(4, 3, 8, 8)
+
+
+class Net(nn.Module):
+    """A function of its parts and a batch."""
+
+    def __init__(self, call: Callable[..., Tensor], **parts: nn.Module | Tensor) -> None:
+        super().__init__()
+        self.call = call
+        for name, part in parts.items():
+            setattr(self, name, part if isinstance(part, nn.Module) else nn.Parameter(part))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.call(self, x)
+
+
+def joined(m: Net, x: Tensor) -> Tensor:
+    """A stream that a block adds to and makes wider, as of ReXNet."""
+    h = m.a(x)
+    wider = m.b(h.relu())
+    return m.c(torch.cat([wider[:, :8] + h, wider[:, 8:]], 1).relu())
+
+
+def in_parts(m: Net, x: Tensor) -> Tensor:
+    """Units beside few numbers for each position, as of focal modulation."""
+    value, gates = m.a(x).split([7, 2], -1)
+    return m.b(m.c(value).relu() * gates.sum(-1, keepdim=True))
+
+
+def multi_query(m: Net, x: Tensor) -> Tensor:
+    """Heads of queries that share the keys and values of one head, which stay whole."""
+    q = m.q(x).view(*x.shape[:2], 4, 3).transpose(1, 2)
+    k, v = m.kv(x).split(3, -1)
+    scores = (q @ k[:, None].mT * 3**-0.5).softmax(-1)
+    return m.o((scores @ v[:, None]).transpose(1, 2).reshape(*x.shape[:2], 12))
+
+
+def counted(m: Net, x: Tensor) -> Tensor:
+    """Heads by a stored number, and their width from that and the size of a layer's output."""
+    q, k, v = (y.view(*y.shape[:-1], 4, y.size(-1) // 4).transpose(1, 2) for y in m.a(x).chunk(3, -1))
+    y = ((q @ k.mT).softmax(-1) @ v).transpose(1, 2)
+    return m.b(y.reshape(*y.shape[:-2], y.size(-2) * y.size(-1)))
+
+
+def without_key_bias(m: Net, x: Tensor) -> Tensor:
+    """As of Swin v2: a part of a bias is overwritten before each use."""
+    bias = m.a.bias.clone()
+    bias[8:16].zero_()
+    q, k, v = (y.unflatten(-1, (4, 2)).transpose(1, 2) for y in F.linear(x, m.a.weight, bias).chunk(3, -1))
+    return m.b(((q @ k.mT).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+def outer(m: Net, x: Tensor) -> Tensor:
+    """All products of two kinds of units: the fewer stay whole."""
+    return m.b((m.a(x)[:, :, None] * m.c(x)[:, None]).flatten(1))
+
+
+def scanned(m: Net, x: Tensor) -> Tensor:
+    h = torch.zeros(x.size(0), 7, 2, dtype=x.dtype)
+    for t in range(x.size(1)):
+        u = m.a(x[:, t])
+        h = h * m.w.exp() + m.c(u)[:, None] * u[..., None]
+    return m.b(h.sum(-1))
+
+
+def recurrent(m: Net, x: Tensor) -> Tensor:
+    h = torch.zeros(2, x.size(0), 7, dtype=x.dtype)
+    return m.b(m.a(x, (h.to(x.device), h))[0][:, -1])
+
+
+def recurrent_image(m: Net, x: Tensor) -> Tensor:
+    h = c = torch.zeros(x.size(0), 4, 8, 8, dtype=x.dtype)
+    for _ in range(2):
+        i, f, o, g = m.a(torch.cat([x, h], 1)).split(4, dim=1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+    return m.b(h)
+
+
+def turned(m: Net, x: Tensor) -> Tensor:
+    """Rotary positions as complex numbers, and heads that are repeated."""
+    b, t, _ = x.shape
+    q, k, v = m.q(x).view(b, t, 4, 2), m.k(x).view(b, t, 2, 2), m.v(x).view(b, t, 2, 2)
+    angles = torch.polar(torch.ones(t, 1), torch.arange(t)[:, None] * 0.1)[:, None]
+    q, k = (
+        torch.view_as_real(torch.view_as_complex(y.reshape(*y.shape[:-1], 1, 2)) * angles).flatten(3) for y in (q, k)
+    )
+    k, v = (y[:, :, :, None].expand(b, t, 2, 2, 2).reshape(b, t, 4, 2) for y in (k, v))
+    q, k, v = (y.transpose(1, 2) for y in (q, k, v))
+    return m.o(((q @ k.mT).softmax(-1) @ v).transpose(1, 2).reshape(b, t, -1))
+
+
+def weights_of_length(layer: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    return nn.Sequential(
+        layer(nn.Conv1d(5, 8, 3, padding=1)),
+        nn.ReLU(),
+        layer(nn.ConvTranspose1d(8, 6, 2, 2)),
+        layer(nn.Conv1d(6, 6, 3, groups=6)),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool1d(1),
+        nn.Flatten(),
+        layer(nn.Linear(6, 5)),
+        nn.Linear(5, 3),
+    )
+
+
+def patches(m: Net, x: Tensor) -> Tensor:
+    return m.b(F.fold(m.c(F.unfold(m.a(x), 2, stride=2).mT).mT, (8, 8), 2, stride=2))
+
+
+def places(m: Net, x: Tensor) -> Tensor:
+    return m.b(F.grid_sample(m.a(x), m.c(x).permute(0, 2, 3, 1).tanh(), align_corners=False))
+
+
+LINEAR = {"a": nn.Linear(6, 8), "b": nn.Linear(8, 3)}
+
+# name: (module, example, sizes of the groups)
+CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
+    "a joined stream": (Net(joined, a=nn.Linear(6, 8), b=nn.Linear(8, 12), c=nn.Linear(12, 3)), VECTOR, [8, 4]),
+    "unequal parts": (
+        Net(in_parts, a=nn.Linear(6, 9), c=nn.Linear(7, 5), b=nn.Linear(5, 3)),
+        SEQUENCE,
+        [7, 5],
+    ),
+    "multi-query attention": (
+        Net(multi_query, q=nn.Linear(6, 12), kv=nn.Linear(6, 6), o=nn.Linear(12, 3)),
+        SEQUENCE,
+        [4],
+    ),
+    "heads that are counted": (Net(counted, a=nn.Linear(6, 24), b=nn.Linear(8, 3)), SEQUENCE, [4]),
+    "a part of a bias that is overwritten": (
+        Net(without_key_bias, a=nn.Linear(6, 24), b=nn.Linear(8, 3)),
+        SEQUENCE,
+        [4],
+    ),
+    "an outer product": (Net(outer, a=nn.Linear(6, 5), c=nn.Linear(6, 4), b=nn.Linear(20, 3)), VECTOR, [5]),
+    "a state space": (
+        Net(scanned, a=nn.Linear(6, 7), c=nn.Linear(7, 2), w=torch.randn(7, 2), b=nn.Linear(7, 3)),
+        SEQUENCE,
+        [7],
+    ),
+    "a first state of zeros": (
+        Net(recurrent, a=nn.LSTM(6, 7, 2, batch_first=True, dropout=0.3), b=nn.Linear(7, 3)),
+        SEQUENCE,
+        [7],
+    ),
+    "a first state that is an image": (
+        Net(recurrent_image, a=nn.Conv2d(7, 16, 3, padding=1), b=nn.Conv2d(4, 2, 1)),
+        IMAGE,
+        [4],
+    ),
+    "complex rotary positions": (
+        Net(turned, q=nn.Linear(6, 8), k=nn.Linear(6, 4), v=nn.Linear(6, 4), o=nn.Linear(8, 3)),
+        SEQUENCE,
+        [2],
+    ),
+    "a Fourier transform": (Net(lambda m, x: m.b(torch.fft.fft2(m.a(x)).real), **LINEAR), SEQUENCE, []),
+    "a Fourier transform over positions": (
+        Net(lambda m, x: m.b(torch.fft.irfft(torch.fft.rfft(m.a(x), dim=1) * 2, dim=1, n=5)), **LINEAR),
+        SEQUENCE,
+        [8],
+    ),
+    "weight norm": (weights_of_length(parametrizations.weight_norm), SEQUENCE, [8, 6, 5]),
+    "old weight norm": (weights_of_length(nn.utils.weight_norm), SEQUENCE, [8, 6, 5]),
+    "one length for all": (
+        nn.Sequential(parametrizations.weight_norm(nn.Linear(6, 8), dim=None), nn.Linear(8, 3)),
+        VECTOR,
+        [8],
+    ),
+    "scaled weights": (
+        Net(
+            lambda m, x: F.linear(F.linear(x, m.a * 0.5, m.c * 2).relu(), m.b / 3),
+            a=torch.randn(8, 6),
+            c=torch.randn(8),
+            b=torch.randn(3, 8),
+        ),
+        VECTOR,
+        [8],
+    ),
+    "a bilinear layer": (
+        Net(
+            lambda m, x: m.b(m.l(m.a(x), m.c(x))),
+            a=nn.Linear(6, 4),
+            c=nn.Linear(6, 5),
+            l=nn.Bilinear(4, 5, 7),
+            b=nn.Linear(7, 3),
+        ),
+        VECTOR,
+        [4, 5, 7],
+    ),
+    "noise": (Net(lambda m, x: m.b((h := m.a(x)) + torch.randn_like(h)), **LINEAR), VECTOR, [8]),
+    "patches": (
+        Net(patches, a=nn.Conv2d(3, 4, 1), c=nn.Linear(16, 20), b=nn.Conv2d(5, 2, 1)),
+        IMAGE,
+        [4, 5],
+    ),
+    "places": (Net(places, a=nn.Conv2d(3, 4, 1), c=nn.Conv2d(3, 2, 1), b=nn.Conv2d(4, 2, 1)), IMAGE, [4]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_meets(name: str) -> None:
+    module, example, sizes = CASES[name]
+    torch.manual_seed(0)
+    traced = trace(module, example)
+    assert [group.size for group in traced.groups] == sizes
+    rng = np.random.default_rng(0)
+    for seed in range(2 if sizes else 0):
+        check(traced, example, random_cut(traced, rng), seed)
