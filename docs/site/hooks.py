@@ -10,8 +10,10 @@ from example_page import example_page
 from method_cards import method_cards
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
-from notebooks import page
+from mkdocs.structure.pages import Page
+from notebooks import page as notebook
 
+WIDE = ("claims.md",)  # pages that are a table, which take the whole width
 MADE = {"methods.md": method_cards, "examples.md": example_page, "reference/command-line.md": command_line}
 
 
@@ -22,5 +24,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for file in [each for each in files if each.src_uri.endswith(".ipynb")]:
         files.remove(file)
         uri = file.src_uri.removesuffix(".ipynb") + ".md"
-        files.append(File.generated(config, uri, content=page(Path(str(file.abs_src_path)))))
+        files.append(File.generated(config, uri, content=notebook(Path(str(file.abs_src_path)))))
     return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> None:
+    """A page that is one wide table has nothing beside it."""
+    if page.file.src_uri in WIDE:
+        page.meta["hide"] = ["navigation", "toc"]

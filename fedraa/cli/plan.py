@@ -256,7 +256,7 @@ def async_outlook(spec: RunSpec, planner: Planner) -> str:
     by_fragment = f" ({shares} by fragment)" if len(dry.tasks) > 1 else ""
     return (
         f"{steps:.0f} updates in time {time:.4g}{by_fragment}, staleness {times * dry.staleness_mean:.2f}, "
-        f"at most {times * dry.staleness_max:.0f}{_unless(spec)}{_foretold(len(few), len(planner.costs))}"
+        f"at most {times * dry.staleness_max:.0f}{_unless(spec)}{_foretold(len(few), len(planner.costs))}{_blind(spec)}"
     )
 
 
@@ -290,6 +290,12 @@ def rounds_outlook(spec: RunSpec, tasks: Sequence[Task], of: int) -> str:
 def _unless(spec: RunSpec) -> str:
     goal = spec.limits.goal
     return "" if goal is None else f", unless {goal} is reached before"
+
+
+def _blind(spec: RunSpec) -> str:
+    """That an own scheduler may choose otherwise as soon as there are losses to see."""
+    own = any(name == "scheduler" for name, _ in own_parts(spec.experiment))
+    return "; a scheduler that looks at losses, of which none is known yet, will choose otherwise" if own else ""
 
 
 def _foretold(seen: int, of: int) -> str:

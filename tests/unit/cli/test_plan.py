@@ -125,3 +125,10 @@ def test_equal_devices_are_one_class_and_many_classes_become_groups() -> None:
 def test_server_memory_is_the_model_and_two_buffers_per_client() -> None:
     spec = build(Experiment(clients=6, fragments=2))
     assert server_bytes(spec) == 4 * 15010 + 2 * 6 * 4 * 9010
+
+
+def test_what_an_own_scheduler_will_do_is_not_foretold_as_if_it_were_known(capsys: pytest.CaptureFixture[str]) -> None:
+    blind = "a scheduler that looks at losses, of which none is known yet, will choose otherwise"
+    for scheduler, told in (("schedulers:GreRAA", True), ("gre-raa", False)):
+        assert main(["plan", "--updates", "40", "--hidden", "8", "--scheduler", scheduler]) == 0
+        assert (blind in " ".join(capsys.readouterr().out.split())) == told
