@@ -18,10 +18,10 @@ from fedraa.callbacks.callback_list import CallbackList, refuse_strange_hooks
 from fedraa.client import choose_device
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
+from fedraa.config.processes import cluster_address
 from fedraa.data import Dataset, FederatedDataset
 from fedraa.engine.build import build
 from fedraa.engine.executor import LocalExecutor
-from fedraa.engine.resources import cluster_address
 from fedraa.engine.resumption import how_to_go_on, lengthen, resumed
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.session import RunSession

@@ -1,6 +1,6 @@
 """What passes between server, loop and workers: frozen headers around flat float32 buffers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -36,7 +36,15 @@ class RemoteBuffer:
     size: int
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class MadeBuffer:
+    """A buffer that is made when its values are asked for, from what stays as it is while its task is out."""
+
+    make: Callable[[], Vector]
+
+
 Buffer = Vector | SharedBuffer | RemoteBuffer
+Extra = Vector | SharedBuffer | MadeBuffer
 
 
 class ExtraBuffers(NamedTuple):
@@ -90,7 +98,7 @@ class Task:
     lr: float
     cost: float
     mask: npt.NDArray[np.bool_] | None = None
-    extras: Mapping[str, Vector | SharedBuffer] = field(default_factory=dict)
+    extras: Mapping[str, Extra] = field(default_factory=dict)
     bytes_up: int = 0
     steps: int | None = None
     first: int = 0
@@ -118,7 +126,9 @@ class Task:
         return values_of(self.extras[name])
 
 
-def values_of(buffer: Vector | SharedBuffer) -> Vector:
+def values_of(buffer: Extra) -> Vector:
+    if isinstance(buffer, MadeBuffer):
+        return buffer.make()
     return buffer.values if isinstance(buffer, SharedBuffer) else buffer
 
 

@@ -9,3 +9,8 @@ def quantity(value: object, unit: str) -> str:
             return f"{number:.3g} {prefix}{unit}"
         number /= 1000
     return f"{number:.4g} P{unit}"
+
+
+def counted(number: int, noun: str) -> str:
+    """1 run, 2 runs."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

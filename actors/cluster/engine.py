@@ -1,7 +1,6 @@
 """Runs an experiment on Ray: starts or joins a cluster, spawns the server actor, starts again what dies there."""
 
 import logging
-import os
 import socket
 import time
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from actors.cluster.attach import attach
 from actors.cluster.follower import GLANCE, ClusterLost, Follower, ServerFroze, ServerStuck, Watch
 from actors.cluster.head import CLIENT, HeadWatch
 from actors.cluster.operations import NAMESPACE, server_name
-from actors.cluster.own_cluster import ClusterWatch, is_ours, own_cluster
+from actors.cluster.own_cluster import ClusterWatch, is_joined, is_ours, own_cluster
 from actors.cluster.own_parts import carry_by_value, refuse_unsendable
 from actors.cluster.placement import find_node, fits, group_of, groups, server_options
 from actors.cluster.run_dir_sync import RunDirSync, synced
@@ -29,8 +28,9 @@ from actors.server.relay import Audience
 from fedraa.callbacks import RunStart
 from fedraa.callbacks.callback_list import CallbackList
 from fedraa.config.experiment import Experiment
+from fedraa.config.processes import cluster_address, cores
 from fedraa.engine.description import describe
-from fedraa.engine.resources import Need, cluster_address, workers
+from fedraa.engine.resources import Need
 from fedraa.engine.resumption import how_to_go_on
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.signals import Stop, interruptible, terminable, uninterrupted
@@ -56,7 +56,7 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
     """
     stop = Stop()
     refuse_unsendable(spec)
-    ours = not ray.is_initialized() and cluster_address(spec.experiment) is None
+    ours = not is_joined() and cluster_address(spec.experiment) is None
     with interruptible(stop.ask):
         while True:
             callbacks.start(RunStart(spec.experiment, directory, spec.limits, resume, spec.figures))
@@ -179,10 +179,10 @@ def _missing(text: str) -> str | None:
 @contextmanager
 def cluster(experiment: Experiment) -> Iterator[None]:
     """Ray for one or more runs: the one already joined, the one at `address`, or one of our own."""
-    if ray.is_initialized():
+    if is_joined():
         yield
     elif (address := cluster_address(experiment)) is None:
-        with own_cluster(max(os.cpu_count() or 1, workers(experiment) * experiment.threads_per_worker)):
+        with own_cluster(cores(experiment)):
             yield
     else:
         attach(address)

@@ -11,7 +11,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,12 @@ import ray
 from ray import _raylet
 from ray._private import ray_constants, worker
 
+from actors.cluster.bare_ray import bare_ray
 from actors.cluster.memory import lean
 from actors.cluster.own_folder import is_own, own_folder
 from actors.cluster.own_parts import importable
 from actors.cluster.processes import crowded, is_stopped, kill_all_of
-from actors.worker import worker as preloaded
-from fedraa.engine.signals import uninterrupted
+from fedraa.engine.signals import deferred, uninterrupted
 from fedraa.errors import RunFailed
 
 private: Any = worker
@@ -35,17 +35,45 @@ MOST_TRIES = 10
 PAUSE_SECONDS = 2.0  # between two tries
 FROZEN_SECONDS = 30.0  # for which one of Ray's own processes may stand still
 CENTRAL = {"raylet": "raylet", "gcs_server": "GCS"}
+PRELOADED = "actors.worker.worker"  # not imported here: that takes as long as all else before a cluster starts
 TOKEN, MODE = "RAY_AUTH_TOKEN", "RAY_AUTH_MODE"
 
 logger = logging.getLogger(__name__)
+_begun: list[ExitStack] = []  # the cluster that was begun, until somebody takes it
+
+
+@contextmanager
+def begun(cpus: int) -> Iterator[None]:
+    """A cluster starts now; the next `own_cluster` is this one. It ends with that one, or here if there is none.
+
+    Its processes import what workers need while this one still prepares the run.
+    """
+    with ExitStack() as waiting:
+        waiting.enter_context(_started(cpus))
+        _begun.append(waiting)
+        try:
+            yield
+        finally:
+            _begun.clear()
 
 
 @contextmanager
 def own_cluster(cpus: int) -> Iterator[None]:
-    """Ray with so many slots; its processes import what workers need while the driver still prepares the run.
+    """Ray with so many slots: the one that was begun, or a new one.
 
     Raises RunFailed, one sentence, if it does not start, a number of tries that grows with the machine's load.
     """
+    with _begun.pop() if _begun else _started(cpus):
+        yield
+
+
+def is_joined() -> bool:
+    """Whether this process is in a cluster that somebody uses: its own, or another."""
+    return ray.is_initialized() and not _begun
+
+
+@contextmanager
+def _started(cpus: int) -> Iterator[None]:
     with _own_token(), _quiet():
         for attempt in count(1):
             with own_folder() as folder, _ended_in(folder):
@@ -97,16 +125,20 @@ class ClusterWatch:
 
 
 def _start(folder: Path, cpus: int) -> str | None:
-    """Why Ray could not be started, whatever goes wrong there; None if it is."""
+    """Why Ray could not be started, whatever goes wrong there; None if it is.
+
+    Where Ctrl-C breaks off its last step, the connection, this process ends with a segmentation fault.
+    """
     try:
-        with lean(), importable(), _on_loopback():
+        with deferred(), bare_ray(), lean(), importable(), _on_loopback():
             ray.init(
                 num_cpus=cpus,
                 include_dashboard=False,
                 logging_level=logging.ERROR,
                 log_to_driver=False,
                 _temp_dir=str(folder / "ray"),  # which Ray opens to all users; not so the one above it
-                _system_config={"preload_python_modules": [preloaded.__name__]},
+                _skip_env_hook=True,  # as that of `uv run`, which asks for an environment that bare Ray cannot make
+                _system_config={"preload_python_modules": [PRELOADED]},
             )
     except Exception as error:  # of Ray, which has many kinds for a start that failed
         return (str(error).strip().splitlines() or [type(error).__name__])[0]

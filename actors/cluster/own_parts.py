@@ -13,12 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from pickle import PicklingError
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ray import cloudpickle
 
 from actors.cluster.attach import PACKAGES
-from fedraa.engine.run_spec import RunSpec
+
+if TYPE_CHECKING:
+    from fedraa.engine.run_spec import RunSpec
 
 registry: Any = cloudpickle  # whose functions have no types
 INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib"))
@@ -26,7 +28,7 @@ SITES = ("site-packages", "dist-packages")
 PATH = "PYTHONPATH"
 
 
-def refuse_unsendable(spec: RunSpec) -> None:
+def refuse_unsendable(spec: "RunSpec") -> None:
     """Raises ValueError, one sentence, for a part of a run that cannot be pickled."""
     if (wrong := _unsendable(spec)) is None:
         return

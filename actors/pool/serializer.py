@@ -14,7 +14,7 @@ from fedraa.client import Work
 from fedraa.data import Federated
 from fedraa.data.sources.clients import ClientSource
 from fedraa.data.tree import nbytes, take
-from fedraa.messages import Index, RemoteBuffer, SharedBuffer, Task, Update, Vector
+from fedraa.messages import Index, MadeBuffer, RemoteBuffer, SharedBuffer, Task, Update, Vector
 
 Array = npt.NDArray[Any]
 INLINE_BYTES = 100_000  # below, a copy in the message costs less than an object of its own
@@ -134,7 +134,8 @@ class TaskSerializer:
         def number(ref: ray.ObjectRef[Any]) -> int:
             return shared_args.setdefault(ref, len(shared_args))
 
-        def packed(array: Array | SharedBuffer) -> Array | int:
+        def packed(array: Array | SharedBuffer | MadeBuffer) -> Array | int:
+            array = array.make() if isinstance(array, MadeBuffer) else array
             values = array.values if isinstance(array, SharedBuffer) else array
             return values if values.nbytes < INLINE_BYTES else number(self._put(array))
 

@@ -55,8 +55,10 @@ class ShardedStore:
         for number, node in enumerate(nodes_for_shards(shards)):
             there = NodeAffinitySchedulingStrategy(node, soft=False)
             where = [next((p.where for p in pieces if p.shard == number), None) for pieces in split.pieces]
+            common = [next((p.common for p in pieces if p.shard == number), None) for pieces in split.pieces]
             actor = actor_class(ShardActor).options(num_cpus=0, scheduling_strategy=there)
-            self._shards.append(actor.remote(params[split.own[number]], where, norms=norms, adds=rule.adds))
+            taken: Any = {"norms": norms, "adds": rule.adds, "common": common, "in_common": rule.in_common}
+            self._shards.append(actor.remote(params[split.own[number]], where, **taken))
         self._pulses = [Pulse(shard, heartbeat) for shard in self._shards]
         self._routes = [
             ray.put(Route(tuple(self._shards[p.shard] for p in pieces), tuple(p.place for p in pieces)))

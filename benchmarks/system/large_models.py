@@ -2,15 +2,18 @@
 
 `python -m benchmarks large_models` writes `benchmarks/results/large_models.csv`. Every method has a process of its own,
 in which updates of a model of 294 MB go through the server as the loop has them: judged, then taken in. Each is
-followed by a copy of the whole model, `params.copy()`, and by one into memory that is there already. A ratio is that of
-an update to the copy beside it, the median of all: others may be at work on the machine, at both alike. Updates are
-those of the largest submodel, within a round; those that end a round are beside them.
+followed by a copy of as many numbers, `values.copy()`, and by one into memory that is there already. A ratio is
+that of an update to the copy beside it, the median of all: others may be at work on the machine, at both alike. CPU
+ratios are of seconds of processor time over all threads, of which an update has more than one and a copy has one: on
+cores that are free the ratio is less. Updates are those of the largest submodel, within a round; those that end a round
+are beside them.
 
 An update writes as many `buffers` of the model as its method keeps of it: one sum, or SCAFFOLD's sum, control variate
-and change of the server's. `ratio_per_buffer` is to that many copies.
+and change of the server's. Ratios per buffer are to that many copies.
 
-Memory is in buffers of the model: what the process holds at most while updates come in, of which some is the model
-itself, the update, what clients hold and the method's state; what a worker holds at most; and a checkpoint.
+Memory is in buffers of the model: what the server has between two updates, its model, the method's state and what
+clients that train submodels were sent; how much more it takes while an update comes in, the update itself among it;
+what a worker holds at most; and a checkpoint.
 """
 
 import csv
@@ -76,28 +79,31 @@ def measured(method: str, hidden: tuple[int, ...], repeats: int) -> None:
     model, warm = spec.params.nbytes, np.ones_like(spec.params)
     start = resident()
     server = spec.server(lambda *_, **__: None)
-    reset_peak()
     within, ends = updates(spec, server, repeats, warm)
-    peak = resident("VmHWM") - start
-    kept = spec.method.update.memory(len(spec.params), CLIENTS)
+    kept = resident() - start
+    buffers = METHODS.get(method, 1)
     ratio = median(one.seconds / one.copy for one in within)
+    cpu_ratio = median(one.cpu / one.copy_cpu for one in within)
     line = {
         "method": method,
         "megabytes": round(model / 1e6, 1),
         "cores": len(os.sched_getaffinity(0)),
         "load": round(os.getloadavg()[0], 1),
         "updates": len(within),
+        "update_megabytes": round(4e-6 * within[0].size, 1),
         "copy_seconds": round(median(one.copy for one in within), 4),
         "copy_in_place_seconds": round(median(one.copy_in_place for one in within), 4),
         "update_seconds": round(median(one.seconds for one in within), 4),
         "ratio": round(ratio, 2),
-        "cpu_ratio": round(median(one.cpu / one.copy_cpu for one in within), 2),
+        "cpu_ratio": round(cpu_ratio, 2),
         "ratio_to_copy_in_place": round(median(one.seconds / one.copy_in_place for one in within), 2),
-        "buffers": METHODS.get(method, 1),
-        "ratio_per_buffer": round(ratio / METHODS.get(method, 1), 2),
+        "buffers": buffers,
+        "ratio_per_buffer": round(ratio / buffers, 2),
+        "cpu_ratio_per_buffer": round(cpu_ratio / buffers, 2),
         "ratio_with_end_of_round": round(median(one.seconds / one.copy for one in ends), 2) if ends else "",
-        "server_peak": round(peak / model, 2),
-        "method_state": round(kept / model, 2),
+        "cpu_ratio_with_end_of_round": round(median(one.cpu / one.copy_cpu for one in ends), 2) if ends else "",
+        "server_state": round(kept / model, 2),
+        "server_besides": round((max(one.peak for one in within + ends) - start - kept) / model, 2),
         **saving(server, model),
         "worker_peak": round(worker(spec) / model, 2),
     }
@@ -158,10 +164,14 @@ def experiment(method: str, hidden: tuple[int, ...]) -> Experiment:
 
 @dataclass(frozen=True)
 class Taken:
-    """An update that was taken in, and the copies after it: seconds, and those of CPU time over all threads."""
+    """An update that was taken in, and the copies after it: seconds, and those of CPU time over all threads.
+
+    `peak` is what the process held at most meanwhile, in bytes.
+    """
 
     size: int
     ends: bool
+    peak: float
     seconds: float
     cpu: float
     copy: float
@@ -178,20 +188,22 @@ def updates(spec: RunSpec, server: Server, repeats: int, warm: Vector) -> tuple[
         new = task.params + np.float32(1e-3)
         extras = {name: np.full(task.size, 1e-3, np.float32) for name in task.asks}
         update = Update(task.id, task.client, task.fragment, task.version, new, 1, 0.5, 0.0, extras)
+        reset_peak()
         before, watch = server.step, Watch()
         if (wrong := bounds.refuse(update, task)) is not None:
             raise RuntimeError(wrong)
         waiting += server.commit(update, 0.0)
         seconds, cpu = watch.read()
-        size, ends = task.size, server.step > before and not spec.method.asynchronous
-        del task, update, new, extras
+        ends, peak = server.step > before and not spec.method.asynchronous, resident("VmHWM")
+        size = task.size
+        del task, update, new, extras  # so that a copy is not made in memory that the system has to find first
         watch = Watch()
-        np.copyto(warm, spec.params)
+        np.copyto(warm[:size], spec.params[:size])
         in_place, _ = watch.read()
         watch = Watch()
-        copy = spec.params.copy()
+        copy = warm[:size].copy()
         copied, copied_cpu = watch.read()
-        taken.append(Taken(size, ends, seconds, cpu, copied, copied_cpu, in_place))
+        taken.append(Taken(size, ends, peak, seconds, cpu, copied, copied_cpu, in_place))
         del copy
     largest = [one for one in taken if one.size == max(each.size for each in taken)]
     return [one for one in largest if not one.ends], [one for one in largest if one.ends]

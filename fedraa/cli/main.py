@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,9 +11,12 @@ from typing import Annotated, Literal
 import tyro
 
 from fedraa.cli.exit_code import exit_code, terminable
+from fedraa.cli.operations import Fetch, Status, Stop, Submit
 from fedraa.cli.parse import Command, parse
-from fedraa.cli.waited import waited, with_bar
+from fedraa.cli.waited import LOADING, waited, with_bar
 from fedraa.config.experiment import Experiment
+from fedraa.config.processes import cluster_address, cores
+from fedraa.waiting import Waiting
 
 LIMITS = ("updates", "rounds", "time", "target_accuracy", "target")
 
@@ -31,7 +35,7 @@ class Run:
     """A .toml file of flags, local_epochs = 5 for --local-epochs 5; flags given here win."""
 
     def __call__(self) -> None:
-        with waited(quiet=self.experiment.quiet) as waiting:
+        with waited(quiet=self.experiment.quiet) as waiting, _ray_begins(self.experiment, waiting):
             from fedraa.api import run
             from fedraa.cli.display import closing_table
 
@@ -235,90 +239,6 @@ class Profile:
 
 
 @dataclass(frozen=True)
-class Status:
-    """How runs stand: those of this machine, or those on a cluster."""
-
-    runs: tyro.conf.Positional[tuple[Path, ...]] = ()
-    """Run directories (default: those in runs/)."""
-    address: str | None = None
-    """Of a Ray cluster: list the runs that are on it now."""
-
-    def __call__(self) -> None:
-        from fedraa.cli.display import cluster_table, status_table
-
-        if self.address is None:
-            from fedraa.api import RUNS
-            from fedraa.rundir.status import status, statuses
-
-            status_table([status(run) for run in self.runs] if self.runs else statuses(RUNS))
-            return
-        if self.runs:
-            raise ValueError(f"address: with {self.address!r} all runs of the cluster are listed; give no run")
-        from actors.cluster.operations import runs
-
-        cluster_table(runs(self.address))
-
-
-@dataclass(frozen=True)
-class Stop:
-    """Ask a run to end with a checkpoint, from which `fedraa resume` goes on."""
-
-    run: tyro.conf.Positional[Path]
-    """A run directory."""
-    address: str | None = None
-    """Of the Ray cluster that the run is on, if it was not started on this machine."""
-
-    def __call__(self) -> None:
-        if self.address is None:
-            from fedraa.rundir.history import History
-            from fedraa.rundir.layout import EVENTS
-            from fedraa.rundir.lock import interrupt
-
-            interrupt(self.run, History(self.run).directory / EVENTS)
-            return
-        from actors.cluster.operations import stop
-
-        stop(str(self.run), self.address)
-
-
-@dataclass(frozen=True)
-class Submit:
-    """Run a command as a job on a cluster, which goes on without this machine: fedraa submit -- run --method ..."""
-
-    command: tyro.conf.Positional[tuple[str, ...]]
-    """What follows `fedraa`, after --; a run's --out is on the head node, an absolute path is best."""
-    address: str = "http://127.0.0.1:8265"
-    """Of the cluster's dashboard."""
-    working_dir: Path | None = None
-    """A folder to send along, for files that the command names (default: nothing but this code)."""
-
-    def __call__(self) -> None:
-        from actors.cluster.submit import submit
-        from fedraa.cli.display import say
-
-        submit(self.command, self.address, self.working_dir, say)
-
-
-@dataclass(frozen=True)
-class Fetch:
-    """Copy a run directory from a node of a cluster to here."""
-
-    run: tyro.conf.Positional[Path]
-    """The run directory there."""
-    address: str
-    """A running Ray cluster: auto, HOST:PORT, or ray://HOST:PORT for one that is elsewhere."""
-    out: Path
-    """The directory to write here, new or empty."""
-    node: str | None = None
-    """The node's id, address or name (default: the head node)."""
-
-    def __call__(self) -> None:
-        from actors.cluster.operations import fetch
-
-        fetch(self.run, self.node, self.address, self.out)
-
-
-@dataclass(frozen=True)
 class Check:
     """Prove that an own part keeps the promises that runs are built on: same bits, exact resume, memory as claimed."""
 
@@ -389,6 +309,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _do(arguments: Sequence[str]) -> None:
     with terminable():
         _parse(arguments)()
+
+
+@contextmanager
+def _ray_begins(experiment: Experiment, waiting: Waiting | None) -> Iterator[None]:
+    """A cluster of our own starts before this process has PyTorch, which takes both as long, and at the same time."""
+    if experiment.engine == "local" or cluster_address(experiment) is not None:
+        yield
+        return
+    if waiting is not None:
+        waiting.say("starting Ray")
+    from actors.cluster.own_cluster import begun
+
+    with begun(cores(experiment)):
+        if waiting is not None:
+            waiting.say(LOADING)
+        yield
 
 
 def _parse(arguments: Sequence[str]) -> Command:

@@ -15,7 +15,10 @@ from fedraa.config.file import meant
 
 Command = Callable[[], None]
 Commands = Mapping[str, Callable[..., Command]]
-_UNION = re.compile(r"no type matching (?P<allowed>.+) could be instantiated from (?P<given>.+)\.")  # tyro's words
+# The words of Python and tyro for what cannot be a value.
+_NO_NUMBER = re.compile(r"(?:invalid literal for int\(\) .*|could not convert string to float): (?P<given>.+)")
+_NO_SUCH = re.compile(r"Could not find valid parse for arguments: \[(?P<given>.+)\]")
+_UNION = re.compile(r"no type matching (?P<allowed>.+) could be instantiated from (?P<given>.+)\.")
 
 
 def parse(commands: Commands, arguments: Sequence[str], description: str | None) -> Command:
@@ -78,12 +81,14 @@ def _one_sentence(event: _errors.ParseErrorEvent, commands: Commands, arguments:
             raise ValueError(f"{_flag(argument)}: got {value!r}; choose one of {', '.join(named)}")
         case _errors.BadValue(argument=argument, offending_value=value):
             given = "no value" if value is None else repr(value)
-            raise ValueError(f"{_flag(argument)}: got {given}, but takes {argument.lowered.metavar}")
+            raise ValueError(f"{_flag(argument)}: {_got(given, argument.lowered.metavar)}")
         case _errors.InstantiationFailure(argument=None, message=message):
             raise ValueError(message)
         case _errors.InstantiationFailure(argument=argument, message=message):
+            if (wrong := _NO_NUMBER.match(message) or _NO_SUCH.match(message)) and argument is not None:
+                raise ValueError(f"{_flag(argument)}: {_got(wrong['given'], argument.lowered.metavar)}")
             if union := _UNION.match(message):
-                raise ValueError(f"{_flag(argument)}: got {union['given']}, but takes {union['allowed']}")
+                raise ValueError(f"{_flag(argument)}: {_got(union['given'], union['allowed'])}")
             raise ValueError(f"{_flag(argument)}: {message.splitlines()[0]}")
         case _errors.MissingSubcommand(found_token=token):
             given = "no command" if token is None else repr(token)
@@ -101,6 +106,12 @@ def _unknown(token: str, commands: Commands, arguments: Sequence[str]) -> str:
         known = [f"--{name.replace('_', '-')}" for name in _flags(commands, arguments[0])]
     program = " ".join(["fedraa", *arguments[: arguments[0] in commands]])
     return f"{token}: there is no such {what}{meant(token, known) or f'; see {program} --help'}"
+
+
+def _got(given: str, takes: str | None) -> str:
+    """What was given for what a flag takes, both without tyro's brackets; that it may be left out need not be said."""
+    takes = re.sub(r"\[(\w+) \[\1 \.\.\.\]\]", r"\1 ...", takes or "nothing")
+    return f"got {given.strip('[]')}, but takes {re.sub(r'[{}]', '', takes).replace('None|', '')}"
 
 
 def _flag(argument: "tyro._arguments.ArgumentDefinition | None") -> str:

@@ -9,6 +9,8 @@ from fedraa.waiting import Waiting
 if TYPE_CHECKING:
     from fedraa.callbacks import Callback
 
+LOADING = "loading PyTorch"
+
 
 @contextmanager
 def waited(*, quiet: bool = False) -> Iterator[Waiting | None]:
@@ -17,7 +19,7 @@ def waited(*, quiet: bool = False) -> Iterator[Waiting | None]:
         yield None
         return
     with Waiting() as waiting:
-        waiting.say("loading PyTorch")
+        waiting.say(LOADING)
         yield waiting
 
 

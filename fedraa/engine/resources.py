@@ -1,15 +1,13 @@
 """Whether a run fits the machine, before it starts: what it is sure to need against what is free."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from fedraa.client import choose_device
-from fedraa.config.experiment import Experiment
+from fedraa.config.processes import cluster_address, workers
 from fedraa.data.tree import nbytes
-from fedraa.devices.worker_groups import parse_group
 from fedraa.engine.run_spec import RunSpec
 
 PROCESS = 200e6  # bytes of a process with torch and ray, measured on Linux
@@ -69,18 +67,6 @@ class Need:
             worker=task + PROCESS if on_ray else task,
             task=task,
         )
-
-
-def workers(experiment: Experiment) -> int:
-    """The worker actors that an experiment asks for on this machine."""
-    if experiment.resources is not None:
-        return sum(parse_group(text).workers for text in experiment.resources)
-    return experiment.workers or min(experiment.clients, os.cpu_count() or 1)
-
-
-def cluster_address(experiment: Experiment) -> str | None:
-    """The cluster to attach to; None for one of our own. A job submitted to a cluster finds it in RAY_ADDRESS."""
-    return experiment.address or (os.environ.get("RAY_ADDRESS") if experiment.engine == "ray" else None)
 
 
 def check(spec: RunSpec, free: Free | None = None) -> None:

@@ -77,3 +77,26 @@ def uninterrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Ctrl-C is heard when this is over: for what must not be left half made. A second one is heard at once."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    heard = False
+
+    def first(number: int, frame: FrameType | None) -> None:
+        nonlocal heard
+        heard = True
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, first)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if heard:
+        signal.raise_signal(signal.SIGINT)

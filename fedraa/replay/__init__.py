@@ -37,10 +37,10 @@ def _replay(directory: Path) -> str:
     rules = Rules.read(directory)
     try:
         audit = Audit(rules)
-    except (KeyError, TypeError) as error:
+        for line in read(directory):
+            audit.check(line)
+    except (KeyError, TypeError) as error:  # of values that a method cannot have
         raise ValueError(f"run: the method in {directory / CONFIG} is none of this version: {error}") from None
-    for line in read(directory):
-        audit.check(line)
     evaluations, end = audit.evaluations, audit.end
     evaluations.compare(directory, ended=end is not None)
     counts = ", ".join(f"{count} {kind}" for kind, count in audit.lines.items() if count)

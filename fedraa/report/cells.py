@@ -38,7 +38,9 @@ def cells(
             and not own_ones
             and all(getattr(each, field) != value for each in templates)
         ):
-            raise ValueError(f"{field}: {value} means nothing to any of {', '.join(map(str, methods))}; leave it out")
+            raise ValueError(
+                f"{field}: {value} means nothing to {', '.join(map(str, methods))}; {_instead(field, value)}"
+            )
     for each in templates:
         if each.updates is each.rounds is each.time is None:
             raise ValueError(
@@ -48,3 +50,9 @@ def cells(
     check_schedules({str(each.method): each for each in templates})
     # not model_dump: it takes components that are dataclasses apart
     return [Experiment(**dict(each) | {"seed": seed}) for each in templates for seed in seeds]
+
+
+def _instead(field: str, value: object) -> str:
+    """What to do about a field that no method knows."""
+    other = {"updates": "rounds", "rounds": "updates"}.get(field)
+    return "leave it out" if other is None else f"what is compared counts {other}: --{other} {value}"

@@ -48,10 +48,11 @@ def _lines(groups: Sequence[Group], x: str, y: str, xlabel: str, ylabel: str) ->
     figure, axes = blank(3.4)
     ends = [min(float(run.evals[x].iloc[-1]) for run in group.runs) for group in groups]
     log, seen = max(ends) > LOG_FROM * min(ends) > 0, list[Floats]()
+    faint = min(0.18, 1 / len(groups))  # where many bands lie over each other, lines have to be seen through them
     for i, group in enumerate(groups):
         at, mean, half = curve(group, x, y, log=log)
         axes.plot(at, mean, label=group.label, **look(i))
-        axes.fill_between(at, mean - half, mean + half, color=look(i)["color"], alpha=0.18, linewidth=0)
+        axes.fill_between(at, mean - half, mean + half, color=look(i)["color"], alpha=faint, linewidth=0)
         axes.plot(at[-1:], mean[-1:], color=look(i)["color"], marker="o", markersize=4)  # also where that is all
         seen.append(late(np.log(at) if log else at, mean))
     show_decided(axes, seen, shares=all(is_share(run.evals[y]) for group in groups for run in group.runs))

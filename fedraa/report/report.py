@@ -16,6 +16,7 @@ from fedraa.report.runs import Group, load
 from fedraa.report.theme import DARK, LIGHT, render
 from fedraa.report.verdict import verdict
 from fedraa.rundir.files import replacing, write_text
+from fedraa.units import counted
 
 THEMES = {"auto": (LIGHT, DARK), "light": (LIGHT,), "dark": (DARK,)}
 FILES = "_files"
@@ -65,7 +66,8 @@ def _title(groups: Sequence[Group]) -> tuple[str, str]:
     runs = sum(len(group.runs) for group in groups)
     datasets = sorted({group.first.flags["dataset"] for group in groups})
     commits = sorted({str(run.config["commit"])[:10] for group in groups for run in group.runs})
-    text = f"{runs} runs, {len(groups)} methods, {', '.join(datasets)}. Made at commit {', '.join(commits)}."
+    counts = f"{counted(runs, 'run')}, {counted(len(groups), 'method')}"
+    text = f"{counts}, {', '.join(datasets)}. Made at commit {', '.join(commits)}."
     return " · ".join(group.label for group in groups) if len(groups) < 4 else f"{len(groups)} methods compared", text
 
 

@@ -15,6 +15,7 @@ WIDTH = 4.7  # inches: half a page at 1200 pixels, a whole one at 400, a column 
 SEQUENTIAL = "cividis"
 STYLES = ("-", "--", ":", "-.")
 CHARACTERS, KEY = 56, 6  # that a line of a legend holds, and that the key and the gap of one entry take
+ROWS, ROW = 2, 0.19  # of a legend that a figure has room for, and the inches that each further one takes
 
 
 @dataclass(frozen=True)
@@ -114,10 +115,12 @@ def blank(height: float, rows: int = 1, **options: Any) -> tuple[Figure, Any]:
 
 
 def legend(axes: Axes, title: str | None = None, keys: Sequence[Artist] | None = None) -> None:
-    """Above the axes, where it hides nothing, in as many rows as it needs."""
+    """Above the axes, where it hides nothing, in as many rows as it needs: a figure with many grows by those."""
     handles = axes.get_legend_handles_labels()[0] if keys is None else list(keys)
-    longest = max(len(str(handle.get_label())) for handle in handles)
-    columns = max(1, min(len(handles), CHARACTERS // (longest + KEY)))
+    columns = _columns([len(str(handle.get_label())) for handle in handles])
+    more, figure = -(-len(handles) // columns) - ROWS, axes.figure.get_figure(root=True)
+    if more > 0:
+        figure.set_figheight(figure.get_figheight() + more * ROW)
     axes.legend(
         handles=[handle for column in range(columns) for handle in handles[column::columns]],  # in rows
         title=title,
@@ -129,3 +132,13 @@ def legend(axes: Axes, title: str | None = None, keys: Sequence[Artist] | None =
         handlelength=2.0,
         columnspacing=0.9,
     )
+
+
+def _columns(lengths: Sequence[int]) -> int:
+    """In how many columns labels with so many characters fit beside each other, filled row by row."""
+    fits = (
+        columns
+        for columns in range(len(lengths), 1, -1)
+        if sum(max(lengths[column::columns]) + KEY for column in range(columns)) <= CHARACTERS
+    )
+    return next(fits, 1)

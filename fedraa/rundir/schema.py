@@ -16,8 +16,9 @@ SEALED = 3  # the first format in which a run that has ended has its digests
 PARTS = ("experiment", "method", "resolved", "versions")  # of config.json; each is an object, and always there
 KEYS = {*PARTS, "format", "given", "commit", "command"}
 
-# What submodels were before these fields of theirs: runs of today differ from them, and do not go on with them.
+# What parts were before these fields of theirs: runs of today differ from them, and do not go on with them.
 _BEFORE: dict[str, dict[str, Any]] = {
+    "DeltaMix": {"spread": False},
     "AdaptivePruning": {"initial": 0},
     "Arbitrary": {"regions": "the same units in every layer"},
     "DisjointGroups": {"scaled": False},
@@ -66,9 +67,10 @@ def check_format(path: Path, format: object) -> None:
 
 def upgrade_config(config: dict[str, Any]) -> dict[str, Any]:
     """A configuration with the names of today; one that has them already is returned as it is."""
-    submodel = config["method"].get("submodel")
-    if isinstance(submodel, Mapping) and (before := _BEFORE.get(str(submodel.get("kind")))):
-        config = config | {"method": config["method"] | {"submodel": before | dict(submodel)}}
+    for choice in ("submodel", "update"):
+        part = config["method"].get(choice)
+        if isinstance(part, Mapping) and (before := _BEFORE.get(str(part.get("kind")))):
+            config = config | {"method": config["method"] | {choice: before | dict(part)}}
     schedule = config["method"].get("schedule")
     if isinstance(schedule, Mapping) and schedule.get("kind") == "ScheduledRounds":
         config = config | {"method": config["method"] | {"schedule": {"per_round": False} | dict(schedule)}}

@@ -11,9 +11,9 @@ from fedraa.components import Stateful, calling, saved
 from fedraa.messages import Index, Vector
 from fedraa.server.balance import balanced
 from fedraa.server.change import Change
-from fedraa.server.coordinates import Runs, Where, places_of
+from fedraa.server.coordinates import Runs, Where, parts_of
 from fedraa.server.optimizers import SERVER_OPTIMIZER, ServerOptimizer
-from fedraa.server.passes import accumulate, over
+from fedraa.server.passes import accumulate, over, times
 from fedraa.server.staleness import STALENESS, among
 from fedraa.server.validation import is_finite
 
@@ -60,13 +60,15 @@ class Arrival:
 class AsyncModel:
     """What a rule works on: `params` [d], changed in place; how many clients and fragments there are.
 
-    Of the clients `at_a_time` train at a time (None: all).
+    Of the clients `at_a_time` train at a time (None: all). `common[j]` are the places in fragment j's buffer of the
+    coordinates that all fragments hold.
     """
 
     params: Vector
     clients: int
     fragments: int
     at_a_time: int | None = None
+    common: tuple[Index, ...] = ()
 
     @property
     def at_work(self) -> int:
@@ -97,9 +99,10 @@ class AsyncRule(Stateful, ABC):
 
     `keeps` names its state, `per_step` how many arrivals make a new version, `blends` tells that all it does is to mix
     the arrival in by `weight(staleness, balance)`, so that shards of the server can do it; one that `adds` mixes in its
-    delta. `measures` tells that weights depend on the numbers that arrive, which a log has not; `waits` that nothing
-    goes on while one client is away. `balance` is the power by which clients are told apart by their data and speed
-    (default: not at all). A run works on a copy of its own.
+    delta, of which coordinates that all fragments hold take the share `in_common`. `measures` tells that weights depend
+    on the numbers that arrive, which a log has not; `waits` that nothing goes on while one client is away. `balance` is
+    the power by which clients are told apart by their data and speed (default: not at all). A run works on a copy of
+    its own.
     """
 
     keeps: ClassVar[str] = ""
@@ -108,6 +111,7 @@ class AsyncRule(Stateful, ABC):
     waits: ClassVar[bool] = False
     adds: ClassVar[bool] = False
     balance: float = 0.0
+    in_common: float = 1.0
     asynchronous: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
@@ -264,9 +268,10 @@ def blend(params: Vector, where: Where, new: Vector, mix: float) -> None:
     old, fresh = np.float32(1 - mix), np.float32(mix)
 
     def mixed(piece: slice) -> None:
-        change = fresh * new[piece]
-        for place, part in places_of(where, piece):
-            params[place] = params[place] * old + change[part]
+        change = times(fresh, new[piece])
+        for values, part in parts_of(params, where, piece):
+            values *= old
+            values += change[part].reshape(values.shape)
 
     over(len(new), mixed)
 

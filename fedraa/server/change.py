@@ -8,25 +8,35 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.messages import Index, Vector
-from fedraa.server.coordinates import Where, index_of, places_of
-from fedraa.server.passes import PIECE, each, pieces, squares, total
+from fedraa.server.coordinates import RUN, Runs, Where, in_runs, index_of, places_of
+from fedraa.server.passes import PIECE, each, less, pieces, squares, total
 
 Mask = npt.NDArray[np.bool_]
+Take = Callable[[Index | slice, Vector], None]
 
 
 class Change:
     """`new` less what was `sent` (None: 0), buffers [k] of a part of the model on the coordinates `where`.
 
     Of these only those count where the `mask` [k] is true (None: all). A slice of coordinates is the whole model's.
-    With `norm` the first pass takes it along.
+    With `norm` the first pass takes it along. With `gather` those who `join` are waited for, until `settle`: one pass
+    does for all of them.
     """
 
     def __init__(
-        self, where: Where, new: Vector, sent: Vector | None = None, mask: Mask | None = None, *, norm: bool = False
+        self,
+        where: Where,
+        new: Vector,
+        sent: Vector | None = None,
+        mask: Mask | None = None,
+        *,
+        norm: bool = False,
+        gather: bool = False,
     ) -> None:
         self._where, self._new, self._sent, self._mask = where, new, sent, mask
         self._measuring = norm
         self._sums: list[float] = []
+        self._joined: list[Take] | None = [] if gather else None
 
     @property
     def whole(self) -> bool:
@@ -54,20 +64,34 @@ class Change:
     def squared(self) -> float:
         """The square of its norm, if that is asked for."""
         if self._measuring:
-            self.each(lambda place, delta: None)
+            self.each()
         return total(self._sums)
 
-    def each(self, take: Callable[[Index | slice, Vector], None]) -> None:
-        """Has all of it taken: `take` gets coordinates and the change on them, which is not to be kept.
+    def join(self, take: Take) -> None:
+        """Has all of it taken, as `each`: now, or together with what others take before anybody asks for it."""
+        if self._joined is None:
+            self.each(take)
+        else:
+            self._joined.append(take)
 
-        On several threads, if it is much: no coordinate is given twice.
+    def settle(self) -> None:
+        """Now all who joined get it."""
+        takes, self._joined = self._joined, None
+        if takes:
+            self.each(*takes)
+
+    def each(self, *takes: Take) -> None:
+        """Has all of it taken: whoever takes gets coordinates and the change on them, which is not to be kept.
+
+        On several threads, if it is much: no coordinate is given twice to one.
         """
         measuring = self._measuring
 
         def visit(piece: slice) -> list[float]:
             delta, places = self._cut(piece)
             for place, part in places:
-                take(place, delta[part])
+                for take in takes:
+                    take(place, delta[part])
             return squares(delta) if measuring else []
 
         sums = list(chain.from_iterable(each(self._pieces, visit)))
@@ -82,9 +106,20 @@ class Change:
             for piece in self._pieces:
                 yield from (place for place, _ in self._places(piece)[0])
 
+    def runs(self) -> tuple[Index, Index] | None:
+        """The coordinates as runs: where they start, and where they end; None if they are too many to be worth it."""
+        if self._mask is None and isinstance(self._where, Runs):
+            starts, places = np.array(self._where.starts), np.array(self._where.places)
+            return starts, starts + np.diff(places)
+        found = list(self.places())
+        slices = [place for place in found if isinstance(place, slice)]
+        if len(slices) < len(found):
+            return None
+        return np.array([place.start for place in slices], np.int64), np.array([p.stop for p in slices], np.int64)
+
     def _cut(self, piece: slice) -> tuple[Vector, list[tuple[Index | slice, slice]]]:
         """The change on a piece, and where it goes."""
-        delta = self._new[piece] if self._sent is None else self._new[piece] - self._sent[piece]
+        delta = less(self._new[piece], None if self._sent is None else self._sent[piece])
         places, kept = self._places(piece)
         return (delta if kept is None else delta[kept]), places
 
@@ -93,9 +128,11 @@ class Change:
         if self._mask is None or self._mask[piece].all():
             return list(places_of(self._where, piece)), None
         kept = np.flatnonzero(self._mask[piece])
-        there = slice(0, len(kept))
         where = index_of(self._where)
-        return [(kept + piece.start if isinstance(where, slice) else where[piece][kept], there)], kept
+        index = kept + piece.start if isinstance(where, slice) else where[piece][kept]
+        mask = self._mask[piece]
+        many = np.count_nonzero(mask[1:] != mask[:-1]) > 2 * len(kept) // RUN  # ends of runs
+        return list(places_of(index if many else in_runs(index), slice(0, len(kept)))), kept
 
     @cached_property
     def _pieces(self) -> list[slice]:

@@ -1,17 +1,21 @@
 """Coordinates of a model that are next to each other: slices do for them, and are several times faster than indices."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import numpy.typing as npt
 
 from fedraa.messages import Index
 
 if TYPE_CHECKING:
     from fedraa.submodels.assignment import Submodel
+
+Number = TypeVar("Number", bound=np.generic)
 
 RUN = 512  # coordinates next to each other, on the average, that are worth a slice of their own
 LOOKED_AT = 1 << 16  # coordinates at a time
@@ -37,6 +41,39 @@ class Runs:
             found.append((slice(start, start + last - first), slice(first - piece.start, last - piece.start)))
         return found
 
+    def views(self, target: npt.NDArray[Number], piece: slice) -> Iterator[tuple[npt.NDArray[Number], slice]]:
+        """What a vector has on a piece of the coordinates: views of it, and where in the piece each of them is.
+
+        Runs that are equally long and equally far from each other, as those of a matrix are, are one view with a row
+        for each.
+        """
+        run, last = bisect_right(self.places, piece.start) - 1, bisect_left(self.places, piece.stop)
+        whole = bisect_right(self.places, piece.stop) - 1  # runs from there on go on beyond the piece
+        while run < last:
+            first, stop = max(self.places[run], piece.start), min(self.places[run + 1], piece.stop)
+            start, end, size = self.starts[run] + first - self.places[run], run + 1, target.itemsize
+            if first == self.places[run] and self._steps[run] > 0:
+                end = max(end, min(whole, self._alike[bisect_right(self._alike, run)] + 1))
+            if end == run + 1:
+                view = target[start : start + stop - first]
+            else:
+                shape, strides = (end - run, stop - first), (size * self._steps[run], size)
+                view, stop = np.ndarray(shape, target.dtype, target.data, size * start, strides), self.places[end]
+            yield view, slice(first - piece.start, stop - piece.start)
+            run = end
+
+    @cached_property
+    def _steps(self) -> list[int]:
+        """How far it is from each run to the next, if that is as long and comes later; else 0."""
+        steps, lengths = np.diff(self.starts), np.diff(self.places)
+        alike = (lengths[1:] == lengths[:-1]) & (steps >= lengths[1:])
+        return [*np.where(alike, steps, 0).tolist(), 0]
+
+    @cached_property
+    def _alike(self) -> list[int]:
+        """The runs that are the first with another step than those before."""
+        return [*(np.flatnonzero(np.diff(self._steps)) + 1).tolist(), len(self.starts)]
+
 
 Where = Index | slice | Runs
 """Coordinates of a model, none of them twice."""
@@ -47,9 +84,10 @@ def in_runs(index: Index) -> Index | Runs:
     places, most = [0], len(index) // RUN
     for start in range(0, len(index) - 1, LOOKED_AT):
         some = index[start : start + LOOKED_AT + 1]
-        places += (np.flatnonzero(np.diff(some) != 1) + (start + 1)).tolist()
-        if len(places) - 1 > most:
+        ends = np.flatnonzero(np.diff(some) != 1) + (start + 1)
+        if len(places) - 1 + len(ends) > most:
             return index
+        places += ends.tolist()
     return Runs(index, index[places].tolist(), [*places, len(index)]) if len(index) else index
 
 
@@ -63,6 +101,30 @@ def where_of(submodel: "Submodel") -> Where:
     if submodel not in _KNOWN:
         _KNOWN[submodel] = in_runs(submodel.index)
     return _KNOWN[submodel]
+
+
+def common_places(indices: Sequence[Index | None], size: int) -> tuple[Index, ...]:
+    """Where in the buffer of each of several fragments (None: all `size` coordinates) are those that all of them hold.
+
+    With one fragment none are, for there is nobody to hold them in common with.
+    """
+    held = [slice(None) if index is None else index for index in indices]
+    holders = np.zeros(size, np.int32)
+    for where in held:
+        holders[where] += 1
+    common = holders == len(indices) if len(indices) > 1 else np.zeros(size, bool)
+    return tuple(np.flatnonzero(common[where]) for where in held)
+
+
+def parts_of(target: npt.NDArray[Number], where: Where, piece: slice) -> Iterator[tuple[npt.NDArray[Number], slice]]:
+    """What a vector has on a piece of the coordinates, to be changed, in few parts, and where in the piece each is."""
+    if isinstance(where, Runs):
+        yield from where.views(target, piece)
+        return
+    for place, part in places_of(where, piece):
+        values = target[place]
+        yield values, part
+        target[place] = values  # which costs nothing where it is a view
 
 
 def index_of(where: Where) -> Index | slice:

@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fedraa.messages import Vector
+import numpy as np
+
+from fedraa.messages import Index, Vector
 from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken, factor_at
 from fedraa.server.balance import balanced
-from fedraa.server.coordinates import Where
+from fedraa.server.coordinates import Where, index_of
 from fedraa.server.passes import accumulate
 from fedraa.server.staleness import STALENESS, among
 
@@ -17,13 +19,15 @@ class DeltaMix(AsyncRule):
 
     It wants fragments given out evenly, as least-sent does: many deltas from the same values add up to too long a step.
     Of N clients that train at a time about N / M work on a fragment, all from nearly the same values: their deltas,
-    each with the weight M / N, come to one mean step. `gain` makes it a longer one. Coordinates of all fragments take
-    the same weight. `balance` is the power of data against speed in c_n.
+    each with the weight M / N, come to one mean step. `gain` makes it a longer one. On what all fragments hold
+    all N work: with `spread` its weight is that of a single fragment, gain / N. `balance` is the power of data against
+    speed in c_n.
     """
 
     gain: float = 1.2
     balance: float = 0.0
     staleness: Any = "constant"
+    spread: bool = True
 
     blends: ClassVar[bool] = True
     adds: ClassVar[bool] = True
@@ -37,10 +41,12 @@ class DeltaMix(AsyncRule):
     def start(self, model: AsyncModel) -> None:
         self._factor = among(self._factor, model.at_work)
         self._share = min(1.0, self.gain * (model.fragments / model.at_work))
+        self.in_common = min(1.0, self.gain / model.at_work) / self._share if self.spread else 1.0
 
     def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
         weight = self.weight(arrival.staleness, arrival.balance)
-        accumulate(model.params, arrival.places, weight, arrival.new, arrival.sent)
+        common = model.common[arrival.fragment] if model.common else None
+        add(model.params, arrival.places, weight, arrival.new, arrival.sent, common, self.in_common)
         return Taken(weight)
 
     def weight(self, staleness: int, balance: float = 1.0) -> float:
@@ -50,6 +56,25 @@ class DeltaMix(AsyncRule):
         return {}
 
 
-def add(params: Vector, where: Where, delta: Vector, weight: float) -> None:
-    """theta <- theta + weight * delta, in place on the coordinates `where`; element by element, as `blend`."""
-    accumulate(params, where, weight, delta)
+def add(
+    params: Vector,
+    where: Where,
+    weight: float,
+    new: Vector,
+    sent: Vector | None = None,
+    common: Index | None = None,
+    in_common: float = 1.0,
+) -> None:
+    """theta <- theta + weight * (new - sent), in place on the coordinates `where`; element by element, as `blend`.
+
+    At the places `common` of the buffers it is the share `in_common` of the weight.
+    """
+    if common is None or not len(common):
+        accumulate(params, where, weight, new, sent)
+        return
+    held = index_of(where)
+    held = common if isinstance(held, slice) else held[common]
+    change = new[common] if sent is None else new[common] - sent[common]
+    shared = params[held] + np.float32(weight * in_common) * change
+    accumulate(params, where, weight, new, sent)
+    params[held] = shared

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from fedraa.components import Seam, Stateful
 from fedraa.messages import Vector
-from fedraa.server.passes import all_or, over
+from fedraa.server.passes import all_or, over, times
 
 Mask = npt.NDArray[np.bool_]
 
@@ -198,7 +198,7 @@ def move(params: Vector, server_lr: float, direction: Vector, moved: Mask) -> No
     factor = np.float32(server_lr)
 
     def step(piece: slice) -> None:
-        np.add(params[piece], factor * direction[piece], out=params[piece], where=all_or(moved[piece]))
+        np.add(params[piece], times(factor, direction[piece]), out=params[piece], where=all_or(moved[piece]))
 
     over(len(params), step)
 

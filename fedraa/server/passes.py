@@ -9,22 +9,26 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import chain
-from typing import Literal, TypeVar
+from threading import local
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from fedraa.messages import Vector
-from fedraa.server.coordinates import Runs, Where, places_of
+from fedraa.server.coordinates import Runs, Where, parts_of
 
 S = TypeVar("S")
 T = TypeVar("T")
+Kind = TypeVar("Kind", bound=np.generic)
 
 SUMMED = 8192  # elements that NumPy converts to float64 at a time; it adds up their sums one after the other
 PIECE = 8 * SUMMED  # elements; a few buffers of so many fit the second cache of a core
 ALONE = 1 << 22  # elements below which one thread is enough
 THREADS = 4  # at most: more do not read memory faster
 SHARES = 4  # of the work per thread, for those that are kept busy by others
+
+_OF_THREAD = local()
 
 
 def over(size: int, work: Callable[[slice], T]) -> list[T]:
@@ -51,6 +55,24 @@ def each(items: Sequence[S], work: Callable[[S], T]) -> list[T]:
     return list(chain.from_iterable(_pool().map(do, shares)))
 
 
+def scratch(role: str, size: int, kind: type[Kind] = np.float32) -> npt.NDArray[Kind]:  # type: ignore[assignment]
+    """Memory for numbers of a piece: this thread's own, and the same for the same role, so that it is in the cache."""
+    kept: dict[str, npt.NDArray[Any]] = _OF_THREAD.__dict__
+    if role not in kept or len(kept[role]) < size:
+        kept[role] = np.empty(max(size, PIECE), kind)
+    return kept[role][:size]
+
+
+def less(new: Vector, sent: Vector | None) -> Vector:
+    """`new` less what was `sent` of a piece, in memory that is not to be kept; `new` itself where nothing was."""
+    return new if sent is None else np.subtract(new, sent, out=scratch("less", len(new)))
+
+
+def times(factor: np.float32, values: Vector) -> Vector:
+    """A multiple of a piece, in memory that is not to be kept."""
+    return values if factor == 1 else np.multiply(factor, values, out=scratch("times", len(values)))
+
+
 def accumulate(
     target: Vector, where: Where, weight: float | np.float32, new: Vector, sent: Vector | None = None
 ) -> None:
@@ -58,22 +80,22 @@ def accumulate(
     factor = np.float32(weight)
 
     def add(piece: slice) -> None:
-        change = factor * (new[piece] if sent is None else new[piece] - sent[piece])
-        for place, part in places_of(where, piece):
-            target[place] += change[part]
+        change = times(factor, less(new[piece], None if sent is None else sent[piece]))
+        for values, part in parts_of(target, where, piece):
+            values += change[part].reshape(values.shape)
 
     over(len(new), add)
 
 
-def cut(params: Vector, where: Where) -> Vector:
+def cut(params: npt.NDArray[Kind], where: Where) -> npt.NDArray[Kind]:
     """A copy of those coordinates [k] of a full vector [d]."""
     if not isinstance(where, Runs):
         return np.array(params[where])
-    taken = np.empty(len(where.index), np.float32)
+    taken = np.empty(len(where.index), params.dtype)
 
     def take(piece: slice) -> None:
-        for place, part in where.within(piece):
-            taken[piece][part] = params[place]
+        for view, part in where.views(params, piece):
+            np.copyto(taken[piece][part].reshape(view.shape), view)
 
     over(len(taken), take)
     return taken
@@ -90,7 +112,7 @@ def step_along(params: Vector, server_lr: float, direction: npt.NDArray[np.float
 
 def all_or(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | Literal[True]:
     """The mask, or True if it is all true, with which NumPy is several times faster."""
-    return True if mask.all() else mask
+    return True if (mask[:1] if mask.strides == (0,) else mask).all() else mask
 
 
 def total(sums: Sequence[float]) -> float:
@@ -103,7 +125,8 @@ def squares(delta: Vector) -> list[float]:
 
     As NumPy's own sum of products in float64 goes about it, whose bits the logs have.
     """
-    wide = delta.astype(np.float64)
+    wide = scratch("squares", len(delta), np.float64)
+    np.copyto(wide, delta)
     end = len(wide) - len(wide) % SUMMED
     rows, rest = wide[:end].reshape(-1, SUMMED), wide[end:]
     sums: list[float] = np.einsum("ij,ij->i", rows, rows).tolist()

@@ -9,9 +9,10 @@ import torch
 from fedraa.client.terms.compression import Compressor, NoCompression
 from fedraa.components import calling, saved
 from fedraa.messages import SharedBuffer, State, Task, Update, Vector
-from fedraa.server.aggregation.aggregator import Contribution, RoundTotals, spread
+from fedraa.server.aggregation.aggregator import Contribution, RoundTotals
 from fedraa.server.aggregation.bound import BoundAggregator
 from fedraa.server.aggregation.last_trained import LastTrained
+from fedraa.server.aggregation.levels import spread
 from fedraa.server.aggregation.tally import Tally
 from fedraa.server.auxiliary.state import NoAuxiliary
 from fedraa.server.change import Change
@@ -94,12 +95,15 @@ class RoundServer:
         if self._held is not None:
             assignment = _reported(assignment, self._held(task.client))
         weight = self._weight(task.client)
-        change = Change(where_of(assignment.submodel), update.params, task.params, assignment.mask, norm=True)
+        change = Change(
+            where_of(assignment.submodel), update.params, task.params, assignment.mask, norm=True, gather=True
+        )
         contribution = Contribution(task.client, change, weight, task.lr)
         self._auxiliary.receive(contribution, assignment, update)
         self._sampler.receive(assignment, update, weight)
         self._aggregator.add(contribution)
         self._coverage.add(change)
+        change.settle()
         self._missing -= 1
         self._scales += task.lr * update.steps
         self._square += change.squared
@@ -228,7 +232,7 @@ def arriving(download: Compressor, part: Vector) -> Vector:
 
 def _reported(assignment: Assignment, held: Mask) -> Assignment:
     """The choice less the coordinates that the client may not report; `held` is over the full vector."""
-    mask = held if assignment.submodel.index is None else held[assignment.submodel.index]
+    mask = held if assignment.submodel.index is None else cut(held, where_of(assignment.submodel))
     if mask.all():
         return assignment
     return replace(assignment, mask=mask if assignment.mask is None else assignment.mask & mask)

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from fedraa.devices.costs import BYTES, CostModel
-from fedraa.messages import Buffer, ExtraBuffers, SharedBuffer, State, Task, Update, Vector
+from fedraa.messages import Buffer, Extra, ExtraBuffers, SharedBuffer, State, Task, Update, Vector
 from fedraa.server.bad_clients import RETRY, BadClients
 from fedraa.server.storage.store import shared_again
 from fedraa.submodels.assignment import Assignment
@@ -67,7 +67,7 @@ class TaskTable:
         step: int,
         feasible: list[int],
         counts: list[int],
-        extras: Mapping[str, Vector | SharedBuffer] | None = None,
+        extras: Mapping[str, Extra] | None = None,
         extra_buffers: Sequence[ExtraBuffers] = (),
         moves: tuple[int, int] | None = None,
         asks: tuple[str, ...] = (),

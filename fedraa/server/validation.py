@@ -79,7 +79,7 @@ def unfit(largest: float) -> str | None:
 
 def refuse_unsound(where: str, part: object, params: Vector, when: str = "") -> None:
     """ValueError, one sentence that names the part of the server, if what it left in the model is no use."""
-    if _at_most(params, LARGEST):
+    if at_most(params, LARGEST):
         return
     if wrong := unfit(largest_of(params)):
         raise ValueError(f"{where}: {type(part).__name__} left {wrong} in the model{when}")
@@ -167,7 +167,7 @@ def largest_of(buffer: npt.NDArray[np.float32]) -> float:
     return abs(float(np.max(parts))) if parts else 0.0
 
 
-def _at_most(params: Vector, bound: float) -> bool:
+def at_most(params: Vector, bound: float) -> bool:
     """Whether no number can be larger by size, for the norm of all is not: half the time of a look at each.
 
     False if there is one that is not finite, and perhaps also where all are well.

@@ -62,3 +62,35 @@ def test_one_that_has_started_by_half_is_swept_and_another_starts_at_another_por
     assert ended.returncode == 0, ended.stderr
     said = r"Ray did not start: the node has timed out; it is tried again, 2 of \d+\n"  # more on a crowded machine
     assert re.fullmatch(said, ended.stderr)
+
+
+BARE = """
+import os, signal
+import ray
+from actors.cluster import own_cluster
+from benchmarks.system.processes import descendants
+
+def named():
+    names = {}
+    for process in descendants(os.getpid()):
+        try:
+            names[process] = open(f"/proc/{process}/comm").read().strip()
+        except OSError:
+            pass  # it has just ended
+    return names
+
+with own_cluster.own_cluster(1):
+    assert ray.get(ray.remote(lambda: 3).remote()) == 3
+    names = named()
+    rays = {name for name in names.values() if not name.startswith("ray::")}
+    assert rays <= {"gcs_server", "raylet", "cat", "python"}, rays
+    os.kill(next(process for process, name in names.items() if name == "raylet"), signal.SIGKILL)
+left = [process for process in names if os.path.exists(f"/proc/{process}") and process in named()]
+print(left)
+"""
+
+
+@pytest.mark.slow
+def test_it_has_no_processes_but_those_that_a_run_needs_and_none_outlives_a_killed_raylet() -> None:
+    ended = subprocess.run([sys.executable, "-c", BARE], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout.strip()) == (0, "[]"), ended.stderr

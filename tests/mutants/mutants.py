@@ -201,6 +201,7 @@ MUTANTS: list[Mutant] = [
     *_in(
         "fedraa/server/delta_mix.py",
         ("min(1.0, self.gain * (model.fragments / model.at_work))", "min(1.0, self.gain)", QUILT),
+        ("min(1.0, self.gain / model.at_work) / self._share", "1.0", BALANCE),
         ("gain: float = 1.2", "gain: float = 1.0", DEFAULTS),
     ),
     *_in(

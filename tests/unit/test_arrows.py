@@ -18,7 +18,7 @@ MAY_IMPORT = {
 }
 # What measures bare Ray, or kills its processes, has to name it.
 MEASURES_RAY = {"benchmarks/system/chaos_kills.py", "benchmarks/system/memory.py", "benchmarks/system/throughput.py"}
-ON_TOP = {"fedraa/api.py", "fedraa/cli/main.py"}
+ON_TOP = {"fedraa/api.py", "fedraa/cli/main.py", "fedraa/cli/operations.py"}
 # The private names of libraries that we need; what there is no public way to is closed above in pyproject.toml.
 PRIVATE = {
     "fedraa/cli/parse.py": {"tyro._errors"},  # parse errors as values: `tyro>=1.0.17,<1.1`
@@ -28,6 +28,7 @@ PRIVATE = {
     },  # does a cluster answer, and take our token: `ray<2.61`
     # is Ray's own process alive, and on loopback alone; a token of one cluster's own: `ray<2.61`
     "actors/cluster/own_cluster.py": {"ray._raylet", "ray._private"},
+    "actors/cluster/bare_ray.py": {"ray._raylet", "ray._private"},  # starts fewer processes: `ray<2.61`
     "actors/cluster/submit.py": {"ray._private"},  # will a cluster take a folder: `ray<2.61`
     # Open: the name by which torch's own notes, "Extending PyTorch", have users import TorchDispatchMode.
     "fedraa/submodels/meter.py": {"torch.utils._python_dispatch"},

@@ -15,7 +15,7 @@ from fedraa.cli.display import say
 from fedraa.rundir.history import History
 
 PARTS: tuple[Part, ...] = get_args(Part)
-SEEDS, QUICK_SEEDS, QUICK_TRIALS = (0, 1, 2, 3, 4), (0, 1, 2), 8
+SEEDS, QUICK_SEEDS = (0, 1, 2, 3, 4), (0, 1, 2)
 
 
 def race(
@@ -40,11 +40,8 @@ def race(
         "--quick" if quick else f"--setting {' '.join(s.name for s in settings)}",
     ]
     command += ["--data-dir DATA"] if data_dir else []
-    trials = {"trials": QUICK_TRIALS} if quick else {}
     for setting in settings:
-        mine = Race(
-            setting, out / "race", data_dir, seeds or (QUICK_SEEDS if quick else SEEDS), **trials, jobs=jobs or 1
-        )
+        mine = Race(setting, out / "race", data_dir, seeds or (QUICK_SEEDS if quick else SEEDS), jobs or 1)
         _run(mine, entrants, chosen, out, " ".join(command))
 
 

@@ -7,7 +7,6 @@ from typing import Any
 from benchmarks.studies.race.settings import Setting
 
 OURS, ROUNDS, LIMIT = "fed-quilt", "fedavg", "limit"
-TRIALS = 12  # of each entrant: with six the best of four values that go together is missed
 _STEP, _MIX, _SIZES = "0.5:2:log", "0.3:0.9", [3, 5, 10]
 _SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)
 

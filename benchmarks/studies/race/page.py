@@ -30,7 +30,7 @@ def write(race: Race, directory: Path, command: str) -> list[str]:
     write_text(base.with_suffix(".md"), "\n\n".join(parts) + "\n")
     terms = {name: {TERMS_KEY: found} for name, found in values.items() if name != LIMIT}
     if terms:
-        about = {"format": 1, "dataset": setting.title, "trials": race.trials, "seed": TUNING_SEED}
+        about = {"format": 1, "dataset": setting.title, "trials": race.setting.trials, "seed": TUNING_SEED}
         write_tuned(base.with_suffix(".toml"), about, terms)
     if runs:
         draw(setting, runs, base.with_suffix(".png"))
@@ -46,8 +46,8 @@ def _notes(race: Race) -> tuple[str, ...]:
     """How it was made, for who doubts it."""
     setting = race.setting
     return (
-        f"Each was tuned by `fedraa tune`, {race.trials} trials for each, on a tenth of every client's training data, "
-        f"seed {TUNING_SEED}: the best is the first at {setting.target(setting.targets[1])}. Learning rate "
+        f"Each was tuned by `fedraa tune`, {setting.trials} trials for each, on a tenth of every client's training "
+        f"data, seed {TUNING_SEED}: the best is the first at {setting.target(setting.targets[1])}. Learning rate "
         f"{setting.lr}, batches per task {', '.join(map(str, setting.lengths))}, and own values. Seeds "
         f"{', '.join(map(str, race.seeds))} of the runs shown were never seen.",
         f"Time 1 is what the slowest device takes for five epochs on the full model. Runs end at "

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.studies.metrics import ACCURACY
-from benchmarks.studies.race.entrants import ENTRANTS, LIMIT, ROUNDS, TRIALS, Entrant
+from benchmarks.studies.race.entrants import ENTRANTS, LIMIT, ROUNDS, Entrant
 from benchmarks.studies.race.measures import Measured, measured
 from benchmarks.studies.race.settings import Setting
 from benchmarks.studies.study import Cell, Finished, Study, execute, seeded
@@ -36,7 +36,6 @@ class Race:
     folder: Path
     data_dir: Path | None
     seeds: tuple[int, ...]
-    trials: int = TRIALS
     jobs: int = 1
 
     def tune(self, entrant: Entrant, told: Told) -> None:
@@ -51,7 +50,7 @@ class Race:
         tuner.tune(
             [method],
             entrant.space(self.setting),
-            self.trials,
+            self.setting.trials,
             self._experiment(fields | {"eval_every": self._evaluations(entrant, self._middle)}),
             jobs=self.jobs,
             ended=ended,

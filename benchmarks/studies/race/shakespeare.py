@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedraa.data.sources.federated_dataset import FederatedDataset
 
-ROLES = 20  # those with most to say
+ROLES = 10  # those with most to say
 LENGTH = 32  # characters of a sample
 TESTED = 10  # one of so many of a role's samples is for the test
 WIDTH = 32

@@ -6,6 +6,7 @@ A delta is w_i - theta as sent, on the coordinates that the client trained.
 from abc import ABC, abstractmethod
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Self
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy.typing as npt
 
 from fedraa.components import Stateful
 from fedraa.messages import Index, Vector
+from fedraa.server.aggregation.levels import Levels
 from fedraa.server.change import Change
 from fedraa.submodels.assignment import Assignment, Mask
 from fedraa.submodels.policies.policy import RunContext
@@ -43,17 +45,33 @@ class Contribution:
         return self.change.delta
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class RoundTotals:
-    """A round that is over: how many clients trained each coordinate [d], and the local learning rate."""
+    """A round that is over: how many clients trained each coordinate [d], and the local learning rate.
 
-    coverage: Counts
+    Of the `counts` a piece can be had without the others.
+    """
+
+    counts: Counts | Levels
     lr: float
+
+    @cached_property
+    def coverage(self) -> Counts:
+        """How many clients trained each coordinate [d]; to be read alone."""
+        return np.asarray(self.counts)
 
     @property
     def covered(self) -> Mask:
-        """Which coordinates [d] any client trained."""
+        """Which coordinates [d] any client trained; an array of the caller's own."""
         return np.asarray(self.coverage > 0)
+
+    @property
+    def trained(self) -> Mask:
+        """The same to be read alone, which takes no memory where all coordinates were trained, or none."""
+        if not isinstance(self.counts, Levels):
+            return self.counts > 0
+        covered = Levels(self.counts.starts, self.counts.values > 0, self.counts.size)
+        return np.asarray(covered)
 
 
 class Aggregator(Stateful, ABC):
@@ -97,18 +115,3 @@ class Aggregator(Stateful, ABC):
     def memory(self, size: int, clients: int) -> int:
         """Bytes that it takes at most; a run that has not so much is refused."""
         return 0
-
-
-def spread(coverage: Counts, clients: int) -> dict[str, int]:
-    """What the log says of a round's coverage [d] by so many clients."""
-    if coverage.strides == (0,):  # all the same
-        coverage, size = coverage[:1], len(coverage)
-    else:
-        size = 1
-    covered = coverage > 0
-    return {
-        "coverage_min": int(coverage.min()),
-        "coverage_max": int(coverage.max()),
-        "uncovered": int((~covered).sum()) * size,
-        "coverage_min_trained": int(coverage.min(initial=clients, where=covered)) if covered.any() else 0,
-    }

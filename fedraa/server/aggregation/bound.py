@@ -7,7 +7,7 @@ import numpy as np
 from fedraa.components import calling, saved
 from fedraa.messages import State, Vector
 from fedraa.server.aggregation.aggregator import Contribution, RoundTotals
-from fedraa.server.validation import largest_of, unfit
+from fedraa.server.validation import LARGEST, at_most, largest_of, unfit
 from fedraa.submodels.assignment import Assignment, Mask
 from fedraa.submodels.policies.policy import RunContext
 
@@ -45,7 +45,7 @@ class BoundAggregator:
             if not array or given.shape != (self._size,) or given.dtype != kind:
                 got = f"{given.dtype} {given.shape}" if array else f"a {type(given).__name__}"
                 raise ValueError(f"{self._name} gave {name} as {got}; takes {np.dtype(kind)} {(self._size,)}")
-        if unfit(largest_of(delta)) and (wrong := unfit(largest_of(delta[moved]))):  # elsewhere it may be anything
+        if not at_most(delta, LARGEST) and (wrong := unfit(largest_of(delta[moved]))):  # elsewhere it may be anything
             raise ValueError(f"{self._name} gave a delta with {wrong}")
         return delta, moved
 

@@ -7,9 +7,10 @@ import numpy as np
 
 from fedraa.messages import Index, Vector
 from fedraa.server.aggregation.aggregator import Aggregator, Contribution, RoundTotals
+from fedraa.server.aggregation.levels import Sums
 from fedraa.server.aggregation.room import Room
 from fedraa.server.aggregation.tally import Tally
-from fedraa.server.passes import all_or, over
+from fedraa.server.passes import all_or, over, times
 from fedraa.submodels.assignment import Mask
 
 
@@ -41,14 +42,14 @@ class Covered(Aggregator):
         weight, total = np.float32(contribution.weight), self._sum()
 
         def add(place: Index | slice, delta: Vector) -> None:
-            total[place] += weight * delta
+            total[place] += times(weight, delta)
 
-        contribution.change.each(add)
+        contribution.change.join(add)
         self._weights.add(contribution.change, contribution.weight)
         self._participants += contribution.weight
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
-        mean, covered, divisor = self._sum(), totals.covered, self._divisor()
+        mean, covered, divisor = self._sum(), totals.trained, self._divisor()
 
         def divide(piece: slice) -> None:
             where = all_or(covered[piece])
@@ -58,7 +59,7 @@ class Covered(Aggregator):
         self._begin_round()
         return mean, covered
 
-    def _divisor(self) -> Vector:
+    def _divisor(self) -> Sums:
         """By what each coordinate [d] is divided; what there is of it begins anew."""
         return self._weights.finish()
 
@@ -90,5 +91,5 @@ class Filled(Covered):
     submodels, Algorithm 1).
     """
 
-    def _divisor(self) -> Vector:
+    def _divisor(self) -> Sums:
         return np.broadcast_to(np.float32(self._participants), self._size)

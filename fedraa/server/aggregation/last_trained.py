@@ -3,7 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.server.aggregation.aggregator import Counts
+from fedraa.server.aggregation.levels import Levels, Sums
+from fedraa.server.passes import over
 
 
 class LastTrained:
@@ -14,15 +15,16 @@ class LastTrained:
         self._all: int | None = -1
         self._each = np.zeros(0, np.int64)
 
-    def now(self, step: int, coverage: Counts) -> None:
+    def now(self, step: int, coverage: Sums) -> None:
         """A round has ended in which so many clients trained each coordinate."""
-        covered = (coverage[:1] if coverage.strides == (0,) else coverage) > 0
+        covered = (coverage.values if isinstance(coverage, Levels) else coverage) > 0
         if covered.all():
             self._all, self._each = step, np.zeros(0, np.int64)
         elif covered.any():
             if self._all is not None:
                 self._each, self._all = np.full(self._size, self._all, np.int64), None
-            self._each[covered] = step
+            each = self._each
+            over(self._size, lambda piece: np.copyto(each[piece], step, where=coverage[piece] > 0))
 
     @property
     def oldest(self) -> int:

@@ -99,7 +99,7 @@ class HetLoRA(LowRank):
         return delta, moved
 
     def _divisor(self) -> Vector:
-        self._weighed = super()._divisor()
+        self._weighed = np.asarray(super()._divisor())
         return self._weighed
 
     def state(self) -> dict[str, Any]:
@@ -153,6 +153,7 @@ class FLoRA(LowRank):
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
         delta, moved = super().finish(totals)
+        moved = moved.copy()
         rng = generator(self._run.seed, "flora", self._round) if self._pairs else None
         for pair, product in zip(self._pairs, self._products, strict=True):
             assert pair.merged is not None

@@ -8,7 +8,7 @@ import numpy as np
 from fedraa.messages import Index, Vector
 from fedraa.server.aggregation.aggregator import Aggregator, Contribution, RoundTotals
 from fedraa.server.auxiliary.rows import ClientRows
-from fedraa.server.passes import over
+from fedraa.server.passes import over, scratch
 from fedraa.submodels.assignment import Mask
 
 
@@ -37,18 +37,18 @@ class Memorised(Aggregator):
         row, lr = self._memory[contribution.client], np.float32(-contribution.lr)
 
         def remember(place: Index | slice, delta: Vector) -> None:
-            update = delta / lr
-            self._change[place] += update - row[place]
+            update, old = np.divide(delta, lr, out=scratch("update", len(delta))), row[place]
+            self._change[place] += np.subtract(update, old, out=scratch("times", len(delta)))
             row[place] = update
 
-        contribution.change.each(remember)
+        contribution.change.join(remember)
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
         size, clients, lr = len(self._mean), np.float32(self._clients), np.float32(-totals.lr)
         delta = np.empty(size, np.float32)
 
         def mean(piece: slice) -> None:
-            count, old = totals.coverage[piece], self._mean[piece]
+            count, old = totals.counts[piece], self._mean[piece]
             correction = np.divide(self._change[piece], count, out=np.zeros_like(old), where=count > 0)
             v = old + correction
             self._mean[piece] = self._memory.sum(piece) / clients

@@ -1,14 +1,15 @@
 """Sums per coordinate of what is the same on many: how often each was trained, and with what weight."""
 
-from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fedraa.messages import Index, State
+from fedraa.server.aggregation.levels import Levels, Run, Sums, added
 from fedraa.server.aggregation.room import Room
 from fedraa.server.change import Change
+from fedraa.server.passes import over
 
 EXACT = 2.0**24  # up to which a float32 has all whole numbers
 
@@ -25,48 +26,53 @@ class Tally:
 
     def _start(self) -> None:
         self._sums: npt.NDArray[Any] | None = None  # of coordinates [size]
-        self._ends: dict[int, float] = {}  # what is more, or less, from a coordinate on
+        self._runs: list[Run] = []
         self._whole = self._kind(0)
-        self._partial, self._total = False, 0.0
+        self._total = 0.0
 
     def add(self, change: Change, amount: float = 1.0) -> None:
         """Adds `amount` to the coordinates that were trained."""
         if change.whole:
             self._whole += self._kind(amount)
             return
-        self._partial = True
         self._total += amount if float(amount).is_integer() else EXACT
-        if self._total > EXACT:
-            self._spread()
+        runs = change.runs() if self._total <= EXACT else None
+        if runs is not None:
+            self._runs.append((*runs, amount))
+            return
+        self._spread()
         for place in change.places():
-            if isinstance(place, slice) and self._total <= EXACT:
-                self._ends[place.start] = self._ends.get(place.start, 0.0) + amount
-                self._ends[place.stop] = self._ends.get(place.stop, 0.0) - amount
-            else:
-                self._put(place, amount)
+            self._put(place, amount)
 
-    def finish(self) -> npt.NDArray[Any]:
+    def finish(self) -> Sums:
         """The sums [size], which may be read-only; all begins anew."""
-        if not self._partial:
-            sums: npt.NDArray[Any] = np.broadcast_to(self._whole, self._size)
-        else:
-            self._spread()
-            sums = self._each()
-            np.add(sums, self._whole, out=sums)
+        sums = self._all()
         self._start()
         return sums
 
     def state(self) -> State:
-        self._spread()
-        return {"count": self._each() if self._partial else 0, "whole": self._whole}
+        if not self._runs and self._sums is None:
+            return {"count": 0, "whole": self._whole}
+        whole, self._whole = self._whole, self._kind(0)
+        count = np.asarray(self._all())
+        self._whole = whole
+        return {"count": count, "whole": whole}
 
     def restore(self, state: State) -> None:
         self._start()
         self._whole = self._kind(state["whole"])
         if np.any(state["count"]):
-            self._partial = True
             self._each()[:] = state["count"]
             self._total = EXACT  # nobody knows
+
+    def _all(self) -> Sums:
+        if self._sums is None:
+            return added(self._runs, self._whole, self._kind, self._size)
+        self._spread()
+        sums = self._sums
+        if self._whole:
+            over(self._size, lambda piece: np.add(sums[piece], self._whole, out=sums[piece]))
+        return sums
 
     def _put(self, place: Index | slice, amount: float) -> None:
         sums, more = self._each(), self._kind(amount)
@@ -79,9 +85,8 @@ class Tally:
 
     def _spread(self) -> None:
         """What came to runs goes to their coordinates."""
-        places = sorted(self._ends)
-        amounts = accumulate(self._ends[place] for place in places)
-        for (first, last), amount in zip(pairwise(places), amounts, strict=False):
-            if amount:
-                self._put(slice(first, last), amount)
-        self._ends.clear()
+        if not self._runs:
+            return
+        levels: Levels = added(self._runs, self._kind(0), self._kind, self._size)
+        sums, self._runs = self._each(), []
+        over(self._size, lambda piece: np.add(sums[piece], levels[piece], out=sums[piece]))

@@ -7,19 +7,20 @@ that the protocol would move between client and server are billed (`extra_buffer
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import ClassVar, Self
 
 import numpy as np
 
-from fedraa.messages import ExtraBuffers, Index, SharedBuffer, State, Update, Vector
+from fedraa.messages import Extra, ExtraBuffers, Index, MadeBuffer, SharedBuffer, State, Update, Vector
 from fedraa.server.aggregation.aggregator import Contribution, RoundTotals
 from fedraa.server.aggregation.coverage_mean import Covered
 from fedraa.server.aggregation.tally import Tally
 from fedraa.server.auxiliary.rows import ClientRows
 from fedraa.server.change import Change
-from fedraa.server.coordinates import where_of
-from fedraa.server.passes import accumulate, cut, over
+from fedraa.server.coordinates import Where, where_of
+from fedraa.server.passes import accumulate, cut, over, scratch
 from fedraa.submodels.assignment import Assignment, Mask
 
 PLAIN_SGD = "the control variate takes a delta over lr * steps for a mean gradient, as it is in plain SGD alone"
@@ -59,7 +60,7 @@ class NoAuxiliary:
     def start(self, run: AuxiliaryRun) -> None:
         """Makes room for what is kept."""
 
-    def send(self, client: int, assignment: Assignment) -> Mapping[str, Vector | SharedBuffer]:
+    def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
         """Further buffers for the client's task."""
         return {}
 
@@ -106,32 +107,38 @@ class ControlVariates(NoAuxiliary):
         self._change = np.zeros(run.size, np.float32)
         self._changed = False
 
-    def send(self, client: int, assignment: Assignment) -> Mapping[str, Vector | SharedBuffer]:
-        where = where_of(assignment.submodel)
+    def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
+        return {"control": MadeBuffer(partial(self._control, client, where_of(assignment.submodel)))}
+
+    def _control(self, client: int, where: Where) -> Vector:
+        """c - c_i on these coordinates: the same from when the client's task is made until its answer is there."""
         control = cut(self._server, where)
         if client in self._client:
-            accumulate(control, slice(None), -1.0, cut(self._client.peek(client), where))
-        return {"control": control}
+            row = self._client.peek(client)
+            accumulate(control, slice(None), -1.0, row if isinstance(where, slice) else cut(row, where))
+        return control
 
     def receive(self, contribution: Contribution, assignment: Assignment, update: Update) -> None:
         row, scale = self._client[contribution.client], np.float32(update.steps * contribution.lr)
         self._changed = True
 
         def change(place: Index | slice, delta: Vector) -> None:
-            by = -self._server[place] - delta / scale
+            by = np.negative(self._server[place], out=scratch("by", len(delta)))
+            by -= np.divide(delta, scale, out=scratch("times", len(delta)))
             row[place] += by
             self._change[place] += by
 
-        contribution.change.each(change)
+        contribution.change.join(change)
 
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
         clients = np.float32(self._clients)
 
         def add(piece: slice) -> None:
-            self._server[piece] += self._change[piece] / clients
+            change = self._change[piece]
+            self._server[piece] += np.divide(change, clients, out=change)
+            change.fill(0)
 
         over(len(self._server), add)
-        self._change.fill(0)
         self._changed = False
 
     def memory(self, size: int, clients: int, inputs: int) -> int:
@@ -162,7 +169,7 @@ class GlobalMomentum(NoAuxiliary):
         self._momentum = np.zeros(run.size, np.float32)
         self._whole: SharedBuffer | None = None  # as it is sent in this round with the whole model
 
-    def send(self, client: int, assignment: Assignment) -> Mapping[str, Vector | SharedBuffer]:
+    def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
         if assignment.submodel.index is not None:
             return {"momentum": cut(self._momentum, where_of(assignment.submodel))}
         if self._whole is None:
@@ -230,7 +237,7 @@ class Adversaries(NoAuxiliary):
         identity = np.concatenate([np.ones(run.inputs, np.float32), np.zeros(run.inputs, np.float32)])
         self._client = ClientRows(2 * run.inputs, run.clients, lambda: identity)
 
-    def send(self, client: int, assignment: Assignment) -> Mapping[str, Vector | SharedBuffer]:
+    def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
         return {"adversary": self._client.peek(client).copy()}
 
     def receive(self, contribution: Contribution, assignment: Assignment, update: Update) -> None:

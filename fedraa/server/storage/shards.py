@@ -7,7 +7,7 @@ import numpy as np
 
 from fedraa.messages import Index, Receipt, Vector
 from fedraa.server.async_rules import blend
-from fedraa.server.coordinates import Where, in_runs, index_of
+from fedraa.server.coordinates import Where, common_places, in_runs, index_of
 from fedraa.server.delta_mix import add
 from fedraa.server.mean import follow
 from fedraa.server.validation import receipt_of
@@ -15,11 +15,15 @@ from fedraa.server.validation import receipt_of
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """What of a fragment is on a shard: `place` in the fragment's buffer [k], `where` in what the shard owns."""
+    """What of a fragment is on a shard: `place` in the fragment's buffer [k], `where` in what the shard owns.
+
+    `common` are the places in the piece of what all fragments hold.
+    """
 
     shard: int
     place: Index
     where: Index
+    common: Index
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,16 +45,21 @@ class Split:
             home[index] = j % shards
         own = tuple(np.flatnonzero(home == shard) for shard in range(shards))
         pieces = []
-        for index in indices:
+        for index, common in zip(indices, common_places(indices, size), strict=True):
             places = [(shard, np.flatnonzero(home[index] == shard)) for shard in range(shards)]
             pieces.append(
                 tuple(
-                    Piece(shard, place, np.searchsorted(own[shard], index[place]))
+                    Piece(shard, place, np.searchsorted(own[shard], index[place]), _found(common, place))
                     for shard, place in places
                     if len(place)
                 )
             )
         return cls(own, tuple(pieces))
+
+
+def _found(some: Index, places: Index) -> Index:
+    """Where in `places` those of `some` are."""
+    return np.flatnonzero(np.isin(places, some))
 
 
 def assemble_pieces(places: Sequence[Index], pieces: Sequence[Vector]) -> Vector:
@@ -65,13 +74,24 @@ class Shard:
     """The server of a part of the coordinates: cuts pieces of fragments out of it, and mixes others in.
 
     `params` [d_s] are its coordinates; `where[j]` those of them that are in fragment j. What is pushed waits until it
-    is asked to mix it in; of a rule that `adds`, the difference from what was sent. With `norms` it measures that.
+    is asked to mix it in; of a rule that `adds`, the difference from what was sent, at the places `common[j]` of its
+    piece of fragment j with the share `in_common` of the weight. With `norms` it measures the difference.
     """
 
-    def __init__(self, params: Vector, where: Sequence[Index | None], *, norms: bool, adds: bool = False) -> None:
+    def __init__(
+        self,
+        params: Vector,
+        where: Sequence[Index | None],
+        *,
+        norms: bool,
+        adds: bool = False,
+        common: Sequence[Index | None] = (),
+        in_common: float = 1.0,
+    ) -> None:
         self.params = np.array(params)
         self.pulls = self.pushes = 0
         self._where, self._norms, self._adds = [None if w is None else in_runs(w) for w in where], norms, adds
+        self._common, self._in_common = common or [None] * len(where), in_common
         self._pushed: dict[int, dict[str, Vector]] = {}
         self._mean: Vector | None = None
 
@@ -89,8 +109,11 @@ class Shard:
 
     def mix(self, fragment: int, task: int, push: str, weight: float) -> None:
         """Takes in what was pushed under that name for the task, and forgets what else was."""
-        mix = add if self._adds else blend
-        mix(self.params, self._of(fragment), self._pushed.pop(task)[push], weight)
+        where, came = self._of(fragment), self._pushed.pop(task)[push]
+        if self._adds:
+            add(self.params, where, weight, came, None, self._common[fragment], self._in_common)
+        else:
+            blend(self.params, where, came, weight)
 
     def forget(self, task: int) -> None:
         """The task has no answer: what was pushed for it goes."""

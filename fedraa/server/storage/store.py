@@ -7,7 +7,7 @@ from typing import Protocol
 from fedraa.components import calling, saved
 from fedraa.messages import Buffer, SharedBuffer, State, Task, Update, Vector
 from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken
-from fedraa.server.coordinates import Runs, index_of, where_of
+from fedraa.server.coordinates import Runs, common_places, index_of, where_of
 from fedraa.server.mean import Mean, MeanHere
 from fedraa.server.passes import cut
 from fedraa.server.validation import is_finite, refuse_unsound
@@ -112,6 +112,9 @@ class LocalStore:
         self.params = params
         self._model = AsyncModel(params, len(sizes), len(fragments), at_a_time)
         self._rule, self._sizes, self._share = rule.bind(self._model), sizes, share
+        if self._rule.in_common != 1:
+            common = common_places([part.index for part in fragments], len(params))
+            self._model = replace(self._model, common=common)
         self._assignments = [Assignment(j, submodel) for j, submodel in enumerate(fragments)]
         self._cuts: dict[int, tuple[int, SharedBuffer]] = {}
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.studies.commands import run_study
-from benchmarks.studies.race.entrants import ENTRANTS, LIMIT, OURS, ROUNDS, TRIALS, Entrant
+from benchmarks.studies.race.entrants import ENTRANTS, LIMIT, OURS, ROUNDS, Entrant
 from benchmarks.studies.race.measures import Measured, first_at
 from benchmarks.studies.race.runs import Race
 from benchmarks.studies.race.settings import QUICK, SETTINGS, Setting
@@ -63,7 +63,7 @@ def test_each_has_the_same_rates_and_lengths_and_at_most_two_values_of_its_own(s
 @pytest.mark.parametrize("entrant", ENTRANTS.values(), ids=lambda entrant: entrant.name)
 def test_all_that_is_tuned_means_something_to_who_is_tuned(entrant: Entrant) -> None:
     fields = entrant.fields(QUICK)
-    plan = tuner._Plan.of((fields.pop("method"),), tuner.make_space(entrant.space(QUICK)), TRIALS, Experiment(**fields))
+    plan = tuner._Plan.of((fields.pop("method"),), tuner.make_space(entrant.space(QUICK)), 12, Experiment(**fields))
     (space,) = plan.spaces.values()
     assert space.keys() == entrant.space(QUICK).keys()
     assert tuner.make_space(described(space)) == space
@@ -121,9 +121,9 @@ def test_a_setting_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
 def test_a_tiny_race_from_tuning_to_page_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tiny = replace(QUICK, fields={**QUICK.fields, "clients": 2, "hidden": (4,)}, targets=(0.1, 0.15, 0.2), horizon=0.6)
+    fields = {**QUICK.fields, "clients": 2, "hidden": (4,)}
+    tiny = replace(QUICK, fields=fields, targets=(0.1, 0.15, 0.2), horizon=0.6, trials=2)
     monkeypatch.setattr("benchmarks.studies.race.command.QUICK", tiny)
-    monkeypatch.setattr("benchmarks.studies.race.command.QUICK_TRIALS", 2)
     asked: dict[str, Any] = {"quick": True, "methods": (OURS, ROUNDS), "seeds": (0,), "out": tmp_path, "jobs": 1}
     run_study("race", **asked)
     page = (tmp_path / "race_digits.md").read_text()

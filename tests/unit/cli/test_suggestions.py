@@ -32,3 +32,21 @@ from fedraa.cli.main import main
 def test_a_mistyped_word_is_met_with_a_better_one(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words.split()) == 2
     assert capsys.readouterr() == ("", f"fedraa: {said}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("board . --port 80x", "port: got '80x', but takes INT"),
+        ("compare fedavg --seeds 1 b", "seeds: got '1', 'b', but takes INT ..."),
+        ("run --updates x", "updates: got 'x', but takes INT"),
+        ("run --lr", "lr: got no value, but takes FLOAT"),
+        ("run --capacities x", "capacities: got 'x', but takes FLOAT ...|auto"),
+        ("resume runs/x --time soon", "time: got 'soon', but takes FLOAT"),
+    ],
+)
+def test_a_value_that_is_none_is_told_with_what_the_flag_takes(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words.split()) == 2
+    assert capsys.readouterr() == ("", f"fedraa: {said}\n")

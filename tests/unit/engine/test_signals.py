@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from fedraa.engine.signals import interruptible, terminable, uninterrupted
+from fedraa.engine.signals import deferred, interruptible, terminable, uninterrupted
 
 
 def test_the_first_asks_and_the_second_raises() -> None:
@@ -49,9 +49,35 @@ def test_cleaning_up_is_not_interrupted() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_what_must_be_whole_is_interrupted_afterwards() -> None:
+    made: list[str] = []
+
+    def make() -> None:
+        with deferred():
+            signal.raise_signal(signal.SIGINT)
+            made.append("whole")
+        made.append("more")
+
+    with pytest.raises(KeyboardInterrupt):
+        make()
+    assert made == ["whole"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_the_second_interrupts_at_once_what_must_be_whole() -> None:
+    def make() -> None:
+        with deferred():
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+            raise AssertionError("it was heard too late")
+
+    with pytest.raises(KeyboardInterrupt):
+        make()
+
+
 def test_other_threads_are_let_be() -> None:
     def inside() -> None:
-        with interruptible(lambda: None), terminable(lambda: None), uninterrupted():
+        with interruptible(lambda: None), terminable(lambda: None), uninterrupted(), deferred():
             assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
     thread = threading.Thread(target=inside)

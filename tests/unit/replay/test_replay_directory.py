@@ -121,3 +121,13 @@ def test_exit_codes(
     (spoiled / "config.json").write_text('{"experiment": {}}')
     assert main(["replay", str(spoiled)]) == 2
     assert "is not a run's configuration; it lacks" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("mixing", [None, "a", [1]])
+def test_a_value_that_no_method_can_have_is_one_sentence(mixing: object, copy: Callable[[str], Path]) -> None:
+    directory = copy("fed-raa")
+    config = json.loads((directory / "config.json").read_text())
+    config["method"]["update"]["mixing"] = mixing
+    (directory / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"config.json is none of this version: "):
+        replay(directory)

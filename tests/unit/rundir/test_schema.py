@@ -145,14 +145,22 @@ def test_a_run_says_its_format(old: Any) -> None:
     assert "consistent (" in replay(directory)
 
 
-@pytest.mark.parametrize(("method", "field"), [("prunefl", "initial"), ("ist", "scaled"), ("ra-fed", "regions")])
-def test_what_submodels_were_before_is_told_apart(method: str, field: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "choice", "field"),
+    [
+        ("prunefl", "submodel", "initial"),
+        ("ist", "submodel", "scaled"),
+        ("ra-fed", "submodel", "regions"),
+        ("fed-quilt", "update", "spread"),
+    ],
+)
+def test_what_parts_were_before_is_told_apart(method: str, choice: str, field: str, tmp_path: Path) -> None:
     """Runs of this version, with the configuration of one that did not know the field, are not gone on with."""
-    flags: dict[str, Any] = {"clients": 4, "rounds": 2, "hidden": (8,), "engine": "local", "quiet": True}
+    flags: dict[str, Any] = {"clients": 4, "time": 0.2, "hidden": (8,), "engine": "local", "quiet": True}
     directory = run(Experiment(**flags, method=method, out=tmp_path / "run")).directory
     config = json.loads((directory / CONFIG).read_text())
-    del config["method"]["submodel"][field]
+    del config["method"][choice][field]
     (directory / CONFIG).write_text(json.dumps(config))
-    assert read_config(directory / CONFIG)["method"]["submodel"][field] in (0, False, "the same units in every layer")
-    with pytest.raises(ValueError, match=rf"does not describe the method of its experiment: submodel\.{field} differs"):
-        resume(directory, rounds=3)
+    assert read_config(directory / CONFIG)["method"][choice][field] in (0, False, "the same units in every layer")
+    with pytest.raises(ValueError, match=rf"does not describe the method of its experiment: {choice}\.{field} differs"):
+        resume(directory, time=0.4)

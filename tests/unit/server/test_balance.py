@@ -9,6 +9,7 @@ from fedraa.messages import Vector
 from fedraa.server.async_rules import Arrival, AsyncModel, Buffer, StalenessMix, Taken
 from fedraa.server.averaged import AveragedServer
 from fedraa.server.balance import balanced, balances
+from fedraa.server.coordinates import common_places
 from fedraa.server.delta_mix import DeltaMix
 from fedraa.server.mean import MeanHere
 from fedraa.server.planned_balance import pause
@@ -48,6 +49,30 @@ def test_deltas_are_added_with_the_weight_c_g_m_by_n(
     taken = DeltaMix().bind(model).take(arrival(2.0, staleness=9, balance=factor), model)
     assert taken.weight == pytest.approx(weight)
     np.testing.assert_allclose(model.params, [0, 10 + 2 * weight, 20 + 2 * weight, 30], rtol=1e-6)
+
+
+def test_what_all_fragments_hold_takes_1_mth_of_the_weight() -> None:
+    """N = 10 clients, M = 4: the weight 1.2 * 4 / 10 = .48 where a fragment is alone, 1.2 / 10 at coordinate 2."""
+    indices = [np.array([1, 2]), np.array([0, 2]), np.array([2, 3]), np.array([2, 4])]
+    common = common_places(indices, 5)
+    assert [places.tolist() for places in common] == [[1], [1], [0], [0]]
+    model = AsyncModel(np.array([0, 10, 20, 30, 40], np.float32), 10, 4, common=common)
+    assert DeltaMix().bind(model).take(arrival(2.0), model).weight == pytest.approx(0.48)
+    np.testing.assert_allclose(model.params, [0, 10.96, 20.24, 30, 40], rtol=1e-6)
+
+
+def test_with_few_clients_no_weight_is_over_1() -> None:
+    """N = 2, M = 4: 1.2 * 4 / 2 is 1, what all hold takes 1.2 / 2."""
+    model = AsyncModel(np.array([0, 10, 20, 30], np.float32), 2, 4, common=(np.array([0]),))
+    assert DeltaMix().bind(model).take(arrival(2.0), model).weight == 1
+    np.testing.assert_allclose(model.params, [0, 11.2, 22, 30], rtol=1e-6)
+    even = DeltaMix(spread=False).bind(model)
+    assert even.in_common == 1
+
+
+def test_of_one_fragment_nothing_is_in_common_and_of_whole_ones_all_is() -> None:
+    assert [places.tolist() for places in common_places([None], 3)] == [[]]
+    assert [places.tolist() for places in common_places([None, np.arange(3)], 3)] == [[0, 1, 2]] * 2
 
 
 def test_models_are_mixed_by_the_factor_too() -> None:

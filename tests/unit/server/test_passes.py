@@ -1,16 +1,21 @@
 """Passes in pieces give the bits that one pass over everything gives, however many threads take part."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 from fedraa.messages import Index
 from fedraa.server import passes
+from fedraa.server.aggregation import Covered
+from fedraa.server.aggregation.aggregator import Contribution, RoundTotals
 from fedraa.server.aggregation.last_trained import LastTrained
+from fedraa.server.aggregation.levels import Levels, spread
 from fedraa.server.aggregation.room import Room
 from fedraa.server.aggregation.tally import Tally
 from fedraa.server.async_rules import blend
 from fedraa.server.change import Change
-from fedraa.server.coordinates import Where, in_runs, index_of, places_of
+from fedraa.server.coordinates import Runs, Where, in_runs, index_of, places_of
 from fedraa.server.passes import PIECE, SUMMED, accumulate
 from fedraa.server.rivals.asyncfeded import _length
 from fedraa.server.validation import largest_of
@@ -83,6 +88,48 @@ def test_tallies_add_up_in_turn(amounts: tuple[float, ...]) -> None:
     np.testing.assert_array_equal(tally.finish(), np.zeros(size))
 
 
+@pytest.mark.parametrize("amounts", [(1, 1, 1), (3, 7, 500), (0.1, 1, 0.7)])
+def test_a_mean_over_runs_of_neighbours_is_that_over_coordinates(amounts: tuple[float, ...]) -> None:
+    """Though no weight of a coordinate is kept: of parts that meet, that overlap and that leave some out."""
+    size = 2 * PIECE + 5000
+    parts = [np.r_[100:3000, 5000:9000], np.r_[3000:5000, 8000 : PIECE + 700], np.arange(PIECE, size - 9)]
+    mean, counts = Covered().bind(size, 3), Tally(size, np.int32)
+    total, weight, count = np.zeros(size, np.float32), np.zeros(size, np.float32), np.zeros(size, np.int32)
+    for client, (part, amount) in enumerate(zip(parts, amounts, strict=True)):
+        change = Change(in_runs(part), drawn(len(part), client), mask=drawn(len(part), 7) < 9, gather=True)
+        mean.add(Contribution(client, change, amount, 0.1))
+        counts.add(change)
+        change.settle()
+        total[part] += np.float32(amount) * drawn(len(part), client)
+        weight[part] += np.float32(amount)
+        count[part] += 1
+    delta, moved = mean.finish(totals := RoundTotals(levels := counts.finish(), 0.1))
+    assert isinstance(levels, Levels)
+    np.testing.assert_array_equal(delta[moved], (total / np.maximum(weight, np.float32(1e-9)))[count > 0])
+    for found, expected in ((moved, count > 0), (totals.covered, count > 0), (totals.coverage, count)):
+        np.testing.assert_array_equal(found, expected)
+    assert not delta[count == 0].any()
+    assert spread(levels, 3) == spread(count, 3)
+    by_runs, by_coordinates = LastTrained(size), LastTrained(size)
+    by_runs.now(4, levels)
+    by_coordinates.now(4, count)
+    np.testing.assert_array_equal(by_runs.state(), by_coordinates.state())
+
+
+def test_one_pass_does_for_all_who_join() -> None:
+    new, sent = drawn(3 * PIECE), drawn(3 * PIECE, 1)
+    first, second = np.zeros_like(new), np.zeros_like(new)
+    change = Change(slice(None), new, sent, gather=True)
+    for target in (first, second):
+        change.join(lambda place, piece, target=target: target.__setitem__(place, piece))  # type: ignore[misc]
+    assert not first.any()
+    change.settle()
+    np.testing.assert_array_equal(first, new - sent)
+    np.testing.assert_array_equal(second, first)
+    change.join(lambda place, piece: first.__setitem__(place, 2 * piece))  # nobody else is waited for
+    np.testing.assert_array_equal(first, 2 * second)
+
+
 def test_memory_is_used_again_once_nobody_has_a_part_of_it() -> None:
     room = Room(100, np.float32)
     first = room.filled(0)
@@ -120,6 +167,33 @@ def test_sums_on_coordinates(size: int, step: int) -> None:
     accumulate(target, in_runs(where), 0.3, new, sent)
     np.testing.assert_array_equal(target, expected)
     np.testing.assert_array_equal(blended, mixed)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_runs_as_rows_are_runs(seed: int) -> None:
+    """Views of a vector, with rows where runs are alike, have what the runs have, however they are cut into pieces."""
+    rng, starts, lengths, at = np.random.default_rng(seed), list[int](), list[int](), 0
+    for _ in range(8):  # some matrices
+        width, step, rows = rng.integers(600, 700), rng.integers(700, 800), rng.integers(1, 6)
+        starts += [at + row * step for row in range(rows)]
+        lengths += [width] * rows
+        at += rows * step + rng.integers(0, 2)
+    index = np.concatenate([np.arange(start, start + n) for start, n in zip(starts, lengths, strict=True)])
+    runs, target = in_runs(index), np.arange(at, dtype=np.float32)
+    assert isinstance(runs, Runs)
+    ends = np.unique(np.r_[0, rng.integers(0, len(index), 4), np.cumsum(lengths)[::7], len(index)])
+    views = 0
+    for first, last in pairwise(ends.tolist()):
+        seen = np.full(last - first, np.nan, np.float32)
+        for view, part in runs.views(target, slice(first, last)):
+            seen[part] = view.reshape(-1)
+            view += 1
+            views += 1
+        np.testing.assert_array_equal(seen, index[first:last])
+    assert views < len(starts) + len(ends)
+    expected = np.arange(at, dtype=np.float32)
+    expected[index] += 1
+    np.testing.assert_array_equal(target, expected)
 
 
 def test_neighbours_are_a_slice_and_others_are_not() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedraa.messages import Receipt, RemoteBuffer, Task, Update, Vector, values_of
-from fedraa.server.async_rules import AsyncRule, StalenessMix
+from fedraa.server.async_rules import AsyncModel, AsyncRule, StalenessMix
 from fedraa.server.delta_mix import DeltaMix
 from fedraa.server.storage.shards import Shard, Split, assemble_pieces
 from fedraa.server.storage.store import LocalStore
@@ -32,9 +32,13 @@ def update(of: Task, params: Vector) -> Update:
     return Update(of.id, of.client, of.fragment, of.version, params, 1, 0.0, 0.0)
 
 
-def shards(split: Split, params: Vector, *, adds: bool = False) -> list[Shard]:
+def shards(split: Split, params: Vector, rule: AsyncRule) -> list[Shard]:
     where = [[{p.shard: p.where for p in pieces}.get(s) for pieces in split.pieces] for s in range(len(split.own))]
-    return [Shard(params[own], where[s], norms=True, adds=adds) for s, own in enumerate(split.own)]
+    common = [[{p.shard: p.common for p in pieces}.get(s) for pieces in split.pieces] for s in range(len(split.own))]
+    return [
+        Shard(params[own], where[s], norms=True, adds=rule.adds, common=common[s], in_common=rule.in_common)
+        for s, own in enumerate(split.own)
+    ]
 
 
 def cut(split: Split, there: list[Shard], fragment: int) -> Vector:
@@ -60,8 +64,8 @@ def test_a_coordinate_is_where_the_first_fragment_that_has_it_is() -> None:
 def test_the_same_bits_as_in_one_place(rule: AsyncRule, count: int, seed: int, arrivals: list[tuple[int, int]]) -> None:
     rng = np.random.default_rng(seed)
     start = rng.normal(size=SIZE).astype(np.float32)
-    whole, split = LocalStore(start.copy(), PARTS, rule, [1]), Split.of(ALL, SIZE, count)
-    there = shards(split, start, adds=rule.adds)
+    whole, split = LocalStore(start.copy(), PARTS, rule, [1] * 5), Split.of(ALL, SIZE, count)
+    there = shards(split, start, rule.bind(AsyncModel(start, 5, len(PARTS))))
     for number, (fragment, stale) in enumerate(arrivals):
         sent = values_of(whole.cut(fragment, number))
         assert sent.tobytes() == cut(split, there, fragment).tobytes()

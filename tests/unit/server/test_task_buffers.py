@@ -38,7 +38,7 @@ def test_values_that_are_elsewhere_cannot_be_read_but_their_number_is_known() ->
         _ = task.params
 
 
-@pytest.mark.parametrize("method", ["fed-raa", "fedasync", "fedavg", "fedcm"])
+@pytest.mark.parametrize("method", ["fed-raa", "fedasync", "fedavg", "fedcm", "scaffold"])
 def test_tasks_share_one_buffer_before_a_checkpoint_and_after(method: str) -> None:
     spec = spec_of(method)
     first, second = spec.server(nowhere), spec.server(nowhere)

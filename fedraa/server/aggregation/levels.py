@@ -1,0 +1,70 @@
+"""Numbers of coordinates that are the same on long runs of neighbours: kept by run, not by coordinate."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraa.messages import Index
+
+Starts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Levels:
+    """Numbers [size]: `values[i]` from coordinate `starts[i]` to the next start. The first start is 0."""
+
+    starts: Starts
+    values: npt.NDArray[Any]
+    size: int
+
+    @property
+    def lengths(self) -> Starts:
+        """How many coordinates have each value."""
+        return np.diff(self.starts, append=self.size)
+
+    def __getitem__(self, piece: slice) -> npt.NDArray[Any]:
+        """The numbers of a piece; read-only, and without memory, where they are all the same."""
+        first = int(np.searchsorted(self.starts, piece.start, "right")) - 1
+        last = int(np.searchsorted(self.starts, piece.stop, "left"))
+        values, length = self.values[first:last], piece.stop - piece.start
+        if (values == values[0]).all():
+            return np.broadcast_to(values[0], length)
+        inner = self.starts[first + 1 : last]
+        return np.repeat(values, np.diff(inner, prepend=piece.start, append=piece.stop))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        """All numbers [size]."""
+        return np.asarray(self[slice(0, self.size)], dtype)
+
+
+Sums = npt.NDArray[Any] | Levels
+"""Numbers of all coordinates, of which a piece can be had."""
+
+Run = tuple[Index, Index, float]
+"""What came to coordinates `starts` [r] up to `stops` [r]."""
+
+
+def added(runs: Sequence[Run], whole: Any, kind: type[np.generic], size: int) -> Levels:
+    """What came to each coordinate, besides the `whole`; `starts` and `stops` are in order, and the sums are exact."""
+    places = np.concatenate([np.zeros(1, np.int64), *(ends for starts, stops, _ in runs for ends in (starts, stops))])
+    steps = [np.full(len(starts), sign * amount) for starts, _, amount in runs for sign in (1.0, -1.0)]
+    order = np.argsort(places, kind="stable")
+    sums = np.cumsum(np.concatenate([np.zeros(1), *steps])[order])
+    places = places[order]
+    last = np.flatnonzero(np.diff(places, append=size))  # of several ends at a place; none at the end of all
+    return Levels(places[last], sums[last].astype(kind) + whole, size)
+
+
+def spread(coverage: Sums, clients: int) -> dict[str, int]:
+    """What the log says of a round's coverage [d] by so many clients."""
+    values, lengths = (coverage.values, coverage.lengths) if isinstance(coverage, Levels) else (coverage, None)
+    covered = values > 0
+    return {
+        "coverage_min": int(values.min()),
+        "coverage_max": int(values.max()),
+        "uncovered": int(np.count_nonzero(~covered) if lengths is None else lengths[~covered].sum()),
+        "coverage_min_trained": int(values.min(initial=clients, where=covered)) if covered.any() else 0,
+    }
