@@ -251,7 +251,11 @@ CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
         VECTOR,
         [4, 5, 7],
     ),
-    "noise": (Net(lambda m, x: m.b((h := m.a(x)) + torch.randn_like(h)), **LINEAR), VECTOR, [8]),
+    "noise": (
+        Net(lambda m, x: m.b((h := m.a(x)) + torch.randn_like(h) + torch.rand_like(input=h)), **LINEAR),
+        VECTOR,
+        [8],
+    ),
     "patches": (
         Net(patches, a=nn.Conv2d(3, 4, 1), c=nn.Linear(16, 20), b=nn.Conv2d(5, 2, 1)),
         IMAGE,
