@@ -14,6 +14,7 @@ from itertools import accumulate, pairwise
 from types import FrameType
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -92,12 +93,13 @@ def place(frame: FrameType | None) -> tuple[nn.Module, Place] | None:
 
 
 def stated(
-    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], dim: int, size: int
+    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], dim: int, line: np.ndarray
 ) -> list[tuple[int, int]] | None:
-    """From where to where along a dimension of so many elements the numbers count that a call for parts gives.
+    """From where to where along a dimension, with these units, the numbers count that a call for parts gives.
 
-    Empty if it gives none there; None if it takes every other one, or the like.
+    Empty if it gives none there; None if it takes every other element, or the like, and not one of each unit.
     """
+    size = len(line)
     if name != "getitem" and _dim(name, args, kwargs) != dim:
         return []
     if name == "split":
@@ -112,7 +114,8 @@ def stated(
         return []
     start, stop, step = index[at].indices(size)
     if step != 1:
-        return None
+        whole = start < step and stop == size and size % step == 0
+        return [] if whole and (line.reshape(-1, step) == line[::step, None]).all() else None
     return [] if index[at].start is None and index[at].stop is None else [(0, start), (0, stop)]
 
 

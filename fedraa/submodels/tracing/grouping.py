@@ -102,7 +102,7 @@ def _parts(sites: Iterable[Site], roots: Roots) -> list[np.ndarray]:
     for site in sites:
         line = _along(site.before, roots) if site.name in PARTS else None
         if line is not None:
-            parts = stated(site.name, site.args, site.kwargs, line[0], len(line[1])) or ()
+            parts = stated(site.name, site.args, site.kwargs, *line) or ()
             found += [line[1][a:b] for a, b in parts]
     return found
 
@@ -191,7 +191,7 @@ def _resize(
     if site.name == GROUPED:
         return Resize(-1, (), (), False)
     if site.name in PARTS:
-        parts = stated(site.name, site.args, site.kwargs, dim, len(line))
+        parts = stated(site.name, site.args, site.kwargs, dim, line)
         return None if parts is None else _as_known(dim, (), [_counted(line[a:b], groups) for a, b in parts], False)
     after = _along(site.after[0], number)
     if after is None:

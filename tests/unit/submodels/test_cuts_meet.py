@@ -190,6 +190,11 @@ CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
         VECTOR,
         [],
     ),
+    "every other unit, all with the next": (
+        Net(lambda m, x: m.b((y := m.a(x))[:, ::2] * y[:, 1::2].sigmoid()), a=nn.Linear(6, 16), b=nn.Linear(8, 3)),
+        VECTOR,
+        [8],
+    ),
     "one place for several widths": (
         Net(in_turn, a=nn.Linear(6, 12), b=nn.Linear(12, 10), c=nn.Linear(10, 3)),
         VECTOR,
