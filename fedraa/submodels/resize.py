@@ -7,12 +7,14 @@ the call up to the innermost forward of a module, so that nothing depends on how
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from types import FrameType
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -38,7 +40,7 @@ class Resize(NamedTuple):
     Attributes:
         dim: the dimension of the argument.
         outs: where the call gives a shape, the dimensions of the result that come from it, first the one that is cut.
-        numbers: those that the code gives; none where the call takes few widths, whatever is cut.
+        numbers: those that the code gives; none where it gives none, or the call takes few widths, whatever is cut.
         mixed: whether a number counts something else as well, such as samples.
     """
 
@@ -90,8 +92,16 @@ def place(frame: FrameType | None) -> tuple[nn.Module, Place] | None:
     return None
 
 
-def stated(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], dim: int, size: int) -> list[tuple[int, int]]:
-    """From where to where along a dimension of so many elements the numbers count that a call for parts gives."""
+def stated(
+    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], dim: int, line: np.ndarray
+) -> list[tuple[int, int]] | None:
+    """From where to where along a dimension, with these units, the numbers count that a call for parts gives.
+
+    Empty if it gives none there; None if it takes every other element, or the like, and not one of each unit.
+    """
+    size = len(line)
+    if name != "getitem" and _dim(name, args, kwargs) != dim:
+        return []
     if name == "split":
         sizes = _argument(args, kwargs, 1, "split_size_or_sections", "split_size")
         ends = [*range(sizes, size, sizes), size] if isinstance(sizes, int) else [*accumulate(sizes)]
@@ -100,10 +110,13 @@ def stated(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], dim: int, 
         start, length = int(_argument(args, kwargs, 2, "start")) % size, int(_argument(args, kwargs, 3, "length"))
         return [(0, start), (start, start + length)]
     at, index = _slice(args, dim)
-    if not isinstance(index[at], slice) or (index[at].start is None and index[at].stop is None):
+    if not isinstance(index[at], slice):
         return []
-    start, stop, _ = index[at].indices(size)
-    return [(0, start), (0, stop)] if index[at].step in (None, 1) else []
+    start, stop, step = index[at].indices(size)
+    if step != 1:
+        whole = start < step and stop == size and size % step == 0
+        return [] if whole and (line.reshape(-1, step) == line[::step, None]).all() else None
+    return [] if index[at].start is None and index[at].stop is None else [(0, start), (0, stop)]
 
 
 def restated(sizes: Mapping[str, Sizes], widths: Sequence[int], full: Sequence[int]) -> dict[str, dict[Place, Stated]]:
@@ -174,7 +187,8 @@ def _followed(
     x: Tensor = args[0]
     if name in _SHAPED or name == "unflatten":
         at, sizes = _shape(name, args, kwargs)
-        _reshaped(sizes, [out - at for out in stated.outs], stated)
+        elements = x.size(at) if name == "unflatten" else x.numel()
+        _reshaped(sizes, [out - at for out in stated.outs], stated, elements)
         return (x, at, sizes) if name == "unflatten" else (x, sizes), {}
     if name == "split":
         return (x, numbers, stated.dim), {}
@@ -188,20 +202,20 @@ def _followed(
     return (x, tuple(index)), {}
 
 
-def _reshaped(sizes: list[int], places: Sequence[int], stated: Stated) -> None:
-    """Put the numbers into a shape, of which one may be left to torch."""
-    (first, *rest), others = places, stated.numbers[1:]
-    for place, number in zip(rest, others, strict=True):
-        if 0 <= place < len(sizes) and sizes[place] != -1:
-            sizes[place] = number
-    if not 0 <= first < len(sizes) or sizes[first] == -1:
-        return
+def _reshaped(sizes: list[int], places: Sequence[int], stated: Stated, elements: int) -> None:
+    """Put the numbers into a shape for so many elements, of which one may be left to torch."""
+    first, *rest = places
+    if not 0 <= first < len(sizes):
+        return  # it is about other dimensions
+    if sizes[first] != -1:
+        share = sizes[first] if stated.mixed else stated.full[0]
+        sizes[first] = share * stated.numbers[0] // stated.full[0]
+    if math.prod(sizes) != elements:  # the others were divided by numbers that did not follow
+        for place, number in zip(rest, stated.numbers[1:], strict=True):
+            if place < len(sizes) and sizes[place] != -1:
+                sizes[place] = number
     if -1 not in sizes:
         sizes[first] = -1
-    elif stated.mixed:
-        sizes[first] = sizes[first] * stated.numbers[0] // stated.full[0]
-    else:
-        sizes[first] = stated.numbers[0]
 
 
 def _shape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, list[int]]:
@@ -211,6 +225,12 @@ def _shape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[i
         return dim % args[0].dim(), list(_argument(args, kwargs, 2, "sizes"))
     sizes = args[0 if name == "zeros" else 1 :] or _argument(args, kwargs, 1, "shape", "size")
     return 0, list(sizes[0] if isinstance(sizes[0], Sequence) else sizes)
+
+
+def _dim(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    place = 2 if name == "split" else 1
+    given = args[place] if len(args) > place else kwargs.get("dim", 0)
+    return int(given % args[0].dim())
 
 
 def _slice(args: Sequence[Any], dim: int) -> tuple[int, list[Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 
 import numpy as np
@@ -20,9 +21,15 @@ Units = dict[str, dict[int, np.ndarray]]
 
 def group_units(module: nn.Module, recorder: Recorder) -> Traced:
     """Settle what the recorder saw and number the units, group by group."""
-    _settle(recorder)
-    roots = recorder.ties.resolve()
-    units, groups, number = _group(module, _entries(recorder, roots))
+    while True:
+        _settle(recorder)
+        roots = recorder.ties.resolve()
+        units, groups, number = _group(module, _entries(recorder, roots), _parts(recorder.sites, roots))
+        sizes, unclear = _sizes(recorder.sites, groups, partial(_numbered, roots, number))
+        if not unclear:
+            break
+        for site in unclear:
+            recorder.ties.pin(site.before, "the code of the module fixes its width")
     names, shapes, offsets, size = flat_layout(module)
     return Traced(
         module=module,
@@ -35,8 +42,13 @@ def group_units(module: nn.Module, recorder: Recorder) -> Traced:
         units=units,
         grouped=frozenset(recorder.grouped),
         estimated=frozenset(recorder.estimated),
-        sizes=_sizes(recorder.sites, groups, lambda labels: number[np.minimum(roots(labels), len(number) - 1)]),
+        sizes=sizes,
     )
+
+
+def _numbered(roots: Roots, number: np.ndarray, labels: Tensor) -> np.ndarray:
+    """The number of each unit, -1 for what is never cut."""
+    return np.asarray(number[np.minimum(roots(labels), len(number) - 1)])
 
 
 def flat_layout(module: nn.Module) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...], tuple[int, ...], int]:
@@ -84,8 +96,21 @@ def _entries(recorder: Recorder, roots: Roots) -> Units:
     return entries
 
 
-def _group(module: nn.Module, entries: Units) -> tuple[Units, tuple[Group, ...], np.ndarray]:
-    """Number the units group by group; a group's units run through the same dimensions equally often.
+def _parts(sites: Iterable[Site], roots: Roots) -> list[np.ndarray]:
+    """The roots of what calls take of their arguments, part by part: what is in one and what is not are two groups."""
+    found = []
+    for site in sites:
+        line = _along(site.before, roots) if site.name in PARTS else None
+        if line is not None:
+            parts = stated(site.name, site.args, site.kwargs, *line) or ()
+            found += [line[1][a:b] for a, b in parts]
+    return found
+
+
+def _group(
+    module: nn.Module, entries: Units, parts: Sequence[np.ndarray]
+) -> tuple[Units, tuple[Group, ...], np.ndarray]:
+    """Number the units group by group; a group's units run through the same dimensions, and `parts`, equally often.
 
     Also returns the number of each root, -1 for what is never cut.
     """
@@ -94,14 +119,16 @@ def _group(module: nn.Module, entries: Units) -> tuple[Units, tuple[Group, ...],
     size = 1 + max((int(x.max(initial=0)) for dims in entries.values() for x in dims.values()), default=0)
     signature = np.zeros(size, dtype=np.uint64)
     first = np.full(size, np.iinfo(np.int64).max)
-    marks = np.random.default_rng(0).integers(1, 2**63, size=len(places), dtype=np.uint64)
+    marks = np.random.default_rng(0).integers(1, 2**63, size=len(places) + len(parts), dtype=np.uint64)
     start = 0
-    for (name, dim), mark in zip(places, marks, strict=True):
+    for (name, dim), mark in zip(places, marks, strict=False):
         root = entries[name][dim]
         signature += np.bincount(root, minlength=size).astype(np.uint64) * mark
         np.minimum.at(first, root, start + np.arange(len(root)))
         start += len(root)
     used = np.flatnonzero(signature)
+    for part, mark in zip(parts, marks[len(places) :], strict=True):
+        signature += np.bincount(part[part < size], minlength=size).astype(np.uint64) * mark
     used = used[used != FIXED]
     used = used[np.argsort(first[used], kind="stable")]
 
@@ -124,43 +151,62 @@ def _group(module: nn.Module, entries: Units) -> tuple[Units, tuple[Group, ...],
     return units, tuple(groups), number
 
 
-def _sizes(sites: Iterable[Site], groups: Sequence[Group], number: Callable[[Tensor], np.ndarray]) -> dict[str, Sizes]:
-    """Per module, the calls that state the widths of what may be cut; a place that is met in two ways is left out."""
-    found: dict[str, dict[Place, Resize]] = {}
-    unclear = set()
+def _sizes(
+    sites: Iterable[Site], groups: Sequence[Group], number: Callable[[Tensor], np.ndarray]
+) -> tuple[Mapping[str, Sizes], list[Site]]:
+    """Per module, the calls that state the widths of what may be cut, and those that state what no widths tell.
+
+    Of a place that is met in two ways nothing follows: the second are those that take parts there.
+    """
+    found: dict[tuple[str, Place], Resize | None] = {}
+    unclear = []
     for site in sites:
-        resize = _resize(site, groups, number)
-        if resize and found.setdefault(site.module, {}).setdefault(site.place, resize) != resize:
-            unclear.add((site.module, site.place))
-    for module, place in unclear:
-        del found[module][place]
-    return {module: sizes for module, sizes in found.items() if sizes}
+        along = _along(site.before, number) if site.name != GROUPED else (0, np.zeros(0, np.int64))
+        if along is None:
+            continue
+        resize, key = _resize(site, along, groups, number), (site.module, site.place)
+        found[key] = _agreed(found[key], resize) if key in found else resize
+        if site.name in PARTS and found[key] is None:
+            unclear.append(site)
+    sizes: dict[str, dict[Place, Resize]] = {}
+    for (module, place), resize in found.items():
+        if resize is not None and (resize.numbers or resize.dim < 0):
+            sizes.setdefault(module, {})[place] = resize
+    return sizes, unclear
 
 
-def _resize(site: Site, groups: Sequence[Group], number: Callable[[Tensor], np.ndarray]) -> Resize | None:
+def _agreed(first: Resize | None, second: Resize | None) -> Resize | None:
+    """What two calls in one place have in common; None if they are cut in two ways."""
+    if first == second or not first or not second:
+        return first if first == second else None
+    alike = first._replace(outs=first.outs[:1], numbers=first.numbers[:1])
+    return alike if alike == second._replace(outs=second.outs[:1], numbers=second.numbers[:1]) and first.outs else None
+
+
+def _resize(
+    site: Site, along: tuple[int, np.ndarray], groups: Sequence[Group], number: Callable[[Tensor], np.ndarray]
+) -> Resize | None:
+    """What a call states of units along a dimension; None if widths do not tell."""
+    dim, line = along
     if site.name == GROUPED:
-        return Resize(0, (), (), False)
-    before = _along(site.before, number)
-    if before is None:
-        return None
-    dim, line = before
+        return Resize(-1, (), (), False)
     if site.name in PARTS:
-        parts = stated(site.name, site.args, site.kwargs, dim, len(line))
-        return _as_known(dim, (), [_counted(line[a:b], groups) for a, b in parts], False)
+        parts = stated(site.name, site.args, site.kwargs, dim, line)
+        return None if parts is None else _as_known(dim, (), [_counted(line[a:b], groups) for a, b in parts], False)
     after = _along(site.after[0], number)
     if after is None:
         return None
     out, line = after
     shapes = site.before.shape, site.after[0].shape
     sources = [_sources(*shapes, d) for d in range(len(shapes[1]))]
-    rest = [d for d, found in enumerate(sources) if d != out and found == {dim}]  # the width of a head, for example
+    rest = [d for d, found in enumerate(sources) if d > out and found == {dim}]  # the width of a head, for example
     numbers = [_counted(line, groups), *(Number(shapes[1][d], ()) for d in rest)]
     return _as_known(dim, (out, *rest), numbers, bool(sources[out] - {dim}))
 
 
 def _as_known(dim: int, outs: tuple[int, ...], numbers: Sequence[Number | None], mixed: bool) -> Resize | None:
     known = tuple(number for number in numbers if number is not None)
-    return Resize(dim, outs, known, mixed) if known and len(known) == len(numbers) else None
+    return Resize(dim, outs, known, mixed) if len(known) == len(numbers) else None
 
 
 def _counted(line: np.ndarray, groups: Sequence[Group]) -> Number | None:

@@ -205,7 +205,7 @@ class Silenced(TorchFunctionMode):
     ) -> Any:
         name = getattr(func, "__name__", "")
         if name in ("rand_like", "randn_like"):
-            return torch.full_like(args[0], 0.5)
+            return torch.full_like(args[0] if args else (kwargs or {})["input"], 0.5)
         if name != "_weight_norm":
             return func(*args, **(kwargs or {}))
         direction, length, dim = (*args, 0)[:3]

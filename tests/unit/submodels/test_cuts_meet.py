@@ -64,6 +64,28 @@ def without_key_bias(m: Net, x: Tensor) -> Tensor:
     return m.b(((q @ k.mT).softmax(-1) @ v).transpose(1, 2).flatten(2))
 
 
+def own_widths(m: Net, x: Tensor) -> Tensor:
+    """Queries and keys that are narrower than values, all taken apart in one place in the code."""
+    q, k, v = m.a(x).split([8, 8, 24], -1)
+    q, k, v = (y.reshape(*x.shape[:2], 4, -1).transpose(1, 2) for y in (q, k, v))
+    return m.b(((q @ k.mT).softmax(-1) @ v).transpose(1, 2).reshape(*x.shape[:2], 24))
+
+
+def by_weight(m: Net, x: Tensor) -> Tensor:
+    """Sizes that code reads off a weight, which is cut."""
+    width = len(m.q.weight)
+    q, k, v = (y(x).view(*x.shape[:2], 4, width // 4).transpose(1, 2) for y in (m.q, m.k, m.v))
+    return m.b(((q @ k.mT).softmax(-1) @ v).transpose(1, 2).reshape(*x.shape[:2], width))
+
+
+def in_turn(m: Net, x: Tensor) -> Tensor:
+    """One place in the code that takes parts of layers with several widths."""
+    for layer, part in ((m.a, 4), (m.b, 6), (m.c, 2)):
+        y = layer(x)
+        x = torch.cat([y[:, :part].relu(), y[:, part:]], 1)
+    return x
+
+
 def outer(m: Net, x: Tensor) -> Tensor:
     """All products of two kinds of units: the fewer stay whole."""
     return m.b((m.a(x)[:, :, None] * m.c(x)[:, None]).flatten(1))
@@ -147,6 +169,38 @@ CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
         SEQUENCE,
         [4],
     ),
+    "values of their own width": (Net(own_widths, a=nn.Linear(6, 40), b=nn.Linear(24, 3)), SEQUENCE, [4]),
+    "sizes of a weight": (
+        Net(by_weight, q=nn.Linear(6, 8), k=nn.Linear(6, 8), v=nn.Linear(6, 8), b=nn.Linear(8, 3)),
+        SEQUENCE,
+        [4],
+    ),
+    "parts that change places": (
+        Net(lambda m, x: m.b(torch.cat([(y := m.a(x))[:, -3:], y[:, :-3]], 1).relu()), **LINEAR),
+        VECTOR,
+        [5, 3],
+    ),
+    "parts of different kinds": (
+        Net(lambda m, x: m.b(torch.cat([(y := m.a(x).split(5, 1))[0].relu(), y[1].tanh()], 1)), **LINEAR),
+        VECTOR,
+        [5, 3],
+    ),
+    "every other unit": (
+        Net(lambda m, x: m.b(torch.cat([(y := m.a(x))[:, ::2].relu(), y[:, 1::2]], 1)), **LINEAR),
+        VECTOR,
+        [],
+    ),
+    "every other unit, all with the next": (
+        Net(lambda m, x: m.b((y := m.a(x))[:, ::2] * y[:, 1::2].sigmoid()), a=nn.Linear(6, 16), b=nn.Linear(8, 3)),
+        VECTOR,
+        [8],
+    ),
+    "one place for several widths": (
+        Net(in_turn, a=nn.Linear(6, 12), b=nn.Linear(12, 10), c=nn.Linear(10, 3)),
+        VECTOR,
+        [],
+    ),
+    "a bias that is read twice": (Net(lambda m, x: m.b(m.a(x).relu() + m.a.bias), **LINEAR), VECTOR, [8]),
     "an outer product": (Net(outer, a=nn.Linear(6, 5), c=nn.Linear(6, 4), b=nn.Linear(20, 3)), VECTOR, [5]),
     "a state space": (
         Net(scanned, a=nn.Linear(6, 7), c=nn.Linear(7, 2), w=torch.randn(7, 2), b=nn.Linear(7, 3)),
@@ -202,7 +256,11 @@ CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
         VECTOR,
         [4, 5, 7],
     ),
-    "noise": (Net(lambda m, x: m.b((h := m.a(x)) + torch.randn_like(h)), **LINEAR), VECTOR, [8]),
+    "noise": (
+        Net(lambda m, x: m.b((h := m.a(x)) + torch.randn_like(h) + torch.rand_like(input=h)), **LINEAR),
+        VECTOR,
+        [8],
+    ),
     "patches": (
         Net(patches, a=nn.Conv2d(3, 4, 1), c=nn.Linear(16, 20), b=nn.Conv2d(5, 2, 1)),
         IMAGE,
