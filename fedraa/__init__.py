@@ -63,6 +63,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from fedraa.engine.torchvision_import import Finder as _Finder
+
 if TYPE_CHECKING:
     from fedraa import testing
     from fedraa.api import compare, method, replay, report, resume, run
@@ -197,6 +199,7 @@ class _Package(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Package
+sys.meta_path.insert(0, _Finder())
 
 
 def __getattr__(name: str) -> object:

@@ -21,7 +21,6 @@ from rich.console import Console
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedraa.data.vision import import_torchvision
 from fedraa.models.build import build_model
 from fedraa.submodels import IndexSet, Traced, measure, prefix
 from fedraa.submodels.tracing.recorder import tensors
@@ -45,14 +44,12 @@ def ours(name: str) -> Callable[[], Made]:
 
 def vit_small() -> Made:
     """ViT-S/16 of images of 224 x 224: 22 million parameters."""
-    import_torchvision()
     transformer = importlib.import_module("torchvision.models.vision_transformer").VisionTransformer
     return transformer(224, 16, 12, 6, 384, 1536), torch.randn(4, 3, 224, 224), torch.randint(0, 1000, (4,))
 
 
 def gpt2_small(words: int = 256) -> Made:
     """Twelve blocks of width 768; needs transformers, which imports torchvision."""
-    import_torchvision()
     library = importlib.import_module("transformers")
     x = torch.randint(0, words, (2, 128))
     return library.GPT2LMHeadModel(library.GPT2Config(vocab_size=words, use_cache=False)), x, x.roll(-1, 1)

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from fedraa.data.tree import Tree
-from fedraa.data.vision import import_torchvision
 
 SIDE = 64
 _SIDES = (SIDE, 56, 96, 128, 224, 299)  # the first that a model takes
@@ -94,8 +93,6 @@ def build(name: str) -> tuple[nn.Module, Tree]:
 
 
 def _torchvision() -> Any:
-    """`torchvision.models`, also where torchvision's own operators are not compiled in."""
-    import_torchvision()
     return importlib.import_module("torchvision.models")
 
 
@@ -114,7 +111,6 @@ def _from_torchvision(name: str) -> tuple[nn.Module, Tensor]:
 
 
 def _from_timm(name: str) -> tuple[nn.Module, Tensor]:
-    import_torchvision()
     create = importlib.import_module("timm").create_model
     return _for_images(
         name, [lambda side: create(name, num_classes=10, img_size=side), lambda _: create(name, num_classes=10)]
@@ -139,7 +135,6 @@ def _for_images(name: str, ways: Sequence[Callable[[int], nn.Module]]) -> tuple[
 
 
 def _from_transformers(name: str) -> tuple[nn.Module, Tree]:
-    import_torchvision()  # some of its models need it
     library = importlib.import_module("transformers")
     library.logging.set_verbosity_error()
     kind = TRANSFORMERS.get(name, "AutoModel")

@@ -7,12 +7,10 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from fedraa.data.check import check_arrays
 from fedraa.data.dataset import Dataset, Labels, standardise
@@ -35,25 +33,6 @@ _SOURCES = {
     "cifar100": _Source("CIFAR100", "cifar-100-python.tar.gz", {}),
 }
 VISION: tuple[str, ...] = tuple(_SOURCES)
-
-# What torchvision built for CUDA lacks beside a torch without it; a declaration lasts as long as its library.
-_declared: list[torch.library.Library] = []
-
-
-def import_torchvision() -> ModuleType:
-    """torchvision, also where its compiled operators do not load: its data sets and classifiers need none."""
-    try:
-        return importlib.import_module("torchvision")
-    except RuntimeError as error:
-        if "torchvision::nms" not in str(error):
-            raise
-    library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]  # torch's own
-    for operator in ("nms", "qnms"):
-        library.define(  # type: ignore[no-untyped-call]  # torch's own
-            f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-        )
-    _declared.append(library)
-    return importlib.import_module("torchvision")
 
 
 def load_vision(name: str, data_dir: Path) -> Dataset:
@@ -103,7 +82,7 @@ def _arrays(source: _Source, data_dir: Path) -> Arrays:
 
 
 def _read(source: _Source, root: Path, *, download: bool) -> Arrays:
-    make = getattr(import_torchvision().datasets, source.class_name)
+    make = getattr(importlib.import_module("torchvision").datasets, source.class_name)
     with contextlib.redirect_stdout(sys.stderr):  # it prints what it downloads
         train, test = (make(root, train=train, download=download, **source.options) for train in (True, False))
     return *_samples(train), *_samples(test)

@@ -10,7 +10,6 @@ from fedraa.components import Seam
 from fedraa.data.transforms.images import Crop, Flip, Normalize
 from fedraa.data.transforms.transform import Called, Transform, Transforms, called
 from fedraa.data.transforms.vision import Vision
-from fedraa.data.vision import import_torchvision
 
 TRANSFORMS: Seam[Any] = Seam("transforms", (), {"crop": Crop, "flip": Flip, "normalize": Normalize})
 V2 = "torchvision.transforms.v2:"
@@ -43,8 +42,6 @@ def make_transform(given: object) -> Transform:
     """One of them."""
     if isinstance(given, str):
         given = re.sub(r"^v2[.:]", V2, given)
-        if given.startswith("torchvision"):
-            import_torchvision()
     made = TRANSFORMS.make(given)
     if isinstance(made, Transform):
         return made

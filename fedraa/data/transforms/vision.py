@@ -9,7 +9,6 @@ from torch import Tensor
 
 from fedraa.components import describe
 from fedraa.data.transforms.transform import Transform
-from fedraa.data.vision import import_torchvision
 
 FIXED = ("CenterCrop", "Grayscale", "Normalize", "Pad", "Resize", "ToDtype", "ConvertImageDtype", "FiveCrop")
 STILL = (
@@ -49,7 +48,6 @@ class Vision(Transform):
         return pickle.dumps(self.given)
 
     def __setstate__(self, state: bytes) -> None:
-        import_torchvision()  # which needs help where its operators do not load
         self.__init__(pickle.loads(state))  # type: ignore[misc]  # all that it is is made there
 
     def described(self) -> Any:

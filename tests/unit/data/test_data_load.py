@@ -1,5 +1,6 @@
 import gzip
 import hashlib
+import importlib
 import struct
 import subprocess
 import sys
@@ -12,7 +13,6 @@ from sklearn.model_selection import train_test_split
 
 from fedraa.data import DATASETS, Dealing, Iid, deal, load_dataset, make_partitioner
 from fedraa.data.dataset import standardise
-from fedraa.data.vision import import_torchvision
 
 REAL = Path(__file__).parents[4] / "shared" / "data"
 
@@ -281,7 +281,7 @@ def mnist_archives(tmp_path, monkeypatch):
         archive = gzip.compress(content)
         (raw / f"{name}.gz").write_bytes(archive)
         checksums.append((f"{name}.gz", hashlib.md5(archive).hexdigest()))
-    mnist = import_torchvision().datasets.MNIST
+    mnist = importlib.import_module("torchvision").datasets.MNIST
     monkeypatch.setattr(mnist, "resources", checksums)
     monkeypatch.setattr(mnist, "mirrors", [f"file://{tmp_path}/nowhere/"])
     return tmp_path

@@ -1,0 +1,58 @@
+"""torchvision where its compiled operators do not load, as those of PyPI's beside a torch without CUDA.
+
+Its data sets, transforms and models need none of them, but its import fails over two that it names. Whoever imports
+it, a model of the user's or a pickle in a worker, gets it with these two declared: when, and only when, it fails.
+"""
+
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+NAME = "torchvision"
+_declared: list[Any] = []  # a declaration lasts as long as its library
+
+
+class Finder(MetaPathFinder):
+    """Finds torchvision alone, where it would be found anyway."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None, /
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path, target) if fullname == NAME else None
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Patient(spec.loader)
+        return spec
+
+
+class _Patient(Loader):
+    """Loads a module a second time, with the operators declared, if they were what was missing."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)  # of resources and sources
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        try:
+            self._loader.exec_module(module)
+        except RuntimeError as error:
+            if "torchvision::nms" not in str(error):
+                raise
+            _declare()
+            self._loader.exec_module(module)
+
+
+def _declare() -> None:
+    import torch
+
+    library = torch.library.Library(NAME, "FRAGMENT")  # type: ignore[no-untyped-call]  # torch's own
+    for operator in ("nms", "qnms"):
+        signature = f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+        library.define(signature)  # type: ignore[no-untyped-call]  # torch's own
+    _declared.append(library)
