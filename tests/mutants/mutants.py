@@ -171,17 +171,17 @@ MUTANTS: list[Mutant] = [
     ),
     *_in(
         "fedraa/server/aggregation/tally.py",
-        ("np.add(sums, self._whole, out=sums)", "pass", SUBMODELS),
+        ("np.add(sums[piece], self._whole, out=sums[piece])", "None", SUBMODELS),
     ),
     *_in(
         "fedraa/server/aggregation/memorised.py",
         ("v = old + correction", "v = correction", SUBMODELS),
         ("row[place] = update", "row[place] += update", SUBMODELS),
-        ("update - row[place]", "update", SUBMODELS),
+        ("np.subtract(update, old, ", "np.add(update, old, ", SUBMODELS),
     ),
     *_in(
         "fedraa/server/auxiliary/state.py",
-        ("self._server[piece] += self._change[piece] / clients", "self._server[piece] += self._change[piece]", FULL),
+        ("np.divide(change, clients, out=change)", "change", FULL),
         ("np.float32(update.steps * contribution.lr)", "np.float32(contribution.lr)", FULL),
         (
             "np.divide(delta, np.float32(-scale), out=self._momentum, where=moved)",
@@ -189,8 +189,8 @@ MUTANTS: list[Mutant] = [
             FULL,
         ),
         (
-            "fresh = (1 - self._beta) * mean + self._beta * self._momentum",
-            "fresh = mean + self._beta * self._momentum",
+            "fresh = (1 - self._beta) * mean[piece] + self._beta * momentum",
+            "fresh = mean[piece] + self._beta * momentum",
             FULL,
         ),
     ),
