@@ -57,8 +57,8 @@ class ShardedStore:
             where = [next((p.where for p in pieces if p.shard == number), None) for pieces in split.pieces]
             common = [next((p.common for p in pieces if p.shard == number), None) for pieces in split.pieces]
             actor = actor_class(ShardActor).options(num_cpus=0, scheduling_strategy=there)
-            taken: Any = {"norms": norms, "adds": rule.adds, "common": common, "in_common": rule.in_common}
-            self._shards.append(actor.remote(params[split.own[number]], where, **taken))
+            share: Any = {"common": common, "in_common": rule.in_common} if rule.in_common != 1 else {}
+            self._shards.append(actor.remote(params[split.own[number]], where, norms=norms, adds=rule.adds, **share))
         self._pulses = [Pulse(shard, heartbeat) for shard in self._shards]
         self._routes = [
             ray.put(Route(tuple(self._shards[p.shard] for p in pieces), tuple(p.place for p in pieces)))

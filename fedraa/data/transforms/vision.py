@@ -1,6 +1,5 @@
 """Transforms of torchvision's v2, by name or as objects: one image at a time, drawn from the run's streams."""
 
-import pickle
 from typing import Any
 
 import numpy as np
@@ -43,12 +42,6 @@ class Vision(Transform):
         with torch.random.fork_rng(devices=[x.device] if x.device.type == "cuda" else []):
             torch.random.manual_seed(seed)
             return torch.stack([self.given(one) for one in x])
-
-    def __getstate__(self) -> bytes:
-        return pickle.dumps(self.given)
-
-    def __setstate__(self, state: bytes) -> None:
-        self.__init__(pickle.loads(state))  # type: ignore[misc]  # all that it is is made there
 
     def described(self) -> Any:
         return describe(self.given)

@@ -2,30 +2,12 @@
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from cut_cases import IMAGE, SEQUENCE, VECTOR, Net, check_case
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
-
-from benchmarks.system.cut_check import check, random_cut
-from fedraa.submodels import trace
-
-VECTOR, SEQUENCE, IMAGE = torch.randn(4, 6), torch.randn(4, 5, 6), torch.randn(4, 3, 8, 8)
-
-
-class Net(nn.Module):
-    """A function of its parts and a batch."""
-
-    def __init__(self, call: Callable[..., Tensor], **parts: nn.Module | Tensor) -> None:
-        super().__init__()
-        self.call = call
-        for name, part in parts.items():
-            setattr(self, name, part if isinstance(part, nn.Module) else nn.Parameter(part))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.call(self, x)
 
 
 def joined(m: Net, x: Tensor) -> Tensor:
@@ -272,10 +254,4 @@ CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_meets(name: str) -> None:
-    module, example, sizes = CASES[name]
-    torch.manual_seed(0)
-    traced = trace(module, example)
-    assert [group.size for group in traced.groups] == sizes
-    rng = np.random.default_rng(0)
-    for seed in range(2 if sizes else 0):
-        check(traced, example, random_cut(traced, rng), seed)
+    check_case(*CASES[name])

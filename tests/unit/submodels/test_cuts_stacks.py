@@ -2,29 +2,16 @@
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from cut_cases import IMAGE, Net, check_case
 from torch import Tensor, nn
 
-from benchmarks.system.cut_check import check, random_cut
 from fedraa.submodels import trace
 
 TOKENS = torch.randn(4, 6, 8)
-IMAGE = torch.randn(4, 3, 8, 8)
 EXPERTS, INNER = 3, 8
-
-
-class Net(nn.Module):
-    def __init__(self, call: Callable[..., Tensor], **parts: nn.Module | Tensor) -> None:
-        super().__init__()
-        self.call = call
-        for name, part in parts.items():
-            setattr(self, name, part if isinstance(part, nn.Module) else nn.Parameter(part))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.call(self, x)
 
 
 def experts(transposed: bool = False) -> dict[str, nn.Module | Tensor]:
@@ -174,7 +161,7 @@ def test_layers_that_data_leave_out_are_refused() -> None:
 def test_a_frozen_parameter_is_as_good_as_a_constant() -> None:
     net = Net(lambda m, x: m.b((m.a(x).unflatten(-1, (4, 2)) * m.w).flatten(2)), a=nn.Linear(8, 8), b=nn.Linear(8, 3))
     net.w = nn.Parameter(torch.randn(2), requires_grad=False)
-    check_cuts(net, TOKENS, [4])
+    check_case(net, TOKENS, [4])
 
 
 def conv(inputs: int, outputs: int) -> nn.Module:
@@ -192,21 +179,13 @@ PICTURES: dict[str, tuple[nn.Module, list[int]]] = {
 }
 
 
-def check_cuts(module: nn.Module, x: Tensor, sizes: list[int]) -> None:
-    traced = trace(module, x)
-    assert [group.size for group in traced.groups] == sizes
-    rng = np.random.default_rng(0)
-    for seed in range(2):
-        check(traced, x, random_cut(traced, rng), seed)
-
-
 @pytest.mark.parametrize("name", STACKS)
 def test_stacks(name: str) -> None:
     call, parts, sizes = STACKS[name]
-    check_cuts(Net(call, **parts), TOKENS, sizes)
+    check_case(Net(call, **parts), TOKENS, sizes)
 
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_pictures(name: str) -> None:
     module, sizes = PICTURES[name]
-    check_cuts(module, IMAGE, sizes)
+    check_case(module, IMAGE, sizes)

@@ -17,6 +17,19 @@ SEQUENCE = torch.randn(4, 5, 6)
 TOKENS = torch.randint(0, 20, (4, 7))
 
 
+class Net(nn.Module):
+    """A function of its parts, layers and parameters, and a batch."""
+
+    def __init__(self, call: Callable[..., Tensor], **parts: nn.Module | Tensor) -> None:
+        super().__init__()
+        self.call = call
+        for name, part in parts.items():
+            setattr(self, name, part if isinstance(part, nn.Module) else nn.Parameter(part))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.call(self, x)
+
+
 class Calls(nn.Module):
     """Named layers, and a function that puts them together."""
 
