@@ -149,6 +149,7 @@ SETTINGS: dict[str, Setting] = {
             6.0,
             lengths=(10, 28, 56, 140),
             lr="0.1:3:log",
+            trials=8,
             notes=("The data are a subset of AG News, about 18,000 training texts.",),
         ),
         Setting(
