@@ -37,11 +37,12 @@ def magnitude(vector: np.ndarray, low: float, high: float) -> np.ndarray:
     return chosen
 
 
-def output_parts(traced: Traced, parts: int) -> np.ndarray:
-    """RA-Fed's regions: which of `parts` regions each coordinate is in, int8 `[d]`, by its output unit in its layer.
+def hidden_parts(traced: Traced, parts: int) -> np.ndarray:
+    """RA-Fed's regions: which of `parts` regions each coordinate is in, int8 `[d]`, by its hidden unit.
 
-    Regions are equal contiguous shares of a tensor's output units, the rows of weights and kernels and the columns of
-    embeddings. Where a tensor has fewer than `parts` of these it goes by its next dimension, or by its elements.
+    A hidden unit has the weights into it and its bias, and of an output layer, whose own units are classes, the weights
+    out of it. Regions are equal contiguous shares of a tensor's hidden units: of the first of its dimensions that can
+    be cut, else of its output units, the columns of an embedding and the rows of all else, else of its elements.
     """
     if parts < 1:
         raise ValueError(f"parts: {parts} given, expected at least 1")
@@ -50,7 +51,8 @@ def output_parts(traced: Traced, parts: int) -> np.ndarray:
         size = int(np.prod(shape))
         owner = traced.module.get_submodule(name.rpartition(".")[0])
         order = (1, 0) if isinstance(owner, nn.Embedding) else range(len(shape))
-        dimension = next((d for d in order if shape[d] >= parts), None)
+        dimensions = (*sorted(traced.units.get(name, ())), *order)
+        dimension = next((d for d in dimensions if shape[d] >= parts), None)
         units = np.arange(size) if dimension is None else np.indices(shape, sparse=True)[dimension]
         count = size if dimension is None else shape[dimension]
         mine = units * parts // count

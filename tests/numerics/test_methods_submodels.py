@@ -163,11 +163,11 @@ def test_heterofl_and_fedrolex(method: str) -> None:
 def regions(level: str, turn: int, every: int, clients: int) -> list[Mask]:
     """RAM-Fed's masks: all in round 0; two of four regions (L), one (S), or the half that is drawn two (MIX).
 
-    A region is a quarter of the output units of each layer, here of 6, 4 and 4, with all their weights and biases. In
-    every `every`-th round all take the same ones.
+    A region is a quarter of the hidden units, here of 6 and 4, with all weights into them and their biases, of the
+    weights from the last of them into the 4 classes, and of these' biases. In every `every`-th round all take the same.
     """
     six, four = [0, 0, 1, 2, 2, 3], [0, 1, 2, 3]
-    region = np.concatenate([np.repeat(six, 3), six, np.repeat(four, 6), four, np.repeat(four, 4), four])
+    region = np.concatenate([np.repeat(six, 3), six, np.repeat(four, 6), four, np.tile(four, 4), four])
     assert len(region) == SIZE
     large = generator(SEED, "levels").permutation(clients)[: clients // 2]
     masks = []

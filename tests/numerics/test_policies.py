@@ -19,7 +19,7 @@ from fedraa.rng import generator
 from fedraa.submodels import Traced
 from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.blocks import maskable
-from fedraa.submodels.masks import output_parts
+from fedraa.submodels.masks import hidden_parts
 from fedraa.submodels.policies.masked import FourWay, Pruned, rank_parts
 from fedraa.submodels.policies.policy import Capacities, RoundContext, RunContext
 from fedraa.submodels.policies.regions import Arbitrary
@@ -194,9 +194,9 @@ def test_subdismo_splits_the_blocks_in_four(net: Traced) -> None:
 
 
 def of_regions(chosen: set[int]) -> npt.NDArray[np.bool_]:
-    """The parameters of a network 3-8-4-2 in these quarters: by their output units, 2 of 8, 1 of 4.
+    """The parameters of a network 3-8-4-2 in these quarters: by their hidden units, 2 of 8, 1 of 4.
 
-    The two outputs are fewer than four: their weights go by the inputs, their biases by themselves.
+    Weights of the two outputs go by their inputs, their biases, fewer than four, by themselves.
     """
     first, second = np.array([unit // 2 in chosen for unit in range(8)]), np.array([u in chosen for u in range(4)])
     weights = [np.repeat(first, 3), first, np.repeat(second, 8), second, np.tile(second, 2), second[[0, 2]]]
@@ -251,13 +251,15 @@ def test_regions_are_a_partition_of_theta(name: str, example: torch.Tensor) -> N
     """L, S and MIX train 50, 25 and 37.5 % of it, however deep; every parameter is in exactly one region."""
     hidden = (64, 64, 64, 64) if name == "mlp" else (200,)
     traced = trace(build_model(name, example, 10, hidden=hidden, dropout=0.0, seed=0), example)
-    part = output_parts(traced, 4)
+    part = hidden_parts(traced, 4)
     shares = np.bincount(part, minlength=4) / traced.size
     assert len(part) == traced.size
     assert part.min() >= 0
     assert shares == pytest.approx([0.25] * 4, abs=0.02)
     names = [f"{each.rpartition('.')[0]}.weight" for each in traced.names if each.endswith("bias")]
-    for each in names:  # a unit's bias is where its weights are
+    head = part[: traced.offsets[-1]][traced.offsets[-2] :].reshape(10, -1)
+    assert (head == head[0]).all()  # all classes of a hidden unit are where it is
+    for each in names[:-1]:  # a unit's bias is where its weights are
         at, bias = traced.names.index(each), traced.names.index(each.replace("weight", "bias"))
         rows = traced.shapes[at][0]
         start, b = traced.offsets[at], traced.offsets[bias]

@@ -57,9 +57,9 @@ def ramfed_memory(scale: Scale) -> Study:
         reference="ra-fed",
         notes=(
             "The paper's numbers are those of MNIST, Dirichlet 0.01, S-Arb, after rounds that it does not state.",
-            "Units: a client trains the weights between the units of its region, drawn for every layer, so that of the "
-            "head it has all classes; otherwise a region has whole output units, some classes of the head among them, "
-            "and every parameter is in exactly one region.",
+            "A region has hidden units, with all weights into them and, of the output layer, those out of them: every "
+            "parameter is in exactly one. Units: a client trains only the weights between units of its regions on both "
+            "sides, drawn for every layer.",
             PRINTED,
         ),
         claims=(

@@ -12,17 +12,18 @@ from fedraa.submodels.policies.policy import Pure, RoundContext, RunContext, Sub
 from fedraa.submodels.traced import Traced
 
 LEVELS = ("L", "S", "MIX")
-REGIONS = ("outputs", "units")
+REGIONS = ("hidden", "units")
 
 
 @dataclass(frozen=True)
 class Arbitrary(SubmodelPolicy):
     """RA-Fed, RAM-Fed: theta is the sum of `parts` regions (Definition 1), masked by the client.
 
-    With `regions` "outputs" they are a partition of theta: every parameter is in one region, that of its output unit in
-    its layer, so that a region has a quarter of the parameters however deep the model is. With "units" a client trains
-    the weights between units that are in its regions on both sides, drawn for every width group on its own: of a matrix
-    between two hidden layers a fourth at level L, and of all matrices other parts with time.
+    With `regions` "hidden" they are a partition of theta: every parameter is in one region, that of its hidden unit, so
+    that a region has a quarter of the parameters however deep the model is; were the output layer's weights shared out
+    by class, a client would train scores of classes that it has not. With "units" a client trains the weights between
+    units that are in its regions on both sides, drawn for every width group on its own: of a matrix between two hidden
+    layers a fourth at level L, and of all matrices other parts with time.
 
     Level L trains 2 of 4 regions, S one, MIX one or the other, each for half of the clients, which are drawn for the
     run. Round 0 trains everything; every `uncovered_every`-th round all clients train the same regions, drawn for that
@@ -32,7 +33,7 @@ class Arbitrary(SubmodelPolicy):
     level: str = "L"
     parts: int = 4
     uncovered_every: int = 10
-    regions: str = "outputs"
+    regions: str = "hidden"
 
     def __post_init__(self) -> None:
         if self.level not in LEVELS:
@@ -63,8 +64,8 @@ class Arbitrary(SubmodelPolicy):
 
     def _masks(self, run: RunContext) -> Callable[..., Mask]:
         """What gives the mask of the `chosen` regions in a round, for a client or, without one, for all."""
-        if self.regions == "outputs":
-            region_of = masks.output_parts(run.traced, self.parts)
+        if self.regions == "hidden":
+            region_of = masks.hidden_parts(run.traced, self.parts)
             return lambda chosen, *when: np.isin(region_of, chosen)
         run.check_units(self.parts, f"submodel: {self.parts} regions need as many units in every group")
         return lambda chosen, *when: _between_units(
