@@ -26,6 +26,7 @@ from benchmarks.studies.metrics import Metric
 from fedraa.api import resume, run
 from fedraa.config.experiment import Experiment
 from fedraa.engine.description import commit
+from fedraa.engine.resumption import differs
 from fedraa.errors import RunFailed
 from fedraa.methods.resolve import resolve
 from fedraa.rundir.history import History
@@ -154,13 +155,17 @@ def _ended(experiment: Experiment) -> bool:
 
 
 def _began(experiment: Experiment) -> bool:
-    """Whether the directory holds this very experiment: defaults may have changed since, which no name tells."""
+    """Whether the directory holds this very experiment: defaults and methods may have changed, which no name tells."""
     directory = _directory(experiment)
     if not (directory / CONFIG).is_file():
         return False
     said = {"partition": None} if experiment.partition is None else {}  # which the run has written down by its name
     try:
-        return History(directory).experiment.model_copy(update={"out": directory} | said) == experiment
+        history = History(directory)
+        same = history.experiment.model_copy(update={"out": directory} | said) == experiment
+        if not same or experiment.capacities == "auto":  # the method's shares are then of the fleet
+            return same
+        return differs(history.config["method"], resolve(experiment)) is None
     except ValueError:  # of a version that knew other fields
         return False
 

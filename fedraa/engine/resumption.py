@@ -19,6 +19,7 @@ from fedraa.engine.asked import ELSEWHERE, LIMITS, asked, changed
 from fedraa.engine.build import build, silently
 from fedraa.engine.description import ASIDE_KEY, describe, recorded_aside
 from fedraa.engine.run_spec import RunSpec
+from fedraa.methods.method import Method
 from fedraa.objectives import Target
 from fedraa.rundir.chain import damage
 from fedraa.rundir.checkpoint import ASKED, choose, head
@@ -190,11 +191,16 @@ def _check_method(directory: Path, was: Mapping[str, Any], spec: RunSpec, longer
     """The method that config.json describes is the one that the experiment comes to, but for limits that are new."""
     if longer and isinstance(schedule := was.get("schedule"), Mapping):
         was = {**was, "schedule": {name: value for name, value in schedule.items() if name not in longer}}
-    now = json.loads(json.dumps({axis: describe_component(getattr(spec.method, axis)) for axis in was}))
-    if (where := _parts(was, now)) is not None:
+    if (where := differs(was, spec.method)) is not None:
         raise ValueError(
             f"run: {directory / CONFIG} does not describe the method of its experiment: {where} differs; put it back"
         )
+
+
+def differs(was: Mapping[str, Any], method: Method) -> str | None:
+    """The part in which a method is not what config.json describes, as far as that goes; None where it is."""
+    now = json.loads(json.dumps({axis: describe_component(getattr(method, axis)) for axis in was}))
+    return _parts(was, now)
 
 
 def _parts(was: Any, now: Any, where: str = "") -> str | None:

@@ -165,7 +165,7 @@ GRID = [Cell(row, Experiment(method="fedavg", hidden=(8,), rounds=n)) for row, n
 SMALL = Study("small", "Small", GRID, (ACCURACY,), "a", seeds=(0,))
 KILLED = """
 from pathlib import Path
-from tests.unit.test_study import SMALL
+from tests.unit.benchmarks.test_study import SMALL
 from benchmarks.studies.study import execute
 execute(SMALL, Path({out!r}), 1, lambda run, left: None)
 """
@@ -206,6 +206,17 @@ def test_a_run_cut_short_at_another_commit_begins_again(tmp_path: Path):
     (first.directory / CONFIG).write_text(json.dumps(config | {"commit": "another", "resolved": {}}))
     (again,) = execute(only, tmp_path, 1, lambda run, left: None)
     assert History(again.directory).summary["steps"] == 1
+    assert History(again.directory).config == config
+
+
+def test_what_has_ended_as_another_method_runs_again(tmp_path: Path):
+    """Its experiment is the same, but its name meant another method, as that of older code did."""
+    only = Study("only", "Only", GRID[:1], (ACCURACY,), "a", seeds=(0,))
+    (first,) = execute(only, tmp_path, 1, lambda run, left: None)
+    config = json.loads((first.directory / CONFIG).read_text())
+    was = config["method"] | {"local": config["method"]["local"] | {"momentum": 0.7}}
+    (first.directory / CONFIG).write_text(json.dumps(config | {"method": was}))
+    (again,) = execute(only, tmp_path, 1, lambda run, left: None)
     assert History(again.directory).config == config
 
 
