@@ -27,12 +27,12 @@ def ramfed_memory(scale: Scale) -> Study:
     average, so that it helps where a round moves the model little, and leads astray where it moves it far.
     """
     mnist: dict[str, Any] = {"dataset": "mnist", "hidden": (200,), "batch_size": 128, "dirichlet": 0.01, "lr": 0.01}
-    digits: dict[str, Any] = {"dataset": "digits", "hidden": (64,), "dirichlet": 0.1}
+    digits: dict[str, Any] = {"dataset": "digits", "hidden": (64,), "dirichlet": 0.01}
     far = digits | {"lr": 0.05, "local_epochs": 5, "rounds": 30, "eval_every": 2}
     columns: dict[str, dict[str, Any]] = scale.pick(
         {
-            "α = 0.1, lr 0.01, 1 epoch": digits | {"lr": 0.01, "local_epochs": 1, "rounds": 100, "eval_every": 5},
-            "α = 0.1, lr 0.05, 5 epochs": far,
+            "α = 0.01, lr 0.01, 1 epoch": digits | {"lr": 0.01, "local_epochs": 1, "rounds": 100, "eval_every": 5},
+            "α = 0.01, lr 0.05, 5 epochs": far,
         },
         {"α = 0.01, 1 epoch": mnist | {"local_epochs": 1, "rounds": 25}},
         {"α = 0.01": mnist | {"local_steps": 5, "rounds": 2000, "eval_every": 20}},

@@ -66,7 +66,7 @@ def copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
 def assign(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """`x[index] = value`, where x is nobody's part: its elements vanish with those that take their places."""
     x, index, value = args
-    if x._is_view() or r.name(x) or any(_is_mask(i) for i in (index if isinstance(index, tuple) else (index,))):
+    if x._is_view() or r.name(x) or any(_is_mask(i) or _is_nowhere(i) for i in _places(index)):
         r.give_up(name, out, args, kwargs)
         return
     labels = r.labels(x)
@@ -126,6 +126,8 @@ def _picked(dims: list[int | None], index: Any) -> list[int | None] | None:
 
 
 def _moved(labels: Tensor, name: str, rest: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    if not name.endswith("_as") and any(_is_nowhere(x) for x in tensors((rest, kwargs))):
+        raise ValueError(f"labels: {name} by a tensor without values")
     if name in ("T", "mT"):
         return getattr(labels, name)
     # labels are strided in their own way, so that a view of them may need a copy
@@ -134,13 +136,13 @@ def _moved(labels: Tensor, name: str, rest: Sequence[Any], kwargs: Mapping[str, 
 
 
 def take(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Picks positions by a constant; positions along a cut dimension must therefore be alike."""
+    """Picks positions by a constant; those along a cut dimension must therefore be alike, and any is as good."""
     if name == "getitem" and r.name(args[0]) and _picked([*range(args[0].dim())], args[1]) is not None:
         structural(r, name, out, args, kwargs)
         return
     labels = r.labels(args[0])
     if name == "getitem":
-        index = args[1] if isinstance(args[1], tuple) else (args[1],)
+        index = _places(args[1])
         if any(_is_mask(i) for i in index):
             r.give_up(name, out, args, kwargs)
             return
@@ -155,7 +157,25 @@ def take(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[s
     else:
         dim = kwargs.get("dim", args[1] if len(args) > 1 else 0)
         r.ties.span(labels, [dim], "some of them are picked by position")
-    structural(r, name, out, args, kwargs)
+    structural(r, name, out, (args[0], *_at_hand(args[1:])), _at_hand(kwargs))
+
+
+def _places(index: Any) -> tuple[Any, ...]:
+    return index if isinstance(index, tuple) else (index,)
+
+
+def _is_nowhere(index: Any) -> bool:
+    """Whether this is on the meta device, so that nobody knows where it points: memory that nobody wrote."""
+    return isinstance(index, Tensor) and index.is_meta
+
+
+def _at_hand(value: Any) -> Any:
+    """The same arguments with indices that point to the first position where nobody knows where they point."""
+    if isinstance(value, dict):
+        return {name: _at_hand(part) for name, part in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_at_hand(part) for part in value)
+    return torch.zeros_like(value, device="cpu") if _is_nowhere(value) else value
 
 
 def _is_mask(index: Any) -> bool:

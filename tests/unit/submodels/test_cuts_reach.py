@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from benchmarks.system.cut_check import check, random_cut
 from fedraa.submodels import Traced, drop_weights, flatten, load, trace
+from fedraa.submodels.tracing.trace import _light_record
 
 SEQUENCE = torch.randn(4, 5, 8)
 WIDTH, HEADS = 8, 4
@@ -93,13 +94,14 @@ def grouped(m: Block, x: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, enable_gqa=True).transpose(1, 2).reshape(b, t, c)
 
 
-def placed(m: Block, x: Tensor) -> Tensor:
+def placed(m: Block, x: Tensor, table: Tensor | None = None) -> Tensor:
     """A table of biases by relative position, and a bias of the projection made of two."""
     b, t, c = x.size()
+    table = m.table if table is None else table
     bias = torch.cat((m.q_bias, torch.zeros_like(m.v_bias), m.v_bias))
     q, k, v = F.linear(x, m.into.weight, bias).reshape(b, t, 3, m.heads, -1).permute(2, 0, 3, 1, 4)
     place = torch.arange(t)[:, None] - torch.arange(t) + t - 1
-    relative = m.table[place.view(-1)].view(t, t, -1).permute(2, 0, 1)
+    relative = table[place.view(-1)].view(t, t, -1).permute(2, 0, 1)
     scores = q @ k.mT + relative
     return (scores.softmax(-1) @ v).transpose(1, 2).reshape(b, t, c)
 
@@ -121,6 +123,11 @@ CASES: dict[str, tuple[Callable[[Block, Tensor], Tensor], dict[str, nn.Module | 
     "rotated": (rotated, {"q": nn.Linear(8, 8), "into": 8}, [2]),
     "grouped": (grouped, {"q": nn.Linear(8, 8), "into": 8}, [2]),
     "placed": (placed, {"q_bias": torch.randn(8), "v_bias": torch.randn(8), "table": torch.randn(9, 4)}, [4]),
+    "placed by a network": (
+        lambda m, x: placed(m, x, m.table(torch.arange(9.0)[:, None])),
+        {"q_bias": torch.randn(8), "v_bias": torch.randn(8), "table": nn.Linear(1, 4)},
+        [4],
+    ),
     "summed": (
         summed,
         {"q": torch.randn(8, 4, 2), "k": torch.randn(8, 4, 2), "v": torch.randn(8, 4, 2), "o": torch.randn(4, 2, 8)},
@@ -243,6 +250,18 @@ def test_cuts_are_right(name: str) -> None:
             expected = small(batch)
             assert expected.shape == batch.shape
             torch.testing.assert_close(worker(traced, flatten(traced.module), indices)(batch), expected)
+
+
+def test_no_unit_is_of_memory_that_nobody_wrote() -> None:
+    """Indices are followed where they have no values; what they picked was whatever was in memory, here the largest."""
+    mix, parts, _ = CASES["placed by a network"]
+    torch.use_deterministic_algorithms(True)
+    try:
+        recorder, _ = _light_record(Block(mix, **parts), SEQUENCE)  # type: ignore[arg-type]
+        assert recorder is not None
+        recorder.ties.resolve()
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def test_a_cut_trains_in_a_stack() -> None:
