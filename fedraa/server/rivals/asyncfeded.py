@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from fedraa.messages import Vector
 from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken
 from fedraa.server.coordinates import places_of
-from fedraa.server.passes import PIECE, accumulate, each
+from fedraa.server.passes import PIECE, accumulate, each, less, scratch
 
 
 @dataclass
@@ -31,17 +32,18 @@ class AsyncFedED(AsyncRule):
 
     def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
         new, sent = arrival.new, arrival.sent
-        length = _length(len(new), lambda piece: new[piece] - sent[piece])
+
+        def squares(piece: slice) -> tuple[float, float]:
+            was = sent[piece]
+            gone: Vector = scratch("gone", len(was))
+            for place, part in places_of(arrival.places, piece):
+                np.subtract(model.params[place], was[part], out=gone[part])
+            return _square(less(new[piece], was)), _square(gone)
+
+        length, gone = _lengths(len(new), squares)
         if length == 0:
             return Taken(0.0)
-
-        def gone(piece: slice) -> Vector:
-            now: Vector = np.concatenate([model.params[place] for place, _ in places_of(arrival.places, piece)])
-            now -= sent[piece]
-            return now
-
-        ratio = _length(len(new), gone) / length
-        weight = self.server_lr / (ratio + self.epsilon)
+        weight = self.server_lr / (gone / length + self.epsilon)
         accumulate(model.params, arrival.places, weight, new, sent)
         return Taken(weight)
 
@@ -49,8 +51,15 @@ class AsyncFedED(AsyncRule):
         return {}
 
 
-def _length(size: int, part: Callable[[slice], Vector]) -> float:
-    """The norm of a vector [size], of which `part` gives a piece; in the order in which NumPy adds up all of it."""
+def _square(piece: Vector) -> float:
+    """The sum of its squares, in double precision."""
+    wide = scratch("squares", len(piece), np.float64)
+    np.copyto(wide, piece)
+    return float(np.multiply(wide, wide, out=wide).sum())
+
+
+def _lengths(size: int, squares: Callable[[slice], tuple[float, float]]) -> tuple[float, float]:
+    """The norms of two vectors [size], of whose pieces `squares` gives the sums; added up in the order of NumPy."""
     leaves: list[slice] = []
 
     def halve(piece: slice) -> None:
@@ -64,12 +73,13 @@ def _length(size: int, part: Callable[[slice], Vector]) -> float:
         halve(slice(middle, piece.stop))
 
     halve(slice(0, size))
-    sums = iter(each(leaves, lambda piece: float(np.square(part(piece), dtype=np.float64).sum())))
+    sums = iter(each(leaves, lambda piece: np.array(squares(piece))))
 
-    def added(length: int) -> float:
+    def added(length: int) -> npt.NDArray[np.float64]:
         if length <= PIECE:
             return next(sums)
         first = length // 2 - length // 2 % 8
         return added(first) + added(length - first)
 
-    return float(np.sqrt(added(size)))
+    first, second = np.sqrt(added(size)).tolist()
+    return first, second

@@ -17,7 +17,7 @@ from fedraa.server.async_rules import blend
 from fedraa.server.change import Change
 from fedraa.server.coordinates import Runs, Where, in_runs, index_of, places_of
 from fedraa.server.passes import PIECE, SUMMED, accumulate
-from fedraa.server.rivals.asyncfeded import _length
+from fedraa.server.rivals.asyncfeded import _lengths, _square
 from fedraa.server.validation import largest_of
 
 SIZES = (1, SUMMED - 1, SUMMED, SUMMED + 1, PIECE, 3 * PIECE + 5)
@@ -151,7 +151,8 @@ def test_memory_is_used_again_once_nobody_has_a_part_of_it() -> None:
 @pytest.mark.parametrize("size", [*SIZES, 5 * PIECE + 12_345])
 def test_the_length_of_a_vector_is_numpys(size: int) -> None:
     vector = drawn(size)
-    assert _length(size, lambda piece: vector[piece]) == float(np.sqrt(np.square(vector, dtype=np.float64).sum()))
+    both = _lengths(size, lambda piece: (_square(vector[piece]), _square(2 * vector[piece])))
+    assert both == tuple(float(np.sqrt(np.square(x, dtype=np.float64).sum())) for x in (vector, 2 * vector))
 
 
 @pytest.mark.parametrize("size", SIZES)
