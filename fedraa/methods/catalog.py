@@ -73,7 +73,7 @@ _METHODS: dict[str, Method] = {
         "fedraa",
         Fragments((0.25,) * DEFAULT_FRAGMENTS),
         Solver(steps="auto", full_rate=True),
-        DeltaMix(balance=0.5),
+        DeltaMix(),
         Asynchronous("least-sent", average=0.1),
         note="our own",
     ),

@@ -36,7 +36,7 @@ def lines(directory: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "flags",
     [
-        {},
+        {"balance": 0.5},
         {"method": "fedasync", "balance": 0.5, "scheduler": "least-sent", "average": 0.2},
         pytest.param({"concurrency": 2, "staleness": "delay-adaptive"}, marks=pytest.mark.slow),
         {"async_rule": "ringleader"},
@@ -102,7 +102,7 @@ def test_a_round_that_a_bad_client_ends_is_in_the_average(monkeypatch: pytest.Mo
 
 def test_on_the_wall_clock_weights_follow_what_is_learned(tmp_path: Path) -> None:
     """Devices are held back for as long as they are modelled; what the process itself takes is learned on top."""
-    directory = run(small(tmp_path, "wall", clock="wall", time_scale=0.01)).directory
+    directory = run(small(tmp_path, "wall", balance=0.5, clock="wall", time_scale=0.01)).directory
     assert "consistent" in replay(directory)
     mixes: dict[int, set[float]] = {}
     for line in lines(directory):
@@ -112,7 +112,7 @@ def test_on_the_wall_clock_weights_follow_what_is_learned(tmp_path: Path) -> Non
 
 
 def test_a_weight_that_does_not_follow_is_found(tmp_path: Path) -> None:
-    directory = run(small(tmp_path, "run")).directory
+    directory = run(small(tmp_path, "run", balance=0.5)).directory
     log = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
     commit = next(line for line in log if line["kind"] == "commit")
     commit["mix"] *= 1.01

@@ -29,7 +29,7 @@ STATED = [
     ("fed-raa-offline", "schedule.scheduler", "offline"),
     ("fed-raa-sync", "update.mixing", 0.6),
     ("fed-quilt", "update.gain", 1.2),  # the prototype's, as are the next
-    ("fed-quilt", "update.balance", 0.5),
+    ("fed-quilt", "update.balance", 0.0),
     ("fed-quilt", "schedule.average", 0.1),
     ("fed-quilt", "schedule.scheduler", "least-sent"),
     ("fed-quilt", "submodel.ratios", (0.25, 0.25, 0.25, 0.25)),
