@@ -144,7 +144,11 @@ def _noisy(example: Tensor, rows: int, double: bool) -> Tensor:
 
 
 class Noted(TorchFunctionMode):
-    """Notes the names of the functions that a module calls; attention counts as one, for a cut has its own."""
+    """Notes the names of the functions by which a module makes or changes tensors.
+
+    What only asks for a size is not noted, for PyTorch itself asks where tensors have values. Attention counts as one
+    function, for a cut has its own.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -155,9 +159,10 @@ class Noted(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
     ) -> Any:
-        if not self._inside:
+        out = func(*args, **(kwargs or {}))
+        if not self._inside and (out is None or any(True for _ in tensors(out))):
             self.names.append(name_of(func))
-        return func(*args, **(kwargs or {}))
+        return out
 
     def __enter__(self) -> Self:
         self._hooks = [layer.register_forward_pre_hook(self._enter) for layer in self._attention]

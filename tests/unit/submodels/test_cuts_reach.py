@@ -264,6 +264,13 @@ def test_no_unit_is_of_memory_that_nobody_wrote() -> None:
         torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.parametrize("name", ["packed", "placed", "placed by a network", "grouped"])
+def test_large_modules_are_followed_by_their_shapes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where tensors have no values, PyTorch asks for fewer sizes; that is no other path."""
+    monkeypatch.setattr("fedraa.submodels.tracing.trace.LARGE", 0)
+    test_cuts_are_right(name)
+
+
 def test_a_cut_trains_in_a_stack() -> None:
     traced = trace(Block(split), SEQUENCE)
     small = traced.cut((np.array([0, 2]),))
