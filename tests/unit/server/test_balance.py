@@ -94,6 +94,9 @@ def test_deltas_in_a_buffer_count_by_the_factor_also_over_1() -> None:
 def test_a_gain_is_over_0(gain: float) -> None:
     with pytest.raises(ValueError, match=r"^async_rule: DeltaMix has the gain .*; takes a number over 0$"):
         DeltaMix(gain)
+
+
+def test_spread_is_a_truth_value() -> None:
     with pytest.raises(ValueError, match=r"^async_rule: DeltaMix has spread=3; takes True or False$"):
         DeltaMix(spread=3)  # type: ignore[arg-type]
 
