@@ -153,8 +153,8 @@ SETTINGS: dict[str, Setting] = {
             notes=(
                 "The data are a subset of AG News, about 18,000 training texts.",
                 "At the rate 3 the limit ends in one class (one run), and so does fed-quilt, or with three times its "
-                "gain: steps cannot be longer, and the mean of what ten clients did is as long as one client's. That may "
-                "be why all are so far behind the limit, and why fed-quilt is no faster than fed-raa.",
+                "gain: steps cannot be longer, and the mean of what ten clients did is as long as one client's. That "
+                "may be why all are so far behind the limit, and why fed-quilt is no faster than fed-raa.",
             ),
         ),
         Setting(
