@@ -26,8 +26,8 @@ def ramfed_memory(scale: Scale) -> Study:
     The memory corrects for who trains a region in a round. It is as old as the client's last turn, four rounds on
     average, so that it helps where a round moves the model little, and leads astray where it moves it far.
     """
-    mnist: dict[str, Any] = {"dataset": "mnist", "hidden": (200,), "batch_size": 128, "dirichlet": 0.01, "lr": 0.01}
-    digits: dict[str, Any] = {"dataset": "digits", "hidden": (64,), "dirichlet": 0.01}
+    mnist: dict[str, Any] = {"dataset": "mnist", "hidden": (200,), "batch_size": 128, "lr": 0.01}
+    digits: dict[str, Any] = {"dataset": "digits", "hidden": (64,)}
     far = digits | {"lr": 0.05, "local_epochs": 5, "rounds": 30, "eval_every": 2}
     columns: dict[str, dict[str, Any]] = scale.pick(
         {
@@ -38,7 +38,8 @@ def ramfed_memory(scale: Scale) -> Study:
         {"α = 0.01": mnist | {"local_steps": 5, "rounds": 2000, "eval_every": 20}},
     )
     rows = {"ram-fed": 85.0, "ra-fed": 78.1, "ram-fed, units": None, "ra-fed, units": None}
-    common: dict[str, Any] = {"partition": "dirichlet", "momentum": 0.5, "mask_level": "S", "weights": "uniform"}
+    common: dict[str, Any] = {"partition": "dirichlet", "dirichlet": 0.01, "momentum": 0.5, "mask_level": "S"}
+    common |= {"weights": "uniform"}
     cells = [
         Cell(
             row,

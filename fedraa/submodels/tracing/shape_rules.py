@@ -115,7 +115,7 @@ def _turned(x: Tensor, name: str, rest: Sequence[Any], kwargs: Mapping[str, Any]
 
 def _picked(dims: list[int | None], index: Any) -> list[int | None] | None:
     """Of what `x[index]` takes some slices along its first dimension, as of the weights of one of several experts."""
-    first, *others = index if isinstance(index, tuple) else (index,)
+    first, *others = _places(index)
     if len(dims) < 2 or any(i is not Ellipsis and i != slice(None) for i in others):
         return None
     if isinstance(first, int) and not isinstance(first, bool):

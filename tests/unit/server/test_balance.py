@@ -98,7 +98,7 @@ def test_a_gain_is_over_0(gain: float) -> None:
 
 def test_spread_is_a_truth_value() -> None:
     with pytest.raises(ValueError, match=r"^async_rule: DeltaMix has spread=3; takes True or False$"):
-        DeltaMix(spread=3)  # type: ignore[arg-type]
+        DeltaMix(spread=3)  # type: ignore[arg-type]  # what is refused
 
 
 def test_clients_pause_so_long_that_as_many_train() -> None:

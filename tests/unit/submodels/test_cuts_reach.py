@@ -257,7 +257,7 @@ def test_no_unit_is_of_memory_that_nobody_wrote() -> None:
     mix, parts, _ = CASES["placed by a network"]
     torch.use_deterministic_algorithms(True)
     try:
-        recorder, _ = _light_record(Block(mix, **parts), SEQUENCE)  # type: ignore[arg-type]
+        recorder, _ = _light_record(Block(mix, **parts), SEQUENCE)  # type: ignore[arg-type]  # one of them is a width
         assert recorder is not None
         recorder.ties.resolve()
     finally:
