@@ -12,9 +12,9 @@ are beside them.
 An update writes as many `buffers` of the model as its method keeps of it: one sum, or SCAFFOLD's sum, control variate
 and change of the server's. Ratios per buffer are to that many copies.
 
-Memory is in buffers of the model: what the server has between two updates, its model, the method's state and what
-clients that train submodels were sent; how much more it takes while an update comes in, the update itself among it;
-what a worker holds at most; and a checkpoint.
+Memory is in buffers of the model: what the server has between two updates at most, its model, the method's state and
+what clients that train submodels were sent; an update itself, of which MimeLite's has a gradient besides; how much more
+than both it takes while an update comes in, or a round ends; what a worker holds at most; and a checkpoint.
 """
 
 import csv
@@ -83,7 +83,6 @@ def measured(method: str, hidden: tuple[int, ...], repeats: int) -> None:
     start = resident()
     server = spec.server(lambda *_, **__: None)
     within, ends = updates(spec, server, repeats, warm)
-    kept = resident() - start
     buffers = METHODS.get(method, 1)
     ratio = median(one.seconds / one.copy for one in within)
     cpu_ratio = median(one.cpu / one.copy_cpu for one in within)
@@ -105,8 +104,9 @@ def measured(method: str, hidden: tuple[int, ...], repeats: int) -> None:
         "cpu_ratio_per_buffer": round(cpu_ratio / buffers, 2),
         "ratio_with_end_of_round": round(median(one.seconds / one.copy for one in ends), 2) if ends else "",
         "cpu_ratio_with_end_of_round": round(median(one.cpu / one.copy_cpu for one in ends), 2) if ends else "",
-        "server_state": round(kept / model, 2),
-        "server_besides": round((max(one.peak for one in within + ends) - start - kept) / model, 2),
+        "server_state": round((max(one.kept for one in within + ends) - start) / model, 2),
+        "update": round(max(one.update for one in within + ends) / model, 2),
+        "server_besides": round(max(one.peak - one.kept - one.update for one in within + ends) / model, 2),
         **saving(server, model),
         "worker_peak": round(worker(spec) / model, 2),
     }
@@ -169,11 +169,14 @@ def experiment(method: str, hidden: tuple[int, ...]) -> Experiment:
 class Taken:
     """An update that was taken in, and the copies after it: seconds, and those of CPU time over all threads.
 
-    `peak` is what the process held at most meanwhile, in bytes.
+    `peak` is what the process held at most meanwhile, in bytes, `kept` what it holds between two updates, the more of
+    before and after this one, and `update` the update's.
     """
 
     size: int
     ends: bool
+    kept: float
+    update: int
     peak: float
     seconds: float
     cpu: float
@@ -187,6 +190,7 @@ def updates(spec: RunSpec, server: Server, repeats: int, warm: Vector) -> tuple[
     bounds, taken = Bounds(), list[Taken]()
     waiting = list(server.begin())
     for _ in range(repeats * CLIENTS):
+        kept = resident()
         task = server.assign(waiting.pop(0), 0.0)
         new = task.params + np.float32(1e-3)
         extras = {name: np.full(task.size, 1e-3, np.float32) for name in task.asks}
@@ -198,11 +202,12 @@ def updates(spec: RunSpec, server: Server, repeats: int, warm: Vector) -> tuple[
         waiting += server.commit(update, 0.0)
         seconds, cpu = watch.read()
         ends, peak = server.step > before and not spec.method.asynchronous, resident("VmHWM")
-        size = task.size
+        size, nbytes = task.size, sum(buffer.nbytes for buffer in (new, *extras.values()))
         del task, update, new, extras
+        kept = max(kept, resident())
         in_place, _ = fastest(partial(np.copyto, warm[:size], spec.params[:size]))
         copied, copied_cpu = fastest(warm[:size].copy)
-        taken.append(Taken(size, ends, peak, seconds, cpu, copied, copied_cpu, in_place))
+        taken.append(Taken(size, ends, kept, nbytes, peak, seconds, cpu, copied, copied_cpu, in_place))
     largest = [one for one in taken if one.size == max(each.size for each in taken)]
     return [one for one in largest if not one.ends], [one for one in largest if one.ends]
 

@@ -167,13 +167,15 @@ class GlobalMomentum(NoAuxiliary):
 
     def start(self, run: AuxiliaryRun) -> None:
         self._momentum = np.zeros(run.size, np.float32)
-        self._whole: SharedBuffer | None = None  # as it is sent in this round with the whole model
+        self._whole: SharedBuffer | None = None  # of this round, in which it stays as it is
 
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
         if assignment.submodel.index is not None:
             return {"momentum": cut(self._momentum, where_of(assignment.submodel))}
         if self._whole is None:
-            self._whole = SharedBuffer(self._momentum.copy())
+            whole = self._momentum[:]
+            whole.flags.writeable = False
+            self._whole = SharedBuffer(whole)
         return {"momentum": self._whole}
 
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:

@@ -13,11 +13,11 @@ from fedraa.server.aggregation.last_trained import LastTrained
 from fedraa.server.aggregation.levels import Levels, spread
 from fedraa.server.aggregation.room import Room
 from fedraa.server.aggregation.tally import Tally
-from fedraa.server.async_rules import blend
+from fedraa.server.async_rules import Arrival, AsyncModel, blend
 from fedraa.server.change import Change
 from fedraa.server.coordinates import Runs, Where, in_runs, index_of, places_of
 from fedraa.server.passes import PIECE, SUMMED, accumulate
-from fedraa.server.rivals.asyncfeded import _lengths, _square
+from fedraa.server.rivals.asyncfeded import AsyncFedED
 from fedraa.server.validation import largest_of
 
 SIZES = (1, SUMMED - 1, SUMMED, SUMMED + 1, PIECE, 3 * PIECE + 5)
@@ -149,10 +149,20 @@ def test_memory_is_used_again_once_nobody_has_a_part_of_it() -> None:
 
 
 @pytest.mark.parametrize("size", [*SIZES, 5 * PIECE + 12_345])
-def test_the_length_of_a_vector_is_numpys(size: int) -> None:
-    vector = drawn(size)
-    both = _lengths(size, lambda piece: (_square(vector[piece]), _square(2 * vector[piece])))
-    assert both == tuple(float(np.sqrt(np.square(x, dtype=np.float64).sum())) for x in (vector, 2 * vector))
+@pytest.mark.parametrize("where", ["whole", "every third", "half"])
+def test_asyncfededs_weight_is_of_two_norms(size: int, where: str) -> None:
+    place = places(size, where)
+    at = np.arange(size) if isinstance(place, slice) else index_of(place)
+    new, sent, params = drawn(size), drawn(size, 1), drawn(int(np.max(at)) + 1, 2)
+    gone, went = ((x.astype(np.float64) - sent).astype(np.float32) for x in (params[at], new))
+    weight = 0.5 / (np.linalg.norm(gone.astype(np.float64)) / np.linalg.norm(went.astype(np.float64)) + 2)
+    expected = params.copy()
+    expected[at] += np.float32(weight) * (new - sent)
+    runs = None if isinstance(place, slice) else place
+    arrival = Arrival(0, 0, slice(None) if runs is None else at, new, sent, 0, 1, 0.0, runs=runs)
+    taken = AsyncFedED(server_lr=0.5, epsilon=2.0).take(arrival, AsyncModel(params, 1, 1))
+    assert taken.weight == pytest.approx(weight, rel=1e-12)
+    np.testing.assert_allclose(params, expected, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("size", SIZES)
