@@ -113,7 +113,7 @@ def execute(study: Study, out: Path, jobs: int, watch: Callable[[Finished, int],
     for cell in study.cells:
         resolve(cell.experiment)
     runs = {seeded(cell, seed, out): (cell, seed) for seed in study.seeds for cell in study.cells}
-    done = {each: Finished(*runs[each], _directory(each), None) for each in runs if _ended(each)}
+    done = {each: Finished(*runs[each], _directory(each), None) for each in runs if ended(each)}
     left = len(runs) - len(done)
     for each, failure in _run_all([each for each in runs if each not in done], jobs):
         done[each] = Finished(*runs[each], _directory(each), failure)
@@ -150,7 +150,8 @@ def _directory(experiment: Experiment) -> Path:
     return experiment.out
 
 
-def _ended(experiment: Experiment) -> bool:
+def ended(experiment: Experiment) -> bool:
+    """Whether this very experiment, of what its method is today, is in its directory to its end."""
     return (_directory(experiment) / SUMMARY).is_file() and _began(experiment)
 
 

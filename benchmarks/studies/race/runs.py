@@ -12,12 +12,11 @@ from benchmarks.studies.metrics import ACCURACY
 from benchmarks.studies.race.entrants import ENTRANTS, LIMIT, ROUNDS, Entrant
 from benchmarks.studies.race.measures import Measured, measured
 from benchmarks.studies.race.settings import Setting
-from benchmarks.studies.study import Cell, Finished, Study, execute, seeded
+from benchmarks.studies.study import Cell, Finished, Study, ended, execute, seeded
 from fedraa.client.auto_steps import AutoSteps
 from fedraa.config.experiment import Experiment
 from fedraa.methods.catalog import METHODS
 from fedraa.methods.tuned import read_tuned
-from fedraa.rundir.layout import SUMMARY
 from fedraa.tuning import tuner
 from fedraa.tuning.journal import Trial
 
@@ -107,9 +106,9 @@ class Race:
             if (cell := self.cell(entrant, part)) is None:
                 continue
             for seed in self.seeds:
-                directory = seeded(cell, seed, self._part(part)).out
-                if directory is not None and (directory / SUMMARY).is_file():
-                    found.append(measured(entrant.name, part, seed, directory, self.setting.targets))
+                experiment = seeded(cell, seed, self._part(part))
+                if experiment.out is not None and ended(experiment):
+                    found.append(measured(entrant.name, part, seed, experiment.out, self.setting.targets))
         return found
 
     def _study(self, cells: Sequence[Cell]) -> Study:
