@@ -13,7 +13,7 @@ from fedraa.data.sources.federated_dataset import FederatedDataset
 ROLES = 10  # those with most to say
 LENGTH = 32  # characters of a sample
 TESTED = 10  # one of so many of a role's samples is for the test
-WIDTH = 32
+WIDTH, UNITS, SEEN = 16, 256, 8
 Tokens = npt.NDArray[np.int64]
 Samples = dict[object, tuple[Tokens, Tokens]]
 
@@ -31,21 +31,18 @@ def together(data_dir: Path | None) -> FederatedDataset:
     return FederatedDataset.of_clients("shakespeare", one, None, test_of_clients=rest, classes=letters)
 
 
-class Gpt(nn.Module):
-    """Characters [b, t] to logits [b, t, classes]: one block of causal attention, whose feed-forward units are cut."""
+class Letters(nn.Module):
+    """Characters [b, t] to logits [b, t, classes] from the last `SEEN` of them: a causal convolution, whose units are
+    cut, and an output layer (after Bengio et al. 2003)."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
-        self.embed, self.place = nn.Embedding(classes, WIDTH), nn.Embedding(LENGTH, WIDTH)
-        self.query, self.key, self.value = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
-        self.ahead, self.back = nn.Linear(WIDTH, 8 * WIDTH), nn.Linear(8 * WIDTH, WIDTH)
-        self.head = nn.Linear(WIDTH, classes)
+        self.embed, self.hidden = nn.Embedding(classes, WIDTH), nn.Conv1d(WIDTH, UNITS, SEEN)
+        self.head = nn.Linear(UNITS, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = self.embed(x) + self.place(torch.arange(x.shape[1], device=x.device))
-        seen = nn.functional.scaled_dot_product_attention(self.query(h), self.key(h), self.value(h), is_causal=True)
-        h = h + seen
-        out: Tensor = self.head(h + self.back(torch.relu(self.ahead(h))))
+        h = nn.functional.pad(self.embed(x).transpose(1, 2), (SEEN - 1, 0))
+        out: Tensor = self.head(torch.relu(self.hidden(h)).transpose(1, 2))
         return out
 
 
