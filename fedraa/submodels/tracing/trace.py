@@ -106,7 +106,7 @@ def _record(module: nn.Module, example: Tree, shapes: nn.Module | None = None) -
         recorder.hold_buffers()
     except DataDependentError as error:
         raise ValueError(f"module: {type(module).__name__} cannot be traced, {error}") from None
-    except (RuntimeError, ValueError, TypeError, IndexError, AssertionError, AttributeError) as error:
+    except Exception as error:  # whatever its code raises
         parts = [f"{tuple(part.shape)} of {part.dtype}" for part in leaves(example)]
         batch = " and ".join(parts[:3]) + " and more" * (len(parts) > 3)
         raise ValueError(
