@@ -104,8 +104,13 @@ def _own(name: str, given: object, classes: int) -> nn.Module:
         raise ValueError(f"model: got a {type(make).__name__} itself; give it to run, as model=..., or what makes one")
     if not callable(make):
         raise ValueError(f"model {name!r} is not callable but {type(make).__name__}")
-    takes_classes = "classes" in inspect.signature(make).parameters
-    model = make(classes=classes) if takes_classes else make()
+    signature = inspect.signature(make)
+    given_to = {"classes": classes} if "classes" in signature.parameters else {}
+    try:
+        signature.bind(**given_to)
+    except TypeError as error:
+        raise ValueError(f"model {name!r} is called with classes or with nothing: {error}") from error
+    model = make(**given_to)
     if not isinstance(model, nn.Module):
         raise ValueError(f"model {name!r} returned {type(model).__name__}; it must return a torch.nn.Module")
     return model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -127,8 +127,10 @@ def lora(
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
         raise ValueError(f"rank: got {rank!r}; takes a whole number from 1")
     alpha = float(rank) if alpha is None else alpha
-    if not 0 < alpha < math.inf:
+    if not isinstance(alpha, int | float) or not 0 < alpha < math.inf:
         raise ValueError(f"alpha: got {alpha!r}; takes a number over 0")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**64:
+        raise ValueError(f"seed: got {seed!r}; takes a whole number of at most 64 bits")
     if any(isinstance(part, Adapted) for part in model.modules()):
         raise ValueError(f"model: {type(model).__name__} has adapters already; take merged(model), or the plain one")
     whole = _named(model, "train", train)
@@ -221,7 +223,7 @@ def _named(model: nn.Module, field: str, given: str | Sequence[str]) -> set[str]
     """The modules that are so called, or whose names end so."""
     names = [name for name, _ in model.named_modules(remove_duplicate=False)]
     found: set[str] = set()
-    for end in (given,) if isinstance(given, str) else given:
+    for end in given if isinstance(given, Iterable) and not isinstance(given, str) else (given,):
         if not isinstance(end, str):
             raise ValueError(f"{field}: got {end!r}; takes names of layers, or the ends of their names")
         mine = {name for name in names if name == end or name.endswith(f".{end}")}

@@ -67,7 +67,7 @@ def _gradients(
             if not out or not parameters:
                 return found, [None] * len(parameters)
             return found, torch.autograd.grad(out, parameters, allow_unused=True)
-    except (RuntimeError, ValueError, TypeError, IndexError, AssertionError, AttributeError) as error:
+    except Exception as error:  # whatever its code raises
         raise ValueError(f"module: {type(module).__name__} cannot be trained: {first_line(error)}") from error
 
 
@@ -83,4 +83,5 @@ def private(module: nn.Module, *, share: bool = False) -> nn.Module:
 def first_line(error: BaseException, limit: int = 150) -> str:
     """The message of an error, short enough to be part of one sentence."""
     line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    line = f"KeyError: {line}" if isinstance(error, KeyError) else line  # which is a mere name
     return line if len(line) <= limit else line[: limit - 3] + "..."

@@ -2,9 +2,9 @@
 
 An entry is a file below `$XDG_CACHE_HOME/fedraa` (default: ~/.cache/fedraa; `FEDRAA_CACHE` names another folder, and
 turns it off where it is empty). Its name is a digest of the module less its weights, of the example's shapes and of the
-versions. It holds plain JSON after its own digest, and the digests of all files whose code ran: if one has changed, or
-the entry is damaged, the module is traced anew. Models that pickle cannot write, or that run code which is in no file,
-are not remembered.
+versions. It holds plain JSON after its own digest, and the digests of all files whose code ran: if one has changed, the
+entry is damaged, or what it cuts is not right when it is tried, the module is traced anew. Models that pickle cannot
+write, or that run code which is in no file, are not remembered.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from fedraa.submodels.resize import Number, Resize
 from fedraa.submodels.traced import Entry, Group, Traced
 from fedraa.submodels.tracing.grouping import flat_layout
 from fedraa.submodels.tracing.rules import described_rules
-from fedraa.submodels.tracing.trace import copied, trace
+from fedraa.submodels.tracing.trace import copied, is_large, trace
+from fedraa.submodels.tracing.verify import Trial
 
 FORMAT = 2
 WORTH = 1.0  # seconds of tracing from which on it is remembered
@@ -49,7 +50,7 @@ def trace_once(module: nn.Module, example: Tree, tell: Callable[[str], None] | N
     folder = _folder()
     key = None if folder is None else _key(module, example)
     path = None if folder is None or key is None else folder / f"{key}.json"
-    if path is not None and (found := _read(path, module)) is not None:
+    if path is not None and (found := _read(path, module)) is not None and _holds(found, example):
         return found
     started, codes = time.monotonic(), set[CodeType]()
     with _telling(f"tracing {type(module).__name__}: looking for what can be cut", tell), _noting(codes) as noted:
@@ -57,6 +58,15 @@ def trace_once(module: nn.Module, example: Tree, tell: Callable[[str], None] | N
     if path is not None and noted and time.monotonic() - started >= WORTH:
         _write(path, traced, codes)
     return traced
+
+
+def _holds(found: Traced, example: Tree) -> bool:
+    """Whether its cuts are right here and now: what code does may depend on settings that no key knows of."""
+    example, groups = mapped(lambda part: part.cpu(), example), range(len(found.groups))
+    try:
+        return not groups or Trial(found, example, large=is_large(found.module)).fails(found, groups) is None
+    except Exception:  # tracing it anew says what is wrong
+        return False
 
 
 @contextmanager

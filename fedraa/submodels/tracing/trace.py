@@ -46,7 +46,7 @@ def trace(module: nn.Module, example: Tree) -> Traced:
             raise ValueError(f"example: shape {tuple(part.shape)} given, expected a batch of at least 2")
     check_kinds(module)
     module, example = copied(module), mapped(lambda part: part.cpu(), example)
-    recorder, ran = _light_record(module, example) if _is_large(module) else (None, [])
+    recorder, ran = _light_record(module, example) if is_large(module) else (None, [])
     recorder = recorder or _record(module, example)
     traced = group_units(module, recorder)
     trial = Trial(traced, example, ran, large=bool(ran))
@@ -59,10 +59,11 @@ def trace(module: nn.Module, example: Tree) -> Traced:
 
 def copied(module: nn.Module) -> nn.Module:
     """The copy on the CPU that a Traced keeps."""
-    return private(module, share=_is_large(module)).cpu()
+    return private(module, share=is_large(module)).cpu()
 
 
-def _is_large(module: nn.Module) -> bool:
+def is_large(module: nn.Module) -> bool:
+    """Whether copies of it take longer than all the rest."""
     return sum(p.numel() for p in module.parameters()) > LARGE
 
 
@@ -106,7 +107,7 @@ def _record(module: nn.Module, example: Tree, shapes: nn.Module | None = None) -
         recorder.hold_buffers()
     except DataDependentError as error:
         raise ValueError(f"module: {type(module).__name__} cannot be traced, {error}") from None
-    except (RuntimeError, ValueError, TypeError, IndexError, AssertionError, AttributeError) as error:
+    except Exception as error:  # whatever its code raises
         parts = [f"{tuple(part.shape)} of {part.dtype}" for part in leaves(example)]
         batch = " and ".join(parts[:3]) + " and more" * (len(parts) > 3)
         raise ValueError(

@@ -26,6 +26,8 @@ _RAISED = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.fl
     (torch.complex32, torch.complex64), torch.complex128
 )
 
+MASKED = 1e5  # times the smallest number of an output: what is larger says nothing about the others
+
 NARROW = 3  # units of each group of a large module that is tried
 
 
@@ -33,7 +35,7 @@ class Trial:
     """One module, in float64 if it can be, with random parameters, so that none is zero and every difference shows.
 
     Of a `large` module not the whole is compared with a cut, but a narrow cut with a narrower one; that the narrow one
-    does what the whole does shows in the functions that ran, `ran` in evaluation and in training mode.
+    does what the whole does shows in the functions that ran, `ran` in evaluation and training mode, if known.
     """
 
     def __init__(
@@ -65,18 +67,26 @@ class Trial:
                 break
 
     def fails(self, traced: Traced, groups: Collection[int]) -> str | None:
-        """Cut these groups to about half, all others left whole. Returns what went wrong, if anything."""
+        """Cut these groups to about half, all others left whole, then to one unit each. Returns what went wrong.
+
+        One unit is what code treats in another way that squeezes its tensors, or asks how wide they are.
+        """
         traced, rng = dataclasses.replace(traced), np.random.default_rng(0)  # less what it remembers
         outer = self._base(traced, groups)
-        inner = tuple(
+        half = tuple(
             np.sort(rng.permutation(kept)[: _some(len(kept), rng)]) if g in groups else kept
             for g, kept in enumerate(outer)
         )
+        one = tuple(rng.permutation(kept)[:1] if g in groups else kept for g, kept in enumerate(half))
+        return self._differ(traced, outer, half) or self._differ(traced, half, one)
+
+    def _differ(self, traced: Traced, outer: IndexSet, inner: IndexSet) -> str | None:
+        """What is wrong with a cut within a larger one, of which all that is not in it is silent."""
         small, base = traced.cut(inner), self._whole(traced, outer)
         if not _is_loaded_skeleton(small, traced, inner):
             return "its units differ in a tensor that training does not send"
         kept = traced.flat_index(inner)
-        place = torch.from_numpy(np.searchsorted(traced.flat_index(outer), kept) if self._large else kept.copy())
+        place = torch.from_numpy(np.searchsorted(traced.flat_index(outer), kept))
         for part in (base, small):
             part.to(torch.float64 if self._double else torch.float32)
         values = _random_values(base)
@@ -85,13 +95,15 @@ class Trial:
         modes = (False, True)
         try:
             got = [x for training in modes for x in self._run(small, training)]
-        except (RuntimeError, ValueError, TypeError, LookupError, AssertionError, AttributeError) as error:
+            if traced.sizes:
+                self._train(small)
+        except Exception as error:  # whatever its code raises
             return f"the code of the module fixes its width ({first_line(error, 80)})"
         _set(base, values.zero_().index_put_((place,), chosen))
         expected = [x for training in modes for x in self._run(base, training)]
         if len(got) != len(expected) or not all(self._close(a, b) for a, b in zip(got, expected, strict=True)):
             return "its cut gives another output than the full module with absent units silenced"
-        if self._large and [self._names(base, training) for training in modes] != self._ran:
+        if self._large and self._ran and [self._names(base, training) for training in modes] != self._ran:
             return "its forward does something else for other widths"
         return None
 
@@ -106,7 +118,8 @@ class Trial:
         )
 
     def _whole(self, traced: Traced, outer: IndexSet) -> nn.Module:
-        return traced.cut(outer) if self._large else copy.deepcopy(traced.module)
+        full = traced.widths(outer) == tuple(group.size for group in traced.groups)
+        return copy.deepcopy(traced.module) if full and not self._large else traced.cut(outer)
 
     def _names(self, module: nn.Module, training: bool) -> list[str]:
         noted = Noted(module)
@@ -114,15 +127,22 @@ class Trial:
         return noted.names
 
     def _close(self, found: Tensor, expected: Tensor) -> bool:
-        """Equal but for rounding, in relation to the largest number."""
+        """Equal but for rounding, in relation to the largest number that is no mask."""
         if found.shape != expected.shape:
             return False
-        apart = found[found != expected] - expected[found != expected]
-        scale = expected[expected.isfinite()].abs()
-        return not len(apart) or bool(len(scale) and apart.abs().max() <= self._tolerance * scale.max())
+        apart = torch.where(found == expected, 0.0, (found - expected).abs())
+        return bool((apart <= self._tolerance * _scales(expected)).all())
 
-    def _run(self, module: nn.Module, training: bool, noted: Noted | None = None) -> list[Tensor]:
-        with torch.no_grad(), torch.random.fork_rng(), ExitStack() as stack:
+    def _train(self, module: nn.Module) -> None:
+        """Once forward and back: code that runs again for its gradient, under checkpoints, states widths there, too."""
+        found = [x for x in self._run(module, True, gradients=True) if x.requires_grad]
+        if found:
+            torch.autograd.grad([x.sum() for x in found], trainable(module), allow_unused=True)
+
+    def _run(
+        self, module: nn.Module, training: bool, noted: Noted | None = None, *, gradients: bool = False
+    ) -> list[Tensor]:
+        with torch.set_grad_enabled(gradients), torch.random.fork_rng(), ExitStack() as stack:
             stack.enter_context(WithoutDropout())
             stack.enter_context(Silenced())
             if self._double:
@@ -132,6 +152,14 @@ class Trial:
             with noted or nullcontext():
                 result = forward(module.train(training), inputs)
             return [x if x.is_floating_point() or x.is_complex() else x.double() for x in tensors(result)]
+
+
+def _scales(expected: Tensor) -> Tensor:
+    """In relation to what each number is compared: at least to the largest that is not a mask's, such as -1e9."""
+    sizes = torch.where(expected.isfinite(), expected.abs(), 0.0)
+    places = sizes.amax(0, keepdim=True) if sizes.dim() and sizes.numel() else sizes
+    found = places[places > 0]
+    return places.clamp(min=found[found <= MASKED * found.min()].max()) if len(found) else places
 
 
 def _noisy(example: Tensor, rows: int, double: bool) -> Tensor:

@@ -213,7 +213,11 @@ def test_a_model_with_adapters_travels_and_answers_for_its_layers() -> None:
         ({"train": "hed"}, "train: 'hed' is the name of no layer of Odd"),
         ({"rank": 0}, "rank: got 0; takes a whole number from 1"),
         ({"rank": 2.5}, "rank: got 2.5; takes a whole number from 1"),
+        ({"targets": 3}, "targets: got 3; takes names of layers, or the ends of their names"),
         ({"alpha": 0}, "alpha: got 0; takes a number over 0"),
+        ({"alpha": "8"}, "alpha: got '8'; takes a number over 0"),
+        ({"seed": "a"}, "seed: got 'a'; takes a whole number of at most 64 bits"),
+        ({"seed": 2**70}, "takes a whole number of at most 64 bits"),
     ],
 )
 def test_mistakes_are_one_sentence(given: dict[str, Any], said: str) -> None:

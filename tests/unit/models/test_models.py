@@ -234,6 +234,7 @@ def test_a_function_or_a_class_itself():
     [
         (Given(), r"^model: got a Given itself; give it to run, as model=\.\.\., or what makes one$"),
         (3, "is not callable but int"),
+        (lambda a, b: 3, r"is called with classes or with nothing: missing a required argument: 'a'$"),
         (lambda: 3, "returned int; it must return a torch.nn.Module"),
         ("__main__:absent", "^model: __main__:absent was made in a script or a notebook; give it again$"),
     ],

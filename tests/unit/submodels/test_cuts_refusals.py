@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from fedraa.submodels import trace
 
@@ -145,3 +146,48 @@ def test_why_a_model_is_whole_is_short() -> None:
     assert traced.reasons() == (
         "LayerNorm takes its statistics over all of them (20 x); it is the output of the model (1 x)"
     )
+
+
+def by_width(m: nn.Module, x: Tensor) -> Tensor:
+    y = m.a(x)
+    result: Tensor = m.b(y.tanh() if y.size(1) > 1 else y)
+    return result
+
+
+def masked(m: nn.Module, x: Tensor) -> Tensor:
+    y = m.a(x)
+    result: Tensor = m.b(y * y.size(1) ** -0.5) + torch.tensor([0.0, 0.0, -1e9])
+    return result
+
+
+def reshaped_again(m: nn.Module, x: Tensor) -> Tensor:
+    def run(x: Tensor) -> Tensor:
+        result: Tensor = m.b(m.a(x).view(-1, 4, 2).sin().reshape(-1, 8))
+        return result
+
+    result: Tensor = checkpoint(run, x, use_reentrant=False)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("forward", "why"),
+    [
+        (lambda m, x: m.b(m.a(x).unsqueeze(1).squeeze()), "the code of the module fixes its width"),
+        (by_width, "its cut gives another output"),
+        (masked, "its cut gives another output"),
+        (reshaped_again, "the code of the module fixes its width"),
+    ],
+)
+def test_what_only_some_widths_show_stays_whole(forward: Callable[[nn.Module, Tensor], Tensor], why: str) -> None:
+    """One unit alone, an output that is mostly a mask, a gradient that runs the code again."""
+    traced = trace(Net(forward), VECTOR)
+    assert traced.groups == ()
+    assert why in traced.uncut["a"]
+
+
+@pytest.mark.parametrize(
+    ("forward", "said"), [(lambda m, x: {}["labels"], "KeyError: 'labels'"), (lambda m, x: 1 / 0, "division by zero")]
+)
+def test_whatever_the_code_raises_is_one_sentence(forward: Callable[[nn.Module, Tensor], object], said: str) -> None:
+    with pytest.raises(ValueError, match=f"does not run through Net: {said}$"):
+        trace(Net(forward), VECTOR)

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -110,6 +111,23 @@ def test_changed_code_is_traced_anew(own: Callable[[int], nn.Module], calls: lis
     trace_once(own(2), EXAMPLE)
     write(tmp_path, SOURCE + "\n# changed\n")
     trace_once(own(2), EXAMPLE)
+    assert len(calls) == 2
+
+
+def test_a_setting_that_no_key_knows_of_is_found_out(
+    own: Callable[[int], nn.Module], calls: list[object], tmp_path: Path
+) -> None:
+    write(
+        tmp_path,
+        SOURCE.replace("    def __init__", "    by_width = False\n\n    def __init__").replace(
+            "softmax(-1) @ v", "softmax(-1) @ v * (q.size(1) if self.by_width else 1)"
+        ),
+    )
+    sys.modules.pop("own_module_of_mine")
+    kind: Any = __import__("own_module_of_mine").Own
+    for by_width, sizes in ((False, [2, 8]), (True, [8]), (True, [8])):
+        kind.by_width = by_width
+        assert [group.size for group in trace_once(kind(2), EXAMPLE).groups] == sizes
     assert len(calls) == 2
 
 
