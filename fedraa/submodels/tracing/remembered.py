@@ -35,7 +35,7 @@ from fedraa.submodels.resize import Number, Resize
 from fedraa.submodels.traced import Entry, Group, Traced
 from fedraa.submodels.tracing.grouping import flat_layout
 from fedraa.submodels.tracing.rules import described_rules
-from fedraa.submodels.tracing.trace import copied, is_large, trace
+from fedraa.submodels.tracing.trace import copied, trace
 from fedraa.submodels.tracing.verify import Trial
 
 FORMAT = 2
@@ -61,10 +61,13 @@ def trace_once(module: nn.Module, example: Tree, tell: Callable[[str], None] | N
 
 
 def _holds(found: Traced, example: Tree) -> bool:
-    """Whether its cuts are right here and now: what code does may depend on settings that no key knows of."""
+    """Whether its cuts are right here and now: what code does may depend on settings that no key knows of.
+
+    Narrow cuts are enough, as of large modules: the full one was tried when it was traced.
+    """
     example, groups = mapped(lambda part: part.cpu(), example), range(len(found.groups))
     try:
-        return not groups or Trial(found, example, large=is_large(found.module)).fails(found, groups) is None
+        return not groups or Trial(found, example, large=True).fails(found, groups) is None
     except Exception:  # tracing it anew says what is wrong
         return False
 

@@ -46,7 +46,7 @@ def trace(module: nn.Module, example: Tree) -> Traced:
             raise ValueError(f"example: shape {tuple(part.shape)} given, expected a batch of at least 2")
     check_kinds(module)
     module, example = copied(module), mapped(lambda part: part.cpu(), example)
-    recorder, ran = _light_record(module, example) if is_large(module) else (None, [])
+    recorder, ran = _light_record(module, example) if _is_large(module) else (None, [])
     recorder = recorder or _record(module, example)
     traced = group_units(module, recorder)
     trial = Trial(traced, example, ran, large=bool(ran))
@@ -59,11 +59,10 @@ def trace(module: nn.Module, example: Tree) -> Traced:
 
 def copied(module: nn.Module) -> nn.Module:
     """The copy on the CPU that a Traced keeps."""
-    return private(module, share=is_large(module)).cpu()
+    return private(module, share=_is_large(module)).cpu()
 
 
-def is_large(module: nn.Module) -> bool:
-    """Whether copies of it take longer than all the rest."""
+def _is_large(module: nn.Module) -> bool:
     return sum(p.numel() for p in module.parameters()) > LARGE
 
 

@@ -27,7 +27,7 @@ _RAISED = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.fl
 )
 
 MASKED = 1e5  # times the smallest number of an output: what is larger says nothing about the others
-
+ROUNDING = 1e3  # times the precision of the largest number: what is smaller may be 0 but for rounding
 NARROW = 3  # units of each group of a large module that is tried
 
 
@@ -157,8 +157,10 @@ class Trial:
 def _scales(expected: Tensor) -> Tensor:
     """In relation to what each number is compared: at least to the largest that is not a mask's, such as -1e9."""
     sizes = torch.where(expected.isfinite(), expected.abs(), 0.0)
-    places = sizes.amax(0, keepdim=True) if sizes.dim() and sizes.numel() else sizes
-    found = places[places > 0]
+    if not sizes.numel():
+        return sizes
+    places = sizes.amax(0, keepdim=True) if sizes.dim() else sizes
+    found = places[places > ROUNDING * torch.finfo(sizes.dtype).eps * places.max()]
     return places.clamp(min=found[found <= MASKED * found.min()].max()) if len(found) else places
 
 

@@ -185,6 +185,14 @@ def test_what_only_some_widths_show_stays_whole(forward: Callable[[nn.Module, Te
     assert why in traced.uncut["a"]
 
 
+def test_an_output_that_is_rounding_alone_keeps_nothing_whole() -> None:
+    def forward(m: nn.Module, x: Tensor) -> Tensor:
+        y = m.b(m.a(x).relu())
+        return torch.cat([y, (y.sum(1) - y.flip(1).cumsum(1)[:, -1])[:, None]], 1)
+
+    assert len(trace(Net(forward), VECTOR).groups) == 1
+
+
 @pytest.mark.parametrize(
     ("forward", "said"), [(lambda m, x: {}["labels"], "KeyError: 'labels'"), (lambda m, x: 1 / 0, "division by zero")]
 )
