@@ -33,7 +33,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "staleness": ("constant", "polynomial", "hinge", "delay-adaptive"),
     "partition": ("iid", "dirichlet", "labels", "shards", "powerlaw", "lognormal", "noise", "rotation", "natural"),
     "async_rule": (
-        *("staleness-mix", "delta", "buffer"),
+        *("staleness-mix", "delta", "evened-delta", "buffer"),
         *("ca2fl", "ace", "ringmaster", "ringleader", "fadas", "asyncfeded", "fedgmr"),
     ),
     "aggregator": ("covered", "filled", "memorised", "hetlora", "flora"),
@@ -122,7 +122,7 @@ class Experiment(BaseModel):
     buffer_size: Count | None = None
     """Arrivals per server update of a buffered method."""
     async_rule: Component | None = None
-    """What becomes of an arrival in an asynchronous method: staleness-mix, delta, buffer, ca2fl, ..., or an own one."""
+    """What becomes of an arrival in an asynchronous method: staleness-mix, delta, evened-delta, buffer, ca2fl, ..., or an own one."""
     delay_limit: Count | None = None
     """Staleness from which on an arrival is ignored (ringmaster), or over which a step is cut (fadas)."""
     aggregator: Component | None = None

@@ -6,7 +6,11 @@ from fedraa.report.runs import Run
 from fedraa.report.verdict import gains, uncovered
 
 MOST_STEPS, MOST_CLIENTS = 20_000, 10_000  # of a run that is foretold
-PER_STEP = {"StalenessMix": 1, "DeltaMix": 1}  # arrivals to an update, of the rules that always take one in
+PER_STEP = {
+    "StalenessMix": 1,
+    "DeltaMix": 1,
+    "EvenedDelta": 1,
+}  # arrivals to an update, of the rules that always take one in
 CLOSE = 0.02  # a share within which a time is as foretold
 
 

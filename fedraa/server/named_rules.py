@@ -3,6 +3,7 @@
 from fedraa.components import Seam
 from fedraa.server.async_rules import AsyncRule, Buffer, StalenessMix
 from fedraa.server.delta_mix import DeltaMix
+from fedraa.server.evened_delta import EvenedDelta
 from fedraa.server.rivals import ACE, CA2FL, AsyncFedED, Fadas, FedGMR, Ringleader, Ringmaster
 
 ASYNC_RULE: Seam[AsyncRule] = Seam(
@@ -11,6 +12,7 @@ ASYNC_RULE: Seam[AsyncRule] = Seam(
     {
         "staleness-mix": StalenessMix,
         "delta": DeltaMix,
+        "evened-delta": EvenedDelta,
         "buffer": Buffer,
         "ca2fl": CA2FL,
         "ace": ACE,

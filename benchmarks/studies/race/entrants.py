@@ -60,7 +60,14 @@ _CAPACITIES: list[object] = ["auto", _SHARES]
 
 # The first ones, up to the limit, are run before the others.
 FIRST: tuple[Entrant, ...] = (
-    Entrant(OURS, {"ratios": [_even(2), _even(3), _even(4), _even(6)], "gain": "0.8:2.0"}),
+    Entrant(
+        OURS,
+        {
+            "ratios": [_even(2), _even(3), _even(4), _even(6)],
+            "gain": "0.8:4.0:log",
+            "async_rule": ["delta", "evened-delta"],
+        },
+    ),
     Entrant(ROUNDS, {"server_lr": _STEP}),
     Entrant("fedbuff", {"buffer_size": _SIZES, "server_lr": _STEP}),
     Entrant("fedasync", {"mixing": _MIX, "staleness": ["constant", "polynomial"]}),
