@@ -56,18 +56,12 @@ class Growth:
 
 _RATIOS = [(1.0,), (0.4, 0.6), (0.2, 0.3, 0.5), (0.1, 0.2, 0.3, 0.4)]  # Table 4 of the Fed-RAA paper
 _RAA: dict[str, object] = {"ratios": _RATIOS, "mixing": _MIX}
+_DELTAS = ["delta(gain=1.2)", "delta(gain=1.7)", "evened-delta(gain=1.2)", "evened-delta(gain=4)"]
 _CAPACITIES: list[object] = ["auto", _SHARES]
 
 # The first ones, up to the limit, are run before the others.
 FIRST: tuple[Entrant, ...] = (
-    Entrant(
-        OURS,
-        {
-            "ratios": [_even(2), _even(3), _even(4), _even(6)],
-            "gain": "0.8:4.0:log",
-            "async_rule": ["delta", "evened-delta"],
-        },
-    ),
+    Entrant(OURS, {"ratios": [_even(2), _even(3), _even(4), _even(6)], "async_rule": _DELTAS}),
     Entrant(ROUNDS, {"server_lr": _STEP}),
     Entrant("fedbuff", {"buffer_size": _SIZES, "server_lr": _STEP}),
     Entrant("fedasync", {"mixing": _MIX, "staleness": ["constant", "polynomial"]}),

@@ -37,20 +37,24 @@ def columns(setting: Setting) -> list[Column]:
         *times,
         Column(f"MB to {setting.target(last)}", lambda run: run.megabytes[last], ".3g"),
         Column(f"{COMPUTED} to {setting.target(last)}", lambda run: run.gflop[last], ".3g"),
-        Column("worst client %", lambda run: 100 * run.worst, ".2f"),
+        _worst(setting),
     ]
+
+
+def _worst(setting: Setting) -> Column:
+    """In the figure of the setting's objective."""
+    if setting.fields.get("objective") == "next-token":
+        return Column("worst client's perplexity", lambda run: run.worst, ".2f")
+    return Column("worst client %", lambda run: 100 * run.worst, ".2f")
 
 
 def _time(level: float, run: Measured) -> float:
     return run.times[level]
 
 
-def end_columns() -> list[Column]:
+def end_columns(setting: Setting) -> list[Column]:
     """Of long runs."""
-    return [
-        Column("accuracy %", lambda run: 100 * run.accuracy, ".2f"),
-        Column("worst client %", lambda run: 100 * run.worst, ".2f"),
-    ]
+    return [Column("accuracy %", lambda run: 100 * run.accuracy, ".2f"), _worst(setting)]
 
 
 def of_part(runs: Sequence[Measured], part: str) -> dict[str, list[Measured]]:
@@ -94,7 +98,7 @@ def _parts(
 ) -> Iterator[tuple[str, list[Column], dict[str, list[Measured]]]]:
     for part in ("tuned", "untuned"):
         yield part, columns(setting), of_part(runs, part)
-    yield "long", end_columns(), of_part(long, "long")
+    yield "long", end_columns(setting), of_part(long, "long")
 
 
 def markdown(shown: Sequence[Column], of: Mapping[str, Sequence[Measured]]) -> str:

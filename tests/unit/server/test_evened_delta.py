@@ -1,0 +1,93 @@
+"""Deltas whose coordinates are evened, by hand in NumPy, and in runs."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedraa as fl
+from fedraa.replay import replay
+from fedraa.server.async_rules import Arrival, AsyncModel
+from fedraa.server.coordinates import common_places
+from fedraa.server.delta_mix import DeltaMix
+from fedraa.server.evened_delta import LATELY, EvenedDelta
+
+INDICES = [np.array([1, 2, 4]), np.array([0, 2, 3])]  # coordinate 2 is in both
+
+
+def model(size: int = 5) -> AsyncModel:
+    return AsyncModel(np.zeros(size, np.float32), 4, 2, common=common_places(INDICES, size))
+
+
+def arrival(fragment: int, delta: np.ndarray) -> Arrival:
+    sent = np.full(len(delta), 5, np.float32)
+    return Arrival(0, fragment, INDICES[fragment], sent + delta.astype(np.float32), sent, 0, 10, 0.0)
+
+
+def drawn(count: int) -> list[tuple[int, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    return [(number % 2, rng.normal(size=3) * [1, 0.1, 0.01]) for number in range(count)]
+
+
+@pytest.mark.parametrize("even", [0.25, 0.5, 1.0])
+def test_steps_by_hand(even: float) -> None:
+    """Gain 1, N = 4, M = 2: the weight 1 / 2, of what both hold 1 / 4."""
+    state, theta, squares, counts = model(), np.zeros(5), np.zeros(5), [0, 0]
+    rule = EvenedDelta(gain=1.0, even=even).bind(state)
+    for fragment, delta in drawn(LATELY * 2 + 20):
+        at = INDICES[fragment]
+        counts[fragment] += 1
+        squares[at] += (delta**2 - squares[at]) / min(LATELY, counts[fragment])
+        step = delta / squares[at] ** (even / 2)
+        step *= np.linalg.norm(delta) / np.linalg.norm(step)
+        theta[at] += np.where(at == 2, 0.25, 0.5) * step
+        assert rule.take(arrival(fragment, delta), state).weight == 0.5
+    np.testing.assert_allclose(state.params, theta, rtol=2e-4)
+
+
+def test_not_evened_it_is_the_delta_mix() -> None:
+    plain, evened = model(), model()
+    rules = DeltaMix().bind(plain), EvenedDelta(even=0).bind(evened)
+    for fragment, delta in drawn(20):
+        for rule, state in zip(rules, (plain, evened), strict=True):
+            rule.take(arrival(fragment, delta), state)
+    np.testing.assert_allclose(evened.params, plain.params, rtol=1e-5)
+
+
+def test_what_never_changes_stays_and_an_empty_step_is_none() -> None:
+    state = model()
+    rule = EvenedDelta().bind(state)
+    rule.take(arrival(0, np.zeros(3)), state)
+    rule.take(arrival(0, np.array([0, 1e-3, 1.0])), state)
+    assert state.params[1] == 0
+    assert np.isfinite(state.params).all()
+    assert 0 < state.params[2] < state.params[4]
+
+
+def test_it_goes_on_from_its_state_bit_for_bit() -> None:
+    whole, parted = model(), model()
+    first = EvenedDelta().bind(whole)
+    second = EvenedDelta().bind(parted)
+    for number, (fragment, delta) in enumerate(drawn(30)):
+        if number == 11:
+            saved, second = second.state(), EvenedDelta().bind(parted)
+            second.restore(saved)
+        first.take(arrival(fragment, delta), whole)
+        second.take(arrival(fragment, delta), parted)
+    assert whole.params.tobytes() == parted.params.tobytes()
+
+
+@pytest.mark.parametrize("even", [-0.1, 1.5, float("nan")])
+def test_even_is_a_share(even: float) -> None:
+    with pytest.raises(ValueError, match=r"^async_rule: EvenedDelta has even=.*; takes a number from 0 to 1$"):
+        EvenedDelta(even=even)
+
+
+def test_a_run_replays_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    same = {"async_rule": "evened-delta", "gain": 2.0, "local_steps": "auto:2", "clients": 4, "engine": "local"}
+    whole = fl.run(method="fed-quilt", updates=24, out=tmp_path / "whole", **same)
+    fl.run(method="fed-quilt", updates=12, out=tmp_path / "parts", **same)
+    longer = fl.resume(tmp_path / "parts", updates=24)
+    figures = [history.evals.drop(columns="wall") for history in (whole, longer)]
+    assert figures[0].equals(figures[1])
+    assert "consistent" in replay(tmp_path / "whole")
