@@ -122,7 +122,7 @@ class Experiment(BaseModel):
     buffer_size: Count | None = None
     """Arrivals per server update of a buffered method."""
     async_rule: Component | None = None
-    """What becomes of an arrival in an asynchronous method: staleness-mix, delta, evened-delta, buffer, ... or an own."""
+    """What becomes of an arrival when it is asynchronous: staleness-mix, delta, evened-delta, buffer, ... or an own."""
     delay_limit: Count | None = None
     """Staleness from which on an arrival is ignored (ringmaster), or over which a step is cut (fadas)."""
     aggregator: Component | None = None

@@ -18,7 +18,7 @@ QUANTITIES = {"t": 1.0, "bytes": 1e-6, "flops": 1e-9}  # of a table of evaluatio
 class Measured:
     """One run: by target when it was there, and megabytes and GFLOP till then; infinite where it was not.
 
-    `accuracy` is that of the last evaluation on all test data, `worst` the worst client's figure, of the objective, then.
+    `accuracy` is that of the last evaluation on all test data, `worst` the figure of the worst client then.
     """
 
     entrant: str
