@@ -101,7 +101,7 @@ def run_study(
     chosen = f" --seeds {' '.join(map(str, seeds))}" if seeds else ""
     data = " --data-dir DATA" if data_dir else ""
     on = f" --terms {terms}" if terms else ""
-    file = f" --tuned {tuned}" if tuned else ""
+    file = f" --tuned {tuned.name}" if tuned else ""
     report(planned, runs, directory, size, f"python -m benchmarks run {study} --{size}{chosen}{data}{on}{file}")
 
 
