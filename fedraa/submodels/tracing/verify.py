@@ -101,6 +101,8 @@ class Trial:
             return f"the code of the module fixes its width ({first_line(error, 80)})"
         _set(base, values.zero_().index_put_((place,), chosen))
         expected = [x for training in modes for x in self._run(base, training)]
+        if any(x.isnan().any() for x in expected):
+            return "what it gives with random parameters is not a number"
         if len(got) != len(expected) or not all(self._close(a, b) for a, b in zip(got, expected, strict=True)):
             return "its cut gives another output than the full module with absent units silenced"
         if self._large and self._ran and [self._names(base, training) for training in modes] != self._ran:
