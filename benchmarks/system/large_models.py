@@ -84,6 +84,7 @@ def measured(method: str, hidden: tuple[int, ...], repeats: int) -> None:
     server = spec.server(lambda *_, **__: None)
     within, ends = updates(spec, server, repeats, warm)
     buffers = METHODS.get(method, 1)
+    kept, update = (max(getattr(one, what) for one in within + ends) for what in ("kept", "update"))
     ratio = median(one.seconds / one.copy for one in within)
     cpu_ratio = median(one.cpu / one.copy_cpu for one in within)
     line = {
@@ -104,9 +105,9 @@ def measured(method: str, hidden: tuple[int, ...], repeats: int) -> None:
         "cpu_ratio_per_buffer": round(cpu_ratio / buffers, 2),
         "ratio_with_end_of_round": round(median(one.seconds / one.copy for one in ends), 2) if ends else "",
         "cpu_ratio_with_end_of_round": round(median(one.cpu / one.copy_cpu for one in ends), 2) if ends else "",
-        "server_state": round((max(one.kept for one in within + ends) - start) / model, 2),
-        "update": round(max(one.update for one in within + ends) / model, 2),
-        "server_besides": round(max(one.peak - one.kept - one.update for one in within + ends) / model, 2),
+        "server_state": round((kept - start) / model, 2),
+        "update": round(update / model, 2),
+        "server_besides": round((max(one.peak for one in within + ends) - kept - update) / model, 2),
         **saving(server, model),
         "worker_peak": round(worker(spec) / model, 2),
     }

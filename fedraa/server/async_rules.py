@@ -100,14 +100,15 @@ class AsyncRule(Stateful, ABC):
     `keeps` names its state, `per_step` how many arrivals make a new version, `blends` tells that all it does is to mix
     the arrival in by `weight(staleness, balance)`, so that shards of the server can do it; one that `adds` mixes in its
     delta, of which coordinates that all fragments hold take the share `in_common`. `measures` tells that weights depend
-    on the numbers that arrive, which a log has not; `waits` that nothing goes on while one client is away. `balance` is
-    the power by which clients are told apart by their data and speed (default: not at all). A run works on a copy of
-    its own.
+    on the numbers that arrive, which a log has not; `weighs` that an arrival moves the model by its weight times what
+    came, no further; `waits` that nothing goes on while one client is away. `balance` is the power by which clients are
+    told apart by their data and speed (default: not at all). A run works on a copy of its own.
     """
 
     keeps: ClassVar[str] = ""
     blends: ClassVar[bool] = False
     measures: ClassVar[bool] = False
+    weighs: ClassVar[bool] = False
     waits: ClassVar[bool] = False
     adds: ClassVar[bool] = False
     balance: float = 0.0
@@ -115,9 +116,11 @@ class AsyncRule(Stateful, ABC):
     asynchronous: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
-        """Who overrides `take` of a rule that blends does something else, perhaps."""
+        """Who overrides `take` of a rule that blends or weighs does something else, perhaps."""
         if "take" in vars(cls) and "blends" not in vars(cls):
             cls.blends = cls.adds = False
+        if "take" in vars(cls) and "weighs" not in vars(cls):
+            cls.weighs = False
 
     @property
     def per_step(self) -> int:

@@ -1,7 +1,6 @@
 """AsyncFedED: a weight by how far the model has gone on, against how far the client went."""
 
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,7 +8,7 @@ import numpy as np
 from fedraa.messages import Vector
 from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken
 from fedraa.server.coordinates import places_of
-from fedraa.server.passes import accumulate, less, over, scratch, squares, total
+from fedraa.server.passes import SUMMED, accumulate, less, over, scratch, total
 
 
 @dataclass
@@ -24,6 +23,7 @@ class AsyncFedED(AsyncRule):
     epsilon: float = 1.0
 
     measures: ClassVar[bool] = True
+    weighs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.epsilon > 0:
@@ -32,16 +32,15 @@ class AsyncFedED(AsyncRule):
     def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
         new, sent = arrival.new, arrival.sent
 
-        def lengths(piece: slice) -> tuple[list[float], list[float]]:
+        def lengths(piece: slice) -> tuple[float, float]:
             was = sent[piece]
-            went = squares(less(new[piece], was))
+            went = _square(less(new[piece], was))
             gone: Vector = scratch("gone", len(was))
             for place, part in places_of(arrival.places, piece):
                 np.subtract(model.params[place], was[part], out=gone[part])
-            return went, squares(gone)
+            return went, _square(gone)
 
-        pieces = over(len(new), lengths)
-        length, gone = (total(list(chain.from_iterable(sums))) ** 0.5 for sums in zip(*pieces, strict=True))
+        length, gone = (total(sums) ** 0.5 for sums in zip(*over(len(new), lengths), strict=True))
         if length == 0:
             return Taken(0.0)
         weight = self.server_lr / (gone / length + self.epsilon)
@@ -50,3 +49,10 @@ class AsyncFedED(AsyncRule):
 
     def state(self) -> dict[str, Any]:
         return {}
+
+
+def _square(piece: Vector) -> float:
+    """The sum of its squares: rows in float32, which is near enough for a ratio and half the work."""
+    end = len(piece) - len(piece) % SUMMED
+    rows, rest = piece[:end].reshape(-1, SUMMED), piece[end:]
+    return float(np.einsum("ij,ij->i", rows, rows).sum(dtype=np.float64) + np.einsum("i,i->", rest, rest))

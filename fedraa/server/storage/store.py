@@ -84,7 +84,7 @@ def take_in(rule: AsyncRule, arrival: Arrival, model: AsyncModel) -> Taken:
             f"async_rule: {type(rule).__name__} gave {taken!r}; takes Taken(weight, advanced, held), a finite number "
             "and a bool each"
         )
-    if taken.advanced and not (rule.blends and 0 <= taken.weight <= 1):
+    if taken.advanced and not ((rule.blends or rule.weighs) and 0 <= taken.weight <= 1):
         refuse_unsound("async_rule", rule, model.params, f" with the update of client {arrival.client}")
     return Taken(float(taken.weight), bool(taken.advanced), bool(taken.held))
 

@@ -161,8 +161,8 @@ def test_asyncfededs_weight_is_of_two_norms(size: int, where: str) -> None:
     runs = None if isinstance(place, slice) else place
     arrival = Arrival(0, 0, slice(None) if runs is None else at, new, sent, 0, 1, 0.0, runs=runs)
     taken = AsyncFedED(server_lr=0.5, epsilon=2.0).take(arrival, AsyncModel(params, 1, 1))
-    assert taken.weight == pytest.approx(weight, rel=1e-12)
-    np.testing.assert_allclose(params, expected, rtol=1e-6, atol=1e-7)
+    assert taken.weight == pytest.approx(weight, rel=1e-6)
+    np.testing.assert_allclose(params, expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("size", SIZES)
