@@ -40,7 +40,8 @@ class AsyncFedED(AsyncRule):
                 np.subtract(model.params[place], was[part], out=gone[part])
             return went, _square(gone)
 
-        length, gone = (total(sums) ** 0.5 for sums in zip(*over(len(new), lengths), strict=True))
+        sums = over(len(new), lengths)
+        length, gone = (total([each[at] for each in sums]) ** 0.5 for at in (0, 1))
         if length == 0:
             return Taken(0.0)
         weight = self.server_lr / (gone / length + self.epsilon)
