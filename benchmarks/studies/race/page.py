@@ -21,10 +21,7 @@ def write(race: Race, directory: Path, command: str) -> list[str]:
         if of := of_part(runs, part):
             parts += [f"## {heading}", markdown(columns(setting), of)]
     if of := of_part(long, "long"):
-        parts += [
-            f"## Tuned, at time {race.long_time():g}, {LONG} x {ROUNDS}'s",
-            markdown(end_columns(race.setting), of),
-        ]
+        parts += [f"## Tuned, at time {race.long_time():g}, {LONG} x {ROUNDS}'s", markdown(end_columns(setting), of)]
     parts += ["## What was tuned", _values(values), "\n".join(f"- {note}" for note in _notes(race)), made]
     base = directory / f"race_{setting.name}"
     directory.mkdir(parents=True, exist_ok=True)

@@ -89,7 +89,9 @@ class Trial:
         if not _is_loaded_skeleton(small, traced, inner):
             return "its units differ in a tensor that training does not send"
         kept = traced.flat_index(inner)
-        place = torch.from_numpy(np.searchsorted(traced.flat_index(outer), kept))
+        place = torch.from_numpy(
+            kept.copy() if _is_full(traced, outer) else np.searchsorted(traced.flat_index(outer), kept)
+        )
         for part in (base, small):
             part.to(torch.float64 if self._double else torch.float32)
         values = _random_values(base)
@@ -123,8 +125,7 @@ class Trial:
         )
 
     def _whole(self, traced: Traced, outer: IndexSet) -> nn.Module:
-        full = traced.widths(outer) == tuple(group.size for group in traced.groups)
-        return copy.deepcopy(traced.module) if full and not self._large else traced.cut(outer)
+        return copy.deepcopy(traced.module) if _is_full(traced, outer) and not self._large else traced.cut(outer)
 
     def _names(self, module: nn.Module, training: bool) -> list[str]:
         noted = Noted(module)
@@ -157,6 +158,10 @@ class Trial:
             with noted or nullcontext():
                 result = forward(module.train(training), inputs)
             return [x if x.is_floating_point() or x.is_complex() else x.double() for x in tensors(result)]
+
+
+def _is_full(traced: Traced, kept: IndexSet) -> bool:
+    return traced.widths(kept) == tuple(group.size for group in traced.groups)
 
 
 def _scales(expected: Tensor) -> Tensor:

@@ -83,6 +83,11 @@ def test_even_is_a_share(even: float) -> None:
         EvenedDelta(even=even)
 
 
+def test_what_is_wrong_is_said_of_it_and_not_of_the_delta_mix() -> None:
+    with pytest.raises(ValueError, match=r"^async_rule: EvenedDelta has the gain 0; takes a number over 0$"):
+        EvenedDelta(gain=0)
+
+
 def test_a_run_replays_and_goes_on_where_it_was(tmp_path: Path) -> None:
     same = {"async_rule": "evened-delta", "gain": 2.0, "local_steps": "auto:2", "clients": 4, "engine": "local"}
     whole = fl.run(method="fed-quilt", updates=24, out=tmp_path / "whole", **same)
