@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from fedraa.data.tree import Tree, mapped
 from fedraa.models.forward import forward
 from fedraa.submodels import IndexSet, Traced, flatten, load, trainable, twin
+from fedraa.submodels.tracing.modes import Silenced, WithoutDropout, in_double
 from fedraa.submodels.tracing.recorder import tensors
-from fedraa.submodels.tracing.verify import Silenced, WithoutDropout, in_double
 
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative
 

@@ -24,7 +24,7 @@ from fedraa.models import set_scaler_rate
 from fedraa.objectives import Objective
 from fedraa.rng import generator, torch_seed
 from fedraa.submodels import Traced, drop_weights, trainable
-from fedraa.submodels.tracing.verify import WithoutDropout
+from fedraa.submodels.tracing.modes import WithoutDropout
 
 FULL_BATCH = 1024  # minibatch of the full-batch gradient: a matter of memory, not of the result
 RESIDENT_BYTES = 2 * 2**30  # of shards that a trainer keeps on a GPU

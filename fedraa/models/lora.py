@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -19,14 +20,14 @@ _LAYERS = (nn.Linear, *_CONVOLUTIONS, nn.Embedding)
 
 
 class _Lookup(nn.Module):
-    """A table [rank, entries], read by entry."""
+    """A table [rank, entries], read by entry; the one of padding gets no gradient."""
 
-    def __init__(self, entries: int, rank: int) -> None:
+    def __init__(self, entries: int, rank: int, padding: int | None) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(rank, entries))
+        self.weight, self.padding = nn.Parameter(torch.empty(rank, entries)), padding
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.embedding(x, self.weight.T)
+        return F.embedding(x, self.weight.T, self.padding)
 
 
 class Adapted(nn.Module):
@@ -54,6 +55,8 @@ class Adapted(nn.Module):
         start = torch.rand(self.lora_A.weight.shape, generator=random) * 2 - 1
         with torch.no_grad():
             self.lora_A.weight.copy_(start / math.sqrt(fan_in))
+            if isinstance(base, nn.Embedding) and base.padding_idx is not None:
+                self.lora_A.weight[:, base.padding_idx] = 0  # as what is padded is in the table
             self.lora_B.weight.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -124,23 +127,24 @@ def lora(
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"model: got {type(model).__name__}; takes an nn.Module")
-    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+    if isinstance(rank, bool) or not isinstance(rank, Integral) or rank < 1:
         raise ValueError(f"rank: got {rank!r}; takes a whole number from 1")
     alpha = float(rank) if alpha is None else alpha
-    if not isinstance(alpha, int | float) or not 0 < alpha < math.inf:
+    if isinstance(alpha, bool) or not isinstance(alpha, Real) or not 0 < alpha < math.inf:
         raise ValueError(f"alpha: got {alpha!r}; takes a number over 0")
-    if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**64:
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or not -(2**63) <= seed < 2**64:
         raise ValueError(f"seed: got {seed!r}; takes a whole number of at most 64 bits")
     if any(isinstance(part, Adapted) for part in model.modules()):
         raise ValueError(f"model: {type(model).__name__} has adapters already; take merged(model), or the plain one")
+    rank, scale = int(rank), float(alpha) / int(rank)
     whole = _named(model, "train", train)
     chosen = _chosen(model, targets, whole)
-    made, random = _frozen(model, whole), torch.Generator().manual_seed(seed)
+    made, random = _frozen(model, whole), torch.Generator().manual_seed(int(seed))
     adapted: dict[nn.Module, Adapted] = {}
     for name, layer in list(made.named_modules(remove_duplicate=False)):
         if name in chosen:
             if layer not in adapted:
-                adapted[layer] = Adapted(layer, rank, alpha / rank, merge, random)
+                adapted[layer] = Adapted(layer, rank, scale, merge, random)
             made = _put(made, name, adapted[layer])
     return made
 
@@ -152,6 +156,8 @@ def merged(model: nn.Module) -> nn.Module:
 
     Raises ValueError if it has no adapters of `lora`.
     """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model: got {type(model).__name__}; takes an nn.Module")
     plain = copy.deepcopy(model)
     found = [(name, part) for name, part in plain.named_modules(remove_duplicate=False) if isinstance(part, Adapted)]
     if not found:
@@ -187,7 +193,7 @@ def _pair(base: nn.Module, rank: int) -> tuple[nn.Module, nn.Module]:
     if isinstance(base, nn.Linear):
         return nn.Linear(base.in_features, rank, bias=False), nn.Linear(rank, base.out_features, bias=False)
     if isinstance(base, nn.Embedding):
-        return _Lookup(base.num_embeddings, rank), nn.Linear(rank, base.embedding_dim, bias=False)
+        return _Lookup(base.num_embeddings, rank, base.padding_idx), nn.Linear(rank, base.embedding_dim, bias=False)
     assert isinstance(base, _CONVOLUTIONS)
     kind: Any = next(kind for kind in _CONVOLUTIONS if isinstance(base, kind))
     how = {name: getattr(base, name) for name in ("stride", "padding", "dilation", "padding_mode")}

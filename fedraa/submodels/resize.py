@@ -122,11 +122,12 @@ def stated(
 def restated(sizes: Mapping[str, Sizes], widths: Sequence[int], full: Sequence[int]) -> dict[str, dict[Place, Stated]]:
     """What follows a cut to these widths: the places that then have to state other numbers."""
     found = dict[str, dict[Place, Stated]]()
+    if tuple(widths) == tuple(full):
+        return found
     for module, places in sizes.items():
         for place, resize in places.items():
             numbers, whole = (tuple(number.of(kept) for number in resize.numbers) for kept in (widths, full))
-            if numbers != whole or not (numbers or tuple(widths) == tuple(full)):
-                found.setdefault(module, {})[place] = Stated(resize.dim, resize.outs, numbers, whole, resize.mixed)
+            found.setdefault(module, {})[place] = Stated(resize.dim, resize.outs, numbers, whole, resize.mixed)
     return found
 
 
@@ -178,10 +179,9 @@ def _followed(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a call with the numbers that fit the width of the first."""
     numbers = stated.numbers
-    if name in MADE:  # zeros of the full width; others follow already
+    if name in MADE:  # zeros of the full width, or of that of other units
         at, sizes = _shape(name, args, kwargs)
-        if sizes[stated.outs[0]] == stated.full[0]:
-            sizes[stated.outs[0]] = numbers[0]
+        sizes[stated.outs[0]] = numbers[0]
         kept = {key: value for key, value in kwargs.items() if key != "size"}
         return (sizes,) if name == "zeros" else (args[0], sizes), kept
     x: Tensor = args[0]

@@ -87,6 +87,29 @@ def test_flora_stacks(alpha: float, masked: bool) -> None:
     assert np.abs(a).max() <= 2**-0.5
 
 
+def test_flora_leaves_the_row_that_pads() -> None:
+    """Of a table [4, 2] the row moves by B A, transposed; the one of padding does not, also when A is drawn anew."""
+    torch.manual_seed(0)
+    model = fl.lora(nn.Embedding(4, 2, padding_idx=1), 2, targets="", merge=True)
+    traced = trace(model, torch.tensor([[0, 1], [2, 3]]))
+    run = RunContext(traced, 1, 0, np.concatenate([p.detach().numpy().reshape(-1) for p in model.parameters()][1:]))
+    bound, (pair,), theta = FLoRA().bind(traced.size, 1), adapters(traced), run.params
+    assert theta is not None
+    bound.see(run)
+    b = np.array([[1.0, 2], [3, 4]], np.float32)
+    delta = np.zeros_like(theta)
+    delta[pair.b] = b.reshape(-1)
+    _, a = pair.factors(theta)
+    assert a.all(axis=0).tolist() == [True, False, True, True]
+    bound.add(Contribution(0, Change(slice(None), delta), 5.0, 0.1))
+    moved, _ = bound.finish(RoundTotals(np.ones(traced.size, np.int32), 0.1))
+    assert pair.merged is not None
+    np.testing.assert_allclose(moved[pair.merged].reshape(4, 2), (b @ a).T, atol=1e-6)
+    _, again = pair.factors(theta)
+    assert again.all(axis=0).tolist() == [True, False, True, True]
+    assert (again != a)[:, [0, 2, 3]].all()
+
+
 class Spy(Stepped):
     """Keeps what the clients of a round were given and what they returned."""
 

@@ -20,7 +20,8 @@ Matrix = npt.NDArray[np.float64]
 class Pair:
     """One adapter: where A [rank, in, ...] and B [out, rank, ...] are, and the room for what is merged, if any.
 
-    The layer's weight moves by `scale` B A, transposed where the layer looks up rows of a `table`.
+    The layer's weight moves by `scale` B A, transposed where the layer looks up rows of a `table`, of which the row
+    `padding`, if there is one, is never moved: its column of A is 0.
     """
 
     a: slice
@@ -29,11 +30,19 @@ class Pair:
     merged: slice | None = None
     scale: float = 1.0
     table: bool = False
+    padding: int | None = None
 
     @property
     def fan_in(self) -> int:
         """What goes into one unit: the first values of A are in proportion to the root of its inverse."""
         return 1 if self.table else (self.a.stop - self.a.start) // self.rank
+
+    def begin(self, params: Vector, rng: np.random.Generator) -> None:
+        """Set A to new values and B to 0."""
+        start = rng.uniform(-1, 1, self.a.stop - self.a.start) / math.sqrt(self.fan_in)
+        if self.padding is not None:
+            start.reshape(self.rank, -1)[:, self.padding] = 0
+        params[self.a], params[self.b] = start, 0
 
     def factors(self, params: Vector) -> tuple[Matrix, Matrix]:
         """B [out, rank] and A [rank, in] of a full vector [d], in float64."""
@@ -68,6 +77,8 @@ def adapters(traced: Traced) -> list[Pair]:
         pair = Pair(where, other[1], shape[0])
         if isinstance(layer, Adapted):
             _, merged = there.get(f"{match['layer']}merged", (None, None))
-            pair = replace(pair, merged=merged, scale=layer.scale, table=isinstance(layer.base, nn.Embedding))
+            pair = replace(pair, merged=merged, scale=layer.scale)
+            if isinstance(layer.base, nn.Embedding):
+                pair = replace(pair, table=True, padding=layer.base.padding_idx)
         found.append(pair)
     return found

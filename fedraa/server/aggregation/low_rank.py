@@ -160,9 +160,7 @@ class FLoRA(LowRank):
             assert rng is not None
             delta[pair.merged], moved[pair.merged] = product / self._samples, True
             moved[pair.a] = moved[pair.b] = False  # no step is taken there: they are set
-            size = pair.a.stop - pair.a.start
-            self._params[pair.a] = rng.uniform(-1, 1, size) / math.sqrt(pair.fan_in)
-            self._params[pair.b] = 0
+            pair.begin(self._params, rng)
         self._round += 1
         self._stacked += self._stack
         self._clear()

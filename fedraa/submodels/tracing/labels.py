@@ -7,7 +7,7 @@ expanded, so that a label tensor of an image costs as much as one of its channel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ class Ties:
         self._fresh = 1
         self._raw = _RAW
         self._pairs: list[np.ndarray] = []
-        self._pins: list[tuple[np.ndarray, str]] = []
+        self._pins: list[tuple[np.ndarray, str | Callable[[], str]]] = []
         self._spans: list[tuple[np.ndarray, str]] = []
 
     def fresh(self, size: int) -> Tensor:
@@ -44,6 +44,11 @@ class Ties:
         self._raw += size
         return torch.arange(self._raw - size, self._raw).reshape(tuple(shape))
 
+    def knows(self, labels: Tensor) -> bool:
+        """Whether these are labels that were given out."""
+        small = compress(labels)[0]
+        return bool((((small >= FIXED) & (small < self._fresh)) | ((small >= _RAW) & (small < self._raw))).all())
+
     def tie(self, left: Tensor, right: Tensor, reason: str = "it meets a tensor that is never cut") -> None:
         """Elements of `left` and `right` (broadcast) vanish together; what meets a fixed one is fixed."""
         shape = np.broadcast_shapes(left.shape, right.shape)
@@ -55,8 +60,8 @@ class Ties:
         if not loose.all():
             self.pin(torch.from_numpy(np.concatenate([a[~loose], b[~loose]])), reason)
 
-    def pin(self, labels: Tensor, reason: str) -> None:
-        """Elements with these labels are never cut."""
+    def pin(self, labels: Tensor, reason: str | Callable[[], str]) -> None:
+        """Elements with these labels are never cut. A reason that takes long to find is a function that finds it."""
         named = _distinct(compress(labels)[0].reshape(-1).numpy())
         named = named[named != FIXED]
         if named.size:
@@ -66,7 +71,7 @@ class Ties:
         """Tie the elements along `dims`; returns the labels with these dimensions shrunk to size 1."""
         first = labels
         for dim in dims:
-            first = first.narrow(dim, 0, 1)
+            first = first.narrow(dim, 0, 1) if first.size(dim) else first.sum(dim, keepdim=True)  # no rows: no units
         if any(varies(labels, dim) for dim in dims):
             self.tie(labels, first, reason)
             self._spans.append((_distinct(compress(labels)[0].reshape(-1).numpy()), reason))
@@ -110,11 +115,15 @@ class Ties:
         first, second = is_raw(labels) or self._is_fixed(labels), is_raw(others) or self._is_fixed(others)
         return first or (not second and _count(labels) <= _count(others))
 
-    def _spanned(self, labels: Tensor) -> str:
-        """Why these are tied to each other."""
-        mine = compress(labels)[0].reshape(-1).numpy()
-        found = (reason for noted, reason in reversed(self._spans) if np.isin(mine, noted).any())
-        return next(found, "it scales positions, not units")
+    def _spanned(self, labels: Tensor) -> Callable[[], str]:
+        """Why these are tied to each other so far."""
+        mine, spans = compress(labels)[0].reshape(-1).numpy(), len(self._spans)
+
+        def reason() -> str:
+            found = (reason for noted, reason in reversed(self._spans[:spans]) if np.isin(mine, noted).any())
+            return next(found, "it scales positions, not units")
+
+        return reason
 
     def _is_fixed(self, labels: Tensor) -> bool:
         """Whether all of these are never cut by what is known so far."""
@@ -125,8 +134,8 @@ class Ties:
         mine = roots.component(labels)
         for noted, reason in (*self._pins, *self._spans):
             if np.isin(roots.component(torch.from_numpy(noted)), mine).any():
-                return reason
-        return "all its units are tied to each other"
+                return reason() if callable(reason) else reason
+        return "all its units are tied to each other" if _count(labels) > 1 else "it is one unit alone"
 
     def resolve(self) -> Roots:
         """Connected components of the ties so far."""

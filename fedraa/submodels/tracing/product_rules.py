@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -22,10 +22,22 @@ def product(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
 
 def matmul(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     left, right = args if name != "rmatmul" else args[::-1]
-    if right.dim() < 2 or (left.dim() < 2 and not (r.name(right) and right.dim() == 2)):
+    if right.dim() == 1 and left.dim() > 1 and not r.name(left):
+        r.put(out, _weighed(r, left, right).expand(out.shape))
+    elif right.dim() < 2 or (left.dim() < 2 and not (r.name(right) and right.dim() == 2)):
         r.give_up(name, out, args, kwargs)
     else:
         r.put(out, _times(r, left, right).expand(out.shape))
+
+
+def _weighed(r: Recorder, left: Tensor, vector: Tensor) -> Tensor:
+    """Labels `[..., 1]` less the last dimension of `left @ vector`: it reads all units and makes none."""
+    along = left.dim() - 1
+    if r.name(vector) and _only(r.labels(left), along):
+        inner = r.ties.span(r.labels(left), range(along), "a matrix product reads them at every position")
+        r.bind(vector, 0, inner.reshape(-1))
+        return torch.zeros((1,) * along, dtype=torch.int64)
+    return product(r, r.labels(left), r.labels(vector).unsqueeze(-1)).squeeze(-1)
 
 
 def _times(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
@@ -80,23 +92,37 @@ def einsum(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
     ins, outs = _spelled(equation.replace(" ", ""), [x.dim() for x in operands])
     terms = list(zip(ins, operands, strict=True))
     named = [i for i, (_, x) in enumerate(terms) if r.name(x)]
-    if len(terms) == 2 and len(named) == 1:
-        (weights, weight), (letters, x) = terms[named[0]], terms[1 - named[0]]
+    if any(len(set(letters)) < len(letters) for letters, _ in terms):
+        r.give_up(name, out, args, kwargs)
+        return
+    if len(terms) > 1 and len(named) == 1:
+        weights, weight = terms.pop(named[0])
+        letters = "".join(dict.fromkeys("".join(letters for letters, _ in terms)))
         shared = set(weights) & set(letters)
         new = [c for c in weights if c in outs and c not in letters]
-        varied = {c for d, c in enumerate(letters) if varies(r.labels(x), d)}
-        if new and not shared & set(outs) & varied and len(shared) + len(new) == len(weights):
-            r.put(out, _einsum_layer(r, weights, weight, letters, r.labels(x), new[0], outs).expand(out.shape))
-            return
-    labels = torch.zeros((1,) * len(outs), dtype=torch.int64)
-    for letters, x in terms:
-        if len(set(letters)) < len(letters):
-            r.give_up(name, out, args, kwargs)
-            return
-        summed = [d for d, c in enumerate(letters) if c not in outs]
-        small = r.ties.span(r.labels(x), summed, "`einsum` sums over all of them")
-        labels = r.ties.merge(labels, _ordered(small, letters, outs))
-    r.put(out, labels.expand(out.shape))
+        if new and len(shared) + len(new) == len(weights):
+            labels = _multiplied(r, ((own, r.labels(x)) for own, x in terms), letters)
+            labels = labels.expand([max(x.size(own.index(c)) for own, x in terms if c in own) for c in letters])
+            varied = {c for d, c in enumerate(letters) if varies(labels, d)}
+            if not shared & set(outs) & varied:
+                made = new[r.choice(weight, len(new))]
+                r.put(out, _einsum_layer(r, weights, weight, letters, labels, made, outs).expand(out.shape))
+                return
+        terms.append((weights, weight))
+
+    def summed(letters: str, x: Tensor) -> Tensor:
+        dims = [d for d, c in enumerate(letters) if c not in outs]
+        return r.ties.span(r.labels(x), dims, "`einsum` sums over all of them")
+
+    r.put(out, _multiplied(r, ((letters, summed(letters, x)) for letters, x in terms), outs).expand(out.shape))
+
+
+def _multiplied(r: Recorder, terms: Iterable[tuple[str, Tensor]], letters: str) -> Tensor:
+    """Labels of a product of activations, from the letters and labels of each, with the dimensions `letters`."""
+    made = torch.zeros((1,) * len(letters), dtype=torch.int64)
+    for own, labels in terms:
+        made = r.ties.merge(made, _ordered(labels, own, letters))
+    return made
 
 
 def _spelled(equation: str, sizes: Sequence[int]) -> tuple[list[str], str]:
@@ -142,14 +168,11 @@ def scatter(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dic
     labels = r.ties.span(r.labels(x), [dim], "some of them are picked by position")
     if isinstance(source, Tensor):
         added = r.ties.span(r.labels(source), [dim], "some of them are picked by position")
-        if any(
-            varies(y, d) and y.size(d) != z.size(d)
-            for y, z in ((labels, added), (added, labels))
-            for d in range(y.dim())
-        ):
+        unlike = [d for d in range(labels.dim()) if labels.size(d) != added.size(d)]
+        if any(varies(y, d) for y in (labels, added) for d in unlike):
             r.give_up(name, out, args, kwargs)
             return
-        labels = r.ties.merge(*(_thin(y) for y in (labels, added)))
+        labels = r.ties.merge(*(_thin(y, unlike) for y in (labels, added)))
     r.put(out, labels.expand(out.shape))
 
 
@@ -159,14 +182,13 @@ def gather(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
     if any(varies(labels, d) and labels.size(d) != out.size(d) for d in range(labels.dim())):
         r.give_up(name, out, args, kwargs)
         return
-    r.put(out, _thin(labels).expand(out.shape))
+    r.put(out, _thin(labels, [d for d in range(labels.dim()) if labels.size(d) != out.size(d)]).expand(out.shape))
 
 
-def _thin(labels: Tensor) -> Tensor:
-    """Labels with size 1 along every dimension along which they only repeat."""
-    for d in range(labels.dim()):
-        if not varies(labels, d):
-            labels = labels.narrow(d, 0, 1)
+def _thin(labels: Tensor, dims: Sequence[int]) -> Tensor:
+    """Labels with size 1 along dimensions along which they only repeat."""
+    for d in dims:
+        labels = labels.narrow(d, 0, 1)
     return labels
 
 

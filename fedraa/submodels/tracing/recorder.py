@@ -6,7 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import nullcontext
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedraa.submodels.resize import GROUPED, MADE, RESIZED, Place, name_of, place
+from fedraa.submodels.tracing.found import Found
 from fedraa.submodels.tracing.labels import Ties, varies
 
 _ASKS = frozenset(("allclose", "bool", "contains", "equal", "is_nonzero"))
@@ -52,9 +53,24 @@ class Recorder(TorchFunctionMode):
     worker knows how many units it has, not which.
     """
 
-    def __init__(self, module: nn.Module, rules: Mapping[str, Rule], values: nn.Module | None = None) -> None:
-        """Tensors are on the meta device if `values` has the buffers of the module instead."""
+    def __init__(
+        self,
+        module: nn.Module,
+        rules: Mapping[str, Rule],
+        values: nn.Module | None = None,
+        *,
+        fills: bool = True,
+        choices: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        """Tensors are on the meta device if `values` has the buffers of the module instead.
+
+        Of parameters that could make units along several dimensions `choices` says which does, the first if it is not
+        told. Experts run that get no rows if it `fills` what they get.
+        """
         super().__init__()
+        self.found = Found(fills)
+        self.choices = dict(choices)
+        self.open: set[str] = set()  # parameters that could make units along yet another dimension
         self._rules = rules
         self._on_meta = values is not None
         self.ties = Ties()
@@ -175,7 +191,13 @@ class Recorder(TorchFunctionMode):
         """Set the labels of a result."""
         if labels.shape != tensor.shape:
             raise ValueError(f"labels: shape {tuple(labels.shape)} given for a tensor {tuple(tensor.shape)}")
+        if not isinstance(labels, Tensor) or labels.dtype != torch.int64:
+            raise ValueError(f"labels: got {type(labels).__name__} of {labels.dtype}, takes a tensor of torch.int64")
         self._labels[tensor] = labels
+
+    def follows(self, tensor: Tensor) -> bool:
+        """Whether its labels are known."""
+        return tensor in self._labels or self.name(tensor) is not None
 
     def hide(self, tensor: Tensor, labels: Tensor, reason: str) -> None:
         """A result that is right only while these units are whole: pin them if anything reads it."""
@@ -211,6 +233,14 @@ class Recorder(TorchFunctionMode):
             self.bind(weight, dim, self.ties.fresh(weight.size(dim)))
         return dims[dim]
 
+    def choice(self, weight: Tensor, count: int) -> int:
+        """Which of so many dimensions of a parameter makes units."""
+        name = self.name(weight) or ""
+        chosen = min(self.choices.get(name, 0), count - 1)
+        if chosen + 1 < count:
+            self.open.add(name)
+        return chosen
+
     def bind(self, tensor: Tensor | None, dim: int, labels: Tensor) -> None:
         """Dimension `dim` of a parameter or buffer runs through these units (`labels` `[size]`)."""
         if tensor is None:
@@ -222,6 +252,9 @@ class Recorder(TorchFunctionMode):
         if name is None:
             for computed in (labels, self.labels(tensor)):
                 self.ties.pin(computed, "it meets a weight that is computed from other tensors")
+            return
+        if len(labels) != tensor.size(dim):  # as in an equation with a dimension of size 1
+            self.ties.pin(labels, "it meets a dimension of another size")
             return
         dims = self.bound.setdefault(name, {})
         if tensor in self._turned:

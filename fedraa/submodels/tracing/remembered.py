@@ -133,12 +133,14 @@ class _Shapes(pickle.Pickler):
 
 def _key(module: nn.Module, example: Tree) -> str | None:
     """The name of a module's entry; None if it cannot be told from others."""
-    stream = io.BytesIO()
+    stream, own = io.BytesIO(), described_rules()
+    if own is None:
+        return None
     try:
         _Shapes(stream).dump((module, mapped(lambda part: (tuple(part.shape), str(part.dtype)), example)))
     except Exception:  # whatever its parts raise when they are written
         return None
-    versions = [FORMAT, torch.__version__, np.__version__, platform.python_version(), _own_code(), described_rules()]
+    versions = [FORMAT, torch.__version__, np.__version__, platform.python_version(), _own_code(), own]
     return _digest(json.dumps(versions).encode() + stream.getvalue())
 
 

@@ -9,11 +9,14 @@ import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import MappingProxyType
+from functools import partial
+from types import FunctionType, MappingProxyType
+from typing import Any
 
 from fedraa.components import path_of
 from fedraa.submodels.tracing import attention_rules, layer_rules, product_rules, shape_rules
-from fedraa.submodels.tracing.recorder import Rule
+from fedraa.submodels.tracing.accept import first_line
+from fedraa.submodels.tracing.recorder import Recorder, Rule, tensors
 
 _GROUPS: dict[Rule, str] = {
     shape_rules.elementwise: """
@@ -56,7 +59,7 @@ _GROUPS: dict[Rule, str] = {
         max_pool1d_with_indices max_pool2d max_pool2d_with_indices max_pool3d max_pool3d_with_indices max_unpool1d
         max_unpool2d max_unpool3d upsample""",
     shape_rules.reduce: """
-        amax amin aminmax argmax argmin argsort cummax cummin cumsum linalg_norm linalg_vector_norm log_softmax
+        all amax amin aminmax any argmax argmin argsort cummax cummin cumsum linalg_norm linalg_vector_norm log_softmax
         logsumexp max mean min nansum norm normalize prod softmax softmin sort std std_mean sum topk var var_mean""",
     layer_rules.linear: "linear",
     layer_rules.convolution: "conv1d conv2d conv3d",
@@ -69,7 +72,7 @@ _GROUPS: dict[Rule, str] = {
     layer_rules.glu: "glu",
     layer_rules.bilinear: "bilinear",
     layer_rules.weight_norm: "_weight_norm",
-    product_rules.matmul: "matmul bmm mm rmatmul",
+    product_rules.matmul: "matmul bmm mm mv rmatmul",
     product_rules.addmm: "addmm addbmm baddbmm",
     product_rules.einsum: "einsum",
     product_rules.grouped: "_grouped_mm grouped_mm",
@@ -93,11 +96,16 @@ def tracing_rules(rules: Mapping[str, Rule]) -> Iterator[None]:
     A rule is `rule(recorder, name, out, args, kwargs)`: with `recorder.put(out, labels)` it says which unit each
     element of the result belongs to, from `recorder.labels(x)`, labels of the shape of x; with `recorder.ties.tie` and
     `recorder.ties.pin` it ties units that must stay together, or pins those that must stay whole. A rule that is wrong
-    is found out before anything is cut by it: every cut is tried against the whole model.
+    is found out before anything is cut by it: every cut is tried against the whole model, several times.
 
-    Raises ValueError for what is no function of five arguments.
+    Raises ValueError for what is no name or no function of five arguments; tracing does for a rule that raises, or that
+    puts no labels on its result.
     """
+    if not isinstance(rules, Mapping):
+        raise ValueError(f"tracing_rules: got {type(rules).__name__}; takes a dict of rules by names of functions")
     for name, rule in rules.items():
+        if not isinstance(name, str) or not name.isidentifier() or name.endswith("_"):
+            raise ValueError(f"tracing_rules: got {name!r}; takes the plain name of a torch function, such as 'sinc'")
         if not callable(rule) or not _takes_five(rule):
             raise ValueError(
                 f"tracing_rules: {name!r} has {rule!r}; takes a function (recorder, name, out, args, kwargs)"
@@ -109,14 +117,37 @@ def tracing_rules(rules: Mapping[str, Rule]) -> Iterator[None]:
         _own.reset(token)
 
 
+class WrongRuleError(Exception):
+    """A rule of one's own that does not do what a rule must."""
+
+
 def rules() -> dict[str, Rule]:
     """The rules that hold here and now."""
-    return _BUILTIN | dict(_own.get())
+    return _BUILTIN | {name: partial(_checked, rule) for name, rule in _own.get().items()}
 
 
-def described_rules() -> dict[str, str]:
-    """The rules of one's own: whose, and a digest of their code."""
-    return {name: f"{path_of(rule)} {_code(rule)}" for name, rule in _own.get().items()}
+def has_own() -> bool:
+    """Whether some of them are the user's."""
+    return bool(_own.get())
+
+
+def _checked(rule: Rule, r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    try:
+        rule(r, name, out, args, kwargs)
+    except Exception as error:  # whatever it raises
+        raise WrongRuleError(f"the rule of {name!r} fails: {first_line(error)}") from error
+    if not all(map(r.follows, tensors(out))):
+        raise WrongRuleError(f"the rule of {name!r} puts no labels on its result; call recorder.put(out, labels)")
+    if not all(r.ties.knows(r.labels(x)) for x in tensors(out)):
+        raise WrongRuleError(f"the rule of {name!r} puts numbers that are no labels; take those of recorder.labels(x)")
+
+
+def described_rules() -> dict[str, str] | None:
+    """The rules of one's own: whose, and a digest of their code; None if one has more than code, which may differ."""
+    own = _own.get()
+    if not all(isinstance(rule, FunctionType) and not rule.__closure__ for rule in own.values()):
+        return None
+    return {name: f"{path_of(rule)} {_code(rule)}" for name, rule in own.items()}
 
 
 def _code(rule: Rule) -> str:

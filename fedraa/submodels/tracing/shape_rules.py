@@ -66,12 +66,16 @@ def copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
 def assign(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """`x[index] = value`, where x is nobody's part: its elements vanish with those that take their places."""
     x, index, value = args
-    if x._is_view() or r.name(x) or any(_is_mask(i) or _is_nowhere(i) for i in _places(index)):
+    if x._is_view() or r.name(x) or any(_is_nowhere(i) for i in _places(index)):
         r.give_up(name, out, args, kwargs)
         return
     labels = r.labels(x)
+    replaced = _masked(r, labels, _places(index)) if any(map(_is_mask, _places(index))) else labels[index]
+    if replaced is None:
+        r.give_up(name, out, args, kwargs)
+        return
     if isinstance(value, Tensor):
-        r.ties.tie(labels[index], r.labels(value))
+        r.ties.tie(replaced, r.labels(value))
     r.put(x, labels)
 
 
@@ -144,7 +148,11 @@ def take(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[s
     if name == "getitem":
         index = _places(args[1])
         if any(_is_mask(i) for i in index):
-            r.give_up(name, out, args, kwargs)
+            picked = _masked(r, labels, index)
+            if picked is None:
+                r.give_up(name, out, args, kwargs)
+            else:
+                r.put(out, picked.expand(out.shape))
             return
         dim = 0
         for place, item in enumerate(index):
@@ -176,6 +184,15 @@ def _at_hand(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(_at_hand(part) for part in value)
     return torch.zeros_like(value, device="cpu") if _is_nowhere(value) else value
+
+
+def _masked(r: Recorder, labels: Tensor, index: tuple[Any, ...]) -> Tensor | None:
+    """Labels of `x[mask]`, or of `x[mask, :]`: one row for all, of which units run through none; None for others."""
+    mask, *others = index
+    if not isinstance(mask, Tensor) or any(i is not Ellipsis and i != slice(None) for i in others):
+        return None
+    head = r.ties.span(labels, range(mask.dim()), "some of them are picked by position")
+    return head.reshape(1, *labels.shape[mask.dim() :])
 
 
 def _is_mask(index: Any) -> bool:

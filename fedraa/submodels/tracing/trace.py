@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Sequence
+import traceback
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from types import MappingProxyType
 
 import torch
 from torch import nn
@@ -15,9 +17,12 @@ from fedraa.models.forward import forward
 from fedraa.submodels.traced import Traced
 from fedraa.submodels.tracing.accept import check_gradients, check_kinds, first_line, private
 from fedraa.submodels.tracing.grouping import group_units
+from fedraa.submodels.tracing.modes import Noted
 from fedraa.submodels.tracing.recorder import DataDependentError, Recorder, tensors
-from fedraa.submodels.tracing.rules import rules
-from fedraa.submodels.tracing.verify import Noted, Trial
+from fedraa.submodels.tracing.rules import WrongRuleError, has_own, rules
+from fedraa.submodels.tracing.verify import Trial
+
+OWN_TRIES = 8  # of each cut, where rules are the user's own
 
 LARGE = 50_000_000  # parameters; copies of so many take longer, and more memory, than all the rest
 
@@ -46,10 +51,15 @@ def trace(module: nn.Module, example: Tree) -> Traced:
             raise ValueError(f"example: shape {tuple(part.shape)} given, expected a batch of at least 2")
     check_kinds(module)
     module, example = copied(module), mapped(lambda part: part.cpu(), example)
-    recorder, ran = _light_record(module, example) if _is_large(module) else (None, [])
-    recorder = recorder or _record(module, example)
+    recorder, ran = _followed(module, example)
     traced = group_units(module, recorder)
-    trial = Trial(traced, example, ran, large=bool(ran))
+    if others := {name: 1 for name in recorder.open if recorder.made.get(name) not in traced.units.get(name, {})}:
+        again, ran = _followed(module, example, others)
+        found = group_units(module, again)
+        if sum(group.parameters for group in found.groups) > sum(group.parameters for group in traced.groups):
+            recorder, traced = again, found
+    tries = OWN_TRIES if has_own() else 1
+    trial = Trial(traced, example, ran, large=bool(ran), fills=recorder.found.fills, tries=tries)
     while traced.groups and (failure := trial.fails(traced, range(len(traced.groups)))):
         for g in _suspects(trial, traced):
             _pin(recorder, traced, g, failure)
@@ -66,7 +76,17 @@ def _is_large(module: nn.Module) -> bool:
     return sum(p.numel() for p in module.parameters()) > LARGE
 
 
-def _light_record(module: nn.Module, example: Tree) -> tuple[Recorder | None, list[list[str]]]:
+def _followed(
+    module: nn.Module, example: Tree, choices: Mapping[str, int] = MappingProxyType({})
+) -> tuple[Recorder, list[list[str]]]:
+    """What ran, and of a large module the names of the functions besides."""
+    recorder, ran = _light_record(module, example, choices) if _is_large(module) else (None, [])
+    return recorder or _record(module, example, choices=choices), ran
+
+
+def _light_record(
+    module: nn.Module, example: Tree, choices: Mapping[str, int] = MappingProxyType({})
+) -> tuple[Recorder | None, list[list[str]]]:
     """As `_record`, on tensors that have shapes and no values; None if it needs values, or cannot be traced.
 
     And the functions that the module calls, in evaluation and in training mode.
@@ -75,7 +95,7 @@ def _light_record(module: nn.Module, example: Tree) -> tuple[Recorder | None, li
     memo |= {id(buffer): buffer.to("meta") for buffer in module.buffers()}
     try:
         shapes, example = copy.deepcopy(module, memo), mapped(lambda part: part[:2].to("meta"), example)
-        recorder, ran = _record(module, example, shapes), []
+        recorder, ran = _record(module, example, shapes, choices=choices), []
         for training in (False, True):
             with torch.no_grad(), torch.random.fork_rng(), torch.device("meta"), Noted(shapes) as noted:
                 torch.manual_seed(0)
@@ -86,10 +106,17 @@ def _light_record(module: nn.Module, example: Tree) -> tuple[Recorder | None, li
         return None, []
 
 
-def _record(module: nn.Module, example: Tree, shapes: nn.Module | None = None) -> Recorder:
+def _record(
+    module: nn.Module,
+    example: Tree,
+    shapes: nn.Module | None = None,
+    *,
+    choices: Mapping[str, int] = MappingProxyType({}),
+    fills: bool = True,
+) -> Recorder:
     """`shapes` is the module on the meta device, where it is followed there."""
     scratch = shapes or copy.deepcopy(module)  # training mode moves running statistics
-    recorder = Recorder(scratch, rules(), module if shapes else None)
+    recorder = Recorder(scratch, rules(), module if shapes else None, fills=fills, choices=choices)
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # it hides the layers inside
     try:
@@ -106,7 +133,11 @@ def _record(module: nn.Module, example: Tree, shapes: nn.Module | None = None) -
         recorder.hold_buffers()
     except DataDependentError as error:
         raise ValueError(f"module: {type(module).__name__} cannot be traced, {error}") from None
+    except WrongRuleError as error:
+        raise ValueError(f"tracing_rules: {error}") from error
     except Exception as error:  # whatever its code raises
+        if recorder.found.filled:  # its code counts what it finds
+            return _record(module, example, shapes, choices=choices, fills=False)
         parts = [f"{tuple(part.shape)} of {part.dtype}" for part in leaves(example)]
         batch = " and ".join(parts[:3]) + " and more" * (len(parts) > 3)
         raise ValueError(
@@ -126,7 +157,7 @@ def _walk(recorder: Recorder, module: nn.Module, example: Tree) -> list[object]:
     for part in leaves(inputs):
         recorder.feed(part)
     torch.manual_seed(0)  # layers that are dropped at random are the same on every path
-    with recorder:
+    with recorder.found, recorder:
         out = forward(module, inputs)
     for tensor in tensors(out):
         recorder.ties.pin(recorder.labels(tensor), "it is the output of the model")
@@ -143,8 +174,18 @@ def _other_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[ob
         return _walk(recorder, module, example)
     except (AssertionError, ValueError):
         return None
+    except Exception as error:
+        if _fails_in_torch(error):
+            raise
+        return None
     finally:
         recorder.deny = False
+
+
+def _fails_in_torch(error: BaseException) -> bool:
+    """Whether a torch function raised it, and not the code that calls them."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    return frames[-1][0].f_code.co_name == "__torch_function__"
 
 
 def _suspects(trial: Trial, traced: Traced) -> Sequence[int]:

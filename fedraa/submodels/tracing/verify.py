@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack, nullcontext
 from functools import partial
-from typing import Any, Self
+from itertools import product
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from fedraa.data.tree import Tree, mapped
 from fedraa.models.forward import forward
 from fedraa.submodels.flat import trainable
-from fedraa.submodels.resize import GROUPED, grouped_product, name_of
 from fedraa.submodels.traced import IndexSet, Traced
 from fedraa.submodels.tracing.accept import first_line
+from fedraa.submodels.tracing.found import Found
+from fedraa.submodels.tracing.modes import Noted, Silenced, WithoutDropout, in_double
 from fedraa.submodels.tracing.recorder import tensors
-
-_RAISED = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float64) | dict.fromkeys(
-    (torch.complex32, torch.complex64), torch.complex128
-)
 
 MASKED = 1e5  # times the smallest number of an output: what is larger says nothing about the others
 ROUNDING = 1e3  # times the precision of the largest number: what is smaller may be 0 but for rounding
@@ -39,50 +35,86 @@ class Trial:
     """
 
     def __init__(
-        self, traced: Traced, example: Tree, ran: Sequence[Sequence[str]] = (), *, large: bool = False
+        self,
+        traced: Traced,
+        example: Tree,
+        ran: Sequence[Sequence[str]] = (),
+        *,
+        large: bool = False,
+        fills: bool = True,
+        tries: int = 1,
     ) -> None:
-        self._tolerance = 1e-6  # relative: deep batch norms of two samples amplify rounding
-        self._large, self._ran = large, ran
+        """Each cut is tried so many times, with other units and parameters, and more rows if it is more than once."""
+        self._tries = tries
+        self._large, self._ran, self._fills = large, ran, fills
         try:
             self._prepare(traced, example)
-        except RuntimeError:
+        except ValueError:
             if not large:
                 raise
             self._large = False
             self._prepare(traced, example)
 
     def _prepare(self, traced: Traced, example: Tree) -> None:
+        """Find an input, and a precision, with which the whole runs.
+
+        Numbers in its code may count samples, which shows with more of them; it may not do without float32, or take
+        inputs with noise, such as pictures that it checks; and it may count what it finds.
+        """
         base = self._whole(traced, self._base(traced, range(len(traced.groups))))
-        # numbers in its code may count samples, which shows with more of them; and it may not do without float32
-        for rows, double in ((4, True),) * bool(traced.sizes) + ((2, True), (2, False)):
-            self._double, self._input = double, mapped(partial(_noisy, rows=rows, double=double), example)
-            if not double:
-                self._tolerance = 1e-3
+        ways = [(8, True, True)] * (self._tries > 1) + [(4, True, True)] * bool(traced.sizes)
+        ways += [(2, double, noise) for double in (True, False) for noise in (True, False)]
+        known: tuple[bool, bool, Tree] | None = None
+        for fills, (rows, double, noise) in product(dict.fromkeys((self._fills, False)), ways):
+            self._fills, self._double = fills, double
+            self._input = mapped(partial(_repeated, rows=rows, double=double, noise=noise), example)
             try:
-                self._run(base.to(torch.float64 if double else torch.float32), training=False)
-            except RuntimeError:
-                if not double:
-                    raise
-            else:
+                found = self._run(base.to(torch.float64 if double else torch.float32), training=False)
+            except Exception as error:  # whatever its code raises
+                failure = error
+                continue
+            known = known or (fills, double, self._input)
+            if not any(x.isnan().any() for x in found):
+                known = fills, double, self._input
                 break
+        if known is None:
+            raise ValueError(
+                f"example: {type(traced.module).__name__} runs on it once and not again ({first_line(failure, 100)})"
+            ) from failure
+        self._fills, self._double, self._input = known
+        self._tolerance = 1e-6 if self._double else 1e-3  # relative: batch norms of two samples amplify rounding
 
     def fails(self, traced: Traced, groups: Collection[int]) -> str | None:
         """Cut these groups to about half, all others left whole, then to one unit each. Returns what went wrong.
 
         One unit is what code treats in another way that squeezes its tensors, or asks how wide they are; it is tried in
-        evaluation mode alone.
+        evaluation mode alone. So is every second group cut on its own, where code states widths: it may take one's for
+        another's.
         """
-        traced, rng = dataclasses.replace(traced), np.random.default_rng(0)  # less what it remembers
-        outer = self._base(traced, groups)
-        half = tuple(
-            np.sort(rng.permutation(kept)[: _some(len(kept), rng)]) if g in groups else kept
-            for g, kept in enumerate(outer)
-        )
+        traced = dataclasses.replace(traced)  # less what it remembers
+        for number in range(self._tries):
+            if (failure := self._fails_once(traced, groups, number)) is not None:
+                return failure
+        return None
+
+    def _fails_once(self, traced: Traced, groups: Collection[int], number: int) -> str | None:
+        """Every second try takes the half that the one before left out."""
+        rng, outer = np.random.default_rng(number // 2), self._base(traced, groups)
+
+        def some(kept: np.ndarray) -> np.ndarray:
+            order, count = rng.permutation(kept), _some(len(kept), rng)
+            return np.sort(order[count:] if number % 2 else order[:count])
+
+        half = tuple(some(kept) if g in groups else kept for g, kept in enumerate(outer))
         one = tuple(rng.permutation(kept)[:1] if g in groups else kept for g, kept in enumerate(half))
-        return self._differ(traced, outer, half) or self._differ(traced, half, one, modes=(False,))
+        mixed = tuple(half[g] if (g + number) % 2 else kept for g, kept in enumerate(outer))
+        failure = self._differ(traced, outer, half, number) or self._differ(traced, half, one, number, modes=(False,))
+        if failure or not traced.sizes or len(groups) < 2:
+            return failure
+        return self._differ(traced, outer, mixed, number, modes=(False,))
 
     def _differ(
-        self, traced: Traced, outer: IndexSet, inner: IndexSet, modes: Sequence[bool] = (False, True)
+        self, traced: Traced, outer: IndexSet, inner: IndexSet, number: int, modes: Sequence[bool] = (False, True)
     ) -> str | None:
         """What is wrong with a cut within a larger one, of which all that is not in it is silent."""
         small, base = traced.cut(inner), self._whole(traced, outer)
@@ -94,17 +126,24 @@ class Trial:
         )
         for part in (base, small):
             part.to(torch.float64 if self._double else torch.float32)
-        values = _random_values(base)
+        values = _random_values(base, number)
         chosen = values[place]
         _set(small, chosen)
+        got, failure = list[Tensor](), ""
         try:
-            got = [x for training in modes for x in self._run(small, training)]
-            if traced.sizes and True in modes:
-                self._train(small)
+            got = [x for training in modes for x in self._run(small, training, back=training and bool(traced.sizes))]
         except Exception as error:  # whatever its code raises
-            return f"the code of the module fixes its width ({first_line(error, 80)})"
+            failure = f"the code of the module fixes its width ({first_line(error, 80)})"
         _set(base, values.zero_().index_put_((place,), chosen))
-        expected = [x for training in modes for x in self._run(base, training)]
+        try:
+            expected = [x for training in modes for x in self._run(base, training)]
+        except Exception as error:
+            if self._fills:  # its code may count what it finds
+                self._fills = False
+                return self._differ(traced, outer, inner, number, modes)
+            return f"the whole does not run with random parameters ({first_line(error, 80)})"
+        if failure:
+            return failure
         if any(x.isnan().any() for x in expected):
             return "what it gives with random parameters is not a number"
         if len(got) != len(expected) or not all(self._close(a, b) for a, b in zip(got, expected, strict=True)):
@@ -139,25 +178,24 @@ class Trial:
         apart = torch.where(found == expected, 0.0, (found - expected).abs())
         return bool((apart <= self._tolerance * _scales(expected)).all())
 
-    def _train(self, module: nn.Module) -> None:
-        """Once forward and back: code that runs again for its gradient, under checkpoints, states widths there, too."""
-        found = [x for x in self._run(module, True, gradients=True) if x.requires_grad]
-        if found:
-            torch.autograd.grad([x.sum() for x in found], trainable(module), allow_unused=True)
-
     def _run(
-        self, module: nn.Module, training: bool, noted: Noted | None = None, *, gradients: bool = False
+        self, module: nn.Module, training: bool, noted: Noted | None = None, *, back: bool = False
     ) -> list[Tensor]:
-        with torch.set_grad_enabled(gradients), torch.random.fork_rng(), ExitStack() as stack:
+        """Once forward, or `back` as well: code that runs again under checkpoints states its widths there, too."""
+        with torch.set_grad_enabled(back), torch.random.fork_rng(), ExitStack() as stack:
             stack.enter_context(WithoutDropout())
             stack.enter_context(Silenced())
+            stack.enter_context(Found(self._fills))
             if self._double:
                 stack.enter_context(in_double())
             torch.manual_seed(0)  # stochastic depth draws the same for both
             inputs = mapped(lambda part: part.clone(), self._input)
             with noted or nullcontext():
                 result = forward(module.train(training), inputs)
-            return [x if x.is_floating_point() or x.is_complex() else x.double() for x in tensors(result)]
+            found = [x if x.is_floating_point() or x.is_complex() else x.double() for x in tensors(result)]
+            if back and (learnt := [x.sum() for x in found if x.requires_grad]):
+                torch.autograd.grad(learnt, trainable(module), allow_unused=True)
+            return [x.detach() for x in found]
 
 
 def _is_full(traced: Traced, kept: IndexSet) -> bool:
@@ -174,117 +212,15 @@ def _scales(expected: Tensor) -> Tensor:
     return places.clamp(min=found[found <= MASKED * found.min()].max()) if len(found) else places
 
 
-def _noisy(example: Tensor, rows: int, double: bool) -> Tensor:
-    """An input of so many rows, all different where they are floats."""
+def _repeated(example: Tensor, rows: int, double: bool, noise: bool) -> Tensor:
+    """An input of so many rows, which with `noise` are all different where they are floats."""
     part = example[:2].repeat(rows // 2, *(1,) * (example.dim() - 1))
     if part.is_floating_point():
-        noise = torch.randn(part.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-        part = part.double() + noise
+        part = part.double()
+        if noise:
+            part[4:] *= -1  # more rows are for more kinds of numbers
+            part = part + torch.randn(part.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     return part if double else part.to(example.dtype)
-
-
-class Noted(TorchFunctionMode):
-    """Notes the names of the functions by which a module makes or changes tensors.
-
-    What only asks for a size is not noted, for PyTorch itself asks where tensors have values. Attention counts as one
-    function, for a cut has its own.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.names: list[str] = []
-        self._inside = 0
-        self._attention = [layer for layer in module.modules() if isinstance(layer, nn.MultiheadAttention)]
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if not self._inside and (out is None or any(True for _ in tensors(out))):
-            self.names.append(name_of(func))
-        return out
-
-    def __enter__(self) -> Self:
-        self._hooks = [layer.register_forward_pre_hook(self._enter) for layer in self._attention]
-        self._hooks += [layer.register_forward_hook(self._leave) for layer in self._attention]
-        super().__enter__()  # type: ignore[no-untyped-call]  # torch leaves both untyped
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]  # likewise
-        for hook in self._hooks:
-            hook.remove()
-
-    def _enter(self, *_: object) -> None:
-        self.names.append("attention")
-        self._inside += 1
-
-    def _leave(self, *_: object) -> None:
-        self._inside -= 1
-
-
-class WithoutDropout(TorchFunctionMode):
-    """Dropout does nothing: it would draw differently for tensors of different widths."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs, name = dict(kwargs or {}), getattr(func, "__name__", "")
-        if "dropout" in name:
-            return args[0] if args else kwargs["input"]
-        place = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10}.get(name)
-        if name in ("gru", "lstm", "rnn_relu", "rnn_tanh"):
-            place = 5 + (not isinstance(args[3], bool))  # packed sequences have their lengths besides
-        if place is not None and len(args) > place:
-            args = (*args[:place], 0.0, *args[place + 1 :])
-        elif place == 4:
-            kwargs["dropout_p"] = 0.0
-        return func(*args, **kwargs)
-
-
-class Silenced(TorchFunctionMode):
-    """What keeps silent units out of a comparison: their normalised weights are zero, and noise is alike for all."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
-    ) -> Any:
-        name = getattr(func, "__name__", "")
-        if name in ("rand_like", "randn_like"):
-            return torch.full_like(args[0] if args else (kwargs or {})["input"], 0.5)
-        if name != "_weight_norm":
-            return func(*args, **(kwargs or {}))
-        direction, length, dim = (*args, 0)[:3]
-        norm = torch.norm_except_dim(direction, 2, dim)
-        return direction * (length / (norm + (norm == 0)))
-
-
-class Double(TorchFunctionMode):
-    """Code that asks for a lower precision gets float64, so that rounding never hides a difference."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if getattr(func, "__name__", "") in ("float", "half", "bfloat16"):
-            func = torch.Tensor.double
-        elif getattr(func, "__name__", "") == GROUPED:  # which takes no float64
-            func = grouped_product
-        args = tuple(_raised(x) for x in args)
-        return func(*args, **{name: _raised(x) for name, x in (kwargs or {}).items()})
-
-
-def _raised(value: Any) -> Any:
-    return _RAISED.get(value, value) if isinstance(value, torch.dtype) else value
-
-
-@contextmanager
-def in_double() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        with Double():
-            yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def _is_loaded_skeleton(small: nn.Module, full: Traced, indices: IndexSet) -> bool:
@@ -302,9 +238,9 @@ def _is_loaded_skeleton(small: nn.Module, full: Traced, indices: IndexSet) -> bo
     return True
 
 
-def _random_values(module: nn.Module) -> Tensor:
+def _random_values(module: nn.Module, seed: int) -> Tensor:
     """Its flat vector with something added, so that nothing stays zero or one; signals stay of order one."""
-    random, parts = torch.Generator().manual_seed(0), []
+    random, parts = torch.Generator().manual_seed(seed), []
     for p in trainable(module):
         scale = 0.1 if p.dim() < 2 else 0.5 / (p.numel() / max(1, len(p))) ** 0.5
         noise = torch.rand(p.shape, generator=random).sub_(0.5).mul_(12**0.5 * scale)

@@ -148,6 +148,37 @@ def test_a_base_of_half_the_bytes_is_adapted_in_float32() -> None:
     assert fl.merged(model).body[0].weight.dtype == torch.bfloat16  # type: ignore[index,union-attr]
 
 
+class Padded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(9, 6, padding_idx=2), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.table(x).sum(1))
+
+
+def test_what_pads_stays_nothing() -> None:
+    """As torch has it: its row of a table is 0 and gets no gradient."""
+    torch.manual_seed(0)
+    model, x = fl.lora(Padded(), RANK, targets="table"), torch.tensor([[1, 2, 2], [3, 4, 2]])
+    with torch.no_grad():
+        model.get_submodule("table").lora_B.weight.normal_()
+    model(x).square().sum().backward()
+    gradient = model.get_submodule("table").lora_A.weight.grad
+    assert gradient[:, [1, 3, 4]].all()
+    assert not gradient[:, 2].any()
+    row = fl.merged(model).get_submodule("table").weight
+    assert not row[2].any()
+    assert row[1].ne(model.get_submodule("table").base.weight[1]).all()
+    assert [group.size for group in trace(model, x).groups] == [RANK]
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    model = fl.lora(nn.Linear(4, 3), np.int64(2), alpha=np.float32(3), seed=np.int64(1))
+    assert model.lora_A.weight.shape == (2, 4)
+    assert model.scale == 1.5
+
+
 class ByWeight(nn.Module):
     """Reads the weight of a layer instead of calling it, as models with tied weights do."""
 
@@ -240,6 +271,8 @@ def test_models_that_take_none_are_refused() -> None:
         fl.lora(fl.lora(nn.Sequential(nn.Linear(2, 2))))
     with pytest.raises(ValueError, match=r"^model: Linear has no adapters of fedraa\.lora$"):
         fl.merged(nn.Linear(2, 2))
+    with pytest.raises(ValueError, match=r"^model: got str; takes an nn\.Module$"):
+        fl.merged("cnn")  # type: ignore[arg-type]  # likewise
     with pytest.raises(ValueError, match=r"^model: 'weight' has no shape yet; run the model once on a batch before$"):
         fl.lora(nn.LazyLinear(2))
 

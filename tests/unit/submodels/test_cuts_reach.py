@@ -143,6 +143,11 @@ CASES: dict[str, tuple[Callable[[Block, Tensor], Tensor], dict[str, nn.Module | 
         {"w": torch.randn(12, 8), "v": torch.randn(8, 12)},
         [12, 8],
     ),
+    "weighed by a vector": (
+        lambda m, x: m.down((y := m.up(x)) * (y.tanh() @ m.v).softmax(-1)[..., None]),
+        {"up": nn.Linear(8, 12), "v": torch.randn(12), "down": nn.Linear(12, 8)},
+        [12, 8],
+    ),
     "the shape of another": (
         lambda m, x: m.down((y := m.up(x)).relu().flatten(1).view_as(y) + m.b.expand_as(y)),
         {"up": nn.Linear(8, 12), "b": torch.randn(12), "down": nn.Linear(12, 8)},
@@ -283,3 +288,47 @@ def test_the_full_width_runs_the_module_s_own_code() -> None:
     traced = trace(Block(split), SEQUENCE)
     assert type(traced.skeleton((4,))) is Block
     assert isinstance(traced.skeleton((2,)), Block)
+
+
+class Counted(nn.Module):
+    """Each row goes through one of two experts, and the rows are put back by their number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.out = nn.Linear(WIDTH, 6), nn.Linear(6, 2)
+        self.experts = nn.ModuleList(nn.Linear(6, 6) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, chosen = self.into(x).relu(), (x.amax(-1) == x.amin(-1)).long()
+        y = torch.empty_like(h)
+        y[chosen.argsort()] = torch.cat([expert(h[chosen == n]) for n, expert in enumerate(self.experts)])
+        result: Tensor = self.out(y)
+        return result
+
+
+def test_rows_that_are_counted_are_tried_without_more_of_them() -> None:
+    """While it is traced each expert has a row; in the trial, whose inputs have noise, one has none."""
+    traced = trace(Counted(), torch.stack([torch.ones(WIDTH), torch.arange(float(WIDTH))]))
+    assert [group.size for group in traced.groups] == [6]
+    check(traced, torch.randn(4, WIDTH), (np.array([1, 4]),))
+
+
+def test_zeros_in_the_shape_of_one_layer_are_as_wide_as_what_another_writes() -> None:
+    """One of the two may be cut, and the other not."""
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.out = nn.Linear(WIDTH, 6), nn.Linear(6, 6), nn.Linear(6, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h, mask = self.a(x).relu(), x[:, 0] > 0
+            y = h.new_zeros(h.shape)
+            y[mask] = self.b(h[mask])
+            result: Tensor = self.out(y)
+            return result
+
+    traced, x = trace(Masked(), torch.randn(4, WIDTH)), torch.randn(4, WIDTH)
+    assert [group.size for group in traced.groups] == [6, 6]
+    for kept in ((2, 6), (6, 2), (3, 4)):
+        check(traced, x, tuple(np.arange(n) for n in kept))

@@ -118,7 +118,13 @@ def guarded(m: nn.Module, x: Tensor) -> object:
     return m.b(m.a(x))
 
 
-@pytest.mark.parametrize("forward", [warned, guarded])
+def finite(m: nn.Module, x: Tensor) -> object:
+    if x.isnan().any():
+        raise RuntimeError("inputs are no numbers")
+    return m.b(m.a(x))
+
+
+@pytest.mark.parametrize("forward", [warned, guarded, finite])
 def test_a_question_without_consequence_is_no_control_flow(forward: Callable[[nn.Module, Tensor], object]) -> None:
     module = Net(forward)
     module.warnings = []
@@ -146,6 +152,22 @@ def test_why_a_model_is_whole_is_short() -> None:
     assert traced.reasons() == (
         "LayerNorm takes its statistics over all of them (20 x); it is the output of the model (1 x)"
     )
+
+
+def test_one_unit_is_not_said_to_be_many() -> None:
+    net = nn.Sequential(nn.Linear(6, 1), nn.ReLU(), nn.Linear(1, 3))
+    assert trace(net, VECTOR).uncut["0"] == "0 stays whole: it is one unit alone."
+
+
+def test_a_letter_of_an_equation_may_be_one_number_for_all() -> None:
+    def forward(m: nn.Module, x: Tensor) -> object:
+        return m.b(torch.einsum("bi,oi->bo", m.a(x), m.w))
+
+    module = Net(forward)
+    module.w = nn.Parameter(torch.randn(8, 1))
+    traced = trace(module, VECTOR)
+    assert [entry.tensor for group in traced.groups for entry in group.entries] == ["w", "b.weight"]
+    assert "it meets a dimension of another size" in traced.uncut["a"]
 
 
 def by_width(m: nn.Module, x: Tensor) -> Tensor:
@@ -184,6 +206,43 @@ def test_what_only_some_widths_show_stays_whole(forward: Callable[[nn.Module, Te
     traced = trace(Net(forward), VECTOR)
     assert traced.groups == ()
     assert why in traced.uncut["a"]
+
+
+def within(m: nn.Module, x: Tensor) -> object:
+    assert (x >= 0).all()
+    return m.b(m.a(x))
+
+
+def likely(m: nn.Module, x: Tensor) -> object:
+    y = m.b(m.a(x))
+    return y, F.binary_cross_entropy(y.sigmoid(), x[:, :3])
+
+
+@pytest.mark.parametrize("forward", [within, likely, lambda m, x: m.b(m.a(x.log()))])
+def test_inputs_that_take_no_noise_are_tried_as_they_are(forward: Callable[[nn.Module, Tensor], object]) -> None:
+    assert [group.size for group in trace(Net(forward), torch.rand(2, 6)).groups] == [8]
+
+
+def test_what_fails_with_random_parameters_alone_stays_whole() -> None:
+    def forward(m: nn.Module, x: Tensor) -> object:
+        return m.b(m.a(x)) + F.embedding((m.b.bias != 0).any().long(), torch.ones(1, 3))
+
+    module = Net(forward)
+    nn.init.zeros_(module.b.bias)
+    assert "does not run with random parameters (index out of range" in trace(module, VECTOR).uncut["a"]
+
+
+def test_code_that_fails_after_a_few_runs_is_refused() -> None:
+    calls: list[int] = []
+
+    def forward(m: nn.Module, x: Tensor) -> object:
+        calls.append(1)
+        if len(calls) > 3:  # two modes and a gradient
+            raise KeyError("batch 4")
+        return m.b(m.a(x))
+
+    with pytest.raises(ValueError, match=r"^example: Net runs on it once and not again \(KeyError: 'batch 4'\)$"):
+        trace(Net(forward), VECTOR)
 
 
 def test_an_output_that_is_rounding_alone_keeps_nothing_whole() -> None:

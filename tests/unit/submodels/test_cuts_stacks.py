@@ -1,6 +1,7 @@
 """Stacks of matrices, as of several experts, and weights that code takes apart before it uses them."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -69,6 +70,45 @@ def summed(m: Net, x: Tensor) -> Tensor:
     return torch.einsum("ebtc,bte->btc", y, m.route(x).softmax(-1))
 
 
+def dense(m: Net, x: Tensor) -> Tensor:
+    """All experts at once, by an equation whose weights could make units of experts, too."""
+    y = torch.einsum("btc,ecd->bted", x, m.up).relu()
+    return torch.einsum("bted,edc,bte->btc", y, m.down, m.route(x).softmax(-1))
+
+
+def layers() -> dict[str, nn.Module | Tensor]:
+    """A layer, a router to eight experts of two layers, of whom few get a token of a small batch, and a last layer."""
+    parts = {f"up{e}": nn.Linear(7, 5) for e in range(8)} | {f"down{e}": nn.Linear(5, 7) for e in range(8)}
+    return {"first": nn.Linear(8, 7), "route": nn.Linear(7, 8), **parts, "last": nn.Linear(7, 3)}
+
+
+def routed(pick: Callable[[Tensor, Tensor, Tensor, Callable[[Tensor], Tensor]], Tensor], x: Tensor, m: Net) -> Tensor:
+    """Each expert in turn adds what it makes of its tokens, as `pick` finds them."""
+    h = m.first(x[:, 0]).relu()
+    best, out = m.route(h).argmax(-1), torch.zeros_like(h)
+    for e in range(8):
+        part = partial(lambda e, y: getattr(m, f"down{e}")(getattr(m, f"up{e}")(y).relu()), e)
+        out = pick(out, best == e, h, part)
+    return m.last(out)
+
+
+def by_place(out: Tensor, mine: Tensor, h: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
+    (rows,) = torch.where(mine)
+    return out.index_add(0, rows, part(h[rows]))
+
+
+def by_mask(out: Tensor, mine: Tensor, h: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
+    out[mine] = part(h[mine])
+    return out
+
+
+def by_number(out: Tensor, mine: Tensor, h: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
+    rows = mine.nonzero().squeeze(-1)
+    if rows.numel():
+        out[rows] += part(h.index_select(0, rows))
+    return out
+
+
 def unpacked(m: Net, x: Tensor) -> Tensor:
     """A depthwise convolution whose weight is taken apart and put together again, as in state space models."""
     y = m.up(x).transpose(1, 2)
@@ -113,6 +153,11 @@ STACKS: dict[str, tuple[Callable[..., Tensor], dict[str, nn.Module | Tensor], li
     "each": (each, experts(), [INNER]),
     "together": (together, experts(transposed=True), [INNER]),
     "summed": (summed, experts(transposed=True), [INNER]),
+    "dense": (dense, {"route": nn.Linear(8, 3), "up": torch.randn(3, 8, 7), "down": torch.randn(3, 7, 8)}, [7]),
+    **{
+        pick.__name__: (lambda m, x, pick=pick: routed(pick, x, m), layers(), [7] + [5] * 8)
+        for pick in (by_place, by_mask, by_number)
+    },
     "unpacked": (
         unpacked,
         {"up": nn.Linear(8, 7), "conv": nn.Conv1d(7, 7, 3, groups=7), "scale": torch.randn(7), "down": nn.Linear(7, 8)},
@@ -146,15 +191,12 @@ STACKS: dict[str, tuple[Callable[..., Tensor], dict[str, nn.Module | Tensor], li
 
 
 def test_layers_that_data_leave_out_are_refused() -> None:
-    def routed(m: Net, x: Tensor) -> Tensor:
-        y = m.a(x).flatten(0, 1)
-        for part, rows in ((m.b, (y[:, 0] < 1e9).nonzero()[:, 0]), (m.c, (y[:, 0] > 1e9).nonzero()[:, 0])):
-            if len(rows):
-                y = y.index_add(0, rows, part(y[rows]))
-        return y
+    def chosen(m: Net, x: Tensor) -> Tensor:
+        y = m.b(m.a(x))
+        return m.c(y) if len((y > 1e9).unique()) > 1 else y
 
-    net = Net(routed, a=nn.Linear(8, 7), b=nn.Linear(7, 7), c=nn.Linear(7, 7))
-    with pytest.raises(ValueError, match=r"its data decide which layers run: `nonzero` leaves out 'c\.weight'"):
+    net = Net(chosen, a=nn.Linear(8, 7), b=nn.Linear(7, 7), c=nn.Linear(7, 7))
+    with pytest.raises(ValueError, match=r"its data decide which layers run: `unique` leaves out 'c\.weight'"):
         trace(net, TOKENS)
 
 

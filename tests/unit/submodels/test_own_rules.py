@@ -1,5 +1,6 @@
 """Rules of one's own for functions that tracing does not know; a wrong one cuts nothing."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 import fedraa
 from benchmarks.system.cut_check import check
+from fedraa.submodels.tracing.rules import described_rules
 from fedraa.submodels.tracing.trace import trace
 
 EXAMPLE = torch.randn(2, 8)
@@ -47,6 +49,76 @@ def test_a_wrong_rule_cuts_nothing() -> None:
         traced = trace(Mixed(), EXAMPLE)
     assert traced.groups == ()
     assert "another output than the full module" in traced.uncut["a"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_rule_that_is_right_of_some_numbers_alone_cuts_nothing(seed: int) -> None:
+    """Of two units the second is the larger one, or not: one cut and two rows do not tell."""
+
+    def both(recorder: Any, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for x in out:
+            recorder.put(x, recorder.labels(args[0]))
+
+    class Rising(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(8, 2), nn.Linear(2, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.b(torch.cummax(self.a(x), 1)[0])
+            return y
+
+    torch.manual_seed(seed)
+    with fedraa.tracing_rules({"cummax": both}):
+        assert trace(Rising(), torch.randn(8, 8)).groups == ()
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (lambda r, name, out, args, kwargs: r.labels(args[0]), "puts no labels on its result"),
+        (lambda r, name, out, args, kwargs: r.put(out, r.labels(args[0])[0]), r"fails: labels: shape \(6,\) given"),
+        (lambda r, name, out, args, kwargs: r.put(out, r.labels(args[0]).numpy()), "fails: labels: got ndarray of int"),
+        (
+            lambda r, name, out, args, kwargs: r.put(out, r.labels(args[0]).float()),
+            "fails: labels: got Tensor of torch",
+        ),
+        (lambda r, name, out, args, kwargs: r.put(out, r.labels(args[0]) + 999), "puts numbers that are no labels"),
+        (lambda r, name, out, args, kwargs: r.put(out, -r.labels(args[0])), "puts numbers that are no labels"),
+        (lambda r, name, out, args, kwargs: 1 / 0, "fails: division by zero"),
+        (lambda r, name, out, args, kwargs: r.puts(out), "fails: 'Recorder' object has no attribute 'puts'"),
+    ],
+)
+def test_a_rule_that_does_not_do_its_work_is_said_to_be_so(rule: Any, said: str) -> None:
+    with (
+        pytest.raises(ValueError, match=f"^tracing_rules: the rule of 'sinc' {said}"),
+        fedraa.tracing_rules({"sinc": rule}),
+    ):
+        trace(Sinc(), EXAMPLE)
+
+
+@pytest.mark.parametrize("name", [torch.sinc, "torch.sinc", "sinc_", "", 3])
+def test_what_is_no_name_is_refused(name: Any) -> None:
+    with (
+        pytest.raises(ValueError, match=r"^tracing_rules: got .*; takes the plain name of a torch function"),
+        fedraa.tracing_rules({name: unchanged}),
+    ):
+        pass
+
+
+def test_rules_are_given_by_name() -> None:
+    with (
+        pytest.raises(ValueError, match=r"^tracing_rules: got list; takes a dict of rules"),
+        fedraa.tracing_rules([("sinc", unchanged)]),  # type: ignore[arg-type]  # as users may
+    ):
+        pass
+
+
+def test_a_rule_that_is_more_than_code_is_not_known_again() -> None:
+    with fedraa.tracing_rules({"sinc": unchanged}):
+        assert described_rules() is not None
+        with fedraa.tracing_rules({"relu": partial(unchanged)}):
+            assert described_rules() is None
 
 
 @pytest.mark.parametrize("rule", [3, lambda recorder: None])

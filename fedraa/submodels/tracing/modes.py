@@ -1,0 +1,122 @@
+"""Modes in which a module runs while its functions are noted, or a cut of it is compared with the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from fedraa.submodels.resize import GROUPED, grouped_product, name_of
+from fedraa.submodels.tracing.recorder import tensors
+
+_RAISED = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float64) | dict.fromkeys(
+    (torch.complex32, torch.complex64), torch.complex128
+)
+
+
+class Noted(TorchFunctionMode):
+    """Notes the names of the functions by which a module makes or changes tensors.
+
+    What only asks for a size is not noted, for PyTorch itself asks where tensors have values. Attention counts as one
+    function, for a cut has its own.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self._inside = 0
+        self._attention = [layer for layer in module.modules() if isinstance(layer, nn.MultiheadAttention)]
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if not self._inside and (out is None or any(True for _ in tensors(out))):
+            self.names.append(name_of(func))
+        return out
+
+    def __enter__(self) -> Self:
+        self._hooks = [layer.register_forward_pre_hook(self._enter) for layer in self._attention]
+        self._hooks += [layer.register_forward_hook(self._leave) for layer in self._attention]
+        super().__enter__()  # type: ignore[no-untyped-call]  # torch leaves both untyped
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]  # likewise
+        for hook in self._hooks:
+            hook.remove()
+
+    def _enter(self, *_: object) -> None:
+        self.names.append("attention")
+        self._inside += 1
+
+    def _leave(self, *_: object) -> None:
+        self._inside -= 1
+
+
+class WithoutDropout(TorchFunctionMode):
+    """Dropout does nothing: it would draw differently for tensors of different widths."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs, name = dict(kwargs or {}), getattr(func, "__name__", "")
+        if "dropout" in name:
+            return args[0] if args else kwargs["input"]
+        place = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10}.get(name)
+        if name in ("gru", "lstm", "rnn_relu", "rnn_tanh"):
+            place = 5 + (not isinstance(args[3], bool))  # packed sequences have their lengths besides
+        if place is not None and len(args) > place:
+            args = (*args[:place], 0.0, *args[place + 1 :])
+        elif place == 4:
+            kwargs["dropout_p"] = 0.0
+        return func(*args, **kwargs)
+
+
+class Silenced(TorchFunctionMode):
+    """What keeps silent units out of a comparison: their normalised weights are zero, and noise is alike for all."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in ("rand_like", "randn_like"):
+            return torch.full_like(args[0] if args else (kwargs or {})["input"], 0.5)
+        if name != "_weight_norm":
+            return func(*args, **(kwargs or {}))
+        direction, length, dim = (*args, 0)[:3]
+        norm = torch.norm_except_dim(direction, 2, dim)
+        return direction * (length / (norm + (norm == 0)))
+
+
+class Double(TorchFunctionMode):
+    """Code that asks for a lower precision gets float64, so that rounding never hides a difference."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if getattr(func, "__name__", "") in ("float", "half", "bfloat16"):
+            func = torch.Tensor.double
+        elif getattr(func, "__name__", "") == GROUPED:  # which takes no float64
+            func = grouped_product
+        args = tuple(_raised(x) for x in args)
+        return func(*args, **{name: _raised(x) for name, x in (kwargs or {}).items()})
+
+
+def _raised(value: Any) -> Any:
+    return _RAISED.get(value, value) if isinstance(value, torch.dtype) else value
+
+
+@contextmanager
+def in_double() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with Double():
+            yield
+    finally:
+        torch.set_default_dtype(before)
