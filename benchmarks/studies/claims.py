@@ -13,7 +13,7 @@ from benchmarks.studies.metrics import Metric
 from benchmarks.studies.recipes import RECIPES
 from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.results import RESULTS, Result, read_all
-from benchmarks.studies.verdict import NOT_RUN, ONLY, REPRODUCED, VERDICTS, Advantage, advantage, verdict
+from benchmarks.studies.verdict import NOT_RUN, ONLY, OTHER_WAY, REPRODUCED, VERDICTS, Advantage, advantage, verdict
 from fedraa.cli.display import say
 from fedraa.rundir.files import write_text
 
@@ -147,6 +147,8 @@ def in_words(claim: PaperClaim, found: Sequence[Advantage]) -> str:
         where = [f"{each.where}, {each.names[0]} over {each.names[1]}" for each in found if each.holds]
         rest = f" and {len(where) - LISTED} more" if len(where) > LISTED else ""
         name = f"{ONLY}: {'; '.join(where[:LISTED])}{rest}"
+    if name == OTHER_WAY and (against := sum(each.reversed for each in found)) < len(found):
+        name = f"{OTHER_WAY} in {against} of {len(found)}, the others within the noise"
     why = "" if name in (REPRODUCED, NOT_RUN) or not claim.why else f". {claim.why}"
     return f"{name}{why}"
 

@@ -27,8 +27,8 @@ def setting(study: Study) -> str:
 
 
 def data(experiment: Experiment) -> str:
-    """The name of its data set."""
-    return Path(experiment.dataset).stem
+    """The name of its data set; of a function that makes it, the function's."""
+    return Path(experiment.dataset.rpartition(":")[2]).stem
 
 
 def model(experiment: Experiment) -> str:

@@ -131,4 +131,4 @@ def verdict(found: Sequence[Advantage]) -> str:
         return REPRODUCED
     if holding:
         return ONLY
-    return OTHER_WAY if all(each.reversed for each in found) else NOISE
+    return OTHER_WAY if any(each.reversed for each in found) else NOISE

@@ -33,6 +33,7 @@ RECIPES: dict[str, Recipe] = {
         fedsam.fedsam_emnist,
         fedsam.fedsam_cifar10,
         fedsam.fedsam_cifar100,
+        fedsam.fedsam_overfit,
         fedsam.fedsam_parameters,
         fedsam.fedsam_beta,
         fleets.equal_budget,

@@ -4,6 +4,7 @@ from typing import Any
 
 from benchmarks.studies.generalisation import TRAIN_ACCURACY
 from benchmarks.studies.metrics import CLIENT_MEAN, CLIENT_STD, to_target
+from benchmarks.studies.recipes import wrong_labels
 from benchmarks.studies.recipes.scale import AUGMENTED, Scale
 from benchmarks.studies.study import Cell, Claim, Study
 from fedraa.config.experiment import Experiment
@@ -140,6 +141,43 @@ def _small(scale: Scale, dataset: str) -> tuple[str, ...]:
 def _paper(train: float, accuracy: float, deviation: float, rounds: float | None) -> dict[str, float]:
     reached = {} if rounds is None else {STEPS.name: rounds}
     return {CLIENT_MEAN.name: accuracy, CLIENT_STD.name: deviation, TRAIN_ACCURACY.name: train} | reached
+
+
+def fedsam_overfit(scale: Scale) -> Study:
+    """FedSAM and MoFedSAM beside what they add a perturbation to, where clients have wrong labels to overfit."""
+    rows: dict[str, dict[str, Any]] = {
+        f"{method}, ρ = {radius:g}" if radius else method: {"method": method} | ({"sam": radius} if radius else {})
+        for plain, perturbed in (("fedavg", "fedsam"), ("fedcm", "mofedsam"))
+        for method, radius in ((plain, 0.0), (perturbed, 0.05), (perturbed, 0.2))
+    }
+    columns = {
+        "labels as they are": "digits",
+        f"{wrong_labels.WRONG:.0%} of labels wrong": "benchmarks.studies.recipes.wrong_labels:digits",
+    }
+    common: dict[str, Any] = SPLITS["Dirichlet 0.6"] | {"clients": 20, "participation": "bernoulli:0.2"}
+    common |= {"hidden": (200,), "local_epochs": 10, "rounds": 60, "eval_every": 5, "weights": "uniform"}
+    cells = [
+        Cell(row, Experiment(dataset=dataset, lr=0.1, momentum=0.0, **common | own), column)
+        for column, dataset in columns.items()
+        for row, own in rows.items()
+    ]
+    return Study(
+        "fedsam_overfit",
+        "FedSAM where clients have wrong labels to overfit, Dirichlet 0.6",
+        cells,
+        (CLIENT_MEAN, CLIENT_STD, TRAIN_ACCURACY),
+        reference="fedavg",
+        notes=(
+            "Test labels are right. Training accuracy is that on the labels as they were given, wrong ones too.",
+            "No paper has this table: it is where a flat minimum should matter, for there is something to overfit.",
+            *NOTES[:1],
+        ),
+        claims=(
+            Claim("fedsam, ρ = 0.2", "fedavg", CLIENT_MEAN.name, "The perturbation helps FedAvg"),
+            Claim("mofedsam, ρ = 0.2", "fedcm", CLIENT_MEAN.name, "The perturbation helps FedCM"),
+        ),
+        seeds=range(10),  # runs take seconds, and wrong labels spread them
+    )
 
 
 def fedsam_parameters(scale: Scale) -> Study:

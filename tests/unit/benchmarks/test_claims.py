@@ -82,13 +82,17 @@ def test_verdicts() -> None:
     assert verdict([better, better]) == REPRODUCED
     assert verdict([better, worse]) == ONLY
     assert verdict([worse, worse]) == OTHER_WAY
-    assert verdict([worse, noise]) == NOISE
+    assert verdict([worse, noise]) == OTHER_WAY
+    assert verdict([noise, noise]) == NOISE
 
 
 def test_words_say_where_it_holds_and_why_not_elsewhere() -> None:
     claim = PaperClaim("p", "s", "Table 1", "1 to 2", "x", "accuracy %", (("a", "b"),), why="Too small.")
     better, noise = of((11, 21.1, 31), (10, 20, 30)), of((1, 9), (2, 3))
+    worse = of((10, 20, 30), (11, 21.1, 31))
     assert in_words(claim, [better]) == REPRODUCED
+    assert in_words(claim, [worse]) == f"{OTHER_WAY}. Too small."
+    assert in_words(claim, [worse, noise]) == f"{OTHER_WAY} in 1 of 2, the others within the noise. Too small."
     assert in_words(claim, [better, noise]) == "only where: quick, a over b. Too small."
     assert in_words(claim, []) == NOT_RUN
     assert told([better] * 4).startswith("4 of 4 comparisons hold beyond the noise, 0 are the other way round")

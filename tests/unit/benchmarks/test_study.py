@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -18,6 +19,7 @@ from benchmarks.studies.recipes.scale import SIZES, Scale, Size
 from benchmarks.studies.study import Cell, Claim, Finished, Study, execute, seeded
 from benchmarks.studies.tables import caption, entries, findings, frame, grid, latex
 from fedraa.config.experiment import Experiment
+from fedraa.engine.build import build
 from fedraa.methods.resolve import resolve
 from fedraa.rundir.history import History
 from fedraa.rundir.layout import CONFIG, EVALS, EVENTS, SUMMARY
@@ -140,6 +142,30 @@ def test_every_recipe_asks_for_what_its_methods_know(name: str, size: Size):
     assert made.name == name
     for cell in made.cells:
         resolve(cell.experiment)
+
+
+@pytest.fixture(scope="module")
+def small_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a data set in place of CIFAR-10's subset: random pictures."""
+    folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
+    x, y = rng.random((1000, 3, 32, 32), np.float32), np.arange(1000) % 10
+    np.savez(folder / "cifar10-subset.npz", x_train=x, y_train=y, x_test=x[:50], y_test=y[:50])
+    return folder
+
+
+@pytest.mark.parametrize("size", ["quick", "standard"])
+def test_every_cell_on_pictures_can_be_run(size: Size, small_data: Path):
+    """A model has units enough for the submodels that it is to be cut into."""
+    cells = [cell for recipe in RECIPES.values() for cell in recipe(Scale(size, small_data)).cells]
+    kinds = {
+        (cell.experiment.model, cell.experiment.method, cell.experiment.submodel, cell.experiment.capacities): cell
+        for cell in cells
+        if "cifar10-subset" in cell.experiment.dataset
+    }
+    assert len(kinds) > 20
+    for cell in kinds.values():
+        few = {"clients": min(100, cell.experiment.clients), "partition": "iid", "participation": "all"}
+        build(cell.experiment.model_copy(update=few))
 
 
 def test_mistakes_are_told_before_anything_runs(tmp_path: Path):

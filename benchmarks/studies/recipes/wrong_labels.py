@@ -1,0 +1,22 @@
+"""Digits of which some are mislabelled: data that a model had better not learn by heart."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from fedraa.data.dataset import Dataset
+from fedraa.data.load import load_dataset
+
+WRONG = 0.3
+
+
+def digits(data_dir: Path | None) -> Dataset:
+    """The digits; of the training labels a share `WRONG` is another class, the same ones in every run."""
+    data = load_dataset("digits", data_dir)
+    assert isinstance(data, Dataset)
+    rng = np.random.default_rng(0)
+    labels = data.y_train.copy()
+    wrong = rng.permutation(len(labels))[: round(WRONG * len(labels))]
+    labels[wrong] = (labels[wrong] + rng.integers(1, data.classes, len(wrong))) % data.classes
+    return replace(data, y_train=labels)
