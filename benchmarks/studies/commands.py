@@ -70,17 +70,15 @@ def run_study(
         seeds: One run per cell and seed (default: the study's).
         jobs: Runs at a time (default: one per core).
         terms: On which all methods are run instead of the study's own, equal, paper or tuned, as in `fedraa compare`.
-        tuned: The file that `fedraa tune` wrote, for tuned terms.
+        tuned: The file that `fedraa tune` wrote, for tuned terms; that of a race, for one with the same values.
         setting: Of the race, which are run (default: all).
         methods: Of the race, who takes part (default: all).
         parts: Of the race, tuned, untuned or long (default: all, in that order).
     """
     if study == RACE:
-        if standard or paper or terms is not None or tuned is not None:
-            raise ValueError(
-                "study: race has sizes and terms of its own; leave out --standard, --paper, --terms and --tuned"
-            )
-        race(setting, methods, parts, quick=quick, data_dir=data_dir, out=out, seeds=seeds, jobs=jobs)
+        if standard or paper or terms is not None:
+            raise ValueError("study: race has sizes and terms of its own; leave out --standard, --paper and --terms")
+        race(setting, methods, parts, quick=quick, data_dir=data_dir, out=out, seeds=seeds, jobs=jobs, tuned=tuned)
         return
     if (setting, methods, parts) != (None, None, None):
         raise ValueError(f"study: {study} has no settings, methods or parts to choose of; race has")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeVar, get_args
 
 from benchmarks.studies.race.entrants import ENTRANTS, FIRST, Entrant
-from benchmarks.studies.race.page import write
+from benchmarks.studies.race.page import read_race, write
 from benchmarks.studies.race.runs import Part, Race
 from benchmarks.studies.race.settings import QUICK, SETTINGS
 from benchmarks.studies.study import Finished
@@ -28,20 +28,27 @@ def race(
     out: Path,
     seeds: tuple[int, ...] | None,
     jobs: int | None,
+    tuned: Path | None = None,
 ) -> None:
-    """Runs what has not ended, setting by setting, and writes each one's page anew as soon as a part has."""
+    """Runs what has not ended, setting by setting, and writes each one's page anew as soon as a part has.
+
+    `tuned` is the file of an earlier race in one setting: whoever is in it is not tuned again.
+    """
     settings = [QUICK] if quick else _named("setting", SETTINGS, names)
     entrants = list(FIRST) if quick and not methods else _named("methods", ENTRANTS, methods)
     chosen = _named("parts", {part: part for part in PARTS}, parts)
     if quick and names:
         raise ValueError(f"setting: got {' '.join(names)}, and the quick race has one of its own; leave it out")
+    if tuned and len(settings) > 1:
+        raise ValueError(f"tuned: {tuned} is of one setting; give one --setting, not {len(settings)}")
+    given = read_race(tuned, settings[0]) if tuned else {}
     command = [
         "python -m benchmarks run race",
         "--quick" if quick else f"--setting {' '.join(s.name for s in settings)}",
     ]
     command += ["--data-dir DATA"] if data_dir else []
     for setting in settings:
-        mine = Race(setting, out / "race", data_dir, seeds or (QUICK_SEEDS if quick else SEEDS), jobs or 1)
+        mine = Race(setting, out / "race", data_dir, seeds or (QUICK_SEEDS if quick else SEEDS), jobs or 1, given)
         _run(mine, entrants, chosen, out, " ".join(command))
 
 

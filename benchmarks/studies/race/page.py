@@ -1,12 +1,16 @@
 """A setting's race on disk: table, words and picture."""
 
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from benchmarks.studies.race.entrants import ENTRANTS, LIMIT, OURS, ROUNDS
 from benchmarks.studies.race.picture import draw
 from benchmarks.studies.race.runs import LONG, TUNING_SEED, Race
+from benchmarks.studies.race.settings import Setting
 from benchmarks.studies.race.table import columns, end_columns, findings, frame, markdown, of_part, said
-from fedraa.methods.tuned import TERMS_KEY, write_tuned
+from fedraa.methods.tuned import TERMS_KEY, read_tuned, write_tuned
 from fedraa.rundir.files import write_text
 
 
@@ -28,13 +32,34 @@ def write(race: Race, directory: Path, command: str) -> list[str]:
     rows = frame(setting, runs, long, values).to_csv(index=False, float_format="%.6g")
     write_text(base.with_suffix(".csv"), f"# {made}\n{rows}")
     write_text(base.with_suffix(".md"), "\n\n".join(parts) + "\n")
-    terms = {name: {TERMS_KEY: found} for name, found in values.items() if name != LIMIT}
-    if terms:
-        about = {"format": 1, "dataset": setting.title, "trials": race.setting.trials, "seed": TUNING_SEED}
-        write_tuned(base.with_suffix(".toml"), about, terms)
+    if values:
+        terms = {name: {TERMS_KEY: found} for name, found in values.items()}
+        write_tuned(base.with_suffix(".toml"), _about(setting), terms)
     if runs:
         draw(setting, runs, base.with_suffix(".png"))
     return told
+
+
+def read_race(path: Path, setting: Setting) -> dict[str, dict[str, Any]]:
+    """What was tuned, by entrant, in the race in this setting that wrote the file.
+
+    ValueError, one sentence, for a file of another one: who was tuned otherwise is not on equal terms.
+    """
+    values = read_tuned(path)
+    told = tomllib.loads(path.read_text())
+    for name, asked in _about(setting).items():
+        if told.get(name) != asked:
+            raise ValueError(f"tuned: {path} has {name} {told.get(name)!r}; the race in {setting.name} has {asked!r}")
+    for name, found in values.items():
+        space = ENTRANTS[name].space(setting).keys() if name in ENTRANTS else set()
+        if found.keys() != space:
+            own = f"{' '.join(space)} are tuned" if space else "it takes no part"
+            raise ValueError(f"tuned: {path} has {' '.join(found)} for {name}; {own}")
+    return values
+
+
+def _about(setting: Setting) -> Mapping[str, object]:
+    return {"format": 1, "dataset": setting.title, "trials": setting.trials, "seed": TUNING_SEED}
 
 
 def _values(values: dict[str, dict[str, object]]) -> str:

@@ -4,7 +4,7 @@ Each is a folder below the setting's, and each can be gone on with: trials and r
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,16 +29,19 @@ Told = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Race:
-    """One setting's runs below `folder`, `jobs` at a time."""
+    """One setting's runs below `folder`, `jobs` at a time; who is among the `given` values is not tuned."""
 
     setting: Setting
     folder: Path
     data_dir: Path | None
     seeds: tuple[int, ...]
     jobs: int = 1
+    given: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
     def tune(self, entrant: Entrant, told: Told) -> None:
         """As many trials of it as of all others; the best is the first one at the middle target, on validation data."""
+        if entrant.name in self.given:
+            return
 
         def ended(trial: Trial, count: int, total: int, left: float) -> None:
             when = trial.state if trial.reached is None else f"at the target at {trial.reached:.3g}"
@@ -61,6 +64,8 @@ class Race:
 
     def values(self, entrant: Entrant) -> dict[str, Any] | None:
         """The tuned ones; None if it is not yet tuned."""
+        if entrant.name in self.given:
+            return self.given[entrant.name]
         file = self._tuning(entrant) / tuner.TUNED
         return read_tuned(file)[entrant.method()] if file.is_file() else None
 

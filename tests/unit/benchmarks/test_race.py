@@ -11,6 +11,7 @@ import pytest
 from benchmarks.studies.commands import run_study
 from benchmarks.studies.race.entrants import ENTRANTS, LIMIT, OURS, ROUNDS, Entrant
 from benchmarks.studies.race.measures import Measured, first_at
+from benchmarks.studies.race.page import read_race
 from benchmarks.studies.race.runs import Race
 from benchmarks.studies.race.settings import QUICK, SETTINGS, Setting
 from benchmarks.studies.race.table import columns, findings, frame, markdown, of_part, order
@@ -137,3 +138,34 @@ def test_a_tiny_race_from_tuning_to_page_goes_on_where_it_was(
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "race").rglob("summary.json")} == made
     assert "runs of this part to go" not in capsys.readouterr().out
     assert (tmp_path / "race_digits.md").read_text() == page
+    # From its file the same runs are had without a trial.
+    again = tmp_path / "again"
+    run_study("race", **asked | {"out": again, "tuned": tmp_path / "race_digits.toml"})
+    assert (again / "race_digits.csv").read_text() == (tmp_path / "race_digits.csv").read_text()
+    assert not list(again.rglob("tuning"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("trials = 8", "trials = 30", r"has trials 30; the race in digits has 8"),
+        ("digits, half", "digits, all", r"has dataset 'digits, all .*; the race in digits has 'digits, half"),
+        ("server_lr", "momentum", r"has lr local_steps momentum for fedavg; lr local_steps server_lr are tuned"),
+        ('methods."fedavg"', 'methods."fedprox"', r"for fedprox; it takes no part"),
+    ],
+)
+def test_what_was_tuned_in_another_race_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
+    file = tmp_path / "tuned.toml"
+    text = Path("benchmarks/results/race_digits.toml").read_text()
+    file.write_text(text.replace(old, new, 1) if "methods" not in old else text.replace(old, new))
+    with pytest.raises(ValueError, match=message):
+        run_study("race", quick=True, tuned=file, out=tmp_path / "out")
+    with pytest.raises(ValueError, match="of one setting; give one --setting, not 2"):
+        run_study("race", setting=("A", "B"), tuned=file, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_files_of_races_can_be_gone_on_from() -> None:
+    for setting in (QUICK, *SETTINGS.values()):
+        if (file := Path(f"benchmarks/results/race_{setting.name}.toml")).exists():
+            assert LIMIT in read_race(file, setting)
