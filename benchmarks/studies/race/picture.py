@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from benchmarks.studies.race.entrants import LIMIT, OURS
+from benchmarks.studies.picture import COLOURS
+from benchmarks.studies.race.entrants import FIRST, LIMIT, OURS
 from benchmarks.studies.race.measures import Measured
 from benchmarks.studies.race.settings import Setting
 from benchmarks.studies.race.table import columns, of_part, order
@@ -18,8 +18,15 @@ from fedraa.report.curves import PALETTE
 from fedraa.report.statistics import ci95, mean
 
 POINTS = 300
-NAMED = 7  # curves in colour, the others are grey
 GREY = "0.78"
+COLOUR = {LIMIT: PALETTE[-1]} | dict(
+    zip(
+        (entrant.name for entrant in FIRST if entrant.name != LIMIT),
+        (c for c in COLOURS if c != PALETTE[-1]),
+        strict=False,
+    )
+)
+SPARE = tuple(colour for colour in COLOURS if colour not in COLOUR.values())
 Looks = Mapping[str, str]
 
 
@@ -39,12 +46,10 @@ def draw(setting: Setting, runs: Sequence[Measured], path: Path) -> None:
 
 
 def colours(names: Sequence[str]) -> dict[str, str]:
-    """The limit is black, ours the first of the palette, the best others the next; the rest is grey."""
-    palette = cycle(PALETTE[1:-1])
-    looks = {LIMIT: "black", OURS: PALETTE[0]}
+    """The limit is black; the first entrants have the same colour in every race, the best others one that is left."""
+    looks, left = dict[str, str](), iter(SPARE)
     for name in names:
-        if name not in looks:
-            looks[name] = next(palette) if len(looks) < NAMED else GREY
+        looks[name] = COLOUR.get(name) or next(left, GREY)
     return looks
 
 

@@ -9,9 +9,10 @@ import pandas as pd
 import pytest
 
 from benchmarks.studies.commands import run_study
-from benchmarks.studies.race.entrants import ENTRANTS, LIMIT, OURS, ROUNDS, Entrant
+from benchmarks.studies.race.entrants import ENTRANTS, FIRST, LIMIT, OURS, ROUNDS, Entrant
 from benchmarks.studies.race.measures import Measured, first_at
 from benchmarks.studies.race.page import read_race
+from benchmarks.studies.race.picture import GREY, colours
 from benchmarks.studies.race.runs import Race
 from benchmarks.studies.race.settings import QUICK, SETTINGS, Setting
 from benchmarks.studies.race.table import columns, findings, frame, markdown, of_part, order
@@ -88,6 +89,14 @@ def test_the_sentences_say_who_wins_by_how_much() -> None:
     assert told[3].startswith("not run, tuned: fedasync, ")
     lost = findings(A, [*both(OURS, 1.0), *both("ist", 0.5)], [])
     assert lost[0] == "tuned, 97.5 %: ist WINS, there at 0.500, 2.00 x as fast as fed-quilt (1.000)."
+
+
+def test_a_colour_means_one_entrant_in_every_race() -> None:
+    of_all = colours(list(ENTRANTS))
+    assert colours([ROUNDS, OURS]) == {name: of_all[name] for name in (ROUNDS, OURS)}
+    seen = [colour for colour in of_all.values() if colour != GREY]
+    assert len(set(seen)) == len(seen) == len(FIRST) + 2  # and the two best others
+    assert colours(["ist", "ace", "fadas", "fedgmr"])["fadas"] != GREY == colours(["ace", "ca2fl", "fadas"])["fadas"]
 
 
 def test_who_is_not_at_the_target_in_every_run_has_no_mean() -> None:
