@@ -158,7 +158,9 @@ def _raced(setting: Setting, runs: Sequence[Measured], part: str) -> Iterator[st
     if ROUNDS in rivals:
         yield f"{here}: {OURS} takes 1/{rivals[ROUNDS] / ours:.1f} of {ROUNDS}'s time ({rivals[ROUNDS]:.3f})."
     elif ROUNDS in at:
-        yield f"{here}: {ROUNDS} is not there by time {setting.horizon:g}, {setting.horizon / ours:.1f} x {OURS}'s."
+        there = sum(math.isfinite(run.times[level]) for run in of[ROUNDS])
+        how = f"in {there} of {len(of[ROUNDS])} runs there" if there else "not there"
+        yield f"{here}: {ROUNDS} is {how} by time {setting.horizon:g}, {setting.horizon / ours:.1f} x {OURS}'s."
     if math.isfinite(limit := at.get(LIMIT, math.inf)):
         yield f"{here}: the limit is {limit:.3f}, {OURS} takes {ours / limit:.1f} x that."
 

@@ -87,6 +87,10 @@ def test_the_sentences_say_who_wins_by_how_much() -> None:
     assert told[1] == "tuned, 97.5 %: fed-quilt takes 1/5.0 of fedavg's time (2.000)."
     assert told[2] == "tuned, 97.5 %: the limit is 0.100, fed-quilt takes 4.0 x that."
     assert told[3].startswith("not run, tuned: fedasync, ")
+    late = findings(A, [*both(OURS, 0.5, 0.5), *both(ROUNDS, 2.4, math.inf)], [])
+    assert late[0] == "tuned, 97.5 %: fedavg is in 1 of 2 runs there by time 2.5, 5.0 x fed-quilt's."
+    never = findings(A, [*both(OURS, 0.5), *both(ROUNDS, math.inf)], [])
+    assert never[0] == "tuned, 97.5 %: fedavg is not there by time 2.5, 5.0 x fed-quilt's."
     lost = findings(A, [*both(OURS, 1.0), *both("ist", 0.5)], [])
     assert lost[0] == "tuned, 97.5 %: ist WINS, there at 0.500, 2.00 x as fast as fed-quilt (1.000)."
 
