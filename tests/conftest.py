@@ -12,8 +12,12 @@ os.environ["FEDRAA_CACHE"] = ""  # tests trace, and leave nothing in the user's 
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 
 torch.set_num_threads(1)
+# The same examples in every run, however busy the machine; `--hypothesis-profile default` looks for others.
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.load_profile("same")
 
 
 def pytest_runtest_setup() -> None:

@@ -69,7 +69,7 @@ def units(choice: Assignment) -> tuple[list[int], list[int]]:
 
 
 @given(ratio=st.floats(0.01, 1), start=st.integers(0, 50))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_prefixes_and_windows_have_ceil_of_the_share(net: Traced, ratio: float, start: int) -> None:
     sizes = [int(np.ceil(np.round(ratio * size, 9))) for size in FULL]
     [[prefix]] = draws(Prefix(Capacities((ratio,))), net, 1, clients=1)
@@ -108,7 +108,7 @@ def test_capacities_are_dealt_in_turn_or_drawn_anew() -> None:
 
 
 @given(clients=st.integers(1, 4), seed=st.integers(0, 1000))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_disjoint_groups_share_out_every_unit(net: Traced, clients: int, seed: int) -> None:
     for choices in draws(DisjointGroups(), net, 2, clients, seed):
         for layer, size in enumerate(FULL):
@@ -137,7 +137,7 @@ def test_bernoulli_draws_its_share_afresh(net: Traced, kernels: bool) -> None:
 
 
 @given(r=st.sampled_from([1.0, 0.6, 0.5, 0.34, 0.25]), seed=st.integers(0, 1000), shuffled=st.booleans())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_each_block_is_trained_once_per_cycle(net: Traced, r: float, seed: int, shuffled: bool) -> None:
     """B = ceil(1/r) blocks share out the coordinates; clients of one capacity train the same one."""
     count = int(np.ceil(1 / r))
@@ -286,7 +286,7 @@ def test_regions_of_units_are_those_between_units_of_both_sides(net: Traced) -> 
 
 
 @given(st.lists(st.floats(-5, 5, width=32), min_size=SIZE, max_size=SIZE, unique_by=abs), st.integers(1, 5))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_parts_go_by_true_rank(net: Traced, values: list[float], parts: int) -> None:
     """Every value of part p is larger than every value of part p - 1 in its tensor, and parts are equal in size."""
     params = np.array(values, np.float32)

@@ -194,7 +194,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_damage_to_the_configuration_is_one_sentence(
     data: st.DataObject, broken: Path, capsys: pytest.CaptureFixture[str]

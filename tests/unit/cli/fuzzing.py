@@ -13,9 +13,9 @@ from fedraa.cli.main import main
 
 
 def fuzz(examples: int) -> settings:
-    """The same examples every time."""
+    """What needs few examples, or many."""
     allowed = [HealthCheck.function_scoped_fixture]
-    return settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=allowed)
+    return settings(max_examples=examples, suppress_health_check=allowed)
 
 
 QUICK = ["--engine", "local", "--updates", "2", "--clients", "3", "--hidden", "8", "--local-steps", "1", "--quiet"]

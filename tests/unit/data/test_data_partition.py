@@ -23,7 +23,7 @@ def counts(shards, y, classes=10):
     return np.array([np.bincount(y[run], minlength=classes) for run in runs])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     scheme=st.sampled_from(["iid", "dirichlet", "labels"]),
     clients=st.integers(5, 30),

@@ -144,7 +144,7 @@ def scratch(
     return directory, (directory / "events.jsonl").read_text()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_changed_number_is_caught(data: st.DataObject, scratch: tuple[Path, str]) -> None:
     """Of dispatch, commit and round lines; the measured `wall` and `train_loss` are believed."""

@@ -173,7 +173,7 @@ def honest(task: Task) -> Update:
     return Update(task.id, task.client, task.fragment, task.version, task.params + np.float32(0.01), 3, 1.0, 0.01)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_no_poison_reaches_the_model(
     data: st.DataObject, spec: RunSpec, tmp_path_factory: pytest.TempPathFactory
