@@ -14,6 +14,7 @@ from torch import nn
 
 from fedraa.data.tree import Tree, leaves, mapped
 from fedraa.models.forward import forward
+from fedraa.submodels.resize import MADE
 from fedraa.submodels.traced import Traced
 from fedraa.submodels.tracing.accept import check_gradients, check_kinds, first_line, private
 from fedraa.submodels.tracing.grouping import group_units
@@ -59,7 +60,8 @@ def trace(module: nn.Module, example: Tree) -> Traced:
         if sum(group.parameters for group in found.groups) > sum(group.parameters for group in traced.groups):
             recorder, traced = again, found
     tries = OWN_TRIES if has_own() else 1
-    trial = Trial(traced, example, ran, large=bool(ran), fills=recorder.found.fills, tries=tries)
+    zeros = any(s.name in MADE and s.place in traced.sizes.get(s.module, ()) for s in recorder.sites)
+    trial = Trial(traced, example, ran, large=bool(ran), fills=recorder.found.fills, zeros=zeros, tries=tries)
     while traced.groups and (failure := trial.fails(traced, range(len(traced.groups)))):
         for g in _suspects(trial, traced):
             _pin(recorder, traced, g, failure)

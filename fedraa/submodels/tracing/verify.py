@@ -42,10 +42,14 @@ class Trial:
         *,
         large: bool = False,
         fills: bool = True,
+        zeros: bool = False,
         tries: int = 1,
     ) -> None:
-        """Each cut is tried so many times, with other units and parameters, and more rows if it is more than once."""
-        self._tries = tries
+        """Each cut is tried so many times, with other units and parameters, and more rows if it is more than once.
+
+        `zeros` says whether its code makes zeros, which are as wide as what is written into them later.
+        """
+        self._tries, self._zeros = tries, zeros
         self._large, self._ran, self._fills = large, ran, fills
         try:
             self._prepare(traced, example)
@@ -88,8 +92,8 @@ class Trial:
         """Cut these groups to about half, all others left whole, then to one unit each. Returns what went wrong.
 
         One unit is what code treats in another way that squeezes its tensors, or asks how wide they are; it is tried in
-        evaluation mode alone. So is every second group cut on its own, where code states widths: it may take one's for
-        another's.
+        evaluation mode alone. So is every second group cut on its own, where code makes zeros: they may be given the
+        width of another group.
         """
         traced = dataclasses.replace(traced)  # less what it remembers
         for number in range(self._tries):
@@ -109,7 +113,7 @@ class Trial:
         one = tuple(rng.permutation(kept)[:1] if g in groups else kept for g, kept in enumerate(half))
         mixed = tuple(half[g] if (g + number) % 2 else kept for g, kept in enumerate(outer))
         failure = self._differ(traced, outer, half, number) or self._differ(traced, half, one, number, modes=(False,))
-        if failure or not traced.sizes or len(groups) < 2:
+        if failure or not self._zeros or len(groups) < 2:
             return failure
         return self._differ(traced, outer, mixed, number, modes=(False,))
 

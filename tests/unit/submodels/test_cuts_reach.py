@@ -1,6 +1,7 @@
 """Code that states widths as numbers, and functions beyond plain layers: what is cut, and that it is right."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from torch import Tensor, nn
 
 from benchmarks.system.cut_check import check, random_cut
 from fedraa.submodels import Traced, drop_weights, flatten, load, trace
+from fedraa.submodels.resize import Number
 from fedraa.submodels.tracing.trace import _light_record
+from fedraa.submodels.tracing.verify import Trial
 
 SEQUENCE = torch.randn(4, 5, 8)
 WIDTH, HEADS = 8, 4
@@ -313,22 +316,37 @@ def test_rows_that_are_counted_are_tried_without_more_of_them() -> None:
     check(traced, torch.randn(4, WIDTH), (np.array([1, 4]),))
 
 
+class Masked(nn.Module):
+    """Zeros in the shape of what the first layer gives, into which the second one writes."""
+
+    def __init__(self, units: int) -> None:
+        super().__init__()
+        self.a, self.b, self.out = nn.Linear(WIDTH, units), nn.Linear(units, units), nn.Linear(units, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, mask = self.a(x).relu(), x[:, 0] > 0
+        y = h.new_zeros(h.shape)
+        y[mask] = self.b(h[mask])
+        result: Tensor = self.out(y)
+        return result
+
+
+def test_zeros_as_wide_as_another_group_are_found_where_one_is_cut_alone() -> None:
+    """Two units are cut to one, and so are those of the other group: only apart are their widths told apart."""
+    x = torch.randn(4, WIDTH)
+    traced = trace(Masked(2), x)
+    ((place, resize),) = traced.sizes[""].items()
+    assert [group.size for group in traced.groups] == [2, 2]
+    assert resize.numbers == (Number(0, ((1, 1),)),)
+    wrong = replace(traced, sizes={"": {place: resize._replace(numbers=(Number(0, ((0, 1),)),))}})
+    assert Trial(traced, x, zeros=True).fails(traced, (0, 1)) is None
+    assert Trial(wrong, x, zeros=True).fails(wrong, (0, 1)) is not None
+    assert Trial(wrong, x).fails(wrong, (0, 1)) is None
+
+
 def test_zeros_in_the_shape_of_one_layer_are_as_wide_as_what_another_writes() -> None:
     """One of the two may be cut, and the other not."""
-
-    class Masked(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b, self.out = nn.Linear(WIDTH, 6), nn.Linear(6, 6), nn.Linear(6, 2)
-
-        def forward(self, x: Tensor) -> Tensor:
-            h, mask = self.a(x).relu(), x[:, 0] > 0
-            y = h.new_zeros(h.shape)
-            y[mask] = self.b(h[mask])
-            result: Tensor = self.out(y)
-            return result
-
-    traced, x = trace(Masked(), torch.randn(4, WIDTH)), torch.randn(4, WIDTH)
+    traced, x = trace(Masked(6), torch.randn(4, WIDTH)), torch.randn(4, WIDTH)
     assert [group.size for group in traced.groups] == [6, 6]
     for kept in ((2, 6), (6, 2), (3, 4)):
         check(traced, x, tuple(np.arange(n) for n in kept))
