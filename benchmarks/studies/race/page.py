@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.studies.race.entrants import ENTRANTS, LIMIT, OURS, ROUNDS
+from benchmarks.studies.race.overview import overview
 from benchmarks.studies.race.picture import draw
 from benchmarks.studies.race.runs import LONG, TUNING_SEED, Race
 from benchmarks.studies.race.settings import Setting
@@ -15,7 +16,10 @@ from fedraa.rundir.files import write_text
 
 
 def write(race: Race, directory: Path, command: str) -> list[str]:
-    """Writes race_SETTING.md, .csv, .toml and .png into `directory`, of what has ended; returns the findings."""
+    """Writes race_SETTING.md, .csv, .toml and .png into `directory`, of what has ended; returns the findings.
+
+    And race.md, of all the settings there.
+    """
     setting, runs, long = race.setting, race.measured(), race.long()
     values = {name: found for name, entrant in ENTRANTS.items() if (found := race.values(entrant)) is not None}
     told = findings(setting, runs, long)
@@ -37,6 +41,7 @@ def write(race: Race, directory: Path, command: str) -> list[str]:
         write_tuned(base.with_suffix(".toml"), _about(setting), terms)
     if runs:
         draw(setting, runs, base.with_suffix(".png"))
+    write_text(directory / "race.md", overview(directory))
     return told
 
 

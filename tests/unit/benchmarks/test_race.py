@@ -11,6 +11,7 @@ import pytest
 from benchmarks.studies.commands import run_study
 from benchmarks.studies.race.entrants import ENTRANTS, FIRST, LIMIT, OURS, ROUNDS, Entrant
 from benchmarks.studies.race.measures import Measured, first_at
+from benchmarks.studies.race.overview import overview
 from benchmarks.studies.race.page import read_race
 from benchmarks.studies.race.picture import GREY, colours
 from benchmarks.studies.race.runs import Race
@@ -176,6 +177,18 @@ def test_what_was_tuned_in_another_race_is_refused(tmp_path: Path, old: str, new
     with pytest.raises(ValueError, match="of one setting; give one --setting, not 2"):
         run_study("race", setting=("A", "B"), tuned=file, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_the_overview_is_that_of_the_results() -> None:
+    assert Path("benchmarks/results/race.md").read_text() == overview(Path("benchmarks/results"))
+
+
+def test_the_overview_names_the_best_other(tmp_path: Path) -> None:
+    runs = [*both(OURS, 0.3, 0.5), *both("ist", 1.1, 0.9), *both("ace", 1.9, 2.1), *both(ROUNDS, 1.0, math.inf)]
+    frame(A, [*runs, *both("fedbuff", 9.0, part="untuned")], [], {}).to_csv(tmp_path / "race_A.csv", index=False)
+    *_, line = overview(tmp_path).splitlines()
+    told = [cell.strip() for cell in line.strip("|").split("|")]
+    assert told[1:] == ["97.5 %", "2", "not run", "0.400", "1.000 ist", "2.50", "3", "1 of 2"]
 
 
 def test_the_files_of_races_can_be_gone_on_from() -> None:

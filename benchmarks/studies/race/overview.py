@@ -1,0 +1,74 @@
+"""All settings that were run, in one table: who is at the last target first, tuned against tuned."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+
+from benchmarks.studies.race.entrants import LIMIT, OURS, ROUNDS
+from benchmarks.studies.race.settings import QUICK, SETTINGS, Setting
+
+HEADING = ("setting", "to", "seeds", "limit", OURS, "best other", "x as fast", "of", ROUNDS)
+
+
+def overview(directory: Path) -> str:
+    """A line per setting that has results, race_SETTING.csv, in `directory`."""
+    lines = [list(HEADING), ["---"] * len(HEADING), *_lines(directory)]
+    return "\n\n".join(
+        (
+            "# The race, all settings",
+            f"Time to an accuracy, mean over seeds; each is tuned with as many trials. `x as fast` is {OURS}, our own, "
+            "against the best of so many others that were run there.",
+            "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n",
+        )
+    )
+
+
+def _lines(directory: Path) -> Iterator[list[str]]:
+    for setting in (*SETTINGS.values(), QUICK):
+        if not (file := directory / f"race_{setting.name}.csv").is_file():
+            continue
+        table = pd.read_csv(file, comment="#")
+        level = setting.target(setting.targets[-1])
+        found = table[(table["part"] == "tuned") & (table["figure"] == f"time to {level}")].set_index("entrant")
+        if OURS not in found.index:
+            continue
+        others = (
+            found.drop([OURS, LIMIT], errors="ignore")
+            .sort_values("mean")
+            .sort_values("reached", ascending=False, kind="stable")
+        )
+        yield [
+            f"[{setting.title}](race_{setting.name}.md)",
+            level,
+            str(found["n"][OURS]),
+            _told(setting, found, LIMIT),
+            _told(setting, found, OURS),
+            *_best(setting, others, _mean(found, OURS)),
+            str(len(others)),
+            _told(setting, found, ROUNDS),
+        ]
+
+
+def _best(setting: Setting, others: pd.DataFrame, ours: float) -> tuple[str, str]:
+    """The first of the others, and how many times its time ours is."""
+    if others.empty:
+        return "not run", "–"
+    name = str(others.index[0])
+    times = _mean(others, name) / ours
+    return f"{_told(setting, others, name)} {name}", f"{times:.2f}" if math.isfinite(times) else "–"
+
+
+def _mean(found: pd.DataFrame, entrant: str) -> float:
+    return float(found["mean"].to_dict()[entrant])
+
+
+def _told(setting: Setting, found: pd.DataFrame, entrant: str) -> str:
+    """When it is there; if not in every run, in how many, or that it is later than all were given."""
+    if entrant not in found.index:
+        return "not run"
+    if math.isfinite(time := _mean(found, entrant)):
+        return f"{time:.3f}"
+    there = found["reached"][entrant]
+    return f"{there} of {found['n'][entrant]}" if there else f"> {setting.horizon:g}"
