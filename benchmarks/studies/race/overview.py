@@ -34,11 +34,7 @@ def _lines(directory: Path) -> Iterator[list[str]]:
         found = table[(table["part"] == "tuned") & (table["figure"] == f"time to {level}")].set_index("entrant")
         if OURS not in found.index:
             continue
-        others = (
-            found.drop([OURS, LIMIT], errors="ignore")
-            .sort_values("mean")
-            .sort_values("reached", ascending=False, kind="stable")
-        )
+        others = found.drop([OURS, LIMIT], errors="ignore").sort_values(["reached", "mean"], ascending=[False, True])
         yield [
             f"[{setting.title}](race_{setting.name}.md)",
             level,
@@ -52,7 +48,7 @@ def _lines(directory: Path) -> Iterator[list[str]]:
 
 
 def _best(setting: Setting, others: pd.DataFrame, ours: float) -> tuple[str, str]:
-    """The first of the others, and how many times its time ours is."""
+    """The first of the others, and how many times as fast ours is."""
     if others.empty:
         return "not run", "–"
     name = str(others.index[0])

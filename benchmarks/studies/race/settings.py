@@ -94,7 +94,7 @@ SETTINGS: dict[str, Setting] = {
             _mnist(partition="labels", labels_per_client=2),
             (0.80, 0.85, 0.90),
             4.0,
-            lr="0.02:0.4:log",  # from 0.1 on all of them had their best at that edge
+            lr="0.02:0.4:log",  # from 0.1 on the best of the first three lay at that edge
         ),
         Setting(
             "lognormal",
