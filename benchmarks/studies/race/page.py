@@ -64,7 +64,8 @@ def read_race(path: Path, setting: Setting) -> dict[str, dict[str, Any]]:
 
 
 def _about(setting: Setting) -> Mapping[str, object]:
-    return {"format": 1, "dataset": setting.title, "trials": setting.trials, "seed": TUNING_SEED}
+    tried = {"lr": setting.lr, "local_steps": list(setting.lengths)}
+    return {"format": 1, "dataset": setting.title, "trials": setting.trials, "seed": TUNING_SEED, **tried}
 
 
 def _values(values: dict[str, dict[str, object]]) -> str:

@@ -163,6 +163,7 @@ def test_a_tiny_race_from_tuning_to_page_goes_on_where_it_was(
     ("old", "new", "message"),
     [
         ("trials = 8", "trials = 30", r"has trials 30; the race in digits has 8"),
+        ('lr = "0.1:0.8:log"', 'lr = "0.1:2:log"', r"has lr '0.1:2:log'; the race in digits has '0.1:0.8:log'"),
         ("digits, half", "digits, all", r"has dataset 'digits, all .*; the race in digits has 'digits, half"),
         ("server_lr", "momentum", r"has lr local_steps momentum for fedavg; lr local_steps server_lr are tuned"),
         ('methods."fedavg"', 'methods."fedprox"', r"for fedprox; it takes no part"),
