@@ -13,6 +13,7 @@ from benchmarks.studies.metrics import Metric
 from benchmarks.studies.recipes import RECIPES
 from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.results import RESULTS, Result, read_all
+from benchmarks.studies.tables import markdown_table
 from benchmarks.studies.verdict import NOT_RUN, ONLY, OTHER_WAY, REPRODUCED, VERDICTS, Advantage, advantage, verdict
 from fedraa.cli.display import say
 from fedraa.rundir.files import write_text
@@ -103,16 +104,14 @@ def page(claims: Sequence[PaperClaim], results: Mapping[str, Sequence[Result]], 
         "decided by",
     ]
     rows = [_row(claim, found, results.get(claim.study, ())) for claim, found in judged]
-    table = [" | ".join(each) for each in (head, ["---"] * len(head), *rows)]
-    last = [" | ".join(map(str, each)) for each in (mnist.columns, ["---"] * len(mnist.columns), *mnist.to_numpy())]
-    lines, ends = ([f"| {line} |" for line in each] for each in (table, last))
+    last = markdown_table(list(mnist.columns), ([str(cell) for cell in line] for line in mnist.to_numpy()))
     count = f"Of {len(claims)} claims: {', '.join(counts)}.\n"
-    return "\n".join([START.read_text(), count, *lines, END.read_text(), *ends, ""])
+    return "\n".join([START.read_text(), count, markdown_table(head, rows), END.read_text(), last, ""])
 
 
 def _row(claim: PaperClaim, found: Sequence[Advantage], results: Sequence[Result]) -> list[str]:
     commands = [result.command for result in results] or [f"python -m benchmarks run {claim.study} --quick"]
-    cells = [
+    return [
         f"**{claim.paper}**: {claim.says}",
         f"{claim.place}: {claim.figures}",
         "; ".join(f"{result.size}: {result.setting}" if result.setting else result.size for result in results) or "–",
@@ -120,7 +119,6 @@ def _row(claim: PaperClaim, found: Sequence[Advantage], results: Sequence[Result
         in_words(claim, found),
         ", ".join(f"`{command}`" for command in commands),
     ]
-    return [cell.replace("|", r"\|") for cell in cells]
 
 
 def told(found: Sequence[Advantage]) -> str:

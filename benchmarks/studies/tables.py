@@ -1,7 +1,7 @@
 """What a study came to, as a table and in words: every sentence is computed from the runs and the paper's numbers."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -162,7 +162,11 @@ def rich_table(study: Study, found: Sequence[Entry]) -> Table:
 
 
 def markdown(study: Study, found: Sequence[Entry]) -> str:
-    headings, rows = grid(study, found)
+    return markdown_table(*grid(study, found))
+
+
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Lines of Markdown, without one at the end."""
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join("| " + " | ".join(text.replace("|", r"\|") for text in line) + " |" for line in lines)
 

@@ -19,6 +19,11 @@ def read_tuned(path: Path) -> dict[str, dict[str, Any]]:
 
     ValueError, one sentence, for what is no such file.
     """
+    return read_tuned_about(path)[1]
+
+
+def read_tuned_about(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """What the file is about, as `write_tuned` was told, and what `read_tuned` reads."""
     try:
         document = tomllib.loads(content(path).decode())
     except OSError as error:
@@ -35,7 +40,7 @@ def read_tuned(path: Path) -> dict[str, dict[str, Any]]:
             raise ValueError(f"tuned: {path} has no {TERMS_KEY} for {name}; it is none of `fedraa tune`")
         check_names(terms, Experiment.model_fields, str(path))
         found[name] = dict(terms)
-    return found
+    return {name: value for name, value in document.items() if name != "methods"}, found
 
 
 def write_tuned(path: Path, about: Mapping[str, object], methods: Mapping[str, Mapping[str, Any]]) -> None:

@@ -8,19 +8,19 @@ import pandas as pd
 
 from benchmarks.studies.race.entrants import LIMIT, OURS, ROUNDS
 from benchmarks.studies.race.settings import QUICK, SETTINGS, Setting
+from benchmarks.studies.tables import markdown_table
 
 HEADING = ("setting", "to", "seeds", "limit", OURS, "best other", "x as fast", "of", ROUNDS)
 
 
 def overview(directory: Path) -> str:
     """A line per setting that has results, race_SETTING.csv, in `directory`."""
-    lines = [list(HEADING), ["---"] * len(HEADING), *_lines(directory)]
     return "\n\n".join(
         (
             "# The race, all settings",
             f"Time to an accuracy, mean over seeds; each is tuned with as many trials. `x as fast` is {OURS}, our own, "
             "against the best of so many others that were run there.",
-            "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n",
+            markdown_table(HEADING, _lines(directory)) + "\n",
         )
     )
 

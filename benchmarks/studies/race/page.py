@@ -1,6 +1,5 @@
 """A setting's race on disk: table, words and picture."""
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from benchmarks.studies.race.picture import draw
 from benchmarks.studies.race.runs import LONG, TUNING_SEED, Race
 from benchmarks.studies.race.settings import Setting
 from benchmarks.studies.race.table import columns, end_columns, findings, frame, markdown, of_part, said
-from fedraa.methods.tuned import TERMS_KEY, read_tuned, write_tuned
+from fedraa.methods.tuned import TERMS_KEY, read_tuned_about, write_tuned
 from fedraa.rundir.files import write_text
 
 
@@ -50,8 +49,7 @@ def read_race(path: Path, setting: Setting) -> dict[str, dict[str, Any]]:
 
     ValueError, one sentence, for a file of another one: who was tuned otherwise is not on equal terms.
     """
-    values = read_tuned(path)
-    told = tomllib.loads(path.read_text())
+    told, values = read_tuned_about(path)
     for name, asked in _about(setting).items():
         if told.get(name) != asked:
             raise ValueError(f"tuned: {path} has {name} {told.get(name)!r}; the race in {setting.name} has {asked!r}")

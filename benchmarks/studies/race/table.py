@@ -11,6 +11,7 @@ import pandas as pd
 from benchmarks.studies.race.entrants import ENTRANTS, LIMIT, OURS, ROUNDS
 from benchmarks.studies.race.measures import Measured
 from benchmarks.studies.race.settings import Setting
+from benchmarks.studies.tables import markdown_table
 from fedraa.components import text_of
 from fedraa.report.statistics import ci95, mean, significant, welch
 
@@ -103,11 +104,11 @@ def _parts(
 
 def markdown(shown: Sequence[Column], of: Mapping[str, Sequence[Measured]]) -> str:
     """Rows in the order in which they are at the targets, the limit first."""
-    lines = [["", "seeds", *(column.name for column in shown)]]
-    for entrant in order(shown, of):
-        lines.append([entrant, str(len(of[entrant])), *(text(column, of[entrant]) for column in shown)])
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    rows = (
+        [entrant, str(len(of[entrant])), *(text(column, of[entrant]) for column in shown)]
+        for entrant in order(shown, of)
+    )
+    return markdown_table(["", "seeds", *(column.name for column in shown)], rows)
 
 
 def order(shown: Sequence[Column], of: Mapping[str, Sequence[Measured]]) -> list[str]:
