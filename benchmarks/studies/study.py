@@ -31,6 +31,7 @@ from fedraa.errors import RunFailed
 from fedraa.methods.resolve import resolve
 from fedraa.rundir.history import History
 from fedraa.rundir.layout import CONFIG, SUMMARY
+from fedraa.rundir.lock import alone
 
 SEEDS = (0, 1, 2)
 
@@ -108,17 +109,19 @@ def execute(study: Study, out: Path, jobs: int, watch: Callable[[Finished, int],
     """Runs what is not there yet, `jobs` runs at a time, several each in a process of its own; in the study's order.
 
     `watch` gets every run as it ends and the number of those still to come. Raises ValueError, before anything
-    is started, for an experiment whose flags do not go together, and at the end if no run came to an end.
+    is started, for an experiment whose flags do not go together and if another process runs this study in `out`, and
+    at the end if no run came to an end.
     """
     for cell in study.cells:
         resolve(cell.experiment)
     runs = {seeded(cell, seed, out): (cell, seed) for seed in study.seeds for cell in study.cells}
-    done = {each: Finished(*runs[each], _directory(each), None) for each in runs if ended(each)}
-    left = len(runs) - len(done)
-    for each, failure in _run_all([each for each in runs if each not in done], jobs):
-        done[each] = Finished(*runs[each], _directory(each), failure)
-        left -= 1
-        watch(done[each], left)
+    with alone(out, "running this study"):  # who came second would begin anew what the first one is at
+        done = {each: Finished(*runs[each], _directory(each), None) for each in runs if ended(each)}
+        left = len(runs) - len(done)
+        for each, failure in _run_all([each for each in runs if each not in done], jobs):
+            done[each] = Finished(*runs[each], _directory(each), failure)
+            left -= 1
+            watch(done[each], left)
     failures = [done[each].failure for each in runs]
     if all(failures):
         raise ValueError(failures[0])

@@ -5,6 +5,8 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
@@ -14,6 +16,7 @@ from fedraa.rundir.files import write_text
 
 LOCK_SECONDS = 15
 WRITER = "writer"  # the file that says whom to ask to stop
+LOCK = "lock"  # in a directory of many runs
 
 
 class Hold:
@@ -65,9 +68,35 @@ def interrupt(directory: Path, log: Path) -> None:
         ) from None
 
 
-def _locked(stream: BinaryIO | FileIO, kind: int) -> bool:
+@contextmanager
+def alone(directory: Path, doing: str) -> Iterator[None]:
+    """Meanwhile no other process gets this far in `directory`, where it is `doing` something of many runs.
+
+    Raises ValueError, one sentence, if one is there, or if the directory cannot be written.
+    """
+    with writable(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT)
     try:
-        fcntl.flock(stream, kind | fcntl.LOCK_NB)
+        if not _locked(lock, fcntl.LOCK_EX):
+            raise ValueError(f"out: another process is {doing} in {directory}; wait for it, or stop it")
+        yield
+    finally:
+        os.close(lock)
+
+
+@contextmanager
+def writable(directory: Path) -> Iterator[None]:
+    """What the disk refuses within is ValueError, one sentence that names `out`."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(f"out: {directory} cannot be written: {error.strerror or error}") from None
+
+
+def _locked(file: int | BinaryIO | FileIO, kind: int) -> bool:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -20,7 +20,7 @@ from fedraa.methods.tuned import write_tuned
 from fedraa.objectives import Figures
 from fedraa.report.cells import cells
 from fedraa.tuning.attempt import Attempt
-from fedraa.tuning.folder import Folder
+from fedraa.tuning.folder import tuning_folder
 from fedraa.tuning.journal import Journal, Trial
 from fedraa.tuning.space import Parameter, Space, Value, described, make_space
 from fedraa.tuning.suggest import Direction, best_of, check_optuna, suggest
@@ -89,7 +89,7 @@ def tune(
     check_optuna()
     out = experiment.out or RUNS / f"tune-{Path(experiment.dataset).stem}-{experiment.seed}"
     cluster = experiment.model_copy(update={"engine": "ray"}) if experiment.address else None
-    with session(cluster) if cluster else nullcontext(), Folder(out, plan.described()) as folder:
+    with session(cluster) if cluster else nullcontext(), tuning_folder(out, plan.described()) as folder:
         journal = Journal(folder)
         _work_off(plan, folder, journal, jobs, cluster, ended)
         return _outcome(plan, folder, journal)

@@ -152,8 +152,9 @@ SETTINGS: dict[str, Setting] = {
             lr="0.1:3:log",
             notes=(
                 "The data are a subset of AG News, about 18,000 training texts.",
-                "With plain deltas fed-quilt is no faster than fed-raa here: embeddings want longer steps than the layers "
-                "behind them. evened-delta gives them these, as fadas does with its adaptive steps.",
+                "With plain deltas fed-quilt, after eight trials, was at 70 % at 2.16, no faster than fed-raa: "
+                "embeddings want longer steps than the layers behind them. evened-delta gives them these, as fadas "
+                "does with its adaptive steps.",
             ),
         ),
         Setting(

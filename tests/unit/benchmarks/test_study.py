@@ -23,6 +23,7 @@ from fedraa.engine.build import build
 from fedraa.methods.resolve import resolve
 from fedraa.rundir.history import History
 from fedraa.rundir.layout import CONFIG, EVALS, EVENTS, SUMMARY
+from fedraa.rundir.lock import LOCK, alone
 
 SPEED = Metric("steps", lambda history: 0.0, "less", ".1f")
 
@@ -235,6 +236,12 @@ def test_a_run_cut_short_at_another_commit_begins_again(tmp_path: Path):
     assert History(again.directory).config == config
 
 
+def test_a_second_one_does_not_touch_the_runs_of_the_first(tmp_path: Path):
+    with alone(tmp_path, "running it"), pytest.raises(ValueError, match="another process is running this study in"):
+        execute(SMALL, tmp_path, 1, lambda run, left: pytest.fail("it ran"))
+    assert [path.name for path in tmp_path.iterdir()] == [LOCK]
+
+
 def test_what_has_ended_as_another_method_runs_again(tmp_path: Path):
     """Its experiment is the same, but its name meant another method, as that of older code did."""
     only = Study("only", "Only", GRID[:1], (ACCURACY,), "a", seeds=(0,))
@@ -254,6 +261,6 @@ def test_a_cell_that_does_not_fit_fails_alone_and_a_study_of_such_cells_is_a_mis
     assert fits.failure is None
     assert fails.failure is not None
     assert "10 in one round each need units of their own" in fails.failure
-    alone = Study("alone", "Alone", [narrow], (ACCURACY,), "ist", seeds=(0,))
+    misfits = Study("misfits", "Misfits", [narrow], (ACCURACY,), "ist", seeds=(0,))
     with pytest.raises(ValueError, match="units of their own"):
-        execute(alone, tmp_path, 1, lambda run, left: None)
+        execute(misfits, tmp_path, 1, lambda run, left: None)

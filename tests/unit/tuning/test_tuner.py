@@ -186,9 +186,9 @@ def test_a_directory_is_of_one_tuning(faked: list[Attempt], tmp_path: Path) -> N
     with pytest.raises(ValueError, match=r"^out: .*used is in use; choose a directory that is new or empty$"):
         tuned(tmp_path / "used")
     with (
-        tuner.Folder(tmp_path / "now", {"a": 1}),
+        tuner.tuning_folder(tmp_path / "now", {"a": 1}),
         pytest.raises(ValueError, match="another process is tuning"),
-        tuner.Folder(tmp_path / "now", {"a": 1}),
+        tuner.tuning_folder(tmp_path / "now", {"a": 1}),
     ):
         pass
 
