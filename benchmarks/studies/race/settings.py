@@ -136,7 +136,7 @@ SETTINGS: dict[str, Setting] = {
             "CIFAR-10 (subset), CNN, crops and flips, half of the devices 3x as fast",
             {"dataset": "cifar10-subset", "model": "cnn", "transforms": ("crop", "flip"), "batch_size": 32, **_THIRDS},
             (0.34, 0.38, 0.42),
-            2.5,
+            1.5,
             lengths=(10, 31, 62, 155),
             lr="0.01:0.3:log",
             trials=6,
