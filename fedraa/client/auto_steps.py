@@ -10,14 +10,18 @@ Floats = npt.NDArray[np.float64]
 _TEXT = re.compile(r"auto(?::(?P<least>[1-9]\d*)(?::(?P<kappa>\d+(?:\.\d+)?))?)?")
 
 
+SHORT = 20  # batches of a task, where a pass has as many
+
+
 @dataclass(frozen=True)
 class AutoSteps:
     """H = max(least, round(kappa * move / step)): `move` the time to send a fragment there and back, `step` of a batch.
 
-    A task goes on with the client's last pass over its shard, where the task before left off.
+    Without `least` that is `SHORT`, but no more than a pass over the client's shard: with few data longer tasks only
+    come back later. A task goes on with the client's last pass, where the task before left off.
     """
 
-    least: int = 20
+    least: int | None = None
     kappa: float = 1.0
 
     @classmethod
@@ -28,8 +32,9 @@ class AutoSteps:
         match = _TEXT.fullmatch(steps)
         if match is None:
             raise ValueError("takes a number from 1, auto, auto:LEAST or auto:LEAST:KAPPA")
-        return cls(int(match["least"] or cls.least), float(match["kappa"] or cls.kappa))
+        return cls(int(match["least"]) if match["least"] else None, float(match["kappa"] or cls.kappa))
 
-    def count(self, move: Floats, step: Floats) -> npt.NDArray[np.int64]:
-        """H of tasks whose fragment takes `move` to send and `step` per batch."""
-        return np.maximum(self.least, np.rint(self.kappa * move / step)).astype(np.int64)
+    def count(self, move: Floats, step: Floats, whole: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """H of tasks whose fragment takes `move` to send and `step` per batch, on shards of `whole` batches."""
+        least = np.minimum(SHORT, whole) if self.least is None else self.least
+        return np.maximum(least, np.rint(self.kappa * move / step)).astype(np.int64)

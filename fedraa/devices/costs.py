@@ -210,10 +210,11 @@ class CostModel:
 
     def _auto_steps(self, auto: AutoSteps, widths: Widths, clients: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Local steps of one task on each of the clients [n]."""
-        batches = self._sizes[clients] / -(-self._sizes[clients] // self._solver.batch_size) * self._solver.passes
+        whole = -(-self._sizes[clients] // self._solver.batch_size)
+        batch = self._sizes[clients] / whole * self._solver.passes
         move = self.fleet.cost(self.load(widths, 0.0, *self._moved(widths)), clients)
         start = self.fleet.cost(Load(0.0, 0.0, 0.0), clients)
-        return auto.count(move, self.fleet.cost(self.load(widths, batches, 0.0, 0.0), clients) - start)
+        return auto.count(move, self.fleet.cost(self.load(widths, batch, 0.0, 0.0), clients) - start, whole)
 
     def _trained(self, widths: Widths) -> Cost:
         return self._measure(widths) if self._stem is None else self._stem.cost

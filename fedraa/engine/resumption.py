@@ -193,7 +193,8 @@ def _check_method(directory: Path, was: Mapping[str, Any], spec: RunSpec, longer
         was = {**was, "schedule": {name: value for name, value in schedule.items() if name not in longer}}
     if (where := differs(was, spec.method)) is not None:
         raise ValueError(
-            f"run: {directory / CONFIG} does not describe the method of its experiment: {where} differs; put it back"
+            f"run: {directory / CONFIG} does not describe the method of its experiment: {where} differs; put it back, "
+            "or, if a fedraa began the run in which that was another, start it anew"
         )
 
 

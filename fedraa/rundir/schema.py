@@ -1,7 +1,8 @@
 """The format of a run directory, which has a version: what this version of fedraa writes, and how it reads older ones.
 
 Format 1 is that of directories without the key `format`; from 3 on checkpoints have digests of the log, and a run that
-has ended those of its files. Reading changes nothing on the disk.
+has ended those of its files; from 4 on the local steps `auto` end with a pass, where they were 20 before. Reading
+changes nothing on the disk.
 """
 
 import json
@@ -11,8 +12,10 @@ from typing import Any
 
 from fedraa.reading import content
 
-FORMAT = 3
+FORMAT = 4
 SEALED = 3  # the first format in which a run that has ended has its digests
+PASSES = 4  # the first format in which `auto` has a pass over the client's data as its most, and
+AUTO = "auto:20"  # what it was before
 PARTS = ("experiment", "method", "resolved", "versions")  # of config.json; each is an object, and always there
 KEYS = {*PARTS, "format", "given", "commit", "command"}
 
@@ -71,6 +74,9 @@ def upgrade_config(config: dict[str, Any]) -> dict[str, Any]:
         part = config["method"].get(choice)
         if isinstance(part, Mapping) and (before := _BEFORE.get(str(part.get("kind")))):
             config = config | {"method": config["method"] | {choice: before | dict(part)}}
+    local = config["method"].get("local")
+    if config.get("format", FORMAT) < PASSES and isinstance(local, Mapping) and local.get("steps") == "auto":
+        config = config | {"method": config["method"] | {"local": dict(local) | {"steps": AUTO}}}
     schedule = config["method"].get("schedule")
     if isinstance(schedule, Mapping) and schedule.get("kind") == "ScheduledRounds":
         config = config | {"method": config["method"] | {"schedule": {"per_round": False} | dict(schedule)}}

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from benchmarks.studies.recipes import fedsam, fleets, raa, ramfed, shuffled, subdismo
+from benchmarks.studies.recipes import fedsam, fleets, quilt, raa, ramfed, shuffled, subdismo
 from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.study import Study
 
@@ -42,5 +42,6 @@ RECIPES: dict[str, Recipe] = {
         fleets.networks,
         fleets.schedulers,
         fleets.best_lr,
+        quilt.quilt_parts,
     )
 }

@@ -46,11 +46,21 @@ def test_steps_are_what_sending_takes_in_steps(tmp_path: Path) -> None:
         np.testing.assert_allclose(costs.rates([widths], table[:, None]), steps / table)
 
 
+def test_short_tasks_end_with_a_pass(tmp_path: Path) -> None:
+    """Sending takes no time, so H is 20 or, on a shard of fewer batches, all of them: three of 8, 8 and 4 samples."""
+    few = spec(tmp_path, local_steps="auto", capabilities="1:1").costs()
+    assert [few.steps((2,), client) for client in range(3)] == [3, 3, 3]
+    many = spec(tmp_path, local_steps="auto", capabilities="1:1", batch_size=1, clients=2).costs()
+    assert [many.steps((2,), client) for client in range(2)] == [20, 20]
+    told = spec(tmp_path, local_steps="auto:20", capabilities="1:1").costs()
+    assert told.steps((2,), 0) == 20
+
+
 def test_what_auto_says() -> None:
     assert AutoSteps.of(None) is None
     assert AutoSteps.of(7) is None
     assert [AutoSteps.of(text) for text in ("auto", "auto:5", "auto:5:0.5", "auto:5:0")] == [
-        AutoSteps(20, 1.0),
+        AutoSteps(None, 1.0),
         AutoSteps(5, 1.0),
         AutoSteps(5, 0.5),
         AutoSteps(5, 0.0),

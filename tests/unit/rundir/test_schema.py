@@ -57,6 +57,14 @@ def test_every_kind_of_auxiliary_has_its_new_name(old: str, new: str) -> None:
     assert upgrade_config(upgraded) == upgraded
 
 
+@pytest.mark.parametrize(("format", "steps"), [(1, "auto:20"), (3, "auto:20"), (4, "auto")])
+def test_auto_was_twenty_steps_before_it_ended_with_a_pass(format: int, steps: str) -> None:
+    config = {"format": format, "method": {"local": {"steps": "auto", "momentum": 0.5}}}
+    assert upgrade_config(config)["method"]["local"] == {"steps": steps, "momentum": 0.5}
+    told = {"format": format, "method": {"local": {"steps": "auto:5"}}}
+    assert upgrade_config(told) == told
+
+
 def test_reading_changes_nothing_on_the_disk(old: Any) -> None:
     directory = old("scaffold-stopped")
     before = (directory / CONFIG).read_bytes()

@@ -1,0 +1,53 @@
+"""What each part of Fed-Quilt is worth: the method without it, each at several learning rates."""
+
+from typing import Any
+
+from benchmarks.studies.metrics import to_target
+from benchmarks.studies.recipes.scale import Scale
+from benchmarks.studies.study import Cell, Study
+
+TARGETS = {"digits": 0.95, "mnist": 0.975}
+RATES = (0.1, 0.2, 0.4)
+SHARED = "lr 0.2 (fixed)"
+# Rows, and what is another in each: a part is taken away, or one is there that is not in the method.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "fed-quilt": {},
+    "models mixed, not deltas added": {"async_rule": "staleness-mix", "mixing": 0.6},
+    "one fragment, the whole model": {"ratios": (1.0,)},
+    "tasks of a whole pass": {"local_steps": None, "local_epochs": 1},
+    "fragments at random": {"scheduler": "random"},
+    "the last model, not a mean": {"average": 0.0},
+    "a rate of its own per fragment": {"full_rate": False},
+    "data weighed against speed": {"balance": 0.5},
+    "fragments planned for the fleet": {"ratios": (0.125, 0.125, 0.375, 0.375), "scheduler": "gre-raa"},
+}
+
+
+def quilt_parts(scale: Scale) -> Study:
+    """Fed-Quilt without each of its parts, and with what was tried and is not in it: time to an accuracy."""
+    common: dict[str, Any] = {"method": "fed-quilt", "capabilities": "1:0.5,3:0.5"}
+    common |= scale.pick(
+        {"dataset": "digits", "hidden": (64,), "time": 4.0, "eval_every": 1},
+        *[{"dataset": "mnist", "hidden": (200,), "batch_size": 128, "time": 1.5, "eval_every": 5}] * 2,
+    )
+    common["target_accuracy"] = TARGETS[common["dataset"]]
+    cells = [
+        Cell(row, scale.experiment(**common | own, lr=rate), SHARED if rate == 0.2 else f"lr {rate:g}")
+        for rate in RATES
+        for row, own in VARIANTS.items()
+    ]
+    return Study(
+        "quilt_parts",
+        "Fed-Quilt without each of its parts",
+        cells,
+        (to_target(TARGETS, "t"),),
+        reference="fed-quilt",
+        notes=(
+            "Runs end at the target; the best rate is chosen by the time that is shown, on the same seeds, for all.",
+            "Fragments planned for the fleet are two small ones and two of three times their size, as the devices are, "
+            "given out by Gre-RAA: all tasks then take about as long.",
+        ),
+        seeds=scale.seeds,
+        along="t",
+        fixed=SHARED,
+    )
