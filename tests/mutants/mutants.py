@@ -288,7 +288,8 @@ MUTANTS: list[Mutant] = [
     *_in(
         "fedraa/client/auto_steps.py",
         ("np.rint(self.kappa * move / step)", "np.rint(self.kappa * step / move)", AUTO),
-        ("least: int = 20", "least: int = 10", AUTO),
+        ("SHORT = 20", "SHORT = 10", AUTO),
+        ("np.minimum(SHORT, whole)", "np.maximum(SHORT, whole)", AUTO),
     ),
     *_in(
         "schedulers/greedy.py",
