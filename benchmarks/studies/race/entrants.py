@@ -56,12 +56,13 @@ class Growth:
 
 _RATIOS = [(1.0,), (0.4, 0.6), (0.2, 0.3, 0.5), (0.1, 0.2, 0.3, 0.4)]  # Table 4 of the Fed-RAA paper
 _RAA: dict[str, object] = {"ratios": _RATIOS, "mixing": _MIX}
-_DELTAS = ["delta(gain=1.2)", "delta(gain=1.7)", "evened-delta(gain=1.2)", "evened-delta(gain=4)"]
+_ADAPTIVE = "fadas(size=3, optimizer='amsgrad(server_lr=0.03)')"
+_RULES = ["delta(gain=1.2)", "delta(gain=1.7)", "evened-delta(gain=1.2)", _ADAPTIVE]
 _CAPACITIES: list[object] = ["auto", _SHARES]
 
 # The first ones, up to the limit, are run before the others.
 FIRST: tuple[Entrant, ...] = (
-    Entrant(OURS, {"ratios": [_even(2), _even(3), _even(4), _even(6)], "async_rule": _DELTAS}),
+    Entrant(OURS, {"ratios": [_even(2), _even(3), _even(4), _even(6)], "async_rule": _RULES}),
     Entrant(ROUNDS, {"server_lr": _STEP}),
     Entrant("fedbuff", {"buffer_size": _SIZES, "server_lr": _STEP}),
     Entrant("fedasync", {"mixing": _MIX, "staleness": ["constant", "polynomial"]}),
