@@ -151,8 +151,8 @@ SETTINGS: dict[str, Setting] = {
             lr="0.1:3:log",
             notes=(
                 "The data are a subset of AG News, about 18,000 training texts.",
-                "Embeddings want longer steps than the layers behind them: with plain deltas, after eight trials, fed-quilt "
-                "was at 70 % at 2.16, no faster than fed-raa. Its best rule here is fadas's, an adaptive step, on fragments.",
+                "Embeddings want longer steps than the layers behind them: with plain deltas, after eight trials, "
+                "fed-quilt was at 70 % at 2.16, no faster than fed-raa. With fadas's adaptive step on fragments it is.",
             ),
         ),
         Setting(
