@@ -8,8 +8,6 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 _TEXT = re.compile(r"auto(?::(?P<least>[1-9]\d*)(?::(?P<kappa>\d+(?:\.\d+)?))?)?")
-
-
 SHORT = 20  # batches of a task, where a pass has as many
 
 

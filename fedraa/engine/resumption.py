@@ -194,7 +194,7 @@ def _check_method(directory: Path, was: Mapping[str, Any], spec: RunSpec, longer
     if (where := differs(was, spec.method)) is not None:
         raise ValueError(
             f"run: {directory / CONFIG} does not describe the method of its experiment: {where} differs; put it back, "
-            "or, if a fedraa began the run in which that was another, start it anew"
+            "or start the run anew if an older fedraa began it"
         )
 
 
