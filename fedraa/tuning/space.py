@@ -2,7 +2,6 @@
 
 import ast
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args, get_origin
@@ -142,7 +141,7 @@ def _parameter(name: str, given: object) -> Parameter:
         numbers = [_literal(part) for part in parts[:2]]
         log = parts[2:] == ["log"]
         if not (len(parts) == 2 or log) or not all(isinstance(number, int | float) for number in numbers):
-            return _choices([_literal(part) for part in re.split(r",(?![^()]*\))", given)], said)
+            return _choices([_literal(part) for part in _parts(given)], said)
     elif isinstance(given, tuple) and given[2:] in ((), ("log",)) and len(given) > 1:
         numbers, log = list(given[:2]), len(given) > 2
     else:
@@ -173,6 +172,18 @@ def _choices(values: list[Any], said: str) -> Choices:
         raise ValueError(said + TAKES + ", each once")
     made = Choices(tuple(tuple(value) if isinstance(value, list) else value for value in values))
     return Choices(tuple(sorted(values))) if made.ordered else made
+
+
+def _parts(text: str) -> list[str]:
+    """What is between the commas that are in no parentheses."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter == "(") - (letter == ")")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
 
 
 def _literal(text: str) -> Any:

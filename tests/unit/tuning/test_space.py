@@ -31,6 +31,13 @@ def test_a_component_with_values_is_one_choice() -> None:
     assert choices == Choices(("hinge(slope=2, start=1)", "constant"))
 
 
+def test_a_component_within_a_component_is_of_one_choice() -> None:
+    within = "fadas(size=3, optimizer='amsgrad(server_lr=0.1, beta1=0.8)')"
+    space = make_space([f"async_rule=delta,{within}"])
+    assert space == {"async_rule": Choices(("delta", within))}
+    assert make_space(described(space)) == space
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
