@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from fedraa.rundir.layout import EVALS, EVENTS
-from fedraa.rundir.lock import WRITER, this_process
+from fedraa.rundir.lock import WRITER, this_process, writable
 
 STARTED = (EVENTS, EVALS)  # what a run makes, empty, before it writes anything
 ATTEMPTS = 3  # to make a directory that is not there
@@ -29,11 +29,12 @@ class Claim:
         refuse_used(directory)
         self._made: list[Path] = []
         try:
-            self._make()
-            self._lock = self._locked()
-        except OSError as error:
+            with writable(directory):
+                self._make()
+                self._lock = self._locked()
+        except ValueError:
             self._unmake()
-            raise ValueError(f"out: {directory} cannot be written: {error.strerror or error}") from None
+            raise
         if self._lock is None:
             self._unmake()
             raise in_use(directory)

@@ -24,10 +24,10 @@ def tuning_folder(directory: Path, described: Mapping[str, object]) -> Iterator[
     if used:
         raise ValueError(f"out: {directory} is in use; choose a directory that is new or empty")
     with alone(directory, "tuning"):
-        with writable(directory):
-            if not plan.is_file():
+        if not plan.is_file():
+            with writable(directory):
                 write_text(plan, text)
-        if _plan(plan) != json.loads(text):
+        elif _plan(plan) != json.loads(text):
             raise ValueError(
                 f"out: {directory} holds another tuning, of other methods, values or flags; give the same to go on "
                 "with it, or another directory"

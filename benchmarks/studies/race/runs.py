@@ -132,8 +132,8 @@ class Race:
         if not METHODS[entrant.method()].asynchronous and entrant.name != LIMIT:
             return None
         auto = AutoSteps.of(steps) if isinstance(steps, str) else None
-        length = auto.least if auto else steps
-        length = length if isinstance(length, int) else max(self.setting.lengths)
+        told = auto.least if auto else steps
+        length = told if isinstance(told, int) else max(self.setting.lengths)
         return max(1, round(self.setting.between / (4 if entrant.name == LIMIT else 1) / length))
 
     @property
