@@ -62,7 +62,7 @@ def read_race(path: Path, setting: Setting) -> dict[str, dict[str, Any]]:
 
 
 def _about(setting: Setting) -> Mapping[str, object]:
-    tried = {"lr": setting.lr, "local_steps": list(setting.lengths)}
+    tried = {"target": setting.aimed_at, "lr": setting.lr, "local_steps": list(setting.lengths)}
     return {"format": 1, "dataset": setting.title, "trials": setting.trials, "seed": TUNING_SEED, **tried}
 
 
@@ -76,7 +76,7 @@ def _notes(race: Race) -> tuple[str, ...]:
     setting = race.setting
     return (
         f"Each was tuned by `fedraa tune`, {setting.trials} trials for each, on a tenth of every client's training "
-        f"data, seed {TUNING_SEED}: the best is the first at {setting.target(setting.targets[1])}. Learning rate "
+        f"data, seed {TUNING_SEED}: the best is the first at {setting.target(setting.aimed_at)}. Learning rate "
         f"{setting.lr}, batches per task {', '.join(map(str, setting.lengths))}, and own values. Seeds "
         f"{', '.join(map(str, race.seeds))} of the runs shown were never seen.",
         f"Time 1 is what the slowest device takes for five epochs on the full model. Runs end at "

@@ -39,7 +39,7 @@ class Race:
     given: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
     def tune(self, entrant: Entrant, told: Told) -> None:
-        """As many trials of it as of all others; the best is the first one at the middle target, on validation data."""
+        """As many trials of it as of all others; the best is the first one at what is aimed at, on validation data."""
         if entrant.name in self.given:
             return
 
@@ -58,7 +58,7 @@ class Race:
             ended=ended,
             out=self._tuning(entrant),
             seed=TUNING_SEED,
-            target_accuracy=self.setting.targets[1],
+            target_accuracy=self.setting.aimed_at,
             time=TRIED * self.setting.horizon,
         )
 

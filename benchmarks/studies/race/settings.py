@@ -13,10 +13,11 @@ class Setting:
     """One race: `fields` of an Experiment that all methods share.
 
     `targets` are test accuracies in rising order: runs end at the last, or at the time `horizon`; values are tuned for
-    the middle one, on validation data. `lengths` are the batches per task that are tried, some of them below a pass
-    over a client's data, `lr` is the range of learning rates, and every entrant has the same number of `trials`. About
-    `between` batches of all clients lie between two evaluations of an asynchronous run. The limit has all devices as
-    one, `compute` is the mean speed of a device, and `alone` what else is different there.
+    that of number `aim`, the middle one if not told otherwise, on validation data. `lengths` are the batches per task
+    that are tried, some of them below a pass over a client's data, `lr` is the range of learning rates, and every
+    entrant has the same number of `trials`. About `between` batches of all clients lie between two evaluations of an
+    asynchronous run. The limit has all devices as one, `compute` is the mean speed of a device, and `alone` what else
+    is different there.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Setting:
     lengths: tuple[int, ...] = (10, 20, 47, 94)
     lr: str = "0.1:0.8:log"
     trials: int = 12  # with six the best of four values that go together is missed
+    aim: int = 1
     between: int = 200
     compute: float = 2.0
     alone: Mapping[str, Any] = field(default_factory=dict)
@@ -35,6 +37,10 @@ class Setting:
     @property
     def clients(self) -> int:
         return int(self.fields.get("clients", 10))
+
+    @property
+    def aimed_at(self) -> float:
+        return self.targets[self.aim]
 
     def target(self, level: float) -> str:
         """An accuracy as it is named in tables."""
@@ -139,7 +145,8 @@ SETTINGS: dict[str, Setting] = {
             1.5,
             lengths=(10, 31, 62, 155),
             lr="0.01:0.3:log",
-            notes=(_SUBSET,),
+            aim=2,  # six fragments of fed-quilt are first in the middle, and do not always come to the last
+            notes=(_SUBSET, "Values are tuned for 42 %, the last target, of which the table speaks."),
         ),
         Setting(
             "agnews",
