@@ -35,5 +35,15 @@ def welch(a: Values, b: Values) -> float | None:
         return float(stats.ttest_ind(a, b, equal_var=False).pvalue)
 
 
+def welch_of(a: tuple[float, float | None, int], b: tuple[float, float | None, int]) -> float | None:
+    """`welch` of values of which only (mean, `ci95`, how many) are known."""
+    told = []
+    for middle, half, n in (a, b):
+        if n < 2 or half is None or not np.isfinite([middle, half]).all():
+            return None
+        told += [middle, half * np.sqrt(n) / stats.t.ppf(1 - LEVEL / 2, n - 1), n]
+    return None if told[1] == told[4] == 0 else float(stats.ttest_ind_from_stats(*told, equal_var=False).pvalue)
+
+
 def significant(p: float | None) -> bool:
     return p is not None and p < LEVEL

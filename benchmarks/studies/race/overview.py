@@ -9,8 +9,9 @@ import pandas as pd
 from benchmarks.studies.race.entrants import LIMIT, OURS, ROUNDS
 from benchmarks.studies.race.settings import QUICK, SETTINGS, Setting
 from benchmarks.studies.tables import markdown_table
+from fedraa.report.statistics import welch_of
 
-HEADING = ("setting", "to", "seeds", "limit", OURS, "best other", "x as fast", "of", ROUNDS)
+HEADING = ("setting", "to", "seeds", "limit", OURS, "best other", "x as fast", "p", "of", ROUNDS)
 
 
 def overview(directory: Path) -> str:
@@ -19,7 +20,8 @@ def overview(directory: Path) -> str:
         (
             "# The race, all settings",
             f"Time to an accuracy, mean over seeds; each is tuned with as many trials. `x as fast` is {OURS}, our own, "
-            "against the best of so many others that were run there.",
+            "against the best of so many others that were run there; p is of Welch's t-test, from "
+            "0.05 on it is within the noise.",
             markdown_table(HEADING, _lines(directory)) + "\n",
         )
     )
@@ -41,19 +43,26 @@ def _lines(directory: Path) -> Iterator[list[str]]:
             str(found["n"][OURS]),
             _told(setting, found, LIMIT),
             _told(setting, found, OURS),
-            *_best(setting, others, _mean(found, OURS)),
+            *_best(setting, others, found),
             str(len(others)),
             _told(setting, found, ROUNDS),
         ]
 
 
-def _best(setting: Setting, others: pd.DataFrame, ours: float) -> tuple[str, str]:
-    """The first of the others, and how many times as fast ours is."""
+def _best(setting: Setting, others: pd.DataFrame, found: pd.DataFrame) -> tuple[str, str, str]:
+    """The first of the others, how many times as fast ours is, and whether that is more than noise."""
     if others.empty:
-        return "not run", "–"
+        return "not run", "–", "–"
     name = str(others.index[0])
-    times = _mean(others, name) / ours
-    return f"{_told(setting, others, name)} {name}", f"{times:.2f}" if math.isfinite(times) else "–"
+    times, p = _mean(others, name) / _mean(found, OURS), welch_of(_figures(found, OURS), _figures(others, name))
+    quotient = f"{times:.2f}" if math.isfinite(times) else "–"
+    return f"{_told(setting, others, name)} {name}", quotient, "–" if p is None else f"{p:.2g}"
+
+
+def _figures(found: pd.DataFrame, entrant: str) -> tuple[float, float | None, int]:
+    """Mean, interval and how many."""
+    half = float(found["ci95"].to_dict()[entrant])
+    return _mean(found, entrant), None if math.isnan(half) else half, int(found["n"].to_dict()[entrant])
 
 
 def _mean(found: pd.DataFrame, entrant: str) -> float:

@@ -189,7 +189,8 @@ def test_the_overview_names_the_best_other(tmp_path: Path) -> None:
     frame(A, [*runs, *both("fedbuff", 9.0, part="untuned")], [], {}).to_csv(tmp_path / "race_A.csv", index=False)
     *_, line = overview(tmp_path).splitlines()
     told = [cell.strip() for cell in line.strip("|").split("|")]
-    assert told[1:] == ["97.5 %", "2", "not run", "0.400", "1.000 ist", "2.50", "3", "1 of 2"]
+    # t = 0.6 / sqrt(0.01 + 0.01) with 2 degrees of freedom, as both spread alike: p = 1 - t / sqrt(t² + 2)
+    assert told[1:] == ["97.5 %", "2", "not run", "0.400", "1.000 ist", "2.50", "0.051", "3", "1 of 2"]
 
 
 def test_the_files_of_races_can_be_gone_on_from() -> None:

@@ -20,7 +20,7 @@ from fedraa.report.command import command
 from fedraa.report.comparison import curve
 from fedraa.report.landscape import sharpness, surface
 from fedraa.report.runs import Run, load
-from fedraa.report.statistics import ci95, mean, welch
+from fedraa.report.statistics import ci95, mean, welch, welch_of
 from fedraa.report.tables import Cell, Table, by_method, metrics
 from fedraa.report.timeline import lanes, window
 
@@ -51,6 +51,15 @@ def test_welch_is_the_closed_form_at_two_degrees_of_freedom() -> None:
     assert welch([1.0, 2.0], [5.0, 6.0]) == pytest.approx(1 - math.sqrt(32 / 34))
     assert welch([1.0], [5.0, 6.0]) is None
     assert welch([1.0, 1.0], [2.0, 2.0]) is None
+
+
+def test_welch_of_means_and_intervals_is_that_of_the_values() -> None:
+    a, b = [1.0, 2.0, 4.0], [3.0, 5.5, 6.0, 9.0]
+    told = [(mean(values), ci95(values), len(values)) for values in (a, b)]
+    assert welch_of(*told) == pytest.approx(welch(a, b))
+    assert welch_of(told[0], (math.inf, None, 3)) is None
+    assert welch_of((1.0, 0.0, 2), (2.0, 0.0, 2)) is None
+    assert welch_of(told[0], (1.0, None, 1)) is None
 
 
 def test_runs_are_grouped_over_seeds(runs: Path) -> None:
