@@ -68,6 +68,8 @@ class LocalStep:
         self._velocity = torch.zeros_like(model.weights) if solver.momentum else None
         self.squares = torch.zeros_like(model.weights) if solver.squares else None
         self._labels = [torch.from_numpy(np.unique(y)).to(device) for y in labels] if solver.label_masked else None
+        self._shards = labels if solver.calibrate else None
+        self._prior: Tensor | None = None
 
     def compress(self, row: int | EllipsisType = ...) -> None:
         """What arrives is the received weights plus the decoded delta on the trained coordinates."""
@@ -119,7 +121,10 @@ class LocalStep:
             w.sub_(self._velocity[piece].mul_(self._solver.momentum).add_(g), alpha=self._lr)
 
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:
-        """The objective's mean loss; with `label_masked`, logits of labels that the client lacks are set to 0."""
+        """The objective's mean loss; with `label_masked`, logits of labels that the client lacks are set to 0.
+
+        With `calibrate` the logits are moved by how frequent their labels are at the client.
+        """
         if self._bf16:
             with torch.autocast(labels.device.type, torch.bfloat16):
                 result = self.model.forward(inputs)
@@ -132,6 +137,10 @@ class LocalStep:
             for row, mine in zip(held, self._labels, strict=True):
                 row[mine] = 1.0
             outputs = outputs * held.view(*outputs.shape[:-2], 1, -1)
+        if self._shards is not None:
+            if self._prior is None:
+                self._prior = log_prior(self._shards, outputs.shape[-1], self._solver.calibrate).to(outputs.device)
+            outputs = outputs + self._prior.view(*outputs.shape[:-2], 1, -1)
         return self.model.loss(result, outputs, labels)
 
     def _loss_gradient(self, inputs: Any, labels: Tensor) -> Tensor:
@@ -159,6 +168,16 @@ class LocalStep:
 
     def _masked(self, g: Tensor, piece: slice | EllipsisType = ...) -> Tensor:
         return g if self._mask is None else g.mul_(self._mask[piece])
+
+
+def log_prior(shards: Sequence[npt.NDArray[np.int64]], classes: int, share: float) -> Tensor:
+    """log(share * p + (1 - share) / classes) of every shard's labels, float32 [shards, classes].
+
+    With a share of 1 a label that a shard lacks counts as a thousandth of a sample: hardly any gradient is its logit's.
+    """
+    parts = np.stack([np.bincount(y, minlength=classes) / len(y) for y in shards])
+    least = np.array([[1e-3 / len(y)] for y in shards])
+    return torch.from_numpy(np.log(np.maximum(share * parts + (1 - share) / classes, least)).astype(np.float32))
 
 
 def random_state(device: torch.device) -> Tensor:

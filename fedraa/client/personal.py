@@ -40,13 +40,14 @@ def chosen(data: Federated, count: int, rng: np.random.Generator) -> list[int]:
 class Personal:
     """Trains the full model on a client's shard as a task would be: the solver's epochs, batches and learning rate.
 
-    What a server sends besides the model (control variates, momentum) is left out, and nothing is compressed. The order
-    of minibatches, and what transforms draw for them, is the same in every evaluation.
+    What a server sends besides the model (control variates, momentum) is left out, nothing is compressed, and logits
+    are not calibrated, as it is the client's own labels that the model is for. The order of minibatches, and what
+    transforms draw for them, is the same in every evaluation.
     """
 
     def __init__(self, traced: Traced, solver: Solver, **given: Any) -> None:
         plain = replace(solver, control=False, full_gradient=False, squares=False, adversary=False, fresh=1.0, split=0)
-        self._solver = replace(plain, compress="none")
+        self._solver = replace(plain, compress="none", calibrate=0.0)
         self._widths = traced.widths(traced.full())
         self._trainer = Trainer(traced, self._solver, resident_bytes=0, **given)
 

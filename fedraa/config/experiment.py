@@ -171,6 +171,8 @@ class Experiment(BaseModel):
     run's clock, cosine:40@passes by passes over the training data."""
     full_rate: bool | None = None
     """Scale a submodel's activations by the inverse of its share, and its learning rate by the share."""
+    calibrate: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Move logits by the log of how frequent labels are at the client, so much of it, the rest uniform; 0 is off."""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Local weight decay."""
     clip: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None

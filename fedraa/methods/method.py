@@ -35,6 +35,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "split": ("submodel.at",),
     "momentum": ("local.momentum",),
     "full_rate": ("local.full_rate",),
+    "calibrate": ("local.calibrate",),
     "weight_decay": ("local.weight_decay",),
     "clip": ("local.clip",),
     "proximal": ("local.proximal",),

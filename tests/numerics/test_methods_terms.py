@@ -96,6 +96,38 @@ def test_label_masked_loss_puts_absent_logits_to_zero() -> None:
     close(got.params, theta - LR * g)
 
 
+@pytest.mark.parametrize("share", [0.75, 1.0])
+def test_calibrated_logits_are_moved_by_the_log_of_the_labels_shares(share: float) -> None:
+    """Cross-entropy of logits + log(share * p + (1 - share) / C); its gradient is softmax less the label, as ever."""
+    absent = 2
+    x, y = X[absent != Y], Y[absent != Y]
+    trainer = Trainer(RUN.traced, replace(RUN.method.local, calibrate=share, batch_size=99, epochs=1), seed=SEED)
+    got = trainer.train(Task(0, 0, 0, 0, 0, 0, (HIDDEN,), RUN.params, LR, 1.0), x, y)
+
+    theta = start(RUN)
+    _, hidden, logits = forward(theta, x, WIDTHS)
+    (_, _), (w2, _) = layers(theta, WIDTHS)
+    prior = share * np.array([np.mean(y == label) for label in range(CLASSES)]) + (1 - share) / CLASSES
+    assert prior[absent] == pytest.approx((1 - share) / CLASSES)
+    p = np.maximum(prior, 1e-3 / len(y)) * np.exp(logits)
+    p /= p.sum(axis=1, keepdims=True)
+    assert got.loss == pytest.approx(-np.log(p[np.arange(len(y)), y]).mean(), abs=1e-6)
+    error = (p - np.eye(CLASSES)[y]) / len(y)
+    back = (error @ w2) * (hidden > 0)
+    g = np.concatenate([(back.T @ x).ravel(), back.sum(axis=0), (error.T @ hidden).ravel(), error.sum(axis=0)])
+    close(got.params, theta - LR * g)
+
+
+def test_labels_as_frequent_as_each_other_need_no_calibration() -> None:
+    task = Task(0, 0, 0, 0, 0, 0, (HIDDEN,), RUN.params, LR, 1.0)
+    local = replace(RUN.method.local, batch_size=99, epochs=1)
+    plain, calibrated = (
+        Trainer(RUN.traced, replace(local, calibrate=share), seed=SEED).train(task, X[:CLASSES], np.arange(CLASSES))
+        for share in (0.0, 1.0)
+    )
+    close(calibrated.params, plain.params)
+
+
 @pytest.mark.parametrize("terms", [{}, {"momentum": 0.9, "proximal": 0.5}, {"sam": 0.3}])
 def test_masked_terms(terms: dict[str, float]) -> None:
     """Absent coordinates are 0 from the first forward pass to what is sent back."""

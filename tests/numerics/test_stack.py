@@ -67,6 +67,7 @@ def work(
         ({"fresh": 0.3}, ("momentum",)),
         ({"squares": True}, ()),
         ({"label_masked": True}, ()),
+        ({"calibrate": 0.75}, ()),
         ({"compress": "topk:0.3"}, ()),
         ({"compress": "8bit"}, ()),
         ({"steps": 4}, ()),
