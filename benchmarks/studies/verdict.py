@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats
 
 from benchmarks.studies.results import Line
-from fedraa.report.statistics import LEVEL
+from fedraa.report.statistics import LEVEL, standard_error
 
 REPRODUCED = "reproduced"
 ONLY = "only where"
@@ -106,9 +106,7 @@ def _welch(a: Line, b: Line, *, ratio: bool) -> tuple[float, float]:
         return middle, 0.0 if a.n == b.n == 1 else math.nan
     if a.half_width is None or b.half_width is None:
         return middle, math.nan
-    errors = [
-        line.half_width / stats.t.ppf(1 - LEVEL / 2, line.n - 1) for line in (a, b) if line.half_width is not None
-    ]
+    errors = [standard_error(half, line.n) for line, half in ((a, a.half_width), (b, b.half_width))]
     if ratio:
         errors = [error / line.mean for error, line in zip(errors, (a, b), strict=True)]
     variances = [error**2 for error in errors]

@@ -27,6 +27,11 @@ def ci95(values: Values) -> float | None:
     return float(stats.t.ppf(1 - LEVEL / 2, n - 1) * np.std(values, ddof=1) / np.sqrt(n))
 
 
+def standard_error(half: float, n: int) -> float:
+    """That of the mean of n values whose `ci95` is `half`."""
+    return float(half / stats.t.ppf(1 - LEVEL / 2, n - 1))
+
+
 def welch(a: Values, b: Values) -> float | None:
     """p of Welch's t-test, two-sided; None where it says nothing: too few values, or no spread at all."""
     if min(len(a), len(b)) < 2 or not np.isfinite([*a, *b]).all() or np.ptp(a) == np.ptp(b) == 0:
@@ -41,7 +46,7 @@ def welch_of(a: tuple[float, float | None, int], b: tuple[float, float | None, i
     for middle, half, n in (a, b):
         if n < 2 or half is None or not np.isfinite([middle, half]).all():
             return None
-        told += [middle, half * np.sqrt(n) / stats.t.ppf(1 - LEVEL / 2, n - 1), n]
+        told += [middle, standard_error(half, n) * np.sqrt(n), n]
     return None if told[1] == told[4] == 0 else float(stats.ttest_ind_from_stats(*told, equal_var=False).pvalue)
 
 
