@@ -25,6 +25,7 @@ _BEFORE: dict[str, dict[str, Any]] = {
     "AdaptivePruning": {"initial": 0},
     "Arbitrary": {"regions": "the same units in every layer"},
     "DisjointGroups": {"scaled": False},
+    "Solver": {"calibrate": 0.0},
 }
 _RENAMED = {"aggregate": "aggregator", "optimiser": "optimizer"}
 _AUXILIARY = {
@@ -70,7 +71,7 @@ def check_format(path: Path, format: object) -> None:
 
 def upgrade_config(config: dict[str, Any]) -> dict[str, Any]:
     """A configuration with the names of today; one that has them already is returned as it is."""
-    for choice in ("submodel", "update"):
+    for choice in ("submodel", "local", "update"):
         part = config["method"].get(choice)
         if isinstance(part, Mapping) and (before := _BEFORE.get(str(part.get("kind")))):
             config = config | {"method": config["method"] | {choice: before | dict(part)}}

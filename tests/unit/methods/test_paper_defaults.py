@@ -30,6 +30,7 @@ STATED = [
     ("fed-raa-sync", "update.mixing", 0.6),
     ("fed-quilt", "update.gain", 1.2),  # the prototype's, as are the next
     ("fed-quilt", "update.balance", 0.0),
+    ("fed-quilt", "local.calibrate", 0.8),  # of .5 to 1, by hand, on two kinds of unequal labels
     ("fed-quilt", "schedule.average", 0.1),
     ("fed-quilt", "schedule.scheduler", "least-sent"),
     ("fed-quilt", "submodel.ratios", (0.25, 0.25, 0.25, 0.25)),

@@ -164,6 +164,13 @@ def test_what_does_not_go_together_is_one_sentence_before_the_start(
     assert not (tmp_path / "run").exists()
 
 
+def test_calibration_that_nobody_asked_for_is_off_where_samples_have_no_label() -> None:
+    flags = {**SMALL, "method": "fed-quilt"}
+    labelled = fl.Dataset("rows", X[:90], np.arange(90) % 3, X[90:], np.arange(30) % 3, 3)
+    assert build(fl.Experiment(**flags, objective="next-token(ignore=7)"), chain(), TOKENS).method.local.calibrate == 0
+    assert build(fl.Experiment(**flags), dataset=labelled).method.local.calibrate == 0.8
+
+
 def test_a_model_that_does_not_fit_the_objective_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^model: Linear returns \[2, 3\] for a batch; it must return numbers \[2\]$"):
         run(tmp_path / "run", model=nn.Linear(4, 3), objective="regression")

@@ -160,6 +160,7 @@ def test_a_run_says_its_format(old: Any) -> None:
         ("ist", "submodel", "scaled"),
         ("ra-fed", "submodel", "regions"),
         ("fed-quilt", "update", "spread"),
+        ("fed-quilt", "local", "calibrate"),
     ],
 )
 def test_what_parts_were_before_is_told_apart(method: str, choice: str, field: str, tmp_path: Path) -> None:
