@@ -47,9 +47,13 @@ def race(
         "--quick" if quick else f"--setting {' '.join(s.name for s in settings)}",
     ]
     command += ["--data-dir DATA"] if data_dir else []
+    refused = {(s.name, e.name): why for s in settings for e in entrants if (why := e.refusal(s)) is not None}
+    if methods and refused:
+        raise ValueError(next(iter(refused.values())))
     for setting in settings:
         mine = Race(setting, out / "race", data_dir, seeds or (QUICK_SEEDS if quick else SEEDS), jobs or 1, given)
-        _run(mine, entrants, chosen, out, " ".join(command))
+        can = [entrant for entrant in entrants if (setting.name, entrant.name) not in refused]
+        _run(mine, can, chosen, out, " ".join(command))
 
 
 def _run(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part], out: Path, command: str) -> None:

@@ -139,7 +139,7 @@ def _short(value: object) -> str:
 
 def findings(setting: Setting, runs: Sequence[Measured], long: Sequence[Measured]) -> list[str]:
     """Who is ahead at the last target, tuned against tuned and untuned, by how much, and what is not yet run."""
-    return [*_raced(setting, runs, "tuned"), *_raced(setting, runs, "untuned"), *_ended(long), *_missing(runs)]
+    return [*_raced(setting, runs, "tuned"), *_raced(setting, runs, "untuned"), *_ended(long), *_missing(setting, runs)]
 
 
 def _raced(setting: Setting, runs: Sequence[Measured], part: str) -> Iterator[str]:
@@ -189,9 +189,11 @@ def _ended(long: Sequence[Measured]) -> Iterator[str]:
     yield f"in the end: {OURS} {mean(ours):.2f} %, {than} {ROUNDS} {mean(rounds):.2f} % ({noise})."
 
 
-def _missing(runs: Sequence[Measured]) -> Iterator[str]:
+def _missing(setting: Setting, runs: Sequence[Measured]) -> Iterator[str]:
+    refused = {name: why for name, entrant in ENTRANTS.items() if (why := entrant.refusal(setting)) is not None}
+    yield from (f"{name} cannot be run here: {why}." for name, why in refused.items())
     for part in ("tuned", "untuned"):
         there = of_part(runs, part)
-        untold = () if part == "tuned" else (LIMIT,)
+        untold = {*refused, *(() if part == "tuned" else (LIMIT,))}
         if missing := [name for name in ENTRANTS if name not in there and name not in untold]:
             yield f"not run, {part}: {', '.join(missing)}."

@@ -1,6 +1,7 @@
 """The race: what its figures come to, that all are tuned alike, and that it goes on where it was."""
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,22 @@ def test_a_setting_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
         run_study("race", quick=True, methods=("fedmagic",), out=tmp_path)
     with pytest.raises(ValueError, match=r"^study: raa_beta has no settings"):
         run_study("raa_beta", quick=True, setting=("A",), out=tmp_path)
+
+
+def test_who_cannot_be_run_in_a_setting_is_left_out_or_refused_if_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FedRolex and what is cut as it is mask logits of labels, and next characters are none."""
+    ran: list[str] = []
+    monkeypatch.setattr("benchmarks.studies.race.command._run", lambda race, entrants, *_: ran.extend(entrants))
+    run_study("race", setting=("shakespeare",), out=tmp_path)
+    masking = {"fedrolex", "heterofl-async", "fedrolex-async"}
+    assert {entrant.name for entrant in ran} == ENTRANTS.keys() - masking
+    told = findings(SETTINGS["shakespeare"], [], [])
+    assert told[0].startswith("fedrolex cannot be run here: objective: fedrolex masks the logits of labels")
+    assert not masking & set(re.findall(r"[\w-]+", told[-1]))
+    with pytest.raises(ValueError, match=r"^objective: fedrolex masks the logits of labels that a client lacks, and"):
+        run_study("race", setting=("A", "shakespeare"), methods=(OURS, "fedrolex"), out=tmp_path)
 
 
 def test_a_tiny_race_from_tuning_to_page_goes_on_where_it_was(
