@@ -13,9 +13,8 @@ from benchmarks.studies.race.entrants import ENTRANTS, LIMIT, ROUNDS, Entrant
 from benchmarks.studies.race.measures import Measured, measured
 from benchmarks.studies.race.settings import Setting
 from benchmarks.studies.study import Cell, Finished, Study, ended, execute, seeded
-from fedraa.client.auto_steps import AutoSteps
 from fedraa.config.experiment import Experiment
-from fedraa.methods.catalog import METHODS
+from fedraa.methods.resolve import resolve
 from fedraa.methods.tuned import read_tuned
 from fedraa.tuning import tuner
 from fedraa.tuning.journal import Trial
@@ -53,7 +52,7 @@ class Race:
             [method],
             entrant.space(self.setting),
             self.setting.trials,
-            self._experiment(fields | {"eval_every": self._evaluations(entrant, self._middle)}),
+            self._experiment(fields | {"eval_every": self._evaluations(entrant, self._middle(entrant))}),
             jobs=self.jobs,
             ended=ended,
             out=self._tuning(entrant),
@@ -75,7 +74,7 @@ class Race:
         if values is None or (entrant.name == LIMIT and part != "tuned"):
             return None
         fields = entrant.fields(self.setting) | values
-        every = self._evaluations(entrant, fields.get("local_steps"))
+        every = self._evaluations(entrant, values)
         ends: dict[str, Any] = {"target_accuracy": self.setting.targets[-1], "time": self.setting.horizon}
         if part == "long":
             if (time := self.long_time()) is None:
@@ -127,18 +126,22 @@ class Race:
             fields["dataset"] = str(self.data_dir / "cifar10-subset.npz")
         return Experiment(**fields | {"data_dir": self.data_dir})
 
-    def _evaluations(self, entrant: Entrant, steps: object) -> int | None:
-        """Arrivals between two evaluations, so that a target is not seen late; rounds are evaluated one by one."""
-        if not METHODS[entrant.method()].asynchronous and entrant.name != LIMIT:
-            return None
-        auto = AutoSteps.of(steps) if isinstance(steps, str) else None
-        told = auto.least if auto else steps
-        length = told if isinstance(told, int) else max(self.setting.lengths)
-        return max(1, round(self.setting.between / (4 if entrant.name == LIMIT else 1) / length))
+    def _evaluations(self, entrant: Entrant, values: Mapping[str, Any]) -> int | None:
+        """Updates between two evaluations, so that a target is not seen late; rounds are evaluated one by one.
 
-    @property
-    def _middle(self) -> int:
-        return self.setting.lengths[len(self.setting.lengths) // 2]
+        An update is one arrival, or as many as a buffer has.
+        """
+        method = resolve(self._experiment(entrant.fields(self.setting) | dict(values)))
+        if not method.asynchronous and entrant.name != LIMIT:
+            return None
+        steps = method.local.auto.least if method.local.auto else method.local.steps
+        batches = (steps if isinstance(steps, int) else max(self.setting.lengths)) * getattr(method.update, "size", 1)
+        return max(1, round(self.setting.between / (4 if entrant.name == LIMIT else 1) / batches))
+
+    def _middle(self, entrant: Entrant) -> dict[str, Any]:
+        """Of the values that are tried of it, those in the middle."""
+        tried = entrant.space(self.setting)
+        return {name: values[len(values) // 2] for name, values in tried.items() if isinstance(values, list)}
 
     def _tuning(self, entrant: Entrant) -> Path:
         return self.folder / self.setting.name / "tuning" / entrant.name

@@ -15,9 +15,9 @@ class Setting:
     `targets` are test accuracies in rising order: runs end at the last, or at the time `horizon`; values are tuned for
     that of number `aim`, the middle one if not told otherwise, on validation data. `lengths` are the batches per task
     that are tried, some of them below a pass over a client's data, `lr` is the range of learning rates, and every
-    entrant has the same number of `trials`. About `between` batches of all clients lie between two evaluations of an
-    asynchronous run. The limit has all devices as one, `compute` is the mean speed of a device, and `alone` what else
-    is different there.
+    entrant has the same number of `trials`. About `between` batches of all clients, or one update, lie between two
+    evaluations of an asynchronous run. The limit has all devices as one, `compute` is the mean speed of a device, and
+    `alone` what else is different there.
     """
 
     name: str

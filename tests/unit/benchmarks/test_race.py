@@ -117,6 +117,41 @@ def test_who_is_not_at_the_target_in_every_run_has_no_mean() -> None:
     assert (row["mean"], row["n"], row["reached"]) == (math.inf, 2, 1)
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "every"),
+    [
+        ("fedbuff", {"local_steps": 10, "buffer_size": 5}, 4),  # 4 updates x 5 arrivals x 10 batches = 200
+        ("fedbuff", {"local_steps": 94, "buffer_size": 5}, 1),
+        ("fedbuff", {"local_steps": 10}, 2),  # of its own size, 10
+        ("fadas", {"local_steps": 4, "buffer_size": 5}, 10),
+        ("fedasync", {"local_steps": 10}, 20),
+        ("fedasync", {}, 2),  # five epochs: counted as the longest task that is tried, 94
+        (OURS, {"local_steps": "auto:10", "async_rule": "fadas(size=4)"}, 5),
+        (LIMIT, {"local_steps": 10}, 5),
+        (ROUNDS, {"local_steps": 10}, None),
+    ],
+)
+def test_evaluations_are_as_many_batches_apart_for_all(
+    name: str, values: dict[str, Any], every: int | None, tmp_path: Path
+) -> None:
+    """A buffer's update is several arrivals: its evaluations were once five times as far apart as others'."""
+    race = Race(A, tmp_path, tmp_path, (0,), given={name: values})
+    cell = race.cell(ENTRANTS[name], "tuned")
+    assert cell is not None
+    assert cell.experiment.eval_every == every
+
+
+@pytest.mark.parametrize(("name", "every"), [("fedasync", 4), ("fedbuff", 1), ("fadas", 1), (OURS, 4), (ROUNDS, None)])
+def test_trials_are_evaluated_as_the_middle_of_what_is_tried(
+    name: str, every: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200 batches of tasks of 47, and of buffers of 5."""
+    tried: list[Experiment] = []
+    monkeypatch.setattr(tuner, "tune", lambda methods, space, trials, experiment, **kwargs: tried.append(experiment))
+    Race(A, tmp_path, tmp_path, (0,)).tune(ENTRANTS[name], lambda what: None)
+    assert tried[0].eval_every == every
+
+
 def test_the_long_runs_take_five_times_what_fedavg_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the last target that all its seeds are at, once all of them have run."""
     race = Race(A, tmp_path, tmp_path, (0, 1))
