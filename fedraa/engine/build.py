@@ -27,7 +27,7 @@ from fedraa.devices.availability import Timing, read_availability
 from fedraa.devices.capabilities import make_fleet
 from fedraa.engine.preflight import preflight
 from fedraa.engine.run_spec import RunSpec
-from fedraa.methods.compatibility import check_transforms, with_objective
+from fedraa.methods.compatibility import check_transforms
 from fedraa.methods.resolve import resolve, with_capacities
 from fedraa.models import build_model
 from fedraa.objectives import Objective, make_objective, misfit
@@ -56,8 +56,7 @@ def build(
     given = tuple(name for name, own in (("model", model), ("dataset", dataset)) if own is not None)
     if dataset is not None and experiment.data_on_nodes:
         raise ValueError("data_on_nodes: nodes cannot read a dataset that is given as an object; leave it out")
-    objective = make_objective(experiment.objective)
-    method = with_objective(experiment, resolve(experiment), objective)
+    method, objective = resolve(experiment), make_objective(experiment.objective)
     metrics = make_metrics(experiment.metrics, objective.summary())
     doing(f"reading {experiment.dataset if dataset is None else 'the dataset'}")
     if not isinstance(dataset, FederatedDataset):

@@ -50,17 +50,12 @@ def check_terms(name: str, method: Method) -> None:
             raise ValueError(f"{flag}: {value} breaks {name}: {reason}; set it to {off}")
 
 
-def with_objective(experiment: Experiment, method: Method, objective: Objective) -> Method:
-    """The method as it is with this objective: it calibrates where samples have one label each, or it is asked to.
-
-    Refuses what is asked for and needs one label per sample, where the objective is another.
-    """
+def check_objective(experiment: Experiment, method: Method, objective: Objective) -> None:
+    """Refuses what needs one label per sample, where the objective is another."""
     if objective.classifies:
         if experiment.stack > 1 and objective.auxiliary:
             raise ValueError("stack: what has auxiliary outputs cannot be stacked; set stack to 1")
-        return method
-    if experiment.calibrate is None:
-        method = replace(method, local=replace(method.local, calibrate=0.0))
+        return
     for on, what in (
         (method.local.label_masked, "masks the logits of labels that a client lacks"),
         (method.local.calibrate, "moves logits by how frequent labels are at a client"),
@@ -70,7 +65,6 @@ def with_objective(experiment: Experiment, method: Method, objective: Objective)
         if on:
             who = "" if experiment.stack > 1 and "stack" in what else f"{experiment.method} "
             raise ValueError(f"objective: {who}{what}, and {objective.name} has no such labels; take classification")
-    return method
 
 
 def check_transforms(transforms: Transforms, objective: Objective) -> None:

@@ -9,15 +9,17 @@ import numpy.typing as npt
 from fedraa.client.solver import Solver
 from fedraa.config.experiment import Experiment
 from fedraa.methods.catalog import RATIOS, find
-from fedraa.methods.compatibility import can_be_spread, check_shards, check_terms
+from fedraa.methods.compatibility import can_be_spread, check_objective, check_shards, check_terms
 from fedraa.methods.method import FLAGS, Method
+from fedraa.objectives import make_objective
 from fedraa.submodels.policies.policy import AUTO, Capacities
 
 
 def resolve(experiment: Experiment) -> Method:
-    """The experiment's method with the experiment's flags in place.
+    """The experiment's method with the experiment's flags in place, calibrated only where samples have one label each.
 
-    Raises ValueError for a flag that none of the method's choices knows, and for terms that break each other.
+    Raises ValueError for a flag that none of the method's choices knows, for terms that break each other, and for what
+    does not go with the objective.
     """
     method = find(experiment.method)
     solver = replace(
@@ -38,6 +40,10 @@ def resolve(experiment: Experiment) -> Method:
     method = replace(method, local=solver).replaced(given, str(experiment.method))
     if (split := getattr(method.submodel, "at", 0)) != method.local.split:
         method = replace(method, local=replace(method.local, split=split))
+    objective = make_objective(experiment.objective)
+    if experiment.calibrate is None and not objective.classifies:
+        method = replace(method, local=replace(method.local, calibrate=0.0))
+    check_objective(experiment, method, objective)
     check_terms(str(experiment.method), method)
     if experiment.server_shards > 1:
         check_shards(experiment, method)

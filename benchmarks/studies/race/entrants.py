@@ -6,9 +6,7 @@ from typing import Any
 
 from benchmarks.studies.race.settings import Setting
 from fedraa.config.experiment import Experiment
-from fedraa.methods.compatibility import with_objective
 from fedraa.methods.resolve import resolve
-from fedraa.objectives import make_objective
 
 OURS, ROUNDS, LIMIT = "fed-quilt", "fedavg", "limit"
 _STEP, _MIX, _SIZES = "0.5:2:log", "0.3:0.9", [3, 5, 10]
@@ -40,9 +38,8 @@ class Entrant:
     def refusal(self, setting: Setting) -> str | None:
         """Why the method cannot be run on what this setting learns; None if it can."""
         objective = {"objective": told} if (told := setting.fields.get("objective")) else {}
-        experiment = Experiment(method=self.method(), **objective)
         try:
-            with_objective(experiment, resolve(experiment), make_objective(experiment.objective))
+            resolve(Experiment(method=self.method(), **objective))
         except ValueError as error:
             return str(error)
         return None
