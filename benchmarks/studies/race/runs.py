@@ -69,9 +69,9 @@ class Race:
         return read_tuned(file)[entrant.method()] if file.is_file() else None
 
     def cell(self, entrant: Entrant, part: Part) -> Cell | None:
-        """The experiment of this part of the race; None if it cannot be said before others have ended."""
+        """The experiment of this part of the race; None if there is none, or none before others have ended."""
         values = {} if part == "untuned" else self.values(entrant)
-        if values is None or (entrant.name == LIMIT and part != "tuned"):
+        if values is None or (entrant.name == LIMIT and part != "tuned") or entrant.refusal(self.setting) is not None:
             return None
         fields = entrant.fields(self.setting) | values
         every = self._evaluations(entrant, values)

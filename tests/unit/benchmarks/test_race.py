@@ -182,6 +182,8 @@ def test_who_cannot_be_run_in_a_setting_is_left_out_or_refused_if_asked_for(
     told = findings(SETTINGS["shakespeare"], [], [])
     assert told[0].startswith("fedrolex cannot be run here: objective: fedrolex masks the logits of labels")
     assert not masking & set(re.findall(r"[\w-]+", told[-1]))
+    cells = [Race(SETTINGS["shakespeare"], tmp_path, None, (0,)).cell(ENTRANTS[name], "untuned") for name in masking]
+    assert cells == [None] * 3
     with pytest.raises(ValueError, match=r"^objective: fedrolex masks the logits of labels that a client lacks, and"):
         run_study("race", setting=("A", "shakespeare"), methods=(OURS, "fedrolex"), out=tmp_path)
 
