@@ -75,6 +75,8 @@ def run_study(
         methods: Of the race, who takes part (default: all).
         parts: Of the race, tuned, untuned or long (default: all, in that order).
     """
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"jobs: got {jobs}; takes a number from 1")
     if study == RACE:
         if standard or paper or terms is not None:
             raise ValueError("study: race has sizes and terms of its own; leave out --standard, --paper and --terms")

@@ -32,7 +32,11 @@ class AutoSteps:
             raise ValueError("takes a number from 1, auto, auto:LEAST or auto:LEAST:KAPPA")
         return cls(int(match["least"]) if match["least"] else None, float(match["kappa"] or cls.kappa))
 
+    def shortest(self, whole: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """H where sending takes no time, on shards of `whole` batches."""
+        return np.minimum(SHORT, whole) if self.least is None else np.full_like(whole, self.least)
+
     def count(self, move: Floats, step: Floats, whole: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """H of tasks whose fragment takes `move` to send and `step` per batch, on shards of `whole` batches."""
-        least = np.minimum(SHORT, whole) if self.least is None else self.least
+        least = self.shortest(whole)
         return np.maximum(least, np.rint(self.kappa * move / step)).astype(np.int64)

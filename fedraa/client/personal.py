@@ -40,6 +40,8 @@ def chosen(data: Federated, count: int, rng: np.random.Generator) -> list[int]:
 class Personal:
     """Trains the full model on a client's shard as a task would be: the solver's epochs, batches and learning rate.
 
+    Of steps that follow from costs there are as many as where sending takes no time.
+
     What a server sends besides the model (control variates, momentum) is left out, nothing is compressed, and logits
     are not calibrated, as it is the client's own labels that the model is for. The order of minibatches, and what
     transforms draw for them, is the same in every evaluation.
@@ -53,6 +55,7 @@ class Personal:
 
     def train(self, params: Vector, client: int, x: Tree, y: npt.NDArray[Any]) -> Vector:
         """The parameters [d] after the client's local training."""
-        lr = self._solver.lr
-        task = Task(0, client, 0, 0, 0, 0, self._widths, params, lr, 0.0)
+        lr, auto = self._solver.lr, self._solver.auto
+        steps = int(auto.shortest(np.array(-(-len(y) // self._solver.batch_size)))) if auto else None
+        task = Task(0, client, 0, 0, 0, 0, self._widths, params, lr, 0.0, steps=steps)
         return self._trainer.train(task, x, y).params

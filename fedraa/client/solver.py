@@ -35,7 +35,8 @@ class Solver:
     - `label_masked`: logits of labels that the client does not hold are 0 (HeteroFL).
     - `calibrate`: log(calibrate * p + (1 - calibrate) / C) is added to the logits of C labels, p the share of each in
       the client's shard (logit adjustment, Menon et al. 2021; among clients FedLC, Zhang et al. 2022). What is rare
-      there is not unlearnt for that; with 1 what is absent counts for nothing.
+      there is not unlearnt for that; with 1 what is absent counts for nothing. Another objective than classification
+      has it off.
     - `compress`: how the delta is sent back: none, topk:SHARE, 8bit or an own Compressor.
     - `terms`: own LocalTerms, after the proximal one.
     - `full_rate`: a submodel's activations are scaled by the inverse of its share while it trains, its learning rate by

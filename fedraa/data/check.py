@@ -34,6 +34,8 @@ def as_dataset(given: object, targets: Targets | None = None) -> Dataset:
         one = hasattr(given, "__getitem__") and hasattr(given, "__len__") and not isinstance(given, dict | tuple | list)
         how = ", as x_train=torch.stack([x for x, _ in train]) and y_train=[y for _, y in train]" if one else ""
         raise ValueError(f"dataset: got {type(given).__name__}; give a {FORM} of whole arrays{how}")
+    if not isinstance(given.name, str):
+        raise ValueError(f"dataset: its name is of type {type(given.name).__name__}; give a {FORM}")
     try:
         y_train, y_test = (_as_array(name, getattr(given, name)) for name in ("y_train", "y_test"))
         x_train, x_test = _inputs(given, y_train, y_test)

@@ -10,7 +10,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from fedraa.components import describe as describe_component
 from fedraa.devices.fleet import COLUMNS
 from fedraa.engine.loop import ASIDE
 from fedraa.engine.run_spec import RunSpec
@@ -46,9 +45,7 @@ def describe(spec: RunSpec, evaluations_are_waited_for: bool = False) -> dict[st
         "format": FORMAT,
         "experiment": spec.experiment.model_dump(mode="json"),
         "given": list(spec.given),
-        "method": {
-            axis: describe_component(getattr(spec.method, axis)) for axis in ("submodel", "local", "update", "schedule")
-        },
+        "method": spec.method.described(),
         "resolved": {
             "samples": written(spec.data.sizes),
             **{column: written(getattr(fleet, column)) for column in COLUMNS},

@@ -58,7 +58,6 @@ def check_objective(experiment: Experiment, method: Method, objective: Objective
         return
     for on, what in (
         (method.local.label_masked, "masks the logits of labels that a client lacks"),
-        (method.local.calibrate, "moves logits by how frequent labels are at a client"),
         (getattr(method.update, "owned_head", False), "takes in the output rows of labels that a client has"),
         (experiment.stack > 1, f"stack {experiment.stack} pads minibatches with labels of no class"),
     ):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 from fedraa.client.solver import Solver
-from fedraa.components import Seam
+from fedraa.components import Seam, describe
 from fedraa.server.async_rules import AsyncRule
 from fedraa.server.named_rules import ASYNC_RULE
 from fedraa.server.optimizers import SERVER_OPTIMIZER
@@ -107,6 +107,10 @@ class Method:
         parts = (getattr(self.update, f.name) for f in fields(self.update)) if is_dataclass(self.update) else ()
         kept = [getattr(choice, "keeps", "") for choice in (self.submodel, self.update, *parts)]
         return ", ".join(filter(None, [*kept, "mean [d]" if self.schedule.average else ""]))
+
+    def described(self) -> dict[str, Any]:
+        """Its choices with all their values, as they are written down."""
+        return {axis: describe(getattr(self, axis)) for axis in _AXES}
 
     @property
     def asynchronous(self) -> bool:

@@ -11,12 +11,12 @@ from fedraa.config.experiment import Experiment
 from fedraa.methods.catalog import RATIOS, find
 from fedraa.methods.compatibility import can_be_spread, check_objective, check_shards, check_terms
 from fedraa.methods.method import FLAGS, Method
-from fedraa.objectives import make_objective
+from fedraa.objectives import Classification, make_objective
 from fedraa.submodels.policies.policy import AUTO, Capacities
 
 
 def resolve(experiment: Experiment) -> Method:
-    """The experiment's method with the experiment's flags in place, calibrated only where samples have one label each.
+    """The experiment's method with the experiment's flags in place, calibrated for classification alone.
 
     Raises ValueError for a flag that none of the method's choices knows, for terms that break each other, and for what
     does not go with the objective.
@@ -41,7 +41,10 @@ def resolve(experiment: Experiment) -> Method:
     if (split := getattr(method.submodel, "at", 0)) != method.local.split:
         method = replace(method, local=replace(method.local, split=split))
     objective = make_objective(experiment.objective)
-    if experiment.calibrate is None and not objective.classifies:
+    if not isinstance(objective, Classification):
+        if experiment.calibrate:
+            what = f"calibrate: {experiment.calibrate:g} moves the logits of classification"
+            raise ValueError(f"{what}, and {objective.name} has none; leave it out")
         method = replace(method, local=replace(method.local, calibrate=0.0))
     check_objective(experiment, method, objective)
     check_terms(str(experiment.method), method)

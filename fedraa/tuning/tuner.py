@@ -142,7 +142,8 @@ class _Plan:
         """What has to be the same when it is gone on with."""
         experiments = {name: each.model_dump(mode="json") for name, each in self.experiments.items()}
         spaces = {name: described(space) for name, space in self.spaces.items()}
-        return {"trials": self.trials, "spaces": spaces, "experiments": experiments}
+        methods = {name: resolve(each).described() for name, each in self.experiments.items()}
+        return {"trials": self.trials, "spaces": spaces, "experiments": experiments, "methods": methods}
 
     def space(self, method: str, trials: Sequence[Trial]) -> tuple[dict[str, Parameter], tuple[str, ...]]:
         """The method's space for its last trials, if it has any, and which fields it was widened in."""

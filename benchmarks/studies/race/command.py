@@ -49,7 +49,8 @@ def race(
     command += ["--data-dir DATA"] if data_dir else []
     refused = {(s.name, e.name): why for s in settings for e in entrants if (why := e.refusal(s)) is not None}
     if methods and refused:
-        raise ValueError(next(iter(refused.values())))
+        (where, who), why = next(iter(refused.items()))
+        raise ValueError(f"methods: {who} cannot be run in {where}; leave it out there ({why})")
     for setting in settings:
         mine = Race(setting, out / "race", data_dir, seeds or (QUICK_SEEDS if quick else SEEDS), jobs or 1, given)
         can = [entrant for entrant in entrants if (setting.name, entrant.name) not in refused]

@@ -164,6 +164,8 @@ def test_the_long_runs_take_five_times_what_fedavg_took(tmp_path: Path, monkeypa
 def test_a_setting_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^setting: there is no 'Z'; choose of A, B, "):
         run_study("race", setting=("Z",), out=tmp_path)
+    with pytest.raises(ValueError, match=r"^jobs: got 0; takes a number from 1$"):
+        run_study("race", quick=True, jobs=0, out=tmp_path)
     with pytest.raises(ValueError, match=r"^methods: there is no 'fedmagic'; choose of fed-quilt, "):
         run_study("race", quick=True, methods=("fedmagic",), out=tmp_path)
     with pytest.raises(ValueError, match=r"^study: raa_beta has no settings"):
@@ -184,7 +186,7 @@ def test_who_cannot_be_run_in_a_setting_is_left_out_or_refused_if_asked_for(
     assert not masking & set(re.findall(r"[\w-]+", told[-1]))
     cells = [Race(SETTINGS["shakespeare"], tmp_path, None, (0,)).cell(ENTRANTS[name], "untuned") for name in masking]
     assert cells == [None] * 3
-    with pytest.raises(ValueError, match=r"^objective: fedrolex masks the logits of labels that a client lacks, and"):
+    with pytest.raises(ValueError, match=r"^methods: fedrolex cannot be run in shakespeare; leave it out there \(obj"):
         run_study("race", setting=("A", "shakespeare"), methods=(OURS, "fedrolex"), out=tmp_path)
 
 

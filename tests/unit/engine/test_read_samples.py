@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import fedraa as fl
+from fedraa.client.personal import Personal
 from fedraa.config.experiment import Experiment
 from fedraa.engine import run_spec
 from fedraa.engine.build import build
@@ -68,6 +69,20 @@ def test_few_large_samples_are_held_for_the_statistics(monkeypatch: pytest.Monke
 class Brighter(fl.Transform):
     def apply(self, x: Tensor, rng: np.random.Generator) -> Tensor:
         return x + float(rng.uniform(0, 5))
+
+
+def trained_alone(steps: int | str) -> Any:
+    experiment = Experiment(**SMALL | {"local_steps": steps}, clients=4)
+    spec = build(experiment, model=net(), dataset=data((X, Y)))
+    return Personal(spec.traced, spec.method.local, seed=0).train(spec.params, 0, *spec.data.client(0))
+
+
+@pytest.mark.parametrize(("steps", "as_many"), [("auto", 1), ("auto:3", 3)])
+def test_personalised_training_takes_the_steps_of_free_communication(steps: str, as_many: int) -> None:
+    """A pass is one minibatch here, whatever its order."""
+    found = trained_alone(steps)
+    np.testing.assert_allclose(found, trained_alone(as_many), atol=1e-5)
+    assert np.abs(found - trained_alone(4 - as_many)).max() > 1e-3
 
 
 def test_transforms_are_drawn_in_personalised_training_too(tmp_path: Path) -> None:

@@ -145,7 +145,10 @@ def test_several_inputs_a_mask_a_dict_and_an_auxiliary_head(tmp_path: Path) -> N
     ("fields", "said"),
     [
         ({"method": "heterofl", "rounds": 1}, "objective: heterofl masks the logits of labels"),
-        ({"calibrate": 0.5}, "objective: fed-raa moves logits by how frequent labels are at a client"),
+        (
+            {"calibrate": 0.5},
+            "calibrate: 0.5 moves the logits of classification, and regression has none; leave it out",
+        ),
         ({"stack": 4}, "objective: stack 4 pads minibatches with labels of no class, and regression has no such"),
         ({"partition": "dirichlet"}, "partition: Dirichlet deals by class, and these samples have none; take iid"),
         ({"target": "accuracy:0.5"}, "target: this run has no figure 'accuracy'; it has mse, mae, r2, loss"),

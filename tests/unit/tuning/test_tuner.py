@@ -177,6 +177,18 @@ def test_what_cannot_be_tuned_is_one_sentence_and_nothing_is_written(
     assert not (tmp_path / "tune").exists()
 
 
+def test_a_tuning_of_what_a_method_was_is_not_gone_on_with(faked: list[Attempt], tmp_path: Path) -> None:
+    """Defaults of a method's parts may have changed, which no field tells."""
+    tuned(tmp_path / "tune")
+    plan = tmp_path / "tune" / "tune.json"
+    described = json.loads(plan.read_text())
+    assert described["methods"]["fedavg"]["local"]["momentum"] == 0.5
+    described["methods"]["fedavg"]["local"]["momentum"] = 0.4
+    plan.write_text(json.dumps(described))
+    with pytest.raises(ValueError, match="holds another tuning, of other methods, values or flags; give the same"):
+        tuned(tmp_path / "tune")
+
+
 def test_a_directory_is_of_one_tuning(faked: list[Attempt], tmp_path: Path) -> None:
     tuned(tmp_path / "tune", trials=1)
     with pytest.raises(ValueError, match="holds another tuning, of other methods, values or flags; give the same"):
