@@ -78,6 +78,7 @@ SETTINGS: dict[str, Setting] = {
             (0.90, 0.93, 0.95),
             2.5,
             lengths=(5, 10, 20, 47),  # the best were at the least of 10, 20, 47, 94, as with two labels per client
+            between=50,  # the first are at the last target after some 700
         ),
         Setting(
             "C",
