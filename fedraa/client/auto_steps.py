@@ -38,5 +38,4 @@ class AutoSteps:
 
     def count(self, move: Floats, step: Floats, whole: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """H of tasks whose fragment takes `move` to send and `step` per batch, on shards of `whole` batches."""
-        least = self.shortest(whole)
-        return np.maximum(least, np.rint(self.kappa * move / step)).astype(np.int64)
+        return np.maximum(self.shortest(whole), np.rint(self.kappa * move / step)).astype(np.int64)

@@ -10,7 +10,6 @@ from typing import Any
 
 from torch import nn
 
-from fedraa.components import describe as describe_component
 from fedraa.components import imported, importing_only, paths_in
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
@@ -200,8 +199,7 @@ def _check_method(directory: Path, was: Mapping[str, Any], spec: RunSpec, longer
 
 def differs(was: Mapping[str, Any], method: Method) -> str | None:
     """The part in which a method is not what config.json describes, as far as that goes; None where it is."""
-    now = json.loads(json.dumps({axis: describe_component(getattr(method, axis)) for axis in was}))
-    return _parts(was, now)
+    return _parts(was, json.loads(json.dumps(method.described())))
 
 
 def _parts(was: Any, now: Any, where: str = "") -> str | None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
-from fedraa.components import KIND, describe
+from fedraa.components import KIND
 from fedraa.config.experiment import Experiment
 from fedraa.methods.resolve import resolve
 from fedraa.report.runs import words
@@ -15,10 +15,9 @@ COLUMNS = ("setting", "value", "methods")
 
 def settings(experiment: Experiment) -> dict[str, str]:
     """The method as it will run, as `choice.value`: its kinds, and all values that are set."""
-    method = resolve(experiment)
     found: dict[str, str] = {}
-    for axis in AXES:
-        found |= nested(axis, describe(getattr(method, axis)))
+    for axis, choice in resolve(experiment).described().items():
+        found |= nested(axis, choice)
     return {name: value for name, value in found.items() if value != "–"}
 
 

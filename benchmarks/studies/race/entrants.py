@@ -37,9 +37,9 @@ class Entrant:
 
     def refusal(self, setting: Setting) -> str | None:
         """Why the method cannot be run on what this setting learns; None if it can."""
-        objective = {"objective": told} if (told := setting.fields.get("objective")) else {}
+        fields = self.fields(setting)
         try:
-            resolve(Experiment(method=self.method(), **objective))
+            resolve(Experiment(**{name: fields[name] for name in ("method", "objective") if name in fields}))
         except ValueError as error:
             return str(error)
         return None

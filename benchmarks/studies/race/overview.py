@@ -9,7 +9,7 @@ import pandas as pd
 from benchmarks.studies.race.entrants import LIMIT, OURS, ROUNDS
 from benchmarks.studies.race.settings import QUICK, SETTINGS, Setting
 from benchmarks.studies.tables import markdown_table
-from fedraa.report.statistics import welch_of
+from fedraa.report.statistics import LEVEL, welch_of
 
 HEADING = ("setting", "to", "seeds", "limit", OURS, "best other", "x as fast", "p", "of", ROUNDS)
 
@@ -21,7 +21,7 @@ def overview(directory: Path) -> str:
             "# The race, all settings",
             f"Time to an accuracy, mean over seeds; each is tuned with as many trials. `x as fast` is {OURS}, our own, "
             "against the best of so many others that were run there; p is of Welch's t-test, from "
-            "0.05 on it is within the noise.",
+            f"{LEVEL:g} on it is within the noise.",
             markdown_table(HEADING, _lines(directory)) + "\n",
         )
     )

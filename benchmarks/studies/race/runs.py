@@ -47,12 +47,13 @@ class Race:
             told(f"{entrant.name}: trial {count} of {total} {when}, {trial.seconds:.0f} s")
 
         fields = entrant.fields(self.setting)
+        every = self._evaluations(entrant, fields | self._middle(entrant))
         method = fields.pop("method")
         tuner.tune(
             [method],
             entrant.space(self.setting),
             self.setting.trials,
-            self._experiment(fields | {"eval_every": self._evaluations(entrant, self._middle(entrant))}),
+            self._experiment(fields | {"eval_every": every}),
             jobs=self.jobs,
             ended=ended,
             out=self._tuning(entrant),
@@ -74,7 +75,7 @@ class Race:
         if values is None or (entrant.name == LIMIT and part != "tuned") or entrant.refusal(self.setting) is not None:
             return None
         fields = entrant.fields(self.setting) | values
-        every = self._evaluations(entrant, values)
+        every = self._evaluations(entrant, fields)
         ends: dict[str, Any] = {"target_accuracy": self.setting.targets[-1], "time": self.setting.horizon}
         if part == "long":
             if (time := self.long_time()) is None:
@@ -126,15 +127,15 @@ class Race:
             fields["dataset"] = str(self.data_dir / "cifar10-subset.npz")
         return Experiment(**fields | {"data_dir": self.data_dir})
 
-    def _evaluations(self, entrant: Entrant, values: Mapping[str, Any]) -> int | None:
+    def _evaluations(self, entrant: Entrant, fields: Mapping[str, Any]) -> int | None:
         """Updates between two evaluations, so that a target is not seen late; rounds are evaluated one by one.
 
         An update is one arrival, or as many as a buffer has.
         """
-        method = resolve(self._experiment(entrant.fields(self.setting) | dict(values)))
+        method = resolve(self._experiment(fields))
         if not method.asynchronous and entrant.name != LIMIT:
             return None
-        steps = method.local.auto.least if method.local.auto else method.local.steps
+        steps = auto.least if (auto := method.local.auto) else method.local.steps
         batches = (steps if isinstance(steps, int) else max(self.setting.lengths)) * getattr(method.update, "size", 1)
         return max(1, round(self.setting.between / (4 if entrant.name == LIMIT else 1) / batches))
 

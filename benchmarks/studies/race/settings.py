@@ -104,7 +104,7 @@ SETTINGS: dict[str, Setting] = {
             4.0,
             lengths=(2, 5, 10, 20),
             lr="0.02:0.4:log",  # from 0.1 on the best of the first three lay at that edge
-            between=50,  # the first are at the last target after some 500
+            between=50,  # the first are at the last target after some 400
         ),
         Setting(
             "lognormal",
