@@ -128,7 +128,10 @@ def test_mistakes_are_one_sentence_before_the_start(change: dict[str, Any], said
         (TensorDataset(torch.zeros(4, 6), torch.zeros(4)), r"got TensorDataset; .* of whole arrays, as x_train=torch"),
         ((X, Y), r"got tuple; give a fedraa\.Dataset\(name, x_train, .*\) of whole arrays$"),
         ({"x_train": X}, "got dict; give a fedraa.Dataset"),
-        (fl.Dataset(X, Y, X, Y, 2), r"its name is of type ndarray; give a fedraa\.Dataset\(name, x_train, "),  # type: ignore[arg-type]
+        (
+            fl.Dataset(X, Y, X, Y, 2),  # type: ignore[arg-type]  # its name is forgotten
+            r"its name is of type ndarray; give a fedraa\.Dataset\(name, x_train, ",
+        ),
     ],
 )
 def test_what_is_no_dataset_is_answered_with_what_to_do(given: Any, said: str) -> None:
