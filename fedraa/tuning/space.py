@@ -2,7 +2,8 @@
 
 import ast
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args, get_origin
 
@@ -16,6 +17,7 @@ TUNABLE = {*FLAGS, "lr", "lr_schedule", "batch_size", "local_epochs", "local_ste
 TAKES = "takes LOW:HIGH, LOW:HIGH:log, or values with commas between them"
 EDGE = 0.05  # share of a range, from either end, in which a best value is at its edge
 DIGITS = 3  # significant ones of a value from a range
+_NUMBER = re.compile(r"(?<![\w.])(-?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?![\w.])")  # in a text, but not of a name
 
 
 @dataclass(frozen=True)
@@ -61,13 +63,13 @@ class Range:
 
 @dataclass(frozen=True)
 class Choices:
-    """Some values; numbers are in their order."""
+    """Some values; numbers are in their order, and so are texts that differ in one number alone, as auto:5, auto:10."""
 
     values: tuple[Value, ...]
 
     @property
     def ordered(self) -> bool:
-        return all(isinstance(value, int | float) and not isinstance(value, bool) for value in self.values)
+        return _family(self.values) is not None
 
     @property
     def ends(self) -> tuple[Value, ...]:
@@ -80,13 +82,36 @@ class Choices:
 
     def widened(self, side: int) -> "Choices":
         """One more on that side: as many times the last as that is of its neighbour, or as far away if one is 0."""
-        near, last = self.values[-2:] if side > 0 else self.values[1::-1]
+        family = _family(self.values)
+        if family is None:
+            return self
+        numbers, make = family
+        near, last = numbers[-2:] if side > 0 else numbers[1::-1]
         more: float = last * last / near if near and last else 2 * last - near
         whole = isinstance(last, int) and isinstance(near, int)
         more = round(more) if whole else float(f"{more:.{DIGITS}g}")
-        if more in self.values:
+        if more in numbers:
             return self
-        return Choices((*self.values, more) if side > 0 else (more, *self.values))
+        return Choices((*self.values, make(more)) if side > 0 else (make(more), *self.values))
+
+
+def _family(values: Sequence[Value]) -> tuple[list[Any], Callable[[float], Value]] | None:
+    """The one number in which the values differ, of each, and what makes a value of one; None if they have none."""
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        return list(values), lambda number: number
+    if len(values) < 2 or not all(isinstance(value, str) for value in values):
+        return None
+    parts = [_NUMBER.split(value) for value in values]  # numbers are those of odd index
+    if len({len(each) for each in parts}) > 1:
+        return None
+    differ = [at for at, texts in enumerate(zip(*parts, strict=True)) if len(set(texts)) > 1]
+    if len(differ) != 1 or differ[0] % 2 == 0:
+        return None
+    at, first = differ[0], parts[0]
+    numbers = [_literal(each[at]) for each in parts]
+    if any(isinstance(number, str) for number in numbers):  # such as 007
+        return None
+    return numbers, lambda number: "".join([*first[:at], str(number), *first[at + 1 :]])
 
 
 Parameter = Range | Choices
@@ -170,8 +195,10 @@ def _kinds(annotation: Any) -> set[Any]:
 def _choices(values: list[Any], said: str) -> Choices:
     if not values or any(value == "" for value in values) or len({repr(value) for value in values}) < len(values):
         raise ValueError(said + TAKES + ", each once")
-    made = Choices(tuple(tuple(value) if isinstance(value, list) else value for value in values))
-    return Choices(tuple(sorted(values))) if made.ordered else made
+    made = [tuple(value) if isinstance(value, list) else value for value in values]
+    if (family := _family(made)) is not None:
+        made = [value for _, value in sorted(zip(family[0], made, strict=True), key=lambda pair: pair[0])]
+    return Choices(tuple(made))
 
 
 def _parts(text: str) -> list[str]:

@@ -88,6 +88,37 @@ def test_choices_are_widened_by_one_more() -> None:
     assert Choices((0, 1, 2)).widened(-1) == Choices((-1, 0, 1, 2))  # which no method takes: it stays unwidened
 
 
+def test_texts_that_differ_in_one_number_are_choices_of_numbers() -> None:
+    steps = make_space({"local_steps": "auto:20,auto:5,auto:10"})["local_steps"]
+    assert steps == Choices(("auto:5", "auto:10", "auto:20"))
+    assert [steps.edge(value) for value in ("auto:5", "auto:10", "auto:20")] == [-1, 0, 1]
+    assert steps.widened(-1) == Choices(("auto:2", "auto:5", "auto:10", "auto:20"))  # 25 / 10, whole
+    assert steps.widened(1) == Choices(("auto:5", "auto:10", "auto:20", "auto:40"))
+    rules = Choices(("delta(gain=1.2, balance=0.5)", "delta(gain=1.8, balance=0.5)"))
+    assert rules.widened(1).ends[-1] == "delta(gain=2.7, balance=0.5)"
+    shares = Choices(("topk:0.01", "topk:0.1"))
+    assert shares.widened(-1).ends[0] == "topk:0.001"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ("auto:5", "topk:5"),
+        ("auto:5:1", "auto:10:2"),
+        ("none", "8bit"),
+        ("own1:Rule", "own2:Rule"),
+        ("auto", "auto:5"),
+        ("auto:007", "auto:008"),
+        ("auto:5", 5),
+    ],
+)
+def test_other_texts_are_in_no_order(values: tuple[object, ...]) -> None:
+    choices = Choices(values)
+    assert not choices.ordered
+    assert [choices.edge(value) for value in values] == [0, 0]
+    assert choices.widened(1) == choices
+
+
 def test_values_of_ranges_have_few_digits_and_stay_inside() -> None:
     assert Range(0.0, 1.0).rounded(0.123456) == 0.123
     assert Range(0.12345, 1.0).rounded(0.12345) == 0.12345
