@@ -72,7 +72,7 @@ _METHODS: dict[str, Method] = {
     "fed-quilt": Method(
         "fedraa",
         Fragments((0.25,) * DEFAULT_FRAGMENTS),
-        Solver(steps="auto", full_rate=True, calibrate=0.8),
+        Solver(steps="auto", full_rate=True, clip=2.0, calibrate=0.8),
         DeltaMix(),
         Asynchronous("least-sent", average=0.1),
         note="our own",

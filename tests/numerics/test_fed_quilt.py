@@ -20,7 +20,8 @@ def spec(clients: int, **flags: Any) -> RunSpec:
     x = rng.normal(size=(90, FEATURES)).astype(np.float32)
     y = (x @ rng.normal(size=(FEATURES, CLASSES))).argmax(axis=1)
     common: dict[str, Any] = {"hidden": (HIDDEN,), "lr": LR, "batch_size": BATCH, "seed": SEED, "engine": "local"}
-    common |= {"method": "fed-quilt", "clients": clients, "local_steps": f"auto:{STEPS}", "calibrate": 0.0}
+    common |= {"method": "fed-quilt", "clients": clients, "local_steps": f"auto:{STEPS}"}
+    common |= {"clip": 0.0, "calibrate": 0.0}
     return build(Experiment(**common | flags), dataset=Dataset("tiny", x[:70], y[:70], x[70:], y[70:], CLASSES))
 
 

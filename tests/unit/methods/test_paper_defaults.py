@@ -30,6 +30,7 @@ STATED = [
     ("fed-raa-sync", "update.mixing", 0.6),
     ("fed-quilt", "update.gain", 1.2),  # the prototype's, as are the next
     ("fed-quilt", "update.balance", 0.0),
+    ("fed-quilt", "local.clip", 2.0),  # of 0, 1, 2, 3 and 4, by hand, on equal and unequal data
     ("fed-quilt", "local.calibrate", 0.8),  # of .5 to 1, by hand, on two kinds of unequal labels
     ("fed-quilt", "schedule.average", 0.1),
     ("fed-quilt", "schedule.scheduler", "least-sent"),
