@@ -18,6 +18,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "fragments at random": {"scheduler": "random"},
     "the last model, not a mean": {"average": 0.0},
     "a rate of its own per fragment": {"full_rate": False},
+    "gradients as they are, not clipped": {"clip": 0.0},
     "data weighed against speed": {"balance": 0.5},
     "fragments planned for the fleet": {"ratios": (0.125, 0.125, 0.375, 0.375), "scheduler": "gre-raa"},
 }
