@@ -36,9 +36,9 @@ def check_terms(name: str, method: Method) -> None:
         raise ValueError(f"fresh: {local.fresh:g} means nothing to {name}: its server keeps no momentum; leave it out")
     if local.auto is not None and local.split:
         raise ValueError(f"local_steps: {local.steps} means nothing to {name}, whose activations cross at every step")
+    compressor = COMPRESSOR.make(local.compress)
     if auxiliary is None:
         return
-    compressor = COMPRESSOR.make(local.compress)
     given = {
         "momentum": (local.momentum, f"{local.momentum:g}", "0"),
         "clip": (local.clip, f"{local.clip:g}", "0"),

@@ -56,6 +56,21 @@ def test_each_method_gets_as_many_trials_and_its_space_is_widened_once(faked: li
     assert found.terms["fedavg"]["lr"] > 0.1
 
 
+def test_a_space_of_texts_is_widened_as_far_as_they_can_be_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The last are best: behind auto:4 comes auto:8, behind topk:1 nothing, as a share is at most 1."""
+
+    def fake(asked: Attempt) -> Trial:
+        value = float(str(asked.values["local_steps"]).split(":")[1]) + float(str(asked.values["compress"])[5:])
+        return Trial(asked.method, asked.number, asked.values, "done", value, {"5": value})
+
+    monkeypatch.setattr(work, "attempt", fake)
+    space = {"local_steps": "auto:2,auto:4", "compress": "topk:0.5,topk:1"}
+    small = {"clients": 2, "hidden": (4,), "updates": 2}
+    found = fl.tune(["fed-quilt"], space, trials=9, out=tmp_path / "tune", **small)
+    assert 'widened = ["local_steps"]' in found.file.read_text()
+    assert found.terms["fed-quilt"] == {"local_steps": "auto:8", "compress": "topk:1"}
+
+
 def test_the_same_seed_comes_to_the_same_also_after_a_kill(
     faked: list[Attempt], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
