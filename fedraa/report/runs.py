@@ -119,7 +119,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in nothing but their seed."""
+    """Runs that differ in nothing but their seed; with the same flags, but another method behind them, they are two."""
 
     label: str
     runs: tuple[Run, ...]
@@ -148,18 +148,33 @@ def load(directories: Sequence[Path]) -> list[Group]:
                 f"runs: {run.directory} is judged by {run.figures.main}, {runs[0].directory} by "
                 f"{runs[0].figures.main}; give those of one objective"
             )
-    groups: dict[tuple[tuple[str, str], ...], dict[int, Run]] = {}
+    asked: dict[tuple[tuple[str, str], ...], list[list[Run]]] = {}
     for run in runs:
         key = tuple((name, repr(value)) for name, value in run.flags.items() if name not in PER_RUN)
-        seeds = groups.setdefault(key, {})
-        if run.seed in seeds:
-            raise ValueError(
-                f"runs: {run.directory} and {seeds[run.seed].directory} are the same experiment with the same "
-                f"seed {run.seed}; give it once"
-            )
-        seeds[run.seed] = run
-    several = [tuple(seeds[seed] for seed in sorted(seeds)) for seeds in groups.values()]
+        _join(run, asked.setdefault(key, []))
+    several = [tuple(sorted(group, key=lambda run: run.seed)) for groups in asked.values() for group in groups]
     return [Group(label, each) for label, each in zip(_labels([each[0] for each in several]), several, strict=True)]
+
+
+def _join(run: Run, groups: list[list[Run]]) -> None:
+    """Adds it to its group of these, which have the same flags: under another fedraa a method may have come to else."""
+    for group in groups:
+        if _agree(run.config["method"], group[0].config["method"]):
+            if same := next((other for other in group if other.seed == run.seed), None):
+                raise ValueError(
+                    f"runs: {run.directory} and {same.directory} are the same experiment with the same "
+                    f"seed {run.seed}; give it once"
+                )
+            group.append(run)
+            return
+    groups.append([run])
+
+
+def _agree(one: Any, other: Any) -> bool:
+    """Whether two descriptions say the same, as far as both go: an older one may lack what came later."""
+    if not isinstance(one, Mapping) or not isinstance(other, Mapping):
+        return bool(one == other)
+    return all(_agree(one[key], other[key]) for key in one.keys() & other.keys())
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
@@ -169,7 +184,7 @@ def differing(runs: Sequence[Run]) -> list[str]:
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
-    """The method, and what tells a run from the others of its method: its flags, or a number if they are many."""
+    """The method, and what tells a run from the others of its method: flags, or a number if they are many or none."""
     labels = []
     for run in runs:
         alike = [other for other in runs if other.flags["method"] == run.flags["method"]]
@@ -178,7 +193,7 @@ def _labels(runs: Sequence[Run]) -> list[str]:
             for each in alike
         ]
         place = alike.index(run)
-        short = max(map(len, told)) <= LABEL
+        short = max(map(len, told)) <= LABEL and len(set(told)) == len(told)
         label = told[place] if short else f"{run.method} #{place + 1}"
         labels.append(label if run.ended else f"{label} ({run.summary['reason']})")
     return labels

@@ -1,6 +1,7 @@
 """The report: statistics, curves, tables, commands; the landscape against losses known in closed form."""
 
 import csv
+import json
 import math
 import sys
 from pathlib import Path
@@ -21,8 +22,10 @@ from fedraa.report.comparison import curve
 from fedraa.report.landscape import sharpness, surface
 from fedraa.report.runs import Run, load
 from fedraa.report.statistics import ci95, mean, welch, welch_of
-from fedraa.report.tables import Cell, Table, by_method, metrics
+from fedraa.report.tables import Cell, Table, by_method, configuration, metrics
 from fedraa.report.timeline import lanes, window
+from fedraa.rundir.layout import CONFIG
+from fedraa.rundir.seal import seal
 
 FLAGS = {"engine": "local", "clients": 4, "hidden": (8,), "local_steps": 1, "quiet": True}
 
@@ -75,6 +78,26 @@ def test_groups_are_told_by_their_flags_or_by_a_number(runs: Path, tmp_path: Pat
     assert [group.label for group in load([runs / "ist-0", tmp_path])] == ["ist, rounds 3", "ist, rounds 2"]
     run(Experiment(method="ist", rounds=2, lr=0.1, partition="dirichlet", out=tmp_path / "z", **FLAGS))
     assert [group.label for group in load([runs / "ist-0", tmp_path])] == ["ist #1", "ist #2", "ist #3"]
+
+
+def test_runs_of_a_method_that_came_to_something_else_are_no_seeds_of_it(runs: Path, tmp_path: Path) -> None:
+    """As where an older fedraa had another default, or did not know of one."""
+    older = {"clipped": {"clip": 2.0}, "unaware": {"clip": None}}
+    for seed, (name, values) in enumerate(older.items(), start=2):
+        run(Experiment(method="fed-raa", seed=seed, updates=12, out=tmp_path / name, **FLAGS))
+        config = json.loads((tmp_path / name / CONFIG).read_text())
+        local = config["method"]["local"] | values
+        config["method"]["local"] = {key: value for key, value in local.items() if value is not None}
+        (tmp_path / name / CONFIG).write_text(json.dumps(config))
+        seal(tmp_path / name, {})
+    groups = load([runs, tmp_path])
+    assert [(group.label, [each.seed for each in group.runs]) for group in groups] == [
+        ("fed-raa #1", [0, 1, 3]),
+        ("fed-raa #2", [2]),
+        ("ist", [0]),
+    ]
+    differ, _ = configuration(groups[:2])
+    assert [tuple(cell.text for cell in row) for row in differ.rows] == [("local.clip", "0", "2")]
 
 
 def test_a_run_given_twice_is_no_second_seed(runs: Path) -> None:
