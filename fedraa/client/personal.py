@@ -56,6 +56,6 @@ class Personal:
     def train(self, params: Vector, client: int, x: Tree, y: npt.NDArray[Any]) -> Vector:
         """The parameters [d] after the client's local training."""
         lr, auto = self._solver.lr, self._solver.auto
-        steps = int(auto.shortest(np.array(-(-len(y) // self._solver.batch_size)))) if auto else None
+        steps = int(auto.shortest(np.array(self._solver.minibatches(len(y))))) if auto else None
         task = Task(0, client, 0, 0, 0, 0, self._widths, params, lr, 0.0, steps=steps)
         return self._trainer.train(task, x, y).params

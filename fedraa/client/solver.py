@@ -1,7 +1,7 @@
 """The local solver as values: which steps a client takes. All terms default to off."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,7 @@ from fedraa.client.auto_steps import AutoSteps
 from fedraa.client.terms.term import LOCAL_TERM
 
 Ints = npt.NDArray[np.int64] | int
+Whole = TypeVar("Whole", int, npt.NDArray[np.int64])
 
 
 @dataclass(frozen=True)
@@ -82,29 +83,33 @@ class Solver:
         own = any(LOCAL_TERM.make(term).whole for term in self.terms)
         return bool(self.sam or self.clip or self.full_gradient or self.squares or own)
 
+    def minibatches(self, shard: Whole) -> Whole:
+        """Of one pass over a shard of that size, the last one perhaps smaller; of one client, or of all at once."""
+        return -(-shard // self.batch_size)
+
     def samples(self, shard: int) -> int:
         """Training samples that one task processes in its steps on a shard of that size."""
         if self.steps is None:
             return self.epochs * shard
         assert isinstance(self.steps, int), "these follow from costs"
-        epochs, rest = divmod(self.steps, -(-shard // self.batch_size))
+        epochs, rest = divmod(self.steps, self.minibatches(shard))
         return epochs * shard + rest * self.batch_size
 
     def passed_samples(self, shard: int) -> int:
         """Samples times passes, and the pass over the shard for the full-batch gradient."""
         return self.samples(shard) * self.passes + (shard if self.full_gradient else 0)
 
-    def passed_in(self, steps: Ints, shard: Ints) -> npt.NDArray[np.float64]:
+    def passed_in(self, steps: Ints, shard: Whole) -> npt.NDArray[np.float64]:
         """The same of so many steps, wherever in a pass over the shard they begin: with the mean of its minibatches.
 
         Of one client, or of all of them at once.
         """
-        samples = steps * shard / -(-shard // self.batch_size)
+        samples = steps * shard / self.minibatches(shard)
         return np.asarray(samples * self.passes + (shard if self.full_gradient else 0))
 
     def batches(self, shard: int) -> int:
         """Local steps that one task takes on a shard of that size."""
         if self.steps is None:
-            return self.epochs * -(-shard // self.batch_size)
+            return self.epochs * self.minibatches(shard)
         assert isinstance(self.steps, int), "these follow from costs"
         return self.steps

@@ -181,7 +181,7 @@ class Trainer:
         if task.steps is None:
             rng = generator(self._seed, "batches", task.client, task.turn)
             return (rng.permutation(samples) for _ in count()), 0
-        number, skipped = divmod(task.first, -(-samples // self._solver.batch_size))
+        number, skipped = divmod(task.first, self._solver.minibatches(samples))
         passes = (generator(self._seed, "passes", task.client, at) for at in count(number))
         return (rng.permutation(samples) for rng in passes), skipped
 

@@ -120,9 +120,7 @@ class CostModel:
     def samples(self, widths: Widths, client: int) -> float:
         """Training samples that the client's steps of one task are taken on."""
         steps, shard = self.steps(widths, client), int(self._sizes[client])
-        return float(
-            self._solver.samples(shard) if steps is None else steps * shard / -(-shard // self._solver.batch_size)
-        )
+        return float(self._solver.samples(shard) if steps is None else steps * shard / self._solver.minibatches(shard))
 
     def steps(self, widths: Widths, client: int) -> int | None:
         """Local steps of one task on the client, where they follow from costs; None where the solver says how many."""
@@ -210,7 +208,7 @@ class CostModel:
 
     def _auto_steps(self, auto: AutoSteps, widths: Widths, clients: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Local steps of one task on each of the clients [n]."""
-        whole = -(-self._sizes[clients] // self._solver.batch_size)
+        whole = self._solver.minibatches(self._sizes[clients])
         batch = self._sizes[clients] / whole * self._solver.passes
         move = self.fleet.cost(self.load(widths, 0.0, *self._moved(widths)), clients)
         start = self.fleet.cost(Load(0.0, 0.0, 0.0), clients)
