@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar, get_args
 
-from benchmarks.studies.race.entrants import ENTRANTS, FIRST, Entrant
+from benchmarks.studies.race.entrants import ENTRANTS, FIRST, KNOWN, Entrant
 from benchmarks.studies.race.page import read_race, write
 from benchmarks.studies.race.runs import Part, Race
 from benchmarks.studies.race.settings import QUICK, SETTINGS
@@ -35,7 +35,8 @@ def race(
     `tuned` is the file of an earlier race in one setting: whoever is in it is not tuned again.
     """
     settings = [QUICK] if quick else _named("setting", SETTINGS, names)
-    entrants = list(FIRST) if quick and not methods else _named("methods", ENTRANTS, methods)
+    asked = methods or [entrant.name for entrant in (FIRST if quick else ENTRANTS.values())]
+    entrants = _named("methods", KNOWN, asked)
     chosen = _named("parts", {part: part for part in PARTS}, parts)
     if quick and names:
         raise ValueError(f"setting: got {' '.join(names)}, and the quick race has one of its own; leave it out")

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from benchmarks.studies.race.settings import Setting
 from fedraa.config.experiment import Experiment
 from fedraa.methods.resolve import resolve
 
-OURS, ROUNDS, LIMIT = "fed-quilt", "fedavg", "limit"
+OURS, ROUNDS, LIMIT, LENT = "fed-quilt", "fedavg", "limit", "-lent"
 _STEP, _MIX, _SIZES = "0.5:2:log", "0.3:0.9", [3, 5, 10]
 _SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)
 
@@ -19,17 +20,21 @@ def _even(count: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Entrant:
-    """A method of the table, or the limit; `knobs` are its own values that are tuned, as `fedraa tune` takes them."""
+    """A method of the table, or the limit; `knobs` are its own values that are tuned, as `fedraa tune` takes them.
+
+    What is `lent` to it are those parts of ours that any method can have.
+    """
 
     name: str
     knobs: Mapping[str, object]
+    lent: bool = False
 
     def method(self) -> str:
-        return ROUNDS if self.name == LIMIT else self.name
+        return ROUNDS if self.name == LIMIT else self.name.removesuffix(LENT)
 
     def fields(self, setting: Setting) -> dict[str, Any]:
         """Of the experiment in this setting: the setting's; the limit is one client that has all data and devices."""
-        fields = dict(setting.fields) | {"method": self.method()}
+        fields = dict(setting.fields) | {"method": self.method()} | (parts_of_ours() if self.lent else {})
         if self.name != LIMIT:
             return fields
         fields |= {"clients": 1, "partition": None, "capabilities": f"{setting.compute:g}:1", "jitter": 0.0}
@@ -37,9 +42,9 @@ class Entrant:
 
     def refusal(self, setting: Setting) -> str | None:
         """Why the method cannot be run on what this setting learns; None if it can."""
-        fields = self.fields(setting)
+        fields, asked = self.fields(setting), ("method", "objective", *parts_of_ours())
         try:
-            resolve(Experiment(**{name: fields[name] for name in ("method", "objective") if name in fields}))
+            resolve(Experiment(**{name: fields[name] for name in asked if name in fields}))
         except ValueError as error:
             return str(error)
         return None
@@ -99,3 +104,17 @@ OTHERS: tuple[Entrant, ...] = (
     Entrant("fed-raa-offline", _RAA),
 )
 ENTRANTS: dict[str, Entrant] = {entrant.name: entrant for entrant in (*FIRST, *OTHERS)}
+# Run if asked for: are these parts of ours, which any method can have, all that makes it fast?
+LENT_TO: dict[str, Entrant] = {
+    name + LENT: Entrant(name + LENT, entrant.knobs, lent=True)
+    for name, entrant in ENTRANTS.items()
+    if name not in (OURS, LIMIT)
+}
+KNOWN = ENTRANTS | LENT_TO
+
+
+@cache
+def parts_of_ours() -> dict[str, Any]:
+    """Flags, and our method's values of them."""
+    ours = resolve(Experiment(method=OURS))
+    return {"clip": ours.local.clip, "calibrate": ours.local.calibrate, "average": ours.schedule.average}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from benchmarks.studies.race.entrants import LIMIT, OURS, ROUNDS
+from benchmarks.studies.race.entrants import LENT_TO, LIMIT, OURS, ROUNDS
 from benchmarks.studies.race.settings import QUICK, SETTINGS, Setting
 from benchmarks.studies.tables import markdown_table
 from fedraa.report.statistics import LEVEL, welch_of
@@ -36,7 +36,8 @@ def _lines(directory: Path) -> Iterator[list[str]]:
         found = table[(table["part"] == "tuned") & (table["figure"] == f"time to {level}")].set_index("entrant")
         if OURS not in found.index:
             continue
-        others = found.drop([OURS, LIMIT], errors="ignore").sort_values(["reached", "mean"], ascending=[False, True])
+        others = found.drop([OURS, LIMIT, *LENT_TO], errors="ignore")
+        others = others.sort_values(["reached", "mean"], ascending=[False, True])
         yield [
             f"[{setting.title}](race_{setting.name}.md)",
             level,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.studies.race.entrants import ENTRANTS, LIMIT, OURS, ROUNDS
+from benchmarks.studies.race.entrants import KNOWN, LENT, LIMIT, OURS, ROUNDS, parts_of_ours
 from benchmarks.studies.race.overview import overview
 from benchmarks.studies.race.picture import draw
 from benchmarks.studies.race.runs import LONG, TUNING_SEED, Race
@@ -20,7 +20,7 @@ def write(race: Race, directory: Path, command: str) -> list[str]:
     And race.md, of all the settings there.
     """
     setting, runs, long = race.setting, race.measured(), race.long()
-    values = {name: found for name, entrant in ENTRANTS.items() if (found := race.values(entrant)) is not None}
+    values = {name: found for name, entrant in KNOWN.items() if (found := race.values(entrant)) is not None}
     told = findings(setting, runs, long)
     made = f"`{command}`, commit {' and '.join(sorted({run.commit for run in (*runs, *long)}))}"
     parts = [f"# The race, {setting.title}", "\n".join(f"- {sentence}" for sentence in told)]
@@ -29,7 +29,8 @@ def write(race: Race, directory: Path, command: str) -> list[str]:
             parts += [f"## {heading}", markdown(columns(setting), of)]
     if of := of_part(long, "long"):
         parts += [f"## Tuned, at time {race.long_time():g}, {LONG} x {ROUNDS}'s", markdown(end_columns(setting), of)]
-    parts += ["## What was tuned", _values(values), "\n".join(f"- {note}" for note in _notes(race)), made]
+    notes = [*_notes(race), *([_lent()] if any(name.endswith(LENT) for name in values) else [])]
+    parts += ["## What was tuned", _values(values), "\n".join(f"- {note}" for note in notes), made]
     base = directory / f"race_{setting.name}"
     directory.mkdir(parents=True, exist_ok=True)
     rows = frame(setting, runs, long, values).to_csv(index=False, float_format="%.6g")
@@ -54,7 +55,7 @@ def read_race(path: Path, setting: Setting) -> dict[str, dict[str, Any]]:
         if told.get(name) != asked:
             raise ValueError(f"tuned: {path} has {name} {told.get(name)!r}; the race in {setting.name} has {asked!r}")
     for name, found in values.items():
-        space = ENTRANTS[name].space(setting).keys() if name in ENTRANTS else set()
+        space = KNOWN[name].space(setting).keys() if name in KNOWN else set()
         if found.keys() != space:
             own = f"{' '.join(space)} are tuned" if space else "it takes no part"
             raise ValueError(f"tuned: {path} has {' '.join(found)} for {name}; {own}")
@@ -87,3 +88,8 @@ def _notes(race: Race) -> tuple[str, ...]:
         f"communication. No method can be faster but by other steps. {OURS} is ours.",
         *setting.notes,
     )
+
+
+def _lent() -> str:
+    flags = ", ".join(f"`--{name} {value:g}`" for name, value in parts_of_ours().items())
+    return f"{LENT[1:]} are those parts of {OURS} that any method can have: {flags}."

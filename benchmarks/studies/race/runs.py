@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.studies.metrics import ACCURACY
-from benchmarks.studies.race.entrants import ENTRANTS, LIMIT, ROUNDS, Entrant
+from benchmarks.studies.race.entrants import ENTRANTS, KNOWN, LIMIT, ROUNDS, Entrant
 from benchmarks.studies.race.measures import Measured, measured
 from benchmarks.studies.race.settings import Setting
 from benchmarks.studies.study import Cell, Finished, Study, ended, execute, seeded
@@ -105,7 +105,7 @@ class Race:
     def long(self) -> list[Measured]:
         return self._measured("long")
 
-    def _measured(self, part: Part, entrants: Iterable[Entrant] = ENTRANTS.values()) -> list[Measured]:
+    def _measured(self, part: Part, entrants: Iterable[Entrant] = KNOWN.values()) -> list[Measured]:
         found = []
         for entrant in entrants:
             if (cell := self.cell(entrant, part)) is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.studies.race.entrants import ENTRANTS, LIMIT, OURS, ROUNDS
+from benchmarks.studies.race.entrants import ENTRANTS, LENT_TO, LIMIT, OURS, ROUNDS
 from benchmarks.studies.race.measures import Measured
 from benchmarks.studies.race.settings import Setting
 from benchmarks.studies.tables import markdown_table
@@ -151,16 +151,21 @@ def _raced(setting: Setting, runs: Sequence[Measured], part: str) -> Iterator[st
         if ours is not None:
             yield f"{part}: {OURS} is not at {setting.target(level)} in every run."
         return
-    rivals = {entrant: t for entrant, t in at.items() if entrant not in (OURS, LIMIT) and math.isfinite(t)}
+    there = {entrant: t for entrant, t in at.items() if entrant not in (OURS, LIMIT) and math.isfinite(t)}
+    rivals = {entrant: t for entrant, t in there.items() if entrant not in LENT_TO}
     here = f"{part}, {setting.target(level)}"
     if rivals:
         best = min(rivals, key=rivals.__getitem__)
         yield f"{here}: {_against(best, rivals[best] / ours, ours, rivals[best])}{_noise(of, best, level)}."
+    if lent := there.keys() - rivals.keys():
+        best = min(lent, key=there.__getitem__)
+        told = _against(best, there[best] / ours, ours, there[best])
+        yield f"{here}, with parts of ours lent: {told}{_noise(of, best, level)}."
     if ROUNDS in rivals:
         yield f"{here}: {OURS} takes 1/{rivals[ROUNDS] / ours:.1f} of {ROUNDS}'s time ({rivals[ROUNDS]:.3f})."
     elif ROUNDS in at:
-        there = sum(math.isfinite(run.times[level]) for run in of[ROUNDS])
-        how = f"in {there} of {len(of[ROUNDS])} runs there" if there else "not there"
+        count = sum(math.isfinite(run.times[level]) for run in of[ROUNDS])
+        how = f"in {count} of {len(of[ROUNDS])} runs there" if count else "not there"
         yield f"{here}: {ROUNDS} is {how} by time {setting.horizon:g}, {setting.horizon / ours:.1f} x {OURS}'s."
     if math.isfinite(limit := at.get(LIMIT, math.inf)):
         yield f"{here}: the limit is {limit:.3f}, {OURS} takes {ours / limit:.1f} x that."

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.studies.commands import run_study
-from benchmarks.studies.race.entrants import ENTRANTS, FIRST, LIMIT, OURS, ROUNDS, Entrant
+from benchmarks.studies.race.entrants import ENTRANTS, FIRST, LENT_TO, LIMIT, OURS, ROUNDS, Entrant
 from benchmarks.studies.race.measures import Measured, first_at
 from benchmarks.studies.race.overview import overview
 from benchmarks.studies.race.page import read_race
@@ -56,7 +56,7 @@ def test_all_asynchronous_methods_of_the_table_take_part() -> None:
 
 @pytest.mark.parametrize("setting", [QUICK, *SETTINGS.values()], ids=lambda setting: setting.name)
 def test_each_has_the_same_rates_and_lengths_and_at_most_two_values_of_its_own(setting: Setting) -> None:
-    for entrant in ENTRANTS.values():
+    for entrant in (*ENTRANTS.values(), *LENT_TO.values()):
         space = entrant.space(setting)
         assert space["lr"] == setting.lr
         assert [int(str(length).removeprefix("auto:")) for length in space["local_steps"]] == list(setting.lengths)
@@ -96,6 +96,24 @@ def test_the_sentences_say_who_wins_by_how_much() -> None:
     assert never[0] == "tuned, 97.5 %: fedavg is not there by time 2.5, 5.0 x fed-quilt's."
     lost = findings(A, [*both(OURS, 1.0), *both("ist", 0.5)], [])
     assert lost[0] == "tuned, 97.5 %: ist WINS, there at 0.500, 2.00 x as fast as fed-quilt (1.000)."
+
+
+def test_what_is_lent_is_ours_and_no_best_other(tmp_path: Path) -> None:
+    lent = LENT_TO["fedbuff-lent"]
+    method = resolve(Experiment(**lent.fields(A)))
+    assert (method.local.clip, method.local.calibrate, method.schedule.average) == (2.0, 0.8, 0.1)
+    assert method.update == resolve(Experiment(method="fedbuff")).update
+    assert lent.space(A) == ENTRANTS["fedbuff"].space(A)
+    assert ENTRANTS["fedbuff"].fields(A).keys() & {"clip", "calibrate", "average"} == set()
+    assert LENT_TO.keys() & {OURS, OURS + "-lent", "limit-lent"} == set()
+    assert "calibrate" in str(LENT_TO["fedasync-lent"].refusal(SETTINGS["shakespeare"]))
+    runs = [*both(OURS, 0.3, 0.5), *both("fedbuff", 1.1, 0.9), *both("fedbuff-lent", 0.5, 0.7)]
+    told = findings(A, runs, [])
+    assert "2.50 x as fast as the best other, fedbuff (1.000)" in told[0]
+    assert told[1].startswith("tuned, 97.5 %, with parts of ours lent: fed-quilt is there at 0.400, 1.50 x as fast")
+    assert not any("-lent" in sentence for sentence in told[2:])
+    frame(A, runs, [], {}).to_csv(tmp_path / "race_A.csv", index=False)
+    assert "| 1.000 fedbuff | 2.50 |" in overview(tmp_path)
 
 
 def test_a_colour_means_one_entrant_in_every_race() -> None:
@@ -196,10 +214,12 @@ def test_a_tiny_race_from_tuning_to_page_goes_on_where_it_was(
     fields = {**QUICK.fields, "clients": 2, "hidden": (4,)}
     tiny = replace(QUICK, fields=fields, targets=(0.1, 0.15, 0.2), horizon=0.6, trials=2)
     monkeypatch.setattr("benchmarks.studies.race.command.QUICK", tiny)
-    asked: dict[str, Any] = {"quick": True, "methods": (OURS, ROUNDS), "seeds": (0,), "out": tmp_path, "jobs": 1}
+    methods = (OURS, ROUNDS, "fedbuff-lent")
+    asked: dict[str, Any] = {"quick": True, "methods": methods, "seeds": (0,), "out": tmp_path, "jobs": 1}
     run_study("race", **asked)
     page = (tmp_path / "race_digits.md").read_text()
     assert "| fed-quilt |" in page
+    assert "- lent are those parts of fed-quilt that any method can have: `--clip 2`, `--calibrate 0.8`, `--av" in page
     assert (tmp_path / "race_digits.png").stat().st_size > 10_000
     assert {"tuned", "untuned"} <= set(pd.read_csv(tmp_path / "race_digits.csv", comment="#")["part"])
     made = {path: path.stat().st_mtime_ns for path in (tmp_path / "race").rglob("summary.json")}
