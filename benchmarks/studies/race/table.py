@@ -27,26 +27,33 @@ class Column:
 
     name: str
     of: Callable[[Measured], float]
-    form: str
+    form: Callable[[float], str]
 
 
 def columns(setting: Setting) -> list[Column]:
     """The table's: time to three targets, then what was spent till the last, and the accuracies in the end."""
     last = setting.targets[-1]
-    times = [Column(f"time to {setting.target(level)}", partial(_time, level), ".3f") for level in setting.targets]
+    times = [
+        Column(f"time to {setting.target(level)}", partial(_time, level), "{:.3f}".format) for level in setting.targets
+    ]
     return [
         *times,
-        Column(f"MB to {setting.target(last)}", lambda run: run.megabytes[last], ".3g"),
-        Column(f"{COMPUTED} to {setting.target(last)}", lambda run: run.gflop[last], ".3g"),
+        Column(f"MB to {setting.target(last)}", lambda run: run.megabytes[last], _three_digits),
+        Column(f"{COMPUTED} to {setting.target(last)}", lambda run: run.gflop[last], _three_digits),
         _worst(setting),
     ]
+
+
+def _three_digits(value: float) -> str:
+    """Without an exponent."""
+    return f"{float(f'{value:.3g}'):g}"
 
 
 def _worst(setting: Setting) -> Column:
     """In the figure of the setting's objective."""
     if setting.fields.get("objective") == "next-token":
-        return Column("worst client's perplexity", lambda run: run.worst, ".2f")
-    return Column("worst client %", lambda run: 100 * run.worst, ".2f")
+        return Column("worst client's perplexity", lambda run: run.worst, "{:.2f}".format)
+    return Column("worst client %", lambda run: 100 * run.worst, "{:.2f}".format)
 
 
 def _time(level: float, run: Measured) -> float:
@@ -55,7 +62,7 @@ def _time(level: float, run: Measured) -> float:
 
 def end_columns(setting: Setting) -> list[Column]:
     """Of long runs."""
-    return [Column("accuracy %", lambda run: 100 * run.accuracy, ".2f"), _worst(setting)]
+    return [Column("accuracy %", lambda run: 100 * run.accuracy, "{:.2f}".format), _worst(setting)]
 
 
 def of_part(runs: Sequence[Measured], part: str) -> dict[str, list[Measured]]:
@@ -76,7 +83,7 @@ def text(column: Column, runs: Sequence[Measured]) -> str:
     if len(there) < len(values):
         return f"{len(there)} of {len(values)} there"
     spread = ci95(values)
-    return f"{mean(values):{column.form}}" + ("" if spread is None else f" ± {spread:{column.form}}")
+    return column.form(mean(values)) + ("" if spread is None else f" ± {column.form(spread)}")
 
 
 def frame(setting: Setting, runs: Sequence[Measured], long: Sequence[Measured], values: Values) -> pd.DataFrame:

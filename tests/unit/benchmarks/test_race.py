@@ -131,6 +131,7 @@ def test_who_is_not_at_the_target_in_every_run_has_no_mean() -> None:
     lines = markdown(shown, of).split("\n")
     assert "| 1 of 2 there |" in lines[3]
     assert "–" in lines[4]
+    assert "| 1230 | 1230 |" in markdown(shown, {"ist": both("ist", 123.4)})  # MB and GFLOP, ten times the time here
     table = frame(A, runs, [], {})
     row = table[(table["entrant"] == ROUNDS) & (table["figure"] == "time to 97.5 %")].iloc[0]
     assert (row["mean"], row["n"], row["reached"]) == (math.inf, 2, 1)
