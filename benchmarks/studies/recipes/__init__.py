@@ -43,5 +43,6 @@ RECIPES: dict[str, Recipe] = {
         fleets.schedulers,
         fleets.best_lr,
         quilt.quilt_parts,
+        quilt.quilt_parts_skewed,
     )
 }
