@@ -10,7 +10,7 @@ from fedraa.client.auto_steps import AutoSteps
 from fedraa.client.terms.term import LOCAL_TERM
 
 Ints = npt.NDArray[np.int64] | int
-Whole = TypeVar("Whole", int, npt.NDArray[np.int64])
+Count = TypeVar("Count", int, npt.NDArray[np.int64])
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ class Solver:
         own = any(LOCAL_TERM.make(term).whole for term in self.terms)
         return bool(self.sam or self.clip or self.full_gradient or self.squares or own)
 
-    def minibatches(self, shard: Whole) -> Whole:
-        """Of one pass over a shard of that size, the last one perhaps smaller; of one client, or of all at once."""
+    def minibatches(self, shard: Count) -> Count:
+        """How many there are in a pass over a shard of that size; of one client, or of all of them at once."""
         return -(-shard // self.batch_size)
 
     def samples(self, shard: int) -> int:
@@ -99,7 +99,7 @@ class Solver:
         """Samples times passes, and the pass over the shard for the full-batch gradient."""
         return self.samples(shard) * self.passes + (shard if self.full_gradient else 0)
 
-    def passed_in(self, steps: Ints, shard: Whole) -> npt.NDArray[np.float64]:
+    def passed_in(self, steps: Ints, shard: Count) -> npt.NDArray[np.float64]:
         """The same of so many steps, wherever in a pass over the shard they begin: with the mean of its minibatches.
 
         Of one client, or of all of them at once.

@@ -1,8 +1,9 @@
 """The runs of a report, read once, and grouped: same experiment, different seeds."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedraa.components import KIND, describe
 from fedraa.config.experiment import Experiment
 from fedraa.errors import Inconsistent
+from fedraa.methods.catalog import KINDS
 from fedraa.objectives import Figures, figures_of
 from fedraa.rundir.history import History, method_name
 from fedraa.rundir.layout import CONFIG, EVALS, EVENTS, SUMMARY
@@ -119,7 +122,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in nothing but their seed; with the same flags, but another method behind them, they are two."""
+    """Runs that differ in nothing but their seed."""
 
     label: str
     runs: tuple[Run, ...]
@@ -148,33 +151,33 @@ def load(directories: Sequence[Path]) -> list[Group]:
                 f"runs: {run.directory} is judged by {run.figures.main}, {runs[0].directory} by "
                 f"{runs[0].figures.main}; give those of one objective"
             )
-    asked: dict[tuple[tuple[str, str], ...], list[list[Run]]] = {}
+    groups: dict[tuple[str, str], dict[int, Run]] = {}
     for run in runs:
-        key = tuple((name, repr(value)) for name, value in run.flags.items() if name not in PER_RUN)
-        _join(run, asked.setdefault(key, []))
-    several = [tuple(sorted(group, key=lambda run: run.seed)) for groups in asked.values() for group in groups]
+        flags = {name: value for name, value in run.flags.items() if name not in PER_RUN}
+        seeds = groups.setdefault((repr(flags), _whole_method(run)), {})
+        if run.seed in seeds:
+            raise ValueError(
+                f"runs: {run.directory} and {seeds[run.seed].directory} are the same experiment with the same "
+                f"seed {run.seed}; give it once"
+            )
+        seeds[run.seed] = run
+    several = [tuple(seeds[seed] for seed in sorted(seeds)) for seeds in groups.values()]
     return [Group(label, each) for label, each in zip(_labels([each[0] for each in several]), several, strict=True)]
 
 
-def _join(run: Run, groups: list[list[Run]]) -> None:
-    """Adds it to its group of these, which have the same flags: under another fedraa a method may have come to else."""
-    for group in groups:
-        if _agree(run.config["method"], group[0].config["method"]):
-            if same := next((other for other in group if other.seed == run.seed), None):
-                raise ValueError(
-                    f"runs: {run.directory} and {same.directory} are the same experiment with the same "
-                    f"seed {run.seed}; give it once"
-                )
-            group.append(run)
-            return
-    groups.append([run])
+def _whole_method(run: Run) -> str:
+    """What its flags came to: under another fedraa a method may have had other defaults."""
+    return json.dumps(_whole(run.config["method"]), sort_keys=True)
 
 
-def _agree(one: Any, other: Any) -> bool:
-    """Whether two descriptions say the same, as far as both go: an older one may lack what came later."""
-    if not isinstance(one, Mapping) or not isinstance(other, Mapping):
-        return bool(one == other)
-    return all(_agree(one[key], other[key]) for key in one.keys() & other.keys())
+def _whole(described: Any) -> Any:
+    """With what its parts were before they had a field: as they are without it."""
+    if not isinstance(described, Mapping):
+        return described
+    made = KINDS.get(str(described.get(KIND)))
+    later = fields(made) if isinstance(made, type) and is_dataclass(made) else ()
+    defaults = {each.name: describe(each.default) for each in later if each.default is not MISSING}
+    return {name: _whole(value) for name, value in (defaults | dict(described)).items()}
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
@@ -184,17 +187,18 @@ def differing(runs: Sequence[Run]) -> list[str]:
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
-    """The method, and what tells a run from the others of its method: flags, or a number if they are many or none."""
+    """The method, and what tells a run from others of its name: its flags, and a number if they are many or none."""
     labels = []
     for run in runs:
-        alike = [other for other in runs if other.flags["method"] == run.flags["method"]]
+        alike = [other for other in runs if other.method == run.method]
         told = [
             ", ".join([each.method, *(f"{name} {words(each.flags[name])}" for name in differing(alike))])
             for each in alike
         ]
         place = alike.index(run)
-        short = max(map(len, told)) <= LABEL and len(set(told)) == len(told)
-        label = told[place] if short else f"{run.method} #{place + 1}"
+        short = told if max(map(len, told)) <= LABEL else [run.method] * len(told)
+        number = f" #{short[: place + 1].count(short[place])}" if short.count(short[place]) > 1 else ""
+        label = short[place] + number
         labels.append(label if run.ended else f"{label} ({run.summary['reason']})")
     return labels
 

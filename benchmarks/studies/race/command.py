@@ -1,12 +1,12 @@
 """`python -m benchmarks run race`: who is at an accuracy first, tuned against tuned."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar, get_args
 
-from benchmarks.studies.race.entrants import ENTRANTS, FIRST, KNOWN, Entrant
+from benchmarks.studies.race.entrants import ENTRANTS, FIRST, KNOWN, LENT, LIMIT, OURS, Entrant
 from benchmarks.studies.race.page import read_race, write
 from benchmarks.studies.race.runs import Part, Race
 from benchmarks.studies.race.settings import QUICK, SETTINGS
@@ -36,7 +36,7 @@ def race(
     """
     settings = [QUICK] if quick else _named("setting", SETTINGS, names)
     asked = methods or [entrant.name for entrant in (FIRST if quick else ENTRANTS.values())]
-    entrants = _named("methods", KNOWN, asked)
+    entrants = _named("methods", KNOWN, asked, [*ENTRANTS, f"NAME{LENT} for each but {OURS} and {LIMIT}"])
     chosen = _named("parts", {part: part for part in PARTS}, parts)
     if quick and names:
         raise ValueError(f"setting: got {' '.join(names)}, and the quick race has one of its own; leave it out")
@@ -94,9 +94,11 @@ def _groups(entrants: Sequence[Entrant]) -> list[list[Entrant]]:
 T = TypeVar("T")
 
 
-def _named(what: str, known: Mapping[str, T], names: Sequence[str] | None) -> list[T]:
-    """Those of these names, or all; ValueError says which there are."""
+def _named(
+    what: str, known: Mapping[str, T], names: Sequence[str] | None, told: Iterable[str] | None = None
+) -> list[T]:
+    """Those of these names, or all; ValueError says which there are, in the words of `told` if given."""
     for name in names or ():
         if name not in known:
-            raise ValueError(f"{what}: there is no {name!r}; choose of {', '.join(known)}")
+            raise ValueError(f"{what}: there is no {name!r}; choose of {', '.join(told or known)}")
     return [known[name] for name in names or known]

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from benchmarks.studies.race.settings import Setting
 from fedraa.config.experiment import Experiment
+from fedraa.methods.method import Method
 from fedraa.methods.resolve import resolve
 
 OURS, ROUNDS, LIMIT, LENT = "fed-quilt", "fedavg", "limit", "-lent"
@@ -22,19 +22,20 @@ def _even(count: int) -> tuple[float, ...]:
 class Entrant:
     """A method of the table, or the limit; `knobs` are its own values that are tuned, as `fedraa tune` takes them.
 
-    What is `lent` to it are those parts of ours that any method can have.
+    NAME-lent is NAME with those parts of ours that any method can have.
     """
 
     name: str
     knobs: Mapping[str, object]
-    lent: bool = False
 
     def method(self) -> str:
         return ROUNDS if self.name == LIMIT else self.name.removesuffix(LENT)
 
     def fields(self, setting: Setting) -> dict[str, Any]:
         """Of the experiment in this setting: the setting's; the limit is one client that has all data and devices."""
-        fields = dict(setting.fields) | {"method": self.method()} | (parts_of_ours() if self.lent else {})
+        fields = dict(setting.fields) | {"method": self.method()}
+        if self.name.endswith(LENT):
+            fields |= parts_of_ours(setting)
         if self.name != LIMIT:
             return fields
         fields |= {"clients": 1, "partition": None, "capabilities": f"{setting.compute:g}:1", "jitter": 0.0}
@@ -42,9 +43,8 @@ class Entrant:
 
     def refusal(self, setting: Setting) -> str | None:
         """Why the method cannot be run on what this setting learns; None if it can."""
-        fields, asked = self.fields(setting), ("method", "objective", *parts_of_ours())
         try:
-            resolve(Experiment(**{name: fields[name] for name in asked if name in fields}))
+            _resolved(self.method(), setting)
         except ValueError as error:
             return str(error)
         return None
@@ -106,15 +106,17 @@ OTHERS: tuple[Entrant, ...] = (
 ENTRANTS: dict[str, Entrant] = {entrant.name: entrant for entrant in (*FIRST, *OTHERS)}
 # Run if asked for: are these parts of ours, which any method can have, all that makes it fast?
 LENT_TO: dict[str, Entrant] = {
-    name + LENT: Entrant(name + LENT, entrant.knobs, lent=True)
-    for name, entrant in ENTRANTS.items()
-    if name not in (OURS, LIMIT)
+    name + LENT: Entrant(name + LENT, entrant.knobs) for name, entrant in ENTRANTS.items() if name not in (OURS, LIMIT)
 }
 KNOWN = ENTRANTS | LENT_TO
 
 
-@cache
-def parts_of_ours() -> dict[str, Any]:
-    """Flags, and our method's values of them."""
-    ours = resolve(Experiment(method=OURS))
+def parts_of_ours(setting: Setting) -> dict[str, float]:
+    """Flags that any method takes, with our values; what does not classify has nothing to calibrate."""
+    ours = _resolved(OURS, setting)
     return {"clip": ours.local.clip, "calibrate": ours.local.calibrate, "average": ours.schedule.average}
+
+
+def _resolved(method: str, setting: Setting) -> Method:
+    """With the setting's objective; ValueError if the method cannot be had for it."""
+    return resolve(Experiment(method=method, objective=setting.fields.get("objective", "classification")))

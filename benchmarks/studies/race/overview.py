@@ -21,7 +21,7 @@ def overview(directory: Path) -> str:
             "# The race, all settings",
             f"Time to an accuracy, mean over seeds; each is tuned with as many trials. `x as fast` is {OURS}, our own, "
             "against the best of so many others that were run there; p is of Welch's t-test, from "
-            f"{LEVEL:g} on it is within the noise.",
+            f"{LEVEL:g} on it is within the noise. Rivals to which parts of ours were lent are on the settings' pages.",
             markdown_table(HEADING, _lines(directory)) + "\n",
         )
     )

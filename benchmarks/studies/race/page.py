@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.studies.race.entrants import KNOWN, LENT, LIMIT, OURS, ROUNDS, parts_of_ours
+from benchmarks.studies.race.entrants import ENTRANTS, KNOWN, LENT, LENT_TO, LIMIT, OURS, ROUNDS, parts_of_ours
 from benchmarks.studies.race.overview import overview
 from benchmarks.studies.race.picture import draw
 from benchmarks.studies.race.runs import LONG, TUNING_SEED, Race
@@ -22,14 +22,16 @@ def write(race: Race, directory: Path, command: str) -> list[str]:
     setting, runs, long = race.setting, race.measured(), race.long()
     values = {name: found for name, entrant in KNOWN.items() if (found := race.values(entrant)) is not None}
     told = findings(setting, runs, long)
-    made = f"`{command}`, commit {' and '.join(sorted({run.commit for run in (*runs, *long)}))}"
+    helped = list(dict.fromkeys(run.entrant for run in (*runs, *long) if run.entrant in LENT_TO))
+    command = f"`{command}`" + (f", and with `--methods {' '.join(helped)}`" if helped else "")
+    made = f"{command}, commit {' and '.join(sorted({run.commit for run in (*runs, *long)}))}"
     parts = [f"# The race, {setting.title}", "\n".join(f"- {sentence}" for sentence in told)]
     for part, heading in (("tuned", "Tuned, each with as many trials"), ("untuned", "Defaults, nothing tuned")):
         if of := of_part(runs, part):
             parts += [f"## {heading}", markdown(columns(setting), of)]
     if of := of_part(long, "long"):
         parts += [f"## Tuned, at time {race.long_time():g}, {LONG} x {ROUNDS}'s", markdown(end_columns(setting), of)]
-    notes = [*_notes(race), *([_lent()] if any(name.endswith(LENT) for name in values) else [])]
+    notes = [*_notes(race), *([_lent(setting)] if helped else [])]
     parts += ["## What was tuned", _values(values), "\n".join(f"- {note}" for note in notes), made]
     base = directory / f"race_{setting.name}"
     directory.mkdir(parents=True, exist_ok=True)
@@ -37,7 +39,7 @@ def write(race: Race, directory: Path, command: str) -> list[str]:
     write_text(base.with_suffix(".csv"), f"# {made}\n{rows}")
     write_text(base.with_suffix(".md"), "\n\n".join(parts) + "\n")
     if values:
-        terms = {name: {TERMS_KEY: found} for name, found in values.items()}
+        terms = {name: {TERMS_KEY: found} for name, found in values.items() if name in ENTRANTS}
         write_tuned(base.with_suffix(".toml"), _about(setting), terms)
     if runs:
         draw(setting, runs, base.with_suffix(".png"))
@@ -55,7 +57,7 @@ def read_race(path: Path, setting: Setting) -> dict[str, dict[str, Any]]:
         if told.get(name) != asked:
             raise ValueError(f"tuned: {path} has {name} {told.get(name)!r}; the race in {setting.name} has {asked!r}")
     for name, found in values.items():
-        space = KNOWN[name].space(setting).keys() if name in KNOWN else set()
+        space = ENTRANTS[name].space(setting).keys() if name in ENTRANTS else set()
         if found.keys() != space:
             own = f"{' '.join(space)} are tuned" if space else "it takes no part"
             raise ValueError(f"tuned: {path} has {' '.join(found)} for {name}; {own}")
@@ -90,6 +92,7 @@ def _notes(race: Race) -> tuple[str, ...]:
     )
 
 
-def _lent() -> str:
-    flags = ", ".join(f"`--{name} {value:g}`" for name, value in parts_of_ours().items())
-    return f"{LENT[1:]} are those parts of {OURS} that any method can have: {flags}."
+def _lent(setting: Setting) -> str:
+    """Who they are."""
+    flags = " ".join(f"--{name} {value:g}" for name, value in parts_of_ours(setting).items())
+    return f"NAME{LENT} is NAME with those parts of {OURS} that any method can have, `{flags}`."

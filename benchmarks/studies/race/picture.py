@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from benchmarks.studies.picture import COLOURS
-from benchmarks.studies.race.entrants import FIRST, LIMIT, OURS
+from benchmarks.studies.race.entrants import FIRST, LENT_TO, LIMIT, OURS
 from benchmarks.studies.race.measures import Measured
 from benchmarks.studies.race.settings import Setting
 from benchmarks.studies.race.table import columns, of_part, order
@@ -49,7 +49,7 @@ def colours(names: Sequence[str]) -> dict[str, str]:
     """The limit is black; the first entrants have the same colour in every race, the best others one that is left."""
     looks, left = dict[str, str](), iter(SPARE)
     for name in names:
-        looks[name] = COLOUR.get(name) or next(left, GREY)
+        looks[name] = COLOUR.get(name) or (GREY if name in LENT_TO else next(left, GREY))
     return looks
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from benchmarks.studies.race.entrants import ENTRANTS, LENT_TO, LIMIT, OURS, ROUNDS
@@ -46,7 +47,7 @@ def columns(setting: Setting) -> list[Column]:
 
 def _three_digits(value: float) -> str:
     """Without an exponent."""
-    return f"{float(f'{value:.3g}'):g}"
+    return np.format_float_positional(float(f"{value:.3g}"), trim="-")
 
 
 def _worst(setting: Setting) -> Column:
@@ -163,11 +164,11 @@ def _raced(setting: Setting, runs: Sequence[Measured], part: str) -> Iterator[st
     here = f"{part}, {setting.target(level)}"
     if rivals:
         best = min(rivals, key=rivals.__getitem__)
-        yield f"{here}: {_against(best, rivals[best] / ours, ours, rivals[best])}{_noise(of, best, level)}."
+        yield f"{here}: {_against('the best other', best, ours, rivals[best])}{_noise(of, best, level)}."
     if lent := there.keys() - rivals.keys():
         best = min(lent, key=there.__getitem__)
-        told = _against(best, there[best] / ours, ours, there[best])
-        yield f"{here}, with parts of ours lent: {told}{_noise(of, best, level)}."
+        told = _against("the best to which parts of ours were lent", best, ours, there[best])
+        yield f"{here}: {told}{_noise(of, best, level)}."
     if ROUNDS in rivals:
         yield f"{here}: {OURS} takes 1/{rivals[ROUNDS] / ours:.1f} of {ROUNDS}'s time ({rivals[ROUNDS]:.3f})."
     elif ROUNDS in at:
@@ -178,10 +179,10 @@ def _raced(setting: Setting, runs: Sequence[Measured], part: str) -> Iterator[st
         yield f"{here}: the limit is {limit:.3f}, {OURS} takes {ours / limit:.1f} x that."
 
 
-def _against(best: str, times: float, ours: float, its: float) -> str:
-    if times >= 1:
-        return f"{OURS} is there at {ours:.3f}, {times:.2f} x as fast as the best other, {best} ({its:.3f})"
-    return f"{best} WINS, there at {its:.3f}, {1 / times:.2f} x as fast as {OURS} ({ours:.3f})"
+def _against(who: str, name: str, ours: float, its: float) -> str:
+    if its >= ours:
+        return f"{OURS} is there at {ours:.3f}, {its / ours:.2f} x as fast as {who}, {name} ({its:.3f})"
+    return f"{name} WINS, there at {its:.3f}, {ours / its:.2f} x as fast as {OURS} ({ours:.3f})"
 
 
 def _noise(of: Mapping[str, Sequence[Measured]], best: str, level: float) -> str:

@@ -8,7 +8,7 @@ from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.study import Cell, Study
 
 TARGETS = {"digits": 0.95, "mnist": 0.975}
-SKEWED = {"digits": 0.9, "mnist": 0.95}  # targets where every client has other labels
+SKEWED = {"digits": 0.9, "mnist": 0.95}  # targets where shares of labels differ between clients
 RATES = (0.2, 0.4, 0.8)
 SHARED = "lr 0.4 (fixed)"
 # Rows, and what is another in each: a part is taken away, or one is there that is not in the method.

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import sys
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+import fedraa
 from fedraa.api import run
 from fedraa.cli.main import Run as RunCommand
 from fedraa.cli.main import _parse
@@ -81,8 +83,8 @@ def test_groups_are_told_by_their_flags_or_by_a_number(runs: Path, tmp_path: Pat
 
 
 def test_runs_of_a_method_that_came_to_something_else_are_no_seeds_of_it(runs: Path, tmp_path: Path) -> None:
-    """As where an older fedraa had another default, or did not know of one."""
-    older = {"clipped": {"clip": 2.0}, "unaware": {"clip": None}}
+    """As where an older fedraa had another default, or did not know of a value: then it was as if it was off."""
+    older = {"unaware": {"clip": None, "full_rate": None}, "clipped": {"clip": 2.0}}
     for seed, (name, values) in enumerate(older.items(), start=2):
         run(Experiment(method="fed-raa", seed=seed, updates=12, out=tmp_path / name, **FLAGS))
         config = json.loads((tmp_path / name / CONFIG).read_text())
@@ -90,14 +92,23 @@ def test_runs_of_a_method_that_came_to_something_else_are_no_seeds_of_it(runs: P
         config["method"]["local"] = {key: value for key, value in local.items() if value is not None}
         (tmp_path / name / CONFIG).write_text(json.dumps(config))
         seal(tmp_path / name, {})
-    groups = load([runs, tmp_path])
-    assert [(group.label, [each.seed for each in group.runs]) for group in groups] == [
-        ("fed-raa #1", [0, 1, 3]),
-        ("fed-raa #2", [2]),
-        ("ist", [0]),
-    ]
-    differ, _ = configuration(groups[:2])
+    of_all = {frozenset({0, 1, 2}), frozenset({3})}
+    for given in permutations((runs / "fed-raa-0", runs / "fed-raa-1", tmp_path / "unaware", tmp_path / "clipped")):
+        groups = load(given)
+        assert {frozenset(each.seed for each in group.runs) for group in groups} == of_all
+        assert [group.label for group in groups] == ["fed-raa #1", "fed-raa #2"]
+    differ, _ = configuration(load([runs / "fed-raa-0", tmp_path / "clipped"]))
     assert [tuple(cell.text for cell in row) for row in differ.rows] == [("local.clip", "0", "2")]
+    run(Experiment(method="fed-raa", lr=0.01, updates=12, out=tmp_path / "slow", **FLAGS))
+    labels = [group.label for group in load([runs / "fed-raa-0", tmp_path / "clipped", tmp_path / "slow"])]
+    assert labels == ["fed-raa, lr 0.05 #1", "fed-raa, lr 0.05 #2", "fed-raa, lr 0.01"]
+
+
+def test_methods_given_as_objects_of_one_name_have_numbers(tmp_path: Path) -> None:
+    for mixing in (0.3, 0.7):
+        own = fedraa.method("fedasync").replace(mixing=mixing)
+        run(Experiment(method=own, updates=4, out=tmp_path / f"{mixing}", **FLAGS))
+    assert [group.label for group in load([tmp_path])] == ["fedasync #1", "fedasync #2"]
 
 
 def test_a_run_given_twice_is_no_second_seed(runs: Path) -> None:
