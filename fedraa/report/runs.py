@@ -167,7 +167,11 @@ def load(directories: Sequence[Path]) -> list[Group]:
 
 def _whole_method(run: Run) -> str:
     """What its flags came to: under another fedraa a method may have had other defaults."""
-    return json.dumps(_whole(run.config["method"]), sort_keys=True)
+    method = dict(run.config["method"])
+    if run.flags["capacities"] == "auto" and isinstance(submodel := method.get("submodel"), Mapping):
+        # The shares are then of the fleet, which may be drawn from the seed.
+        method["submodel"] = {name: value for name, value in submodel.items() if name != "capacities"}
+    return json.dumps(_whole(method), sort_keys=True)
 
 
 def _whole(described: Any) -> Any:

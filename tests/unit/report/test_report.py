@@ -104,6 +104,14 @@ def test_runs_of_a_method_that_came_to_something_else_are_no_seeds_of_it(runs: P
     assert labels == ["fed-raa, lr 0.05 #1", "fed-raa, lr 0.05 #2", "fed-raa, lr 0.01"]
 
 
+def test_seeds_whose_capacities_follow_their_fleets_are_of_one_method(tmp_path: Path) -> None:
+    shared = FLAGS | {"capacities": "auto", "capabilities": "lognormal:1", "rounds": 1}
+    found = [run(Experiment(method="fedrolex", seed=seed, out=tmp_path / f"{seed}", **shared)) for seed in (0, 1)]
+    shares = [history.config["method"]["submodel"]["capacities"]["levels"] for history in found]
+    assert shares[0] != shares[1]
+    assert [len(group.runs) for group in load([tmp_path])] == [2]
+
+
 def test_methods_given_as_objects_of_one_name_have_numbers(tmp_path: Path) -> None:
     for mixing in (0.3, 0.7):
         own = fedraa.method("fedasync").replace(mixing=mixing)
