@@ -18,7 +18,7 @@ from fedraa.report.curves import PALETTE
 from fedraa.report.statistics import ci95, mean
 
 POINTS = 300
-SEEN = 1.3  # of the time of the slowest of those in colour that are at the last target; the rest is for the late alone
+SEEN = 1.3  # of the time of the slowest of those in colour that are at the last target, where that is half of them
 GREY = "0.78"
 COLOUR = {LIMIT: PALETTE[-1]} | dict(
     zip(
@@ -57,7 +57,7 @@ def colours(names: Sequence[str]) -> dict[str, str]:
 def _curves(axes: Axes, setting: Setting, of: Mapping[str, Sequence[Measured]], looks: Looks) -> None:
     """Mean over the seeds and their range; a run that has ended keeps its last value. Who is grey lies below."""
     low = setting.targets[0] - 2.5 * (setting.targets[-1] - setting.targets[0])
-    end, arrived = 0.0, []  # when the last run ended, and when each of those in colour was at the last target
+    end, arrived = 0.0, list[float]()  # when the last run ended, and when each in colour was at the last target
     faint = next((name for name in of if looks[name] == GREY), None)
     for name, runs in reversed(list(of.items())):
         colour = looks[name]
@@ -66,8 +66,8 @@ def _curves(axes: Axes, setting: Setting, of: Mapping[str, Sequence[Measured]], 
         xs = np.linspace(0, last, POINTS)
         ys = 100 * np.stack([np.interp(xs, run.curve["t"], run.curve["accuracy"]) for run in runs])
         above = colour != GREY
-        if above and name != LIMIT and math.isfinite(there := mean([run.times[setting.targets[-1]] for run in runs])):
-            arrived.append(there)
+        if above and name != LIMIT:
+            arrived.append(mean([run.times[setting.targets[-1]] for run in runs]))
         if above:
             axes.fill_between(xs, ys.min(0), ys.max(0), color=colour, alpha=0.15, linewidth=0)
         style = "--" if name == LIMIT else "-"
@@ -87,7 +87,8 @@ def _curves(axes: Axes, setting: Setting, of: Mapping[str, Sequence[Measured]], 
             color="0.35",
         )
     axes.set_ylim(100 * low, 100 * setting.targets[-1] + 0.12 * 100 * (setting.targets[-1] - low))
-    axes.set_xlim(0, min(end, SEEN * max(arrived, default=end)))
+    there = list(filter(math.isfinite, arrived))
+    axes.set_xlim(0, min(end, SEEN * max(there)) if there and 2 * len(there) >= len(arrived) else end)
     axes.set_xlabel("virtual time", fontsize=9)
     axes.set_ylabel("test accuracy, %", fontsize=9)
     lines, labels = axes.get_legend_handles_labels()
