@@ -200,9 +200,9 @@ def _labels(runs: Sequence[Run]) -> list[str]:
             for each in alike
         ]
         place = alike.index(run)
-        short = told if max(map(len, told)) <= LABEL else [run.method] * len(told)
-        number = f" #{short[: place + 1].count(short[place])}" if short.count(short[place]) > 1 else ""
-        label = short[place] + number
+        names = told if max(map(len, told)) <= LABEL else [run.method] * len(told)
+        name, before = names[place], names[:place]
+        label = f"{name} #{before.count(name) + 1}" if names.count(name) > 1 else name
         labels.append(label if run.ended else f"{label} ({run.summary['reason']})")
     return labels
 

@@ -10,7 +10,8 @@ from benchmarks.studies.study import Cell, Study
 TARGETS = {"digits": 0.95, "mnist": 0.975}
 SKEWED = {"digits": 0.9, "mnist": 0.95}  # targets where shares of labels differ between clients
 RATES = (0.2, 0.4, 0.8)
-SHARED = "lr 0.4 (fixed)"
+FIXED = 0.4
+SHARED = f"lr {FIXED:g} (fixed)"
 # Rows, and what is another in each: a part is taken away, or one is there that is not in the method.
 VARIANTS: dict[str, dict[str, Any]] = {
     "fed-quilt": {},
@@ -48,7 +49,7 @@ def _parts(
     )
     common["target_accuracy"] = targets[common["dataset"]]
     cells = [
-        Cell(row, scale.experiment(**common | own, lr=rate), SHARED if rate == 0.4 else f"lr {rate:g}")
+        Cell(row, scale.experiment(**common | own, lr=rate), SHARED if rate == FIXED else f"lr {rate:g}")
         for rate in RATES
         for row, own in VARIANTS.items()
     ]
