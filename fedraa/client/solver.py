@@ -99,13 +99,16 @@ class Solver:
         """Samples times passes, and the pass over the shard for the full-batch gradient."""
         return self.samples(shard) * self.passes + (shard if self.full_gradient else 0)
 
-    def passed_in(self, steps: Ints, shard: Count) -> npt.NDArray[np.float64]:
-        """The same of so many steps, wherever in a pass over the shard they begin: with the mean of its minibatches.
+    def samples_in(self, steps: Ints, shard: Count) -> npt.NDArray[np.float64]:
+        """Samples of so many steps, wherever in a pass over the shard they begin: with the mean of its minibatches.
 
         Of one client, or of all of them at once.
         """
-        samples = steps * shard / self.minibatches(shard)
-        return np.asarray(samples * self.passes + (shard if self.full_gradient else 0))
+        return np.asarray(steps * shard / self.minibatches(shard))
+
+    def passed_in(self, steps: Ints, shard: Count) -> npt.NDArray[np.float64]:
+        """The same times passes, and the pass over the shard for the full-batch gradient."""
+        return np.asarray(self.samples_in(steps, shard) * self.passes + (shard if self.full_gradient else 0))
 
     def batches(self, shard: int) -> int:
         """Local steps that one task takes on a shard of that size."""

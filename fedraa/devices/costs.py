@@ -120,7 +120,7 @@ class CostModel:
     def samples(self, widths: Widths, client: int) -> float:
         """Training samples that the client's steps of one task are taken on."""
         steps, shard = self.steps(widths, client), int(self._sizes[client])
-        return float(self._solver.samples(shard) if steps is None else steps * shard / self._solver.minibatches(shard))
+        return float(self._solver.samples(shard) if steps is None else self._solver.samples_in(steps, shard))
 
     def steps(self, widths: Widths, client: int) -> int | None:
         """Local steps of one task on the client, where they follow from costs; None where the solver says how many."""
@@ -208,11 +208,12 @@ class CostModel:
 
     def _auto_steps(self, auto: AutoSteps, widths: Widths, clients: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Local steps of one task on each of the clients [n]."""
-        whole = self._solver.minibatches(self._sizes[clients])
-        batch = self._sizes[clients] / whole * self._solver.passes
+        shards = self._sizes[clients]
+        batch = self._solver.samples_in(1, shards) * self._solver.passes
         move = self.fleet.cost(self.load(widths, 0.0, *self._moved(widths)), clients)
         start = self.fleet.cost(Load(0.0, 0.0, 0.0), clients)
-        return auto.count(move, self.fleet.cost(self.load(widths, batch, 0.0, 0.0), clients) - start, whole)
+        step = self.fleet.cost(self.load(widths, batch, 0.0, 0.0), clients) - start
+        return auto.count(move, step, self._solver.minibatches(shards))
 
     def _trained(self, widths: Widths) -> Cost:
         return self._measure(widths) if self._stem is None else self._stem.cost
