@@ -57,10 +57,8 @@ class Entrant:
 
 
 def _scaled(values: object, setting: Setting) -> object:
-    """Times of a space are shares of the setting's horizon."""
-    if not isinstance(values, Growth):
-        return values
-    return [f"growing(until={share * setting.horizon:g})" for share in values.until]
+    """What depends on the setting's horizon or its number of clients."""
+    return values.of(setting) if isinstance(values, Growth | EveryArrival) else values
 
 
 @dataclass(frozen=True)
@@ -69,11 +67,25 @@ class Growth:
 
     until: tuple[float, ...]
 
+    def of(self, setting: Setting) -> list[str]:
+        return [f"growing(until={share * setting.horizon:g})" for share in self.until]
+
+
+@dataclass(frozen=True)
+class EveryArrival:
+    """The server's step of who takes one at every arrival: as little as a client's share of a mean over all."""
+
+    high: float
+
+    def of(self, setting: Setting) -> str:
+        return f"{1 / setting.clients:g}:{self.high:g}:log"
+
 
 _RATIOS = [(1.0,), (0.4, 0.6), (0.2, 0.3, 0.5), (0.1, 0.2, 0.3, 0.4)]  # Table 4 of the Fed-RAA paper
 _RAA: dict[str, object] = {"ratios": _RATIOS, "mixing": _MIX}
 _ADAPTIVE = "fadas(size=3, optimizer='amsgrad(server_lr=0.03)')"
 _RULES = ["delta(gain=1.2)", "delta(gain=1.7)", "evened-delta(gain=1.2)", _ADAPTIVE]
+_ARRIVAL = EveryArrival(high=2)
 _CAPACITIES: list[object] = ["auto", _SHARES]
 
 # The first ones, up to the limit, are run before the others.
@@ -89,12 +101,12 @@ FIRST: tuple[Entrant, ...] = (
 )
 OTHERS: tuple[Entrant, ...] = (
     Entrant("ca2fl", {"buffer_size": _SIZES, "server_lr": _STEP}),
-    Entrant("ace", {"server_lr": _STEP}),
-    Entrant("ringmaster", {"delay_limit": [5, 10, 20], "server_lr": _STEP}),
-    Entrant("delay-adaptive", {"server_lr": _STEP}),
+    Entrant("ace", {"server_lr": _ARRIVAL}),
+    Entrant("ringmaster", {"delay_limit": [5, 10, 20], "server_lr": _ARRIVAL}),
+    Entrant("delay-adaptive", {"server_lr": _ARRIVAL}),
     Entrant("fadas", {"buffer_size": _SIZES, "server_lr": "0.0003:0.03:log"}),
-    Entrant("asyncfeded", {"server_lr": _STEP}),
-    Entrant("ringleader", {"server_lr": _STEP}),
+    Entrant("asyncfeded", {"server_lr": _ARRIVAL}),
+    Entrant("ringleader", {"server_lr": _ARRIVAL}),
     Entrant("fedgmr", {"buffer_size": [1, 3, 10], "submodel": Growth((0.1, 0.3, 1.0))}),
     Entrant("heterofl-async", {"mixing": _MIX, "capacities": _CAPACITIES}),
     Entrant("fedrolex-async", {"mixing": _MIX, "capacities": _CAPACITIES}),

@@ -66,6 +66,12 @@ def test_each_has_the_same_rates_and_lengths_and_at_most_two_values_of_its_own(s
             assert resolve(Experiment(**entrant.fields(setting) | {"data_dir": Path("data")}))
 
 
+@pytest.mark.parametrize("name", ["ace", "asyncfeded", "delay-adaptive", "ringleader", "ringmaster"])
+def test_who_steps_at_every_arrival_can_step_as_little_as_a_share_of_a_mean(name: str) -> None:
+    assert ENTRANTS[name].space(A)["server_lr"] == "0.1:2:log"
+    assert ENTRANTS[name].space(SETTINGS["clients100"])["server_lr"] == "0.01:2:log"
+
+
 @pytest.mark.parametrize("entrant", ENTRANTS.values(), ids=lambda entrant: entrant.name)
 def test_all_that_is_tuned_means_something_to_who_is_tuned(entrant: Entrant) -> None:
     fields = entrant.fields(QUICK)
