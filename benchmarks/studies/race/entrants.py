@@ -73,19 +73,20 @@ class Growth:
 
 @dataclass(frozen=True)
 class EveryArrival:
-    """The server's step of who takes one at every arrival: as little as a client's share of a mean over all."""
+    """The server's steps of who takes one at every arrival, times the clients: so many of them are a round's one."""
 
+    low: float
     high: float
 
     def of(self, setting: Setting) -> str:
-        return f"{1 / setting.clients:g}:{self.high:g}:log"
+        return f"{self.low / setting.clients:g}:{self.high / setting.clients:g}:log"
 
 
 _RATIOS = [(1.0,), (0.4, 0.6), (0.2, 0.3, 0.5), (0.1, 0.2, 0.3, 0.4)]  # Table 4 of the Fed-RAA paper
 _RAA: dict[str, object] = {"ratios": _RATIOS, "mixing": _MIX}
 _ADAPTIVE = "fadas(size=3, optimizer='amsgrad(server_lr=0.03)')"
 _RULES = ["delta(gain=1.2)", "delta(gain=1.7)", "evened-delta(gain=1.2)", _ADAPTIVE]
-_ARRIVAL = EveryArrival(high=2)
+_ARRIVAL = EveryArrival(2.5, 10)  # .25 to 1 with ten clients: as wide as the others'
 _CAPACITIES: list[object] = ["auto", _SHARES]
 
 # The first ones, up to the limit, are run before the others.

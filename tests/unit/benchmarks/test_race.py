@@ -67,9 +67,9 @@ def test_each_has_the_same_rates_and_lengths_and_at_most_two_values_of_its_own(s
 
 
 @pytest.mark.parametrize("name", ["ace", "asyncfeded", "delay-adaptive", "ringleader", "ringmaster"])
-def test_who_steps_at_every_arrival_can_step_as_little_as_a_share_of_a_mean(name: str) -> None:
-    assert ENTRANTS[name].space(A)["server_lr"] == "0.1:2:log"
-    assert ENTRANTS[name].space(SETTINGS["clients100"])["server_lr"] == "0.01:2:log"
+def test_who_steps_at_every_arrival_steps_less_the_more_clients_there_are(name: str) -> None:
+    assert ENTRANTS[name].space(A)["server_lr"] == "0.25:1:log"
+    assert ENTRANTS[name].space(SETTINGS["clients100"])["server_lr"] == "0.025:0.1:log"
 
 
 @pytest.mark.parametrize("entrant", ENTRANTS.values(), ids=lambda entrant: entrant.name)
