@@ -279,7 +279,7 @@ MUTANTS: list[Mutant] = [
     *_in(
         "fedraa/client/solver.py",
         ("return 1 + bool(self.sam) + self.adversary", "return 1 + self.adversary", BILLS),
-        ("(shard if self.full_gradient else 0)\n\n    def samples_in", "0\n\n    def passed_in", BILLS),
+        ("(shard if self.full_gradient else 0)\n\n    def samples_in", "0\n\n    def samples_in", BILLS),
     ),
     *_in(
         "fedraa/submodels/assignment.py",

@@ -73,7 +73,7 @@ class Growth:
 
 @dataclass(frozen=True)
 class EveryArrival:
-    """The server's steps of who takes one at every arrival, times the clients: so many of them are a round's one."""
+    """Server steps of who takes one at every arrival, N where a round takes one: these bounds over the N clients."""
 
     low: float
     high: float
