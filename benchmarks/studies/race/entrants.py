@@ -42,7 +42,9 @@ class Entrant:
         return fields | {"average": 0.1, **setting.alone}
 
     def refusal(self, setting: Setting) -> str | None:
-        """Why the method cannot be run on what this setting learns; None if it can."""
+        """Why the method cannot be run on what this setting learns, or on its model; None if it can."""
+        if self.method() in setting.without:
+            return setting.without[self.method()]
         try:
             _resolved(self.method(), setting)
         except ValueError as error:

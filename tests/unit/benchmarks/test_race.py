@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
+import fedraa
 from benchmarks.studies.commands import run_study
 from benchmarks.studies.race.entrants import ENTRANTS, FIRST, LENT_TO, LIMIT, OURS, ROUNDS, Entrant, parts_of_ours
 from benchmarks.studies.race.measures import Measured, first_at
@@ -222,6 +224,19 @@ def test_who_cannot_be_run_in_a_setting_is_left_out_or_refused_if_asked_for(
     assert cells == [None] * 3
     with pytest.raises(ValueError, match=r"^methods: fedrolex cannot be run in shakespeare; leave it out there \(obj"):
         run_study("race", setting=("A", "shakespeare"), methods=(OURS, "fedrolex"), out=tmp_path)
+
+
+def test_who_cannot_be_run_on_a_model_is_left_out_for_the_reason_that_a_run_gives(tmp_path: Path) -> None:
+    """The first convolution of the CNN has not a unit for each of ten clients."""
+    setting, rng = SETTINGS["cifar10"], np.random.default_rng(0)
+    x, y = rng.random((400, 3, 32, 32), np.float32), np.arange(400) % 10
+    np.savez(tmp_path / "pictures.npz", x_train=x, y_train=y, x_test=x[:50], y_test=y[:50])
+    fields = ENTRANTS["ist"].fields(setting) | {"dataset": str(tmp_path / "pictures.npz"), "engine": "local"}
+    with pytest.raises(ValueError, match="each need units of their own") as said:
+        fedraa.run(Experiment(**fields), out=tmp_path / "run")
+    assert setting.without == {"ist": str(said.value)}
+    assert ENTRANTS["ist"].refusal(setting) == LENT_TO["ist-lent"].refusal(setting) == str(said.value)
+    assert ENTRANTS["ist"].refusal(A) is None
 
 
 def test_a_tiny_race_from_tuning_to_page_goes_on_where_it_was(
