@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -226,12 +225,12 @@ def test_who_cannot_be_run_in_a_setting_is_left_out_or_refused_if_asked_for(
         run_study("race", setting=("A", "shakespeare"), methods=(OURS, "fedrolex"), out=tmp_path)
 
 
-def test_who_cannot_be_run_on_a_model_is_left_out_for_the_reason_that_a_run_gives(tmp_path: Path) -> None:
+def test_who_cannot_be_run_on_a_model_is_left_out_for_the_reason_that_a_run_gives(
+    small_data: Path, tmp_path: Path
+) -> None:
     """The first convolution of the CNN has not a unit for each of ten clients."""
-    setting, rng = SETTINGS["cifar10"], np.random.default_rng(0)
-    x, y = rng.random((400, 3, 32, 32), np.float32), np.arange(400) % 10
-    np.savez(tmp_path / "pictures.npz", x_train=x, y_train=y, x_test=x[:50], y_test=y[:50])
-    fields = ENTRANTS["ist"].fields(setting) | {"dataset": str(tmp_path / "pictures.npz"), "engine": "local"}
+    setting = SETTINGS["cifar10"]
+    fields = ENTRANTS["ist"].fields(setting) | {"dataset": str(small_data / "cifar10-subset.npz"), "engine": "local"}
     with pytest.raises(ValueError, match="each need units of their own") as said:
         fedraa.run(Experiment(**fields), out=tmp_path / "run")
     assert setting.without == {"ist": str(said.value)}

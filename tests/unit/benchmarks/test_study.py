@@ -7,7 +7,6 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -143,15 +142,6 @@ def test_every_recipe_asks_for_what_its_methods_know(name: str, size: Size):
     assert made.name == name
     for cell in made.cells:
         resolve(cell.experiment)
-
-
-@pytest.fixture(scope="module")
-def small_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a data set in place of CIFAR-10's subset: random pictures."""
-    folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
-    x, y = rng.random((1000, 3, 32, 32), np.float32), np.arange(1000) % 10
-    np.savez(folder / "cifar10-subset.npz", x_train=x, y_train=y, x_test=x[:50], y_test=y[:50])
-    return folder
 
 
 @pytest.mark.parametrize("size", ["quick", "standard"])
