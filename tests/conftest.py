@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import signal
 from collections.abc import Iterator
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -15,6 +16,8 @@ import torch
 from hypothesis import settings
 
 torch.set_num_threads(1)
+# A shell starts what it puts in the background (`bash .ci/run &`) with Ctrl-C ignored, and so its children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # The same examples in every run, however busy the machine; `--hypothesis-profile default` looks for others.
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.load_profile("same")
