@@ -57,6 +57,7 @@ def run_study(
     setting: tuple[str, ...] | None = None,
     methods: tuple[str, ...] | None = None,
     parts: tuple[str, ...] | None = None,
+    extend: Path | None = None,
 ) -> None:
     """Run a study, or go on with it: its table, words and picture.
 
@@ -74,16 +75,19 @@ def run_study(
         setting: Of the race, which are run (default: all).
         methods: Of the race, who takes part (default: all).
         parts: Of the race, tuned, untuned or long (default: all, in that order).
+        extend: Of the race, the folder of an earlier one's results: what was tuned and run there is on the new pages
+            and not made again.
     """
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs: got {jobs}; takes a number from 1")
     if study == RACE:
         if standard or paper or terms is not None:
             raise ValueError("study: race has sizes and terms of its own; leave out --standard, --paper and --terms")
-        race(setting, methods, parts, quick=quick, data_dir=data_dir, out=out, seeds=seeds, jobs=jobs, tuned=tuned)
+        known = {"tuned": tuned, "extend": extend}
+        race(setting, methods, parts, quick=quick, data_dir=data_dir, out=out, seeds=seeds, jobs=jobs, **known)
         return
-    if (setting, methods, parts) != (None, None, None):
-        raise ValueError(f"study: {study} has no settings, methods or parts to choose of; race has")
+    if (setting, methods, parts, extend) != (None, None, None, None):
+        raise ValueError(f"study: {study} has no settings, methods or parts to choose of or extend; race has")
     if study not in RECIPES:
         raise ValueError(f"study: there is no {study!r}; choose one of {', '.join([*RECIPES, RACE])}")
     sizes = [size for size, given in zip(SIZES, (quick, standard, paper), strict=True) if given]

@@ -18,7 +18,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -167,11 +167,16 @@ def _began(experiment: Experiment) -> bool:
     try:
         history = History(directory)
         same = history.experiment.model_copy(update={"out": directory} | said) == experiment
-        if not same or experiment.capacities == "auto":  # the method's shares are then of the fleet
-            return same
-        return differs(history.config["method"], resolve(experiment)) is None
+        return same and unchanged(history.config["method"], experiment)
     except ValueError:  # of a version that knew other fields
         return False
+
+
+def unchanged(method: Mapping[str, Any], experiment: Experiment) -> bool:
+    """Whether the method that an earlier run of this experiment describes is the one that it has today."""
+    if experiment.capacities == "auto":  # its shares are then of the fleet
+        return True
+    return differs(method, resolve(experiment)) is None
 
 
 def _run_all(experiments: Sequence[Experiment], jobs: int) -> Iterator[tuple[Experiment, str | None]]:

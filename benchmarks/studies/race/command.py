@@ -8,6 +8,7 @@ from typing import TypeVar, get_args
 
 from benchmarks.studies.race.entrants import ENTRANTS, FIRST, KNOWN, LENT, LIMIT, OURS, Entrant
 from benchmarks.studies.race.page import read_race, write
+from benchmarks.studies.race.record import SUFFIX, read_record
 from benchmarks.studies.race.runs import Part, Race
 from benchmarks.studies.race.settings import QUICK, SETTINGS
 from benchmarks.studies.study import Finished
@@ -29,10 +30,12 @@ def race(
     seeds: tuple[int, ...] | None,
     jobs: int | None,
     tuned: Path | None = None,
+    extend: Path | None = None,
 ) -> None:
     """Runs what has not ended, setting by setting, and writes each one's page anew as soon as a part has.
 
-    `tuned` is the file of an earlier race in one setting: whoever is in it is not tuned again.
+    `tuned` is the file of an earlier race in one setting: whoever is in it is not tuned again. `extend` is the folder
+    of an earlier race's pages: nor is what was run there made again, but on the pages.
     """
     settings = [QUICK] if quick else _named("setting", SETTINGS, names)
     asked = methods or [entrant.name for entrant in (FIRST if quick else ENTRANTS.values())]
@@ -42,7 +45,11 @@ def race(
         raise ValueError(f"setting: got {' '.join(names)}, and the quick race has one of its own; leave it out")
     if tuned and len(settings) > 1:
         raise ValueError(f"tuned: {tuned} is of one setting; give one --setting, not {len(settings)}")
-    given = read_race(tuned, settings[0]) if tuned else {}
+    if tuned and extend:
+        raise ValueError(f"extend: {extend} has the tuned values, too; give it or --tuned, not both")
+    values = {s.name: extend / f"race_{s.name}.toml" if extend else tuned for s in settings}
+    given = {s.name: read_race(file, s) if (file := values[s.name]) else {} for s in settings}
+    records = {s.name: read_record(extend / f"race_{s.name}{SUFFIX}", s.targets) if extend else [] for s in settings}
     command = [
         "python -m benchmarks run race",
         "--quick" if quick else f"--setting {' '.join(s.name for s in settings)}",
@@ -53,7 +60,9 @@ def race(
         (where, who), why = next(iter(refused.items()))
         raise ValueError(f"methods: {who} cannot be run in {where}; leave it out there ({why})")
     for setting in settings:
-        mine = Race(setting, out / "race", data_dir, seeds or (QUICK_SEEDS if quick else SEEDS), jobs or 1, given)
+        shown = seeds or (QUICK_SEEDS if quick else SEEDS)
+        known = given[setting.name], records[setting.name]
+        mine = Race(setting, out / "race", data_dir, shown, jobs or 1, *known)
         can = [entrant for entrant in entrants if (setting.name, entrant.name) not in refused]
         _run(mine, can, chosen, out, " ".join(command))
 

@@ -7,6 +7,7 @@ from typing import Any
 from benchmarks.studies.race.entrants import ENTRANTS, KNOWN, LENT, LENT_TO, LIMIT, OURS, ROUNDS, parts_of_ours
 from benchmarks.studies.race.overview import overview
 from benchmarks.studies.race.picture import draw
+from benchmarks.studies.race.record import SUFFIX, write_record
 from benchmarks.studies.race.runs import LONG, TUNING_SEED, Race
 from benchmarks.studies.race.settings import Setting
 from benchmarks.studies.race.table import columns, end_columns, findings, frame, markdown, of_part, said
@@ -17,7 +18,7 @@ from fedraa.rundir.files import write_text
 def write(race: Race, directory: Path, command: str) -> list[str]:
     """Writes race_SETTING.md, .csv, .toml and .png into `directory`, of what has ended; returns the findings.
 
-    And race.md, of all the settings there.
+    And race_SETTING.runs.jsonl.gz, all these runs, and race.md, of all the settings there.
     """
     setting, runs, long = race.setting, race.measured(), race.long()
     values = {name: found for name, entrant in KNOWN.items() if (found := race.values(entrant)) is not None}
@@ -37,6 +38,7 @@ def write(race: Race, directory: Path, command: str) -> list[str]:
     directory.mkdir(parents=True, exist_ok=True)
     rows = frame(setting, runs, long, values).to_csv(index=False, float_format="%.6g")
     write_text(base.with_suffix(".csv"), f"# {made}\n{rows}")
+    write_record(base.with_suffix(SUFFIX), (*runs, *long))
     write_text(base.with_suffix(".md"), "\n\n".join(parts) + "\n")
     if values:
         terms = {name: {TERMS_KEY: found} for name, found in values.items() if name in ENTRANTS}

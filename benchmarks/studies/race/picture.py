@@ -61,10 +61,10 @@ def _curves(axes: Axes, setting: Setting, of: Mapping[str, Sequence[Measured]], 
     faint = next((name for name in of if looks[name] == GREY), None)
     for name, runs in reversed(list(of.items())):
         colour = looks[name]
-        last = max(run.curve["t"].iloc[-1] for run in runs)
+        last = max(run.spent["t"].iloc[-1] for run in runs)
         end = max(end, last)
         xs = np.linspace(0, last, POINTS)
-        ys = 100 * np.stack([np.interp(xs, run.curve["t"], run.curve["accuracy"]) for run in runs])
+        ys = 100 * np.stack([np.interp(xs, run.spent["t"], run.spent["accuracy"]) for run in runs])
         above = colour != GREY
         if above and name != LIMIT:
             arrived.append(mean([run.times[setting.targets[-1]] for run in runs]))

@@ -6,13 +6,13 @@ Each is a folder below the setting's, and each can be gone on with: trials and r
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from benchmarks.studies.metrics import ACCURACY
 from benchmarks.studies.race.entrants import ENTRANTS, KNOWN, LIMIT, ROUNDS, Entrant
-from benchmarks.studies.race.measures import Measured, measured
+from benchmarks.studies.race.measures import Measured, known_by, measured
 from benchmarks.studies.race.settings import Setting
-from benchmarks.studies.study import Cell, Finished, Study, ended, execute, seeded
+from benchmarks.studies.study import Cell, Finished, Study, ended, execute, seeded, unchanged
 from fedraa.config.experiment import Experiment
 from fedraa.methods.resolve import resolve
 from fedraa.methods.tuned import read_tuned
@@ -28,7 +28,10 @@ Told = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Race:
-    """One setting's runs below `folder`, `jobs` at a time; who is among the `given` values is not tuned."""
+    """One setting's runs below `folder`, `jobs` at a time.
+
+    Who is among the `given` values is not tuned, and what is among the `recorded` runs is not made again.
+    """
 
     setting: Setting
     folder: Path
@@ -36,6 +39,7 @@ class Race:
     seeds: tuple[int, ...]
     jobs: int = 1
     given: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    recorded: Sequence[Measured] = ()
 
     def tune(self, entrant: Entrant, told: Told) -> None:
         """As many trials of it as of all others; the best is the first one at what is aimed at, on validation data."""
@@ -93,8 +97,9 @@ class Race:
         return None if there is None else float(f"{LONG * sum(there) / len(there):.3g}")
 
     def run(self, entrants: Sequence[Entrant], part: Part, watch: Callable[[Finished, int], None]) -> None:
-        """All seeds of these entrants, as far as they can be run now: seed by seed."""
-        cells = [cell for entrant in entrants if (cell := self.cell(entrant, part)) is not None]
+        """All seeds of these entrants, as far as they can be run now and are not recorded: seed by seed."""
+        there = (cell for entrant in entrants if (cell := self.cell(entrant, part)) is not None)
+        cells = [cell for cell in there if any(self._found(cell, seed) is None for seed in self.seeds)]
         if cells:
             execute(self._study(cells), self._part(part), self.jobs, watch)
 
@@ -110,11 +115,18 @@ class Race:
         for entrant in entrants:
             if (cell := self.cell(entrant, part)) is None:
                 continue
-            for seed in self.seeds:
-                experiment = seeded(cell, seed, self._part(part))
-                if experiment.out is not None and ended(experiment):
-                    found.append(measured(entrant.name, part, seed, experiment.out, self.setting.targets))
+            found += [run for seed in self.seeds if (run := self._found(cell, seed)) is not None]
         return found
+
+    def _found(self, cell: Cell, seed: int) -> Measured | None:
+        """The cell's run with this seed, if it has ended: that of its directory, or the recorded one."""
+        part = cast(Part, cell.column)
+        experiment = seeded(cell, seed, self._part(part))
+        if ended(experiment):
+            return measured(cell.row, part, experiment, self.setting.targets)
+        same = (run for run in self.recorded if (run.entrant, run.part, run.seed) == (cell.row, part, seed))
+        fields = known_by(experiment)
+        return next((run for run in same if run.fields == fields and unchanged(run.method, experiment)), None)
 
     def _study(self, cells: Sequence[Cell]) -> Study:
         return Study(self.setting.name, self.setting.title, cells, (ACCURACY,), cells[0].row, seeds=self.seeds)

@@ -1,5 +1,6 @@
 """The race: what its figures come to, that all are tuned alike, and that it goes on where it was."""
 
+import gzip
 import json
 import math
 import re
@@ -13,10 +14,11 @@ import pytest
 import fedraa
 from benchmarks.studies.commands import run_study
 from benchmarks.studies.race.entrants import ENTRANTS, FIRST, LENT_TO, LIMIT, OURS, ROUNDS, Entrant, parts_of_ours
-from benchmarks.studies.race.measures import Measured, first_at
+from benchmarks.studies.race.measures import Measured, first_at, known_by
 from benchmarks.studies.race.overview import overview
 from benchmarks.studies.race.page import read_race
 from benchmarks.studies.race.picture import GREY, colours
+from benchmarks.studies.race.record import read_record, write_record
 from benchmarks.studies.race.runs import Race
 from benchmarks.studies.race.settings import QUICK, SETTINGS, Setting
 from benchmarks.studies.race.table import columns, findings, frame, markdown, of_part, order
@@ -35,10 +37,11 @@ SPENT = pd.DataFrame(
 
 
 def ran(entrant: str, seed: int, last: float, part: str = "tuned", accuracy: float = 0.975) -> Measured:
-    times = dict(zip(A.targets, (last / 2, last / 1.5, last), strict=True))
-    spent = {level: 10 * t for level, t in times.items()}
-    curve = pd.DataFrame({"t": [0.0, 1.0], "accuracy": [0.1, accuracy]})
-    return Measured(entrant, part, seed, "abc", times, spent, spent, accuracy, accuracy - 0.01, curve)
+    """Evaluated at its targets, of which the last was at `last`, or at none; MB and GFLOP are ten times the time."""
+    at = [(0.0, 0.1), *((last / by, level) for by, level in zip((2, 1.5, 1), A.targets, strict=True))]
+    rows = [(t, level, 1e7 * t, 1e10 * t) for t, level in at if math.isfinite(t)]
+    spent = pd.DataFrame(rows, columns=["t", "accuracy", "bytes", "flops"])
+    return Measured(entrant, part, seed, "abc", {}, {}, accuracy - 0.01, spent, A.targets)
 
 
 def both(entrant: str, *lasts: float, part: str = "tuned") -> list[Measured]:
@@ -262,6 +265,15 @@ def test_a_tiny_race_from_tuning_to_page_goes_on_where_it_was(
     run_study("race", **asked | {"out": again, "tuned": tmp_path / "race_digits.toml"})
     assert (again / "race_digits.csv").read_text() == (tmp_path / "race_digits.csv").read_text()
     assert not list(again.rglob("tuning"))
+    # And from its folder not even the runs are made again, whatever folders they were in.
+    page_of_one, wider = tmp_path / "one", tmp_path / "wider"
+    run_study("race", **asked | {"methods": (OURS,), "parts": ("tuned",), "out": page_of_one, "extend": tmp_path})
+    assert not list(page_of_one.rglob("summary.json"))
+    assert record(page_of_one) == record(tmp_path)
+    (page_of_one / "race_digits.runs.jsonl.gz").write_bytes(gzip.compress(first_run(record(tmp_path)), mtime=0))
+    run_study("race", **asked | {"parts": ("tuned",), "out": wider, "extend": page_of_one})
+    assert len(list(wider.rglob("summary.json"))) == 1  # FedAvg's: ours is the first that is recorded
+    assert shown(wider, "tuned") == shown(tmp_path, "tuned")
     # Lent ones join them, and are in no file of tuned values: ours may be others some day.
     run_study("race", **asked | {"methods": ("fedbuff-lent",), "parts": ("tuned",)})
     page = (tmp_path / "race_digits.md").read_text()
@@ -271,6 +283,80 @@ def test_a_tiny_race_from_tuning_to_page_goes_on_where_it_was(
     assert "lent" not in (tmp_path / "race_digits.toml").read_text()
     (config,) = tmp_path.glob("race/digits/tuned/fedbuff-lent-*/config.json")
     assert json.loads(config.read_text())["method"]["local"]["clip"] == 2.0
+
+
+def record(folder: Path) -> bytes:
+    return gzip.decompress((folder / "race_digits.runs.jsonl.gz").read_bytes())
+
+
+def first_run(lines: bytes) -> bytes:
+    return lines.splitlines(keepends=True)[0]
+
+
+def shown(folder: Path, part: str) -> list[str]:
+    """The part's lines of the folder's table."""
+    return [line for line in (folder / "race_digits.csv").read_text().splitlines() if line.startswith(part)]
+
+
+@pytest.fixture
+def one_recorded(tmp_path: Path) -> tuple[Race, Measured]:
+    """A race in D at FedAvg's tuned values, and its run with seed 0, as if from another machine."""
+    setting = SETTINGS["D"]
+    there = Race(setting, Path("/there/race"), Path("/there/data"), (0,), given={ROUNDS: {"local_steps": 20}})
+    cell = there.cell(ENTRANTS[ROUNDS], "tuned")
+    assert cell is not None
+    method = json.loads(json.dumps(resolve(cell.experiment).described()))
+    spent = pd.DataFrame({"t": [0.0, 1 / 3], "accuracy": [0.1, 0.98], "bytes": [0.0, 12345.0], "flops": [0.0, 1e9]})
+    run = Measured(ROUNDS, "tuned", 0, "abc", known_by(cell.experiment), method, 0.9, spent, setting.targets)
+    return replace(there, folder=tmp_path, data_dir=tmp_path / "data"), run
+
+
+def test_a_record_comes_back_as_it_was(one_recorded: tuple[Race, Measured], tmp_path: Path) -> None:
+    race, run = one_recorded
+    write_record(tmp_path / "record", [run])
+    (read,) = read_record(tmp_path / "record", run.targets)
+    assert read.times == pytest.approx(run.times)
+    assert read.accuracy == 0.98
+    assert (read.fields, read.method, read.worst, read.commit) == (run.fields, run.method, 0.9, "abc")
+    assert "/there" not in json.dumps(read.fields)
+    assert read.fields["capabilities"] == "fleets/balanced.csv"
+    assert replace(race, recorded=[read]).measured() == [read]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"part": "untuned"},
+        {"seed": 1},
+        {"entrant": "ist"},
+        {"fields": {"method": "fedavg"}},
+        {"method": {"local": {"momentum": 0.123}}},
+    ],
+    ids=lambda change: str(*change),
+)
+def test_a_recorded_run_of_something_else_is_made_again(
+    change: dict[str, Any], one_recorded: tuple[Race, Measured]
+) -> None:
+    """As one is that has other values, or of which the method has other defaults since."""
+    race, run = one_recorded
+    assert replace(race, recorded=[replace(run, **change)]).measured() == []
+
+
+def test_what_is_no_record_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "race_digits.toml").write_text(Path("benchmarks/results/race_digits.toml").read_text())
+    asked: dict[str, Any] = {"quick": True, "extend": tmp_path, "out": tmp_path / "out"}
+    with pytest.raises(ValueError, match=r"^extend: .*race_digits.runs.jsonl.gz cannot be read: No such file"):
+        run_study("race", **asked)
+    whole = gzip.compress(b'{"entrant": "ist", "part": "tuned", "seed": 0, "commit": "a"}\n')
+    for content in (b"", b"text", whole, whole[:-9], gzip.compress(b"[1]\n"), gzip.compress(b"\xff{\n")):
+        (tmp_path / "race_digits.runs.jsonl.gz").write_bytes(content)
+        with pytest.raises(ValueError, match=r"^extend: .*\.gz is no record of a race, or damaged$"):
+            run_study("race", **asked)
+    with pytest.raises(ValueError, match=r"^extend: .* has the tuned values, too; give it or --tuned, not both$"):
+        run_study("race", **asked | {"tuned": tmp_path / "race_digits.toml"})
+    with pytest.raises(ValueError, match=r"^study: raa_beta has no settings, methods or parts to choose of or extend"):
+        run_study("raa_beta", quick=True, extend=tmp_path, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

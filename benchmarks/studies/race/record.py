@@ -1,0 +1,50 @@
+"""The record of a race: every run that its page stands on, evaluation by evaluation, for who goes on from it."""
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from benchmarks.studies.race.measures import SPENT, Measured
+from fedraa.reading import content
+from fedraa.rundir.files import replacing
+
+SUFFIX = ".runs.jsonl.gz"
+
+
+def write_record(path: Path, runs: Iterable[Measured]) -> None:
+    """A line of JSON per run, compressed; the same runs make the same bytes."""
+    lines = "".join(json.dumps(_line(run)) + "\n" for run in runs)
+    with replacing(path) as file:
+        file.write(gzip.compress(lines.encode(), mtime=0))
+
+
+def read_record(path: Path, targets: tuple[float, ...]) -> list[Measured]:
+    """ValueError, one sentence, for what is no such file."""
+    try:
+        packed = content(path)
+    except OSError as error:
+        raise ValueError(f"extend: {path} cannot be read: {error.strerror or error}") from None
+    try:
+        if not packed:  # which gzip takes for no content
+            raise EOFError
+        return [_run(json.loads(line), targets) for line in gzip.decompress(packed).decode().splitlines()]
+    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(f"extend: {path} is no record of a race, or damaged") from None
+
+
+def _line(run: Measured) -> dict[str, Any]:
+    who = {"entrant": run.entrant, "part": run.part, "seed": run.seed, "commit": run.commit}
+    spent = {name: [float(f"{value:.10g}") for value in run.spent[name]] for name in SPENT}
+    return who | {"experiment": run.fields, "method": run.method, "client_worst": run.worst, "evaluations": spent}
+
+
+def _run(line: Mapping[str, Any], targets: tuple[float, ...]) -> Measured:
+    who = (str(line["entrant"]), str(line["part"]), int(line["seed"]), str(line["commit"]))
+    spent = pd.DataFrame(line["evaluations"])[list(SPENT)].astype(float)
+    described = (dict(line["experiment"]), dict(line["method"]))
+    return Measured(*who, *described, float(line["client_worst"]), spent, targets)
