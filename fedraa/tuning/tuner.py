@@ -30,6 +30,7 @@ VALIDATION = 0.1  # of every client's training samples, unless the experiment sa
 FIRST = 2 / 3  # of the trials are in the space that was given; where the best of them is at an edge, it is widened
 TUNED = "tuned.toml"
 Told = Callable[[Trial, int, int, float], None]
+Follow = Callable[[Mapping[str, Value]], Mapping[str, object]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +56,7 @@ def tune(
     *,
     jobs: int = 1,
     ended: Told | None = None,
+    follow: Follow | None = None,
     **fields: object,
 ) -> Tuned:
     """Find the values of `space` with which each method does best, with as many trials for each.
@@ -72,7 +74,7 @@ def tune(
     which the nodes have the data; with one, the same seed comes to the same. What has ended is in the directory `out`
     (default: one under runs/): the same call goes on with it, however it was ended.
     `ended` is called with each trial that has, how many there are now and in all, and the seconds that the rest may
-    take.
+    take. `follow` makes of the values of a trial further fields of its experiment, as how often it is evaluated.
 
         tuned = fedraa.tune(["fed-raa", "fedavg"], {"lr": "0.01:1:log"}, trials=12, time=4, jobs=2)
         fedraa.compare(["fed-raa", "fedavg"], time=8, terms="tuned", tuned=tuned.file)
@@ -85,7 +87,7 @@ def tune(
     for name, count in (("trials", trials), ("jobs", jobs)):
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise ValueError(f"{name}: got {count!r}; takes a number from 1")
-    plan = _Plan.of(tuple(map(str, methods)), make_space(space), trials, experiment)
+    plan = _Plan.of(tuple(map(str, methods)), make_space(space), trials, experiment, follow)
     check_optuna()
     out = experiment.out or RUNS / f"tune-{Path(experiment.dataset).stem}-{experiment.seed}"
     cluster = experiment.model_copy(update={"engine": "ray"}) if experiment.address else None
@@ -103,9 +105,12 @@ class _Plan:
     spaces: Mapping[str, Space]
     trials: int
     figures: Figures
+    follow: Follow | None = None
 
     @classmethod
-    def of(cls, methods: tuple[str, ...], space: Space, trials: int, experiment: Experiment) -> "_Plan":
+    def of(
+        cls, methods: tuple[str, ...], space: Space, trials: int, experiment: Experiment, follow: Follow | None = None
+    ) -> "_Plan":
         for name in space:
             if (given := getattr(experiment, name)) != Experiment.model_fields[name].default:
                 raise ValueError(f"{name}: got {given}, and it is in the space; give one of the two")
@@ -127,7 +132,7 @@ class _Plan:
                 for value in parameter.ends:
                     resolve(_with(each, {field: value}))
             figures = build(each).figures
-        return cls(experiments, spaces, trials, figures)
+        return cls(experiments, spaces, trials, figures, follow)
 
     @property
     def better(self) -> Direction:
@@ -178,8 +183,9 @@ class _Plan:
         ended, experiment = journal.of(method), self.experiments[method]
         space = self.spaces[method] if number < self.first else self.space(method, ended)[0]
         values = suggest(space, ended, experiment.seed, number, self.better)
-        out = folder / f"{method.replace(':', '-')}-{number}"
-        return Attempt(method, number, values, _with(experiment, values | {"out": out}), tuple(ended), self.better)
+        more = dict(self.follow(values)) if self.follow else {}
+        more["out"] = folder / f"{method.replace(':', '-')}-{number}"
+        return Attempt(method, number, values, _with(experiment, values | more), tuple(ended), self.better)
 
 
 def _known(method: str, space: Space) -> dict[str, Parameter]:

@@ -50,16 +50,19 @@ class Race:
             when = trial.state if trial.reached is None else f"at the target at {trial.reached:.3g}"
             told(f"{entrant.name}: trial {count} of {total} {when}, {trial.seconds:.0f} s")
 
+        def evaluated(values: Mapping[str, object]) -> dict[str, object]:
+            return {"eval_every": self._evaluations(entrant, entrant.fields(self.setting) | dict(values))}
+
         fields = entrant.fields(self.setting)
-        every = self._evaluations(entrant, fields | self._middle(entrant))
         method = fields.pop("method")
         tuner.tune(
             [method],
             entrant.space(self.setting),
             self.setting.trials,
-            self._experiment(fields | {"eval_every": every}),
+            self._experiment(fields),
             jobs=self.jobs,
             ended=ended,
+            follow=evaluated,
             out=self._tuning(entrant),
             seed=TUNING_SEED,
             target_accuracy=self.setting.aimed_at,
@@ -150,11 +153,6 @@ class Race:
         steps = auto.least if (auto := method.local.auto) else method.local.steps
         batches = (steps if isinstance(steps, int) else max(self.setting.lengths)) * getattr(method.update, "size", 1)
         return max(1, round(self.setting.between / (4 if entrant.name == LIMIT else 1) / batches))
-
-    def _middle(self, entrant: Entrant) -> dict[str, Any]:
-        """Of the values that are tried of it, those in the middle."""
-        tried = entrant.space(self.setting)
-        return {name: values[len(values) // 2] for name, values in tried.items() if isinstance(values, list)}
 
     def _tuning(self, entrant: Entrant) -> Path:
         return self.folder / self.setting.name / "tuning" / entrant.name

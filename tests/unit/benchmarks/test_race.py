@@ -180,15 +180,18 @@ def test_evaluations_are_as_many_batches_apart_for_all(
     assert cell.experiment.eval_every == every
 
 
-@pytest.mark.parametrize(("name", "every"), [("fedasync", 4), ("fedbuff", 1), ("fadas", 1), (OURS, 4), (ROUNDS, None)])
-def test_trials_are_evaluated_as_the_middle_of_what_is_tried(
-    name: str, every: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """200 batches of tasks of 47, and of buffers of 5."""
-    tried: list[Experiment] = []
-    monkeypatch.setattr(tuner, "tune", lambda methods, space, trials, experiment, **kwargs: tried.append(experiment))
-    Race(A, tmp_path, tmp_path, (0,)).tune(ENTRANTS[name], lambda what: None)
-    assert tried[0].eval_every == every
+def test_trials_are_evaluated_as_the_runs_at_their_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 200 batches, whatever the length of their tasks: short ones had once as many more chances."""
+    asked: list[Any] = []
+    monkeypatch.setattr(tuner, "tune", lambda *args, follow, **kwargs: asked.append(follow))
+    race = Race(A, tmp_path, tmp_path, (0,))
+    for name in ("fedasync", "fedbuff", OURS, ROUNDS):
+        race.tune(ENTRANTS[name], lambda what: None)
+    one, buffered, ours, rounds = asked
+    assert [one({"local_steps": steps})["eval_every"] for steps in (10, 94, 500)] == [20, 2, 1]
+    assert [buffered({"local_steps": 10, "buffer_size": size})["eval_every"] for size in (3, 5, 10)] == [7, 4, 2]
+    assert ours({"local_steps": "auto:20", "async_rule": "fadas(size=5)"})["eval_every"] == 2
+    assert rounds({"local_steps": 10})["eval_every"] is None
 
 
 def test_the_long_runs_take_five_times_what_fedavg_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,13 @@ def test_each_method_gets_as_many_trials_and_its_space_is_widened_once(faked: li
     assert found.terms["fedavg"]["lr"] > 0.1
 
 
+def test_what_follows_of_a_trials_values_is_of_its_experiment(faked: list[Attempt], tmp_path: Path) -> None:
+    found = tuned(tmp_path / "tune", follow=lambda values: {"eval_every": 1 if values["lr"] < 0.03 else 2})
+    assert {each.experiment.eval_every for each in faked if each.values["lr"] < 0.03} == {1}
+    assert {each.experiment.eval_every for each in faked if each.values["lr"] >= 0.03} == {2}
+    assert found.terms["fedavg"].keys() == {"lr"}
+
+
 def test_a_space_of_texts_is_widened_as_far_as_they_can_be_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The last are best: behind auto:4 comes auto:8, behind topk:1 nothing, as a share is at most 1."""
 
