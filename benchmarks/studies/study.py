@@ -105,16 +105,23 @@ class Finished:
     failure: str | None
 
 
-def execute(study: Study, out: Path, jobs: int, watch: Callable[[Finished, int], None]) -> list[Finished]:
+def execute(
+    study: Study,
+    out: Path,
+    jobs: int,
+    watch: Callable[[Finished, int], None],
+    wanted: Callable[[Cell, int], bool] = lambda cell, seed: True,
+) -> list[Finished]:
     """Runs what is not there yet, `jobs` runs at a time, several each in a process of its own; in the study's order.
 
+    With `wanted`, only those cells and seeds.
     `watch` gets every run as it ends and the number of those still to come. Raises ValueError, before anything
     is started, for an experiment whose flags do not go together and if another process runs this study in `out`, and
     at the end if no run came to an end.
     """
     for cell in study.cells:
         resolve(cell.experiment)
-    runs = {seeded(cell, seed, out): (cell, seed) for seed in study.seeds for cell in study.cells}
+    runs = {seeded(cell, seed, out): (cell, seed) for seed in study.seeds for cell in study.cells if wanted(cell, seed)}
     with alone(out, "running this study"):  # who came second would begin anew what the first one is at
         done = {each: Finished(*runs[each], _directory(each), None) for each in runs if ended(each)}
         left = len(runs) - len(done)

@@ -4,18 +4,17 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import TypeVar
 
 from benchmarks.studies.race.entrants import ENTRANTS, FIRST, KNOWN, LENT, LIMIT, OURS, Entrant
 from benchmarks.studies.race.page import read_race, write
 from benchmarks.studies.race.record import SUFFIX, read_record
-from benchmarks.studies.race.runs import Part, Race
+from benchmarks.studies.race.runs import PARTS, Part, Race
 from benchmarks.studies.race.settings import QUICK, SETTINGS
 from benchmarks.studies.study import Finished
 from fedraa.cli.display import say
 from fedraa.rundir.history import History
 
-PARTS: tuple[Part, ...] = get_args(Part)
 SEEDS, QUICK_SEEDS = (0, 1, 2, 3, 4), (0, 1, 2)
 
 
@@ -48,8 +47,9 @@ def race(
     if tuned and extend:
         raise ValueError(f"extend: {extend} has the tuned values, too; give it or --tuned, not both")
     values = {s.name: extend / f"race_{s.name}.toml" if extend else tuned for s in settings}
-    given = {s.name: read_race(file, s) if (file := values[s.name]) else {} for s in settings}
     records = {s.name: read_record(extend / f"race_{s.name}{SUFFIX}", s.targets) if extend else [] for s in settings}
+    tuned_there = {s.name: any(run.part != "untuned" for run in records[s.name]) or not extend for s in settings}
+    given = {s.name: read_race(file, s) if (file := values[s.name]) and tuned_there[s.name] else {} for s in settings}
     command = [
         "python -m benchmarks run race",
         "--quick" if quick else f"--setting {' '.join(s.name for s in settings)}",
@@ -59,12 +59,30 @@ def race(
     if methods and refused:
         (where, who), why = next(iter(refused.items()))
         raise ValueError(f"methods: {who} cannot be run in {where}; leave it out there ({why})")
-    for setting in settings:
-        shown = seeds or (QUICK_SEEDS if quick else SEEDS)
-        known = given[setting.name], records[setting.name]
-        mine = Race(setting, out / "race", data_dir, shown, jobs or 1, *known)
-        can = [entrant for entrant in entrants if (setting.name, entrant.name) not in refused]
-        _run(mine, can, chosen, out, " ".join(command))
+    shown = seeds or (QUICK_SEEDS if quick else SEEDS)
+    data = data_dir.absolute() if data_dir else None
+    races = [Race(s, out / "race", data, shown, jobs or 1, given[s.name], records[s.name]) for s in settings]
+    for each in races:
+        _check_recorded(each, entrants, chosen)
+    for each in races:
+        can = [entrant for entrant in entrants if (each.setting.name, entrant.name) not in refused]
+        _run(each, can, chosen, out, " ".join(command))
+
+
+def _check_recorded(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part]) -> None:
+    """ValueError if a recorded run would be on the new page no more, and not be made again either."""
+    if lost := sorted({run.seed for run in race.recorded} - set(race.seeds)):
+        raise ValueError(
+            f"seeds: got {' '.join(map(str, race.seeds))}; runs in {race.setting.name} are recorded with "
+            f"{' '.join(map(str, lost))}, too, give all of them"
+        )
+    again = {entrant.name for entrant in entrants}
+    for run in race.strange():
+        if run.entrant not in again or run.part not in parts:
+            raise ValueError(
+                f"extend: the {run.part} runs of {run.entrant} recorded in {race.setting.name} are of other "
+                "values than those beside them, or of what it was before; have it run again, by --methods and --parts"
+            )
 
 
 def _run(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part], out: Path, command: str) -> None:
@@ -92,7 +110,7 @@ def _run(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part], out: Pa
         race.run(entrants, "long", watch)
     for sentence in write(race, out, command):
         say(sentence)
-    say(f"written to {out / ('race_' + race.setting.name)}.md, .csv, .toml and .png")
+    say(f"written to {out / ('race_' + race.setting.name)}.md, and beside it as .csv, .png, .toml and {SUFFIX}")
 
 
 def _groups(entrants: Sequence[Entrant]) -> list[list[Entrant]]:

@@ -71,11 +71,12 @@ def measured(entrant: str, part: str, experiment: Experiment, targets: tuple[flo
 
 def known_by(experiment: Experiment) -> dict[str, Any]:
     """The fields that are not the defaults, but the seed, with no folder of this machine in them."""
-    said = experiment.model_dump(mode="json", exclude_defaults=True, exclude={"out", "seed", "engine", "quiet"})
+    elsewhere = {"out", "seed", "engine", "quiet", "data_dir"}
+    said = experiment.model_dump(mode="json", exclude_defaults=True, exclude=elsewhere)
     folders = {FLEETS: FLEETS.name} | ({experiment.data_dir: DATA} if experiment.data_dir else {})
     for name, value in said.items():
         for folder, told in folders.items():
-            if isinstance(value, str) and Path(value).is_relative_to(folder):
+            if isinstance(value, str) and Path(value).is_absolute() and Path(value).is_relative_to(folder):
                 said[name] = str(Path(told) / Path(value).relative_to(folder))
     return said
 

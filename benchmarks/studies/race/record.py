@@ -9,7 +9,9 @@ from typing import Any
 
 import pandas as pd
 
+from benchmarks.studies.race.entrants import KNOWN
 from benchmarks.studies.race.measures import SPENT, Measured
+from benchmarks.studies.race.runs import PARTS
 from fedraa.reading import content
 from fedraa.rundir.files import replacing
 
@@ -33,7 +35,7 @@ def read_record(path: Path, targets: tuple[float, ...]) -> list[Measured]:
         if not packed:  # which gzip takes for no content
             raise EOFError
         return [_run(json.loads(line), targets) for line in gzip.decompress(packed).decode().splitlines()]
-    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         raise ValueError(f"extend: {path} is no record of a race, or damaged") from None
 
 
@@ -47,4 +49,6 @@ def _run(line: Mapping[str, Any], targets: tuple[float, ...]) -> Measured:
     who = (str(line["entrant"]), str(line["part"]), int(line["seed"]), str(line["commit"]))
     spent = pd.DataFrame(line["evaluations"])[list(SPENT)].astype(float)
     described = (dict(line["experiment"]), dict(line["method"]))
+    if who[0] not in KNOWN or who[1] not in PARTS or spent.empty or spent.isna().any(axis=None) or not all(described):
+        raise ValueError(f"{who} is no run of a race")
     return Measured(*who, *described, float(line["client_worst"]), spent, targets)

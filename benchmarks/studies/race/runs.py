@@ -6,7 +6,7 @@ Each is a folder below the setting's, and each can be gone on with: trials and r
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from benchmarks.studies.metrics import ACCURACY
 from benchmarks.studies.race.entrants import ENTRANTS, KNOWN, LIMIT, ROUNDS, Entrant
@@ -20,6 +20,7 @@ from fedraa.tuning import tuner
 from fedraa.tuning.journal import Trial
 
 Part = Literal["tuned", "untuned", "long"]
+PARTS: tuple[Part, ...] = get_args(Part)
 TUNING_SEED = 1000  # which no run that is shown has
 LONG = 5  # times FedAvg's time to its last target
 TRIED = 0.6  # of the horizon is the time of a trial
@@ -43,7 +44,7 @@ class Race:
 
     def tune(self, entrant: Entrant, told: Told) -> None:
         """As many trials of it as of all others; the best is the first one at what is aimed at, on validation data."""
-        if entrant.name in self.given:
+        if entrant.name in self.given or self._recorded_values(entrant) is not None:
             return
 
         def ended(trial: Trial, count: int, total: int, left: float) -> None:
@@ -74,7 +75,15 @@ class Race:
         if entrant.name in self.given:
             return self.given[entrant.name]
         file = self._tuning(entrant) / tuner.TUNED
-        return read_tuned(file)[entrant.method()] if file.is_file() else None
+        return read_tuned(file)[entrant.method()] if file.is_file() else self._recorded_values(entrant)
+
+    def _recorded_values(self, entrant: Entrant) -> dict[str, Any] | None:
+        """Those with which its recorded runs were made, which no file of tuned values has if parts of ours are lent."""
+        tuned = (run.fields for run in self.recorded if (run.entrant, run.part) == (entrant.name, "tuned"))
+        fields = next(tuned, None)
+        return (
+            None if fields is None else {name: fields[name] for name in entrant.space(self.setting) if name in fields}
+        )
 
     def cell(self, entrant: Entrant, part: Part) -> Cell | None:
         """The experiment of this part of the race; None if there is none, or none before others have ended."""
@@ -104,7 +113,7 @@ class Race:
         there = (cell for entrant in entrants if (cell := self.cell(entrant, part)) is not None)
         cells = [cell for cell in there if any(self._found(cell, seed) is None for seed in self.seeds)]
         if cells:
-            execute(self._study(cells), self._part(part), self.jobs, watch)
+            execute(self._study(cells), self._part(part), self.jobs, watch, lambda *run: self._found(*run) is None)
 
     def measured(self) -> list[Measured]:
         """Every run that has ended, of those that are asked for; part by part, in the entrants' order."""
@@ -128,8 +137,16 @@ class Race:
         if ended(experiment):
             return measured(cell.row, part, experiment, self.setting.targets)
         same = (run for run in self.recorded if (run.entrant, run.part, run.seed) == (cell.row, part, seed))
-        fields = known_by(experiment)
-        return next((run for run in same if run.fields == fields and unchanged(run.method, experiment)), None)
+        return next((run for run in same if _made_of(run, experiment)), None)
+
+    def strange(self) -> list[Measured]:
+        """The recorded runs that are not what would be run today: of other values, or of what a method was before."""
+        found = []
+        for run in self.recorded:
+            cell = self.cell(KNOWN[run.entrant], cast(Part, run.part))
+            if cell is None or not _made_of(run, seeded(cell, run.seed, self.folder)):
+                found.append(run)
+        return found
 
     def _study(self, cells: Sequence[Cell]) -> Study:
         return Study(self.setting.name, self.setting.title, cells, (ACCURACY,), cells[0].row, seeds=self.seeds)
@@ -159,3 +176,7 @@ class Race:
 
     def _part(self, part: Part) -> Path:
         return self.folder / self.setting.name / part
+
+
+def _made_of(run: Measured, experiment: Experiment) -> bool:
+    return run.fields == known_by(experiment) and unchanged(run.method, experiment)

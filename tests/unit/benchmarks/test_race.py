@@ -277,6 +277,16 @@ def test_a_tiny_race_from_tuning_to_page_goes_on_where_it_was(
     run_study("race", **asked | {"parts": ("tuned",), "out": wider, "extend": page_of_one})
     assert len(list(wider.rglob("summary.json"))) == 1  # FedAvg's: ours is the first that is recorded
     assert shown(wider, "tuned") == shown(tmp_path, "tuned")
+    # Of more seeds those that are missing are made; runs are not left off the page without a word.
+    run_study("race", **asked | {"parts": ("tuned",), "seeds": (0, 1), "out": page_of_one, "extend": wider})
+    assert len(list(page_of_one.rglob("summary.json"))) == 2
+    with pytest.raises(ValueError, match=r"^seeds: got 0; runs in digits are recorded with 1, too, give all of them$"):
+        run_study("race", **asked | {"out": tmp_path / "no", "extend": page_of_one})
+    toml = wider / "race_digits.toml"
+    toml.write_text(re.sub(r"lr = 0\.\d+", "lr = 0.123", toml.read_text()))
+    with pytest.raises(ValueError, match=r"^extend: the tuned runs of fedavg recorded in digits are of other values"):
+        run_study("race", **asked | {"methods": (OURS,), "out": tmp_path / "no", "extend": wider})
+    assert not (tmp_path / "no").exists()
     # Lent ones join them, and are in no file of tuned values: ours may be others some day.
     run_study("race", **asked | {"methods": ("fedbuff-lent",), "parts": ("tuned",)})
     page = (tmp_path / "race_digits.md").read_text()
@@ -284,6 +294,9 @@ def test_a_tiny_race_from_tuning_to_page_goes_on_where_it_was(
     assert "`python -m benchmarks run race --quick`, and with `--methods fedbuff-lent`, commit" in page
     assert "parts of fed-quilt that any method can have, `--clip 2 --calibrate 0.8 --average 0.1`." in page
     assert "lent" not in (tmp_path / "race_digits.toml").read_text()
+    run_study("race", **asked | {"parts": ("tuned",), "out": tmp_path / "lent", "extend": tmp_path})
+    assert "| fedbuff-lent | 1 |" in (tmp_path / "lent" / "race_digits.md").read_text()
+    assert not list((tmp_path / "lent").rglob("summary.json"))
     (config,) = tmp_path.glob("race/digits/tuned/fedbuff-lent-*/config.json")
     assert json.loads(config.read_text())["method"]["local"]["clip"] == 2.0
 
@@ -324,6 +337,8 @@ def test_a_record_comes_back_as_it_was(one_recorded: tuple[Race, Measured], tmp_
     assert "/there" not in json.dumps(read.fields)
     assert read.fields["capabilities"] == "fleets/balanced.csv"
     assert replace(race, recorded=[read]).measured() == [read]
+    assert replace(race, recorded=[read], data_dir=None).strange() == []
+    assert replace(race, recorded=[read], given={ROUNDS: {"local_steps": 47}}).strange() == [read]
 
 
 @pytest.mark.parametrize(
@@ -350,8 +365,18 @@ def test_what_is_no_record_is_one_sentence(tmp_path: Path) -> None:
     asked: dict[str, Any] = {"quick": True, "extend": tmp_path, "out": tmp_path / "out"}
     with pytest.raises(ValueError, match=r"^extend: .*race_digits.runs.jsonl.gz cannot be read: No such file"):
         run_study("race", **asked)
-    whole = gzip.compress(b'{"entrant": "ist", "part": "tuned", "seed": 0, "commit": "a"}\n')
-    for content in (b"", b"text", whole, whole[:-9], gzip.compress(b"[1]\n"), gzip.compress(b"\xff{\n")):
+    spent = {name: [0.5] for name in ("t", "accuracy", "bytes", "flops")}
+    line = {"entrant": "ist", "part": "tuned", "seed": 0, "commit": "a", "experiment": {"lr": 1}, "method": {"a": 1}}
+    line |= {"client_worst": 0.1, "evaluations": spent}
+    bad = [line | {"entrant": "me"}, line | {"part": "x"}, line | {"seed": math.inf}, line | {"method": {}}]
+    bad += [
+        line | {"evaluations": spent | {"t": [math.nan]}},
+        line | {"evaluations": {key: [] for key in spent}},
+        [1],
+        {},
+    ]
+    packed = [gzip.compress(json.dumps(each).encode()) for each in (*bad, line)]
+    for content in (b"", b"text", packed.pop()[:-9], gzip.compress(b"\xff{\n"), *packed):
         (tmp_path / "race_digits.runs.jsonl.gz").write_bytes(content)
         with pytest.raises(ValueError, match=r"^extend: .*\.gz is no record of a race, or damaged$"):
             run_study("race", **asked)
