@@ -110,10 +110,11 @@ class Race:
 
     def run(self, entrants: Sequence[Entrant], part: Part, watch: Callable[[Finished, int], None]) -> None:
         """All seeds of these entrants, as far as they can be run now and are not recorded: seed by seed."""
-        there = (cell for entrant in entrants if (cell := self.cell(entrant, part)) is not None)
-        cells = [cell for cell in there if any(self._found(cell, seed) is None for seed in self.seeds)]
-        if cells:
-            execute(self._study(cells), self._part(part), self.jobs, watch, lambda *run: self._found(*run) is None)
+        cells = [cell for entrant in entrants if (cell := self.cell(entrant, part)) is not None]
+        left = {(cell.row, seed) for cell in cells for seed in self.seeds if self._found(cell, seed) is None}
+        if left:
+            study = self._study(cells)
+            execute(study, self._part(part), self.jobs, watch, lambda cell, seed: (cell.row, seed) in left)
 
     def measured(self) -> list[Measured]:
         """Every run that has ended, of those that are asked for; part by part, in the entrants' order."""
