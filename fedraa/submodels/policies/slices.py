@@ -1,6 +1,7 @@
 """Policies whose submodels are dense slices, and those that give out the whole model."""
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import ClassVar
 
 from fedraa.rng import generator
@@ -89,10 +90,13 @@ class DisjointGroups(SubmodelPolicy):
         return self.scaled
 
     def bind(self, run: RunContext) -> SubmodelSampler:
+        @lru_cache(1)  # a round's, for all of its clients
+        def dealt(number: int, cohort: int) -> tuple[IndexSet, ...]:
+            run.check_units(cohort, f"clients: {cohort} in one round each need units of their own")
+            return indices.disjoint(run.traced, cohort, generator(run.seed, "groups", number))
+
         def draw(context: RoundContext) -> Assignment:
-            run.check_units(context.cohort, f"clients: {context.cohort} in one round each need units of their own")
-            rng = generator(run.seed, "groups", context.round)
-            groups = indices.disjoint(run.traced, context.cohort, rng)
+            groups = dealt(context.round, context.cohort)
             return Assignment(context.position, run.submodel(groups[context.position]))
 
         return Pure(draw)
