@@ -4,13 +4,14 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from benchmarks.studies.race.entrants import ENTRANTS, FIRST, KNOWN, LENT, LIMIT, OURS, Entrant
+from benchmarks.studies.race.measures import Measured
 from benchmarks.studies.race.page import read_race, write
 from benchmarks.studies.race.record import SUFFIX, read_record
 from benchmarks.studies.race.runs import PARTS, Part, Race
-from benchmarks.studies.race.settings import QUICK, SETTINGS
+from benchmarks.studies.race.settings import QUICK, SETTINGS, Setting
 from benchmarks.studies.study import Finished
 from fedraa.cli.display import say
 from fedraa.rundir.history import History
@@ -46,10 +47,7 @@ def race(
         raise ValueError(f"tuned: {tuned} is of one setting; give one --setting, not {len(settings)}")
     if tuned and extend:
         raise ValueError(f"extend: {extend} has the tuned values, too; give it or --tuned, not both")
-    values = {s.name: extend / f"race_{s.name}.toml" if extend else tuned for s in settings}
-    records = {s.name: read_record(extend / f"race_{s.name}{SUFFIX}", s.targets) if extend else [] for s in settings}
-    tuned_there = {s.name: any(run.part != "untuned" for run in records[s.name]) or not extend for s in settings}
-    given = {s.name: read_race(file, s) if (file := values[s.name]) and tuned_there[s.name] else {} for s in settings}
+    earlier = {s.name: _earlier(s, tuned, extend) for s in settings}
     command = [
         "python -m benchmarks run race",
         "--quick" if quick else f"--setting {' '.join(s.name for s in settings)}",
@@ -61,12 +59,23 @@ def race(
         raise ValueError(f"methods: {who} cannot be run in {where}; leave it out there ({why})")
     shown = seeds or (QUICK_SEEDS if quick else SEEDS)
     data = data_dir.absolute() if data_dir else None
-    races = [Race(s, out / "race", data, shown, jobs or 1, given[s.name], records[s.name]) for s in settings]
+    races = [Race(s, out / "race", data, shown, jobs or 1, *earlier[s.name]) for s in settings]
     for each in races:
         _check_recorded(each, entrants, chosen)
     for each in races:
         can = [entrant for entrant in entrants if (each.setting.name, entrant.name) not in refused]
         _run(each, can, chosen, out, " ".join(command))
+
+
+def _earlier(
+    setting: Setting, tuned: Path | None, extend: Path | None
+) -> tuple[Mapping[str, dict[str, Any]], Sequence[Measured]]:
+    """What an earlier race has of this setting: the tuned values, none where all its runs are of defaults, and runs."""
+    if extend is None:
+        return read_race(tuned, setting) if tuned else {}, []
+    runs = read_record(extend / f"race_{setting.name}{SUFFIX}", setting.targets)
+    tuned_there = any(run.part != "untuned" for run in runs)
+    return read_race(extend / f"race_{setting.name}.toml", setting) if tuned_there else {}, runs
 
 
 def _check_recorded(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part]) -> None:

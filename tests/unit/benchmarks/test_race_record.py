@@ -1,0 +1,120 @@
+"""What one race leaves for another: tuned values and recorded runs."""
+
+import gzip
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from benchmarks.studies.commands import run_study
+from benchmarks.studies.race.entrants import ENTRANTS, LIMIT, ROUNDS
+from benchmarks.studies.race.measures import Measured, known_by
+from benchmarks.studies.race.page import read_race
+from benchmarks.studies.race.record import read_record, write_record
+from benchmarks.studies.race.runs import Race
+from benchmarks.studies.race.settings import QUICK, SETTINGS
+from fedraa.methods.resolve import resolve
+
+
+@pytest.fixture
+def one_recorded(tmp_path: Path) -> tuple[Race, Measured]:
+    """A race in D at FedAvg's tuned values, and its run with seed 0, as if from another machine."""
+    setting = SETTINGS["D"]
+    there = Race(setting, Path("/there/race"), Path("/there/data"), (0,), given={ROUNDS: {"local_steps": 20}})
+    cell = there.cell(ENTRANTS[ROUNDS], "tuned")
+    assert cell is not None
+    method = json.loads(json.dumps(resolve(cell.experiment).described()))
+    spent = pd.DataFrame({"t": [0.0, 1 / 3], "accuracy": [0.1, 0.98], "bytes": [0.0, 12345.0], "flops": [0.0, 1e9]})
+    run = Measured(ROUNDS, "tuned", 0, "abc", known_by(cell.experiment), method, 0.9, spent, setting.targets)
+    return replace(there, folder=tmp_path, data_dir=tmp_path / "data"), run
+
+
+def test_a_record_comes_back_as_it_was(one_recorded: tuple[Race, Measured], tmp_path: Path) -> None:
+    race, run = one_recorded
+    write_record(tmp_path / "record", [run])
+    (read,) = read_record(tmp_path / "record", run.targets)
+    assert read.times == pytest.approx(run.times)
+    assert read.accuracy == 0.98
+    assert (read.fields, read.method, read.worst, read.commit) == (run.fields, run.method, 0.9, "abc")
+    assert "/there" not in json.dumps(read.fields)
+    assert read.fields["capabilities"] == "fleets/balanced.csv"
+    assert replace(race, recorded=[read]).measured() == [read]
+    assert replace(race, recorded=[read], data_dir=None).strange() == []
+    assert replace(race, recorded=[read], given={ROUNDS: {"local_steps": 47}}).strange() == [read]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"part": "untuned"},
+        {"seed": 1},
+        {"entrant": "ist"},
+        {"fields": {"method": "fedavg"}},
+        {"method": {"local": {"momentum": 0.123}}},
+    ],
+    ids=lambda change: str(*change),
+)
+def test_a_recorded_run_of_something_else_is_made_again(
+    change: dict[str, Any], one_recorded: tuple[Race, Measured]
+) -> None:
+    """As one is that has other values, or of which the method has other defaults since."""
+    race, run = one_recorded
+    assert replace(race, recorded=[replace(run, **change)]).measured() == []
+
+
+def test_what_is_no_record_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "race_digits.toml").write_text(Path("benchmarks/results/race_digits.toml").read_text())
+    asked: dict[str, Any] = {"quick": True, "extend": tmp_path, "out": tmp_path / "out"}
+    with pytest.raises(ValueError, match=r"^extend: .*race_digits.runs.jsonl.gz cannot be read: No such file"):
+        run_study("race", **asked)
+    spent = {name: [0.5] for name in ("t", "accuracy", "bytes", "flops")}
+    line = {"entrant": "ist", "part": "tuned", "seed": 0, "commit": "a", "experiment": {"lr": 1}, "method": {"a": 1}}
+    line |= {"client_worst": 0.1, "evaluations": spent}
+    bad = [line | {"entrant": "me"}, line | {"part": "x"}, line | {"seed": math.inf}, line | {"method": {}}]
+    bad += [
+        line | {"evaluations": spent | {"t": [math.nan]}},
+        line | {"evaluations": {key: [] for key in spent}},
+        [1],
+        {},
+    ]
+    packed = [gzip.compress(json.dumps(each).encode()) for each in (*bad, line)]
+    for content in (b"", b"text", packed.pop()[:-9], gzip.compress(b"\xff{\n"), *packed):
+        (tmp_path / "race_digits.runs.jsonl.gz").write_bytes(content)
+        with pytest.raises(ValueError, match=r"^extend: .*\.gz is no record of a race, or damaged$"):
+            run_study("race", **asked)
+    with pytest.raises(ValueError, match=r"^extend: .* has the tuned values, too; give it or --tuned, not both$"):
+        run_study("race", **asked | {"tuned": tmp_path / "race_digits.toml"})
+    with pytest.raises(ValueError, match=r"^study: raa_beta has no settings, methods or parts to choose of or extend"):
+        run_study("raa_beta", quick=True, extend=tmp_path, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("trials = 8", "trials = 30", r"has trials 30; the race in digits has 8"),
+        ('lr = "0.1:0.8:log"', 'lr = "0.1:2:log"', r"has lr '0.1:2:log'; the race in digits has '0.1:0.8:log'"),
+        ("digits, half", "digits, all", r"has dataset 'digits, all .*; the race in digits has 'digits, half"),
+        ("server_lr", "momentum", r"has lr local_steps momentum for fedavg; lr local_steps server_lr are tuned"),
+        ('methods."fedavg"', 'methods."fedprox"', r"for fedprox; it takes no part"),
+    ],
+)
+def test_what_was_tuned_in_another_race_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
+    file = tmp_path / "tuned.toml"
+    text = Path("benchmarks/results/race_digits.toml").read_text()
+    file.write_text(text.replace(old, new, 1) if "methods" not in old else text.replace(old, new))
+    with pytest.raises(ValueError, match=message):
+        run_study("race", quick=True, tuned=file, out=tmp_path / "out")
+    with pytest.raises(ValueError, match="of one setting; give one --setting, not 2"):
+        run_study("race", setting=("A", "B"), tuned=file, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_files_of_races_can_be_gone_on_from() -> None:
+    for setting in (QUICK, *SETTINGS.values()):
+        if (file := Path(f"benchmarks/results/race_{setting.name}.toml")).exists():
+            assert LIMIT in read_race(file, setting)
