@@ -114,11 +114,9 @@ class Evaluator:
         if not values.size:
             return {f"{name}_{what}": float("nan") for what in ("mean", "std", "worst")}
         worst = values.min() if self._figures.better(f"{name}_worst") == "max" else values.max()
-        return {
-            f"{name}_mean": float(values.mean()),
-            f"{name}_std": float(values.std()),
-            f"{name}_worst": float(worst),
-        }
+        with np.errstate(invalid="ignore"):  # of a perplexity that is infinite, as of a model that has diverged
+            spread = values.std()
+        return {f"{name}_mean": float(values.mean()), f"{name}_std": float(spread), f"{name}_worst": float(worst)}
 
     def _there(self, array: npt.NDArray[Any]) -> Tensor:
         return torch.from_numpy(array.copy()).to(self._device)

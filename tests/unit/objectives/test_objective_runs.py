@@ -72,6 +72,12 @@ def test_a_next_token_is_learnt(limit: dict[str, Any], tmp_path: Path) -> None:
     assert "consistent" in fl.replay(history.directory)
 
 
+@pytest.mark.filterwarnings("error")
+def test_an_infinite_perplexity_is_a_figure_not_a_warning(tmp_path: Path) -> None:
+    evals = run(tmp_path / "run", TOKENS, model=chain(), lr=100.0, method="fedavg", momentum=0.0, rounds=2).evals
+    assert np.isinf(evals["client_worst"].iloc[-1])
+
+
 def test_a_target_ends_a_run_and_a_better_one_makes_it_longer(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", method="fedavg", rounds=8)
     reached = float(whole.evals["mse"].iloc[2])
