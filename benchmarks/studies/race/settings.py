@@ -130,8 +130,12 @@ SETTINGS: dict[str, Setting] = {
             _mnist(availability=FLEETS / "dropouts.csv"),
             (0.95, 0.97, 0.98),
             6.0,
+            aim=2,  # who is first at 97 % need not come to 98 %, which is near what the model can: fed-quilt did not
             alone={"availability": None},
-            notes=("The limit is that of devices which all stay.",),
+            notes=(
+                "The limit is that of devices which all stay.",
+                "Values are tuned for 98 %, the last target, of which the table speaks.",
+            ),
         ),
         Setting(
             "day-and-night",
