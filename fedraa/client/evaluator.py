@@ -114,9 +114,9 @@ class Evaluator:
         if not values.size:
             return {f"{name}_{what}": float("nan") for what in ("mean", "std", "worst")}
         worst = values.min() if self._figures.better(f"{name}_worst") == "max" else values.max()
-        with np.errstate(invalid="ignore"):  # of a perplexity that is infinite, as of a model that has diverged
-            spread = values.std()
-        return {f"{name}_mean": float(values.mean()), f"{name}_std": float(spread), f"{name}_worst": float(worst)}
+        with np.errstate(over="ignore", invalid="ignore"):  # of perplexities that are huge or infinite
+            middle, spread = values.mean(), values.std()
+        return {f"{name}_mean": float(middle), f"{name}_std": float(spread), f"{name}_worst": float(worst)}
 
     def _there(self, array: npt.NDArray[Any]) -> Tensor:
         return torch.from_numpy(array.copy()).to(self._device)

@@ -1,5 +1,6 @@
 """Runs that learn something else than classes: on one engine, with columns, targets, stops, resumption and refusals."""
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,20 @@ def test_a_next_token_is_learnt(limit: dict[str, Any], tmp_path: Path) -> None:
 def test_an_infinite_perplexity_is_a_figure_not_a_warning(tmp_path: Path) -> None:
     evals = run(tmp_path / "run", TOKENS, model=chain(), lr=100.0, method="fedavg", momentum=0.0, rounds=2).evals
     assert np.isinf(evals["client_worst"].iloc[-1])
+
+
+@pytest.mark.filterwarnings("error")
+def test_nor_is_one_whose_square_is() -> None:
+    spec = build(fl.Experiment(**SMALL, objective="next-token(ignore=7)"), dataset=TOKENS, model=chain())
+    model = chain()
+    assert isinstance(model[-1], nn.Linear)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model[-1].bias[0] = 600.0  # what is not token 0 has a loss of 600
+    params = torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
+    figures = spec.worker_spec.evaluator(spec.data, "cpu").evaluate(params).figures
+    assert 1e154 < figures["client_worst"] < math.inf
 
 
 def test_a_target_ends_a_run_and_a_better_one_makes_it_longer(tmp_path: Path) -> None:
