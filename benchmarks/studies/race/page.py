@@ -79,18 +79,20 @@ def _values(values: dict[str, dict[str, object]]) -> str:
 def _notes(race: Race) -> tuple[str, ...]:
     """How it was made, for who doubts it."""
     setting = race.setting
+    aimed_at, last = setting.target(setting.aimed_at), setting.target(setting.targets[-1])
     return (
         f"Each was tuned by `fedraa tune`, {setting.trials} trials for each, on a tenth of every client's training "
-        f"data, seed {TUNING_SEED}: the best is the first at {setting.target(setting.aimed_at)}. Learning rate "
+        f"data, seed {TUNING_SEED}: the best is the first at {aimed_at}. Learning rate "
         f"{setting.lr}, batches per task {', '.join(map(str, setting.lengths))}, and own values. Seeds "
         f"{', '.join(map(str, race.seeds))} of the runs shown were never seen.",
         f"Time 1 is what the slowest device takes for five epochs on the full model. Runs end at "
-        f"{setting.target(setting.targets[-1])} or at time {setting.horizon:g}; – is not there. Mean ± 95 % interval.",
-        f"The worst client is that at the end of the run, so of {setting.target(setting.targets[-1])} where that is "
+        f"{last} or at time {setting.horizon:g}; – is not there. Mean ± 95 % interval.",
+        f"The worst client is that at the end of the run, so of {last} where that is "
         "reached. MB are both ways, of all clients; GFLOP those of training.",
         f"{LIMIT} is centralised SGD with an averaged model: one client with all data and all devices' compute, free "
         f"communication. No method can be faster but by other steps. {OURS} is ours.",
         *setting.notes,
+        *([f"Values are tuned for {last}, the last target, of which the table speaks."] if aimed_at == last else []),
     )
 
 

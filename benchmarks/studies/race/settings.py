@@ -55,7 +55,6 @@ def _mnist(**more: Any) -> dict[str, Any]:
 
 _THIRDS = {"capabilities": "1:0.5,3:0.5"}
 _DAY = 0.6  # share of the day that devices of diurnal.csv are there
-_SUBSET = "The data are a subset of CIFAR-10, 10,000 training and 2,000 test images."
 
 QUICK = Setting(
     "digits",
@@ -132,10 +131,7 @@ SETTINGS: dict[str, Setting] = {
             6.0,
             aim=2,  # who is first at 97 % need not come to 98 %, which is near what the model can: fed-quilt did not
             alone={"availability": None},
-            notes=(
-                "The limit is that of devices which all stay.",
-                "Values are tuned for 98 %, the last target, of which the table speaks.",
-            ),
+            notes=("The limit is that of devices which all stay.",),
         ),
         Setting(
             "day-and-night",
@@ -156,7 +152,7 @@ SETTINGS: dict[str, Setting] = {
             lr="0.01:0.3:log",
             aim=2,  # six fragments of fed-quilt are first in the middle, and do not always come to the last
             without={"ist": "clients: 10 in one round each need units of their own; group '0' has only 6"},
-            notes=(_SUBSET, "Values are tuned for 42 %, the last target, of which the table speaks."),
+            notes=("The data are a subset of CIFAR-10, 10,000 training and 2,000 test images.",),
         ),
         Setting(
             "agnews",
