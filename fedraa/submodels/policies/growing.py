@@ -53,13 +53,27 @@ def largest(params: Vector, spans: list[slice], density: float) -> Mask:
     Masks of lower densities are within those of higher ones.
     """
     mask = np.ones(len(params), bool)
-    places = np.concatenate([np.arange(span.start, span.stop) for span in spans])
-    order = places[np.argsort(-np.abs(params[places]), kind="stable")]
-    mask[order[max(1, round(density * len(order))) :]] = False
+    weights = np.concatenate([params[span] for span in spans])
+    kept = _top(weights, max(1, round(density * len(weights))))
+    start = 0
     for span in spans:
-        top = np.argsort(-np.abs(params[span]), kind="stable")[: int(np.ceil(LEAST * (span.stop - span.start)))]
-        mask[span.start + top] = True
+        stop = start + span.stop - span.start
+        mask[span] = kept[start:stop] | _top(params[span], int(np.ceil(LEAST * (stop - start))))
+        start = stop
     return mask
+
+
+def _top(weights: Vector, count: int) -> Mask:
+    """Which of them [n] are the `count` largest ones by magnitude, of equals the first, and of none before NaN.
+
+    By selection, which is linear: sorting a model took longer than a short task on it.
+    """
+    rank = -np.abs(weights)
+    rank[np.isnan(rank)] = np.inf
+    last = np.partition(rank, count - 1)[count - 1]
+    top: Mask = rank < last
+    top[np.flatnonzero(rank == last)[: count - np.count_nonzero(top)]] = True
+    return top
 
 
 def _spans(traced: Traced) -> list[slice]:

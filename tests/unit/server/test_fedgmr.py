@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from fedraa.messages import Vector
 from fedraa.methods.catalog import METHODS
 from fedraa.server.async_rules import Arrival, AsyncModel
 from fedraa.server.rivals import FedGMR
@@ -70,6 +71,25 @@ def test_masks_are_nested_and_of_the_largest_weights_of_all_tensors() -> None:
     assert all(mask[200:300].all() for mask in masks)
     assert masks[1][:200].sum() == 90  # a tenth of 900
     assert masks[1][300:].sum() == 14  # two per cent of 700, the least
+
+
+def test_the_largest_are_those_that_sorting_puts_first() -> None:
+    """Of equals the first, and what is no number after all others: by Python's own stable sort."""
+    rng = np.random.default_rng(2)
+    for density in (0.001, 0.1, 0.5, 0.97, 1.0):
+        params = np.round(rng.standard_normal(300) * 2).astype(np.float32)  # many equals
+        params[rng.integers(300, size=20)] = np.nan
+        params[rng.integers(300, size=20)] = -np.inf
+        spans = [slice(10, 130), slice(150, 290)]
+        places = [i for span in spans for i in range(span.start, span.stop)]
+
+        def rank(i: int, params: Vector = params) -> tuple[bool, float]:
+            return bool(np.isnan(params[i])), -abs(params[i])
+
+        kept = set(sorted(places, key=rank)[: max(1, round(density * 260))])
+        for tensor in (places[:120], places[120:]):
+            kept |= set(sorted(tensor, key=rank)[:3])  # two per cent
+        assert set(np.flatnonzero(~largest(params, spans, density))) == set(places) - kept
 
 
 def test_the_papers_densities() -> None:
