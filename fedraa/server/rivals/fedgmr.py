@@ -49,10 +49,10 @@ class FedGMR(Buffered):
         return Taken(self._weights[client] / sum(self._weights.values()), full)
 
     def _add(self, row: Vector, weight: float, *, sign: int) -> None:
-        mask = ~np.isnan(row)
-        self._sum[mask] += sign * weight * row[mask].astype(np.float64)
-        self._weight[mask] += sign * weight
-        self._covered[mask] += sign
+        there, step = ~np.isnan(row), sign * weight
+        self._sum += step * np.where(there, row, 0).astype(np.float64)
+        self._weight += step * there
+        self._covered += sign * there
 
     def memory(self, size: int, clients: int) -> int:
         return size * (4 * clients + 20)
