@@ -64,7 +64,7 @@ def largest(params: Vector, spans: list[slice], density: float) -> Mask:
 
 
 def _top(weights: Vector, count: int) -> Mask:
-    """Which of them [n] are the `count` largest ones by magnitude, of equals the first, and of none before NaN.
+    """Which of them [n] are the `count` largest by magnitude, of equals the first, NaN after all others.
 
     By selection, which is linear: sorting a model took longer than a short task on it.
     """
