@@ -37,6 +37,19 @@ def magnitude(vector: np.ndarray, low: float, high: float) -> np.ndarray:
     return chosen
 
 
+def top(vector: np.ndarray, count: int) -> np.ndarray:
+    """The `count` coordinates of a vector `[d]` with the largest `|value|`, of equals the first, NaN after all others.
+
+    By selection, which is linear: sorting a model took longer than a short task on it.
+    """
+    rank = -np.abs(vector)
+    rank[np.isnan(rank)] = np.inf
+    last = np.partition(rank, count - 1)[count - 1]
+    chosen: np.ndarray = rank < last
+    chosen[np.flatnonzero(rank == last)[: count - np.count_nonzero(chosen)]] = True
+    return chosen
+
+
 def hidden_parts(traced: Traced, parts: int) -> np.ndarray:
     """RA-Fed's regions: which of `parts` regions each coordinate is in, int8 `[d]`, by its hidden unit.
 

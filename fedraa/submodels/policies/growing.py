@@ -7,6 +7,7 @@ import numpy as np
 from fedraa.messages import Vector
 from fedraa.submodels.assignment import Assignment, Mask
 from fedraa.submodels.blocks import maskable
+from fedraa.submodels.masks import top
 from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, RunContext, SubmodelPolicy, SubmodelSampler
 from fedraa.submodels.traced import Traced
 
@@ -52,28 +53,15 @@ def largest(params: Vector, spans: list[slice], density: float) -> Mask:
 
     Masks of lower densities are within those of higher ones.
     """
-    mask = np.ones(len(params), bool)
-    weights = np.concatenate([params[span] for span in spans])
-    kept = _top(weights, max(1, round(density * len(weights))))
-    start = 0
+    ranked = np.zeros(len(params), bool)
     for span in spans:
-        stop = start + span.stop - span.start
-        mask[span] = kept[start:stop] | _top(params[span], int(np.ceil(LEAST * (stop - start))))
-        start = stop
+        ranked[span] = True
+    mask: Mask = ~ranked
+    weights = params[ranked]
+    mask[ranked] = top(weights, max(1, round(density * len(weights))))
+    for span in spans:
+        mask[span] |= top(params[span], int(np.ceil(LEAST * (span.stop - span.start))))
     return mask
-
-
-def _top(weights: Vector, count: int) -> Mask:
-    """Which of them [n] are the `count` largest by magnitude, of equals the first, NaN after all others.
-
-    By selection, which is linear: sorting a model took longer than a short task on it.
-    """
-    rank = -np.abs(weights)
-    rank[np.isnan(rank)] = np.inf
-    last = np.partition(rank, count - 1)[count - 1]
-    top: Mask = rank < last
-    top[np.flatnonzero(rank == last)[: count - np.count_nonzero(top)]] = True
-    return top
 
 
 def _spans(traced: Traced) -> list[slice]:

@@ -13,6 +13,7 @@ from fedraa.messages import ExtraBuffers, State, Update, Vector
 from fedraa.models.forward import forward
 from fedraa.submodels.assignment import Assignment, Mask
 from fedraa.submodels.blocks import maskable
+from fedraa.submodels.masks import top
 from fedraa.submodels.policies.policy import RoundContext, RunContext, SubmodelPolicy, SubmodelSampler
 from fedraa.submodels.traced import Traced
 
@@ -46,10 +47,7 @@ class SharedMask(SubmodelSampler):
         self._rounds = 0
         self.mask: Mask = np.ones(run.traced.size, bool)
         for start, end in self._spans:
-            size = end - start
-            keep = np.argsort(-np.abs(params[start:end]), kind="stable")[: max(1, round(density * size))]
-            self.mask[start:end] = False
-            self.mask[start + keep] = True
+            self.mask[start:end] = top(params[start:end], max(1, round(density * (end - start))))
         self._pruned = params.copy()
         params[~self.mask] = 0.0
 
