@@ -37,6 +37,10 @@ class Growing(SubmodelPolicy):
 
     def bind(self, run: RunContext) -> SubmodelSampler:
         spans = _spans(run.traced)
+        if not spans:
+            raise ValueError(
+                f"model: nothing of {type(run.traced.module).__name__} can grow: its blocks have no matrices"
+            )
 
         def draw(context: RoundContext) -> Assignment:
             own = self.capacities.of(context.client, context.round, run.seed)

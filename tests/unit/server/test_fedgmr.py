@@ -4,12 +4,16 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor, nn
 
 from fedraa.messages import Vector
 from fedraa.methods.catalog import METHODS
 from fedraa.server.async_rules import Arrival, AsyncModel
 from fedraa.server.rivals import FedGMR
 from fedraa.submodels.policies.growing import Growing, largest
+from fedraa.submodels.policies.policy import RunContext
+from fedraa.submodels.tracing.trace import trace
 
 
 def take(rule: FedGMR, model: AsyncModel, client: int, where: object, new: list[float], stale: int = 0) -> float:
@@ -102,3 +106,20 @@ def test_the_papers_densities() -> None:
 def test_a_mistake_is_one_sentence() -> None:
     with pytest.raises(ValueError, match=r"^until: got 0; takes more than 0$"):
         Growing(until=0)
+
+
+class Scaled(nn.Module):
+    """A block whose only parameters are vectors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.LayerNorm(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.inner(x)
+
+
+def test_blocks_without_matrices_cannot_grow() -> None:
+    traced = trace(nn.Sequential(Scaled(), Scaled(), nn.Linear(4, 2)), torch.zeros(2, 4))
+    with pytest.raises(ValueError, match=r"^model: nothing of Sequential can grow: its blocks have no matrices$"):
+        Growing().bind(RunContext(traced, 2, 0))
