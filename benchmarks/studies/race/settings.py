@@ -17,7 +17,8 @@ class Setting:
     that are tried, some of them below a pass over a client's data, `lr` is the range of learning rates, and every
     entrant has the same number of `trials`. About `between` batches of all clients, or one update, lie between two
     evaluations of an asynchronous run. The limit has all devices as one, `compute` is the mean speed of a device, and
-    `alone` what else is different there. Methods `without` cannot be run on this model, for the reason that runs give.
+    `alone` what else is different there. Methods `without` cannot be run on this model, or with these devices, for the
+    reason that runs give.
     """
 
     name: str
@@ -131,6 +132,10 @@ SETTINGS: dict[str, Setting] = {
             6.0,
             aim=2,  # who is first at 97 % need not come to 98 %, which is near what the model can: fed-quilt did not
             alone={"availability": None},
+            without={
+                name: f"availability: dropouts.csv has no period, and {name} waits for every client"
+                for name in ("ace", "ringleader")
+            },
             notes=("The limit is that of devices which all stay.",),
         ),
         Setting(

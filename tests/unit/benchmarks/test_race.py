@@ -18,10 +18,11 @@ from benchmarks.studies.race.measures import Measured, first_at
 from benchmarks.studies.race.overview import overview
 from benchmarks.studies.race.picture import GREY, colours
 from benchmarks.studies.race.runs import Race
-from benchmarks.studies.race.settings import QUICK, SETTINGS, Setting
+from benchmarks.studies.race.settings import FLEETS, QUICK, SETTINGS, Setting
 from benchmarks.studies.race.table import columns, findings, frame, markdown, of_part, order
 from fedraa.config.experiment import Experiment
 from fedraa.devices.fleet import REFERENCE_EPOCHS
+from fedraa.engine.build import build
 from fedraa.methods.catalog import METHODS
 from fedraa.methods.resolve import resolve
 from fedraa.tuning import tuner
@@ -240,6 +241,16 @@ def test_who_cannot_be_run_on_a_model_is_left_out_for_the_reason_that_a_run_give
     assert setting.without == {"ist": str(said.value)}
     assert ENTRANTS["ist"].refusal(setting) == LENT_TO["ist-lent"].refusal(setting) == str(said.value)
     assert ENTRANTS["ist"].refusal(A) is None
+
+
+def test_who_waits_for_every_client_is_left_out_where_devices_go_for_good() -> None:
+    setting, refused = SETTINGS["dropouts"], {}
+    for name, entrant in ENTRANTS.items():
+        try:
+            build(Experiment(**entrant.fields(setting) | {"dataset": "digits", "engine": "local", "time": 1.0}))
+        except ValueError as error:
+            refused[name] = str(error).replace(f"{FLEETS}/", "").partition(";")[0]
+    assert refused == setting.without == {name: ENTRANTS[name].refusal(setting) for name in ("ace", "ringleader")}
 
 
 def test_a_tiny_race_from_tuning_to_page_goes_on_where_it_was(
