@@ -26,6 +26,7 @@ from fedraa.cli.display import say, show
 from fedraa.config.experiment import Experiment
 from fedraa.methods.terms import Terms, on_terms
 from fedraa.methods.tuned import read_tuned
+from fedraa.report.cells import check_each_once
 from fedraa.report.compare import DIFFERENCES
 from fedraa.report.differences import differences
 from fedraa.rundir.files import write_text
@@ -80,6 +81,8 @@ def run_study(
     """
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs: got {jobs}; takes a number from 1")
+    chosen = {"seeds": seeds, "setting": setting, "methods": methods, "parts": parts}
+    check_each_once(**{field: values for field, values in chosen.items() if values is not None})
     if study == RACE:
         if standard or paper or terms is not None:
             raise ValueError("study: race has sizes and terms of its own; leave out --standard, --paper and --terms")
@@ -96,17 +99,15 @@ def run_study(
     size = cast(Size, sizes[0])
     planned = RECIPES[study](Scale(size, data_dir))
     if seeds is not None:
-        if not seeds or len(set(seeds)) < len(seeds):
-            raise ValueError(f"seeds: got {' '.join(map(str, seeds)) or 'none'}; give one or more, each once")
         planned = Study(**vars(planned) | {"seeds": seeds})
     planned = on_those(planned, terms, tuned)
     directory = out / (f"{study}-{size}" + (f"-{terms}" if terms else ""))
     runs = execute(planned, directory, jobs or len(os.sched_getaffinity(0)), Watch(planned))
-    chosen = f" --seeds {' '.join(map(str, seeds))}" if seeds else ""
+    own_seeds = f" --seeds {' '.join(map(str, seeds))}" if seeds else ""
     data = " --data-dir DATA" if data_dir else ""
     on = f" --terms {terms}" if terms else ""
     file = f" --tuned {tuned.name}" if tuned else ""
-    report(planned, runs, directory, size, f"python -m benchmarks run {study} --{size}{chosen}{data}{on}{file}")
+    report(planned, runs, directory, size, f"python -m benchmarks run {study} --{size}{own_seeds}{data}{on}{file}")
 
 
 def on_those(study: Study, terms: Terms | None, tuned: Path | None) -> Study:

@@ -10,6 +10,13 @@ from fedraa.methods.terms import Tuned, check_schedules, on_terms
 DEFAULT_TIME = 20.0
 
 
+def check_each_once(**chosen: Sequence[object]) -> None:
+    """ValueError for a flag that chooses nothing, or something twice."""
+    for field, values in chosen.items():
+        if not values or len({str(value) for value in values}) < len(values):
+            raise ValueError(f"{field}: got {' '.join(map(str, values)) or 'none'}; give one or more, each once")
+
+
 def cells(
     methods: Sequence[str],
     seeds: Sequence[int],
@@ -18,9 +25,7 @@ def cells(
     tuned: Tuned | None = None,
 ) -> list[Experiment]:
     """One experiment per method and seed, on these terms, each with the flags that its method knows and a budget."""
-    for field, values in (("methods", methods), ("seeds", seeds)):
-        if not values or len({str(value) for value in values}) < len(values):
-            raise ValueError(f"{field}: got {' '.join(map(str, values)) or 'none'}; give one or more, each once")
+    check_each_once(methods=methods, seeds=seeds)
     for field, instead in (("method", "methods"), ("seed", "seeds")):
         if (given := getattr(experiment, field)) != Experiment.model_fields[field].default:
             raise ValueError(f"{field}: got {given!r}; name the {instead} to compare with {instead}")

@@ -201,11 +201,14 @@ def test_the_long_runs_take_five_times_what_fedavg_took(tmp_path: Path, monkeypa
         assert race.long_time() == time
 
 
-def test_a_setting_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+def test_what_is_not_there_or_named_twice_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^setting: there is no 'Z'; choose of A, B, "):
         run_study("race", setting=("Z",), out=tmp_path)
     with pytest.raises(ValueError, match=r"^jobs: got 0; takes a number from 1$"):
         run_study("race", quick=True, jobs=0, out=tmp_path)
+    for chosen in ({"methods": (ROUNDS, ROUNDS)}, {"parts": ("tuned", "tuned")}, {"seeds": (0, 0)}, {"seeds": ()}):
+        with pytest.raises(ValueError, match=r"^(methods|parts|seeds): got .*; give one or more, each once$"):
+            run_study("race", quick=True, out=tmp_path, **chosen)
     with pytest.raises(ValueError, match=r"^methods: there is no 'fedmagic'; choose of fed-quilt, "):
         run_study("race", quick=True, methods=("fedmagic",), out=tmp_path)
     with pytest.raises(ValueError, match=r"^study: raa_beta has no settings"):
