@@ -23,6 +23,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from fedraa.numbers import check_numbers
+
 T = TypeVar("T")
 
 KIND = "kind"
@@ -119,6 +121,8 @@ class Seam(Generic[T]):
         if missing:
             what = "is not callable" if missing == ["__call__"] else f"has no method {' or '.join(missing)}"
             raise ValueError(f"{self.name}: {said} {what}; {self._takes()}")
+        if is_dataclass(part) and type(part).__module__.partition(".")[0] in OURS:  # others' annotations are their own
+            check_numbers(part, f"{self.name}: {said}")
         result: T = part
         return result
 

@@ -10,6 +10,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    NonNegativeInt,
     PlainSerializer,
     SkipValidation,
     ValidationError,
@@ -21,9 +22,8 @@ from pydantic_core.core_schema import ValidationInfo
 from fedraa.components import is_path, text_of
 from fedraa.config.document import document
 from fedraa.config.file import read_values
+from fedraa.numbers import Count, NotNegative, Positive, Share
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
 TARGET = r"^[A-Za-z_]\w*:[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
 ADDRESS = re.compile(r"auto|(ray://)?([\w.-]+|\[[\w.:]+\]):\d{1,5}")
 
@@ -106,13 +106,13 @@ class Experiment(BaseModel):
     """Who trains which fragment: gre-raa, least-sent, random, minimum-priority, offline, or an own Scheduler."""
     delay_bound: Positive | None = None
     """The longest task that Gre-RAA gives out, in time units (default: K* from the costs)."""
-    mixing: Annotated[float, Field(gt=0, le=1)] | None = None
+    mixing: Share | None = None
     """Weight of an update in the asynchronous mix."""
     staleness: Component | None = None
     """How that weight falls with staleness: constant, polynomial, hinge, delay-adaptive, or an own StalenessWeight."""
     gain: Positive | None = None
     """Length of the mean step of the clients on a fragment, where deltas are added."""
-    balance: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    balance: NotNegative | None = None
     """Power of data against speed in the weight of an arrival; 1: all samples count alike in the long run; 0 is off."""
     server_lr: Positive | None = None
     """Step length of the server along the mean delta of a round, or along what a buffer or an arrival comes to."""
@@ -135,19 +135,19 @@ class Experiment(BaseModel):
     """How the clients of a round count in its mean: all alike, or as their training samples."""
     submodel: Component | None = None
     """Which part of the model a client trains in a round: full, prefix, rolling, ..., or an own SubmodelPolicy."""
-    capacities: tuple[Annotated[float, Field(gt=0, le=1)], ...] | Literal["auto"] | None = None
+    capacities: tuple[Share, ...] | Literal["auto"] | None = None
     """Shares of the model that clients can train, dealt out in turn; auto: by the speed of each one's device."""
     redraw: bool | None = None
     """Draw every client's capacity anew each round."""
     mask_level: Literal["L", "S", "MIX"] | None = None
     """Regions that a client trains: 2 of 4, 1 of 4, or half the clients each."""
-    uncovered_every: Annotated[int, Field(ge=0)] | None = None
+    uncovered_every: NonNegativeInt | None = None
     """Every so many rounds all clients train the same regions; 0 is never."""
-    stride: Annotated[int, Field(ge=0)] | None = None
+    stride: NonNegativeInt | None = None
     """Units that a rolling window moves on per round."""
     shuffled: bool | None = None
     """Permute the blocks of every cycle, or keep their order."""
-    density: Annotated[float, Field(gt=0, le=1)] | None = None
+    density: Share | None = None
     """Share of the weights that pruning keeps."""
     reprune_every: Count | None = None
     """Choose the pruned weights anew every so many rounds."""
@@ -173,9 +173,9 @@ class Experiment(BaseModel):
     """Scale a submodel's activations by the inverse of its share, and its learning rate by the share."""
     calibrate: Annotated[float, Field(ge=0, le=1)] | None = None
     """Move logits by the log of how frequent labels are at the client, so much of it, the rest uniform; 0 is off."""
-    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    weight_decay: NotNegative | None = None
     """Local weight decay."""
-    clip: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    clip: NotNegative | None = None
     """Bound on the norm of a local gradient; 0 is off."""
     compress: Component = "none"
     """How a client sends its delta back: none, topk:SHARE, 8bit, or an own Compressor."""
@@ -183,15 +183,15 @@ class Experiment(BaseModel):
     """How the server sends the model to the clients of a round: none, 8bit, topk:SHARE, or an own Compressor."""
     local_terms: tuple[Component, ...] | None = None
     """Own LocalTerms that bend the gradient of every local step."""
-    proximal: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    proximal: NotNegative | None = None
     """Weight of the proximal term."""
-    sam: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    sam: NotNegative | None = None
     """Radius of sharpness-aware minimisation; 0 is off."""
 
     average: Annotated[float, Field(ge=0, le=1)] | None = None
     """Evaluate and deliver a mean over about this share of the last server updates or rounds; 0 is off."""
 
-    fresh: Annotated[float, Field(gt=0, le=1)] | None = None
+    fresh: Share | None = None
     """Weight of the fresh gradient beside the server's momentum (alpha of FedCM, beta of MoFedSAM)."""
 
     updates: Count | None = None
@@ -200,7 +200,7 @@ class Experiment(BaseModel):
     """End after so many rounds (synchronous methods)."""
     time: Positive | None = None
     """End at this time on the run's clock."""
-    target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
+    target_accuracy: Share | None = None
     """End when the test accuracy reaches this."""
     target: Annotated[str, Field(pattern=TARGET)] | None = None
     """End when this figure is as good, METRIC:VALUE, such as perplexity:8 or r2:0.5."""
@@ -218,7 +218,7 @@ class Experiment(BaseModel):
     """Checkpoint every so many updates or rounds (default: about every 10 seconds)."""
     max_update_norm: Positive | Literal["auto"] | None = None
     """Refuse updates whose Euclidean norm is over this; auto: 20 times the median of their fragment's last 50."""
-    client_retries: Annotated[int, Field(ge=0)] = 1
+    client_retries: NonNegativeInt = 1
     """Further tasks that a client is given whose last one came to nothing; after them it is left out."""
     on_bad_client: Literal["skip", "stop"] = "skip"
     """What then: the others go on without it, or the run stops."""

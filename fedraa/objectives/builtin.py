@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
+from pydantic import StrictInt
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -141,7 +142,7 @@ class NextToken(Objective):
     Positions whose target is `ignore` count neither in the loss nor in any figure. `perplexity` is exp(loss).
     """
 
-    ignore: int = -100
+    ignore: StrictInt = -100
     auxiliary: Mapping[str, float] = field(default_factory=dict)
 
     better: ClassVar[Mapping[str, Direction]] = {"perplexity": "min", "accuracy": "max"}
@@ -179,7 +180,7 @@ class Segmentation(Objective):
     intersection / union over all pixels of all samples.
     """
 
-    ignore: int = -100
+    ignore: StrictInt = -100
     auxiliary: Mapping[str, float] = field(default_factory=dict)
 
     better: ClassVar[Mapping[str, Direction]] = {"mean_iou": "max", "pixel_accuracy": "max"}

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedraa.components import Stateful, calling, saved
 from fedraa.messages import Index, Vector
+from fedraa.numbers import Count, NotNegative, Positive, Share
 from fedraa.server.balance import balanced
 from fedraa.server.change import Change
 from fedraa.server.coordinates import Runs, Where, parts_of
@@ -111,7 +112,7 @@ class AsyncRule(Stateful, ABC):
     weighs: ClassVar[bool] = False
     waits: ClassVar[bool] = False
     adds: ClassVar[bool] = False
-    balance: float = 0.0
+    balance: NotNegative = 0.0
     in_common: float = 1.0
     asynchronous: ClassVar[bool] = True
 
@@ -157,9 +158,9 @@ class StalenessMix(AsyncRule):
     `balance` is the power of data against speed in a further factor of a.
     """
 
-    mixing: float = 0.6
+    mixing: Share = 0.6
     staleness: Any = "constant"
-    balance: float = 0.0
+    balance: NotNegative = 0.0
 
     blends: ClassVar[bool] = True
 
@@ -185,7 +186,7 @@ class StalenessMix(AsyncRule):
 class Buffered(AsyncRule):
     """A rule that moves the model every `size` arrivals; the version and the step count that."""
 
-    size: int = 10
+    size: Count = 10
 
     def __post_init__(self) -> None:
         check_least("size", self.size, 1)
@@ -205,9 +206,9 @@ class Buffer(Buffered):
     """
 
     staleness: Any = "polynomial"
-    server_lr: float = 1.0
+    server_lr: Positive = 1.0
     optimizer: Any = None
-    balance: float = 0.0
+    balance: NotNegative = 0.0
 
     keeps: ClassVar[str] = "buffer [d]"
 

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedraa.messages import Index, Vector
+from fedraa.numbers import NotNegative, Positive
 from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken, factor_at
 from fedraa.server.balance import balanced
 from fedraa.server.coordinates import Where, index_of
@@ -24,8 +25,8 @@ class DeltaMix(AsyncRule):
     speed in c_n.
     """
 
-    gain: float = 1.2
-    balance: float = 0.0
+    gain: Positive = 1.2
+    balance: NotNegative = 0.0
     staleness: Any = "constant"
     spread: bool = True
 

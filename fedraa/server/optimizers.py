@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from fedraa.components import Seam, Stateful
 from fedraa.messages import Vector
+from fedraa.numbers import Decay, Positive
 from fedraa.server.passes import all_or, over, times
 
 Mask = npt.NDArray[np.bool_]
@@ -27,7 +28,7 @@ class ServerOptimizer(Stateful, ABC):
     `keeps` names its state. A run works on a copy of its own.
     """
 
-    server_lr: float = 1.0
+    server_lr: Positive = 1.0
     keeps: ClassVar[str] = ""
 
     def bind(self, size: int) -> Self:
@@ -52,7 +53,7 @@ class ServerOptimizer(Stateful, ABC):
 class Sgd(ServerOptimizer):
     """theta += server_lr * mean delta."""
 
-    server_lr: float = 1.0
+    server_lr: Positive = 1.0
 
     def step(self, params: Vector, delta: Vector, moved: Mask) -> None:
         move(params, self.server_lr, delta, moved)
@@ -65,8 +66,8 @@ class Sgd(ServerOptimizer):
 class Momentum(ServerOptimizer):
     """FedAvgM (Hsu, Qi, Brown 2019): m <- beta m + mean delta, theta += server_lr * m."""
 
-    server_lr: float = 1.0
-    beta: float = 0.9
+    server_lr: Positive = 1.0
+    beta: Decay = 0.9
 
     keeps: ClassVar[str] = "v [d]"
 
@@ -99,10 +100,10 @@ class Adaptive(ServerOptimizer):
     """
 
     rule: str = "adam"
-    server_lr: float = 0.01
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 1e-3
+    server_lr: Positive = 0.01
+    beta1: Decay = 0.9
+    beta2: Decay = 0.99
+    tau: Positive = 1e-3
 
     keeps: ClassVar[str] = "m, v [d]"
 
@@ -154,10 +155,10 @@ class AmsGrad(ServerOptimizer):
     the moments by 1 - b^t, as Adam does and the authors' code, but not their formulas.
     """
 
-    server_lr: float = 1e-3
-    beta1: float = 0.9
-    beta2: float = 0.99
-    epsilon: float = 1e-8
+    server_lr: Positive = 1e-3
+    beta1: Decay = 0.9
+    beta2: Decay = 0.99
+    epsilon: Positive = 1e-8
     corrected: bool = False
 
     keeps: ClassVar[str] = "m, v, max v [d]"

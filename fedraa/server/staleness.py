@@ -3,7 +3,10 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+from pydantic import NonNegativeInt
+
 from fedraa.components import Seam
+from fedraa.numbers import NotNegative
 
 
 class StalenessWeight(ABC):
@@ -33,7 +36,7 @@ class Constant(StalenessWeight):
 class Polynomial(StalenessWeight):
     """(k + 1)^-a."""
 
-    exponent: float = 0.5
+    exponent: NotNegative = 0.5
 
     def __call__(self, staleness: int) -> float:
         return float((staleness + 1) ** -self.exponent)
@@ -43,8 +46,8 @@ class Polynomial(StalenessWeight):
 class Hinge(StalenessWeight):
     """1 up to k = b, then 1 / (a (k - b) + 1), with the `slope` a and the `start` b."""
 
-    slope: float = 10
-    start: int = 4
+    slope: NotNegative = 10
+    start: NotNegative = 4
 
     def __call__(self, staleness: int) -> float:
         return 1.0 if staleness <= self.start else 1 / (self.slope * (staleness - self.start) + 1)
@@ -57,7 +60,7 @@ class DelayAdaptive(StalenessWeight):
     `clients` 0 is as many as the run has.
     """
 
-    clients: int = 0
+    clients: NonNegativeInt = 0
 
     def __call__(self, staleness: int) -> float:
         usual = max(1, self.clients)

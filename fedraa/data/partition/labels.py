@@ -9,6 +9,7 @@ import numpy as np
 from fedraa.data.partition.by_class import ByClass
 from fedraa.data.partition.counts import Shares, apportion
 from fedraa.data.partition.partitioner import Index
+from fedraa.numbers import Count
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Labels(ByClass):
 
     name: ClassVar[str] = "labels"
     remedy: ClassVar[str] = "more labels_per_client"
-    per_client: int = 2
+    per_client: Count = 2
 
     def counts(self, totals: Index, clients: int, rng: np.random.Generator) -> Index:
         return apportion(self._shares(len(totals), clients, rng), totals, rng)

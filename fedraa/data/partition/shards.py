@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedraa.data.partition.partitioner import Index, Partitioner
+from fedraa.numbers import Count
 
 
 @dataclass(frozen=True)
@@ -14,7 +15,7 @@ class SortedShards(Partitioner):
     """Samples sorted by label, cut into clients x `per_client` equal runs, dealt at random (McMahan et al. 2017)."""
 
     needs_classes: ClassVar[bool] = True
-    per_client: int = 2
+    per_client: Count = 2
 
     def __post_init__(self) -> None:
         if self.per_client < 1:

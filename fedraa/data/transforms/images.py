@@ -5,10 +5,12 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from pydantic import FiniteFloat
 from torch import Tensor
 from torch.nn import functional as F
 
 from fedraa.data.transforms.transform import Transform
+from fedraa.numbers import Count
 
 
 @dataclass(frozen=True)
@@ -19,8 +21,8 @@ class Crop(Transform):
     """
 
     moves: ClassVar[bool] = True
-    padding: int = 4
-    fill: float = 0.0
+    padding: Count = 4
+    fill: FiniteFloat = 0.0
 
     def __post_init__(self) -> None:
         if self.padding < 1:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedraa.messages import Vector
+from fedraa.numbers import Positive
 from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken
 from fedraa.server.coordinates import places_of
 from fedraa.server.passes import SUMMED, accumulate, less, over, scratch, total
@@ -19,8 +20,8 @@ class AsyncFedED(AsyncRule):
     other half, how many epochs a client trains next, is left out.
     """
 
-    server_lr: float = 1.0
-    epsilon: float = 1.0
+    server_lr: Positive = 1.0
+    epsilon: Positive = 1.0
 
     measures: ClassVar[bool] = True
     weighs: ClassVar[bool] = True

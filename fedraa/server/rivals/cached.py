@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedraa.messages import Index, Vector
+from fedraa.numbers import Positive
 from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Buffered, Taken
 from fedraa.server.auxiliary.rows import ClientRows
 from fedraa.server.change import Change
@@ -53,7 +54,7 @@ class CA2FL(Buffered):
     first this is FedBuff. A row h_i is as long as deltas were when it was remembered: keep the clients' lr constant.
     """
 
-    server_lr: float = 1.0
+    server_lr: Positive = 1.0
 
     keeps: ClassVar[str] = "h_i [N, d], buffer [d]"
 
@@ -113,7 +114,7 @@ class ACE(AsyncRule):
     At every arrival, however stale, from that on which completes the clients: before, there is no step.
     """
 
-    server_lr: float = 1.0
+    server_lr: Positive = 1.0
 
     keeps: ClassVar[str] = "u_i [N, d]"
     waits: ClassVar[bool] = True

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedraa.messages import Vector
+from fedraa.numbers import Count
 from fedraa.server.async_rules import Arrival, AsyncModel, Buffer, Taken, check_least
 from fedraa.server.optimizers import AmsGrad
 
@@ -15,10 +16,10 @@ class Fadas(Buffer):
     Where the largest staleness among them, counted in steps, is over `delay_limit` the step is divided by it.
     """
 
-    size: int = 5
+    size: Count = 5
     staleness: Any = "constant"
     optimizer: Any = field(default_factory=AmsGrad)
-    delay_limit: int = 1
+    delay_limit: Count = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedraa.messages import Vector
+from fedraa.numbers import Count, NotNegative
 from fedraa.server.async_rules import Arrival, AsyncModel, Buffered, Taken
 from fedraa.server.auxiliary.rows import ClientRows
 
@@ -19,8 +20,8 @@ class FedGMR(Buffered):
     A client's row [d] is its last submodel, NaN where that has nothing.
     """
 
-    size: int = 1
-    exponent: float = 0.6
+    size: Count = 1
+    exponent: NotNegative = 0.6
 
     keeps: ClassVar[str] = "w_i [N, d]"
 

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedraa.messages import Index, Vector
+from fedraa.numbers import Positive
 from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken
 from fedraa.server.auxiliary.rows import ClientRows
 from fedraa.server.change import Change
@@ -73,7 +74,7 @@ class Ringleader(AsyncRule):
     In the paper a delta is one gradient; here it is what a client's local steps come to.
     """
 
-    server_lr: float = 1.0
+    server_lr: Positive = 1.0
 
     keeps: ClassVar[str] = "two tables of sums [N, d]"
     waits: ClassVar[bool] = True

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from fedraa.numbers import Positive
 from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken, check_least
 from fedraa.server.passes import accumulate
 
@@ -16,7 +17,7 @@ class Ringmaster(AsyncRule):
     """
 
     delay_limit: int | None = None
-    server_lr: float = 1.0
+    server_lr: Positive = 1.0
 
     def __post_init__(self) -> None:
         if self.delay_limit is not None:

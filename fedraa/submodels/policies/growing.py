@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedraa.messages import Vector
+from fedraa.numbers import Positive
 from fedraa.submodels.assignment import Assignment, Mask
 from fedraa.submodels.blocks import maskable
 from fedraa.submodels.masks import top
@@ -25,7 +26,7 @@ class Growing(SubmodelPolicy):
     """
 
     capacities: Capacities = field(default_factory=lambda: Capacities((1.0, 0.5, 0.2, 0.1, *[0.05] * 6)))
-    until: float = 10.0
+    until: Positive = 10.0
 
     def __post_init__(self) -> None:
         if not self.until > 0:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.messages import Vector
+from fedraa.numbers import Count
 from fedraa.rng import generator
 from fedraa.submodels import masks
 from fedraa.submodels.assignment import Assignment
@@ -25,7 +26,7 @@ class FourWay(SubmodelPolicy):
     The low half of the clients trains one part, the rest two; parameters outside the blocks always train.
     """
 
-    parts: int = 4
+    parts: Count = 4
 
     def bind(self, run: RunContext) -> SubmodelSampler:
         whole, names = run.whole(), maskable(run.traced)
@@ -53,7 +54,7 @@ class Pruned(SubmodelPolicy):
     """
 
     capacities: Capacities = field(default_factory=lambda: Capacities((1.0, 0.75, 0.5)))
-    parts: int = 4
+    parts: Count = 4
 
     shares: ClassVar[tuple[float, ...]] = (1.0, 0.75, 0.5, 0.25)
 

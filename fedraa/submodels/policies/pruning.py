@@ -6,11 +6,13 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import NonNegativeInt
 from torch import Tensor, nn
 
 from fedraa.data.tree import Tree, leaves
 from fedraa.messages import ExtraBuffers, State, Update, Vector
 from fedraa.models.forward import forward
+from fedraa.numbers import Count, Share
 from fedraa.submodels.assignment import Assignment, Mask
 from fedraa.submodels.blocks import maskable
 from fedraa.submodels.masks import top
@@ -144,9 +146,9 @@ class AdaptivePruning(SubmodelPolicy):
     begin the first client trains alone, and the mask is chosen anew after each; at density 1 nothing is to be chosen.
     """
 
-    density: float = 0.5
-    every: int = 50
-    initial: int = 5
+    density: Share = 0.5
+    every: Count = 50
+    initial: NonNegativeInt = 5
 
     keeps: ClassVar[str] = "mask, sum g^2 [d]"
 

@@ -4,7 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from pydantic import NonNegativeInt
 
+from fedraa.numbers import Count
 from fedraa.rng import generator
 from fedraa.submodels import indices, masks
 from fedraa.submodels.assignment import Assignment, Mask
@@ -31,8 +33,8 @@ class Arbitrary(SubmodelPolicy):
     """
 
     level: str = "L"
-    parts: int = 4
-    uncovered_every: int = 10
+    parts: Count = 4
+    uncovered_every: NonNegativeInt = 10
     regions: str = "hidden"
 
     def __post_init__(self) -> None:

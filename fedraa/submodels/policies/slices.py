@@ -4,6 +4,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar
 
+from pydantic import NonNegativeInt
+
+from fedraa.numbers import Count
 from fedraa.rng import generator
 from fedraa.submodels import indices
 from fedraa.submodels.assignment import Assignment, Submodel
@@ -62,7 +65,7 @@ class Rolling(SubmodelPolicy):
     """FedRolex: a window of ceil(r K) units that starts `stride` units further each round, wrapping."""
 
     capacities: Capacities = field(default_factory=lambda: Capacities(redraw=True))
-    stride: int = 1
+    stride: NonNegativeInt = 1
 
     def bind(self, run: RunContext) -> SubmodelSampler:
         run.check_units()
@@ -107,7 +110,7 @@ class LayerCut(SubmodelPolicy):
     """SplitFed: the client holds the first `at` layers, the server the rest."""
 
     whole: ClassVar[bool] = True
-    at: int = 2
+    at: Count = 2
 
     def bind(self, run: RunContext) -> SubmodelSampler:
         return Full().bind(run)

@@ -61,7 +61,7 @@ BEFORE_THE_START = [
     ({"scheduler": scheduler(lambda self, view, rng: 1 / 0)}, "scheduler: Odd failed with ZeroDivisionError"),
     ({"scheduler": scheduler(lambda self, view, rng: True)}, "scheduler: Odd chose True"),
     ({"scheduler": Keeps()}, "state: Keeps keeps a dict with the key 0"),
-    ({"staleness": "polynomial(exponent='x')"}, "staleness: Polynomial failed with TypeError"),
+    ({"staleness": "polynomial(exponent='x')"}, r"staleness: polynomial\(exponent='x'\): exponent is"),
     ({"staleness": lambda: 1.0}, "staleness: <lambda> failed with TypeError"),
     ({"compress": compressor(lambda d: d, lambda n: n / 3)}, r"compress: Odd gave \d.* bytes for"),
     ({"compress": compressor(lambda d: d, lambda n: -1)}, "compress: Odd gave -1 bytes"),

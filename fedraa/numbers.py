@@ -1,0 +1,36 @@
+"""Which numbers a value takes, told by its annotation."""
+
+from dataclasses import fields
+from functools import cache
+from typing import Annotated, Any, get_type_hints
+
+import numpy as np
+from pydantic import Field, TypeAdapter, ValidationError
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, le=1)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+Count = Annotated[int, Field(ge=1)]
+
+
+def check_numbers(part: object, said: str) -> None:
+    """ValueError, one sentence that begins with `said`, for a value of a dataclass that its `Annotated` field refuses.
+
+    Fields of other annotations are not looked at.
+    """
+    kind: Any = type(part)
+    for name, takes in _annotated(kind).items():
+        value = getattr(part, name)
+        try:
+            takes.validate_python(value.item() if isinstance(value, np.generic) else value, strict=True)
+        except ValidationError as error:
+            message = error.errors(include_url=False)[0]["msg"].replace("Input", "it", 1)
+            raise ValueError(f"{said}: {name} is {value!r}; {message}") from None
+
+
+@cache
+def _annotated(kind: type[Any]) -> dict[str, TypeAdapter[Any]]:
+    """What each annotated field of a dataclass takes."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {each.name: TypeAdapter(hints[each.name]) for each in fields(kind) if "Annotated" in repr(hints[each.name])}

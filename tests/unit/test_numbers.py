@@ -1,0 +1,81 @@
+"""The numbers of the parts that are built in: what is out of their range, or none, is one sentence."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+import pytest
+
+import fedraa as fl
+from fedraa.components import Seam
+from fedraa.data.partition.divide import PARTITIONERS
+from fedraa.data.transforms.make import TRANSFORMS
+from fedraa.objectives.builtin import OBJECTIVE
+from fedraa.server.async_rules import Buffer
+from fedraa.server.named_rules import ASYNC_RULE
+from fedraa.server.optimizers import SERVER_OPTIMIZER
+from fedraa.server.staleness import STALENESS
+from fedraa.submodels.policies import SUBMODEL
+
+SEAMS: tuple[Seam[Any], ...] = (
+    *(PARTITIONERS, TRANSFORMS, OBJECTIVE, SERVER_OPTIMIZER, STALENESS, ASYNC_RULE, SUBMODEL),
+)
+
+
+def numbers() -> Iterator[Any]:
+    for seam in SEAMS:
+        for name, make in seam.builtin.items():
+            for value in inspect.signature(make).parameters.values():
+                if type(value.default) in (int, float):
+                    yield pytest.param(seam, f"{name}({value.name}=%s)", id=f"{seam.name}-{name}-{value.name}")
+
+
+@pytest.mark.parametrize(("seam", "text"), list(numbers()))
+def test_what_is_no_finite_number_is_refused_everywhere(seam: Seam[Any], text: str) -> None:
+    for given in ("'x'", "1e999", "-1e999", "[1]"):
+        with pytest.raises(ValueError, match=r"^[a-z_]+:? .*[^\n]$"):
+            seam.make(text % given)
+
+
+@pytest.mark.parametrize(
+    ("seam", "text", "message"),
+    [
+        (ASYNC_RULE, "buffer(server_lr=-1)", "server_lr is -1; it should be greater than 0"),
+        (ASYNC_RULE, "buffer(size=2.5)", "size is 2.5; it should be a valid integer"),
+        (ASYNC_RULE, "staleness-mix(mixing=1.5)", "mixing is 1.5; it should be less than or equal to 1"),
+        (ASYNC_RULE, "fedgmr(exponent=-1)", "exponent is -1; it should be greater than or equal to 0"),
+        (SERVER_OPTIMIZER, "momentum(beta=1)", "beta is 1; it should be less than 1"),
+        (SERVER_OPTIMIZER, "adam(tau=0)", "tau is 0; it should be greater than 0"),
+        (STALENESS, "polynomial(exponent='x')", "exponent is 'x'; it should be a valid number"),
+        (SUBMODEL, "adaptive-pruning(density=2)", "density is 2; it should be less than or equal to 1"),
+        (SUBMODEL, "layer-cut(at=True)", "at is True; it should be a valid integer"),
+        (PARTITIONERS, "labels(per_client=0)", "per_client is 0; it should be greater than or equal to 1"),
+    ],
+)
+def test_the_sentence_names_the_value_and_what_it_takes(seam: Seam[Any], text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(f'{seam.name}: {text}: {message}')}$"):
+        seam.make(text)
+
+
+def test_a_part_within_a_part_and_an_object_are_looked_at_too() -> None:
+    with pytest.raises(ValueError, match=r"^server_optimizer: amsgrad\(server_lr=-1\): server_lr is -1; it should be"):
+        ASYNC_RULE.make("fadas(size=3, optimizer='amsgrad(server_lr=-1)')")
+    with pytest.raises(ValueError, match=r"^async_rule: Buffer\(.*: server_lr is -2; it should be greater than 0$"):
+        ASYNC_RULE.make(Buffer(server_lr=-2))
+    with pytest.raises(ValueError, match=r"^async_rule: buffer: server_lr is -2; it should be greater than 0$"):
+        ASYNC_RULE.make({"kind": "buffer", "server_lr": -2})
+
+
+def test_numbers_of_numpy_are_numbers_and_annotations_of_others_are_their_own() -> None:
+    assert ASYNC_RULE.make(Buffer(size=np.int64(3), server_lr=np.float32(0.5))).per_step == 3
+
+    @dataclass
+    class Own(fl.ServerOptimizer):
+        server_lr: Annotated["Unknown", "of a library"] = -1.0  # type: ignore[name-defined] # noqa: F821
+
+        def step(self, params: Any, delta: Any, moved: Any) -> None: ...
+
+    assert SERVER_OPTIMIZER.make(Own()).server_lr == -1
