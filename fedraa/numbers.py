@@ -1,4 +1,4 @@
-"""Which numbers a value takes, told by its annotation."""
+"""Numbers: those that a value takes, told by its annotation, and how people read them."""
 
 from dataclasses import fields
 from functools import cache
@@ -34,3 +34,18 @@ def _annotated(kind: type[Any]) -> dict[str, TypeAdapter[Any]]:
     """What each annotated field of a dataclass takes."""
     hints = get_type_hints(kind, include_extras=True)
     return {each.name: TypeAdapter(hints[each.name]) for each in fields(kind) if "Annotated" in repr(hints[each.name])}
+
+
+def quantity(value: object, unit: str) -> str:
+    """A number with a decimal prefix: 1234567 B is 1.23 MB."""
+    number = float(str(value))
+    for prefix in ("", "k", "M", "G", "T"):
+        if number < 999.5:
+            return f"{number:.3g} {prefix}{unit}"
+        number /= 1000
+    return f"{number:.4g} P{unit}"
+
+
+def counted(number: int, noun: str) -> str:
+    """1 run, 2 runs."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

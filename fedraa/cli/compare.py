@@ -16,12 +16,12 @@ from fedraa.cli.display import say, show
 from fedraa.config.experiment import Experiment
 from fedraa.methods.papers import paper_of
 from fedraa.methods.terms import Terms
+from fedraa.numbers import quantity
 from fedraa.objectives import Figures
 from fedraa.report.cells import DEFAULT_TIME
 from fedraa.report.compare import CELLS, DIFFERENCES, FROM_SUMMARY, PER_CELL, PLOT, mean_std, mean_time, row
 from fedraa.report.tables import heading
 from fedraa.rundir.history import History
-from fedraa.units import quantity
 from fedraa.waiting import Waiting
 
 

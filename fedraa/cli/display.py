@@ -10,9 +10,9 @@ from rich.table import Table
 
 from fedraa.callbacks.events import Progress
 from fedraa.callbacks.progress_bar import figures
+from fedraa.numbers import quantity
 from fedraa.rundir.history import History
 from fedraa.rundir.status import Status
-from fedraa.units import quantity
 
 WIDEST = 10_000  # characters
 SHOWN = 8  # clients by number

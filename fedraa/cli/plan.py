@@ -19,12 +19,12 @@ from fedraa.engine.build import build
 from fedraa.engine.forecast import MOST, dry_run, evenly, first_round
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task
+from fedraa.numbers import quantity
 from fedraa.server.async_rules import AsyncModel, AsyncRule
 from fedraa.server.planned_balance import planned_balances
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.flat import frozen
 from fedraa.submodels.indices import owners, too_small
-from fedraa.units import quantity
 from fedraa.waiting import Waiting
 from schedulers import Planner
 

@@ -1,5 +1,7 @@
 """Checks a run's log against the rules of its method: every decision, every weight, every time."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fedraa.components import importing_only
@@ -33,14 +35,22 @@ def replay(directory: Path) -> str:
         return _replay(directory)
 
 
+@contextmanager
+def _method_of(directory: Path, *errors: type[Exception]) -> Iterator[None]:
+    """These errors, within, are of values in a run's configuration that a method of this version cannot have."""
+    try:
+        yield
+    except errors as error:
+        raise ValueError(f"run: the method in {directory / CONFIG} is none of this version: {error}") from None
+
+
 def _replay(directory: Path) -> str:
     rules = Rules.read(directory)
-    try:
+    with _method_of(directory, KeyError, TypeError, ValueError):
         audit = Audit(rules)
+    with _method_of(directory, KeyError, TypeError):  # a ValueError is of the log
         for line in read(directory):
             audit.check(line)
-    except (KeyError, TypeError) as error:  # of values that a method cannot have
-        raise ValueError(f"run: the method in {directory / CONFIG} is none of this version: {error}") from None
     evaluations, end = audit.evaluations, audit.end
     evaluations.compare(directory, ended=end is not None)
     counts = ", ".join(f"{count} {kind}" for kind, count in audit.lines.items() if count)

@@ -7,6 +7,7 @@ from typing import Literal
 
 from fedraa.components import importing_only
 from fedraa.engine.resumption import refuse_foreign
+from fedraa.numbers import counted
 from fedraa.report import comparison, single, tables, terrain
 from fedraa.report.command import command
 from fedraa.report.landscape import sharpness, surface, trained
@@ -16,7 +17,6 @@ from fedraa.report.runs import Group, load
 from fedraa.report.theme import DARK, LIGHT, render
 from fedraa.report.verdict import verdict
 from fedraa.rundir.files import replacing, write_text
-from fedraa.units import counted
 
 THEMES = {"auto": (LIGHT, DARK), "light": (LIGHT,), "dark": (DARK,)}
 FILES = "_files"

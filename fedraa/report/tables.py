@@ -6,12 +6,12 @@ from functools import partial
 
 import pandas as pd
 
+from fedraa.numbers import quantity
 from fedraa.report.command import command
 from fedraa.report.differences import nested
 from fedraa.report.landscape import RHO
 from fedraa.report.runs import Group, Run, own_figures, words
 from fedraa.report.statistics import LEVEL, ci95, mean, significant, welch
-from fedraa.units import quantity
 
 NONE = "–"
 LATEX = {

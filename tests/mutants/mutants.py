@@ -85,14 +85,18 @@ MUTANTS: list[Mutant] = [
     ),
     *_in(
         "fedraa/server/async_rules.py",
-        ("size: int = 10\n", "size: int = 7\n", DEFAULTS),
-        ("mixing: float = 0.6\n", "mixing: float = 0.9\n", DEFAULTS),
+        ("size: Count = 10\n", "size: Count = 7\n", DEFAULTS),
+        ("mixing: Share = 0.6\n", "mixing: Share = 0.9\n", DEFAULTS),
         ("self._step(model.params, self.server_lr / self.size)", "self._step(model.params, self.server_lr)", RIVALS),
     ),
     *_in(
         "fedraa/server/optimizers.py",
-        ('rule: str = "adam"\n    server_lr: float = 0.01', 'rule: str = "adam"\n    server_lr: float = 1.0', DEFAULTS),
-        ("tau: float = 1e-3", "tau: float = 1e-8", DEFAULTS),
+        (
+            'rule: str = "adam"\n    server_lr: Positive = 0.01',
+            'rule: str = "adam"\n    server_lr: Positive = 1.0',
+            DEFAULTS,
+        ),
+        ("tau: Positive = 1e-3", "tau: Positive = 1e-8", DEFAULTS),
         ("self._v = np.full(size, self.tau**2, np.float32)", "self._v = np.zeros(size, np.float32)", FULL),
         (
             "fresh = np.float32(self.beta2) * v + np.float32(1 - self.beta2) * square",
@@ -109,7 +113,7 @@ MUTANTS: list[Mutant] = [
     *_in(
         "fedraa/server/staleness.py",
         ("(staleness + 1) ** -self.exponent", "(staleness + 2) ** -self.exponent", RAA),
-        ("start: int = 4", "start: int = 2", DEFAULTS),
+        ("start: NotNegative = 4", "start: NotNegative = 2", DEFAULTS),
     ),
     *_in("fedraa/submodels/policies/pruning.py", ("REMOVABLE = 0.3", "REMOVABLE = 0.5", DEFAULTS)),
     *_in(
@@ -202,7 +206,7 @@ MUTANTS: list[Mutant] = [
         "fedraa/server/delta_mix.py",
         ("min(1.0, self.gain * (model.fragments / model.at_work))", "min(1.0, self.gain)", QUILT),
         ("min(1.0, self.gain / model.at_work) / self._share", "1.0", BALANCE),
-        ("gain: float = 1.2", "gain: float = 1.0", DEFAULTS),
+        ("gain: Positive = 1.2", "gain: Positive = 1.0", DEFAULTS),
     ),
     *_in(
         "fedraa/server/averaged.py",

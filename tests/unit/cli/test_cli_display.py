@@ -9,8 +9,8 @@ import pytest
 from fedraa.cli.main import main
 from fedraa.cli.methods import words
 from fedraa.methods.catalog import METHODS
+from fedraa.numbers import quantity
 from fedraa.rundir.history import History
-from fedraa.units import quantity
 
 
 @pytest.mark.parametrize(

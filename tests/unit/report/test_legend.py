@@ -4,8 +4,8 @@ import matplotlib as mpl
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from fedraa.numbers import counted
 from fedraa.report.theme import LIGHT, blank, legend, look
-from fedraa.units import counted
 
 NAMES = (
     ["one"],
