@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from fedraa.numbers import check_numbers
+from fedraa.numbers import check_numbers, with_plain_numbers
 
 T = TypeVar("T")
 
@@ -121,8 +121,10 @@ class Seam(Generic[T]):
         if missing:
             what = "is not callable" if missing == ["__call__"] else f"has no method {' or '.join(missing)}"
             raise ValueError(f"{self.name}: {said} {what}; {self._takes()}")
-        if is_dataclass(part) and type(part).__module__.partition(".")[0] in OURS:  # others' annotations are their own
-            check_numbers(part, f"{self.name}: {said}")
+        ours = next((kind for kind in type(part).__mro__ if is_ours(kind) and is_dataclass(kind)), None)
+        if ours is not None:
+            part = with_plain_numbers(part) if ours is type(part) else part
+            check_numbers(part, ours, f"{self.name}: {said}")
         result: T = part
         return result
 
@@ -257,7 +259,13 @@ def path_of(made: object) -> str:
     """Where a class or a function can be imported from; the bare name for our own classes."""
     name: str = getattr(made, "__qualname__", type(made).__qualname__)
     module: str = getattr(made, "__module__", type(made).__module__)
-    return name if module.partition(".")[0] in OURS and inspect.isclass(made) else f"{module}:{name}"
+    return name if is_ours(made) and inspect.isclass(made) else f"{module}:{name}"
+
+
+def is_ours(made: object) -> bool:
+    """Whether a class or a function, or the class of an object, is one of our packages'."""
+    module: str = getattr(made, "__module__", type(made).__module__)
+    return module.partition(".")[0] in OURS
 
 
 def describe(part: object) -> Any:
@@ -267,6 +275,8 @@ def describe(part: object) -> Any:
     """
     if part is None or isinstance(part, bool | int | float | str):
         return part
+    if isinstance(part, np.generic):
+        return part.item()
     if isinstance(part, tuple | list):
         return [describe(item) for item in part]
     if isinstance(part, Mapping):
@@ -281,7 +291,10 @@ def text_of(part: object) -> Any:
     described = describe(part)
     if not isinstance(described, dict) or any(isinstance(value, dict) for value in described.values()):
         return described
-    values = ", ".join(f"{name}={value!r}" for name, value in values_of(part).items() if value != _default(part, name))
+    given = {name: value for name, value in described.items() if name != KIND}
+    if not isinstance(part, Mapping):  # which says no more than it means to
+        given = {name: value for name, value in given.items() if value != _default(part, name)}
+    values = ", ".join(f"{name}={value!r}" for name, value in given.items())
     return described[KIND] + (f"({values})" if values else "")
 
 

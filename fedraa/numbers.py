@@ -1,7 +1,8 @@
 """Numbers: those that a value takes, told by its annotation, and how people read them."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
+from inspect import get_annotations
 from typing import Annotated, Any, get_type_hints
 
 import numpy as np
@@ -14,13 +15,24 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
 
 
-def check_numbers(part: object, said: str) -> None:
+def with_plain_numbers(part: Any) -> Any:
+    """This dataclass, or one like it whose NumPy numbers are Python's, as they can be written down."""
+    held = {each.name: getattr(part, each.name) for each in fields(part) if each.init}
+    numpys = {name: value.item() for name, value in held.items() if isinstance(value, np.generic)}
+    return replace(part, **numpys) if numpys else part
+
+
+def check_numbers(part: object, kind: Any, said: str) -> None:
     """ValueError, one sentence that begins with `said`, for a value of a dataclass that its `Annotated` field refuses.
 
-    Fields of other annotations are not looked at.
+    Fields are those of `kind`, its class or the one it inherits from; what it annotates anew and fields of other
+    annotations are not looked at.
     """
-    kind: Any = type(part)
+    inheriting = type(part).__mro__[: type(part).__mro__.index(kind)]
+    anew = {name for each in inheriting for name in get_annotations(each)}
     for name, takes in _annotated(kind).items():
+        if name in anew or not hasattr(part, name):
+            continue
         value = getattr(part, name)
         try:
             takes.validate_python(value.item() if isinstance(value, np.generic) else value, strict=True)

@@ -83,6 +83,8 @@ def run_study(
         raise ValueError(f"jobs: got {jobs}; takes a number from 1")
     chosen = {"seeds": seeds, "setting": setting, "methods": methods, "parts": parts}
     check_each_once(**{field: values for field, values in chosen.items() if values is not None})
+    if seeds and min(seeds) < 0:
+        raise ValueError(f"seeds: got {' '.join(map(str, seeds))}; takes numbers from 0")
     if study == RACE:
         if standard or paper or terms is not None:
             raise ValueError("study: race has sizes and terms of its own; leave out --standard, --paper and --terms")

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -19,7 +20,7 @@ from pydantic import (
 )
 from pydantic_core.core_schema import ValidationInfo
 
-from fedraa.components import is_path, text_of
+from fedraa.components import KIND, is_path, text_of
 from fedraa.config.document import document
 from fedraa.config.file import read_values
 from fedraa.numbers import Count, NotNegative, Positive, Share
@@ -277,13 +278,22 @@ class Experiment(BaseModel):
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _written(cls, value: object) -> object:
+        """A component that is given as a mapping, as it will be written: a run that goes on has the same."""
+        return text_of(value) if isinstance(value, Mapping) and isinstance(value.get(KIND), str) else value
+
     @field_validator(*NAMES)
     @classmethod
     def _known(cls, value: object, info: ValidationInfo) -> object:
-        """A name is one of those that are built in; import paths are followed when the run is built."""
+        """A name is one of those that are built in; import paths are followed when the run is built.
+
+        So are names of classes, as a configuration that was written has them.
+        """
         if isinstance(value, str) and not is_path(value.partition("(")[0].strip()):
             name, names = value.partition("(")[0].strip(), NAMES[str(info.field_name)]
-            if name not in names:
+            if name not in names and not name[:1].isupper():
                 close = get_close_matches(name, names, n=1)
                 hint = f"did you mean {close[0]}? it " if close else ""
                 raise ValueError(f"{hint}takes {', '.join(names)}, or an own one as package.module:Name")

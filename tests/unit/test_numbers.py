@@ -79,3 +79,21 @@ def test_numbers_of_numpy_are_numbers_and_annotations_of_others_are_their_own() 
         def step(self, params: Any, delta: Any, moved: Any) -> None: ...
 
     assert SERVER_OPTIMIZER.make(Own()).server_lr == -1
+
+
+class Inherits(Buffer):
+    """An own part, which has the fields of one of ours."""
+
+
+@dataclass
+class Annotates(Buffer):
+    server_lr: float = -1.0
+
+
+def test_an_own_part_is_held_to_what_it_inherits() -> None:
+    with pytest.raises(ValueError, match=r"^async_rule: Inherits\(.*: size is 2\.5; it should be a valid integer$"):
+        ASYNC_RULE.make(Inherits(size=2.5))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"size is 2\.5; it should be a valid integer$"):
+        ASYNC_RULE.make(Annotates(size=2.5))  # type: ignore[arg-type]
+    assert ASYNC_RULE.make(Inherits(size=np.int64(3))).per_step == 3
+    assert ASYNC_RULE.make(Annotates()).server_lr == -1  # type: ignore[attr-defined]

@@ -206,6 +206,8 @@ def test_what_is_not_there_or_named_twice_is_one_sentence(tmp_path: Path) -> Non
         run_study("race", setting=("Z",), out=tmp_path)
     with pytest.raises(ValueError, match=r"^jobs: got 0; takes a number from 1$"):
         run_study("race", quick=True, jobs=0, out=tmp_path)
+    with pytest.raises(ValueError, match=r"^seeds: got 0 -1; takes numbers from 0$"):
+        run_study("race", quick=True, seeds=(0, -1), out=tmp_path)
     for chosen in ({"methods": (ROUNDS, ROUNDS)}, {"parts": ("tuned", "tuned")}, {"seeds": (0, 0)}, {"seeds": ()}):
         with pytest.raises(ValueError, match=r"^(methods|parts|seeds): got .*; give one or more, each once$"):
             run_study("race", quick=True, out=tmp_path, **chosen)

@@ -1,0 +1,48 @@
+"""Parts given as mappings, objects and classes, with NumPy numbers, too: written down so that a run can go on."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedraa as fl
+from fedraa.components import text_of
+from fedraa.replay import replay
+from fedraa.server.async_rules import Buffer
+from fedraa.server.optimizers import Momentum
+
+ROUNDS: dict[str, Any] = {"method": "fedavg", "rounds": 4}
+ARRIVALS: dict[str, Any] = {"method": "fedasync", "updates": 8}
+GIVEN: tuple[tuple[dict[str, Any], str, Any], ...] = (
+    (ROUNDS, "transforms", ({"kind": "flip", "share": 0.1},)),
+    (ROUNDS, "server_optimizer", {"kind": "momentum", "beta": 0.5}),
+    (ROUNDS, "server_optimizer", Momentum(beta=np.float32(0.5))),  # type: ignore[arg-type]
+    (ROUNDS, "participation", {"kind": "sample", "count": 2}),
+    (ROUNDS, "compress", {"kind": "topk", "share": 0.25}),
+    (ROUNDS, "partition", {"kind": "labels", "per_client": 5}),
+    (ARRIVALS, "async_rule", Buffer(size=2)),
+    (ARRIVALS, "async_rule", Buffer(size=np.int64(2))),  # type: ignore[arg-type]
+    (ARRIVALS, "async_rule", {"kind": "buffer", "size": 2}),
+)
+
+
+@pytest.mark.parametrize(("method", "field", "part"), GIVEN)
+def test_a_run_goes_on_with_the_part_that_was_given(
+    method: dict[str, Any], field: str, part: object, tmp_path: Path
+) -> None:
+    budget = "rounds" if "rounds" in method else "updates"
+    fields = {**method, "dataset": "digits", "engine": "local", "clients": 4, "hidden": (8,), field: part}
+    whole = fl.run(**fields, out=tmp_path / "whole")
+    fl.run(**fields | {budget: method[budget] // 2}, out=tmp_path / "half")
+    assert "consistent" in replay(tmp_path / "half")
+    gone_on = fl.resume(tmp_path / "half", **{budget: method[budget]})
+    assert gone_on.summary["model_sha256"] == whole.summary["model_sha256"]
+
+
+def test_a_mapping_is_text_with_all_its_values() -> None:
+    assert text_of({"kind": "flip", "share": 0.1}) == "flip(share=0.1)"
+    assert text_of({"kind": "flip"}) == "flip"
+    assert text_of(Buffer(size=np.int64(3))) == "Buffer(size=3)"  # type: ignore[arg-type]
+    nested = {"kind": "buffer", "optimizer": {"kind": "momentum", "beta": 0.5}}
+    assert text_of(nested) == nested
