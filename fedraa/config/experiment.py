@@ -281,7 +281,9 @@ class Experiment(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _written(cls, value: object) -> object:
-        """A component that is given as a mapping, as it will be written: a run that goes on has the same."""
+        """Components that are given as mappings, as they will be written: a run that goes on has the same."""
+        if isinstance(value, list | tuple):
+            return tuple(cls._written(item) for item in value)
         return text_of(value) if isinstance(value, Mapping) and isinstance(value.get(KIND), str) else value
 
     @field_validator(*NAMES)

@@ -40,6 +40,14 @@ def test_a_run_goes_on_with_the_part_that_was_given(
     assert gone_on.summary["model_sha256"] == whole.summary["model_sha256"]
 
 
+def test_an_experiment_has_mappings_as_text_in_lists_too() -> None:
+    given = fl.Experiment(
+        transforms=[{"kind": "flip", "share": 0.1}, "crop"], participation={"kind": "sample", "count": 2}
+    )
+    assert given.transforms == ("flip(share=0.1)", "crop")
+    assert given.participation == "sample(count=2)"
+
+
 def test_a_mapping_is_text_with_all_its_values() -> None:
     assert text_of({"kind": "flip", "share": 0.1}) == "flip(share=0.1)"
     assert text_of({"kind": "flip"}) == "flip"
