@@ -92,8 +92,8 @@ class Annotates(Buffer):
 
 def test_an_own_part_is_held_to_what_it_inherits() -> None:
     with pytest.raises(ValueError, match=r"^async_rule: Inherits\(.*: size is 2\.5; it should be a valid integer$"):
-        ASYNC_RULE.make(Inherits(size=2.5))  # type: ignore[arg-type]
+        ASYNC_RULE.make(Inherits(size=2.5))  # type: ignore[arg-type]  # what is refused
     with pytest.raises(ValueError, match=r"size is 2\.5; it should be a valid integer$"):
-        ASYNC_RULE.make(Annotates(size=2.5))  # type: ignore[arg-type]
+        ASYNC_RULE.make(Annotates(size=2.5))  # type: ignore[arg-type]  # likewise
     assert ASYNC_RULE.make(Inherits(size=np.int64(3))).per_step == 3
-    assert ASYNC_RULE.make(Annotates()).server_lr == -1  # type: ignore[attr-defined]
+    assert ASYNC_RULE.make(Annotates()).server_lr == -1  # type: ignore[attr-defined]  # a seam makes any rule

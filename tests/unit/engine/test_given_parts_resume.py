@@ -17,12 +17,12 @@ ARRIVALS: dict[str, Any] = {"method": "fedasync", "updates": 8}
 GIVEN: tuple[tuple[dict[str, Any], str, Any], ...] = (
     (ROUNDS, "transforms", ({"kind": "flip", "share": 0.1},)),
     (ROUNDS, "server_optimizer", {"kind": "momentum", "beta": 0.5}),
-    (ROUNDS, "server_optimizer", Momentum(beta=np.float32(0.5))),  # type: ignore[arg-type]
+    (ROUNDS, "server_optimizer", Momentum(beta=np.float32(0.5))),  # type: ignore[arg-type]  # of NumPy, as scripts have it
     (ROUNDS, "participation", {"kind": "sample", "count": 2}),
     (ROUNDS, "compress", {"kind": "topk", "share": 0.25}),
     (ROUNDS, "partition", {"kind": "labels", "per_client": 5}),
     (ARRIVALS, "async_rule", Buffer(size=2)),
-    (ARRIVALS, "async_rule", Buffer(size=np.int64(2))),  # type: ignore[arg-type]
+    (ARRIVALS, "async_rule", Buffer(size=np.int64(2))),  # type: ignore[arg-type]  # of NumPy, as scripts have it
     (ARRIVALS, "async_rule", {"kind": "buffer", "size": 2}),
 )
 
@@ -51,6 +51,6 @@ def test_an_experiment_has_mappings_as_text_in_lists_too() -> None:
 def test_a_mapping_is_text_with_all_its_values() -> None:
     assert text_of({"kind": "flip", "share": 0.1}) == "flip(share=0.1)"
     assert text_of({"kind": "flip"}) == "flip"
-    assert text_of(Buffer(size=np.int64(3))) == "Buffer(size=3)"  # type: ignore[arg-type]
+    assert text_of(Buffer(size=np.int64(3))) == "Buffer(size=3)"  # type: ignore[arg-type]  # of NumPy, as scripts have it
     nested = {"kind": "buffer", "optimizer": {"kind": "momentum", "beta": 0.5}}
     assert text_of(nested) == nested
