@@ -105,6 +105,8 @@ class Seam(Generic[T]):
         return imported(self.name, what)
 
     def _called(self, make: Any, arguments: tuple[Any, ...], values: dict[str, Any], said: str) -> Any:
+        if arguments or values:
+            _check_given(make, arguments, values, f"{self.name}: {said}")
         try:
             return make(*arguments, **values)
         except TypeError as error:
@@ -121,16 +123,36 @@ class Seam(Generic[T]):
         if missing:
             what = "is not callable" if missing == ["__call__"] else f"has no method {' or '.join(missing)}"
             raise ValueError(f"{self.name}: {said} {what}; {self._takes()}")
-        ours = next((kind for kind in type(part).__mro__ if is_ours(kind) and is_dataclass(kind)), None)
-        if ours is not None:
-            part = with_plain_numbers(part) if ours is type(part) else part
-            check_numbers(part, ours, f"{self.name}: {said}")
+        if is_ours(part) and is_dataclass(part):
+            part = with_plain_numbers(part)
+        check_part(part, f"{self.name}: {said}")
         result: T = part
         return result
 
     def _takes(self) -> str:
         names = ", ".join(self.builtin)
         return f"takes {names + ', or ' if names else ''}an own one as package.module:Name"
+
+
+def check_part(part: object, said: str) -> None:
+    """ValueError, one sentence that begins with `said`, for a number, a flag or text that one of our classes refuses.
+
+    Of an own part these are fields that it inherits from ours, but what it annotates anew.
+    """
+    kinds = type(part).__mro__
+    ours = next((at for at, kind in enumerate(kinds) if is_ours(kind) and is_dataclass(kind)), None)
+    if ours is None:
+        return
+    anew = {name for kind in kinds[:ours] for name in inspect.get_annotations(kind)}
+    held = {each.name: getattr(part, each.name, None) for each in fields(kinds[ours]) if each.name not in anew}
+    check_numbers(held, kinds[ours], said)
+
+
+def _check_given(make: Any, arguments: tuple[Any, ...], values: Mapping[str, Any], said: str) -> None:
+    """The same of what a class of ours is to be made with, before it looks at that itself."""
+    if inspect.isclass(make) and is_ours(make) and is_dataclass(make):
+        names = (each.name for each in fields(make) if each.init)
+        check_numbers(dict(zip(names, arguments, strict=False)) | dict(values), make, said)
 
 
 class Stateful:
@@ -317,9 +339,13 @@ def _arguments(where: str, text: str, values: str) -> tuple[tuple[Any, ...], dic
         call = ast.parse(f"f({values})", mode="eval").body
         assert isinstance(call, ast.Call)
         by_name = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
-        return tuple(ast.literal_eval(argument) for argument in call.args), by_name
+        made = tuple(ast.literal_eval(argument) for argument in call.args), by_name
     except (SyntaxError, ValueError, AssertionError):
         raise ValueError(f"{where}: the values in {text!r} are not Python literals, as in Name(share=0.1)") from None
+    names = [word.arg for word in call.keywords]
+    if twice := [name for name in by_name if names.count(name) > 1]:
+        raise ValueError(f"{where}: {text!r} has {twice[0]} twice; give it once")
+    return made
 
 
 def rebuild(where: str, described: Any, kinds: Mapping[str, Callable[..., Any]]) -> Any:

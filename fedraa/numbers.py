@@ -1,9 +1,10 @@
 """Numbers: those that a value takes, told by its annotation, and how people read them."""
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import cache
-from inspect import get_annotations
-from typing import Annotated, Any, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
@@ -11,6 +12,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
 
@@ -22,18 +24,15 @@ def with_plain_numbers(part: Any) -> Any:
     return replace(part, **numpys) if numpys else part
 
 
-def check_numbers(part: object, kind: Any, said: str) -> None:
-    """ValueError, one sentence that begins with `said`, for a value of a dataclass that its `Annotated` field refuses.
+def check_numbers(values: Mapping[str, object], kind: Any, said: str) -> None:
+    """ValueError, one sentence that begins with `said`, for a value that the dataclass `kind` does not take.
 
-    Fields are those of `kind`, its class or the one it inherits from; what it annotates anew and fields of other
-    annotations are not looked at.
+    Looked at are its fields that are numbers, flags or text.
     """
-    inheriting = type(part).__mro__[: type(part).__mro__.index(kind)]
-    anew = {name for each in inheriting for name in get_annotations(each)}
-    for name, takes in _annotated(kind).items():
-        if name in anew or not hasattr(part, name):
+    for name, takes in _taken(kind).items():
+        if name not in values:
             continue
-        value = getattr(part, name)
+        value = values[name]
         try:
             takes.validate_python(value.item() if isinstance(value, np.generic) else value, strict=True)
         except ValidationError as error:
@@ -42,10 +41,18 @@ def check_numbers(part: object, kind: Any, said: str) -> None:
 
 
 @cache
-def _annotated(kind: type[Any]) -> dict[str, TypeAdapter[Any]]:
-    """What each annotated field of a dataclass takes."""
+def _taken(kind: type[Any]) -> dict[str, TypeAdapter[Any]]:
+    """What each field of a dataclass takes that is a number, a flag or text."""
     hints = get_type_hints(kind, include_extras=True)
-    return {each.name: TypeAdapter(hints[each.name]) for each in fields(kind) if "Annotated" in repr(hints[each.name])}
+    return {each.name: TypeAdapter(hints[each.name]) for each in fields(kind) if _is_plain(hints[each.name])}
+
+
+def _is_plain(hint: Any) -> bool:
+    """Whether values of this annotation are numbers, flags or text, None among them."""
+    if get_origin(hint) in (UnionType, Union, Annotated):
+        alternatives = get_args(hint)[:1] if get_origin(hint) is Annotated else get_args(hint)
+        return all(map(_is_plain, alternatives))
+    return hint in (bool, int, float, str, NoneType) or get_origin(hint) is Literal
 
 
 def quantity(value: object, unit: str) -> str:

@@ -103,7 +103,10 @@ def _unknown(token: str, commands: Commands, arguments: Sequence[str]) -> str:
         known, what = (list(commands), "command") if token == arguments[0] else ([], "argument")
     else:
         token, what = token.partition("=")[0], "flag"
-        known = [f"--{name.replace('_', '-')}" for name in _flags(commands, arguments[0])]
+        flags = _flags(commands, arguments[0])
+        if (name := token.lstrip("-").replace("-", "_")) in flags:  # one that is given by its place
+            return f"{token}: there is no such flag; give the {name} alone, see fedraa {arguments[0]} --help"
+        known = [f"--{flag.replace('_', '-')}" for flag in flags]
     program = " ".join(["fedraa", *arguments[: arguments[0] in commands]])
     return f"{token}: there is no such {what}{meant(token, known) or f'; see {program} --help'}"
 

@@ -5,12 +5,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import NonNegativeInt
 
 from fedraa.client.auto_steps import AutoSteps
 from fedraa.client.terms.term import LOCAL_TERM
+from fedraa.numbers import Count, Decay, Fraction, NotNegative, Positive, Share
 
 Ints = npt.NDArray[np.int64] | int
-Count = TypeVar("Count", int, npt.NDArray[np.int64])
+Sizes = TypeVar("Sizes", int, npt.NDArray[np.int64])
 
 
 @dataclass(frozen=True)
@@ -45,26 +47,26 @@ class Solver:
     - `split`: layers of the client's part in split learning; 0 is off (SplitFed).
     """
 
-    lr: float = 0.05
+    lr: Positive = 0.05
     lr_schedule: str = "constant"
-    momentum: float = 0.5
-    batch_size: int = 32
-    epochs: int = 5
-    steps: int | str | None = None
-    weight_decay: float = 0.0
-    clip: float = 0.0
-    proximal: float = 0.0
-    sam: float = 0.0
-    fresh: float = 1.0
+    momentum: Decay = 0.5
+    batch_size: Count = 32
+    epochs: Count = 5
+    steps: Count | str | None = None
+    weight_decay: NotNegative = 0.0
+    clip: NotNegative = 0.0
+    proximal: NotNegative = 0.0
+    sam: NotNegative = 0.0
+    fresh: Share = 1.0
     control: bool = False
     full_gradient: bool = False
     squares: bool = False
     adversary: bool = False
     label_masked: bool = False
-    calibrate: float = 0.0
+    calibrate: Fraction = 0.0
     compress: Any = "none"
     terms: tuple[Any, ...] = ()
-    split: int = 0
+    split: NonNegativeInt = 0
     full_rate: bool = False
 
     @property
@@ -83,7 +85,7 @@ class Solver:
         own = any(LOCAL_TERM.make(term).whole for term in self.terms)
         return bool(self.sam or self.clip or self.full_gradient or self.squares or own)
 
-    def minibatches(self, shard: Count) -> Count:
+    def minibatches(self, shard: Sizes) -> Sizes:
         """How many there are in a pass over a shard of that size; of one client, or of all of them at once."""
         return -(-shard // self.batch_size)
 
@@ -99,14 +101,14 @@ class Solver:
         """Samples times passes, and the pass over the shard for the full-batch gradient."""
         return self.samples(shard) * self.passes + (shard if self.full_gradient else 0)
 
-    def samples_in(self, steps: Ints, shard: Count) -> npt.NDArray[np.float64]:
+    def samples_in(self, steps: Ints, shard: Sizes) -> npt.NDArray[np.float64]:
         """Samples of so many steps, wherever in a pass over the shard they begin: with the mean of its minibatches.
 
         Of one client, or of all of them at once.
         """
         return np.asarray(steps * shard / self.minibatches(shard))
 
-    def passed_in(self, steps: Ints, shard: Count) -> npt.NDArray[np.float64]:
+    def passed_in(self, steps: Ints, shard: Sizes) -> npt.NDArray[np.float64]:
         """The same times passes, and the pass over the shard for the full-batch gradient."""
         return np.asarray(self.samples_in(steps, shard) * self.passes + (shard if self.full_gradient else 0))
 

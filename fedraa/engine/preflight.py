@@ -12,6 +12,8 @@ from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS
 from schedulers import TOLERANCE, delay_bound
 
+SENT = {"squares": "squares", "gradient": "full_gradient", "adversary": "adversary"}  # by which field of a Solver
+
 
 def preflight(spec: RunSpec) -> None:
     """ValueError, one sentence, for a run that could not go on."""
@@ -26,8 +28,15 @@ def preflight(spec: RunSpec) -> None:
     if (staleness := getattr(spec.method.update, "staleness", None)) is not None:
         factor_at(0, STALENESS.make(staleness))
     server = spec.server(_nowhere)
-    server.assign(next(iter(server.begin())), 0.0)  # what they refuse is refused here
+    task = server.assign(next(iter(server.begin())), 0.0)  # what they refuse is refused here
     server.state()  # and what no checkpoint can hold
+    if unsent := [name for name in task.asks if not getattr(spec.method.local, SENT.get(name, ""), False)]:
+        raise ValueError(
+            f"method: {spec.experiment.method} takes {unsent[0]} from its clients, which send none; they would by "
+            f"{SENT[unsent[0]]} of a Solver"
+            if unsent[0] in SENT
+            else f"method: {spec.experiment.method} takes {unsent[0]} from its clients, who can send {', '.join(SENT)}"
+        )
 
 
 def _nowhere(kind: str, t: float, /, **fields: object) -> None:

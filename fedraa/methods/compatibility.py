@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from fedraa.client.terms.compression import COMPRESSOR
+from fedraa.client.terms.term import LOCAL_TERM
 from fedraa.config.experiment import Experiment
 from fedraa.data.transforms import Transforms
 from fedraa.data.transforms.transform import called
@@ -36,6 +37,8 @@ def check_terms(name: str, method: Method) -> None:
         raise ValueError(f"fresh: {local.fresh:g} means nothing to {name}: its server keeps no momentum; leave it out")
     if local.auto is not None and local.split:
         raise ValueError(f"local_steps: {local.steps} means nothing to {name}, whose activations cross at every step")
+    for term in local.terms:
+        LOCAL_TERM.make(term)
     compressor = COMPRESSOR.make(local.compress)
     if auxiliary is None:
         return

@@ -108,9 +108,13 @@ class Method:
         kept = [getattr(choice, "keeps", "") for choice in (self.submodel, self.update, *parts)]
         return ", ".join(filter(None, [*kept, "mean [d]" if self.schedule.average else ""]))
 
+    def choices(self) -> dict[str, object]:
+        """The four, by name."""
+        return {axis: getattr(self, axis) for axis in _AXES}
+
     def described(self) -> dict[str, Any]:
         """Its choices with all their values, as they are written down."""
-        return {axis: describe(getattr(self, axis)) for axis in _AXES}
+        return {axis: describe(choice) for axis, choice in self.choices().items()}
 
     @property
     def asynchronous(self) -> bool:

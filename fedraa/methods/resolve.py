@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.client.solver import Solver
+from fedraa.components import check_part
 from fedraa.config.experiment import Experiment
 from fedraa.methods.catalog import RATIOS, find
 from fedraa.methods.compatibility import can_be_spread, check_objective, check_shards, check_terms
@@ -38,8 +39,10 @@ def resolve(experiment: Experiment) -> Method:
             raise ValueError("redraw: capacities auto follow each client's device; leave it out")
         given |= {"capacities": AUTO, "redraw": False}
     method = replace(method, local=solver).replaced(given, str(experiment.method))
-    if (split := getattr(method.submodel, "at", 0)) != method.local.split:
-        method = replace(method, local=replace(method.local, split=split))
+    squares = method.local.squares or method.submodel.squares
+    method = replace(method, local=replace(method.local, split=getattr(method.submodel, "at", 0), squares=squares))
+    for choice, part in method.choices().items():
+        check_part(part, f"method: {experiment.method} has {choice} {type(part).__name__}")
     objective = make_objective(experiment.objective)
     if not isinstance(objective, Classification):
         if experiment.calibrate:

@@ -35,20 +35,25 @@ def replay(directory: Path) -> str:
         return _replay(directory)
 
 
+DAMAGED = (KeyError, TypeError, AttributeError, AssertionError, ArithmeticError, IndexError)
+
+
 @contextmanager
-def _method_of(directory: Path, *errors: type[Exception]) -> Iterator[None]:
-    """These errors, within, are of values in a run's configuration that a method of this version cannot have."""
+def _described_in(directory: Path, *errors: type[Exception]) -> Iterator[None]:
+    """These errors, within, are of values in a run's configuration that no run of this version has."""
     try:
         yield
     except errors as error:
-        raise ValueError(f"run: the method in {directory / CONFIG} is none of this version: {error}") from None
+        why = str(error) or type(error).__name__
+        raise ValueError(f"run: {directory / CONFIG} describes no run of this version: {why}") from None
 
 
 def _replay(directory: Path) -> str:
     rules = Rules.read(directory)
-    with _method_of(directory, KeyError, TypeError, ValueError):
+    with _described_in(directory, *DAMAGED, ValueError):
         audit = Audit(rules)
-    with _method_of(directory, KeyError, TypeError):  # a ValueError is of the log
+        _ = rules.costs  # or a line of the log would seem to be wrong
+    with _described_in(directory, *DAMAGED):  # a ValueError is of the log
         for line in read(directory):
             audit.check(line)
     evaluations, end = audit.evaluations, audit.end

@@ -12,12 +12,13 @@ from pydantic import BaseModel, BeforeValidator, ValidationError
 from fedraa.callbacks.events import Limits
 from fedraa.client import Solver
 from fedraa.client.split import Stem
-from fedraa.components import is_foreign
+from fedraa.components import check_part, is_foreign
 from fedraa.config.experiment import Experiment
 from fedraa.devices.availability import Timing, availability_from
 from fedraa.devices.costs import CostModel
 from fedraa.devices.device_columns import check_values
 from fedraa.devices.fleet import COLUMNS, Fleet, Floats
+from fedraa.numbers import Count
 from fedraa.objectives import Figures
 from fedraa.replay.line import read
 from fedraa.rundir.columns import read as unpacked
@@ -71,7 +72,7 @@ class Resolved(BaseModel):
     fragments: list[Widths]
     shapes: list[_Shape]
     stem: _Stem | None
-    eval_every: int
+    eval_every: Count
     limits: Limits
     metrics: list[str] = []
     figures: Figures = Figures()
@@ -116,9 +117,13 @@ class Rules:
             where = ".".join(map(str, first["loc"])) or "it"
             raise ValueError(f"run: {path} is not the configuration of a run; {where}: {first['msg']}") from None
         _check_devices(path, described.resolved)
+        try:
+            experiment = Experiment(**described.experiment)
+        except ValueError as error:
+            raise ValueError(f"run: {path} has an experiment that there cannot be: {error}") from None
         foreign = is_foreign(described.method["schedule"].get("participation"))
         cohorts = _cohorts(directory) if foreign else ()
-        return cls(Experiment(**described.experiment), described.method, described.resolved, cohorts)
+        return cls(experiment, described.method, described.resolved, cohorts)
 
     @property
     def wall(self) -> bool:
@@ -170,11 +175,13 @@ class Rules:
         local = {name: value for name, value in self.method["local"].items() if name != "kind"}
         if is_foreign(local["compress"]):
             local["compress"] = "none"
+        solver = Solver(**local)
+        check_part(solver, "local")
         stem = self.resolved.stem
         return CostModel(
             Fleet(**columns, relative=self.experiment.units == "relative"),
             np.array(self.resolved.samples, np.int64),
-            Solver(**local),
+            solver,
             self.shapes.__getitem__,
             tuple(self.resolved.groups.values()),
             unit=self.experiment.time_scale if self.wall else 1.0,

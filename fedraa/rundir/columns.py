@@ -21,9 +21,12 @@ def written(column: Column) -> Any:
 
 
 def read(written: Any) -> Any:
-    """A list again, in which None is infinite."""
+    """A list again, in which None is infinite; ValueError for what is damaged."""
     if not isinstance(written, dict):
         return written
-    raw = zlib.decompress(base64.b64decode(written["packed"]))
-    column = np.frombuffer(raw, np.dtype(written["dtype"]).newbyteorder("<"))
+    try:
+        raw = zlib.decompress(base64.b64decode(written["packed"]))
+        column = np.frombuffer(raw, np.dtype(written["dtype"]).newbyteorder("<"))
+    except (KeyError, TypeError, ValueError, zlib.error):
+        raise ValueError("it is no packed column, or damaged") from None
     return [value if np.isfinite(value) else None for value in column.tolist()]

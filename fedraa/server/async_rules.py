@@ -188,9 +188,6 @@ class Buffered(AsyncRule):
 
     size: Count = 10
 
-    def __post_init__(self) -> None:
-        check_least("size", self.size, 1)
-
     @property
     def per_step(self) -> int:
         return self.size
@@ -213,7 +210,6 @@ class Buffer(Buffered):
     keeps: ClassVar[str] = "buffer [d]"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         self._factor = STALENESS.make(self.staleness)
         if self.optimizer is not None:
             self.optimizer = SERVER_OPTIMIZER.make(self.optimizer)
@@ -290,9 +286,3 @@ def factor_at(staleness: int, factor: Any) -> float:
         f"staleness: {getattr(factor, '__name__', factor)} gave {weight!r}; takes a finite number"
         + (f" of at most {HEAVIEST:g} in size" if is_finite(weight) else "")
     )
-
-
-def check_least(name: str, value: float, least: float) -> None:
-    """ValueError for less than `least`."""
-    if not value >= least:
-        raise ValueError(f"{name}: got {value}; takes {least:g} or more")

@@ -34,10 +34,6 @@ class DeltaMix(AsyncRule):
     adds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not 0 < self.gain < float("inf"):
-            raise ValueError(f"async_rule: {type(self).__name__} has the gain {self.gain!r}; takes a number over 0")
-        if not isinstance(self.spread, bool):
-            raise ValueError(f"async_rule: {type(self).__name__} has spread={self.spread!r}; takes True or False")
         self._factor = STALENESS.make(self.staleness)
         self._share = 1.0
 

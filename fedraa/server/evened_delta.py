@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedraa.messages import Vector
+from fedraa.numbers import Fraction
 from fedraa.server.async_rules import Arrival, AsyncModel, Taken
 from fedraa.server.coordinates import places_of
 from fedraa.server.delta_mix import DeltaMix, add
@@ -25,14 +26,9 @@ class EvenedDelta(DeltaMix):
     of rare words, which a mean of clients hardly moves, are what it is for: there a much larger `gain` holds.
     """
 
-    even: float = 0.5
+    even: Fraction = 0.5
 
     keeps: ClassVar[str] = "squares of deltas [d]"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.even <= 1:
-            raise ValueError(f"async_rule: EvenedDelta has even={self.even!r}; takes a number from 0 to 1")
 
     def start(self, model: AsyncModel) -> None:
         super().start(model)

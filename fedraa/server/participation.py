@@ -8,6 +8,7 @@ from operator import index
 import numpy as np
 
 from fedraa.components import Seam, calling, text_of
+from fedraa.numbers import Count, Share
 from fedraa.rng import generator
 
 DRAWS = 1000  # of a cohort per client, while nobody is drawn
@@ -34,11 +35,7 @@ class All(Participation):
 class Sample(Participation):
     """So many clients, without replacement (HeteroFL, FedRolex)."""
 
-    count: int
-
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ValueError(f"participation: 'sample:{self.count}' {TAKES}")
+    count: Count
 
     def cohort(self, clients: int, round: int, rng: np.random.Generator) -> Sequence[int]:
         if self.count > clients:
@@ -51,11 +48,7 @@ class Sample(Participation):
 class Bernoulli(Participation):
     """Each client on its own with the probability `share` (FedSAM)."""
 
-    share: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise ValueError(f"participation: 'bernoulli:{self.share:g}' {TAKES}")
+    share: Share
 
     def cohort(self, clients: int, round: int, rng: np.random.Generator) -> Sequence[int]:
         drawn: list[int] = (rng.random(clients) < self.share).nonzero()[0].tolist()
@@ -96,14 +89,15 @@ def _short(text: str) -> Participation:
     """From `sample:K` or `bernoulli:P`."""
     kind, _, number = text.partition(":")
     try:
-        if kind == "sample":
-            return Sample(int(float(number))) if float(number) == int(float(number)) else Sample(0)
-        if kind == "bernoulli":
-            return Bernoulli(float(number))
-    except (ValueError, OverflowError) as error:
-        if str(error).startswith("participation"):
-            raise ValueError(f"participation: {text!r} {TAKES}") from None
-    raise ValueError(f"participation: {text!r} {TAKES}, or an own one as package.module:Name")
+        value = float(number)
+    except ValueError:
+        value = 0.0
+    if kind == "sample" and value >= 1 and value.is_integer():
+        return Sample(int(value))
+    if kind == "bernoulli" and 0 < value <= 1:
+        return Bernoulli(value)
+    own = "" if kind in ("sample", "bernoulli") else ", or an own one as package.module:Name"
+    raise ValueError(f"participation: {text!r} {TAKES}{own}")
 
 
 PARTICIPATION: Seam[Participation] = Seam(

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from fedraa.client.terms.compression import COMPRESSOR
 from fedraa.components import Seam, calling, saved
 from fedraa.messages import State, Update, Vector
+from fedraa.numbers import Count, Fraction, Positive
 from fedraa.rng import generator
 from fedraa.server.aggregation.bound import BoundAggregator
 from fedraa.server.aggregation.label_owners import LabelOwners
@@ -36,8 +37,8 @@ class Schedule(ABC):
     asynchronous: ClassVar[bool] = False
     scheduled: ClassVar[bool] = False
     scheduler: Any = None
-    delay_bound: float | None = None
-    average: float = 0.0
+    delay_bound: Positive | None = None
+    average: Fraction = 0.0
     download: Any = "none"
 
     @abstractmethod
@@ -50,10 +51,10 @@ class Asynchronous(Schedule):
     """Idle clients are given work at once, by a scheduler."""
 
     scheduler: Any = "gre-raa"
-    delay_bound: float | None = None
-    updates: int | None = None
-    concurrency: int | None = None
-    average: float = 0.0
+    delay_bound: Positive | None = None
+    updates: Count | None = None
+    concurrency: Count | None = None
+    average: Fraction = 0.0
 
     asynchronous: ClassVar[bool] = True
     scheduled: ClassVar[bool] = True
@@ -78,8 +79,8 @@ class Asynchronous(Schedule):
 class Drawn(Schedule):
     """Idle clients are given work at once: a submodel that a policy draws for the task."""
 
-    updates: int | None = None
-    average: float = 0.0
+    updates: Count | None = None
+    average: Fraction = 0.0
 
     asynchronous: ClassVar[bool] = True
 
@@ -129,8 +130,8 @@ class Rounds(Barrier):
     """Rounds with a barrier: who takes part, and how the model is sent to them (C of RA-Fed)."""
 
     participation: Any = "all"
-    rounds: int | None = None
-    average: float = 0.0
+    rounds: Count | None = None
+    average: Fraction = 0.0
     download: Any = "none"
 
     def sampler(self, setup: ServerSetup) -> SubmodelSampler:
@@ -149,9 +150,9 @@ class ScheduledRounds(Barrier):
     """
 
     scheduler: Any = "gre-raa"
-    delay_bound: float | None = None
-    rounds: int | None = None
-    average: float = 0.0
+    delay_bound: Positive | None = None
+    rounds: Count | None = None
+    average: Fraction = 0.0
     per_round: bool = True
 
     scheduled: ClassVar[bool] = True

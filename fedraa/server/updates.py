@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from fedraa.numbers import Share
 from fedraa.server.aggregation import AGGREGATOR, Aggregator, Covered
 from fedraa.server.auxiliary.state import NoAuxiliary
 from fedraa.server.optimizers import SERVER_OPTIMIZER, ServerOptimizer, Sgd
@@ -65,7 +66,7 @@ class Mean(RoundUpdate):
 class SyncMix(RoundUpdate):
     """theta <- (1 - mixing) theta + mixing * mean of a round's returns, per fragment (Sync Fed-RAA)."""
 
-    mixing: float = 0.6
+    mixing: Share = 0.6
 
     def averaging(self) -> Aggregator:
         return Covered()

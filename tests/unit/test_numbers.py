@@ -10,18 +10,23 @@ import numpy as np
 import pytest
 
 import fedraa as fl
+from fedraa.callbacks import CALLBACKS
+from fedraa.client.terms.compression import COMPRESSOR
 from fedraa.components import Seam
 from fedraa.data.partition.divide import PARTITIONERS
 from fedraa.data.transforms.make import TRANSFORMS
 from fedraa.objectives.builtin import OBJECTIVE
+from fedraa.server.aggregation import AGGREGATOR
 from fedraa.server.async_rules import Buffer
 from fedraa.server.named_rules import ASYNC_RULE
 from fedraa.server.optimizers import SERVER_OPTIMIZER
+from fedraa.server.participation import PARTICIPATION
 from fedraa.server.staleness import STALENESS
 from fedraa.submodels.policies import SUBMODEL
 
 SEAMS: tuple[Seam[Any], ...] = (
-    *(PARTITIONERS, TRANSFORMS, OBJECTIVE, SERVER_OPTIMIZER, STALENESS, ASYNC_RULE, SUBMODEL),
+    *(PARTITIONERS, TRANSFORMS, OBJECTIVE, SERVER_OPTIMIZER, STALENESS, ASYNC_RULE, SUBMODEL, PARTICIPATION),
+    *(COMPRESSOR, AGGREGATOR, CALLBACKS),
 )
 
 
@@ -52,12 +57,50 @@ def test_what_is_no_finite_number_is_refused_everywhere(seam: Seam[Any], text: s
         (STALENESS, "polynomial(exponent='x')", "exponent is 'x'; it should be a valid number"),
         (SUBMODEL, "adaptive-pruning(density=2)", "density is 2; it should be less than or equal to 1"),
         (SUBMODEL, "layer-cut(at=True)", "at is True; it should be a valid integer"),
+        (SUBMODEL, "four-way(parts=1)", "parts is 1; it should be greater than or equal to 2"),
+        (SUBMODEL, "arbitrary(parts=63)", "parts is 63; it should be less than or equal to 62"),
+        (SUBMODEL, "pruned(parts=101)", "parts is 101; it should be less than or equal to 100"),
+        (SUBMODEL, "arbitrary(level='Q')", "level is 'Q'; it should be 'L', 'S' or 'MIX'"),
+        (SUBMODEL, "disjoint-groups(scaled='no')", "scaled is 'no'; it should be a valid boolean"),
         (PARTITIONERS, "labels(per_client=0)", "per_client is 0; it should be greater than or equal to 1"),
+        (PARTITIONERS, "dirichlet(alpha=True)", "alpha is True; it should be a valid number"),
+        (PARTITIONERS, "noise(level=-1)", "level is -1; it should be greater than or equal to 0"),
+        (PARTICIPATION, "sample(count=2.5)", "count is 2.5; it should be a valid integer"),
+        (PARTICIPATION, "bernoulli(share=True)", "share is True; it should be a valid number"),
+        (COMPRESSOR, "topk(share=2)", "share is 2; it should be less than or equal to 1"),
+        (TRANSFORMS, "flip(share=True)", "share is True; it should be a valid number"),
+        (ASYNC_RULE, "buffer(size='x')", "size is 'x'; it should be a valid integer"),
+        (ASYNC_RULE, "ringmaster(delay_limit=2.5)", "delay_limit is 2.5; it should be a valid integer"),
+        (ASYNC_RULE, "evened-delta(even=True)", "even is True; it should be a valid number"),
+        (ASYNC_RULE, "delta(spread=3)", "spread is 3; it should be a valid boolean"),
+        (SERVER_OPTIMIZER, "amsgrad(corrected='no')", "corrected is 'no'; it should be a valid boolean"),
+        (AGGREGATOR, "memorised(mifa=1)", "mifa is 1; it should be a valid boolean"),
+        (CALLBACKS, "early-stopping(patience=0)", "patience is 0; it should be greater than or equal to 1"),
+        (CALLBACKS, "early-stopping(mode='up')", "mode is 'up'; it should be 'max' or 'min'"),
     ],
 )
 def test_the_sentence_names_the_value_and_what_it_takes(seam: Seam[Any], text: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(f'{seam.name}: {text}: {message}')}$"):
         seam.make(text)
+
+
+def test_a_value_that_is_given_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^async_rule: 'buffer\(size=2, size=3\)' has size twice; give it once$"):
+        ASYNC_RULE.make("buffer(size=2, size=3)")
+
+
+@pytest.mark.parametrize(
+    ("method", "flags", "said"),
+    [
+        ("fedbuff", {"buffer_size": 0}, "has update Buffer: size is 0; it should be greater than or equal to 1"),
+        ("fedavg", {"momentum": 1.0}, "has local Solver: momentum is 1.0; it should be less than 1"),
+        ("fedasync", {"concurrency": 2.5}, "has schedule Asynchronous: concurrency is 2.5; it should be a valid"),
+    ],
+)
+def test_the_choices_of_an_own_method_are_held_to_their_numbers(method: str, flags: dict[str, Any], said: str) -> None:
+    own = fl.method(method).replace(**flags)
+    with pytest.raises(ValueError, match=rf"^method: {method} {re.escape(said)}"):
+        fl.run(method=own, dataset="digits", engine="local", quiet=True)
 
 
 def test_a_part_within_a_part_and_an_object_are_looked_at_too() -> None:

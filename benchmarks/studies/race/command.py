@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchmarks.studies.race.entrants import ENTRANTS, FIRST, KNOWN, LENT, LIMIT, OURS, Entrant
+from benchmarks.studies.race.entrants import ENTRANTS, FIRST, KNOWN, LENT, LIMIT, OURS, ROUNDS, Entrant
 from benchmarks.studies.race.measures import Measured
 from benchmarks.studies.race.page import read_race, write
 from benchmarks.studies.race.record import SUFFIX, read_record
@@ -61,6 +61,7 @@ def race(
     data = data_dir.absolute() if data_dir else None
     races = [Race(s, out / "race", data, shown, jobs or 1, *earlier[s.name]) for s in settings]
     for each in races:
+        _check_values(each, entrants)
         _check_recorded(each, entrants, chosen)
     for each in races:
         can = [entrant for entrant in entrants if (each.setting.name, entrant.name) not in refused]
@@ -78,6 +79,15 @@ def _earlier(
     return read_race(extend / f"race_{setting.name}.toml", setting) if tuned_there else {}, runs
 
 
+def _check_values(race: Race, entrants: Sequence[Entrant]) -> None:
+    """ValueError, before anything is run, for tuned values that an entrant cannot have."""
+    for entrant in entrants:
+        try:
+            race.cell(entrant, "tuned")
+        except ValueError as error:
+            raise ValueError(f"tuned: the values of {entrant.name} in {race.setting.name} cannot be: {error}") from None
+
+
 def _check_recorded(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part]) -> None:
     """ValueError if a recorded run would be on the new page no more, and not be made again either."""
     if lost := sorted({run.seed for run in race.recorded} - set(race.seeds)):
@@ -86,6 +96,12 @@ def _check_recorded(race: Race, entrants: Sequence[Entrant], parts: Sequence[Par
             f"{' '.join(map(str, lost))}, too, give all of them"
         )
     again = {entrant.name for entrant in entrants}
+    has_long = any(run.part == "long" for run in race.recorded)
+    if has_long and race.long_time() is None and not (ROUNDS in again and "tuned" in parts):
+        raise ValueError(
+            f"seeds: got {' '.join(map(str, race.seeds))}; how long the long runs recorded in {race.setting.name} are "
+            f"follows from {ROUNDS}'s with all seeds, so have it run with these, too, by --methods and --parts"
+        )
     for run in race.strange():
         if run.entrant not in again or run.part not in parts:
             raise ValueError(

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from benchmarks.studies.race.entrants import KNOWN
-from benchmarks.studies.race.measures import SPENT, Measured
+from benchmarks.studies.race.measures import SPENT, Measured, first_at
 from benchmarks.studies.race.runs import PARTS
 from fedraa.reading import content
 from fedraa.rundir.files import replacing
@@ -49,6 +50,12 @@ def _run(line: Mapping[str, Any], targets: tuple[float, ...]) -> Measured:
     who = (str(line["entrant"]), str(line["part"]), int(line["seed"]), str(line["commit"]))
     spent = pd.DataFrame(line["evaluations"])[list(SPENT)].astype(float)
     described = (dict(line["experiment"]), dict(line["method"]))
-    if who[0] not in KNOWN or who[1] not in PARTS or spent.empty or spent.isna().any(axis=None) or not all(described):
+    if who[0] not in KNOWN or who[1] not in PARTS or spent.empty or not all(described) or not _can_be(spent, targets):
         raise ValueError(f"{who} is no run of a race")
     return Measured(*who, *described, float(line["client_worst"]), spent, targets)
+
+
+def _can_be(spent: pd.DataFrame, targets: tuple[float, ...]) -> bool:
+    """Whether a run can have come to this: finite numbers from 0, accuracies to 1, and no last target untrained."""
+    numbers = np.isfinite(spent).all(axis=None) and (spent >= 0).all(axis=None) and spent["accuracy"].max() <= 1
+    return bool(numbers and first_at(spent, targets[-1])["t"] > 0)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedraa.components import Seam, calling
+from fedraa.numbers import Share
 
 LEVELS = 255
 TAKES = "is none of none, 8bit or topk:SHARE with a share over 0 and at most 1"
@@ -59,12 +60,8 @@ class NoCompression(Compressor):
 class TopK(Compressor):
     """The `share` of largest entries, each a number and its position: 8 bytes."""
 
-    share: float
+    share: Share
     drops: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise ValueError(f"compress: 'topk:{self.share:g}' {TAKES}")
 
     def kept(self, coordinates: int) -> int:
         """How many entries it keeps of so many."""

@@ -1,6 +1,5 @@
 """Each class goes to the clients in shares drawn from a Dirichlet distribution."""
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,6 +8,7 @@ import numpy as np
 from fedraa.data.partition.by_class import ByClass
 from fedraa.data.partition.counts import apportion
 from fedraa.data.partition.partitioner import Index
+from fedraa.numbers import Positive
 
 DRAWS = 100
 
@@ -24,11 +24,7 @@ class Dirichlet(ByClass):
 
     name: ClassVar[str] = "dirichlet"
     remedy: ClassVar[str] = "a larger dirichlet"
-    alpha: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not (self.alpha > 0 and math.isfinite(self.alpha)):
-            raise ValueError(f"dirichlet is {self.alpha}; it must be a positive number")
+    alpha: Positive = 0.5
 
     def counts(self, totals: Index, clients: int, rng: np.random.Generator) -> Index:
         for _ in range(DRAWS):

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedraa.data.partition.iid import Iid
+from fedraa.numbers import NotNegative
 from fedraa.rng import generator
 
 
@@ -14,11 +15,7 @@ class Noise(Iid):
     """Client n of N, from 1, has Gaussian noise of variance `level` * n / N on its features (Li et al. 2022)."""
 
     skews: ClassVar[bool] = True
-    level: float = 0.1
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.level < np.inf:
-            raise ValueError(f"partition: noise has the level {self.level}; it must be at least 0")
+    level: NotNegative = 0.1
 
     def skew(self, client: int, clients: int, x: Any) -> Any:
         if isinstance(x, dict | tuple) or x.dtype.kind != "f":

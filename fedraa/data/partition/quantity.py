@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.data.partition.partitioner import Index, Partitioner
+from fedraa.numbers import NotNegative
 
 
 class Quantity(Partitioner):
@@ -26,11 +27,7 @@ class Quantity(Partitioner):
 class PowerLaw(Quantity):
     """The k-th largest client, from 1, has samples in proportion to k ** -exponent; who that is, is chance."""
 
-    exponent: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.exponent < np.inf:
-            raise ValueError(f"partition: powerlaw has the exponent {self.exponent}; it must be at least 0")
+    exponent: NotNegative = 1.0
 
     def weights(self, clients: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
         return rng.permutation(np.arange(1.0, clients + 1) ** -self.exponent)
@@ -40,11 +37,7 @@ class PowerLaw(Quantity):
 class LogNormal(Quantity):
     """Clients' numbers of samples are log-normal, with the standard deviation `sigma` of their logarithm."""
 
-    sigma: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.sigma < np.inf:
-            raise ValueError(f"partition: lognormal has the sigma {self.sigma}; it must be at least 0")
+    sigma: NotNegative = 1.0
 
     def weights(self, clients: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
         return rng.lognormal(0.0, self.sigma, clients)

@@ -17,10 +17,6 @@ class SortedShards(Partitioner):
     needs_classes: ClassVar[bool] = True
     per_client: Count = 2
 
-    def __post_init__(self) -> None:
-        if self.per_client < 1:
-            raise ValueError(f"partition: shards has {self.per_client} per client; it must be at least 1")
-
     def assign(self, labels: Index, clients: int, rng: np.random.Generator) -> Sequence[Index]:
         runs = clients * self.per_client
         if runs > len(labels):

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedraa.data.transforms.transform import Transform
-from fedraa.numbers import Count
+from fedraa.numbers import Count, Fraction
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,6 @@ class Crop(Transform):
     moves: ClassVar[bool] = True
     padding: Count = 4
     fill: FiniteFloat = 0.0
-
-    def __post_init__(self) -> None:
-        if self.padding < 1:
-            raise ValueError(f"transforms: crop has the padding {self.padding}; it must be at least 1")
 
     def apply(self, x: Tensor, rng: np.random.Generator) -> Tensor:
         rows, _, height, width = _images("crop", x)
@@ -41,11 +37,7 @@ class Flip(Transform):
     """Each image mirrored left to right with probability `share`."""
 
     moves: ClassVar[bool] = True
-    share: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise ValueError(f"transforms: flip has the share {self.share}; it must be from 0 to 1")
+    share: Fraction = 0.5
 
     def apply(self, x: Tensor, rng: np.random.Generator) -> Tensor:
         rows = _images("flip", x)[0]

@@ -26,10 +26,6 @@ class AsyncFedED(AsyncRule):
     measures: ClassVar[bool] = True
     weighs: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        if not self.epsilon > 0:
-            raise ValueError(f"epsilon: got {self.epsilon}; takes more than 0")
-
     def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
         new, sent = arrival.new, arrival.sent
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from fedraa.messages import Vector
 from fedraa.numbers import Count
-from fedraa.server.async_rules import Arrival, AsyncModel, Buffer, Taken, check_least
+from fedraa.server.async_rules import Arrival, AsyncModel, Buffer, Taken
 from fedraa.server.optimizers import AmsGrad
 
 
@@ -23,7 +23,6 @@ class Fadas(Buffer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_least("delay_limit", self.delay_limit, 1)
         if self.optimizer is None:
             raise ValueError("optimizer: got None; FADAS takes a server optimizer, such as amsgrad")
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from fedraa.numbers import Positive
-from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken, check_least
+from fedraa.numbers import Count, Positive
+from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken
 from fedraa.server.passes import accumulate
 
 
@@ -16,12 +16,8 @@ class Ringmaster(AsyncRule):
     work is billed. R is `delay_limit`; without one as many as there are clients. Tasks are not stopped (Algorithm 5).
     """
 
-    delay_limit: int | None = None
+    delay_limit: Count | None = None
     server_lr: Positive = 1.0
-
-    def __post_init__(self) -> None:
-        if self.delay_limit is not None:
-            check_least("delay_limit", self.delay_limit, 1)
 
     def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
         if arrival.staleness >= (self.delay_limit or model.clients):

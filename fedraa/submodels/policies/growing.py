@@ -9,7 +9,7 @@ from fedraa.numbers import Positive
 from fedraa.submodels.assignment import Assignment, Mask
 from fedraa.submodels.blocks import maskable
 from fedraa.submodels.masks import top
-from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, RunContext, SubmodelPolicy, SubmodelSampler
+from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, RunContext, Sized, SubmodelSampler
 from fedraa.submodels.traced import Traced
 
 LADDER = ((0.2, 0.05), (0.4, 0.1), (0.6, 0.2), (0.8, 0.5))  # up to which share of the time, at least which density
@@ -17,7 +17,7 @@ LEAST = 0.02  # of every tensor's weights
 
 
 @dataclass(frozen=True)
-class Growing(SubmodelPolicy):
+class Growing(Sized):
     """FedGMR with the fixed-time trigger: density = max(the client's own, a floor that rises with time to 1).
 
     The floor is .05, .1, .2, .5 up to .2, .4, .6, .8 of the time `until` on the run's clock, and 1 from then on.
@@ -27,10 +27,6 @@ class Growing(SubmodelPolicy):
 
     capacities: Capacities = field(default_factory=lambda: Capacities((1.0, 0.5, 0.2, 0.1, *[0.05] * 6)))
     until: Positive = 10.0
-
-    def __post_init__(self) -> None:
-        if not self.until > 0:
-            raise ValueError(f"until: got {self.until}; takes more than 0")
 
     def floor(self, now: float) -> float:
         """The least density at that time."""

@@ -2,21 +2,32 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Generic, TypeVar
+from typing import Annotated, ClassVar, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from fedraa.messages import Vector
-from fedraa.numbers import Count
 from fedraa.rng import generator
 from fedraa.submodels import masks
 from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.blocks import maskable
-from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, RunContext, SubmodelPolicy, SubmodelSampler
+from fedraa.submodels.policies.policy import (
+    Capacities,
+    Pure,
+    RoundContext,
+    RunContext,
+    Sized,
+    SubmodelPolicy,
+    SubmodelSampler,
+)
 from fedraa.submodels.traced import Traced
 
 T = TypeVar("T")
+
+LABELLED = 62  # parts of which a label tells those that a client has, as the bits of an int64
+RANKED = 100  # parts that int8 tells apart
 
 
 @dataclass(frozen=True)
@@ -26,7 +37,7 @@ class FourWay(SubmodelPolicy):
     The low half of the clients trains one part, the rest two; parameters outside the blocks always train.
     """
 
-    parts: Count = 4
+    parts: Annotated[int, Field(ge=2, le=LABELLED)] = 4
 
     def bind(self, run: RunContext) -> SubmodelSampler:
         whole, names = run.whole(), maskable(run.traced)
@@ -47,14 +58,14 @@ class FourWay(SubmodelPolicy):
 
 
 @dataclass(frozen=True)
-class Pruned(SubmodelPolicy):
+class Pruned(Sized):
     """OAP: each client prunes the current global model to its share of largest weights, tensor by tensor.
 
     Shares are whole quarters, as in the paper's settings.
     """
 
     capacities: Capacities = field(default_factory=lambda: Capacities((1.0, 0.75, 0.5)))
-    parts: Count = 4
+    parts: Annotated[int, Field(ge=1, le=RANKED)] = 4
 
     shares: ClassVar[tuple[float, ...]] = (1.0, 0.75, 0.5, 0.25)
 

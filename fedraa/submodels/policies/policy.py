@@ -5,14 +5,14 @@ that samplers need no state of their own (PruneFL's shared mask is the exception
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.components import calling
+from fedraa.components import KIND, calling
 from fedraa.data.tree import Tree
 from fedraa.messages import ExtraBuffers, Update, Vector
 from fedraa.rng import generator
@@ -151,10 +151,11 @@ class SubmodelPolicy:
                 return context.run.units(tuple(np.arange(-(-group.size // 2)) for group in groups))
 
     `keeps` names the state that it holds at the server, `scheduled` tells whether a scheduler gives out its parts, and
-    `whole` whether every client trains all of the model.
+    `whole` whether every client trains all of the model. With `squares` it needs the squared gradients of clients.
     """
 
     keeps: ClassVar[str] = ""
+    squares: ClassVar[bool] = False
     scheduled: ClassVar[bool] = False
     whole: ClassVar[bool] = False
     shares: ClassVar[tuple[float, ...]] = (1.0, 0.5, 0.25, 0.125, 0.0625)
@@ -191,8 +192,16 @@ class Capacities:
     redraw: bool = False
 
     def __post_init__(self) -> None:
+        levels = tuple(self.levels) if isinstance(self.levels, list | tuple) else (self.levels,)
+        object.__setattr__(
+            self, "levels", tuple(each.item() if isinstance(each, np.generic) else each for each in levels)
+        )
+        if wrong := [each for each in self.levels if not _is_share(each)] if self.levels != AUTO else []:
+            raise ValueError(f"capacities: got {wrong[0]!r}; takes shares of the model over 0 and at most 1")
         if not self.levels:
             raise ValueError("capacities: none given, expected shares of the model over 0 and at most 1")
+        if not isinstance(self.redraw, bool):
+            raise ValueError(f"redraw: got {self.redraw!r}; takes True or False")
 
     @classmethod
     def following(cls, compute: npt.NDArray[np.float64], shares: tuple[float, ...]) -> "Capacities":
@@ -204,3 +213,21 @@ class Capacities:
         if self.redraw:
             return float(generator(seed, "capacity", round, client).choice(self.levels))
         return float(self.levels[client % len(self.levels)])
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
+
+
+class Sized(SubmodelPolicy):
+    """A policy whose clients train shares of the model; `capacities` may be given as a tuple of these, too."""
+
+    capacities: Capacities
+
+    def __post_init__(self) -> None:
+        given: Any = self.capacities
+        if isinstance(given, Mapping):  # as `describe` wrote it
+            given = Capacities(**{name: value for name, value in given.items() if name != KIND})
+        if not isinstance(given, Capacities):
+            given = Capacities(given)
+        object.__setattr__(self, "capacities", given)

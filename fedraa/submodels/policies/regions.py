@@ -2,19 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import NonNegativeInt
+from pydantic import Field, NonNegativeInt
 
-from fedraa.numbers import Count
 from fedraa.rng import generator
 from fedraa.submodels import indices, masks
 from fedraa.submodels.assignment import Assignment, Mask
+from fedraa.submodels.policies.masked import LABELLED
 from fedraa.submodels.policies.policy import Pure, RoundContext, RunContext, SubmodelPolicy, SubmodelSampler
 from fedraa.submodels.traced import Traced
-
-LEVELS = ("L", "S", "MIX")
-REGIONS = ("hidden", "units")
 
 
 @dataclass(frozen=True)
@@ -32,16 +30,10 @@ class Arbitrary(SubmodelPolicy):
     round, so that the others are covered by nobody (0: never).
     """
 
-    level: str = "L"
-    parts: Count = 4
+    level: Literal["L", "S", "MIX"] = "L"
+    parts: Annotated[int, Field(ge=1, le=LABELLED)] = 4
     uncovered_every: NonNegativeInt = 10
-    regions: str = "hidden"
-
-    def __post_init__(self) -> None:
-        if self.level not in LEVELS:
-            raise ValueError(f"mask_level: got {self.level!r}; takes {', '.join(LEVELS)}")
-        if self.regions not in REGIONS:
-            raise ValueError(f"regions: got {self.regions!r}; takes {', '.join(REGIONS)}")
+    regions: Literal["hidden", "units"] = "hidden"
 
     def bind(self, run: RunContext) -> SubmodelSampler:
         whole, large, masked = run.whole(), self._large(run), self._masks(run)

@@ -10,7 +10,15 @@ from fedraa.numbers import Count
 from fedraa.rng import generator
 from fedraa.submodels import indices
 from fedraa.submodels.assignment import Assignment, Submodel
-from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, RunContext, SubmodelPolicy, SubmodelSampler
+from fedraa.submodels.policies.policy import (
+    Capacities,
+    Pure,
+    RoundContext,
+    RunContext,
+    Sized,
+    SubmodelPolicy,
+    SubmodelSampler,
+)
 from fedraa.submodels.traced import IndexSet, Traced
 
 
@@ -42,7 +50,7 @@ class Fragments(SubmodelPolicy):
 
 
 @dataclass(frozen=True)
-class Prefix(SubmodelPolicy):
+class Prefix(Sized):
     """HeteroFL: the first ceil(r K) units of every group, nested."""
 
     capacities: Capacities = field(default_factory=Capacities)
@@ -61,7 +69,7 @@ class Prefix(SubmodelPolicy):
 
 
 @dataclass(frozen=True)
-class Rolling(SubmodelPolicy):
+class Rolling(Sized):
     """FedRolex: a window of ceil(r K) units that starts `stride` units further each round, wrapping."""
 
     capacities: Capacities = field(default_factory=lambda: Capacities(redraw=True))

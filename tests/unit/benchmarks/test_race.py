@@ -17,6 +17,7 @@ from benchmarks.studies.race.entrants import ENTRANTS, FIRST, LENT_TO, LIMIT, OU
 from benchmarks.studies.race.measures import Measured, first_at
 from benchmarks.studies.race.overview import overview
 from benchmarks.studies.race.picture import GREY, colours
+from benchmarks.studies.race.record import read_record
 from benchmarks.studies.race.runs import Race
 from benchmarks.studies.race.settings import FLEETS, QUICK, SETTINGS, Setting
 from benchmarks.studies.race.table import columns, findings, frame, markdown, of_part, order
@@ -296,7 +297,19 @@ def test_a_tiny_race_from_tuning_to_page_goes_on_where_it_was(
     assert len(list(page_of_one.rglob("summary.json"))) == 2
     with pytest.raises(ValueError, match=r"^seeds: got 0; runs in digits are recorded with 1, too, give all of them$"):
         run_study("race", **asked | {"out": tmp_path / "no", "extend": page_of_one})
+    for wrong in ({"accuracy": [5.0]}, {"accuracy": [0.5], "t": [0.0]}, {"bytes": [-1.0]}, {"t": [math.inf]}):
+        line = json.loads(first_run(record(wider)))
+        line["evaluations"] = {name: values[:1] for name, values in line["evaluations"].items()} | wrong
+        (tmp_path / "wrong.gz").write_bytes(gzip.compress(json.dumps(line).encode()))
+        with pytest.raises(ValueError, match=r"^extend: .*wrong.gz is no record of a race, or damaged$"):
+            read_record(tmp_path / "wrong.gz", tiny.targets)
     toml = wider / "race_digits.toml"
+    (tmp_path / "no.toml").write_text(re.sub(r'async_rule = ".*"', 'async_rule = "Nope"', toml.read_text()))
+    with pytest.raises(ValueError, match=r"^tuned: the values of fed-quilt in digits cannot be: .*there is no 'Nope'"):
+        run_study("race", **asked | {"out": tmp_path / "no", "tuned": tmp_path / "no.toml"})
+    more = {"methods": (OURS,), "parts": ("tuned",), "seeds": (0, 1), "out": tmp_path / "no", "extend": tmp_path}
+    with pytest.raises(ValueError, match=r"^seeds: got 0 1; how long the long runs recorded in digits are follows"):
+        run_study("race", **asked | more)
     toml.write_text(re.sub(r"lr = 0\.\d+", "lr = 0.123", toml.read_text()))
     with pytest.raises(ValueError, match=r"^extend: the tuned runs of fedavg recorded in digits are of other values"):
         run_study("race", **asked | {"methods": (OURS,), "out": tmp_path / "no", "extend": wider})

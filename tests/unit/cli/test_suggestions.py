@@ -13,6 +13,10 @@ from fedraa.cli.main import main
         ("compare fedavg --seed-s 3", "--seed-s: there is no such flag; did you mean --seeds?"),
         ("report runs/x --thme dark", "--thme: there is no such flag; did you mean --theme?"),
         ("resume runs/x --round 9", "--round: there is no such flag; did you mean --rounds?"),
+        (
+            "compare --methods fedavg",
+            "--methods: there is no such flag; give the methods alone, see fedraa compare --help",
+        ),
         ("run --zzz 3", "--zzz: there is no such flag; see fedraa run --help"),
         ("rnu --updates 3", "rnu: there is no such command; did you mean run?"),
         ("zzz", "zzz: there is no such command; see fedraa --help"),

@@ -117,8 +117,8 @@ def test_a_client_without_a_sample_is_named_with_the_remedy():
     [
         ({"clients": 0}, "clients is 0"),
         ({"scheme": "sorted"}, "partition: there is no 'sorted'; takes iid, dirichlet, labels, shards"),
-        ({"scheme": "dirichlet", "dirichlet": 0.0}, "dirichlet is 0.0"),
-        ({"scheme": "dirichlet", "dirichlet": float("nan")}, "dirichlet is nan"),
+        ({"scheme": "dirichlet", "dirichlet": 0.0}, "alpha is 0.0; it should be greater than 0"),
+        ({"scheme": "dirichlet", "dirichlet": float("nan")}, "alpha is nan; it should be a finite number"),
         ({"scheme": "labels", "labels_per_client": 11}, "labels_per_client is 11.*10 classes"),
         ({"scheme": "labels", "labels_per_client": 1, "clients": 4}, "at least 3"),
     ],

@@ -147,7 +147,7 @@ class Unable(fl.Partitioner):
         (Unable, "partition: .*Unable.* cannot be made: Can't instantiate abstract class"),
         (3, "partition: 3 has no method assign, and is no function"),
         (f"{__name__}:Absent", "partition: .*:Absent cannot be imported"),
-        ("dirichlet(alpha=-1)", "dirichlet is -1; it must be a positive number"),
+        ("dirichlet(alpha=-1)", r"partition: dirichlet\(alpha=-1\): alpha is -1; it should be greater than 0"),
         ("dirichlet(beta=1)", "partition: .* cannot be made: .*unexpected keyword"),
     ],
 )

@@ -11,6 +11,8 @@ from fedraa.components import text_of
 from fedraa.replay import replay
 from fedraa.server.async_rules import Buffer
 from fedraa.server.optimizers import Momentum
+from fedraa.submodels.policies.policy import Capacities
+from fedraa.submodels.policies.slices import Prefix, Rolling
 
 ROUNDS: dict[str, Any] = {"method": "fedavg", "rounds": 4}
 ARRIVALS: dict[str, Any] = {"method": "fedasync", "updates": 8}
@@ -20,6 +22,10 @@ GIVEN: tuple[tuple[dict[str, Any], str, Any], ...] = (
     (ROUNDS, "server_optimizer", Momentum(beta=np.float32(0.5))),  # type: ignore[arg-type]  # of NumPy, as scripts have it
     (ROUNDS, "participation", {"kind": "sample", "count": 2}),
     (ROUNDS, "compress", {"kind": "topk", "share": 0.25}),
+    (ROUNDS, "submodel", Prefix(Capacities((0.5, 1.0)))),
+    (ROUNDS, "submodel", Rolling(Capacities((0.25, 1.0), redraw=True), stride=2)),
+    (ROUNDS, "submodel", "prefix(capacities=(0.5, 1.0))"),
+    (ROUNDS, "submodel", "adaptive-pruning(initial=1, every=2)"),
     (ROUNDS, "partition", {"kind": "labels", "per_client": 5}),
     (ARRIVALS, "async_rule", Buffer(size=2)),
     (ARRIVALS, "async_rule", Buffer(size=np.int64(2))),  # type: ignore[arg-type]  # of NumPy, as scripts have it

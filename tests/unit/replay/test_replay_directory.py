@@ -1,6 +1,7 @@
 """A run directory whose files contradict each other does not replay, and the message names the file."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -129,5 +130,47 @@ def test_a_value_that_no_method_can_have_is_one_sentence(mixing: object, copy: C
     config = json.loads((directory / "config.json").read_text())
     config["method"]["update"]["mixing"] = mixing
     (directory / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=r"config.json is none of this version: "):
+    with pytest.raises(ValueError, match=r"config.json describes no run of this version: "):
+        replay(directory)
+
+
+@pytest.mark.parametrize(
+    ("choice", "name", "value"),
+    [
+        ("local", "steps", 2.5),
+        ("local", "batch_size", 0),
+        ("update", "optimizer", None),
+        ("update", "auxiliary", None),
+        ("schedule", "participation", 3),
+    ],
+)
+def test_a_damaged_method_of_rounds_is_one_sentence(
+    choice: str, name: str, value: object, copy: Callable[[str], Path]
+) -> None:
+    directory = copy("fedavg")
+    config = json.loads((directory / "config.json").read_text())
+    config["method"][choice][name] = value
+    (directory / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"^run: .*config.json describes no run of this version: [^\n]+$"):
+        replay(directory)
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value", "said"),
+    [
+        ("resolved", "eval_every", 0, "is not the configuration of a run; resolved.eval_every: "),
+        ("resolved", "samples", {}, "is not the configuration of a run; resolved.samples: "),
+        ("resolved", "samples", [10**400] * 5, "describes no run of this version: "),
+        ("experiment", "local_steps", "x", "has an experiment that there cannot be: local_steps: got 'x'"),
+        ("experiment", "clients", 0, "has an experiment that there cannot be: clients: got 0"),
+    ],
+)
+def test_a_damaged_value_is_one_sentence_that_names_the_file(
+    part: str, name: str, value: object, said: str, copy: Callable[[str], Path]
+) -> None:
+    directory = copy("fed-raa")
+    config = json.loads((directory / "config.json").read_text())
+    config[part][name] = value
+    (directory / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=rf"^run: .*config.json {re.escape(said)}[^\n]*$"):
         replay(directory)

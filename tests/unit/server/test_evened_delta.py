@@ -11,6 +11,7 @@ from fedraa.server.async_rules import Arrival, AsyncModel
 from fedraa.server.coordinates import common_places
 from fedraa.server.delta_mix import DeltaMix
 from fedraa.server.evened_delta import LATELY, EvenedDelta
+from fedraa.server.named_rules import ASYNC_RULE
 
 INDICES = [np.array([1, 2, 4]), np.array([0, 2, 3])]  # coordinate 2 is in both
 
@@ -79,13 +80,13 @@ def test_it_goes_on_from_its_state_bit_for_bit() -> None:
 
 @pytest.mark.parametrize("even", [-0.1, 1.5, float("nan")])
 def test_even_is_a_share(even: float) -> None:
-    with pytest.raises(ValueError, match=r"^async_rule: EvenedDelta has even=.*; takes a number from 0 to 1$"):
-        EvenedDelta(even=even)
+    with pytest.raises(ValueError, match=r"^async_rule: EvenedDelta\(.*: even is .*; it should be "):
+        ASYNC_RULE.make(EvenedDelta(even=even))
 
 
 def test_what_is_wrong_is_said_of_it_and_not_of_the_delta_mix() -> None:
-    with pytest.raises(ValueError, match=r"^async_rule: EvenedDelta has the gain 0; takes a number over 0$"):
-        EvenedDelta(gain=0)
+    with pytest.raises(ValueError, match=r"^async_rule: EvenedDelta\(.*: gain is 0; it should be greater than 0$"):
+        ASYNC_RULE.make(EvenedDelta(gain=0))
 
 
 def test_a_run_replays_and_goes_on_where_it_was(tmp_path: Path) -> None:
