@@ -80,8 +80,8 @@ MUTANTS: list[Mutant] = [
     ),
     *_in(
         "fedraa/client/solver.py",
-        ("momentum: float = 0.5", "momentum: float = 0.9", DEFAULTS),
-        ("epochs: int = 5", "epochs: int = 1", DEFAULTS),
+        ("momentum: Decay = 0.5", "momentum: Decay = 0.9", DEFAULTS),
+        ("epochs: Count = 5", "epochs: Count = 1", DEFAULTS),
     ),
     *_in(
         "fedraa/server/async_rules.py",

@@ -72,7 +72,10 @@ def test_of_natural_clients_there_may_be_some() -> None:
         (Natural().bound([1, 2] * 30, None), "clients: the data have 2, not 5; give --clients 2"),
         (Natural().bound(np.arange(60), None), r".*give --clients 60, or partition natural\(some=True\) for 5 of them"),
         ("shards(per_client=13)", "partition: 65 shards of 60 samples leave some empty"),
-        ("powerlaw(exponent=-1)", "partition: powerlaw has the exponent -1"),
+        (
+            "powerlaw(exponent=-1)",
+            r"partition: powerlaw\(exponent=-1\): exponent is -1; it should be greater than or equal to 0",
+        ),
     ],
 )
 def test_what_cannot_be_dealt_so_is_refused(given: object, said: str) -> None:

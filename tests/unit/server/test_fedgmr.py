@@ -11,6 +11,7 @@ from fedraa.messages import Vector
 from fedraa.methods.catalog import METHODS
 from fedraa.server.async_rules import Arrival, AsyncModel
 from fedraa.server.rivals import FedGMR
+from fedraa.submodels.policies import SUBMODEL
 from fedraa.submodels.policies.growing import Growing, largest
 from fedraa.submodels.policies.policy import RunContext
 from fedraa.submodels.tracing.trace import trace
@@ -104,8 +105,8 @@ def test_the_papers_densities() -> None:
 
 
 def test_a_mistake_is_one_sentence() -> None:
-    with pytest.raises(ValueError, match=r"^until: got 0; takes more than 0$"):
-        Growing(until=0)
+    with pytest.raises(ValueError, match=r"^submodel: growing\(until=0\): until is 0; it should be greater than 0$"):
+        SUBMODEL.make("growing(until=0)")
 
 
 class Scaled(nn.Module):

@@ -354,12 +354,18 @@ def test_coordinates_that_nobody_trained_stay(rule: AsyncRule) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("buffer(size=0)", "size: got 0; takes 1 or more"),
-        ("ca2fl(size=0)", "size: got 0; takes 1 or more"),
-        ("ringmaster(delay_limit=0)", "delay_limit: got 0; takes 1 or more"),
-        ("fadas(delay_limit=0)", "delay_limit: got 0; takes 1 or more"),
+        ("buffer(size=0)", "async_rule: buffer(size=0): size is 0; it should be greater than or equal to 1"),
+        ("ca2fl(size=0)", "async_rule: ca2fl(size=0): size is 0; it should be greater than or equal to 1"),
+        (
+            "ringmaster(delay_limit=0)",
+            "async_rule: ringmaster(delay_limit=0): delay_limit is 0; it should be greater than or equal to 1",
+        ),
+        (
+            "fadas(delay_limit=0)",
+            "async_rule: fadas(delay_limit=0): delay_limit is 0; it should be greater than or equal to 1",
+        ),
         ("fadas(optimizer=None)", "optimizer: got None; FADAS takes a server optimizer, such as amsgrad"),
-        ("asyncfeded(epsilon=0)", "epsilon: got 0; takes more than 0"),
+        ("asyncfeded(epsilon=0)", "async_rule: asyncfeded(epsilon=0): epsilon is 0; it should be greater than 0"),
         ("ace(size=3)", "async_rule: ace(size=3) cannot be made"),
         ("buffer(optimizer='amsgrd')", "server_optimizer: there is no 'amsgrd'; did you mean amsgrad?"),
     ],
