@@ -17,13 +17,14 @@ from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
+from enum import Enum
 from importlib import import_module
 from types import FunctionType, ModuleType
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from fedraa.numbers import check_numbers, with_plain_numbers
+from fedraa.numbers import of_python, taken
 
 T = TypeVar("T")
 
@@ -123,8 +124,6 @@ class Seam(Generic[T]):
         if missing:
             what = "is not callable" if missing == ["__call__"] else f"has no method {' or '.join(missing)}"
             raise ValueError(f"{self.name}: {said} {what}; {self._takes()}")
-        if is_ours(part) and is_dataclass(part):
-            part = with_plain_numbers(part)
         check_part(part, f"{self.name}: {said}")
         result: T = part
         return result
@@ -135,24 +134,27 @@ class Seam(Generic[T]):
 
 
 def check_part(part: object, said: str) -> None:
-    """ValueError, one sentence that begins with `said`, for a number, a flag or text that one of our classes refuses.
+    """Has a part's numbers, flags and text be as one of our classes has them; what is equal stays, in other types.
 
-    Of an own part these are fields that it inherits from ours, but what it annotates anew.
+    Of an own part these are fields that it inherits from ours, but what it annotates anew. ValueError, one sentence
+    that begins with `said`, for what the class refuses.
     """
     kinds = type(part).__mro__
     ours = next((at for at, kind in enumerate(kinds) if is_ours(kind) and is_dataclass(kind)), None)
     if ours is None:
         return
     anew = {name for kind in kinds[:ours] for name in inspect.get_annotations(kind)}
-    held = {each.name: getattr(part, each.name, None) for each in fields(kinds[ours]) if each.name not in anew}
-    check_numbers(held, kinds[ours], said)
+    names = [each.name for each in fields(kinds[ours]) if each.name not in anew and hasattr(part, each.name)]
+    for name, value in taken({name: getattr(part, name) for name in names}, kinds[ours], said).items():
+        if type(value) is not type(getattr(part, name)) or isinstance(value, tuple):
+            object.__setattr__(part, name, value)  # most are frozen
 
 
 def _check_given(make: Any, arguments: tuple[Any, ...], values: Mapping[str, Any], said: str) -> None:
     """The same of what a class of ours is to be made with, before it looks at that itself."""
     if inspect.isclass(make) and is_ours(make) and is_dataclass(make):
         names = (each.name for each in fields(make) if each.init)
-        check_numbers(dict(zip(names, arguments, strict=False)) | dict(values), make, said)
+        taken(dict(zip(names, arguments, strict=False)) | dict(values), make, said)
 
 
 class Stateful:
@@ -295,11 +297,10 @@ def describe(part: object) -> Any:
 
     Values are the fields of a dataclass, or the attributes that are named like the arguments of `__init__`.
     """
+    part = part.value if isinstance(part, Enum) else of_python(part)
     if part is None or isinstance(part, bool | int | float | str):
         return part
-    if isinstance(part, np.generic):
-        return part.item()
-    if isinstance(part, tuple | list):
+    if isinstance(part, tuple):
         return [describe(item) for item in part]
     if isinstance(part, Mapping):
         return {str(key): describe(value) for key, value in part.items()}
@@ -320,10 +321,21 @@ def text_of(part: object) -> Any:
     return described[KIND] + (f"({values})" if values else "")
 
 
+def says(text: str, described: Mapping[str, Any]) -> bool:
+    """Whether a component's text, `Name(field=value)`, says of what `describe` wrote down what it is."""
+    match = _TEXT.fullmatch(text)
+    try:
+        arguments, values = ((), {}) if match is None else _arguments("", text, match["values"] or "")
+    except ValueError:
+        return False
+    said = {KIND: text if match is None else match["what"]} | {name: describe(value) for name, value in values.items()}
+    return not arguments and all(described.get(name) == value for name, value in said.items())
+
+
 def values_of(part: object) -> dict[str, Any]:
     """The values that a component was made with, as far as it keeps them."""
     if is_dataclass(part):
-        return {item.name: getattr(part, item.name) for item in fields(part) if item.init}
+        return {item.name: getattr(part, item.name) for item in fields(part) if item.init and hasattr(part, item.name)}
     taken = inspect.signature(type(part).__init__).parameters
     return {name: vars(part)[name] for name in taken if name in getattr(part, "__dict__", {})}
 
@@ -338,6 +350,7 @@ def _arguments(where: str, text: str, values: str) -> tuple[tuple[Any, ...], dic
     try:
         call = ast.parse(f"f({values})", mode="eval").body
         assert isinstance(call, ast.Call)
+        assert all(word.arg for word in call.keywords)
         by_name = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
         made = tuple(ast.literal_eval(argument) for argument in call.args), by_name
     except (SyntaxError, ValueError, AssertionError):

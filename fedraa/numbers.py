@@ -1,9 +1,9 @@
 """Numbers: those that a value takes, told by its annotation, and how people read them."""
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import cache
-from types import NoneType, UnionType
+from types import EllipsisType, NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -17,42 +17,44 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
 
 
-def with_plain_numbers(part: Any) -> Any:
-    """This dataclass, or one like it whose NumPy numbers are Python's, as they can be written down."""
-    held = {each.name: getattr(part, each.name) for each in fields(part) if each.init}
-    numpys = {name: value.item() for name, value in held.items() if isinstance(value, np.generic)}
-    return replace(part, **numpys) if numpys else part
+def taken(values: Mapping[str, object], kind: Any, said: str) -> dict[str, Any]:
+    """Those of the values that are numbers, flags or text, and tuples of these, as the dataclass `kind` has them.
 
-
-def check_numbers(values: Mapping[str, object], kind: Any, said: str) -> None:
-    """ValueError, one sentence that begins with `said`, for a value that the dataclass `kind` does not take.
-
-    Looked at are its fields that are numbers, flags or text.
+    1 is 1.0 where it has floats, and what is NumPy's is Python's: so they can be written down, and come back the same.
+    ValueError, one sentence that begins with `said`, for one that it does not take.
     """
+    found = {}
     for name, takes in _taken(kind).items():
         if name not in values:
             continue
-        value = values[name]
         try:
-            takes.validate_python(value.item() if isinstance(value, np.generic) else value, strict=True)
+            found[name] = takes.validate_python(of_python(values[name]), strict=True)
         except ValidationError as error:
             message = error.errors(include_url=False)[0]["msg"].replace("Input", "it", 1)
-            raise ValueError(f"{said}: {name} is {value!r}; {message}") from None
+            raise ValueError(f"{said}: {name} is {values[name]!r}; {message}") from None
+    return found
+
+
+def of_python(value: object) -> object:
+    """A number, or an array of numbers, of NumPy as Python has it; lists are tuples."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    return tuple(map(of_python, value)) if isinstance(value, list | tuple) else value
 
 
 @cache
 def _taken(kind: type[Any]) -> dict[str, TypeAdapter[Any]]:
-    """What each field of a dataclass takes that is a number, a flag or text."""
+    """What each field of a dataclass takes that is a number, a flag or text, or a tuple of these."""
     hints = get_type_hints(kind, include_extras=True)
     return {each.name: TypeAdapter(hints[each.name]) for each in fields(kind) if _is_plain(hints[each.name])}
 
 
 def _is_plain(hint: Any) -> bool:
-    """Whether values of this annotation are numbers, flags or text, None among them."""
-    if get_origin(hint) in (UnionType, Union, Annotated):
+    """Whether values of this annotation are numbers, flags or text, or tuples of these, None among them."""
+    if get_origin(hint) in (UnionType, Union, Annotated, tuple):
         alternatives = get_args(hint)[:1] if get_origin(hint) is Annotated else get_args(hint)
         return all(map(_is_plain, alternatives))
-    return hint in (bool, int, float, str, NoneType) or get_origin(hint) is Literal
+    return hint in (bool, int, float, str, NoneType, EllipsisType, ...) or get_origin(hint) is Literal
 
 
 def quantity(value: object, unit: str) -> str:

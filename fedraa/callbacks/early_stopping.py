@@ -23,9 +23,9 @@ class EarlyStopping(Callback):
     patience: Count = 5
     min_delta: NotNegative = 0.0
     mode: Literal["max", "min"] | None = None
-    _best: float | None = field(default=None, init=False)
-    _worse: int = field(default=0, init=False)
-    _figures: Figures = field(default_factory=Figures, init=False)
+    _best: float | None = field(default=None, init=False, repr=False)
+    _worse: int = field(default=0, init=False, repr=False)
+    _figures: Figures = field(default_factory=Figures, init=False, repr=False)
 
     def on_start(self, run: RunStart) -> None:
         self._best, self._worse, self._figures = None, 0, run.figures

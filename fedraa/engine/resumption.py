@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from fedraa.components import imported, importing_only, paths_in
+from fedraa.components import imported, importing_only, paths_in, says
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
 from fedraa.data import Dataset, FederatedDataset
@@ -203,7 +203,10 @@ def differs(was: Mapping[str, Any], method: Method) -> str | None:
 
 
 def _parts(was: Any, now: Any, where: str = "") -> str | None:
-    """Where two descriptions part, as far as the older one goes."""
+    """Where two descriptions part, as far as the older one goes; one may be the text of what the other describes."""
+    for text, described in ((was, now), (now, was)):
+        if isinstance(text, str) and isinstance(described, Mapping):
+            return None if says(text, described) else where
     if not isinstance(was, Mapping) or not isinstance(now, Mapping):
         return None if was == now else where
     found = (_parts(value, now.get(key), f"{where}.{key}".lstrip(".")) for key, value in was.items())

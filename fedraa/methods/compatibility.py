@@ -37,6 +37,8 @@ def check_terms(name: str, method: Method) -> None:
         raise ValueError(f"fresh: {local.fresh:g} means nothing to {name}: its server keeps no momentum; leave it out")
     if local.auto is not None and local.split:
         raise ValueError(f"local_steps: {local.steps} means nothing to {name}, whose activations cross at every step")
+    if not isinstance(local.terms, list | tuple):
+        raise ValueError(f"local_terms: got {local.terms!r}; takes a tuple of LocalTerms")
     for term in local.terms:
         LOCAL_TERM.make(term)
     compressor = COMPRESSOR.make(local.compress)

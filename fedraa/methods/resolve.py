@@ -39,10 +39,14 @@ def resolve(experiment: Experiment) -> Method:
             raise ValueError("redraw: capacities auto follow each client's device; leave it out")
         given |= {"capacities": AUTO, "redraw": False}
     method = replace(method, local=solver).replaced(given, str(experiment.method))
-    squares = method.local.squares or method.submodel.squares
+    squares = method.local.squares or method.submodel.needs_squares
     method = replace(method, local=replace(method.local, split=getattr(method.submodel, "at", 0), squares=squares))
     for choice, part in method.choices().items():
         check_part(part, f"method: {experiment.method} has {choice} {type(part).__name__}")
+    try:
+        _ = method.local.auto
+    except ValueError as error:
+        raise ValueError(f"local_steps: got {method.local.steps!r}; {error}") from None
     objective = make_objective(experiment.objective)
     if not isinstance(objective, Classification):
         if experiment.calibrate:
@@ -68,6 +72,8 @@ def with_capacities(method: Method, compute: npt.NDArray[np.float64]) -> Method:
     policy: Any = method.submodel
     if getattr(getattr(policy, "capacities", None), "levels", None) != AUTO:
         return method
+    if policy.capacities.redraw:
+        raise ValueError("redraw: capacities auto follow each client's device; leave it out")
     return replace(method, submodel=replace(policy, capacities=Capacities.following(compute, policy.shares)))
 
 

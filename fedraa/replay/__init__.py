@@ -44,7 +44,7 @@ def _described_in(directory: Path, *errors: type[Exception]) -> Iterator[None]:
     try:
         yield
     except errors as error:
-        why = str(error) or type(error).__name__
+        why = f"it lacks {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
         raise ValueError(f"run: {directory / CONFIG} describes no run of this version: {why}") from None
 
 

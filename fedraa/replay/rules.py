@@ -34,6 +34,7 @@ from fedraa.submodels.policies.pruning import AdaptivePruning
 from schedulers import GreRAA, Planner
 
 Widths = tuple[int, ...]
+CHOICES = ("submodel", "local", "update", "schedule")  # of a method
 
 
 class _Shape(BaseModel):
@@ -117,6 +118,8 @@ class Rules:
             where = ".".join(map(str, first["loc"])) or "it"
             raise ValueError(f"run: {path} is not the configuration of a run; {where}: {first['msg']}") from None
         _check_devices(path, described.resolved)
+        if lacking := [choice for choice in CHOICES if choice not in described.method]:
+            raise ValueError(f"run: {path} is not the configuration of a run; it lacks method.{lacking[0]}")
         try:
             experiment = Experiment(**described.experiment)
         except ValueError as error:
@@ -177,6 +180,7 @@ class Rules:
             local["compress"] = "none"
         solver = Solver(**local)
         check_part(solver, "local")
+        _ = solver.auto  # which refuses what it cannot read
         stem = self.resolved.stem
         return CostModel(
             Fleet(**columns, relative=self.experiment.units == "relative"),

@@ -52,6 +52,8 @@ def read_config(path: Path) -> dict[str, Any]:
         check_format(path, config.setdefault("format", 1))
     if not isinstance(config, dict) or not all(isinstance(config.get(key), dict) for key in PARTS):
         raise ValueError(f"run: {path} is not a run's configuration; it lacks one of {', '.join(PARTS)}")
+    if "method" not in config["experiment"]:
+        raise ValueError(f"run: {path} is not a run's configuration; it lacks experiment.method")
     if unknown := sorted(config.keys() - KEYS):
         raise ValueError(
             f"run: {path} has the key {unknown[0]!r}, which format {FORMAT} does not know; a newer fedraa wrote it"

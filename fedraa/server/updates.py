@@ -54,12 +54,18 @@ class Mean(RoundUpdate):
     def __post_init__(self) -> None:
         if self.weights not in WEIGHTS:
             raise ValueError(f"weights: got {self.weights!r}; takes {', '.join(WEIGHTS)}")
+        if not isinstance(self.auxiliary, NoAuxiliary):
+            raise ValueError(
+                f"auxiliary: got {self.auxiliary!r}; takes an object of NoAuxiliary or of one that inherits it"
+            )
+        object.__setattr__(self, "optimizer", SERVER_OPTIMIZER.make(self.optimizer))
 
     def averaging(self) -> Aggregator:
         return AGGREGATOR.make(self.aggregator)
 
     def stepping(self) -> ServerOptimizer:
-        return SERVER_OPTIMIZER.make(self.optimizer)
+        optimizer: ServerOptimizer = self.optimizer
+        return optimizer
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,8 @@ def test_what_is_no_finite_number_is_refused_everywhere(seam: Seam[Any], text: s
         (SUBMODEL, "four-way(parts=1)", "parts is 1; it should be greater than or equal to 2"),
         (SUBMODEL, "arbitrary(parts=63)", "parts is 63; it should be less than or equal to 62"),
         (SUBMODEL, "pruned(parts=101)", "parts is 101; it should be less than or equal to 100"),
+        (SUBMODEL, "fragments(ratios=('a', 1.0))", "ratios is ('a', 1.0); it should be a valid number"),
+        (TRANSFORMS, "normalize(mean=(True,), std=(1,))", "mean is (True,); it should be a valid number"),
         (SUBMODEL, "arbitrary(level='Q')", "level is 'Q'; it should be 'L', 'S' or 'MIX'"),
         (SUBMODEL, "disjoint-groups(scaled='no')", "scaled is 'no'; it should be a valid boolean"),
         (PARTITIONERS, "labels(per_client=0)", "per_client is 0; it should be greater than or equal to 1"),

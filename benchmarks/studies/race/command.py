@@ -61,7 +61,7 @@ def race(
     data = data_dir.absolute() if data_dir else None
     races = [Race(s, out / "race", data, shown, jobs or 1, *earlier[s.name]) for s in settings]
     for each in races:
-        _check_values(each, entrants)
+        _check_values(each)
         _check_recorded(each, entrants, chosen)
     for each in races:
         can = [entrant for entrant in entrants if (each.setting.name, entrant.name) not in refused]
@@ -79,9 +79,9 @@ def _earlier(
     return read_race(extend / f"race_{setting.name}.toml", setting) if tuned_there else {}, runs
 
 
-def _check_values(race: Race, entrants: Sequence[Entrant]) -> None:
-    """ValueError, before anything is run, for tuned values that an entrant cannot have."""
-    for entrant in entrants:
+def _check_values(race: Race) -> None:
+    """ValueError, before anything is run, for tuned values that an entrant cannot have, for all are on the page."""
+    for entrant in KNOWN.values():
         try:
             race.cell(entrant, "tuned")
         except ValueError as error:

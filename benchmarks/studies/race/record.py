@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import operator
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -35,7 +36,10 @@ def read_record(path: Path, targets: tuple[float, ...]) -> list[Measured]:
     try:
         if not packed:  # which gzip takes for no content
             raise EOFError
-        return [_run(json.loads(line), targets) for line in gzip.decompress(packed).decode().splitlines()]
+        runs = [_run(json.loads(line), targets) for line in gzip.decompress(packed).decode().splitlines()]
+        if len({(run.entrant, run.part, run.seed) for run in runs}) < len(runs):
+            raise ValueError("a run is there twice")
+        return runs
     except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         raise ValueError(f"extend: {path} is no record of a race, or damaged") from None
 
@@ -47,15 +51,18 @@ def _line(run: Measured) -> dict[str, Any]:
 
 
 def _run(line: Mapping[str, Any], targets: tuple[float, ...]) -> Measured:
-    who = (str(line["entrant"]), str(line["part"]), int(line["seed"]), str(line["commit"]))
+    who = (str(line["entrant"]), str(line["part"]), operator.index(line["seed"]), str(line["commit"]))
     spent = pd.DataFrame(line["evaluations"])[list(SPENT)].astype(float)
     described = (dict(line["experiment"]), dict(line["method"]))
-    if who[0] not in KNOWN or who[1] not in PARTS or spent.empty or not all(described) or not _can_be(spent, targets):
+    worst = float(line["client_worst"])
+    known = who[0] in KNOWN and who[1] in PARTS and who[3].isprintable() and all(described)
+    if not known or spent.empty or not worst >= 0 or not _can_be(spent, targets):
         raise ValueError(f"{who} is no run of a race")
-    return Measured(*who, *described, float(line["client_worst"]), spent, targets)
+    return Measured(*who, *described, worst, spent, targets)
 
 
 def _can_be(spent: pd.DataFrame, targets: tuple[float, ...]) -> bool:
-    """Whether a run can have come to this: finite numbers from 0, accuracies to 1, and no last target untrained."""
+    """Whether a run can have come to this: accuracies to 1, no last target untrained, nothing spent less."""
     numbers = np.isfinite(spent).all(axis=None) and (spent >= 0).all(axis=None) and spent["accuracy"].max() <= 1
-    return bool(numbers and first_at(spent, targets[-1])["t"] > 0)
+    rises = (spent.drop(columns="accuracy").diff().iloc[1:] >= 0).all(axis=None)
+    return bool(numbers and rises and first_at(spent, targets[-1])["t"] > 0)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from fedraa.components import KIND, calling
 from fedraa.data.tree import Tree
 from fedraa.messages import ExtraBuffers, Update, Vector
+from fedraa.numbers import of_python
 from fedraa.rng import generator
 from fedraa.submodels.assignment import Assignment, Mask, Submodel
 from fedraa.submodels.traced import IndexSet, Traced
@@ -151,11 +152,11 @@ class SubmodelPolicy:
                 return context.run.units(tuple(np.arange(-(-group.size // 2)) for group in groups))
 
     `keeps` names the state that it holds at the server, `scheduled` tells whether a scheduler gives out its parts, and
-    `whole` whether every client trains all of the model. With `squares` it needs the squared gradients of clients.
+    `whole` whether every client trains all of the model. If it `needs_squares`, clients send their squared gradients.
     """
 
     keeps: ClassVar[str] = ""
-    squares: ClassVar[bool] = False
+    needs_squares: ClassVar[bool] = False
     scheduled: ClassVar[bool] = False
     whole: ClassVar[bool] = False
     shares: ClassVar[tuple[float, ...]] = (1.0, 0.5, 0.25, 0.125, 0.0625)
@@ -192,10 +193,9 @@ class Capacities:
     redraw: bool = False
 
     def __post_init__(self) -> None:
-        levels = tuple(self.levels) if isinstance(self.levels, list | tuple) else (self.levels,)
-        object.__setattr__(
-            self, "levels", tuple(each.item() if isinstance(each, np.generic) else each for each in levels)
-        )
+        levels: Any = of_python(self.levels)
+        object.__setattr__(self, "levels", levels if isinstance(levels, tuple) else (levels,))
+        object.__setattr__(self, "redraw", of_python(self.redraw))
         if wrong := [each for each in self.levels if not _is_share(each)] if self.levels != AUTO else []:
             raise ValueError(f"capacities: got {wrong[0]!r}; takes shares of the model over 0 and at most 1")
         if not self.levels:
@@ -226,8 +226,6 @@ class Sized(SubmodelPolicy):
 
     def __post_init__(self) -> None:
         given: Any = self.capacities
-        if isinstance(given, Mapping):  # as `describe` wrote it
+        if isinstance(given, Mapping) and given.get(KIND) == Capacities.__name__:  # as `describe` wrote it
             given = Capacities(**{name: value for name, value in given.items() if name != KIND})
-        if not isinstance(given, Capacities):
-            given = Capacities(given)
-        object.__setattr__(self, "capacities", given)
+        object.__setattr__(self, "capacities", given if isinstance(given, Capacities) else Capacities(given))

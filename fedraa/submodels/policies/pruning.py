@@ -151,7 +151,7 @@ class AdaptivePruning(SubmodelPolicy):
     initial: NonNegativeInt = 5
 
     keeps: ClassVar[str] = "mask, sum g^2 [d]"
-    squares: ClassVar[bool] = True
+    needs_squares: ClassVar[bool] = True
 
     @property
     def alone(self) -> int:

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import NonNegativeInt
 
-from fedraa.numbers import Count
+from fedraa.numbers import Count, Positive
 from fedraa.rng import generator
 from fedraa.submodels import indices
 from fedraa.submodels.assignment import Assignment, Submodel
@@ -37,7 +37,7 @@ class Full(SubmodelPolicy):
 class Fragments(SubmodelPolicy):
     """Fixed disjoint fragments of the width groups, given out by a scheduler (Fed-RAA)."""
 
-    ratios: tuple[float, ...]
+    ratios: tuple[Positive, ...]
 
     keeps: ClassVar[str] = "q(j) [M]"
     scheduled: ClassVar[bool] = True

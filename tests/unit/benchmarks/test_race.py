@@ -297,12 +297,20 @@ def test_a_tiny_race_from_tuning_to_page_goes_on_where_it_was(
     assert len(list(page_of_one.rglob("summary.json"))) == 2
     with pytest.raises(ValueError, match=r"^seeds: got 0; runs in digits are recorded with 1, too, give all of them$"):
         run_study("race", **asked | {"out": tmp_path / "no", "extend": page_of_one})
-    for wrong in ({"accuracy": [5.0]}, {"accuracy": [0.5], "t": [0.0]}, {"bytes": [-1.0]}, {"t": [math.inf]}):
-        line = json.loads(first_run(record(wider)))
-        line["evaluations"] = {name: values[:1] for name, values in line["evaluations"].items()} | wrong
-        (tmp_path / "wrong.gz").write_bytes(gzip.compress(json.dumps(line).encode()))
+    line = json.loads(first_run(record(wider)))
+    one = {name: values[:1] for name, values in line["evaluations"].items()}
+    for wrong in (
+        *({"evaluations": one | {"accuracy": [5.0]}}, {"evaluations": one | {"accuracy": [0.5], "t": [0.0]}}),
+        *({"evaluations": one | {"bytes": [-1.0]}}, {"evaluations": one | {"t": [math.inf]}}),
+        {"evaluations": {name: values[::-1] for name, values in line["evaluations"].items()}},
+        *({"commit": "a\nb"}, {"seed": 0.5}, {"client_worst": -5}, {"client_worst": math.nan}),
+    ):
+        (tmp_path / "wrong.gz").write_bytes(gzip.compress(json.dumps(line | wrong).encode()))
         with pytest.raises(ValueError, match=r"^extend: .*wrong.gz is no record of a race, or damaged$"):
             read_record(tmp_path / "wrong.gz", tiny.targets)
+    (tmp_path / "wrong.gz").write_bytes(gzip.compress(2 * first_run(record(wider))))
+    with pytest.raises(ValueError, match=r"^extend: .*wrong.gz is no record of a race, or damaged$"):
+        read_record(tmp_path / "wrong.gz", tiny.targets)
     toml = wider / "race_digits.toml"
     (tmp_path / "no.toml").write_text(re.sub(r'async_rule = ".*"', 'async_rule = "Nope"', toml.read_text()))
     with pytest.raises(ValueError, match=r"^tuned: the values of fed-quilt in digits cannot be: .*there is no 'Nope'"):

@@ -1,5 +1,6 @@
 """Parts given as mappings, objects and classes, with NumPy numbers, too: written down so that a run can go on."""
 
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -7,15 +8,39 @@ import numpy as np
 import pytest
 
 import fedraa as fl
+from fedraa.client.solver import Solver
+from fedraa.client.terms.compression import TopK
 from fedraa.components import text_of
+from fedraa.methods.method import Method
 from fedraa.replay import replay
 from fedraa.server.async_rules import Buffer
-from fedraa.server.optimizers import Momentum
+from fedraa.server.optimizers import Adaptive, Momentum
+from fedraa.server.participation import Sample
+from fedraa.server.staleness import Polynomial
+from fedraa.server.updates import Mean
 from fedraa.submodels.policies.policy import Capacities
 from fedraa.submodels.policies.slices import Prefix, Rolling
 
 ROUNDS: dict[str, Any] = {"method": "fedavg", "rounds": 4}
 ARRIVALS: dict[str, Any] = {"method": "fedasync", "updates": 8}
+
+
+class Two(IntEnum):
+    TWO = 2
+
+
+class Half(Sample):
+    """An own part that has not the fields of ours."""
+
+    def __init__(self) -> None: ...
+
+    def __repr__(self) -> str:
+        return "Half()"
+
+    def cohort(self, clients: int, round: int, rng: np.random.Generator) -> range:
+        return range(round % 2, clients, 2)
+
+
 GIVEN: tuple[tuple[dict[str, Any], str, Any], ...] = (
     (ROUNDS, "transforms", ({"kind": "flip", "share": 0.1},)),
     (ROUNDS, "server_optimizer", {"kind": "momentum", "beta": 0.5}),
@@ -25,6 +50,17 @@ GIVEN: tuple[tuple[dict[str, Any], str, Any], ...] = (
     (ROUNDS, "submodel", Prefix(Capacities((0.5, 1.0)))),
     (ROUNDS, "submodel", Rolling(Capacities((0.25, 1.0), redraw=True), stride=2)),
     (ROUNDS, "submodel", "prefix(capacities=(0.5, 1.0))"),
+    (ROUNDS, "submodel", {"kind": "prefix", "capacities": np.array([0.5, 1.0])}),
+    (ROUNDS, "participation", Sample(2)),
+    (ROUNDS, "participation", Half()),
+    (ROUNDS, "participation", f"{__name__}:Half"),
+    (ROUNDS, "compress", TopK(np.float64(0.5))),
+    (ROUNDS, "server_optimizer", Adaptive("yogi", np.float64(0.1))),
+    (ROUNDS, "method", fl.method("fedrolex").replace(stride=np.int64(2), average=np.float32(0.5))),
+    (ROUNDS, "method", Method(local=Solver(steps=np.int64(2)), update=Mean(optimizer="adam(server_lr=0.1)"))),  # type: ignore[arg-type]  # of NumPy, as scripts have it
+    (ARRIVALS, "staleness", Polynomial(0.25)),
+    (ARRIVALS, "async_rule", "ringmaster(server_lr=1)"),
+    (ARRIVALS, "async_rule", Buffer(Two.TWO)),
     (ROUNDS, "submodel", "adaptive-pruning(initial=1, every=2)"),
     (ROUNDS, "partition", {"kind": "labels", "per_client": 5}),
     (ARRIVALS, "async_rule", Buffer(size=2)),
@@ -42,7 +78,7 @@ def test_a_run_goes_on_with_the_part_that_was_given(
     whole = fl.run(**fields, out=tmp_path / "whole")
     fl.run(**fields | {budget: method[budget] // 2}, out=tmp_path / "half")
     assert "consistent" in replay(tmp_path / "half")
-    gone_on = fl.resume(tmp_path / "half", **{budget: method[budget]})
+    gone_on = fl.resume(tmp_path / "half", trust=True, **{budget: method[budget]})
     assert gone_on.summary["model_sha256"] == whole.summary["model_sha256"]
 
 

@@ -139,6 +139,7 @@ def test_a_value_that_no_method_can_have_is_one_sentence(mixing: object, copy: C
     [
         ("local", "steps", 2.5),
         ("local", "batch_size", 0),
+        ("local", "steps", "auto:5:x"),
         ("update", "optimizer", None),
         ("update", "auxiliary", None),
         ("schedule", "participation", 3),
@@ -152,6 +153,21 @@ def test_a_damaged_method_of_rounds_is_one_sentence(
     config["method"][choice][name] = value
     (directory / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=r"^run: .*config.json describes no run of this version: [^\n]+$"):
+        replay(directory)
+
+
+@pytest.mark.parametrize("lost", [("experiment",), ("method",), ("method", "schedule"), ("experiment", "method")])
+def test_what_a_configuration_lacks_is_one_sentence(lost: tuple[str, ...], copy: Callable[[str], Path]) -> None:
+    directory = copy("fedavg")
+    config = json.loads((directory / "config.json").read_text())
+    within = config
+    for name in lost[:-1]:
+        within = within[name]
+    within[lost[-1]] = {} if len(lost) == 1 else None
+    if len(lost) > 1:
+        del within[lost[-1]]
+    (directory / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"^run: .*config.json [^\n]+$"):
         replay(directory)
 
 
