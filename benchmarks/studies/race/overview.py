@@ -1,4 +1,4 @@
-"""All settings that were run, in one table: who is at the last target first, tuned against tuned."""
+"""All settings that were run, in one table: who is at the last target first, tuned against tuned, and untuned."""
 
 import math
 from collections.abc import Iterator
@@ -12,6 +12,7 @@ from benchmarks.studies.tables import markdown_table
 from fedraa.report.statistics import LEVEL, welch_of
 
 HEADING = ("setting", "to", "seeds", "limit", OURS, "best other", "x as fast", "p", "of", ROUNDS)
+UNTUNED = (f"{OURS}, untuned", "best other, untuned")
 
 
 def overview(directory: Path) -> str:
@@ -21,8 +22,9 @@ def overview(directory: Path) -> str:
             "# The race, all settings",
             f"Time to an accuracy, mean over seeds; each is tuned with as many trials. `x as fast` is {OURS}, our own, "
             "against the best of so many others that were run there; p is of Welch's t-test, from "
-            f"{LEVEL:g} on it is within the noise. Rivals to which parts of ours were lent are on the settings' pages.",
-            markdown_table(HEADING, _lines(directory)) + "\n",
+            f"{LEVEL:g} on it is within the noise. Rivals to which parts of ours were lent are on the settings' pages. "
+            "Untuned is with the methods' defaults.",
+            markdown_table((*HEADING, *UNTUNED), _lines(directory)) + "\n",
         )
     )
 
@@ -33,11 +35,11 @@ def _lines(directory: Path) -> Iterator[list[str]]:
             continue
         table = pd.read_csv(file, comment="#")
         level = setting.target(setting.targets[-1])
-        found = table[(table["part"] == "tuned") & (table["figure"] == f"time to {level}")].set_index("entrant")
+        times = table[table["figure"] == f"time to {level}"].set_index("entrant")
+        found, untuned = (times[times["part"] == part] for part in ("tuned", "untuned"))
         if OURS not in found.index:
             continue
-        others = found.drop([OURS, LIMIT, *LENT_TO], errors="ignore")
-        others = others.sort_values(["reached", "mean"], ascending=[False, True])
+        others = _others(found)
         yield [
             f"[{setting.title}](race_{setting.name}.md)",
             level,
@@ -47,7 +49,15 @@ def _lines(directory: Path) -> Iterator[list[str]]:
             *_best(setting, others, found),
             str(len(others)),
             _told(setting, found, ROUNDS),
+            _told(setting, untuned, OURS),
+            _best(setting, _others(untuned), untuned)[0] if OURS in untuned.index else "not run",
         ]
+
+
+def _others(found: pd.DataFrame) -> pd.DataFrame:
+    """All but ours, who is there first first."""
+    others = found.drop([OURS, LIMIT, *LENT_TO], errors="ignore")
+    return others.sort_values(["reached", "mean"], ascending=[False, True])
 
 
 def _best(setting: Setting, others: pd.DataFrame, found: pd.DataFrame) -> tuple[str, str, str]:
@@ -55,6 +65,8 @@ def _best(setting: Setting, others: pd.DataFrame, found: pd.DataFrame) -> tuple[
     if others.empty:
         return "not run", "–", "–"
     name = str(others.index[0])
+    if not others["reached"].iloc[0]:
+        return _told(setting, others, name), "–", "–"
     times, p = _mean(others, name) / _mean(found, OURS), welch_of(_figures(found, OURS), _figures(others, name))
     quotient = f"{times:.2f}" if math.isfinite(times) else "–"
     return f"{_told(setting, others, name)} {name}", quotient, "–" if p is None else f"{p:.2g}"

@@ -355,8 +355,25 @@ def test_the_overview_is_that_of_the_results() -> None:
 
 def test_the_overview_names_the_best_other(tmp_path: Path) -> None:
     runs = [*both(OURS, 0.3, 0.5), *both("ist", 1.1, 0.9), *both("ace", 1.9, 2.1), *both(ROUNDS, 1.0, math.inf)]
-    frame(A, [*runs, *both("fedbuff", 9.0, part="untuned")], [], {}).to_csv(tmp_path / "race_A.csv", index=False)
+    untuned = [*both(OURS, 0.9, 1.1, part="untuned"), *both("fedbuff", 2.0, math.inf, part="untuned")]
+    frame(A, [*runs, *untuned], [], {}).to_csv(tmp_path / "race_A.csv", index=False)
     *_, line = overview(tmp_path).splitlines()
     told = [cell.strip() for cell in line.strip("|").split("|")]
     # t = 0.6 / sqrt(0.01 + 0.01) with 2 degrees of freedom, as both spread alike: p = 1 - t / sqrt(t² + 2)
-    assert told[1:] == ["97.5 %", "2", "not run", "0.400", "1.000 ist", "2.50", "0.051", "3", "1 of 2"]
+    assert told[1:] == [
+        "97.5 %",
+        "2",
+        "not run",
+        "0.400",
+        "1.000 ist",
+        "2.50",
+        "0.051",
+        "3",
+        "1 of 2",
+        "1.000",
+        "1 of 2 fedbuff",
+    ]
+    frame(A, [*runs, *both(OURS, 1.0, part="untuned"), *both("ist", math.inf, part="untuned")], [], {}).to_csv(
+        tmp_path / "race_A.csv", index=False
+    )
+    assert overview(tmp_path).endswith("| 1 of 2 | 1.000 | > 2.5 |\n")
