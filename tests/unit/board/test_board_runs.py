@@ -145,7 +145,7 @@ def test_a_run_that_begins_is_starting(tmp_path: Path) -> None:
         ("config.json", '{"format": 99}', "run: {}/config.json has the format 99, and this fedraa reads up to"),
         (
             "config.json",
-            '{"experiment": {}, "method": {}, "resolved": {}, "versions": {}}',
+            '{"experiment": {"method": "fedavg"}, "method": {}, "resolved": {}, "versions": {}}',
             "run: {}/config.json is not a run's configuration (KeyError: 'limits')",
         ),
         ("config.json", None, "run: {} is not a run directory; it has no config.json"),
