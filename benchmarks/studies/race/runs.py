@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
+import numpy as np
+
 from benchmarks.studies.metrics import ACCURACY
 from benchmarks.studies.race.entrants import ENTRANTS, KNOWN, LIMIT, ROUNDS, Entrant
 from benchmarks.studies.race.measures import Measured, known_by, measured
@@ -168,8 +170,9 @@ class Race:
         method = resolve(self._experiment(fields))
         if not method.asynchronous and entrant.name != LIMIT:
             return None
-        steps = auto.least if (auto := method.local.auto) else method.local.steps
-        batches = (steps if isinstance(steps, int) else max(self.setting.lengths)) * getattr(method.update, "size", 1)
+        local, whole = method.local, self.setting.whole
+        steps = int(local.auto.shortest(np.array(whole))) if local.auto else local.batches(whole * local.batch_size)
+        batches = steps * getattr(method.update, "size", 1)
         return max(1, round(self.setting.between / (4 if entrant.name == LIMIT else 1) / batches))
 
     def _tuning(self, entrant: Entrant) -> Path:

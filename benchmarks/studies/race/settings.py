@@ -14,11 +14,11 @@ class Setting:
 
     `targets` are test accuracies in rising order: runs end at the last, or at the time `horizon`; values are tuned for
     that of number `aim`, the middle one if not told otherwise, on validation data. `lengths` are the batches per task
-    that are tried, some of them below a pass over a client's data, `lr` is the range of learning rates, and every
-    entrant has the same number of `trials`. About `between` batches of all clients, or one update, lie between two
-    evaluations of an asynchronous run. The limit has all devices as one, `compute` is the mean speed of a device, and
-    `alone` what else is different there. Methods `without` cannot be run on this model, or with these devices, for the
-    reason that runs give.
+    that are tried, some of them below `whole`, a pass over a client's data, `lr` is the range of learning rates, and
+    every entrant has the same number of `trials`. About `between` batches of all clients, or one update, lie between
+    two evaluations of an asynchronous run. The limit has all devices as one, `compute` is the mean speed of a device,
+    and `alone` what else is different there. Methods `without` cannot be run on this model, or with these devices, for
+    the reason that runs give.
     """
 
     name: str
@@ -27,6 +27,7 @@ class Setting:
     targets: tuple[float, float, float]
     horizon: float
     lengths: tuple[int, ...] = (10, 20, 47, 94)
+    whole: int = 47
     lr: str = "0.1:0.8:log"
     trials: int = 12  # with six the best of four values that go together is missed
     aim: int = 1
@@ -64,6 +65,7 @@ QUICK = Setting(
     targets=(0.90, 0.93, 0.95),
     horizon=6.0,
     lengths=(2, 5, 10),
+    whole=5,
     lr="0.1:0.8:log",
     trials=8,
     between=20,
@@ -123,6 +125,7 @@ SETTINGS: dict[str, Setting] = {
             (0.93, 0.95, 0.96),
             4.0,
             lengths=(2, 5, 10, 25),
+            whole=5,
         ),
         Setting(
             "dropouts",
@@ -154,6 +157,7 @@ SETTINGS: dict[str, Setting] = {
             (0.34, 0.38, 0.42),
             1.5,
             lengths=(10, 31, 62, 155),
+            whole=31,
             lr="0.01:0.3:log",
             aim=2,  # six fragments of fed-quilt are first in the middle, and do not always come to the last
             without={"ist": "clients: 10 in one round each need units of their own; group '0' has only 6"},
@@ -166,6 +170,7 @@ SETTINGS: dict[str, Setting] = {
             (0.70, 0.75, 0.80),
             6.0,
             lengths=(10, 28, 56, 140),
+            whole=56,
             lr="0.1:3:log",
             notes=(
                 "The data are a subset of AG News, about 18,000 training texts.",
@@ -186,6 +191,7 @@ SETTINGS: dict[str, Setting] = {
             (0.36, 0.39, 0.42),
             2.5,
             lengths=(5, 12, 24, 48),
+            whole=24,
             lr="0.3:3:log",
             trials=6,
             alone={"dataset": "benchmarks.studies.race.shakespeare:together"},
