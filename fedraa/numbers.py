@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
-from types import EllipsisType, NoneType, UnionType
+from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -54,7 +54,7 @@ def _is_plain(hint: Any) -> bool:
     if get_origin(hint) in (UnionType, Union, Annotated, tuple):
         alternatives = get_args(hint)[:1] if get_origin(hint) is Annotated else get_args(hint)
         return all(map(_is_plain, alternatives))
-    return hint in (bool, int, float, str, NoneType, EllipsisType, ...) or get_origin(hint) is Literal
+    return hint in (bool, int, float, str, NoneType, ...) or get_origin(hint) is Literal
 
 
 def quantity(value: object, unit: str) -> str:

@@ -9,7 +9,7 @@ from fedraa.numbers import Positive
 from fedraa.submodels.assignment import Assignment, Mask
 from fedraa.submodels.blocks import maskable
 from fedraa.submodels.masks import top
-from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, RunContext, Sized, SubmodelSampler
+from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, RunContext, SubmodelSampler, WithCapacities
 from fedraa.submodels.traced import Traced
 
 LADDER = ((0.2, 0.05), (0.4, 0.1), (0.6, 0.2), (0.8, 0.5))  # up to which share of the time, at least which density
@@ -17,7 +17,7 @@ LEAST = 0.02  # of every tensor's weights
 
 
 @dataclass(frozen=True)
-class Growing(Sized):
+class Growing(WithCapacities):
     """FedGMR with the fixed-time trigger: density = max(the client's own, a floor that rises with time to 1).
 
     The floor is .05, .1, .2, .5 up to .2, .4, .6, .8 of the time `until` on the run's clock, and 1 from then on.

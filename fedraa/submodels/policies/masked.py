@@ -18,9 +18,9 @@ from fedraa.submodels.policies.policy import (
     Pure,
     RoundContext,
     RunContext,
-    Sized,
     SubmodelPolicy,
     SubmodelSampler,
+    WithCapacities,
 )
 from fedraa.submodels.traced import Traced
 
@@ -58,7 +58,7 @@ class FourWay(SubmodelPolicy):
 
 
 @dataclass(frozen=True)
-class Pruned(Sized):
+class Pruned(WithCapacities):
     """OAP: each client prunes the current global model to its share of largest weights, tensor by tensor.
 
     Shares are whole quarters, as in the paper's settings.

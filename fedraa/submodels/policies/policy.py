@@ -219,7 +219,7 @@ def _is_share(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
 
 
-class Sized(SubmodelPolicy):
+class WithCapacities(SubmodelPolicy):
     """A policy whose clients train shares of the model; `capacities` may be given as a tuple of these, too."""
 
     capacities: Capacities

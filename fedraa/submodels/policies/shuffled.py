@@ -9,11 +9,11 @@ import numpy.typing as npt
 from fedraa.rng import generator
 from fedraa.submodels import indices, masks
 from fedraa.submodels.assignment import Assignment
-from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, RunContext, Sized, SubmodelSampler
+from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, RunContext, SubmodelSampler, WithCapacities
 
 
 @dataclass(frozen=True)
-class Bernoulli(Sized):
+class Bernoulli(WithCapacities):
     """Shuffled submodels, Algorithm 1: each element (or, structured, a share of the kernels) at random.
 
     `kernels` draws ceil(p K) units of every group, as the paper's experiments do; elements are its theory.
@@ -38,7 +38,7 @@ class Bernoulli(Sized):
 
 
 @dataclass(frozen=True)
-class ShuffledBlocks(Sized):
+class ShuffledBlocks(WithCapacities):
     """Shuffled submodels, Algorithm 2: a fixed partition into B = ceil(1/r) blocks, each once per cycle.
 
     One permutation per cycle and capacity class, so that clients of equal capacity train the same block;

@@ -15,9 +15,9 @@ from fedraa.submodels.policies.policy import (
     Pure,
     RoundContext,
     RunContext,
-    Sized,
     SubmodelPolicy,
     SubmodelSampler,
+    WithCapacities,
 )
 from fedraa.submodels.traced import IndexSet, Traced
 
@@ -50,7 +50,7 @@ class Fragments(SubmodelPolicy):
 
 
 @dataclass(frozen=True)
-class Prefix(Sized):
+class Prefix(WithCapacities):
     """HeteroFL: the first ceil(r K) units of every group, nested."""
 
     capacities: Capacities = field(default_factory=Capacities)
@@ -69,7 +69,7 @@ class Prefix(Sized):
 
 
 @dataclass(frozen=True)
-class Rolling(Sized):
+class Rolling(WithCapacities):
     """FedRolex: a window of ceil(r K) units that starts `stride` units further each round, wrapping."""
 
     capacities: Capacities = field(default_factory=lambda: Capacities(redraw=True))
