@@ -10,7 +10,9 @@ from benchmarks.studies.claims import write_claims
 from benchmarks.studies.commands import list_studies, run_study
 from benchmarks.system import board, cut_cost, cut_models, large_models, million, structure, throughput
 from fedraa.cli.exit_code import exit_code
+from fedraa.cli.parse import in_sentences
 
+PROGRAM = "python -m benchmarks"
 COMMANDS: dict[str, Callable[..., object]] = {
     "list": list_studies,
     "run": run_study,
@@ -27,7 +29,8 @@ COMMANDS: dict[str, Callable[..., object]] = {
 
 
 def main() -> None:
-    tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="python -m benchmarks", description=__doc__)
+    with in_sentences(PROGRAM, COMMANDS, sys.argv[1:]):
+        tyro.extras.subcommand_cli_from_dict(COMMANDS, prog=PROGRAM, description=__doc__)
 
 
 if __name__ == "__main__":

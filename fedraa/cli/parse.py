@@ -1,8 +1,10 @@
 """From words to a command: typed flags over the values of a configuration file, one sentence for every mistake."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, fields
+from inspect import signature
 from itertools import takewhile
 from typing import Annotated, Any, Union
 
@@ -23,10 +25,6 @@ _UNION = re.compile(r"no type matching (?P<allowed>.+) could be instantiated fro
 
 def parse(commands: Commands, arguments: Sequence[str], description: str | None) -> Command:
     """The command that these words ask for; ValueError, one sentence, for a mistake in them."""
-
-    def mistake(event: _errors.ParseErrorEvent) -> None:
-        _one_sentence(event, commands, arguments)
-
     name = arguments[0] if arguments else ""
     if name in commands and not {"-h", "--help"}.isdisjoint(takewhile(lambda word: word != "--", arguments)):
         show_help(name, commands[name])
@@ -40,9 +38,22 @@ def parse(commands: Commands, arguments: Sequence[str], description: str | None)
         for each, command in commands.items()
     )
     one_of: Any = Union[several]  # noqa: UP007  # made as the program runs
-    with _errors.on_parse_error(mistake):
+    with in_sentences("fedraa", commands, arguments):
         parsed: Command = tyro.cli(one_of, args=list(arguments), prog="fedraa", description=description)
     return parsed
+
+
+@contextmanager
+def in_sentences(
+    program: str, commands: Mapping[str, Callable[..., object]], arguments: Sequence[str]
+) -> Iterator[None]:
+    """Within, a mistake in these words, for tyro to read, is a ValueError, one sentence."""
+
+    def mistake(event: _errors.ParseErrorEvent) -> None:
+        _one_sentence(event, program, commands, arguments)
+
+    with _errors.on_parse_error(mistake):
+        yield
 
 
 def _config(arguments: Sequence[str]) -> str | None:
@@ -65,17 +76,22 @@ def _defaults(command: Callable[..., Command], path: str | None) -> dict[str, An
     return {"default": command(**rest | {"experiment": Experiment.from_file(path)})}
 
 
-def _flags(commands: Commands, name: str) -> list[str]:
-    """The flags of a command as fields are called."""
-    own = [item.name for item in fields(commands[name])] if name in commands else []  # type: ignore[arg-type]  # likewise
+def _flags(commands: Mapping[str, Callable[..., object]], name: str) -> list[str]:
+    """The flags of a command as its values are called."""
+    own = list(signature(commands[name]).parameters) if name in commands else []
     return [*own, *(Experiment.model_fields if "experiment" in own else ())]
 
 
-def _one_sentence(event: _errors.ParseErrorEvent, commands: Commands, arguments: Sequence[str]) -> None:
+def _one_sentence(
+    event: _errors.ParseErrorEvent,
+    program: str,
+    commands: Mapping[str, Callable[..., object]],
+    arguments: Sequence[str],
+) -> None:
     """Turns tyro's error boxes into sentences; what is not known here is left to tyro."""
     match event:
         case _errors.UnrecognizedArgs(tokens=tokens):
-            raise ValueError(_unknown(tokens[0], commands, arguments))
+            raise ValueError(_unknown(tokens[0], program, commands, arguments))
         case _errors.InvalidChoice(argument=argument, value=value, choices=choices):
             named = sorted(set(choices) - {"None"})  # which is to leave the flag out; they come in any order
             raise ValueError(f"{_flag(argument)}: got {value!r}; choose one of {', '.join(named)}")
@@ -97,7 +113,7 @@ def _one_sentence(event: _errors.ParseErrorEvent, commands: Commands, arguments:
             raise ValueError(f"{_flag(missing[0].arg)}: missing; see {event.prog} --help")
 
 
-def _unknown(token: str, commands: Commands, arguments: Sequence[str]) -> str:
+def _unknown(token: str, program: str, commands: Mapping[str, Callable[..., object]], arguments: Sequence[str]) -> str:
     """What is wrong with a word that tyro does not know, and which one may be meant."""
     if not token.startswith("-"):
         known, what = (list(commands), "command") if token == arguments[0] else ([], "argument")
@@ -105,10 +121,10 @@ def _unknown(token: str, commands: Commands, arguments: Sequence[str]) -> str:
         token, what = token.partition("=")[0], "flag"
         flags = _flags(commands, arguments[0])
         if (name := token.lstrip("-").replace("-", "_")) in flags:  # one that is given by its place
-            return f"{token}: there is no such flag; give the {name} alone, see fedraa {arguments[0]} --help"
+            return f"{token}: there is no such flag; give the {name} alone, see {program} {arguments[0]} --help"
         known = [f"--{flag.replace('_', '-')}" for flag in flags]
-    program = " ".join(["fedraa", *arguments[: arguments[0] in commands]])
-    return f"{token}: there is no such {what}{meant(token, known) or f'; see {program} --help'}"
+    asked = " ".join([program, *arguments[: arguments[0] in commands]])
+    return f"{token}: there is no such {what}{meant(token, known) or f'; see {asked} --help'}"
 
 
 def _got(given: str, takes: str | None) -> str:
