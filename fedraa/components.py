@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from fedraa.numbers import of_python, taken
+from fedraa.numbers import taken
 
 T = TypeVar("T")
 
@@ -134,7 +134,7 @@ class Seam(Generic[T]):
 
 
 def check_part(part: object, said: str) -> None:
-    """Has a part's numbers, flags and text be as one of our classes has them; what is equal stays, in other types.
+    """Changes a part's numbers, flags and text, in place, into equal ones of the types that one of our classes has.
 
     Of an own part these are fields that it inherits from ours, but what it annotates anew. ValueError, one sentence
     that begins with `said`, for what the class refuses.
@@ -297,10 +297,11 @@ def describe(part: object) -> Any:
 
     Values are the fields of a dataclass, or the attributes that are named like the arguments of `__init__`.
     """
-    part = part.value if isinstance(part, Enum) else of_python(part)
+    if isinstance(part, Enum | np.generic):
+        part = part.value if isinstance(part, Enum) else part.item()
     if part is None or isinstance(part, bool | int | float | str):
         return part
-    if isinstance(part, tuple):
+    if isinstance(part, tuple | list):
         return [describe(item) for item in part]
     if isinstance(part, Mapping):
         return {str(key): describe(value) for key, value in part.items()}
@@ -336,8 +337,8 @@ def values_of(part: object) -> dict[str, Any]:
     """The values that a component was made with, as far as it keeps them."""
     if is_dataclass(part):
         return {item.name: getattr(part, item.name) for item in fields(part) if item.init and hasattr(part, item.name)}
-    taken = inspect.signature(type(part).__init__).parameters
-    return {name: vars(part)[name] for name in taken if name in getattr(part, "__dict__", {})}
+    parameters = inspect.signature(type(part).__init__).parameters
+    return {name: vars(part)[name] for name in parameters if name in getattr(part, "__dict__", {})}
 
 
 def _default(part: object, name: str) -> object:

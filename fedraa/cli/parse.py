@@ -1,7 +1,7 @@
 """From words to a command: typed flags over the values of a configuration file, one sentence for every mistake."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, fields
 from inspect import signature
@@ -16,6 +16,7 @@ from fedraa.config.experiment import Experiment
 from fedraa.config.file import meant
 
 Command = Callable[[], None]
+EXPERIMENT = "experiment"  # the value of a command whose fields are flags
 Commands = Mapping[str, Callable[..., Command]]
 # The words of Python and tyro for what cannot be a value.
 _NO_NUMBER = re.compile(r"(?:invalid literal for int\(\) .*|could not convert string to float): (?P<given>.+)")
@@ -79,7 +80,10 @@ def _defaults(command: Callable[..., Command], path: str | None) -> dict[str, An
 def _flags(commands: Mapping[str, Callable[..., object]], name: str) -> list[str]:
     """The flags of a command as its values are called."""
     own = list(signature(commands[name]).parameters) if name in commands else []
-    return [*own, *(Experiment.model_fields if "experiment" in own else ())]
+    if EXPERIMENT in own:  # which is none itself
+        own.remove(EXPERIMENT)
+        own += Experiment.model_fields
+    return own
 
 
 def _one_sentence(
@@ -110,7 +114,7 @@ def _one_sentence(
             given = "no command" if token is None else repr(token)
             raise ValueError(f"got {given}; choose one of {', '.join(commands)}")
         case _errors.MissingArgs(missing_arguments=missing):
-            raise ValueError(f"{_flag(missing[0].arg)}: missing; see {event.prog} --help")
+            raise ValueError(f"{_flag(missing[0].arg)}: missing; see {_asked(program, commands, arguments)} --help")
 
 
 def _unknown(token: str, program: str, commands: Mapping[str, Callable[..., object]], arguments: Sequence[str]) -> str:
@@ -123,8 +127,13 @@ def _unknown(token: str, program: str, commands: Mapping[str, Callable[..., obje
         if (name := token.lstrip("-").replace("-", "_")) in flags:  # one that is given by its place
             return f"{token}: there is no such flag; give the {name} alone, see {program} {arguments[0]} --help"
         known = [f"--{flag.replace('_', '-')}" for flag in flags]
-    asked = " ".join([program, *arguments[: arguments[0] in commands]])
-    return f"{token}: there is no such {what}{meant(token, known) or f'; see {asked} --help'}"
+    see = f"; see {_asked(program, commands, arguments)} --help"
+    return f"{token}: there is no such {what}{meant(token, known) or see}"
+
+
+def _asked(program: str, commands: Collection[str], arguments: Sequence[str]) -> str:
+    """The program, and its command if there is one."""
+    return " ".join([program, *arguments[: bool(arguments) and arguments[0] in commands]])
 
 
 def _got(given: str, takes: str | None) -> str:

@@ -9,7 +9,7 @@ from pydantic import NonNegativeInt
 
 from fedraa.client.auto_steps import AutoSteps
 from fedraa.client.terms.term import LOCAL_TERM
-from fedraa.numbers import Count, Decay, Fraction, NotNegative, Positive, Share
+from fedraa.numbers import Count, Decay, NotNegative, Positive, Share, UpToOne
 
 Ints = npt.NDArray[np.int64] | int
 Sizes = TypeVar("Sizes", int, npt.NDArray[np.int64])
@@ -63,7 +63,7 @@ class Solver:
     squares: bool = False
     adversary: bool = False
     label_masked: bool = False
-    calibrate: Fraction = 0.0
+    calibrate: UpToOne = 0.0
     compress: Any = "none"
     terms: tuple[Any, ...] = ()
     split: NonNegativeInt = 0

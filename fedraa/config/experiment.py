@@ -23,7 +23,7 @@ from pydantic_core.core_schema import ValidationInfo
 from fedraa.components import KIND, is_path, text_of
 from fedraa.config.document import document
 from fedraa.config.file import read_values
-from fedraa.numbers import Count, NotNegative, Positive, Share
+from fedraa.numbers import Count, Decay, NotNegative, Positive, Share, UpToOne
 
 TARGET = r"^[A-Za-z_]\w*:[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
 ADDRESS = re.compile(r"auto|(ray://)?([\w.-]+|\[[\w.:]+\]):\d{1,5}")
@@ -66,7 +66,7 @@ class Experiment(BaseModel):
     """A model's name or package.module:callable."""
     hidden: tuple[Count, ...] = (200,)
     """Hidden widths of the mlp."""
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    dropout: Decay = 0.0
     """Dropout of the models that have one."""
     objective: Component = "classification"
     """What is learnt: classification, multilabel, regression, next-token, segmentation, or an own Objective."""
@@ -94,7 +94,7 @@ class Experiment(BaseModel):
     share of every period, from a time of day of its own."""
     availability_period: Positive | None = None
     """The spans repeat with this period, on the run's clock."""
-    jitter: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    jitter: Decay = 0.1
     """A task's duration varies uniformly by this share of its cost."""
 
     fragments: Count | None = None
@@ -159,7 +159,7 @@ class Experiment(BaseModel):
 
     lr: Positive = 0.05
     """Local learning rate."""
-    momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
+    momentum: Decay | None = None
     """Local momentum."""
     batch_size: Count = 32
     """Local minibatch size."""
@@ -172,7 +172,7 @@ class Experiment(BaseModel):
     run's clock, cosine:40@passes by passes over the training data."""
     full_rate: bool | None = None
     """Scale a submodel's activations by the inverse of its share, and its learning rate by the share."""
-    calibrate: Annotated[float, Field(ge=0, le=1)] | None = None
+    calibrate: UpToOne | None = None
     """Move logits by the log of how frequent labels are at the client, so much of it, the rest uniform; 0 is off."""
     weight_decay: NotNegative | None = None
     """Local weight decay."""
@@ -189,7 +189,7 @@ class Experiment(BaseModel):
     sam: NotNegative | None = None
     """Radius of sharpness-aware minimisation; 0 is off."""
 
-    average: Annotated[float, Field(ge=0, le=1)] | None = None
+    average: UpToOne | None = None
     """Evaluate and deliver a mean over about this share of the last server updates or rounds; 0 is off."""
 
     fresh: Share | None = None
@@ -211,7 +211,7 @@ class Experiment(BaseModel):
     """Further figures of every evaluation, each an own Metric as package.module:Name."""
     personalised: Count | None = None
     """Clients, drawn evenly, that are evaluated on their own test samples after training on their own data, too."""
-    validation: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    validation: Decay = 0.0
     """Evaluate on this share of each client's training samples, which is held back, and not on the test data."""
     statistics: Literal["sample", "all"] = "sample"
     """Training samples that batch norm's statistics are estimated on: 10,000 drawn evenly, or all."""

@@ -10,7 +10,9 @@ from typing import Any
 
 from torch import nn
 
-from fedraa.components import imported, importing_only, paths_in, says
+from fedraa.client.terms.compression import COMPRESSOR
+from fedraa.components import Seam, imported, importing_only, is_foreign, paths_in, says
+from fedraa.components import describe as describe_part
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
 from fedraa.data import Dataset, FederatedDataset
@@ -28,6 +30,22 @@ from fedraa.rundir.layout import CHECKPOINTS, CONFIG, EVENTS, MODEL, SEAL, SUMMA
 from fedraa.rundir.lock import is_written
 from fedraa.rundir.profile import PROFILE
 from fedraa.rundir.schema import FORMAT
+from fedraa.server.aggregation import AGGREGATOR
+from fedraa.server.optimizers import SERVER_OPTIMIZER
+from fedraa.server.participation import PARTICIPATION
+from fedraa.server.schedule import SCHEDULER
+from fedraa.server.staleness import STALENESS
+
+# What makes the parts of a method that are text in some descriptions, and objects in others.
+_SEAMS: dict[str, Seam[Any]] = {
+    "participation": PARTICIPATION,
+    "scheduler": SCHEDULER,
+    "staleness": STALENESS,
+    "aggregator": AGGREGATOR,
+    "optimizer": SERVER_OPTIMIZER,
+    "compress": COMPRESSOR,
+    "download": COMPRESSOR,
+}
 
 logger = logging.getLogger(__name__)
 
@@ -206,11 +224,19 @@ def _parts(was: Any, now: Any, where: str = "") -> str | None:
     """Where two descriptions part, as far as the older one goes; one may be the text of what the other describes."""
     for text, described in ((was, now), (now, was)):
         if isinstance(text, str) and isinstance(described, Mapping):
-            return None if says(text, described) else where
+            return None if _is_of(text, described, where) else where
     if not isinstance(was, Mapping) or not isinstance(now, Mapping):
         return None if was == now else where
     found = (_parts(value, now.get(key), f"{where}.{key}".lstrip(".")) for key, value in was.items())
     return next(filter(None, found), None)
+
+
+def _is_of(text: str, described: Mapping[str, Any], where: str) -> bool:
+    """Whether the text of a component makes what was described; of an own one, whether it says no other values."""
+    seam = _SEAMS.get(where.rpartition(".")[2])
+    if seam is None or is_foreign(text):
+        return says(text, described)
+    return bool(json.loads(json.dumps(describe_part(seam.make(text)))) == described)
 
 
 def _check_longer(history: History, longer: Mapping[str, Any], spec: RunSpec) -> None:

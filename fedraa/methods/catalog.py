@@ -154,7 +154,7 @@ _METHODS: dict[str, Method] = {
     "prunefl": Method(
         "Jiang et al. 2022",
         AdaptivePruning(),
-        Solver(momentum=0.0, squares=True),
+        _PLAIN,
         Mean("samples"),
         note="fixed density, as the papers that compare with it run it",
     ),

@@ -22,9 +22,7 @@ def cross(name: str, base: Method, other: Method) -> Method:
         raise ValueError(f"method: {name!r} must be a submodel method + a full-model one, like oap+scaffold")
     if ours.averaging().corrects and theirs.auxiliary.corrects:
         raise ValueError(f"method: {name!r} would correct every delta twice, by memory and by control variate")
-    local = replace(
-        other.local, squares=base.local.squares, label_masked=base.local.label_masked, split=base.local.split
-    )
+    local = replace(other.local, label_masked=base.local.label_masked, split=base.local.split)
     update = replace(ours, optimizer=theirs.stepping(), auxiliary=theirs.auxiliary)
     return replace(base, name=name, paper=f"{base.paper} + {other.paper}", local=local, update=update)
 

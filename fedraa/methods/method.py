@@ -58,7 +58,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "rounds": ("schedule.rounds",),
 }
 SEAMS: dict[str, Seam[Any]] = {"submodel": SUBMODEL, "async_rule": ASYNC_RULE, "server_optimizer": SERVER_OPTIMIZER}
-_AXES: dict[str, tuple[type, ...]] = {
+AXES: dict[str, tuple[type, ...]] = {
     "submodel": (SubmodelPolicy,),
     "local": (Solver,),
     "update": (AsyncRule, RoundUpdate),
@@ -83,7 +83,7 @@ class Method:
     name: str = "own"
 
     def __post_init__(self) -> None:
-        for axis, kinds in _AXES.items():
+        for axis, kinds in AXES.items():
             if not isinstance(given := getattr(self, axis), kinds):
                 names = " or ".join(kind.__name__ for kind in kinds)
                 raise ValueError(f"method: {self.name} has {axis} {given!r}; takes an object of {names}")
@@ -110,7 +110,7 @@ class Method:
 
     def choices(self) -> dict[str, object]:
         """The four, by name."""
-        return {axis: getattr(self, axis) for axis in _AXES}
+        return {axis: getattr(self, axis) for axis in AXES}
 
     def described(self) -> dict[str, Any]:
         """Its choices with all their values, as they are written down."""

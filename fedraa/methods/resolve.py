@@ -35,9 +35,7 @@ def resolve(experiment: Experiment) -> Method:
     if experiment.fragments is not None and method.path("ratios") is None:
         raise ValueError(f"fragments: {experiment.fragments} means nothing to {experiment.method}; leave it out")
     if given.get("capacities") == "auto":
-        if given.get("redraw"):
-            raise ValueError("redraw: capacities auto follow each client's device; leave it out")
-        given |= {"capacities": AUTO, "redraw": False}
+        given |= {"capacities": AUTO, "redraw": bool(given.get("redraw"))}  # which rolling submodels have on
     method = replace(method, local=solver).replaced(given, str(experiment.method))
     squares = method.local.squares or method.submodel.needs_squares
     method = replace(method, local=replace(method.local, split=getattr(method.submodel, "at", 0), squares=squares))

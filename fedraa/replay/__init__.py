@@ -44,7 +44,8 @@ def _described_in(directory: Path, *errors: type[Exception]) -> Iterator[None]:
     try:
         yield
     except errors as error:
-        why = f"it lacks {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
+        lacks = isinstance(error, KeyError) and isinstance(error.args[0], str)
+        why = f"it lacks {error}" if lacks else f"{type(error).__name__} {error}".strip()
         raise ValueError(f"run: {directory / CONFIG} describes no run of this version: {why}") from None
 
 

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedraa.components import is_foreign
+from fedraa.components import describe, is_foreign
 from fedraa.replay.coverage import Coverage
 from fedraa.replay.line import Line
 from fedraa.replay.rules import Rules
@@ -13,6 +13,7 @@ from fedraa.replay.tasks import LoggedTask, Tasks
 from fedraa.rng import generator
 from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken
 from fedraa.server.named_rules import ASYNC_RULE
+from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.staleness import STALENESS, among
 from schedulers import Planner, Standing, once
 
@@ -164,7 +165,7 @@ class RoundChecker:
         self.step = 0
         self.due: str | None = None
         self._rules, self._tasks = rules, tasks
-        self._server_lr = update["optimizer"].get("server_lr") if update["kind"] == "Mean" else update["mixing"]
+        self._server_lr = _server_lr(update["optimizer"]) if update["kind"] == "Mean" else update["mixing"]
         self._by_samples = update.get("weights") == "samples"
         self._standing = Standing.start(len(rules.resolved.fragments))
         self._before = self._standing.counts.copy()
@@ -270,6 +271,13 @@ def _weight(rules: Rules, rule: AsyncRule | None, at_work: int) -> Callable[[Tak
         return lambda taken, staleness, balance, logged: float(factor(staleness)) * balance
     server_lr, size = update["server_lr"], update["size"]
     return lambda taken, staleness, balance, logged: float(factor(staleness)) * balance * server_lr / size
+
+
+def _server_lr(optimizer: Any) -> Any:
+    """That of an optimizer as it was written down; None if it is none of ours."""
+    if isinstance(optimizer, str):  # which an own method may have
+        optimizer = {} if is_foreign(optimizer) else describe(SERVER_OPTIMIZER.make(optimizer))
+    return optimizer.get("server_lr")
 
 
 def _times(balance: float, weight: float) -> float:

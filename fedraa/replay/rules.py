@@ -18,6 +18,7 @@ from fedraa.devices.availability import Timing, availability_from
 from fedraa.devices.costs import CostModel
 from fedraa.devices.device_columns import check_values
 from fedraa.devices.fleet import COLUMNS, Fleet, Floats
+from fedraa.methods.method import AXES
 from fedraa.numbers import Count
 from fedraa.objectives import Figures
 from fedraa.replay.line import read
@@ -34,7 +35,6 @@ from fedraa.submodels.policies.pruning import AdaptivePruning
 from schedulers import GreRAA, Planner
 
 Widths = tuple[int, ...]
-CHOICES = ("submodel", "local", "update", "schedule")  # of a method
 
 
 class _Shape(BaseModel):
@@ -118,7 +118,7 @@ class Rules:
             where = ".".join(map(str, first["loc"])) or "it"
             raise ValueError(f"run: {path} is not the configuration of a run; {where}: {first['msg']}") from None
         _check_devices(path, described.resolved)
-        if lacking := [choice for choice in CHOICES if choice not in described.method]:
+        if lacking := [choice for choice in AXES if choice not in described.method]:
             raise ValueError(f"run: {path} is not the configuration of a run; it lacks method.{lacking[0]}")
         try:
             experiment = Experiment(**described.experiment)

@@ -42,7 +42,7 @@ class Tasks:
         """Checks that a `dispatch` goes to the client that waits first."""
         if not self.waiting:
             raise line.wrong(f"client is {line['client']!r}; the rules give none, for no client waits")
-        if line["client"] in self.bad_clients.left_out:
+        if line.number_of("client") in self.bad_clients.left_out:
             raise line.wrong(f"client {line['client']} is given work; the rules have left it out")
         line.expect("client", self.waiting[0])
         return self.waiting[0]

@@ -175,9 +175,9 @@ def _whole_method(run: Run) -> str:
 
 
 def _whole(described: Any) -> Any:
-    """With what its parts were before they had a field: as they are without it."""
+    """With what its parts were before they had a field: as they are without it; 1 is 1.0."""
     if not isinstance(described, Mapping):
-        return described
+        return float(described) if type(described) is int else described
     made = KINDS.get(str(described.get(KIND)))
     later = fields(made) if isinstance(made, type) and is_dataclass(made) else ()
     defaults = {each.name: describe(each.default) for each in later if each.default is not MISSING}

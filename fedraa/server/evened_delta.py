@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedraa.messages import Vector
-from fedraa.numbers import Fraction
+from fedraa.numbers import UpToOne
 from fedraa.server.async_rules import Arrival, AsyncModel, Taken
 from fedraa.server.coordinates import places_of
 from fedraa.server.delta_mix import DeltaMix, add
@@ -26,7 +26,7 @@ class EvenedDelta(DeltaMix):
     of rare words, which a mean of clients hardly moves, are what it is for: there a much larger `gain` holds.
     """
 
-    even: Fraction = 0.5
+    even: UpToOne = 0.5
 
     keeps: ClassVar[str] = "squares of deltas [d]"
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from fedraa.client.terms.compression import COMPRESSOR
 from fedraa.components import Seam, calling, saved
 from fedraa.messages import State, Update, Vector
-from fedraa.numbers import Count, Fraction, Positive
+from fedraa.numbers import Count, Positive, UpToOne
 from fedraa.rng import generator
 from fedraa.server.aggregation.bound import BoundAggregator
 from fedraa.server.aggregation.label_owners import LabelOwners
@@ -38,7 +38,7 @@ class Schedule(ABC):
     scheduled: ClassVar[bool] = False
     scheduler: Any = None
     delay_bound: Positive | None = None
-    average: Fraction = 0.0
+    average: UpToOne = 0.0
     download: Any = "none"
 
     @abstractmethod
@@ -54,7 +54,7 @@ class Asynchronous(Schedule):
     delay_bound: Positive | None = None
     updates: Count | None = None
     concurrency: Count | None = None
-    average: Fraction = 0.0
+    average: UpToOne = 0.0
 
     asynchronous: ClassVar[bool] = True
     scheduled: ClassVar[bool] = True
@@ -80,7 +80,7 @@ class Drawn(Schedule):
     """Idle clients are given work at once: a submodel that a policy draws for the task."""
 
     updates: Count | None = None
-    average: Fraction = 0.0
+    average: UpToOne = 0.0
 
     asynchronous: ClassVar[bool] = True
 
@@ -131,7 +131,7 @@ class Rounds(Barrier):
 
     participation: Any = "all"
     rounds: Count | None = None
-    average: Fraction = 0.0
+    average: UpToOne = 0.0
     download: Any = "none"
 
     def sampler(self, setup: ServerSetup) -> SubmodelSampler:
@@ -152,7 +152,7 @@ class ScheduledRounds(Barrier):
     scheduler: Any = "gre-raa"
     delay_bound: Positive | None = None
     rounds: Count | None = None
-    average: Fraction = 0.0
+    average: UpToOne = 0.0
     per_round: bool = True
 
     scheduled: ClassVar[bool] = True

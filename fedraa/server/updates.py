@@ -58,14 +58,12 @@ class Mean(RoundUpdate):
             raise ValueError(
                 f"auxiliary: got {self.auxiliary!r}; takes an object of NoAuxiliary or of one that inherits it"
             )
-        object.__setattr__(self, "optimizer", SERVER_OPTIMIZER.make(self.optimizer))
 
     def averaging(self) -> Aggregator:
         return AGGREGATOR.make(self.aggregator)
 
     def stepping(self) -> ServerOptimizer:
-        optimizer: ServerOptimizer = self.optimizer
-        return optimizer
+        return SERVER_OPTIMIZER.make(self.optimizer)
 
 
 @dataclass(frozen=True)

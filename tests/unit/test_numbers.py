@@ -2,8 +2,9 @@
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -11,10 +12,12 @@ import pytest
 
 import fedraa as fl
 from fedraa.callbacks import CALLBACKS
+from fedraa.client.solver import Solver
 from fedraa.client.terms.compression import COMPRESSOR
 from fedraa.components import Seam
 from fedraa.data.partition.divide import PARTITIONERS
 from fedraa.data.transforms.make import TRANSFORMS
+from fedraa.methods.method import Method
 from fedraa.objectives.builtin import OBJECTIVE
 from fedraa.server.aggregation import AGGREGATOR
 from fedraa.server.async_rules import Buffer
@@ -22,7 +25,10 @@ from fedraa.server.named_rules import ASYNC_RULE
 from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.participation import PARTICIPATION
 from fedraa.server.staleness import STALENESS
+from fedraa.server.updates import Mean
 from fedraa.submodels.policies import SUBMODEL
+from fedraa.submodels.policies.policy import Capacities, SubmodelSampler
+from fedraa.submodels.policies.slices import Prefix
 
 SEAMS: tuple[Seam[Any], ...] = (
     *(PARTITIONERS, TRANSFORMS, OBJECTIVE, SERVER_OPTIMIZER, STALENESS, ASYNC_RULE, SUBMODEL, PARTICIPATION),
@@ -59,7 +65,7 @@ def test_what_is_no_finite_number_is_refused_everywhere(seam: Seam[Any], text: s
         (SUBMODEL, "layer-cut(at=True)", "at is True; it should be a valid integer"),
         (SUBMODEL, "four-way(parts=1)", "parts is 1; it should be greater than or equal to 2"),
         (SUBMODEL, "arbitrary(parts=63)", "parts is 63; it should be less than or equal to 62"),
-        (SUBMODEL, "pruned(parts=101)", "parts is 101; it should be less than or equal to 100"),
+        (SUBMODEL, "pruned(parts=128)", "parts is 128; it should be less than or equal to 127"),
         (SUBMODEL, "fragments(ratios=('a', 1.0))", "ratios is ('a', 1.0); it should be a valid number"),
         (TRANSFORMS, "normalize(mean=(True,), std=(1,))", "mean is (True,); it should be a valid number"),
         (SUBMODEL, "arbitrary(level='Q')", "level is 'Q'; it should be 'L', 'S' or 'MIX'"),
@@ -103,6 +109,46 @@ def test_the_choices_of_an_own_method_are_held_to_their_numbers(method: str, fla
     own = fl.method(method).replace(**flags)
     with pytest.raises(ValueError, match=rf"^method: {method} {re.escape(said)}"):
         fl.run(method=own, dataset="digits", engine="local", quiet=True)
+
+
+class AsksForMore(SubmodelSampler):
+    """Wants of clients what they do not send."""
+
+    def __init__(self, policy: fl.SubmodelPolicy, run: Any, name: str) -> None:
+        self.asks = (name,)  # type: ignore[misc]  # a ClassVar
+        self._sampler = fl.SubmodelPolicy.bind(policy, run)
+
+    def draw(self, context: Any) -> Any:
+        return self._sampler.draw(context)
+
+
+@dataclass(frozen=True)
+class Asking(fl.SubmodelPolicy):
+    name: str
+
+    def draw(self, context: Any) -> Any:
+        return context.run.units(context.run.traced.full())
+
+    def bind(self, run: Any) -> SubmodelSampler:
+        return AsksForMore(self, run, self.name)
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        (lambda: Method(submodel=Asking("squares")), "method: own takes squares from its clients, which send none; "),
+        (lambda: Method(submodel=Asking("hints")), "method: own takes hints from its clients, who can send squares, "),
+        (lambda: Method(local=Solver(terms=None)), "local_terms: got None; takes a tuple of LocalTerms"),  # type: ignore[arg-type]  # what is refused
+        (lambda: Method(update=Mean(auxiliary=None)), "auxiliary: got None; takes an object of NoAuxiliary"),  # type: ignore[arg-type]  # likewise
+        (lambda: Method(submodel=Prefix(Capacities((0.5, 1.25)))), "capacities: got 1.25; takes shares of the model"),
+        (lambda: Method(submodel=Prefix(Capacities(redraw=1))), "redraw: got 1; takes True or False"),  # type: ignore[arg-type]  # likewise
+        (lambda: Method(local=Solver(steps="20")), "local_steps: got '20'; takes a number from 1, auto, "),
+    ],
+)
+def test_what_an_own_method_cannot_be_is_one_sentence(method: Callable[[], Method], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=rf"^{re.escape(said)}[^\n]*$"):
+        fl.run(method=method(), rounds=1, engine="local", clients=2, hidden=(4,), quiet=True, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_part_within_a_part_and_an_object_are_looked_at_too() -> None:

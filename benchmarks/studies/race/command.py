@@ -61,7 +61,7 @@ def race(
     data = data_dir.absolute() if data_dir else None
     races = [Race(s, out / "race", data, shown, jobs or 1, *earlier[s.name]) for s in settings]
     for each in races:
-        _check_values(each)
+        _check_values(each, "extend" if extend else "tuned")
         _check_recorded(each, entrants, chosen)
     for each in races:
         can = [entrant for entrant in entrants if (each.setting.name, entrant.name) not in refused]
@@ -79,13 +79,14 @@ def _earlier(
     return read_race(extend / f"race_{setting.name}.toml", setting) if tuned_there else {}, runs
 
 
-def _check_values(race: Race) -> None:
+def _check_values(race: Race, given_by: str) -> None:
     """ValueError, before anything is run, for tuned values that an entrant cannot have, for all are on the page."""
     for entrant in KNOWN.values():
         try:
             race.cell(entrant, "tuned")
         except ValueError as error:
-            raise ValueError(f"tuned: the values of {entrant.name} in {race.setting.name} cannot be: {error}") from None
+            where = f"{entrant.name} in {race.setting.name}"
+            raise ValueError(f"{given_by}: the values of {where} cannot be: {error}") from None
 
 
 def _check_recorded(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part]) -> None:

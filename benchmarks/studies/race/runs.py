@@ -26,6 +26,7 @@ PARTS: tuple[Part, ...] = get_args(Part)
 TUNING_SEED = 1000  # which no run that is shown has
 LONG = 5  # times FedAvg's time to its last target
 TRIED = 0.6  # of the horizon is the time of a trial
+CIFAR = "cifar10-subset"  # a file among the data, and no name of a dataset
 Told = Callable[[str], None]
 
 
@@ -43,6 +44,10 @@ class Race:
     jobs: int = 1
     given: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     recorded: Sequence[Measured] = ()
+
+    def __post_init__(self) -> None:
+        if self.setting.fields["dataset"] == CIFAR and self.data_dir is None:
+            raise ValueError(f"data_dir: the race cifar10 needs {CIFAR}.npz; give the folder that it is in")
 
     def tune(self, entrant: Entrant, told: Told) -> None:
         """As many trials of it as of all others; the best is the first one at what is aimed at, on validation data."""
@@ -156,10 +161,8 @@ class Race:
 
     def _experiment(self, fields: Mapping[str, Any]) -> Experiment:
         fields = dict(fields)
-        if fields["dataset"] == "cifar10-subset":
-            if self.data_dir is None:
-                raise ValueError("data_dir: the race cifar10 needs cifar10-subset.npz; give the folder that it is in")
-            fields["dataset"] = str(self.data_dir / "cifar10-subset.npz")
+        if fields["dataset"] == CIFAR and self.data_dir is not None:
+            fields["dataset"] = str(self.data_dir / f"{CIFAR}.npz")
         return Experiment(**fields | {"data_dir": self.data_dir})
 
     def _evaluations(self, entrant: Entrant, fields: Mapping[str, Any]) -> int | None:

@@ -157,7 +157,7 @@ SETTINGS: dict[str, Setting] = {
             (0.34, 0.38, 0.42),
             1.5,
             lengths=(10, 31, 62, 155),
-            whole=31,
+            whole=32,
             lr="0.01:0.3:log",
             aim=2,  # six fragments of fed-quilt are first in the middle, and do not always come to the last
             without={"ist": "clients: 10 in one round each need units of their own; group '0' has only 6"},

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedraa.data.transforms.transform import Transform
-from fedraa.numbers import Count, Fraction
+from fedraa.numbers import Count, UpToOne
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Flip(Transform):
     """Each image mirrored left to right with probability `share`."""
 
     moves: ClassVar[bool] = True
-    share: Fraction = 0.5
+    share: UpToOne = 0.5
 
     def apply(self, x: Tensor, rng: np.random.Generator) -> Tensor:
         rows = _images("flip", x)[0]

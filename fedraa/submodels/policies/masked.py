@@ -27,7 +27,7 @@ from fedraa.submodels.traced import Traced
 T = TypeVar("T")
 
 LABELLED = 62  # parts of which a label tells those that a client has, as the bits of an int64
-RANKED = 100  # parts that int8 tells apart
+RANKED = 127  # parts that int8 tells apart
 
 
 @dataclass(frozen=True)

@@ -198,6 +198,8 @@ class Capacities:
         object.__setattr__(self, "redraw", of_python(self.redraw))
         if wrong := [each for each in self.levels if not _is_share(each)] if self.levels != AUTO else []:
             raise ValueError(f"capacities: got {wrong[0]!r}; takes shares of the model over 0 and at most 1")
+        if self.levels != AUTO:
+            object.__setattr__(self, "levels", tuple(map(float, self.levels)))
         if not self.levels:
             raise ValueError("capacities: none given, expected shares of the model over 0 and at most 1")
         if not isinstance(self.redraw, bool):

@@ -14,7 +14,7 @@ from benchmarks.__main__ import main
         ("run race --quick --seeds x", "seeds: got 'x', but takes INT ..."),
         ("run race --quik", "--quik: there is no such flag; did you mean --quick?"),
         ("rn", "rn: there is no such command; did you mean run?"),
-        ("run", "study: missing; see python -m benchmarks --help"),
+        ("run", "study: missing; see python -m benchmarks run --help"),
         ("list x", "x: there is no such argument; see python -m benchmarks list --help"),
     ],
 )

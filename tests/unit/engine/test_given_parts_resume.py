@@ -1,5 +1,6 @@
 """Parts given as mappings, objects and classes, with NumPy numbers, too: written down so that a run can go on."""
 
+import json
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,8 @@ GIVEN: tuple[tuple[dict[str, Any], str, Any], ...] = (
     (ROUNDS, "submodel", Prefix(Capacities((0.5, 1.0)))),
     (ROUNDS, "submodel", Rolling(Capacities((0.25, 1.0), redraw=True), stride=2)),
     (ROUNDS, "submodel", "prefix(capacities=(0.5, 1.0))"),
-    (ROUNDS, "submodel", {"kind": "prefix", "capacities": np.array([0.5, 1.0])}),
+    (ROUNDS, "submodel", {"kind": "prefix", "capacities": [np.float64(0.5), 1]}),
+    (ROUNDS, "submodel", "pruned(capacities=(1, 0.5))"),
     (ROUNDS, "participation", Sample(2)),
     (ROUNDS, "participation", Half()),
     (ROUNDS, "participation", f"{__name__}:Half"),
@@ -80,6 +82,17 @@ def test_a_run_goes_on_with_the_part_that_was_given(
     assert "consistent" in replay(tmp_path / "half")
     gone_on = fl.resume(tmp_path / "half", trust=True, **{budget: method[budget]})
     assert gone_on.summary["model_sha256"] == whole.summary["model_sha256"]
+
+
+def test_a_part_at_its_defaults_is_not_taken_for_one_with_other_values(tmp_path: Path) -> None:
+    fl.run(method="fedasync", staleness=Polynomial(0.25), updates=2, clients=2, engine="local", out=tmp_path / "run")
+    for checkpoint in (tmp_path / "run" / "checkpoints").iterdir():
+        checkpoint.unlink()
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    config["experiment"]["staleness"] = "Polynomial"
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"does not describe the method of its experiment: update.staleness differs"):
+        fl.resume(tmp_path / "run", updates=4)
 
 
 def test_an_experiment_has_mappings_as_text_in_lists_too() -> None:

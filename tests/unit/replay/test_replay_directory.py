@@ -156,18 +156,22 @@ def test_a_damaged_method_of_rounds_is_one_sentence(
         replay(directory)
 
 
-@pytest.mark.parametrize("lost", [("experiment",), ("method",), ("method", "schedule"), ("experiment", "method")])
-def test_what_a_configuration_lacks_is_one_sentence(lost: tuple[str, ...], copy: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize(
+    ("part", "lost", "said"),
+    [
+        ("experiment", "method", "is not a run's configuration; it lacks experiment.method"),
+        ("method", "schedule", "is not the configuration of a run; it lacks method.schedule"),
+        ("method", "local", "is not the configuration of a run; it lacks method.local"),
+    ],
+)
+def test_what_a_configuration_lacks_is_one_sentence(
+    part: str, lost: str, said: str, copy: Callable[[str], Path]
+) -> None:
     directory = copy("fedavg")
     config = json.loads((directory / "config.json").read_text())
-    within = config
-    for name in lost[:-1]:
-        within = within[name]
-    within[lost[-1]] = {} if len(lost) == 1 else None
-    if len(lost) > 1:
-        del within[lost[-1]]
+    del config[part][lost]
     (directory / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=r"^run: .*config.json [^\n]+$"):
+    with pytest.raises(ValueError, match=rf"^run: .*config.json {re.escape(said)}$"):
         replay(directory)
 
 
