@@ -18,6 +18,7 @@ from fedraa.config.file import meant
 Command = Callable[[], None]
 EXPERIMENT = "experiment"  # the value of a command whose fields are flags
 Commands = Mapping[str, Callable[..., Command]]
+Functions = Mapping[str, Callable[..., object]]  # commands of any program, by name
 # The words of Python and tyro for what cannot be a value.
 _NO_NUMBER = re.compile(r"(?:invalid literal for int\(\) .*|could not convert string to float): (?P<given>.+)")
 _NO_SUCH = re.compile(r"Could not find valid parse for arguments: \[(?P<given>.+)\]")
@@ -45,9 +46,7 @@ def parse(commands: Commands, arguments: Sequence[str], description: str | None)
 
 
 @contextmanager
-def in_sentences(
-    program: str, commands: Mapping[str, Callable[..., object]], arguments: Sequence[str]
-) -> Iterator[None]:
+def in_sentences(program: str, commands: Functions, arguments: Sequence[str]) -> Iterator[None]:
     """Within, a mistake in these words, for tyro to read, is a ValueError, one sentence."""
 
     def mistake(event: _errors.ParseErrorEvent) -> None:
@@ -77,7 +76,7 @@ def _defaults(command: Callable[..., Command], path: str | None) -> dict[str, An
     return {"default": command(**rest | {"experiment": Experiment.from_file(path)})}
 
 
-def _flags(commands: Mapping[str, Callable[..., object]], name: str) -> list[str]:
+def _flags(commands: Functions, name: str) -> list[str]:
     """The flags of a command as its values are called."""
     own = list(signature(commands[name]).parameters) if name in commands else []
     if EXPERIMENT in own:  # which is none itself
@@ -89,7 +88,7 @@ def _flags(commands: Mapping[str, Callable[..., object]], name: str) -> list[str
 def _one_sentence(
     event: _errors.ParseErrorEvent,
     program: str,
-    commands: Mapping[str, Callable[..., object]],
+    commands: Functions,
     arguments: Sequence[str],
 ) -> None:
     """Turns tyro's error boxes into sentences; what is not known here is left to tyro."""
@@ -117,7 +116,7 @@ def _one_sentence(
             raise ValueError(f"{_flag(missing[0].arg)}: missing; see {_asked(program, commands, arguments)} --help")
 
 
-def _unknown(token: str, program: str, commands: Mapping[str, Callable[..., object]], arguments: Sequence[str]) -> str:
+def _unknown(token: str, program: str, commands: Functions, arguments: Sequence[str]) -> str:
     """What is wrong with a word that tyro does not know, and which one may be meant."""
     if not token.startswith("-"):
         known, what = (list(commands), "command") if token == arguments[0] else ([], "argument")

@@ -17,6 +17,9 @@ from fedraa.rundir.seal import check_seal
 
 __all__ = ["replay"]
 
+# What values of a configuration that no run has come to, wherever they are used.
+DAMAGED = (KeyError, TypeError, AttributeError, AssertionError, ArithmeticError, IndexError)
+
 
 def replay(directory: Path) -> str:
     """What was checked, in a sentence or two.
@@ -33,9 +36,6 @@ def replay(directory: Path) -> str:
     History(directory)  # refuses what is no run directory
     with importing_only(()):
         return _replay(directory)
-
-
-DAMAGED = (KeyError, TypeError, AttributeError, AssertionError, ArithmeticError, IndexError)
 
 
 @contextmanager
