@@ -14,7 +14,7 @@ from rich.table import Table
 from fedraa.api import compare
 from fedraa.cli.display import say, show
 from fedraa.config.experiment import Experiment
-from fedraa.report.compare import mean_std, mean_time
+from fedraa.report.compare import mean_interval, mean_time
 
 RESULTS = Path(__file__).parents[1] / "results" / "paper004.csv"
 TARGET = 0.93
@@ -74,8 +74,8 @@ def beside_the_paper(frame: pd.DataFrame) -> list[dict[str, str]]:
         rows.append(
             {
                 "method": method,
-                "time": "not reached" if mean is None else mean_std(group["time_to_target"], ".3g"),
-                "steps": mean_std(group["steps"], ".3g"),
+                "time": "not reached" if mean is None else mean_interval(group["time_to_target"], ".3g"),
+                "steps": mean_interval(group["steps"], ".3g"),
                 "ratio": "" if mean is None or base is None else f"{mean / base:.2f}",
                 "paper s": f"{TABLE_2[method]:.2f}",
                 "paper ratio": f"{TABLE_2[method] / TABLE_2['fed-raa']:.2f}",

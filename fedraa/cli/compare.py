@@ -19,7 +19,7 @@ from fedraa.methods.terms import Terms
 from fedraa.numbers import quantity
 from fedraa.objectives import Figures
 from fedraa.report.cells import DEFAULT_TIME
-from fedraa.report.compare import CELLS, DIFFERENCES, FROM_SUMMARY, PER_CELL, PLOT, mean_std, mean_time, row
+from fedraa.report.compare import CELLS, DIFFERENCES, FROM_SUMMARY, PER_CELL, PLOT, mean_interval, mean_time, row
 from fedraa.report.tables import heading
 from fedraa.rundir.history import History
 from fedraa.waiting import Waiting
@@ -98,14 +98,19 @@ def _line(row: dict[str, object], main: str) -> str:
 
 
 def summary_table(frame: pd.DataFrame, experiment: Experiment, figures: Figures | None = None) -> Table:
-    """One row per method: mean ± sample standard deviation over its seeds; `figures` are those of the runs."""
+    """Return a table with a row per method: means and 95 % intervals over its seeds.
+
+    `figures` are the metrics of the runs.
+    """
     seeds = frame["seed"].nunique()
-    main = (figures or Figures()).main
+    metrics = figures or Figures()
+    main = metrics.main
     target = experiment.target or experiment.target_accuracy
     budget = " · ".join(
         f"{name} {value:g}" for name in ("updates", "rounds", "time") if (value := getattr(experiment, name))
     )
-    title = f"{experiment.dataset}: mean ± std over n = {seeds} seeds, budget {budget or f'time {DEFAULT_TIME:g}'}"
+    spread = f"mean [95 % interval] over n = {seeds} seeds" if seeds > 1 else "one seed"
+    title = f"{experiment.dataset}: {spread}, budget {budget or f'time {DEFAULT_TIME:g}'}"
     to_target = (
         [] if target is None else [f"time to {target}" if isinstance(target, str) else f"time to {target:g}", "ratio"]
     )
@@ -117,17 +122,17 @@ def summary_table(frame: pd.DataFrame, experiment: Experiment, figures: Figures 
     groups = {str(method): group for method, group in frame.groupby("method", sort=False)}
     base = mean_time(next(iter(groups.values())))
     for method, group in groups.items():
-        texts = [mean_std(group[main], ".4f"), mean_std(group["client_worst"], ".4f")]
-        texts += [mean_std(group[name], ".4g") for name in own]
+        texts = [mean_interval(group[name], ".4f", metrics.better(name)) for name in (main, "client_worst")]
+        texts += [mean_interval(group[name], ".4g", metrics.better(name)) for name in own]
         if target is not None:
             mean = mean_time(group)
             reached = group["time_to_target"].notna().sum()
             texts += [
-                f"reached in {reached} of {len(group)}" if mean is None else mean_std(group["time_to_target"], ".4g"),
-                "–" if mean is None or not base else f"{mean / base:.2f}",
+                mean_interval(group["time_to_target"], ".4g") if mean else f"reached in {reached} of {len(group)}",
+                f"{mean / base:.2f}" if mean and base else "–",
             ]
         sent = quantity((group["bytes_down"] + group["bytes_up"]).mean(), "B")
         staleness = f"{group['staleness_mean'].mean():.2f}, max {group['staleness_max'].max()}"
-        texts += [mean_std(group["time"], ".4g"), f"{group['steps'].mean():.4g}", sent]
+        texts += [mean_interval(group["time"], ".4g"), f"{group['steps'].mean():.4g}", sent]
         table.add_row(method, *texts, quantity(group["flops"].mean(), "FLOP"), staleness)
     return table

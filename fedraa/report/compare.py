@@ -8,10 +8,12 @@ import pandas as pd
 
 from fedraa.callbacks.events import Limits
 from fedraa.objectives import Figures
+from fedraa.objectives.figures import Direction
 from fedraa.report.comparison_frame import Comparison
 from fedraa.report.curves import plot_curves
 from fedraa.report.differences import differences
 from fedraa.report.runs import own_figures
+from fedraa.report.statistics import bounds_of, estimate_text
 from fedraa.rundir.history import History, method_name
 
 CELLS, PLOT, DIFFERENCES = "compare.csv", "compare.png", "differences.csv"
@@ -72,10 +74,9 @@ def mean_time(group: pd.DataFrame) -> float | None:
     return None if times.isna().any() else float(times.mean())
 
 
-def mean_std(values: pd.Series, form: str) -> str:
-    """Mean ± sample standard deviation; the value alone where it is one, a dash where one is not finite."""
+def mean_interval(values: pd.Series, form: str, better: Direction = "min") -> str:
+    """Return the mean and its 95 % interval over seeds, as in a report; a dash if a value is not finite."""
     numbers = values.to_numpy(np.float64)
     if not np.isfinite(numbers).all():
         return "–"
-    mean = format(float(numbers.mean()), form)
-    return mean if np.ptp(numbers) == 0 else f"{mean} ± {format(float(numbers.std(ddof=1)), '.2g')}"
+    return estimate_text(numbers, lambda value: format(value, form), bounds_of(numbers, better))

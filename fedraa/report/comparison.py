@@ -6,17 +6,19 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from fedraa.report.decided import late, show_decided
 from fedraa.report.runs import Group
-from fedraa.report.statistics import ci95
-from fedraa.report.theme import Picture, blank, legend, look
+from fedraa.report.statistics import bounds_of, interval95
+from fedraa.report.theme import Picture, blank, fit_shares, legend, look
 
 Floats = npt.NDArray[np.float64]
-POINTS = 300
-FEWEST = 3  # seeds of which an interval is drawn
+# Seeds of which an interval is drawn.
+FEWEST = 3
+# Evaluations of a run that are marked; more dots hide the line.
+MOST_MARKS = 60
 # A line this many times shorter than the longest would be a sliver at the left edge of a linear axis.
 LOG_FROM = 10
 
@@ -47,15 +49,17 @@ def pictures(groups: Sequence[Group]) -> list[Picture]:
 def _lines(groups: Sequence[Group], x: str, y: str, xlabel: str, ylabel: str) -> Figure:
     figure, axes = blank(3.4)
     ends = [min(float(run.evals[x].iloc[-1]) for run in group.runs) for group in groups]
-    log, seen = max(ends) > LOG_FROM * min(ends) > 0, list[Floats]()
-    faint = min(0.18, 1 / len(groups))  # where many bands lie over each other, lines have to be seen through them
+    log = max(ends) > LOG_FROM * min(ends) > 0
+    # Lines have to be seen through bands where many bands overlap.
+    faint = min(0.18, 1 / len(groups))
     for i, group in enumerate(groups):
-        at, mean, half = curve(group, x, y, log=log)
-        axes.plot(at, mean, label=group.label, **look(i))
-        axes.fill_between(at, mean - half, mean + half, color=look(i)["color"], alpha=faint, linewidth=0)
-        axes.plot(at[-1:], mean[-1:], color=look(i)["color"], marker="o", markersize=4)  # also where that is all
-        seen.append(late(np.log(at) if log else at, mean))
-    show_decided(axes, seen, shares=all(is_share(run.evals[y]) for group in groups for run in group.runs))
+        at, mean, low, high = curve(group, x, y, log=log)
+        axes.plot(at, mean, label=group.label, drawstyle="steps-post", **look(i))
+        axes.fill_between(at, low, high, step="post", color=look(i)["color"], alpha=faint, linewidth=0)
+        # The last dot shows the end of each line, even if there is only one evaluation.
+        axes.plot(at[-1:], mean[-1:], color=look(i)["color"], marker="o", markersize=4)
+        _mark_evaluations(axes, group, x, y, color=look(i)["color"])
+    fit_shares(axes, *(run.evals[y] for group in groups for run in group.runs))
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
     if log:
@@ -68,24 +72,37 @@ def _lines(groups: Sequence[Group], x: str, y: str, xlabel: str, ylabel: str) ->
     return figure
 
 
-def is_share(values: pd.Series) -> bool:
-    """Whether all are from 0 to 1, as accuracies are."""
-    return bool(values.between(0, 1).all())
+def _mark_evaluations(axes: Axes, group: Group, x: str, y: str, *, color: str) -> None:
+    """Draw a dot per evaluation of each seed, unless they would hide the line."""
+    for run in group.runs:
+        if len(run.evals) <= MOST_MARKS:
+            axes.plot(run.evals[x], run.evals[y], color=color, marker=".", markersize=3, linestyle="", alpha=0.5)
 
 
-def curve(group: Group, x: str, y: str, *, log: bool = False) -> tuple[Floats, Floats, Floats]:
-    """Where, the mean over seeds, and half the band: of the 95 % interval, or of the range of two seeds, whose interval
-    is far wider than anything that could be seen on the axis.
+def curve(group: Group, x: str, y: str, *, log: bool = False) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return places, the mean over seeds, and the ends of its band there.
 
-    It ends where the first seed does: beyond, a mean would be over ever fewer of them. For a `log` axis it begins
-    with the first evaluation after the start.
+    The value at a place is that of the last evaluation until then. The band is the 95 % interval, or the range of two
+    seeds, whose interval is far wider than the axis. The line ends with the first seed, because a later mean would be
+    over fewer seeds. For a `log` axis it begins with the first evaluation after the start.
     """
     frames = [run.evals[run.evals[x] > 0] if log else run.evals for run in group.runs]
     first = max(float(frame[x].iloc[0]) for frame in frames)
     last = min(float(frame[x].iloc[-1]) for frame in frames)
-    space = np.geomspace if log else np.linspace
-    at = space(first, last, POINTS) if len(frames) > 1 else frames[0][x].to_numpy(float)
-    values = np.stack([np.interp(at, frame[x], frame[y]) for frame in frames])
+    at = np.unique(np.concatenate([frame[x].to_numpy(float) for frame in frames]))
+    at = at[(at >= first) & (at <= last)]
+    values = np.stack([hold_last(at, frame[x], frame[y]) for frame in frames])
+    mean = values.mean(axis=0)
     if len(frames) < FEWEST:
-        return at, values.mean(axis=0), np.ptp(values, axis=0) / 2
-    return at, values.mean(axis=0), np.array([ci95(column) or 0.0 for column in values.T])
+        return at, mean, values.min(axis=0), values.max(axis=0)
+    figures = group.first.figures
+    bounds = bounds_of(values.ravel(), figures.better(y))
+    ends = [interval95(column, bounds) or (np.nan, np.nan) for column in values.T]
+    low, high = np.transpose(ends)
+    return at, mean, low, high
+
+
+def hold_last(at: Floats, times: pd.Series, values: pd.Series) -> Floats:
+    """Return the value of the last evaluation at or before each place; before the first one, the first value."""
+    last = np.searchsorted(times.to_numpy(float), at, side="right") - 1
+    return values.to_numpy(float)[np.maximum(last, 0)]

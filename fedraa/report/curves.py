@@ -10,15 +10,16 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedraa.report.decided import late, show_decided
+from fedraa.report.comparison import hold_last
+from fedraa.report.theme import fit_shares
 
 Floats = npt.NDArray[np.float64]
 
 # Okabe and Ito's palette, told apart by colour-blind readers too; its yellow is too faint for lines on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", "--", ":", "-.")
-POINTS = 400
-LABEL_GAP = 0.045  # least distance of two labels, as a share of the axis
+# Least distance of two labels, as a share of the axis.
+LABEL_GAP = 0.045
 
 
 def plot_curves(
@@ -30,27 +31,29 @@ def plot_curves(
     target: float | None = None,
     column: str = "accuracy",
 ) -> None:
-    """Draw a figure of the test data over the run's clock into the file `path`.
+    """Draw the metric `column` over the run's clock into the file `path`.
 
-    `runs` holds the `evals` frames (columns t and `column`) of every method, one per seed. A run that ended early
-    keeps its last value. The line is the mean over seeds, the band goes from the least to the greatest. The axis holds
-    the second half of every line, and so the end of each, however far it got.
+    `runs` holds the `evals` frames (columns t and `column`) of every method, one per seed. Each dot is an evaluation
+    of one seed. The line is the mean over seeds of the last evaluation until then, and the band is their range. A run
+    that ended early keeps its last value.
     """
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     end = max(evals["t"].iloc[-1] for several in runs.values() for evals in several)
     looks = zip(cycle(PALETTE), np.repeat(STYLES, len(PALETTE)).tolist(), strict=False)
-    ends, shown = {}, [np.array([] if target is None else [target], np.float64)]
+    ends = {}
     for (method, several), (colour, style) in zip(runs.items(), looks, strict=False):
         last = max(evals["t"].iloc[-1] for evals in several)
-        times = np.linspace(0, last, POINTS)
-        values = np.stack([np.interp(times, evals["t"], evals[column]) for evals in several])
-        axes.fill_between(times, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.18, linewidth=0)
-        axes.plot(times, values.mean(axis=0), color=colour, linestyle=style, linewidth=1.8)
+        times = np.unique(np.concatenate([evals["t"].to_numpy(float) for evals in several]))
+        values = np.stack([hold_last(times, evals["t"], evals[column]) for evals in several])
+        low, high = values.min(axis=0), values.max(axis=0)
+        axes.fill_between(times, low, high, step="post", color=colour, alpha=0.18, linewidth=0)
+        axes.plot(times, values.mean(axis=0), color=colour, linestyle=style, linewidth=1.4, drawstyle="steps-post")
+        for evals in several:
+            axes.plot(evals["t"], evals[column], color=colour, marker=".", markersize=3, linestyle="", alpha=0.6)
         axes.plot(last, values[:, -1].mean(), color=colour, marker="o", markersize=4, clip_on=False)
         ends[method] = (last, float(values[:, -1].mean()), colour)
-        shown += [late(times, values.min(axis=0)), late(times, values.max(axis=0))]
-    show_decided(axes, shown, shares=all(evals[column].between(0, 1).all() for each in runs.values() for evals in each))
+    fit_shares(axes, *(evals[column] for each in runs.values() for evals in each))
     axes.set_xlim(0, end or 1.0)
     if target is not None:
         axes.axhline(target, color="0.45", linewidth=0.8, linestyle=(0, (4, 3)))

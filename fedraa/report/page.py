@@ -109,8 +109,9 @@ def _cell(cell: Cell, kind: str, column: str) -> str:
     text = escape(cell.text)
     if isinstance(cell.value, str):  # a long name may break after these
         text = text.replace(".", ".<wbr>").replace("_", "_<wbr>")
-    else:  # a number stays with its unit; mean and spread may stand on two lines
-        text = text.replace(" ", "\u00a0").replace("\u00a0±", " ±")
+    else:
+        # A number stays with its unit; the interval may stand on a second line.
+        text = text.replace(" ", "\u00a0").replace("\u00a0[", " [")
     return f'<td{kind} data-column="{escape(column)}" data-value="{escape(value)}">{text}</td>'
 
 

@@ -7,10 +7,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from fedraa.report.comparison import is_share
-from fedraa.report.decided import late, show_decided
 from fedraa.report.runs import Run
-from fedraa.report.theme import SEQUENTIAL, Picture, blank, legend
+from fedraa.report.theme import SEQUENTIAL, Picture, blank, fit_shares, is_share, legend
 from fedraa.report.timeline import lanes, sampled, time_use, time_use_caption, timeline, timeline_caption
 
 BARS = 40  # most of a histogram
@@ -127,9 +125,7 @@ def client_figures(run: Run) -> Figure:
     axes.fill_between(evals["t"], low, high, color="C0", alpha=0.2, linewidth=0)
     axes.plot(evals["t"], mean, color="C0", label="mean ± std")
     axes.plot(evals["t"], evals["client_worst"], color="C1", linestyle="--", label="worst")
-    times = evals["t"].to_numpy(float)
-    lines = [late(times, line.to_numpy(float)) for line in (low, high, evals["client_worst"])]
-    show_decided(axes, lines, shares=shares)
+    fit_shares(axes, mean, evals["client_worst"])
     axes.set_xlim(0, run.end or 1.0)
     axes.set_xlabel(f"{run.flags['clock']} time")
     axes.set_ylabel(run.figures.main.replace("_", " "))

@@ -1,7 +1,8 @@
-"""What several seeds say about a method: mean, confidence interval, significance."""
+"""Mean, 95 % confidence interval and significance of a metric over several seeds."""
 
+import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +10,9 @@ from scipy import stats
 
 Values = Sequence[float] | npt.NDArray[np.float64]
 LEVEL = 0.05
+SHARE = (0.0, 1.0)
+NOT_NEGATIVE = (0.0, math.inf)
+UNBOUNDED = (-math.inf, math.inf)
 
 
 def mean(values: Values) -> float:
@@ -25,6 +29,35 @@ def ci95(values: Values) -> float | None:
     if n < 2 or not np.isfinite(values).all():
         return None
     return float(stats.t.ppf(1 - LEVEL / 2, n - 1) * np.std(values, ddof=1) / np.sqrt(n))
+
+
+def interval95(values: Values, bounds: tuple[float, float] = UNBOUNDED) -> tuple[float, float] | None:
+    """Return the ends of the 95 % confidence interval of the mean, clipped to the values that are possible.
+
+    None below two values, or if one is not finite.
+    """
+    half = ci95(values)
+    if half is None:
+        return None
+    return max(bounds[0], mean(values) - half), min(bounds[1], mean(values) + half)
+
+
+def bounds_of(values: Values, better: str) -> tuple[float, float]:
+    """Return the values that a metric can take: shares if more is better and all are in [0, 1], else from 0 if none is
+    negative."""
+    finite = np.asarray(values, np.float64)
+    finite = finite[np.isfinite(finite)]
+    if finite.size and finite.min() < 0:
+        return UNBOUNDED
+    return SHARE if better == "max" and (finite <= 1).all() else NOT_NEGATIVE
+
+
+def estimate_text(values: Values, form: Callable[[float], str], bounds: tuple[float, float] = UNBOUNDED) -> str:
+    """Return the mean and its 95 % interval, such as `0.91 [0.88, 0.93]`; only the mean if there is no interval."""
+    ends = interval95(values, bounds)
+    if ends is None or ends[0] == ends[1]:
+        return form(mean(values))
+    return f"{form(mean(values))} [{form(ends[0])}, {form(ends[1])}]"
 
 
 def standard_error(half: float, n: int) -> float:

@@ -7,11 +7,12 @@ from functools import partial
 import pandas as pd
 
 from fedraa.numbers import quantity
+from fedraa.objectives.figures import Direction
 from fedraa.report.command import command
 from fedraa.report.differences import nested
 from fedraa.report.landscape import RHO
 from fedraa.report.runs import Group, Run, own_figures, words
-from fedraa.report.statistics import LEVEL, ci95, mean, significant, welch
+from fedraa.report.statistics import LEVEL, bounds_of, estimate_text, interval95, mean, significant, welch
 
 NONE = "–"
 LATEX = {
@@ -78,7 +79,7 @@ def _escape(text: str) -> str:
 
 @dataclass(frozen=True)
 class Metric:
-    """One number of a run and how it is written: with its spread (`interval`), or in the CSV alone (not `shown`)."""
+    """One number of a run and its form: with its interval, or, if it is not `shown`, only in the CSV."""
 
     name: str
     heading: str
@@ -86,6 +87,7 @@ class Metric:
     form: Callable[[float], str]
     interval: bool = False
     shown: bool = True
+    better: Direction = "min"
 
 
 def heading(name: str) -> str:
@@ -112,14 +114,19 @@ def metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> list[Met
 
     names = dict.fromkeys(name for group in groups for run in group.runs for name in own_figures(run.summary))
     figures = groups[0].first.figures
-    main = figures.main
+    main, better = figures.main, figures.better(figures.main)
     judged = dict.fromkeys((main, *figures.names))
     found = [
-        *(Metric(name, heading(name), summary(name), _form(".4f"), interval=True) for name in judged),
-        Metric(f"best_{main}", f"best {heading(main)}", summary(f"best_{main}"), _form(".4f"), shown=False),
-        Metric("client_worst", "worst client", summary("client_worst"), _form(".4f"), interval=True),
+        *(
+            Metric(name, heading(name), summary(name), _form(".4f"), interval=True, better=figures.better(name))
+            for name in judged
+        ),
+        Metric(
+            f"best_{main}", f"best {heading(main)}", summary(f"best_{main}"), _form(".4f"), shown=False, better=better
+        ),
+        Metric("client_worst", "worst client", summary("client_worst"), _form(".4f"), interval=True, better=better),
         *([] if main == "loss" else [Metric("loss", "loss", summary("loss"), _form(".4f"), interval=True)]),
-        *(Metric(name, name, own(name), _form(".4g"), interval=True) for name in names),
+        *(Metric(name, name, own(name), _form(".4g"), interval=True, better=figures.better(name)) for name in names),
         Metric("time_to_target", "time to target", summary("time_to_target"), _form(".4g"), interval=True),
         Metric("time", "time", summary("time"), _form(".4g")),
         Metric("steps", "steps", summary("steps"), _form(".5g")),
@@ -162,11 +169,12 @@ def by_method(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
         line: dict[str, object] = {"method": group.label, "seeds": len(group.runs)}
         for metric in columns:
             values = _values(group, metric)
-            half = ci95(values)
+            bounds = bounds_of([value for each in groups for value in _values(each, metric)], metric.better)
+            low, high = interval95(values, bounds) or (None, None)
             mark = metric is columns[0] and significant(p)
             if metric.shown:
-                row.append(_estimate(metric, values, half, len(group.runs), mark=mark))
-            line |= {metric.name: mean(values), f"{metric.name}_ci95": half}
+                row.append(_estimate(metric, values, bounds, len(group.runs), mark=mark))
+            line |= {metric.name: mean(values), f"{metric.name}_low": low, f"{metric.name}_high": high}
         row.insert(3, Cell(NONE if p is None else f"{p:.2g}", p))
         rows.append(tuple(row))
         lines.append(line | {f"p_{columns[0].name}": p})
@@ -184,7 +192,8 @@ def _note(groups: Sequence[Group], columns: Sequence[Metric]) -> str:
         f" p is Welch's t-test of the {columns[0].heading} against {groups[0].label}, two-sided, not corrected for the "
         f"number of methods; * marks p < {LEVEL:g}."
     )
-    return "Mean over seeds ± 95 % confidence interval (Student's t)." + (tested if len(groups) > 1 else "") + single
+    interval = "Mean over seeds [95 % confidence interval: Student's t, clipped to possible values]."
+    return interval + (tested if len(groups) > 1 else "") + single
 
 
 def _values(group: Group, metric: Metric) -> list[float]:
@@ -192,11 +201,11 @@ def _values(group: Group, metric: Metric) -> list[float]:
     return [float(value) for run in group.runs if (value := metric.of(run)) is not None]
 
 
-def _estimate(metric: Metric, values: Sequence[float], half: float | None, seeds: int, *, mark: bool) -> Cell:
+def _estimate(metric: Metric, values: Sequence[float], bounds: tuple[float, float], seeds: int, *, mark: bool) -> Cell:
     if len(values) < seeds:
         return Cell(f"reached in {len(values)} of {seeds}" if metric.name == "time_to_target" else NONE, None)
-    spread = f" ± {metric.form(half)}" if metric.interval and half is not None else ""
-    return Cell(metric.form(mean(values)) + spread + ("*" if mark else ""), mean(values))
+    text = estimate_text(values, metric.form, bounds) if metric.interval else metric.form(mean(values))
+    return Cell(text + ("*" if mark else ""), mean(values))
 
 
 def _exact(metric: Metric, value: float | None) -> Cell:

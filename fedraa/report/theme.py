@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
+import pandas as pd
 from cycler import cycler
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -112,6 +113,18 @@ def blank(height: float, rows: int = 1, **options: Any) -> tuple[Figure, Any]:
     """An empty figure of the usual width, and its axes one above the other."""
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     return figure, figure.subplots(rows, 1, **options)
+
+
+def fit_shares(axes: Axes, *columns: pd.Series) -> None:
+    """Keep the vertical axis within 0 and 1 if all values are shares."""
+    if all(is_share(column) for column in columns):
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(0.0, low), min(1.0, high))
+
+
+def is_share(values: pd.Series) -> bool:
+    """Return True if all values are from 0 to 1, as accuracies are."""
+    return bool(values.between(0, 1).all())
 
 
 def legend(axes: Axes, title: str | None = None, keys: Sequence[Artist] | None = None) -> None:

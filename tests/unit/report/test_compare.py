@@ -14,7 +14,7 @@ from fedraa import Experiment
 from fedraa.cli.compare import summary_table
 from fedraa.cli.main import main
 from fedraa.report.cells import cells
-from fedraa.report.compare import mean_std, mean_time
+from fedraa.report.compare import mean_interval, mean_time
 from fedraa.report.curves import spread
 
 
@@ -62,10 +62,15 @@ def test_updates_and_rounds_together_give_each_its_own() -> None:
     assert [(each.updates, each.rounds) for each in runs] == [(50, None), (None, 5)]
 
 
-def test_mean_and_sample_deviation() -> None:
-    assert mean_std(pd.Series([0.9, 0.92, 0.94]), ".3f") == "0.920 ± 0.02"
-    assert mean_std(pd.Series([0.9]), ".3f") == "0.900"
-    assert mean_std(pd.Series([4.0, 4.0]), ".3g") == "4"
+def test_the_terminal_shows_the_interval_of_the_report() -> None:
+    # The deviation is .02, and Student's 97.5 % quantile at 2 degrees of freedom is 4.303: .92 ± 4.303 * .02 / sqrt(3).
+    assert mean_interval(pd.Series([0.9, 0.92, 0.94]), ".3f", "max") == "0.920 [0.870, 0.970]"
+    # .98 ± 4.303 * .02 / sqrt(3) goes beyond 1, which no accuracy does; a loss may.
+    assert mean_interval(pd.Series([0.96, 0.98, 1.0]), ".3f", "max") == "0.980 [0.930, 1.000]"
+    assert mean_interval(pd.Series([0.96, 0.98, 1.0]), ".3f") == "0.980 [0.930, 1.030]"
+    assert mean_interval(pd.Series([0.9]), ".3f") == "0.900"
+    assert mean_interval(pd.Series([4.0, 4.0]), ".3g") == "4"
+    assert mean_interval(pd.Series([4.0, np.inf]), ".3g") == "–"
 
 
 def test_a_target_that_some_seed_missed_has_no_mean() -> None:
@@ -91,8 +96,9 @@ def test_the_table_gives_the_ratio_to_the_first_method() -> None:
         ]
     )
     rows = {line.split()[0]: line for line in text(frame, Experiment(target_accuracy=0.8)).split("\n") if line.strip()}
-    assert re.search(r"3 ± 1.4 +1.00 ", rows["b"])
-    assert re.search(r"7.5 ± 0.71 +2.50 ", rows["a"])
+    # Student's 97.5 % quantile at 1 degree of freedom is 12.71: 3 ± 12.71 and 7.5 ± 12.71 / 2, of times from 0.
+    assert re.search(r"3 \[0, 15.71\] +1.00 ", rows["b"])
+    assert re.search(r"7.5 \[1.147, 13.85\] +2.50 ", rows["a"])
     assert re.search(r"reached in 1 of 2 +– ", rows["c"])
     assert "n = 2" in rows["digits:"]
     assert all("1.5 MB" in rows[name] and "2 GFLOP" in rows[name] and "1.50, max 4" in rows[name] for name in "abc")

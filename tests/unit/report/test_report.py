@@ -20,7 +20,7 @@ from fedraa.cli.main import _parse
 from fedraa.config.experiment import Experiment
 from fedraa.report import report, to_tensorboard, to_wandb
 from fedraa.report.command import command
-from fedraa.report.comparison import curve
+from fedraa.report.comparison import curve, hold_last, pictures
 from fedraa.report.landscape import sharpness, surface
 from fedraa.report.runs import Run, load
 from fedraa.report.statistics import ci95, mean, welch, welch_of
@@ -142,11 +142,41 @@ def test_tasks_and_bytes_are_those_of_the_log(runs: Path) -> None:
 def test_a_curve_is_the_mean_over_seeds_as_far_as_both_went(runs: Path) -> None:
     (group,) = load([runs / "fed-raa-0", runs / "fed-raa-1"])
     a, b = (each.evals for each in group.runs)
-    at, middle, half = curve(group, "t", "accuracy")
+    at, middle, low, high = curve(group, "t", "accuracy")
     assert at[-1] == min(a["t"].iloc[-1], b["t"].iloc[-1])
     first, second = a["accuracy"].iloc[0], b["accuracy"].iloc[0]
     assert middle[0] == pytest.approx((first + second) / 2)
-    assert half[0] == pytest.approx(abs(first - second) / 2)  # their range
+    # The band of two seeds is their range.
+    assert (low[0], high[0]) == (min(first, second), max(first, second))
+
+
+def test_a_curve_holds_the_last_evaluation() -> None:
+    """No model was evaluated between two evaluations, so that a slope between them would be invented."""
+    times, values = pd.Series([0.0, 4.0, 8.0]), pd.Series([0.1, 0.5, 0.9])
+    assert hold_last(np.array([0.0, 3.9, 4.0, 7.0, 8.0, 9.0]), times, values).tolist() == [0.1, 0.1, 0.5, 0.5, 0.9, 0.9]
+
+
+def test_the_axis_holds_the_whole_training_and_no_share_beyond_one(runs: Path) -> None:
+    groups = load([runs])
+    for picture in pictures(groups):
+        (axes, *_) = picture.draw().axes
+        low, high = axes.get_ylim()
+        lines = np.concatenate([np.asarray(line.get_ydata(), float) for line in axes.get_lines()])
+        assert 0 <= low <= lines.min()
+        assert lines.max() <= high <= 1
+
+
+def test_each_evaluation_is_marked_unless_there_are_many(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = load([runs])
+    count = sum(len(run.evals) for group in groups for run in group.runs)
+
+    def marks() -> int:
+        (axes, *_) = pictures(groups)[0].draw().axes
+        return sum(len(line.get_xdata()) for line in axes.get_lines() if line.get_marker() == ".")
+
+    assert marks() == count
+    monkeypatch.setattr(sys.modules["fedraa.report.comparison"], "MOST_MARKS", 1)
+    assert marks() == 0
 
 
 def test_a_thousand_clients_are_sampled_evenly() -> None:
@@ -166,7 +196,8 @@ def test_tables_say_what_a_single_seed_is(runs: Path) -> None:
     table = by_method(groups, metrics(groups, {}))
     cells = [dict(zip(table.columns, (cell.text for cell in row), strict=True)) for row in table.rows]
     both = [each.summary["accuracy"] for each in groups[0].runs]
-    assert cells[0]["accuracy"].startswith(f"{sum(both) / 2:.4f} ± ")
+    middle, half = sum(both) / 2, 12.706 * abs(both[0] - both[1]) / 2
+    assert cells[0]["accuracy"] == f"{middle:.4f} [{max(0, middle - half):.4f}, {min(1, middle + half):.4f}]"
     assert cells[1]["accuracy"] == f"{groups[1].runs[0].summary['accuracy']:.4f}"
     assert [each["p"] for each in cells] == ["–", "–"]
     assert "one seed has neither" in table.note
@@ -208,7 +239,7 @@ def test_a_report_writes_the_page_and_its_files(runs: Path, tmp_path: Path) -> N
     with (folder / "methods.csv").open() as stream:
         (line,) = csv.DictReader(stream)
     assert float(line["accuracy"]) == Run(runs / "ist-0").summary["accuracy"]
-    assert line["accuracy_ci95"] == ""
+    assert line["accuracy_low"] == line["accuracy_high"] == ""
     assert float(line["sharpness"]) > 0
     assert {path.suffix for path in folder.iterdir()} == {".csv", ".tex", ".pdf"}
 
