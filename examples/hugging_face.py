@@ -1,6 +1,6 @@
 """A table of Hugging Face's `datasets`: reviews, one client per author, as a column says; Fed-RAA against FedAvg.
 
-python examples/hugging_face.py, after pip install 'fedraa[huggingface]'; what joins Fed-RAA's fragments begins as 0
+python examples/hugging_face.py, after pip install 'datasets>=3'; what joins Fed-RAA's fragments begins as 0
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """The best learning rate of each method, found with as many trials for each; then both with their own, at equal time.
 
-python examples/tuning.py, after pip install 'fedraa[tune]'; started again it goes on where it was stopped
+python examples/tuning.py, after pip install 'optuna>=4'; started again it goes on where it was stopped
 """
 
 import fedraa as fl

@@ -24,7 +24,7 @@ def check_optuna() -> None:
     try:
         import optuna
     except ImportError:
-        raise ValueError("tune: it needs Optuna, which is not installed; pip install 'fedraa[tune]'") from None
+        raise ValueError("tune: it needs Optuna, which is not installed; pip install 'optuna>=4'") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 

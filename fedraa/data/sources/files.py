@@ -140,7 +140,7 @@ def hf(
     try:
         import datasets
     except ImportError:
-        raise ValueError("hf needs the package datasets; install it: pip install 'fedraa[huggingface]'") from None
+        raise ValueError("hf needs the package datasets; install it: pip install 'datasets>=3'") from None
     try:
         table: Any = datasets.load_from_disk(path) if Path(path).is_dir() else datasets.load_dataset(path, name)
     except Exception as error:  # theirs are of many kinds
