@@ -1,4 +1,4 @@
-"""What a scheduler sees and what it must do: pick the fragment that an idle client trains next."""
+"""The interface of a scheduler, which picks the fragment that an idle client trains next."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -13,15 +13,22 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """What is known when `client` is given its `turn`-th task (from 0), at the time `now` on the run's clock.
+    """The state of the server when it chooses a client's next fragment.
 
-    Arrays are [M], one entry per fragment, and cannot be written to:
+    Arrays are read-only. They are [M], with one entry per fragment, except `feasible`.
 
-    - `feasible`: the numbers of the fragments whose cost is within the delay bound, ascending [1..M].
-    - `costs`: the modelled duration of a task on each fragment for this client, in time units; infinite if it cannot
-      hold it. `bound` is the delay bound K.
-    - `counts`: updates taken in, q(j). `sent`: tasks given out, those in flight among them, less those dropped.
-    - `staleness`: of the last update taken in, 0 before. `losses`: its mean training loss, infinite before.
+    Attributes:
+        client: The idle client, from 0.
+        turn: Number of tasks that the client had before.
+        now: Time on the run's clock, in time units.
+        feasible: Fragments whose cost is within the delay bound, ascending; at most M.
+        costs: Modelled duration of a task of this client on each fragment, in time units; infinite if the client cannot
+            hold the fragment.
+        bound: The delay bound K, in time units.
+        counts: Applied updates of each fragment, q(j).
+        sent: Tasks of each fragment that were sent, including tasks in flight and without dropped tasks.
+        staleness: Staleness of the last applied update of each fragment; 0 before the first one.
+        losses: Mean training loss of the last applied update of each fragment; infinite before the first one.
     """
 
     client: int

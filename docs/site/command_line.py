@@ -1,5 +1,6 @@
 """The page of all commands and flags, from the command line itself."""
 
+from html import escape
 from itertools import groupby
 
 from fedraa.cli.flags import POSITIONAL, flags_of
@@ -36,13 +37,14 @@ def command_line() -> str:
 
 def _table(rows: list[tuple[str, str, str]]) -> str:
     lines = ["| flag | default | what it does |", "|---|---|---|"]
-    lines += [f"| `{_cell(flag)}` | {_code(default)} | {_cell(text)} |" for flag, default, text in rows]
+    lines += [f"| {_code(flag)} | {_code(default)} | {_cell(text)} |" for flag, default, text in rows]
     return "\n".join(lines)
 
 
 def _code(text: str) -> str:
-    return f"`{_cell(text)}`" if text else ""
+    """Return code as HTML, because a code span of Markdown shows the escape of a pipe."""
+    return f"<code>{_cell(text)}</code>" if text else ""
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;")
+    return escape(text, quote=False).replace("|", "&#124;")

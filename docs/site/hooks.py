@@ -1,12 +1,15 @@
-"""What MkDocs is told besides mkdocs.yml: pages that are made from the code, and notebooks that are run."""
+"""MkDocs hooks: pages made from the code, notebooks that are run, and tables that narrow screens can show."""
 
 import sys
 from pathlib import Path
+from xml.etree.ElementTree import Element
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 
 from command_line import command_line
 from example_page import example_page
+from markdown import Extension, Markdown
+from markdown.treeprocessors import Treeprocessor
 from method_cards import method_cards
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -17,8 +20,31 @@ WIDE = ("claims.md",)  # pages that are a table, which take the whole width
 MADE = {"methods.md": method_cards, "examples.md": example_page, "reference/command-line.md": command_line}
 
 
+class CellLabels(Treeprocessor):
+    """Give each table cell the name of its column, which narrow screens show beside it."""
+
+    def run(self, root: Element) -> None:
+        for table in root.iter("table"):
+            names = ["".join(cell.itertext()) for cell in table.iter("th")]
+            for row in table.iter("tr"):
+                for name, cell in zip(names, row.findall("td"), strict=False):
+                    cell.set("data-label", name)
+
+
+class CellLabelsExtension(Extension):
+    """Runs CellLabels after the inline text of cells has been parsed."""
+
+    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802  # the name that Markdown calls
+        md.treeprocessors.register(CellLabels(md), "cell-labels", 5)
+
+
+def on_config(config: MkDocsConfig) -> None:
+    """Add the extension that labels the cells of tables."""
+    config.markdown_extensions.append(CellLabelsExtension())
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Notebooks become pages with what they showed; the table of methods and the flags become pages, too."""
+    """Add the pages that are made from the code, and replace notebooks by pages with their output."""
     for uri, made in MADE.items():
         files.append(File.generated(config, uri, content=made()))
     for file in [each for each in files if each.src_uri.endswith(".ipynb")]:
@@ -29,6 +55,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> None:
-    """A page that is one wide table has nothing beside it."""
+    """Hide the side bars of pages that are one wide table."""
     if page.file.src_uri in WIDE:
         page.meta["hide"] = ["navigation", "toc"]

@@ -23,11 +23,19 @@ HEAVIEST = 1e3  # weight of an update; the usual ones are in [0, 1]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrival:
-    """An update that has arrived, on the coordinates `where` of the model.
+    """A client update that has arrived at an asynchronous server. Its arrays are read-only.
 
-    `new` and `sent` [k] are what came and what went, not to be changed. `staleness` counts the updates of the fragment
-    in between; `samples` are the client's, `loss` its mean training loss, `balance` its factor of data against speed.
-    `runs` are the coordinates once more, where they are long runs.
+    Attributes:
+        client: The client, from 0.
+        fragment: The fragment that it trained, from 0.
+        where: Coordinates [k] of the fragment in the model, as indices or as a slice.
+        new: Trained weights [k].
+        sent: Weights [k] that the client received.
+        staleness: Updates of the fragment that were applied since the client received it.
+        samples: Number of the client's training samples.
+        loss: Mean training loss of the task.
+        balance: The client's factor of data against speed; 1 unless `balance` of the rule is set.
+        runs: The same coordinates as contiguous runs, if they are long.
     """
 
     client: int
@@ -43,26 +51,30 @@ class Arrival:
 
     @property
     def change(self) -> Change:
-        """What the client changed, for a pass over it piece by piece."""
+        """The delta, computed in chunks that fit in the cache."""
         return Change(self.places, self.new, self.sent)
 
     @property
     def delta(self) -> Vector:
-        """What the client changed [k]."""
+        """Trained weights minus received weights [k]."""
         return self.new - self.sent
 
     @property
     def places(self) -> Where:
-        """The coordinates, for a pass over the model."""
+        """The coordinates in the form in which a pass over the model is fastest."""
         return self.where if self.runs is None else self.runs
 
 
 @dataclass(frozen=True, eq=False)
 class AsyncModel:
-    """What a rule works on: `params` [d], changed in place; how many clients and fragments there are.
+    """The global model as an asynchronous rule sees it.
 
-    Of the clients `at_a_time` train at a time (None: all). `common[j]` are the places in fragment j's buffer of the
-    coordinates that all fragments hold.
+    Attributes:
+        params: Parameters [d]. The rule changes them in place.
+        clients: Number of clients.
+        fragments: Number of fragments.
+        at_a_time: Clients that train at a time; None means all.
+        common: For each fragment, the positions in its buffer of the coordinates that all fragments hold.
     """
 
     params: Vector
@@ -73,15 +85,18 @@ class AsyncModel:
 
     @property
     def at_work(self) -> int:
-        """How many clients train at a time."""
+        """Number of clients that train at a time."""
         return min(self.clients, self.at_a_time or self.clients)
 
 
 class Taken(NamedTuple):
-    """What became of an arrival: the weight that the log shows, and whether the model is a new version now.
+    """The result of applying a client update.
 
-    Without one the rule leaves the model as it is; a weight of 0, too, is an arrival that was ignored. With `held` the
-    client trains again what it was sent before, with other minibatches: nothing is sent to it.
+    Attributes:
+        weight: Weight of the update, as the log shows it; 0 if the update was ignored.
+        advanced: True if the model has a new version. If False, the rule must not have changed the model.
+        held: True if the client trains the weights that it already holds again, with other minibatches. The server
+            then sends it nothing.
     """
 
     weight: float

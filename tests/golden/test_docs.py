@@ -1,5 +1,6 @@
 """The documentation: all of its blocks run, every method has its card, the site is whole and fetches nothing."""
 
+import inspect
 import json
 import os
 import re
@@ -10,10 +11,12 @@ from pathlib import Path
 import pytest
 from claim_rows import claims_of
 from command_line import command_line
+from devtools import BROWSER, Chromium
 from documented import ROOT, blocks, run, run_blocks
 from example_page import EXAMPLES, example_page
 from method_cards import method_cards
 
+import fedraa
 from fedraa import Experiment
 from fedraa.cli.main import COMMANDS
 from fedraa.methods.catalog import METHODS
@@ -36,6 +39,28 @@ def test_every_command_has_flags_that_there_are(page: str) -> None:
             compile(block, page, "exec")
         for line in block.strip().split("\n") if language == "sh" else []:
             run(line, only_parse=True)
+
+
+def test_the_page_of_flags_shows_pipes_as_pipes() -> None:
+    text = command_line()
+    assert "<code>--units relative&#124;physical</code>" in text
+    assert "\\|" not in text
+    rows = [line for line in text.split("\n") if line.startswith("| <code>")]
+    assert len(rows) > 100
+    assert all(line.count("|") == 4 for line in rows)
+
+
+def test_each_object_that_a_part_receives_or_returns_is_on_the_page_of_parts() -> None:
+    """From the annotations of every kind of part, and of what these objects hold."""
+    page = (DOCS / "reference" / "parts.md").read_text()
+    documented = {line.rsplit(".", 1)[-1] for line in page.split("\n") if line.startswith("::: ")}
+    kinds = [name for name in documented if isinstance(getattr(fedraa, name, None), type)]
+    hooks = [hook for kind in kinds for hook in vars(getattr(fedraa, kind)).values() if inspect.isfunction(hook)]
+    texts = " ".join(str(note) for hook in hooks for note in hook.__annotations__.values())
+    names = "View Arrival AsyncModel Taken Contribution RoundTotals Place RunContext RoundContext"
+    objects = set(names.split())
+    assert {name for name in objects if re.search(rf"\b{name}\b", texts)} == objects
+    assert objects <= documented
 
 
 def test_every_method_has_a_card_whose_command_is_one() -> None:
@@ -122,14 +147,44 @@ def test_the_command_of_every_card_runs(tmp_path: Path, monkeypatch: pytest.Monk
         run(command.strip() + " --quiet --local-steps 1" * ("splitfed" not in command))
 
 
-@pytest.mark.slow
-def test_the_site_is_built_without_a_warning_and_fetches_nothing(tmp_path: Path) -> None:
-    pytest.importorskip("mkdocs", reason="the extra docs is not installed")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+def build_site(directory: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(directory)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning_and_works_from_disk(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="the extra docs is not installed")
+    done = build_site(tmp_path / "site")
     assert (done.returncode, done.stderr) == (0, "")
-    pages = list(tmp_path.rglob("*.html"))
+    pages = list((tmp_path / "site").rglob("*.html"))
     assert len(pages) > 20
     loads = re.compile(r"""<(?:script|link|img|iframe)[^>]*?(?:src|href)=["']?(https?:)?//[^>]*>""")
     assert [(path.name, found[0]) for path in pages if (found := loads.search(path.read_text()))] == []
+    if BROWSER is None:
+        pytest.skip("there is no Chromium")
+    with Chromium(tmp_path / "profile") as browser:
+        for width in (400, 1280, 1920):
+            for page in ("index", "how-to/data", "reference/parts", "reference/command-line", "claims"):
+                browser.open((tmp_path / "site" / f"{page}.html").as_uri(), width=width)
+                browser.wait("document.readyState === 'complete'")
+                blocks_of_code = "[...document.querySelectorAll('.highlight code')]"
+                clipped = f"{blocks_of_code}.filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.textContent)"
+                assert browser.value(clipped) == [], (width, page)
+                assert not browser.value("document.documentElement.scrollWidth > innerWidth"), (width, page)
+        # A wide table on a phone has no head, so that each cell begins with the name of its column.
+        browser.open((tmp_path / "site" / "claims.html").as_uri(), width=400)
+        browser.wait("document.readyState === 'complete'")
+        wide = "[...document.querySelectorAll('table')].find(table => table.querySelectorAll('th').length >= 5)"
+        names = browser.value(f"[...{wide}.querySelectorAll('th')].map(cell => cell.textContent)")
+        shown = f"[...{wide}.querySelector('tbody tr').cells].map(cell => getComputedStyle(cell, '::before').content)"
+        assert [text.replace('" ": "', "").strip('": ') for text in browser.value(shown)] == names
+        assert browser.value(f"getComputedStyle({wide}.querySelector('thead')).display") == "none"
+        browser.open((tmp_path / "site" / "index.html").as_uri())
+        browser.wait("document.querySelector('.md-search__input') !== null")
+        browser.value("document.querySelector('.md-search__input').focus()")
+        type_in = "(e => (e.value = 'staleness', e.dispatchEvent(new Event('keyup'))))"
+        browser.value(f"{type_in}(document.querySelector('.md-search__input')) && null")
+        browser.wait("document.querySelectorAll('.md-search-result__item').length > 3")
+        assert browser.problems == []

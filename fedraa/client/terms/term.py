@@ -1,4 +1,4 @@
-"""Terms of a local step: each bends the gradient in its turn, piece by piece of the flat buffer."""
+"""Local terms: each changes the gradient of a local step in its turn, in chunks of the flat buffer."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -15,7 +15,13 @@ EPSILON = 1e-12  # guards divisions by a gradient norm
 
 
 class Place(NamedTuple):
-    """Where a gradient is: the weights there before the step, those that the client received, and which piece it is."""
+    """The point at which a local step takes its gradient.
+
+    Attributes:
+        weights: Weights before the step, of the same shape as the gradient.
+        received: Weights that the client received from the server, of the same shape.
+        piece: Position of the gradient in the flat buffer of all trained weights: a slice, or `...` for the whole.
+    """
 
     weights: Tensor
     received: Tensor

@@ -1,6 +1,6 @@
-"""How a round's deltas become one: what an aggregator is given, and what it gives.
+"""The interface of an aggregator, which combines the deltas of a round.
 
-A delta is w_i - theta as sent, on the coordinates that the client trained.
+A delta is the trained weights minus the weights that the client received, on the coordinates that it trained.
 """
 
 from abc import ABC, abstractmethod
@@ -24,9 +24,13 @@ Counts = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contribution:
-    """What one client adds to a round: the `change` of its part of the model.
+    """One client's part of a round.
 
-    `weight` is the client's in the mean (1, or its samples), `lr` its local learning rate.
+    Attributes:
+        client: The client, from 0.
+        change: The delta, computed in chunks that fit in the cache.
+        weight: Weight of the client in the mean: 1, or its number of samples.
+        lr: Local learning rate of the client.
     """
 
     client: int
@@ -36,20 +40,22 @@ class Contribution:
 
     @property
     def where(self) -> Index | slice:
-        """The coordinates that it trained."""
+        """Coordinates [k] that the client trained, as indices or as a slice."""
         return self.change.where
 
     @property
     def delta(self) -> Vector:
-        """What it changed on them [k], a buffer that may be used up."""
+        """The delta [k] on these coordinates. The aggregator may overwrite it."""
         return self.change.delta
 
 
 @dataclass(frozen=True, eq=False)
 class RoundTotals:
-    """A round that is over: how many clients trained each coordinate [d], and the local learning rate.
+    """The counts of a finished round.
 
-    Of the `counts` a piece can be had without the others.
+    Attributes:
+        counts: Number of clients that trained each coordinate [d]; it can be sliced without computing the rest.
+        lr: Local learning rate of the round.
     """
 
     counts: Counts | Levels
@@ -57,17 +63,17 @@ class RoundTotals:
 
     @cached_property
     def coverage(self) -> Counts:
-        """How many clients trained each coordinate [d]; to be read alone."""
+        """Number of clients that trained each coordinate [d]; read-only."""
         return np.asarray(self.counts)
 
     @property
     def covered(self) -> Mask:
-        """Which coordinates [d] any client trained; an array of the caller's own."""
+        """Mask [d] of the coordinates that a client trained; the caller may change it."""
         return np.asarray(self.coverage > 0)
 
     @property
     def trained(self) -> Mask:
-        """The same to be read alone, which takes no memory where all coordinates were trained, or none."""
+        """The same mask, read-only. It takes no memory if all coordinates were trained, or none."""
         if not isinstance(self.counts, Levels):
             return self.counts > 0
         covered = Levels(self.counts.starts, self.counts.values > 0, self.counts.size)

@@ -26,9 +26,14 @@ REMEMBERED = 8  # submodels per run: each holds an index as large as its paramet
 
 @dataclass(frozen=True, eq=False)
 class RunContext:
-    """The run that a policy is bound to; `params` [d] is the model as it starts, which a policy may change then.
+    """The run to which a submodel policy is bound.
 
-    `example` is a minibatch, for what depends on the shapes of samples.
+    Attributes:
+        traced: The model and its width groups.
+        clients: Number of clients.
+        seed: Seed of the run.
+        params: Initial parameters [d]. A policy may change them when it is bound.
+        example: A minibatch of samples, for shapes that depend on it.
     """
 
     traced: Traced
@@ -77,9 +82,16 @@ class RunContext:
 
 @dataclass(frozen=True, eq=False)
 class RoundContext:
-    """One client's place in one round: the `position`-th of a `cohort` of so many, given work at the time `now`.
+    """The round in which a policy draws one client's submodel.
 
-    `params` [d] is the global model at the start of the round, not to be changed.
+    Attributes:
+        client: The client, from 0.
+        round: The round, from 0.
+        position: Position of the client in the cohort, from 0.
+        cohort: Number of clients in the cohort.
+        now: Time on the run's clock, in time units.
+        params: Global model [d] at the start of the round; read-only.
+        run: The run to which the policy is bound.
     """
 
     client: int
