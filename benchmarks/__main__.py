@@ -8,7 +8,7 @@ import tyro
 from benchmarks.studies import paper004
 from benchmarks.studies.claims import write_claims
 from benchmarks.studies.commands import list_studies, run_study
-from benchmarks.system import board, cut_cost, cut_models, large_models, million, structure, throughput
+from benchmarks.system import board, cut_cost, cut_models, large_models, million, same_bits, structure, throughput
 from fedraa.cli.exit_code import exit_code
 from fedraa.cli.parse import in_sentences
 
@@ -23,6 +23,7 @@ COMMANDS: dict[str, Callable[..., object]] = {
     "cut_models": cut_models.main,
     "large_models": large_models.main,
     "million": million.main,
+    "same_bits": same_bits.main,
     "structure": structure.main,
     "throughput": throughput.main,
 }

@@ -1,0 +1,227 @@
+"""Compare the bits of 70 small runs between this checkout and an earlier commit.
+
+The runs are virtual-clock runs of every named method, and of the options that take paths of their own through the code.
+Each checkout runs this file in a process of its own, with its own `fedraa`, so that the runs below use only the public
+Python interface.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from fedraa.cli.display import say
+
+ROOT = Path(__file__).parents[2]
+# Keys of the log that this checkout has renamed: the name at the base, and the name here.
+RENAMED: dict[str, str] = {}
+SHARED: dict[str, Any] = {"clients": 6, "hidden": (16,), "local_steps": 3, "seed": 7, "engine": "local", "quiet": True}
+UPDATES, ROUNDS = 24, 3
+INTERRUPTED_AT = (1, 2, 3)
+
+Digests = dict[str, str]
+"""SHA-256 of events.jsonl and evals.csv without the column `wall`, and of the final model."""
+
+
+def main(base: str = "HEAD", /, only: tuple[str, ...] = ()) -> None:
+    """Run the experiments at the commit BASE and here, and compare events, evaluations and models bit for bit.
+
+    Args:
+        base: A commit, branch or tag.
+        only: Names of the experiments to run (default: all of them).
+    """
+    with _worktree(base) as directory:
+        here, there = (_start(root, only) for root in (ROOT, directory))
+        ours = _read(here, "here")
+        theirs = _read(there, base)
+    names = list(ours | theirs)
+    differing = [line for name in names if (line := _difference(name, ours.get(name), theirs.get(name)))]
+    say("\n".join([*differing, f"{len(names) - len(differing)} equal pairs of {len(names)}"]))
+    if differing or not names:
+        sys.exit(1)
+
+
+@contextmanager
+def _worktree(base: str) -> Iterator[Path]:
+    """Yield a checkout of `base`; raise ValueError if there is no such commit."""
+    with tempfile.TemporaryDirectory(prefix="same-bits-") as folder:
+        directory = Path(folder) / "base"
+        added = subprocess.run(
+            ["git", "worktree", "add", "--quiet", "--detach", str(directory), base],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        )
+        if added.returncode:
+            raise ValueError(f"base: got {base!r}; expected a commit of this repository ({added.stderr.strip()})")
+        try:
+            yield directory
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", str(directory)], cwd=ROOT, check=True)
+
+
+def _start(root: Path, only: tuple[str, ...]) -> "subprocess.Popen[str]":
+    """Start the experiments with the code of the checkout `root`."""
+    environment = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-P", str(Path(__file__)), *only]
+    return subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def _read(process: "subprocess.Popen[str]", label: str) -> dict[str, Digests]:
+    """Return the digests that a process prints, one experiment per line, and show its progress."""
+    assert process.stdout is not None
+    digests: dict[str, Digests] = {}
+    for line in process.stdout:
+        name, values = json.loads(line)
+        digests[name] = values
+        sys.stderr.write(f"{label}: {len(digests)} {name}\n")
+    if process.wait():
+        raise ValueError(f"same_bits: the experiments of {label} ended with exit code {process.returncode}")
+    return digests
+
+
+def _difference(name: str, ours: Digests | None, theirs: Digests | None) -> str | None:
+    """Return a sentence about what differs between two runs; None if they are equal."""
+    if ours is None or theirs is None:
+        return f"{name}: ran only {'here' if theirs is None else 'at the base'}"
+    parts = [part for part in ours if ours[part] != theirs.get(part)]
+    return f"{name}: {', '.join(parts)} differ" if parts else None
+
+
+def digests_of(directory: Path) -> Digests:
+    """Return the digests of a run that has ended.
+
+    Args:
+        directory: The run directory.
+    """
+    events = []
+    for line in (directory / "events.jsonl").read_text().splitlines():
+        event = {RENAMED.get(key, key): value for key, value in json.loads(line).items() if key != "wall"}
+        events.append(json.dumps(event, sort_keys=True))
+    rows = [line.split(",") for line in (directory / "evals.csv").read_text().splitlines()]
+    wall = rows[0].index("wall")
+    evals = [",".join(row[:wall] + row[wall + 1 :]) for row in rows]
+    summary = json.loads((directory / "summary.json").read_text())
+    return {"events": _sha256(events), "evals": _sha256(evals), "model": str(summary["model_sha256"])}
+
+
+def _sha256(lines: list[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _experiments() -> dict[str, Callable[[Path], object]]:
+    """Return the experiments by name; each takes the run directory to write."""
+    from fedraa.methods.catalog import METHODS
+
+    options: dict[str, dict[str, Any]] = {
+        "concurrency": {"method": "fedbuff", "concurrency": 3},
+        "failing-client": {"method": "fed-raa", "client_retries": 2, "allow_nan": True, "dataset": _with_nan()},
+        "quarantine": {"method": "fedavg", "client_retries": 0, "allow_nan": True, "dataset": _with_nan()},
+        "norm-bound": {"method": "fed-raa", "max_update_norm": "auto"},
+        "cohort": {"method": "fedavg", "participation": "sample:3"},
+        "topk": {"method": "fedavg", "compress": "topk:0.1"},
+        "8bit": {"method": "fedasync", "compress": "8bit"},
+        "average": {"method": "fedasync", "average": 0.2},
+        "auto-capacities": {"method": "heterofl", "capacities": "auto"},
+        "auto-steps": {"method": "fedasync", "local_steps": "auto"},
+        "stack": {"method": "fedavg", "stack": 3},
+        "availability": {"method": "fedasync", "availability": Path("daily:0.5"), "availability_period": 2.0},
+        "target": {"method": "fed-raa", "target_accuracy": 0.3},
+    }
+    methods = {name: {"method": name} | _model(name) for name in METHODS}
+    on_ray = {
+        f"ray-{name}": {"method": name, "engine": "ray", "workers": 2}
+        for name in ("fed-raa", "fedasync", "fed-quilt", "fedavg", "scaffold")
+    }
+    on_ray["ray-fed-raa"]["server_shards"] = 2
+    plain = {name: _plain(fields) for name, fields in (methods | options | on_ray).items()}
+    interrupted = {f"resume-{name}": _interrupted(name) for name in ("fed-raa", "fedavg", "scaffold")}
+    return plain | interrupted
+
+
+def _model(method: str) -> dict[str, Any]:
+    """Return the model of a method: adapters if it averages those, a CNN if it cuts layers."""
+    import torch
+    from torch import nn
+
+    import fedraa as fl
+
+    if method not in ("hetlora", "flora"):
+        return {}
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+    return {"model": fl.lora(model, rank=4, merge=method == "flora"), "hidden": (200,)}
+
+
+def _with_nan() -> Any:
+    """Return a data set in which one client's training samples hold a value that is not a number."""
+    import numpy as np
+
+    import fedraa as fl
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(240, 8)).astype(np.float32)
+    y = x[:, :3].argmax(axis=1)
+    x[5] = np.nan
+    return fl.Dataset("nan", x[:180], y[:180], x[180:], y[180:], classes=3)
+
+
+def _limit(method: str) -> dict[str, int]:
+    from fedraa.methods.catalog import find
+
+    return {"updates": UPDATES} if find(method).asynchronous else {"rounds": ROUNDS}
+
+
+def _plain(fields: Mapping[str, Any]) -> Callable[[Path], object]:
+    """Return a function that runs an experiment with these fields."""
+    import fedraa as fl
+
+    return lambda out: fl.run(**{**SHARED, **_limit(fields["method"]), **fields, "out": out})
+
+
+def _interrupted(method: str) -> Callable[[Path], object]:
+    """Return a function that runs a method, interrupts it at three evaluations, and resumes it each time."""
+    import fedraa as fl
+
+    class Stop(fl.Callback):
+        def __init__(self, evaluations: int) -> None:
+            self.left = evaluations
+
+        def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> bool:
+            self.left -= 1
+            if self.left < 0:
+                raise InterruptedError
+            return False
+
+    def run(out: Path) -> None:
+        with suppress(InterruptedError):
+            limit = {key: 2 * value for key, value in _limit(method).items()}
+            fl.run(**{**SHARED, **limit, "method": method, "checkpoint_every": 1, "out": out}, callbacks=[Stop(1)])
+        for evaluations in INTERRUPTED_AT[1:]:
+            with suppress(InterruptedError):
+                fl.resume(out, callbacks=[Stop(evaluations)])
+        fl.resume(out)
+
+    return run
+
+
+def _run_here(only: list[str]) -> None:
+    """Run the experiments with the `fedraa` that Python finds, and print a line of JSON for each."""
+    experiments = _experiments()
+    if unknown := set(only) - set(experiments):
+        raise SystemExit(f"only: got {', '.join(sorted(unknown))}; expected names of {', '.join(experiments)}")
+    for name in only or experiments:
+        with tempfile.TemporaryDirectory() as folder:
+            experiments[name](Path(folder) / "run")
+            sys.stdout.write(json.dumps([name, digests_of(Path(folder) / "run")]) + "\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    _run_here(sys.argv[1:])

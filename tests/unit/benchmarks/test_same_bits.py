@@ -1,0 +1,52 @@
+"""The oracle of equal bits: it sees one changed rounding, and its experiments cover every named method."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.system import same_bits
+from fedraa.methods.catalog import METHODS
+from fedraa.server import async_rules
+
+
+def digests(directory: Path) -> same_bits.Digests:
+    same_bits._experiments()["fedasync"](directory)
+    return same_bits.digests_of(directory)
+
+
+def test_one_changed_rounding_changes_the_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = digests(tmp_path / "a")
+    assert digests(tmp_path / "b") == expected
+    blend: Callable[..., None] = async_rules.blend
+    calls = []
+
+    def blend_with_one_rounding(params: Any, *args: Any) -> None:
+        blend(params, *args)
+        calls.append(args)
+        # The next mix may lose a rounding in an earlier update, because it halves it.
+        if len(calls) == same_bits.UPDATES:
+            params[-1] = np.nextafter(params[-1], np.float32(1))
+
+    monkeypatch.setattr(async_rules, "blend", blend_with_one_rounding)
+    found = digests(tmp_path / "c")
+    assert found["model"] != expected["model"]
+    assert same_bits._difference("fedasync", found, expected) is not None
+
+
+def test_there_are_seventy_experiments_with_every_method_among_them() -> None:
+    experiments = same_bits._experiments()
+    assert len(experiments) == 70
+    assert set(METHODS) < set(experiments)
+
+
+def test_an_unknown_commit_is_one_sentence() -> None:
+    command = [sys.executable, "-m", "benchmarks", "same_bits", "no-such-commit"]
+    done = subprocess.run(command, cwd=same_bits.ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "base: got 'no-such-commit'" in done.stderr
+    assert "Traceback" not in done.stderr
