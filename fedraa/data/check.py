@@ -13,6 +13,7 @@ from fedraa.data.tree import Tree
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
 Array = npt.NDArray[np.generic]
+NUMBER_WORDS = "number words with names, y = numpy.unique(y, return_inverse=True)"
 FORM = "fedraa.Dataset(name, x_train, y_train, x_test, y_test, classes)"
 
 Targets = Callable[[Array, Array, Any], tuple[Array, Array, int]]
@@ -31,9 +32,10 @@ def as_dataset(given: object, targets: Targets | None = None) -> Dataset:
     are dealt.
     """
     if not isinstance(given, Dataset):
-        one = hasattr(given, "__getitem__") and hasattr(given, "__len__") and not isinstance(given, dict | tuple | list)
-        how = ", as x_train=torch.stack([x for x, _ in train]) and y_train=[y for _, y in train]" if one else ""
-        raise ValueError(f"dataset: got {type(given).__name__}; give a {FORM} of whole arrays{how}")
+        rows = ""
+        if not isinstance(given, tuple | list):
+            rows = ", or a fedraa.FederatedDataset(name, train=..., test=...) of data sets of torch or Hugging Face"
+        raise ValueError(f"dataset: got {type(given).__name__}; give a {FORM} of whole arrays{rows}")
     if not isinstance(given.name, str):
         raise ValueError(f"dataset: its name is of type {type(given.name).__name__}; give a {FORM}")
     try:
@@ -101,9 +103,28 @@ def check_arrays(arrays: Mapping[str, Array]) -> None:
 
 def _check_labels(name: str, y: Array) -> None:
     if y.ndim != 1 or y.dtype.kind not in "iu":
-        raise ValueError(f"{name} is {y.dtype} of shape {y.shape}; it must be integers of shape [samples]")
+        raise ValueError(
+            f"{name} is {y.dtype} of shape {y.shape}; it must be integers of shape [samples]{remedy_for_labels(y)}"
+        )
     if y.min() < 0:
         raise ValueError(f"{name} holds label {y.min()} in row {y.argmin()}; labels count from 0")
+
+
+def remedy_for_labels(y: Array) -> str:
+    """Return the end of a sentence about labels that are no integers [n]: how to make them so."""
+    if y.dtype.kind in "USO":
+        return f"; {NUMBER_WORDS}"
+    if y.ndim == 2 and y.shape[1] == 1:
+        return "; give y.ravel()"
+    if y.ndim == 2:
+        return "; if a row has 1 at its class, give y.argmax(1)"
+    if y.ndim == 1 and y.dtype.kind == "f" and bool((y == np.round(y)).all()):
+        return "; give y.astype(int)"
+    if y.ndim == 1 and y.dtype.kind == "f":
+        return "; to predict the numbers themselves choose the objective regression"
+    if y.dtype.kind == "b":
+        return "; give y.astype(int)"
+    return ""
 
 
 def check_inputs(arrays: Mapping[str, Array]) -> None:
@@ -133,7 +154,10 @@ def as_tokens(arrays: Mapping[str, Array]) -> list[Features] | None:
     if not all(x.ndim == 2 and x.dtype.kind in "iu" and x.dtype != np.uint8 for x in both):
         return None
     if min(x.min() for x in both) < 0:
-        raise ValueError("x_train or x_test holds negative integers; tokens count from 0, features must be floats")
+        raise ValueError(
+            "x_train or x_test holds negative integers; tokens count from 0, features must be floats: "
+            "give x.astype('float32')"
+        )
     return [np.require(x, np.int64, ["C", "W"]) for x in both]
 
 

@@ -16,21 +16,24 @@ from fedraa.data.check import Targets, as_dataset
 from fedraa.data.dataset import Dataset, standardise
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.data.sources.files import csv, folder, hf, npy
+from fedraa.data.sources.table_file import PACKED
 from fedraa.data.text import load_agnews
 from fedraa.data.vision import VISION, load_vision
 
 FILES: dict[str, Callable[..., FederatedDataset]] = {"folder": folder, "csv": csv, "npy": npy, "hf": hf}
 SOURCES: Seam[Any] = Seam("dataset", (), FILES)
+TABLES = (".csv", ".tsv", ".txt")
 DIGITS_TEST = 360  # rows, a fifth
 DATASETS: tuple[str, ...] = ("digits", *VISION, "agnews")
 
 
 def load_dataset(name: str, data_dir: Path | None, targets: Targets | None = None) -> Dataset | FederatedDataset:
-    """The data set called `name`, one of `DATASETS`, or the one in the file `name` if that ends in `.npz` or `.csv`.
+    """Return the data set called `name`, one of `DATASETS`, or that in the file or the folder that `name` gives.
 
-    `folder:PATH`, `npy:PATH` and `hf:PATH` are of that kind, as are `folder('PATH', size=64)`, `csv('FILE',
-    target='COLUMN', client='COLUMN')` and so on. `package.module:callable` returns a Dataset or a FederatedDataset; it
-    is called with `data_dir` if it takes that.
+    A file ends in `.npz`, or in `.csv`, `.tsv` or `.txt` for a table, which may be packed (`.csv.gz`). Other forms are
+    `folder:PATH`, `npy:PATH` and `hf:PATH`, and with values `folder('PATH', size=64)`, `csv('FILE', target='COLUMN',
+    client='COLUMN')` and so on. `package.module:callable` returns a Dataset or a FederatedDataset; it is called with
+    `data_dir` if it takes that.
 
     `data_dir` is the folder with the files of the named sets, where missing images are downloaded to;
     digits comes with scikit-learn. `targets` checks what is learnt, if that is not labels. Raises ValueError with one
@@ -43,6 +46,8 @@ def load_dataset(name: str, data_dir: Path | None, targets: Targets | None = Non
     if is_path(name.partition("(")[0].strip()):
         return _own(name, data_dir, targets)
     if name not in DATASETS:
+        if Path(name).exists():
+            raise ValueError(_no_form(name))
         known, close = ", ".join(DATASETS), get_close_matches(name, DATASETS, n=1)
         hint = f"did you mean {close[0]}? it" if close else "it"
         raise ValueError(
@@ -72,13 +77,34 @@ def _in_files(name: str, *, classes: bool) -> FederatedDataset | None:
             files = FILES | {"csv": partial(csv, classes=classes)}
             made: FederatedDataset = Seam("dataset", (), files).make(name)
             return made
-        if name.endswith(".csv"):
+        if _is_table(name):
             return csv(name, classes=classes)
         kind, _, path = name.partition(":")
         return FILES[kind](path) if path and kind in FILES else None
     except ValueError as error:
         said = str(error)
         raise ValueError(said if said.startswith("dataset") else f"dataset {name!r}: {said}") from None
+
+
+def _is_table(name: str) -> bool:
+    """Return True for the name of a table in a text file, which may be packed."""
+    lower = name.lower()
+    for packed in PACKED:
+        lower = lower.removesuffix(packed)
+    return ":" not in name and lower.endswith(TABLES)
+
+
+def _no_form(path: str) -> str:
+    """Return a sentence for a path from which nothing can be read without more words."""
+    if Path(path).is_dir():
+        return (
+            f"dataset {path!r}: got a folder; expected its kind: folder:{path} for images in train/CLASS and "
+            f"test/CLASS, npy:{path} for x_train.npy and so on, or hf:{path} for a table of Hugging Face"
+        )
+    return (
+        f"dataset {path!r}: got a file of another kind; expected a table in {', '.join(TABLES)}, or arrays in .npz; "
+        f"save a table with pandas: frame.to_csv('{Path(path).stem}.csv', index=False)"
+    )
 
 
 def _own(path: str, data_dir: Path | None, targets: Targets | None) -> Dataset | FederatedDataset:

@@ -128,6 +128,8 @@ def _refuse_misfit(
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         reason = str(error).partition("\n")[0]
         shapes = " and ".join(str(list(part.shape[1:])) for part in leaves(batch))
+        if any(part.dtype == torch.int64 for part in leaves(batch)):
+            reason += "; whole numbers [samples, length] are tokens; if they are features, give x.astype('float32')"
         raise ValueError(f"model {name!r} does not take samples {shapes}: {reason}") from error
     model.train(training)
     if misfit is not None:

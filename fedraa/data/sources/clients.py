@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedraa.data.check import Targets
+from fedraa.data.check import Targets, remedy_for_labels
 from fedraa.data.partition.partitioner import Index, Partitioner
 from fedraa.data.sources.rows import Rows, as_rows
 from fedraa.data.transforms import Transforms
@@ -178,7 +178,9 @@ def as_features(x: Any) -> Array:
 def as_labels(y: Array) -> Array:
     """Itself; ValueError unless it is one class per sample."""
     if y.ndim != 1 or y.dtype.kind != "i":
-        raise ValueError(f"labels are {y.dtype} of shape {y.shape}; they must be integers of shape [samples]")
+        raise ValueError(
+            f"labels are {y.dtype} of shape {y.shape}; they must be integers of shape [samples]{remedy_for_labels(y)}"
+        )
     return y
 
 
@@ -186,7 +188,7 @@ def as_targets(y: Any) -> Array:
     """Int64 for integers, else float32; contiguous."""
     array = np.asarray(y)
     if array.dtype.kind not in "fiub":
-        raise ValueError(f"labels hold {array.dtype}; they must be numbers")
+        raise ValueError(f"labels hold {array.dtype}; they must be numbers{remedy_for_labels(array)}")
     with np.errstate(over="ignore"):
         return np.require(array, np.float32 if array.dtype.kind == "f" else np.int64, ["C", "W"])
 

@@ -1,18 +1,28 @@
 """Federated data in files: a folder of images, a CSV table, arrays in `.npy` files, a table of Hugging Face's."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedraa.data.sources.federated_dataset import FederatedDataset
+from fedraa.data.sources.image_files import common_format, find_images
 from fedraa.data.sources.rows import ImageRows, NpyRows, Rows, Scaled, open_array
+from fedraa.data.sources.table_columns import (
+    Table,
+    drop_row_numbers,
+    encode_classes,
+    encode_features,
+    encode_numbers,
+    encode_owners,
+    find_target,
+    read_frames,
+)
+from fedraa.data.sources.table_file import listed
 from fedraa.data.tree import Array
-from fedraa.reading import refuse_no_file
 from fedraa.rng import generator
 
-IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
-TARGETS = ("label", "target", "y", "class")
 TEST_SHARE = 0.2
 SEEN = 1024  # samples, an even random share, from which the statistics of a large set are taken
 
@@ -23,93 +33,101 @@ def folder(path: str, size: int | None = None) -> FederatedDataset:
     They are read when they are trained on, all of one size or resized to `size` x `size`, and standardised by channel.
     """
     root = Path(path)
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+        raise ValueError(f"size: got {size!r}; expected how many pixels images are high and wide, as in size=64")
     for split in ("train", "test"):
         if not (root / split).is_dir():
             raise ValueError(
-                f"there is no folder {root / split}; images are in {root}/train/CLASS and {root}/test/CLASS"
+                f"there is no folder {root / split}; expected images in {root}/train/CLASS and {root}/test/CLASS; "
+                "move some of the images, such as a fifth of each class, into such a folder"
             )
-    found = {split: _images(root / split) for split in ("train", "test")}
-    depths = {len(path.relative_to(root).parts) for paths in found.values() for path in paths}
-    if depths - {3, 4} or len(depths) > 1:
-        raise ValueError(f"images are in {root}/train/CLASS or all in {root}/train/CLIENT/CLASS, in test likewise")
+    found: dict[str, list[Path]] = {}
+    empty: dict[str, list[Path]] = {}
+    for split in ("train", "test"):
+        found[split], empty[split] = find_images(root / split)
+    depth = _depth_of_images(root, [*found["train"], *found["test"]])
     classes = sorted({path.parent.name for path in found["train"]})
     number = {name: place for place, name in enumerate(classes)}
+    for nothing in empty["train"]:
+        if nothing.name not in number:
+            raise ValueError(f"{nothing} has no image; put some into it, or remove it")
+    form = common_format(path, [*found["train"], *found["test"]], size)
     made: dict[str, Rows] = {}
     for split, paths in found.items():
         if unknown := [path for path in paths if path.parent.name not in number]:
-            raise ValueError(f"{unknown[0]} is of a class that no training image is of")
+            raise ValueError(
+                f"{unknown[0]} is of the class {unknown[0].parent.name!r}, of which {root / 'train'} has no image; "
+                "add some, or remove the class"
+            )
         labels = np.array([number[path.parent.name] for path in paths], np.int64)
-        made[split] = ImageRows(tuple(paths), labels, size)
+        made[split] = ImageRows(tuple(paths), labels, form)
+    if len(classes) == 1:
+        raise ValueError(f"all images are of the class {classes[0]!r}; expected two classes or more in {root}/train")
     scaled = _standardised(made["train"])
-    owners = [[path.parts[-3] for path in paths] for paths in found.values()] if depths == {4} else [None, None]
+    owners = [[path.parts[-3] for path in paths] for paths in found.values()] if depth == 4 else [None, None]
     return FederatedDataset(
         root.resolve().name, scaled, Scaled(made["test"], scaled.mean, scaled.std), len(classes), owners[0], owners[1]
     )
 
 
 def csv(
-    path: str, target: str | None = None, client: str | None = None, test: str | None = None, classes: bool = True
+    path: str,
+    target: str | None = None,
+    client: str | None = None,
+    test: str | None = None,
+    classes: bool = True,
+    drop: str | Sequence[str] = (),
 ) -> FederatedDataset:
-    """A table with a header; numbers are features, standardised, words are numbered into columns of 0 and 1.
+    """Return a table with a header; numbers are features, standardised, words become columns of 0 and 1.
 
-    `target` is the column to predict (default: label, target, y or class), `client` the one that says whose a row is
-    (default: client, if there is one). `test` is a table of test rows; without it every fifth row of a fixed
-    shuffle is one. With `classes` False the target is a number rather than a class.
+    Args:
+        path: The file, with the delimiter `,`, `;`, tab or `|`. It may be packed (`.gz`, `.bz2`, `.xz`).
+        target: The column to predict. Default: label, target, y or class.
+        client: The column that names the client of each row. Default: client, if there is one.
+        test: A table of test rows. Default: every fifth row of a fixed shuffle.
+        classes: True if the target is a class; False if it is a number.
+        drop: Columns to leave out.
     """
-    frame, tested = _table(path), None if test is None else _table(test)
-    target = target or next((name for name in TARGETS if name in frame.columns), None)
-    client = client or ("client" if "client" in frame.columns else None)
-    for what, column in (("target", target), ("client", client)):
-        if column is None and what == "client":
-            continue
-        if column not in frame.columns:
-            raise ValueError(
-                f"{path} has no column {column!r}; it has {', '.join(map(str, frame.columns))}: give {what}='NAME'"
-                if column
-                else f"{path} has none of the columns {', '.join(TARGETS)}; give target='NAME'"
-            )
+    dropped = (drop,) if isinstance(drop, str) else tuple(drop)
+    options = {"target": target, "client": client, "test": test, "classes": None if classes else False, "drop": dropped}
+    frames, decimal_comma = read_frames(path, test)
+    names = [str(name) for name in frames[0].columns]
+    for option, column in (("client", client), *(("drop", name) for name in dropped)):
+        if column is not None and column not in names:
+            raise ValueError(f"{option}: there is no column {column!r}; expected one of {listed(names)}")
+    target = find_target(path, [name for name in names if name not in dropped], target, options)
+    client = client or ("client" if "client" in names and target != "client" else None)
+    frame = drop_row_numbers(path, frames[0].drop(columns=list(dropped)), (target, client))
     import pandas as pd  # slow to import, and workers do without
 
-    if tested is None:
+    if test is None:
         if len(frame) < 2:
             raise ValueError(f"{path} has one row; there must be some to train on and some to test on")
         order = generator(0, "csv").permutation(len(frame))
         split = len(frame) - max(1, int(TEST_SHARE * len(frame)))
         frame, tested = (frame.iloc[np.sort(rows)] for rows in (order[:split], order[split:]))
-    if missing := [str(name) for name in frame.columns if name not in tested.columns]:
-        raise ValueError(f"{test} has no column {missing[0]!r}, which {path} has")
-    both = pd.concat([frame, tested[frame.columns]])
-    for column in both.columns:
-        if (gone := both[column].isna().to_numpy()).any():
-            raise ValueError(f"{_row(path, both, client, gone)} has no {column}")
-    kept = both.drop(columns=[name for name in (target, client) if name is not None])
-    for column in kept.columns:
-        odd = ~_finite(pd.to_numeric(both[column], errors="coerce"))
-        if 0 < odd.sum() < len(both) / 2:  # a column of words has none
-            said = str(both[column][odd].iloc[0])
-            where = _row(path, both, client, odd)
-            raise ValueError(f"{where} has {said!r} in {column}; it must be a finite number, as others are")
-    x = pd.get_dummies(kept, dtype=np.float32).to_numpy(np.float32)
-    if not x.shape[1]:
-        raise ValueError(f"{path} has no column besides {target}; there must be features")
-    wanted = both[target]
-    if classes:
-        y = np.unique(wanted.to_numpy(), return_inverse=True)[1].astype(np.int64)
     else:
-        y = _numbers(path, str(target), wanted)
-        if not (fine := _finite(wanted)).all():
-            raise ValueError(f"{_row(path, both, client, ~fine)} has a {target} that is no finite number")
+        tested = frames[1]
+        if missing := [str(name) for name in frame.columns if name not in tested.columns]:
+            raise ValueError(f"{test} has no column {missing[0]!r}, which {path} has")
     cut = len(frame)
+    both = pd.concat([frame, tested[frame.columns]])
+    table = Table(path, test, both, cut, target, client, options, decimal_comma=decimal_comma)
+    owners = encode_owners(table, client) if client else None
+    features = [name for name in frame.columns if name not in (target, client)]
+    if not features:
+        raise ValueError(f"{path} has no column besides {target}; there must be features")
+    x = encode_features(table, features)
+    y = encode_classes(table, target) if classes else encode_numbers(table, target)
     mean, std = _statistics(x[:cut])
     x = ((x - mean) / std).astype(np.float32)
-    owners = both[client].to_numpy() if client else None
     return FederatedDataset(
         Path(path).stem,
         (x[:cut], y[:cut]),
         (x[cut:], y[cut:]),
         int(y.max()) + 1 if classes else None,
-        None if owners is None else owners[:cut].tolist(),
-        None if owners is None else owners[cut:].tolist(),
+        None if owners is None else owners[:cut],
+        None if owners is None else owners[cut:],
     )
 
 
@@ -163,11 +181,18 @@ def _column(path: str, table: Any, column: str) -> list[Any]:
     return list(table[column])
 
 
-def _images(root: Path) -> list[Path]:
-    found = sorted(path for path in root.rglob("*") if path.suffix.lower() in IMAGES)
-    if not found:
-        raise ValueError(f"there is no image in {root}; there must be files {', '.join(IMAGES[:3])}, ...")
-    return found
+def _depth_of_images(root: Path, paths: Sequence[Path]) -> int:
+    """Return 3 for images in SPLIT/CLASS, 4 for SPLIT/CLIENT/CLASS; ValueError if they lie elsewhere or differ."""
+    first = paths[0].relative_to(root).parent
+    depth = len(first.parts) + 1
+    for path in paths:
+        place = path.relative_to(root).parent
+        if depth not in (3, 4) or len(place.parts) + 1 != depth:
+            raise ValueError(
+                f"{path} lies in {place}, and {paths[0]} in {first}; expected all images in train/CLASS, or all in "
+                "train/CLIENT/CLASS, in test likewise"
+            )
+    return depth
 
 
 def _standardised(rows: Rows) -> Scaled:
@@ -181,51 +206,6 @@ def _statistics(x: Array) -> tuple[Array, Array]:
     axes = (0, *range(2, x.ndim))
     mean, std = x.mean(axis=axes, dtype=np.float64), x.std(axis=axes, dtype=np.float64)
     return mean.astype(np.float32), np.where(std > 0, std, 1).astype(np.float32)
-
-
-def _table(path: str) -> Any:
-    import pandas as pd  # slow to import, and workers do without
-
-    try:
-        refuse_no_file(Path(path))
-        frame = pd.read_csv(path)
-        header = pd.read_csv(path, header=None, nrows=1, dtype=str).iloc[0]
-    except FileNotFoundError:
-        raise ValueError(f"there is no file {path}") from None
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read as CSV ({_why(error)})") from None
-    if len(twice := header[header.duplicated()].dropna()):
-        raise ValueError(f"{path} has two columns {twice.iloc[0]!r}; give each a name of its own")
-    if frame.empty:
-        raise ValueError(f"{path} has no row")
-    return frame
-
-
-def _finite(column: Any) -> Any:
-    """Whether each value is a number that float32 holds, bool [n]."""
-    with np.errstate(over="ignore"):
-        return np.isfinite(column.to_numpy(np.float64).astype(np.float32))
-
-
-def _row(path: str, table: Any, client: str | None, which: Any) -> str:
-    """The first of these rows of a table, and whose it is."""
-    place = int(np.flatnonzero(which)[0])
-    owner = None if client is None else table[client].iloc[place]
-    whose = "" if owner is None or owner != owner else f", of client {owner!r},"
-    return f"{path} row {int(table.index[place]) + 1}{whose}"
-
-
-def _why(error: OSError | ValueError) -> str:
-    said = getattr(error, "strerror", None) or str(error).strip()
-    return str(said).partition("\n")[0] or type(error).__name__
-
-
-def _numbers(path: str, column: str, values: Any) -> Array:
-    try:
-        numbers: Array = values.to_numpy(np.float32)[:, None]
-    except (TypeError, ValueError):
-        raise ValueError(f"{path} has a {column} that is no number; leave classes as it is") from None
-    return numbers
 
 
 def _owners(path: Path) -> list[Any] | None:

@@ -1,7 +1,7 @@
 """Samples by row, read when they are wanted: arrays, files of them, data sets of torch and of Hugging Face."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.utils.data import DataLoader, IterableDataset
 
+from fedraa.data.check import NUMBER_WORDS
+from fedraa.data.sources.image_files import ImageFormat, image_array, plain_image
 from fedraa.data.tree import Array, Tree, leaves, mapped, take
 from fedraa.reading import refuse_no_file
 
@@ -92,7 +95,7 @@ class TorchRows(Rows):
             except Exception as error:  # the user's own
                 raise ValueError(f"row {row}: {type(error).__name__}: {error}") from error
             if not isinstance(item, tuple | list) or len(item) != 2:
-                raise ValueError(f"row {row} is {type(item).__name__}; it must be a pair of sample and label")
+                raise ValueError(f"row {row} is {_described(item)}; it must be a pair of sample and label")
             pairs.append(item)
         return stacked([x for x, _ in pairs], rows, "sample"), stacked([y for _, y in pairs], rows, "label")
 
@@ -105,11 +108,15 @@ class TorchRows(Rows):
 
 @dataclass(frozen=True, eq=False)
 class HuggingFaceRows(Rows):
-    """A table of Hugging Face's `datasets`: the columns of samples and of labels."""
+    """A table of Hugging Face's `datasets`: the columns of samples and of labels.
+
+    `transformed` is True if a function of the user makes the columns from a row when it is read.
+    """
 
     dataset: Any
     input: str
     target: str
+    transformed: bool = False
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -119,6 +126,8 @@ class HuggingFaceRows(Rows):
         return stacked(table[self.input], rows, "sample"), stacked(table[self.target], rows, "label")
 
     def labels(self) -> Array:
+        if self.transformed:
+            return super().labels()
         labels: Array = stacked(list(self.dataset[self.target]), np.arange(len(self)), "label")
         return labels
 
@@ -129,36 +138,16 @@ class ImageRows(Rows):
 
     paths: tuple[Path, ...]
     y: Array
-    size: int | None = None
+    format: ImageFormat
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def read(self, rows: Index) -> tuple[Tree, Array]:
-        images = [self._image(self.paths[row]) for row in rows.tolist()]
-        for row, image in zip(rows.tolist(), images, strict=True):
-            if image.shape != images[0].shape:
-                raise ValueError(
-                    f"{self.paths[row]} is {list(image.shape)}, but {self.paths[rows[0]]} {list(images[0].shape)}; "
-                    "give all one size, as in folder(PATH, size=64)"
-                )
-        return np.stack(images), self.y.take(rows)
+        return np.stack([self.format.read(self.paths[row]) for row in rows.tolist()]), self.y.take(rows)
 
     def labels(self) -> Array:
         return self.y
-
-    def _image(self, path: Path) -> Array:
-        from PIL import Image, UnidentifiedImageError  # of the extra that reads images
-
-        try:
-            refuse_no_file(path)
-            with Image.open(path) as image:
-                if image.mode.startswith(("I", "F")):  # which would be clipped
-                    raise OSError(f"{image.mode}, more than 8 bits for a colour; convert it first")
-                plain = image if image.mode in ("L", "RGB") else image.convert("RGB")
-                return image_array(plain if self.size is None else plain.resize((self.size, self.size)))
-        except (OSError, UnidentifiedImageError) as error:
-            raise ValueError(f"{path} cannot be read as an image ({error.strerror or error})") from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,27 +177,83 @@ def as_rows(what: str, given: Any, input: str = "", target: str = "") -> Rows:
     """
     if isinstance(given, Rows):
         return given
-    if isinstance(given, tuple | list) and len(given) == 2:
+    if isinstance(given, tuple | list) and len(given) == 2 and not _are_two_samples(given):
         x, y = (mapped(_array, part) if isinstance(part, dict | tuple) else _array(part) for part in given)
+        if not all(leaf.ndim for leaf in (*leaves(x), *leaves(y))):
+            kinds = " and ".join(type(part).__name__ for part in given)
+            raise ValueError(f"{what} is a pair of {kinds}; it must be arrays (x, y) with a row for each sample")
         counts = {len(leaf) for leaf in leaves(x)} | {len(y)}
         if len(counts) > 1:
             raise ValueError(f"{what} has arrays of {', '.join(map(str, sorted(counts)))} rows; they must be as many")
         return ArrayRows(x, y)
+    if wrong := _not_by_row(given):
+        raise ValueError(f"{what} is {wrong}")
     if hasattr(given, "column_names") and hasattr(given, "features"):
-        for column in (input, target):
-            if column not in given.column_names:
-                raise ValueError(
-                    f"{what} has no column {column!r}; it has {', '.join(given.column_names)}: give input and target"
-                )
-        return HuggingFaceRows(given, input, target)
+        return _table_rows(what, given, input, target)
     if hasattr(given, "__getitem__") and hasattr(given, "__len__") and not isinstance(given, dict | str | np.ndarray):
         return TorchRows(given)
     raise ValueError(f"{what} is {type(given).__name__}; it must be (x, y), Rows, or a data set with len and [i]")
 
 
+def _are_two_samples(given: tuple[Any, ...] | list[Any]) -> bool:
+    """Return True for a list of two samples, each with its label, rather than the arrays (x, y)."""
+    if not isinstance(given, list):
+        return False
+    return all(isinstance(item, tuple) and len(item) == 2 and np.ndim(item[1]) == 0 for item in given)
+
+
+def _not_by_row(given: Any) -> str | None:
+    """Return a sentence for data of which no row can be read by its number; None for other data."""
+    kind = type(given).__name__
+    if isinstance(given, DataLoader):
+        return f"a {kind}, which gives batches; it must be a data set with len and [i]: give loader.dataset"
+    if isinstance(given, IterableDataset) or (hasattr(given, "column_names") and not hasattr(given, "__len__")):
+        return (
+            f"a stream ({kind}), of which no row can be read by its number; it must be a data set with len and [i]: "
+            "load it without streaming, or give list(...) of its pairs"
+        )
+    if isinstance(given, Iterator):
+        return f"a {kind}, which can be read only once; it must be a data set with len and [i]: give list(...) of it"
+    if hasattr(given, "iloc"):
+        return (
+            f"a {kind}; it must be (x, y): give (frame.drop(columns='label').to_numpy('float32'), "
+            "frame['label'].to_numpy()), or save it with to_csv and give the file"
+        )
+    if isinstance(given, dict) and {"train", "test"} & given.keys():
+        splits = ", ".join(map(str, given))
+        return f"a {kind} with the splits {splits}; it must be one of them: give train=data['train'], test=data['test']"
+    return None
+
+
+def _table_rows(what: str, table: Any, input: str, target: str) -> HuggingFaceRows:
+    """Return the rows of a table of Hugging Face, in whatever format it gives them."""
+    transformed = getattr(table, "format", {}).get("type") == "custom"
+    if hasattr(table, "with_format") and not transformed:
+        # Plain Python values are the same in all formats: torch, numpy, pandas, arrow, jax.
+        table = table.with_format(None)
+    columns = list(table.column_names)
+    if transformed and len(table):
+        columns = list(table[0])
+    for column in (input, target):
+        if column not in columns:
+            raise ValueError(
+                f"{what} has no column {column!r}; it has {', '.join(columns)}: give input and target, "
+                f"as in input={columns[0]!r}, target={columns[-1]!r}"
+            )
+    return HuggingFaceRows(table, input, target, transformed)
+
+
+def _described(item: Any) -> str:
+    if isinstance(item, tuple | list):
+        return f"a {type(item).__name__} of {len(item)}"
+    if isinstance(item, dict):
+        return f"a dict of {', '.join(map(str, item))}"
+    return type(item).__name__
+
+
 def stacked(items: Sequence[Any], rows: Index, what: str) -> Tree:
     """One array of what each row has, dicts and tuples likewise; ValueError names the first row that is not alike."""
-    if not items:
+    if len(items) == 0:
         raise ValueError(f"there is no {what}")
     if isinstance(items[0], dict):
         for row, item in zip(rows.tolist(), items, strict=True):
@@ -221,30 +266,43 @@ def stacked(items: Sequence[Any], rows: Index, what: str) -> Tree:
         return {name: stacked([item[name] for item in items], rows, what) for name in items[0]}
     if isinstance(items[0], tuple):
         return tuple(stacked(list(parts), rows, what) for parts in zip(*items, strict=True))
-    made = [_array(item) for item in items]
+    made = []
+    for row, item in zip(rows.tolist(), items, strict=True):
+        try:
+            made.append(_array(item))
+        except ValueError as error:
+            raise ValueError(f"the {what} of row {row} cannot be read ({error})") from None
     for row, array in zip(rows.tolist(), made, strict=True):
         if array.dtype.kind not in "fiub":
-            said = "missing" if items[0] is None or array.dtype == object else array.dtype
-            raise ValueError(f"the {what} of row {row} is {said}; it must be numbers")
+            raise ValueError(f"the {what} of row {row} is {_no_number(array, what)}")
         if array.shape != made[0].shape:
             raise ValueError(
                 f"the {what} of row {row} is {list(array.shape)}, that of row {rows[0]} {list(made[0].shape)}; "
-                "they must be alike"
+                f"they must be alike{_remedy_for_shapes(items[0])}"
             )
     return np.stack(made)
 
 
-def image_array(image: Any) -> Array:
-    """A PIL image as float32 [channels, height, width] from 0 to 1."""
-    pixels = np.asarray(image, np.float32) / 255
-    return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+def _remedy_for_shapes(item: Any) -> str:
+    if hasattr(item, "convert"):
+        return ": give images of one size and colour, as with image.convert('RGB').resize((64, 64))"
+    return ""
+
+
+def _no_number(array: Array, what: str) -> str:
+    """Return the end of a sentence about an item that is no number."""
+    if array.dtype.kind in "US":
+        text = f"text ({str(array.flat[0])!r})" if array.size else "text"
+        remedy = NUMBER_WORDS if what == "label" else "make tokens of it first"
+        return f"{text}; it must be numbers: {remedy}"
+    return f"{'missing' if array.dtype == object else array.dtype}; it must be numbers"
 
 
 def _array(item: Any) -> Array:
     if isinstance(item, torch.Tensor):
         return np.asarray(item.detach().cpu().numpy())
     if hasattr(item, "convert") and hasattr(item, "size"):  # of PIL
-        return image_array(item if item.mode in ("L", "RGB") else item.convert("RGB"))
+        return image_array(plain_image(item))
     return np.asarray(item)
 
 

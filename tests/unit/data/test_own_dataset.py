@@ -125,7 +125,7 @@ def test_mistakes_are_one_sentence_before_the_start(change: dict[str, Any], said
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (TensorDataset(torch.zeros(4, 6), torch.zeros(4)), r"got TensorDataset; .* of whole arrays, as x_train=torch"),
+        (TensorDataset(torch.zeros(4, 6), torch.zeros(4)), r"got TensorDataset; .*FederatedDataset\(name, train="),
         ((X, Y), r"got tuple; give a fedraa\.Dataset\(name, x_train, .*\) of whole arrays$"),
         ({"x_train": X}, "got dict; give a fedraa.Dataset"),
         (

@@ -158,9 +158,7 @@ def test_what_is_no_number_among_numbers_of_a_table(odd: str, tmp_path: Path) ->
     rows = [f"{odd if i == 9 else i},{i % 2},shop{i % 3}" for i in range(30)]
     path = tmp_path / "sales.csv"
     path.write_text("\n".join(["price,label,client", *rows]))
-    with pytest.raises(
-        ValueError, match=rf"row 10, of client 'shop0', has '{odd}' in price; it must be a finite number"
-    ):
+    with pytest.raises(ValueError, match=rf"column 'price' has '?{odd}'? in row 10, client 'shop0'"):
         load_dataset(str(path), None)
 
 
@@ -225,7 +223,7 @@ NONE = fl.FederatedDataset("mine", lambda client: ([], []), (X_TEST, Y_TEST), cl
             "row 9, of client 'writer 1', has label 7; labels count from 0 to 2",
         ),
         (made(spoilt(9, "shape"), clients=OWNERS), "the sample of row 9 is [1, 3, 4], that of row 0 [1, 4, 4]"),
-        (made(spoilt(9, "word"), clients=OWNERS), "the sample of row 9 is <U4; it must be numbers"),
+        (made(spoilt(9, "word"), clients=OWNERS), "the sample of row 9 is text ('what'); it must be numbers"),
         (made(spoilt(9, "alone"), clients=OWNERS), "row 9 is Tensor; it must be a pair"),
         (made(spoilt(9, "nan"), clients=OWNERS), "client 1: row 9 holds NaN or an infinity"),
         (fl.FederatedDataset("mine", (X, Y), (X_TEST * np.nan, Y_TEST), clients=OWNERS), "test row 0 holds NaN"),

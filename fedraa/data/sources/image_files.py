@@ -1,0 +1,154 @@
+"""Image files: which of a folder are images, what they hold, and their pixels."""
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedraa.data.tree import Array
+from fedraa.reading import refuse_no_file
+
+logger = logging.getLogger(__name__)
+
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
+GREY = ("1", "L", "LA", "La")
+SYSTEM_FILES = ("__macosx", "thumbs.db", "desktop.ini")
+MAX_DEPTH = 6
+
+
+@dataclass(frozen=True)
+class ImageFormat:
+    """The form that all images of a data set get: grey (`L`) or `RGB`, and resized to `size` x `size` unless None."""
+
+    mode: str
+    size: int | None = None
+
+    def read(self, path: Path) -> Array:
+        """Return the pixels of a file, float32 [channels, height, width] from 0 to 1."""
+        with _opened(path) as image:
+            try:
+                plain = image.convert(self.mode)
+                return image_array(plain if self.size is None else plain.resize((self.size, self.size)))
+            except Exception as error:  # A decoder raises many kinds.
+                raise _unreadable(path, error) from None
+
+
+def find_images(root: Path) -> tuple[list[Path], list[Path]]:
+    """Return the images below `root`, sorted, and the folders with nothing in them.
+
+    Links to folders are followed, unless they lead back to a folder around them. Hidden folders and files are passed
+    over. A warning counts the files that are no images by their names.
+    """
+    images: list[Path] = []
+    empty: list[Path] = []
+    others: list[Path] = []
+    for folder, files, has_folders in _walk(root, ()):
+        found = [file for file in files if file.suffix.lower() in IMAGES]
+        images += found
+        others += [file for file in files if file.suffix.lower() not in IMAGES]
+        if not found and not has_folders:
+            empty.append(folder)
+    if not images:
+        raise ValueError(f"there is no image in {root}; there must be files {', '.join(IMAGES[:3])}, ...")
+    if others:
+        logger.warning(
+            "dataset %r: %d files are no images by their names and are left out, such as %s",
+            str(root),
+            len(others),
+            min(others),
+        )
+    return sorted(images), sorted(empty)
+
+
+def common_format(root: str, paths: Sequence[Path], size: int | None) -> ImageFormat:
+    """Return the form for these images: grey if all are, else RGB.
+
+    ValueError names the first file that cannot be opened, has more than 8 bits for a colour, or differs in its size
+    from the first one, unless all are resized.
+    """
+    mode, pixels = "L", None
+    for path in paths:
+        with _opened(path) as image:
+            if image.mode not in GREY:
+                mode = "RGB"
+            if pixels is None:
+                pixels = image.size
+            elif size is None and image.size != pixels:
+                raise ValueError(
+                    f"{path} has {_pixels(image.size)} pixels; expected {_pixels(pixels)}, as {paths[0]} has; give all "
+                    f'images one size, as in --dataset "folder({root!r}, size=64)"'
+                )
+    return ImageFormat(mode, size)
+
+
+def plain_image(image: Any) -> Any:
+    """Return a PIL image in grey or RGB; ValueError if it has more than 8 bits for a colour."""
+    _refuse_deep(image)
+    if image.mode in GREY:
+        return image.convert("L")
+    return image.convert("RGB")
+
+
+def image_array(image: Any) -> Array:
+    """Return a PIL image as float32 [channels, height, width] from 0 to 1."""
+    pixels = np.asarray(image, np.float32) / 255
+    return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _walk(folder: Path, around: tuple[str, ...]) -> Iterator[tuple[Path, list[Path], bool]]:
+    """Give each folder with its files, and True if it has folders; `around` are the folders that it lies in."""
+    real = os.path.realpath(folder)
+    if real in around or len(around) > MAX_DEPTH:
+        return
+    try:
+        names = sorted(name for name in os.listdir(folder) if not _is_hidden(name))
+    except OSError as error:
+        raise ValueError(f"{folder} cannot be read ({error.strerror})") from None
+    folders = [folder / name for name in names if (folder / name).is_dir()]
+    files = [folder / name for name in names if not (folder / name).is_dir()]
+    for file in files:
+        if file.is_symlink() and not file.exists():
+            raise ValueError(f"{file} is a link to {os.readlink(file)}, which is not there; mend or remove it")
+    yield folder, files, bool(folders)
+    for inner in folders:
+        yield from _walk(inner, (*around, real))
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or name.lower() in SYSTEM_FILES
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Open an image without decoding it; ValueError names the file if that fails."""
+    # Pillow belongs to the packages that only images need.
+    from PIL import Image
+
+    try:
+        refuse_no_file(path)
+        image = Image.open(path)
+        _refuse_deep(image)
+    except Exception as error:  # A decoder raises many kinds.
+        raise _unreadable(path, error) from None
+    with image:
+        yield image
+
+
+def _refuse_deep(image: Any) -> None:
+    # Pillow would clip these to 8 bits.
+    if image.mode.startswith(("I", "F")):
+        raise ValueError(f"{image.mode}, more than 8 bits for a colour; convert it first")
+
+
+def _unreadable(path: Path, error: Exception) -> ValueError:
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return ValueError(f"{path} cannot be read as an image ({reason})")
+
+
+def _pixels(size: tuple[int, int]) -> str:
+    return f"{size[0]} x {size[1]}"

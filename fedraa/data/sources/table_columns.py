@@ -1,0 +1,329 @@
+"""The columns of a table: which are features, and what numbers they become."""
+
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedraa.data.sources.table_file import TableFile, is_number, is_unnamed, listed, open_table
+from fedraa.data.sources.written_numbers import begins_with_number, has_decimal_comma, is_date, is_missing, read_numbers
+from fedraa.data.tree import Array
+
+logger = logging.getLogger(__name__)
+
+TARGETS = ("label", "target", "y", "class")
+FREE_WORDS = 20  # different words that a column of any length may have
+MAX_WORDS = 1000
+ROW_NUMBER = re.compile(
+    r"#|no\.?|nr\.?|idx|index|rows?|row[\W_]?(?:id|index|no|nr|num|number)|(?:.*[\W_])?id|unnamed: \d+", re.IGNORECASE
+)
+CAMEL_ID = re.compile(r".*[a-z]I[dD]")
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of one or two files, of which the first `cut` are to be trained on.
+
+    `target` and `client` are columns. `options` are the values with which the user called `csv`, so that a sentence
+    can show the call that works.
+    """
+
+    path: str
+    test: str | None
+    frame: Any
+    cut: int
+    target: str
+    client: str | None
+    options: dict[str, Any]
+    decimal_comma: bool = False
+
+    def is_words(self, name: str) -> bool:
+        """Return True for a column of text."""
+        return bool(self.frame[name].dtype == object)
+
+    def place(self, which: Array) -> str:
+        """Return the first of the rows `which` (bool [n]) for a sentence, with its client and its file."""
+        places = np.flatnonzero(which)
+        at = int(places[0])
+        if self.test is None:
+            at = int(places[np.argmin(self.frame.index[places])])
+        owner = None if self.client is None else self.frame[self.client].iloc[at]
+        of_client = "" if owner is None or owner != owner else f", client {owner!r}"
+        of_file = f" of {self.test}" if self.test is not None and at >= self.cut else ""
+        return f"row {int(self.frame.index[at]) + 1}{of_file}{of_client}"
+
+    def spell(self, **change: Any) -> str:
+        """Return the call of `csv` with these options changed."""
+        return spell_csv(self.path, self.options | change)
+
+    def without(self, name: str) -> str:
+        """Return the end of a sentence: how to leave the column out."""
+        dropped = (*self.options.get("drop", ()), name)
+        return f"leave the column out: {self.spell(drop=dropped)}"
+
+
+def spell_csv(path: str, options: dict[str, Any]) -> str:
+    """Return `csv('FILE', name=value)`, as a flag takes it, with the options that are set."""
+    values = [f"{name}={value!r}" for name, value in options.items() if value not in (None, ())]
+    return f'--dataset "csv({", ".join([repr(path), *values])})"'
+
+
+def read_frames(path: str, test: str | None) -> tuple[list[Any], bool]:
+    """Return the frames of one or two files, with one type for each column, and True if they have decimal commas."""
+    files = [open_table(one) for one in (path, test) if one is not None]
+    frames = [file.frame() for file in files]
+    words = {name for frame in frames for name in frame.columns if frame[name].dtype == object}
+    decimal_comma = any(_has_commas(frame) for frame in frames)
+    if decimal_comma:
+        # In such a file 1.234 is more than a thousand.
+        words |= {name for frame in frames for name in frame.columns if frame[name].dtype.kind == "f"}
+    return [_reread(file, frame, words) for file, frame in zip(files, frames, strict=True)], decimal_comma
+
+
+def find_target(path: str, names: Sequence[str], target: str | None, options: dict[str, Any]) -> str:
+    """Return the name of the column to predict; ValueError shows the call that works."""
+    example = spell_csv(path, options | {"target": names[-1]})
+    if target is not None:
+        if target not in names:
+            raise ValueError(f"target: there is no column {target!r}; expected one of {listed(names)}; as in {example}")
+        return target
+    by_name = {name.lower(): name for name in reversed(names)}
+    known = [by_name[name] for name in TARGETS if name in by_name]
+    # A column y may well be a coordinate beside a label.
+    clear = [name for name in known if name.lower() != "y"]
+    if len(clear) > 1:
+        raise ValueError(
+            f"target: the columns {' and '.join(map(repr, clear))} may both be the one to predict; expected a choice; "
+            f"as in {spell_csv(path, options | {'target': clear[0]})}, and leave the other out with drop"
+        )
+    if known:
+        return known[0]
+    if any(is_number(name) for name in names):
+        raise ValueError(
+            f"{path}: got numbers in its first line ({listed(names)}) and none of {', '.join(TARGETS)}; expected the "
+            f"names of the columns; put such a line first, or name the column to predict, as in {example}"
+        )
+    raise ValueError(
+        f"target: no column is called {', '.join(TARGETS[:-1])} or {TARGETS[-1]}; expected the column to predict, "
+        f"one of {listed(names)}; as in {example}"
+    )
+
+
+def drop_row_numbers(path: str, frame: Any, kept: Sequence[str | None]) -> Any:
+    """Return the frame without the columns that only number its rows; a warning names them.
+
+    Args:
+        path: The table's file.
+        frame: Its rows.
+        kept: Columns that are no features.
+    """
+    for name in [name for name in frame.columns if name not in kept]:
+        values = frame[name]
+        if values.dtype.kind not in "iu" or not values.is_unique or len(values) < 3:
+            if is_unnamed(name):
+                raise ValueError(f"{path}: column {int(name.split()[1]) + 1} has no name; expected one in the header")
+            continue
+        if ROW_NUMBER.fullmatch(name) or CAMEL_ID.fullmatch(name):
+            logger.warning("dataset %r: column %r numbers the rows and is left out; rename it to keep it", path, name)
+            frame = frame.drop(columns=name)
+        elif (np.diff(values.to_numpy()) == 1).all():
+            logger.warning(
+                "dataset %r: column %r counts the rows and is a feature; if it only numbers them, leave it out with "
+                "drop=%r",
+                path,
+                name,
+                (name,),
+            )
+    return frame
+
+
+def refuse_empty(table: Table, name: str) -> None:
+    """Raise ValueError if the column has no value in a row."""
+    empty = table.frame[name].isna().to_numpy()
+    if empty.any():
+        _refuse_missing(table, name, empty, "is empty")
+
+
+def encode_features(table: Table, names: Sequence[str]) -> Array:
+    """Return the columns as float32 [n, features], in the order of the file.
+
+    A column of numbers is one feature. A column of words becomes a column of 0 and 1 for each word of the training
+    rows, in alphabetical order; a word that only test rows have is 0 in all of them.
+    """
+    columns = []
+    for name in names:
+        refuse_empty(table, name)
+        if table.is_words(name):
+            columns.append(_encode_text(table, name))
+        else:
+            values = table.frame[name].to_numpy(np.float64)
+            _refuse_infinite(table, name, values)
+            columns.append(values.astype(np.float32)[:, None])
+    return np.concatenate(columns, axis=1)
+
+
+def encode_numbers(table: Table, name: str) -> Array:
+    """Return the column to predict as float32 [n, 1]; ValueError if a value is no finite number."""
+    refuse_empty(table, name)
+    if not table.is_words(name):
+        values = table.frame[name].to_numpy(np.float64)
+    else:
+        values, _ = _numbers(table, name)
+    _refuse_infinite(table, name, values)
+    return values.astype(np.float32)[:, None]
+
+
+def encode_classes(table: Table, name: str) -> Array:
+    """Return the class of each row, int64 [n], numbered in the order of the values: numbers, or words."""
+    refuse_empty(table, name)
+    values = table.frame[name].to_numpy()
+    if table.is_words(name):
+        values = values.astype(str)
+        numbers = np.array([is_number(word) and not is_missing(word) for word in values.tolist()])
+        lacking = np.array([is_missing(word) for word in values.tolist()])
+        if numbers.any() and lacking.any() and (numbers | lacking).all():
+            _refuse_missing(table, name, lacking, f"has {str(values[lacking][0])!r}")
+        if numbers.all():
+            values = values.astype(np.float64)
+    found, classes = np.unique(values, return_inverse=True)
+    _refuse_no_classes(table, name, found)
+    missed = ~np.isin(classes[table.cut :], classes[: table.cut])
+    if missed.any():
+        which = np.concatenate((np.zeros(table.cut, bool), missed))
+        value = found[classes[which][0]].item()
+        remedy = "add training rows of it, or remove it from the test rows"
+        if table.test is None:
+            remedy = "all its rows are among the fifth for testing; add rows of it, or remove them"
+        raise ValueError(
+            f"column {name!r} has {value!r} in {table.place(which)}, a test row; expected the value of a training "
+            f"row; {remedy}"
+        )
+    return classes.astype(np.int64)
+
+
+def encode_owners(table: Table, name: str) -> list[Any]:
+    """Return the client of each row, a number or a word."""
+    refuse_empty(table, name)
+    owners: list[Any] = table.frame[name].tolist()
+    return owners
+
+
+def _has_commas(frame: Any) -> bool:
+    for name in frame.columns:
+        if frame[name].dtype == object:
+            words = frame[name].dropna().unique().tolist()
+            if words and has_decimal_comma(words):
+                return True
+    return False
+
+
+def _reread(file: TableFile, frame: Any, words: set[str]) -> Any:
+    wrong = [name for name in frame.columns if name in words and frame[name].dtype != object]
+    return file.frame(words) if wrong else frame
+
+
+def _encode_text(table: Table, name: str) -> Array:
+    """Return a column of text as numbers [n, 1], or as a column of 0 and 1 for each word [n, words]."""
+    import pandas as pd
+
+    values, codes = _numbers(table, name)
+    odd = np.isnan(values)
+    if not odd.any():
+        _refuse_infinite(table, name, values)
+        return values.astype(np.float32)[:, None]
+    column = table.frame[name]
+    words = pd.unique(column).tolist()
+    lacking = np.array([is_missing(word) for word in words])[codes]
+    if not odd.all() and lacking[odd].all():
+        _refuse_missing(table, name, odd, f"has {column[odd].iloc[0]!r}")
+    dates = np.array([is_date(word) for word in words])[codes]
+    if dates.sum() > len(dates) / 2:
+        raise ValueError(
+            f"column {name!r} holds dates or times ({column[dates].iloc[0]!r} in {table.place(dates)}); expected "
+            f"numbers or words; make it a number, such as days since the first, or {table.without(name)}"
+        )
+    if odd.sum() <= len(odd) / 2:
+        raise ValueError(
+            f"column {name!r} has {column[odd].iloc[0]!r} in {table.place(odd)}; expected a finite number, as in "
+            f"other rows; correct it, or {table.without(name)}"
+        )
+    _refuse_many_words(table, name, len(words))
+    numbered = sum(begins_with_number(word) for word in words)
+    if numbered > max(10, len(words) / 2):
+        logger.warning(
+            "dataset %r: column %r is read as %d words, such as %r; if they are numbers, write them as numbers",
+            table.path,
+            name,
+            len(words),
+            words[0],
+        )
+    known = sorted(set(column[: table.cut]))
+    made: Array = np.stack([(column == word).to_numpy(np.float32) for word in known], axis=1)
+    return made
+
+
+def _numbers(table: Table, name: str) -> tuple[Array, Array]:
+    """Return the numbers [n] of a column of text, NaN where a word is none, and the place of each row's word."""
+    import pandas as pd
+
+    codes, words = pd.factorize(table.frame[name])
+    return read_numbers(words.tolist(), decimal_comma=table.decimal_comma)[codes], codes
+
+
+def _refuse_missing(table: Table, name: str, which: Array, state: str) -> None:
+    # The column to predict cannot be left out.
+    remedy = "fill in the values, or remove these rows"
+    if name not in (table.target, table.client):
+        remedy = f"fill in the values, remove these rows, or {table.without(name)}"
+    raise ValueError(
+        f"column {name!r} {state} in {int(which.sum())} of {len(which)} rows, first in {table.place(which)}; expected "
+        f"a value in each; {remedy}"
+    )
+
+
+def _refuse_infinite(table: Table, name: str, values: Array) -> None:
+    with np.errstate(over="ignore"):
+        odd = ~np.isfinite(values.astype(np.float32))
+    if odd.any():
+        value = table.frame[name][odd].iloc[0]
+        shown = value if isinstance(value, str) else f"{value:g}"
+        raise ValueError(
+            f"column {name!r} has {shown!r} in {table.place(odd)}; expected a finite number that float32 can hold"
+        )
+
+
+def _refuse_many_words(table: Table, name: str, words: int) -> None:
+    rows = len(table.frame)
+    limit = max(FREE_WORDS, min(MAX_WORDS, rows // 5))
+    if words > limit:
+        raise ValueError(
+            f"column {name!r} has {words} different words in {rows} rows; expected {limit} at most, since each becomes "
+            f"a feature; if it names the rows, {table.without(name)}"
+        )
+
+
+def _refuse_no_classes(table: Table, name: str, found: Array) -> None:
+    """Raise ValueError if these different values of the column to predict are no classes."""
+    rows, count = len(table.frame), len(found)
+    if count == 1:
+        raise ValueError(
+            f"column {name!r} has only the value {found[0].item()!r} in {rows} rows; expected two classes or more; "
+            f"choose another column, as in {table.spell(target='NAME')}"
+        )
+    if found.dtype.kind == "U":
+        if count > max(FREE_WORDS, rows // 2):
+            raise ValueError(
+                f"column {name!r} has {count} different words in {rows} rows; expected classes, which repeat; choose "
+                f"another column, as in {table.spell(target='NAME')}"
+            )
+        return
+    whole = bool((found == np.round(found)).all())
+    if count > (max(FREE_WORDS, rows // 10) if whole else FREE_WORDS):
+        raise ValueError(
+            f"column {name!r} has {count} different numbers in {rows} rows; expected classes, which repeat; to predict "
+            "the number itself add --objective regression (objective='regression'); if they are classes, write them "
+            "as words, such as c17"
+        )

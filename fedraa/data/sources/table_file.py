@@ -1,0 +1,230 @@
+"""A table in a text file: its encoding, its delimiter, its header, and rows of the header's length."""
+
+import bz2
+import codecs
+import csv
+import gzip
+import io
+import lzma
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from fedraa.reading import content
+
+DELIMITERS = ",;\t|"
+PACKED = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
+SNIFFED_ROWS = 200
+SHOWN_NAMES = 20
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """The text of a table. The rows begin at character `start`, and no row has more than `width` fields."""
+
+    path: str
+    text: str
+    delimiter: str
+    names: tuple[str, ...]
+    start: int
+    width: int
+
+    def frame(self, as_words: Collection[str] = ()) -> Any:
+        """Return the rows as a pandas frame, without empty rows and columns.
+
+        A column in which every value is a plain number, or every value is true or false, has a number type. Other
+        columns, and those in `as_words`, hold the text without surrounding spaces, and None where a value is empty.
+        """
+        # Importing pandas is slow, and workers do without it.
+        import pandas as pd
+
+        stream = io.StringIO(self.text, newline="")
+        stream.seek(self.start)
+        frame = pd.read_csv(
+            stream,
+            sep=self.delimiter,
+            header=None,
+            names=list(range(self.width)),
+            index_col=False,
+            dtype={place: object for place, name in enumerate(self.names) if name in as_words},
+            keep_default_na=False,
+            na_values=[""],
+            skipinitialspace=True,
+            low_memory=False,
+        )
+        # Fields beyond the header are trailing delimiters, without a value.
+        frame = frame.iloc[:, : len(self.names)].set_axis(list(self.names), axis=1)
+        for name in frame.columns:
+            if pd.api.types.is_bool_dtype(frame[name]):
+                frame[name] = frame[name].astype("int8")
+            elif not pd.api.types.is_numeric_dtype(frame[name]):
+                frame[name] = _stripped(frame[name])
+        frame = frame.dropna(how="all").reset_index(drop=True)
+        empty = [name for name in frame.columns if is_unnamed(name) and frame[name].isna().all()]
+        return frame.drop(columns=empty)
+
+
+def open_table(path: str) -> TableFile:
+    """Return the table in a file; ValueError, a sentence that names the line, for rows of other lengths."""
+    text = _text(path)
+    delimiter = _delimiter(text)
+    try:
+        names, line, start, offset_lines = _header(text, delimiter)
+        if not names:
+            raise ValueError(f"{path} is empty; expected a header and rows")
+        width = len(names)
+        stream = io.StringIO(text, newline="")
+        stream.seek(start)
+        reader = _reader(stream, delimiter)
+        rows = 0
+        for row in reader:
+            if len(row) != len(names):
+                width = max(width, len(row))
+                if _is_blank(row):
+                    continue
+                if len(row) < len(names) or any(row[len(names) :]):
+                    raise ValueError(_ragged(path, row, offset_lines + reader.line_num, names, line))
+            rows += 1
+    except csv.Error as error:
+        raise ValueError(f"{path} cannot be read as CSV ({error})") from None
+    if not rows:
+        raise ValueError(f"{path} has no row below its header")
+    named = tuple(name or f"Unnamed: {place}" for place, name in enumerate(names))
+    for place, name in enumerate(named):
+        if name in named[:place]:
+            raise ValueError(f"{path} has two columns {name!r}; expected different names; rename one of them")
+    return TableFile(path, text, delimiter, named, start, width)
+
+
+def is_unnamed(name: str) -> bool:
+    """Return True for the name that pandas gives to a column without one."""
+    return name.startswith("Unnamed: ") and name[len("Unnamed: ") :].isdecimal()
+
+
+def listed(names: Collection[Any]) -> str:
+    """Return the names for a sentence, at most `SHOWN_NAMES` of them."""
+    shown = ", ".join(str(name) for name in islice(names, SHOWN_NAMES))
+    if len(names) > SHOWN_NAMES:
+        return f"{shown}, ... ({len(names)} in all)"
+    return shown
+
+
+def _text(path: str) -> str:
+    try:
+        data = content(Path(path))
+    except FileNotFoundError:
+        raise ValueError(f"there is no file {path}") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror or error})") from None
+    unpack = PACKED.get(Path(path).suffix.lower())
+    if unpack is not None:
+        try:
+            data = unpack(data)
+        except (OSError, EOFError, lzma.LZMAError, ValueError) as error:
+            raise ValueError(f"{path} cannot be unpacked ({error})") from None
+    return _decoded(path, data)
+
+
+def _decoded(path: str, data: bytes) -> str:
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        text = data.decode("utf-16", errors="replace")
+    else:
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            # Windows-1252 is what spreadsheets write; latin-1 takes the five bytes that it leaves out.
+            try:
+                text = data.decode("cp1252")
+            except UnicodeDecodeError:
+                text = data.decode("latin-1")
+    if "\0" in text:
+        raise ValueError(f"{path} is no text; expected a table such as CSV")
+    return text
+
+
+def _reader(stream: io.StringIO, delimiter: str) -> Any:
+    return csv.reader(stream, delimiter=delimiter, skipinitialspace=True, strict=True)
+
+
+def _is_blank(row: list[str]) -> bool:
+    return not any(field.strip() for field in row)
+
+
+def _is_comment(row: list[str]) -> bool:
+    return bool(row) and row[0].startswith("#")
+
+
+def _first_rows(text: str, delimiter: str) -> Iterator[list[str]]:
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
+    try:
+        for row in islice(reader, SNIFFED_ROWS):
+            if not _is_blank(row) and not _is_comment(row):
+                yield row
+    except csv.Error:
+        return
+
+
+def _delimiter(text: str) -> str:
+    """Return the delimiter by which the header has several fields and most rows have as many."""
+    best, best_score = ",", (0.0, 1)
+    for delimiter in DELIMITERS:
+        rows = list(_first_rows(text, delimiter))
+        if not rows or len(rows[0]) < 2:
+            continue
+        columns = len(rows[0])
+        alike = sum(len(row) == columns for row in rows[1:])
+        score = (alike / max(1, len(rows) - 1), columns)
+        if score > best_score:
+            best, best_score = delimiter, score
+    return best
+
+
+def _header(text: str, delimiter: str) -> tuple[list[str], int, int, int]:
+    """Return the columns' names, their line, and the character and the line where the rows begin.
+
+    Comments above the header are passed over. A first line `#id,x,label` is the header if a row of numbers follows.
+    """
+    stream = io.StringIO(text, newline="")
+    reader = _reader(stream, delimiter)
+    comment: tuple[list[str], int, int, int] | None = None
+    for row in reader:
+        if _is_blank(row):
+            continue
+        place = [field.strip() for field in row], reader.line_num, stream.tell(), reader.line_num
+        if not _is_comment(row):
+            is_data = any(is_number(field) for field in row)
+            if comment is not None and is_data and len(comment[0]) == len(row) > 1:
+                names = [comment[0][0].removeprefix("#").strip(), *comment[0][1:]]
+                return names, *comment[1:]
+            return place
+        comment = place
+    return [], 0, 0, 0
+
+
+def is_number(text: str) -> bool:
+    """Return True for a number as Python writes it."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _ragged(path: str, row: list[str], line: int, names: list[str], header_line: int) -> str:
+    remedy = "fill in the missing fields"
+    if len(row) > len(names):
+        remedy = "name every column, and put a value that holds the delimiter into quotes"
+    return (
+        f"{path} line {line}: got {len(row)} field{'' if len(row) == 1 else 's'}; expected {len(names)}, as the header "
+        f"in line {header_line} has ({listed(names)}); {remedy}"
+    )
+
+
+def _stripped(column: Any) -> Any:
+    import pandas as pd
+
+    codes, words = pd.factorize(column.astype(object), use_na_sentinel=True)
+    values = [str(word).strip() or None for word in words]
+    return pd.Series([None if code < 0 else values[code] for code in codes.tolist()], column.index, dtype=object)

@@ -1,0 +1,137 @@
+"""Numbers, dates and missing values as people write them into tables."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedraa.data.tree import Array
+
+MISSING = {"na", "n/a", "#n/a", "nan", "null", "none", "nil", "missing", "?", "-", "--", "."}
+INFINITE = {"inf", "infinity"}
+CURRENCY = r"[A-Z]{0,3}[$€£¥₹₩₽]|USD|EUR|GBP|CHF|JPY|CNY|INR|Rs\.?"
+
+_NUMBER = r"\d[\d.,'’ \u00a0\u202f]*(?:[eE][-+]?\d+)?|[.,]\d+(?:[eE][-+]?\d+)?|[iI]nf(?:inity)?(?![A-Za-z])"
+_WRITTEN = re.compile(
+    rf"(?P<bracket>\()?(?P<sign>[-+−]?)\s*(?P<before>{CURRENCY})?\s*(?P<inner>[-+−]?)"
+    rf"(?P<number>{_NUMBER})\s*(?P<after>%|{CURRENCY}|[A-Za-z°µ/²³]+)?(?(bracket)\))"
+)
+_SPACES = "'’ \u00a0\u202f"
+_MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
+_DATE = re.compile(
+    r"(?:(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*,? *)?"
+    r"(?:\d{4}[-/.]\d{1,2}(?:[-/.]\d{1,2})?|\d{1,2}[-/.]\d{1,2}[-/.](?:\d{4}|\d{2})"
+    rf"|(?:\d{{1,2}}(?:st|nd|rd|th)?[ .-]*)?{_MONTH}[ .,-]*(?:\d{{1,2}}(?:st|nd|rd|th)?[ ,-]+)?\d{{2,4}})"
+    r"(?:[T ,]+\d{1,2}:\d{2}.*)?"
+    r"|\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?: ?[ap]\.?m\.?)?",
+    re.IGNORECASE,
+)
+
+
+def _grammar(separators: str, decimal: str) -> re.Pattern[str]:
+    groups = rf"[1-9]\d{{0,2}}(?P<separator>[{separators}])(?:\d{{2,3}}(?P=separator))*\d{{3}}"
+    return re.compile(rf"(?P<whole>{groups}|\d+|(?={re.escape(decimal)}\d))(?:{re.escape(decimal)}(?P<part>\d*))?")
+
+
+POINT = _grammar("," + _SPACES, ".")
+COMMA = _grammar("." + _SPACES, ",")
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """A word that may be a number: its digits, its unit, and whether the unit is a currency or a percent sign."""
+
+    digits: str
+    exponent: int
+    negative: bool
+    unit: str
+    has_symbol: bool
+
+
+def read_numbers(words: Sequence[str], *, decimal_comma: bool = False) -> Array:
+    """Return each word's number as float64 [n], NaN where it is none.
+
+    Signs, thousands separators, currencies, a percent sign and a unit are read (`-1,234.5`, `$12`, `3 %`, `12 kg`,
+    `(15)`), a unit only if every word has it. `decimal_comma` decides where `1.234` may mean both.
+    """
+    parts = [_split(word) for word in words]
+    complete = all(part is not None or is_missing(word) for part, word in zip(parts, words, strict=True))
+    parts = _of_one_unit(parts, complete=complete)
+    by_point, by_comma = _values(parts, POINT), _values(parts, COMMA)
+    unread, unread_by_comma = np.isnan(by_point).sum(), np.isnan(by_comma).sum()
+    if unread_by_comma < unread or (decimal_comma and unread_by_comma == unread):
+        return by_comma
+    return by_point
+
+
+def has_decimal_comma(words: Sequence[str]) -> bool:
+    """Return True if all words are numbers with a decimal comma, as `3,14`, and cannot be read otherwise."""
+    parts = [_split(word) for word in words if not is_missing(word)]
+    if not parts or None in parts:
+        return False
+    return bool(np.isfinite(_values(parts, COMMA)).all() and np.isnan(_values(parts, POINT)).any())
+
+
+def is_missing(word: str) -> bool:
+    """Return True for a word that people write in place of a number that they do not have."""
+    return word.lower() in MISSING
+
+
+def is_date(word: str) -> bool:
+    """Return True for a date or a time of day."""
+    return _DATE.fullmatch(word) is not None
+
+
+def begins_with_number(word: str) -> bool:
+    """Return True if the word begins with a digit, after a sign or a currency."""
+    return re.match(rf"[-+(~<>]*\s*(?:{CURRENCY})?\s*\d", word) is not None
+
+
+def _split(word: str) -> _Parts | None:
+    match = _WRITTEN.fullmatch(word)
+    if match is None or (match["sign"] and match["inner"]) or (match["before"] and match["after"]):
+        return None
+    digits, _, exponent = match["number"].strip(_SPACES).lower().partition("e")
+    negative = match["bracket"] is not None or "-" in (match["sign"], match["inner"])
+    negative = negative or "−" in (match["sign"], match["inner"])
+    unit = match["before"] or match["after"] or ""
+    symbol = unit == "%" or re.fullmatch(CURRENCY, unit) is not None
+    return _Parts(digits, int(exponent or 0), negative, unit, symbol)
+
+
+def _of_one_unit(parts: list[_Parts | None], *, complete: bool) -> list[_Parts | None]:
+    """Return the parts, None for those whose unit differs from the others'.
+
+    A unit in letters counts only if every word is a number (`complete`) and has it. A currency may be left out in
+    some words, a percent sign not.
+    """
+    units = [part.unit for part in parts if part is not None]
+    if complete and len(set(units)) == 1:
+        return parts
+    symbols = [part.unit for part in parts if part is not None and part.has_symbol]
+    accepted = {""}
+    if symbols:
+        unit = max(sorted(set(symbols)), key=symbols.count)
+        if unit != "%":
+            accepted = {"", unit}
+        elif symbols.count("%") > units.count(""):
+            accepted = {"%"}
+    return [part if part is not None and part.unit in accepted else None for part in parts]
+
+
+def _values(parts: Sequence[_Parts | None], grammar: re.Pattern[str]) -> Array:
+    values = np.full(len(parts), np.nan)
+    for place, part in enumerate(parts):
+        if part is None:
+            continue
+        if part.digits in INFINITE:
+            value = np.inf
+        else:
+            match = grammar.fullmatch(part.digits)
+            if match is None:
+                continue
+            whole = re.sub(r"\D", "", match["whole"])
+            value = float(f"{whole or 0}.{match['part'] or 0}e{part.exponent}")
+        values[place] = -value if part.negative else value
+    return values

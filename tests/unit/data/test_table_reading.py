@@ -1,0 +1,307 @@
+"""Tables as people and programs write them: the features and labels that are read, and the sentences of refusals."""
+
+import bz2
+import gzip
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedraa as fl
+from fedraa.data import load_dataset
+from fedraa.data.sources.files import csv
+from fedraa.objectives import make_objective
+
+ROWS = 40
+SEED = np.random.default_rng(7)
+X = SEED.normal(size=ROWS).round(3)
+CLASSES = np.arange(ROWS) % 2
+
+
+def write(folder: Path, text: str | bytes, name: str = "t.csv") -> str:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return str(path)
+
+
+def table(header: str, row: str, **values: Any) -> str:
+    """Return a table whose row i has the i-th of each of the values in place of its name."""
+    lines = [header]
+    for i in range(ROWS):
+        lines.append(row.format(**{name: each[i] for name, each in values.items()}, i=i, y=CLASSES[i]))
+    return "\n".join(lines) + "\n"
+
+
+def read(path: str, **options: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return the features and the labels of all rows, in the order of the file."""
+    data = csv(path, **options)
+    # Test rows are the last fifth of a fixed shuffle, and both parts keep the order of the file.
+    order = fl.rng.generator(0, "csv").permutation(ROWS)
+    places = np.concatenate((np.sort(order[: ROWS * 4 // 5]), np.sort(order[ROWS * 4 // 5 :])))
+    back = np.argsort(places)
+    return np.concatenate((data.train[0], data.test[0]))[back], np.concatenate((data.train[1], data.test[1]))[back]
+
+
+def scaled(values: Any) -> np.ndarray[Any, Any]:
+    """Return the values without shift and scale, which do not matter here."""
+    array = np.asarray(values, np.float64)
+    array = array.reshape(len(array), -1)
+    deviation = array.std(axis=0)
+    return (array - array.mean(axis=0)) / np.where(deviation > 0, deviation, 1)
+
+
+def check(path: str, columns: Any, labels: Any = CLASSES, **options: Any) -> None:
+    x, y = read(path, **options)
+    np.testing.assert_allclose(scaled(x), scaled(columns), atol=1e-4)
+    np.testing.assert_array_equal(y, labels)
+
+
+PLAIN = table("x,label", "{x},{y}", x=X)
+NUMBERS = SEED.integers(1001, 2_000_000, ROWS)
+PRICES = SEED.integers(-5000, 5000, ROWS)
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        pytest.param(PLAIN.encode("utf-8-sig"), X, id="byte order mark"),
+        pytest.param(PLAIN.replace("\n", "\r\n"), X, id="lines of Windows"),
+        pytest.param(PLAIN.replace("\n", "\r"), X, id="lines of old Macs"),
+        pytest.param(PLAIN.encode("utf-16"), X, id="UTF-16"),
+        pytest.param(PLAIN.replace("\n", "\n\n  \n,\n", 5), X, id="blank lines"),
+        pytest.param(table("x,label", "{x},{y},", x=X), X, id="trailing delimiter"),
+        pytest.param(table("x,label,", "{x},{y},", x=X), X, id="trailing delimiter everywhere"),
+        pytest.param("# made today, by hand\n\n" + PLAIN, X, id="comment above the header"),
+        pytest.param(table("#x,label", "{x},{y}", x=X), X, id="header after #"),
+        pytest.param(table(" x , label ", " {x} , {y} ", x=X), X, id="spaces"),
+        pytest.param(table("x,note,label", '{x},"a\nb, ""c""",{y}', x=X), np.stack([X, 0 * X], 1), id="quoted newline"),
+        pytest.param(table("x;label", "{x};{y}", x=X), X, id="semicolon"),
+        pytest.param(table("x\tlabel", "{x}\t{y}", x=X), X, id="tab"),
+        pytest.param(table("x|label", "{x}|{y}", x=X), X, id="bar"),
+        pytest.param(table("x;label", "{x};{y}", x=[f"{x}".replace(".", ",") for x in X]), X, id="decimal comma"),
+        pytest.param(table("x,label", '"{x:,}",{y}', x=NUMBERS), NUMBERS, id="thousands"),
+        pytest.param(table("x,label", '"${x:,}",{y}', x=NUMBERS), NUMBERS, id="dollars"),
+        pytest.param(table("x,label", '"-€ {x:,}.50",{y}', x=NUMBERS), -NUMBERS - 0.5, id="negative euros"),
+        pytest.param(table("x,label", "{x}%,{y}", x=X), X, id="percent"),
+        pytest.param(table("x,label", "{x} kg,{y}", x=X), X, id="unit"),
+        pytest.param(table("x,label", "{x:e},{y}", x=X), X, id="scientific"),
+        pytest.param(
+            table("x,label", "{x},{y}", x=[f"({-p})" if p < 0 else f"{p}" for p in PRICES]), PRICES, id="brackets"
+        ),
+        pytest.param(
+            table("x;label", "{x};{y}", x=[f"{n:,}".replace(",", ".") for n in NUMBERS]), NUMBERS, id="points"
+        ),
+        pytest.param(table("x,label", "{x},{y}", x=CLASSES == 1), CLASSES, id="booleans"),
+        pytest.param(
+            table("x,label", "{x},{y}", x=[["no", "yes"][c] for c in CLASSES]),
+            np.stack([1 - CLASSES, CLASSES], 1),
+            id="yes and no",
+        ),
+        pytest.param(table("x,c,label", "{x},3,{y}", x=X), np.stack([X, 0 * X], 1), id="constant"),
+        pytest.param(table("x,Label", "{x},{y}", x=X), X, id="capital"),
+    ],
+)
+def test_table_as_people_write_it_gives_its_numbers(text: str | bytes, columns: Any, tmp_path: Path) -> None:
+    check(write(tmp_path, text), columns)
+
+
+def test_decimal_commas_make_points_separators_in_the_whole_file(tmp_path: Path) -> None:
+    commas = [f"{x}".replace(".", ",") for x in X]
+    thousands = 1000 * np.arange(1, ROWS + 1) + 7
+    points = [f"{number // 1000}.007" for number in thousands]
+    # The last of the other numbers shows which of both the point is: 40.007, and 41 without one.
+    check(
+        write(tmp_path, table("a;b;label", "{a};{b};{y}", a=commas, b=[*points[:-1], "41"])),
+        np.stack([X, [*thousands[:-1], 41]], 1),
+    )
+
+
+@pytest.mark.parametrize("name", ["t.tsv", "t.txt", "T.CSV", "t.csv.gz", "t.csv.bz2"])
+def test_table_is_known_by_its_name(name: str, tmp_path: Path) -> None:
+    pack = {".gz": gzip.compress, ".bz2": bz2.compress}.get(Path(name).suffix, bytes)
+    data = load_dataset(write(tmp_path, pack(PLAIN.encode()), name), None)
+    assert isinstance(data, fl.FederatedDataset)
+    np.testing.assert_array_equal(np.bincount(np.concatenate((data.train[1], data.test[1]))), [20, 20])
+
+
+@pytest.mark.parametrize("header", ["", "Unnamed: 0", "id", "PassengerId", "row_number"])
+def test_column_that_numbers_the_rows_is_no_feature(
+    header: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sorted_labels = np.sort(CLASSES)
+    text = table(header + ",x,label", "{i},{x},{c}", x=X, c=sorted_labels)
+    check(write(tmp_path, text), X, sorted_labels)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "is left out" in caplog.text
+
+
+def test_table_sorted_by_label_with_an_index_is_not_learnt_from_it(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    rows = [f"{i},{rng.normal():.3f},{int(i >= 200)}" for i in range(400)]
+    path = write(tmp_path, "\n".join([",noise,label", *rows]))
+    history = fl.run(
+        dataset=path,
+        method="fedavg",
+        rounds=5,
+        clients=2,
+        hidden=(8,),
+        lr=0.1,
+        engine="local",
+        quiet=True,
+        out=tmp_path / "run",
+    )
+    # 80 test rows: by chance .5 with a deviation of .056; with the index as a feature 1.
+    assert 0.3 < history.evals.accuracy.iloc[-1] < 0.7
+
+
+def test_feature_that_counts_the_rows_stays_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    check(write(tmp_path, table("day,label", "{i},{y}")), np.arange(ROWS))
+    assert "'day' counts the rows" in caplog.text
+
+
+def test_words_become_columns_of_the_training_rows(tmp_path: Path) -> None:
+    path = write(tmp_path, "city,x,label\n" + "NA,1,no\nnull,2,yes\n?,3,no\n" * 4)
+    test = write(tmp_path, "label,city,x\nyes,NA,2\nno,Rome,2\n", "u.csv")
+    data = csv(path, test=test)
+    x = data.train[0]
+    assert x.shape == (12, 4)
+    # Words are in alphabetical order: ?, NA, null.
+    np.testing.assert_array_equal(x[:3, :3].argmax(1), [1, 2, 0])
+    np.testing.assert_array_equal(data.train[1][:3], [0, 1, 0])
+    np.testing.assert_array_equal(data.test[1], [1, 0])
+    # Rome is in no training row, so that it is 0 in each column, as NA is in the first and the last.
+    np.testing.assert_array_equal(data.test[0][1, [0, 2]], data.test[0][0, [0, 2]])
+    assert data.test[0][1, 1] == x[1, 1]
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes"),
+    [
+        ([f"{y + 1}.0" for y in CLASSES], CLASSES),
+        ([y + 1 for y in CLASSES], CLASSES),
+        ([["yes", "NA"][y] for y in CLASSES], 1 - CLASSES),
+        ([y == 1 for y in CLASSES], CLASSES),
+        ([[" dog", "cat "][y] for y in CLASSES], 1 - CLASSES),
+    ],
+)
+def test_labels_are_numbered_in_the_order_of_their_values(labels: Any, classes: Any, tmp_path: Path) -> None:
+    check(write(tmp_path, table("x,label", "{x},{c}", x=X, c=labels)), X, classes)
+
+
+def test_columns_are_left_out_on_request(tmp_path: Path) -> None:
+    path = write(tmp_path, table("user,x,label", "u{i},{x},{y}", x=X))
+    check(path, X, drop="user")
+    data = load_dataset(f"csv({path!r}, drop=('user',))", None)
+    assert isinstance(data, fl.FederatedDataset)
+    assert data.train[0].shape == (32, 1)
+
+
+def test_numbers_to_predict_may_be_written_with_signs(tmp_path: Path) -> None:
+    path = write(tmp_path, table("x,label", '{x},"${n:,}"', x=X, n=NUMBERS))
+    _, y = read(path, classes=False)
+    np.testing.assert_array_equal(y[:, 0], NUMBERS)
+
+
+def test_the_shown_call_works(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        table("age, sex, income", "{x}, {s}, {c}", x=X, s=["M", "F"] * 20, c=[["<=50K", ">50K"][y] for y in CLASSES]),
+    )
+    with pytest.raises(ValueError, match="target") as mistake:
+        load_dataset(path, None)
+    shown = str(mistake.value).partition('--dataset "')[2].rstrip('"')
+    assert shown == f"csv({path!r}, target='income')"
+    data = load_dataset(shown, None)
+    assert isinstance(data, fl.FederatedDataset)
+    assert data.train[0].shape == (32, 3)
+
+
+def test_number_to_predict_is_read_with_the_objective_that_is_shown(tmp_path: Path) -> None:
+    path = write(tmp_path, table("x,label", "{i},{x}", x=X))
+    with pytest.raises(ValueError, match=r"column 'label'.*objective regression"):
+        load_dataset(path, None)
+    data = load_dataset(path, None, make_objective("regression").targets)
+    assert isinstance(data, fl.FederatedDataset)
+    assert data.train[1].shape == (32, 1)
+
+
+def test_clients_may_have_words_as_names(tmp_path: Path) -> None:
+    path = write(tmp_path, table("x,label,hospital", "{x},{y},{h}", x=X, h=[f"Ward {i % 3}" for i in range(ROWS)]))
+    data = csv(path, client="hospital")
+    assert data.clients is not None
+    assert set(data.clients) == {"Ward 0", "Ward 1", "Ward 2"}
+    assert data.train[0].shape == (32, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        pytest.param(table("a,b,label", "{i},1,{y},9"), "line 2: got 4 fields; expected 3", id="longer rows"),
+        pytest.param("a,b,label\n1,2,0\n3,1\n", "line 3: got 2 fields", id="shorter row"),
+        pytest.param(PLAIN + "mean of all\n", "line 42: got 1 field;", id="footer"),
+        pytest.param("", "is empty", id="empty file"),
+        pytest.param("a,label\n", "no row", id="header only"),
+        pytest.param('a,label\n"1,2\n', "cannot be read as CSV", id="open quote"),
+        pytest.param(b"a,label\n\0\0,1\n", "no text", id="bytes"),
+        pytest.param("a,a,label\n1,2,0\n", "two columns 'a'", id="equal names"),
+        pytest.param(table("5.1,3.5,setosa", "{x},1,{y}", x=X), "names of the columns", id="no header"),
+        pytest.param(table(",x,label", "{x},1,{y}", x=X), "column 1 has no name", id="unnamed feature"),
+        pytest.param(table("x,label,target", "{x},{y},{y}", x=X), "target: .*'label' and 'target'", id="two targets"),
+        pytest.param(table("when,label", "2024-01-{i:02d},{y}"), "column 'when' holds dates", id="ISO dates"),
+        pytest.param(
+            table("when,label", "{d}/2/2024 10:{i:02d},{y}", d=[1, 2] * 20), "column 'when' holds", id="times"
+        ),
+        pytest.param(table("when,label", "Jan-20{i:02d},{y}"), "column 'when' holds dates", id="months"),
+        pytest.param(table("user,label", "u{i},{y}"), "column 'user' has 40 different words.*drop", id="ids"),
+        pytest.param(
+            table("x,label", "{v},{y}", v=["", *X[1:]]), "column 'x' is empty in 1 of 40 rows.*row 1;", id="empty value"
+        ),
+        pytest.param(table("x,label", "{v},{y}", v=["NA", *X[1:]]), "column 'x' has 'NA' in 1 of 40 rows", id="NA"),
+        pytest.param(
+            table("x,label", "{v},{y}", v=["?"] * 30 + [*X[30:]]), "column 'x' has '\\?' in 30 of", id="mostly ?"
+        ),
+        pytest.param(
+            table("c,label", "{v},{y}", v=["", *"ab" * 19, "a"]), "column 'c' is empty in 1 of", id="empty word"
+        ),
+        pytest.param(
+            table("x,label", "{x},{v}", x=X, v=["", *CLASSES[1:]]), "column 'label' is empty in 1", id="no label"
+        ),
+        pytest.param(table("x,label", "{x},{v}", x=X, v=["?", *CLASSES[1:]]), "column 'label' has '\\?'", id="label ?"),
+        pytest.param(table("x,label", "{x},3", x=X), "column 'label' has only the value 3", id="one class"),
+        pytest.param(table("x,label", "{x},w{i}", x=X), "column 'label' has 40 different words", id="label of words"),
+        pytest.param(table("x,label", "{v},{y}", v=["1", "two"] * 20), "column 'x' has 'two'", id="half words"),
+        pytest.param(
+            table("x,label", "{v},{y}", v=["3%", "5", "7"] * 13 + ["2"]), "column 'x' has '3%'", id="some percent"
+        ),
+        pytest.param(table("x,label", "{v},{y}", v=["inf", *X[1:]]), "column 'x' has 'inf'", id="infinity"),
+        pytest.param(table("label", "{y}"), "no column besides label", id="no feature"),
+    ],
+)
+def test_table_that_cannot_be_read_is_refused_by_column_or_line(text: str | bytes, key: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=key) as mistake:
+        load_dataset(write(tmp_path, text), None)
+    assert str(mistake.value).startswith("dataset ")
+    assert "\n" not in str(mistake.value)
+
+
+def test_values_of_test_rows_only_are_refused_as_labels(tmp_path: Path) -> None:
+    test = write(tmp_path, PLAIN.replace(",1\n", ",7\n"), "u.csv")
+    with pytest.raises(ValueError, match=r"column 'label' has 7.* in row 2 of .*u\.csv"):
+        csv(write(tmp_path, PLAIN), test=test)
+
+
+@pytest.mark.parametrize(
+    ("options", "key"), [({"drop": "z"}, "drop"), ({"client": "z"}, "client"), ({"target": "z"}, "target")]
+)
+def test_options_that_name_no_column_are_refused(options: Any, key: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"{key}: there is no column 'z'"):
+        csv(write(tmp_path, PLAIN), **options)
+
+
+def test_paths_of_other_kinds_are_answered_with_the_form_that_works(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="to_csv"):
+        load_dataset(write(tmp_path, "a", "t.parquet"), None)
+    with pytest.raises(ValueError, match=f"folder:{tmp_path}"):
+        load_dataset(str(tmp_path), None)
