@@ -183,16 +183,15 @@ def _column(path: str, table: Any, column: str) -> list[Any]:
 
 def _depth_of_images(root: Path, paths: Sequence[Path]) -> int:
     """Return 3 for images in SPLIT/CLASS, 4 for SPLIT/CLIENT/CLASS; ValueError if they lie elsewhere or differ."""
+    form = "expected all images in train/CLASS, or all in train/CLIENT/CLASS, in test likewise"
     first = paths[0].relative_to(root).parent
-    depth = len(first.parts) + 1
     for path in paths:
         place = path.relative_to(root).parent
-        if depth not in (3, 4) or len(place.parts) + 1 != depth:
-            raise ValueError(
-                f"{path} lies in {place}, and {paths[0]} in {first}; expected all images in train/CLASS, or all in "
-                "train/CLIENT/CLASS, in test likewise"
-            )
-    return depth
+        if len(place.parts) not in (2, 3):
+            raise ValueError(f"{path} lies in {place}; {form}")
+        if len(place.parts) != len(first.parts):
+            raise ValueError(f"{path} lies in {place}, and {paths[0]} in {first}; {form}")
+    return len(first.parts) + 1
 
 
 def _standardised(rows: Rows) -> Scaled:

@@ -103,8 +103,10 @@ def image_array(image: Any) -> Array:
 def _walk(folder: Path, around: tuple[str, ...]) -> Iterator[tuple[Path, list[Path], bool]]:
     """Give each folder with its files, and True if it has folders; `around` are the folders that it lies in."""
     real = os.path.realpath(folder)
-    if real in around or len(around) > MAX_DEPTH:
+    if real in around:
         return
+    if len(around) > MAX_DEPTH:
+        raise ValueError(f"{folder} lies too deep; expected images in train/CLASS or in train/CLIENT/CLASS")
     try:
         names = sorted(name for name in os.listdir(folder) if not _is_hidden(name))
     except OSError as error:

@@ -1,0 +1,147 @@
+"""Folders of images as people keep them: links, hidden files, colours and sizes that differ, broken files."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedraa.data import load_dataset
+from fedraa.data.sources.files import folder
+
+RNG = np.random.default_rng(0)
+PIXELS = RNG.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+
+
+def image(mode: str = "RGB", size: tuple[int, int] = (8, 8)) -> Image.Image:
+    return Image.fromarray(PIXELS).convert(mode).resize(size)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return a folder with three images of each of two classes in train and in test."""
+    for split in ("train", "test"):
+        for name in ("cat", "dog"):
+            (tmp_path / split / name).mkdir(parents=True)
+            for i in range(3):
+                image().save(tmp_path / split / name / f"{i}.png")
+    return tmp_path
+
+
+def counts(root: Path, **options: Any) -> list[int]:
+    """Return the number of training images of each class."""
+    return [int(count) for count in np.bincount(folder(str(root), **options).train.labels())]
+
+
+def test_linked_class_folders_are_read(root: Path) -> None:
+    for split in ("train", "test"):
+        shutil.copytree(root / split / "cat", root / f"birds-{split}")
+        (root / split / "bird").symlink_to(root / f"birds-{split}")
+    (root / "train" / "dog" / "linked.png").symlink_to(root / "train" / "cat" / "0.png")
+    data = folder(str(root))
+    assert data.classes == 3
+    assert counts(root) == [3, 3, 4]
+
+
+def test_link_that_leads_back_is_followed_once(root: Path) -> None:
+    (root / "train" / "cat" / "back").symlink_to(root / "train")
+    assert counts(root) == [3, 3]
+
+
+def test_hidden_files_and_folders_are_passed_over(root: Path) -> None:
+    for hidden in (".ipynb_checkpoints", "__MACOSX", "cat/.thumbnails"):
+        (root / "train" / hidden).mkdir()
+        image().save(root / "train" / hidden / "0.png")
+    for name in ("._0.png", ".DS_Store", "Thumbs.db"):
+        (root / "train" / "cat" / name).write_text("x")
+    assert folder(str(root)).classes == 2
+    assert counts(root) == [3, 3]
+
+
+def test_files_that_are_no_images_by_name_are_counted(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (root / "train" / "cat" / "a.heic").write_text("x")
+    (root / "train" / "notes.txt").write_text("x")
+    assert counts(root) == [3, 3]
+    assert "2 files are no images" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["x.JPG", "x.webp", "x.gif", "x.bmp", "x.tiff"])
+def test_kinds_of_files_are_read(name: str, root: Path) -> None:
+    image().save(root / "train" / "dog" / name)
+    assert counts(root) == [3, 4]
+    x, _ = folder(str(root)).train.read(np.arange(7))
+    assert x.shape == (7, 3, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("mode", "name"),
+    [("L", "x.png"), ("1", "x.png"), ("P", "x.png"), ("RGBA", "x.png"), ("LA", "x.png"), ("CMYK", "x.jpg")],
+)
+@pytest.mark.parametrize("size", [None, 4])
+def test_image_of_another_mode_among_colours_becomes_rgb(mode: str, name: str, size: int | None, root: Path) -> None:
+    path = root / "train" / "dog" / name
+    image(mode).save(path)
+    rows = folder(str(root), size=size).train
+    x, _ = rows.read(np.arange(7))
+    with Image.open(path) as opened:
+        colours = opened.convert("RGB")
+        wanted = np.asarray(colours if size is None else colours.resize((size, size)), np.float32)
+    # The other images are alike, so that scale and shift of the channels follow from two of their pixels.
+    plain = np.asarray(image() if size is None else image().resize((size, size)), np.float32)
+    for channel in range(3):
+        slope, shift = np.polyfit(plain[..., channel].ravel(), x[0, channel].ravel(), 1)
+        np.testing.assert_allclose(x[6, channel], slope * wanted[..., channel] + shift, atol=1e-3)
+
+
+def test_images_that_are_all_grey_have_one_channel(root: Path) -> None:
+    for place, path in enumerate(root.rglob("*.png")):
+        image(("L", "1", "LA")[place % 3]).save(path)
+    x, _ = folder(str(root)).test.read(np.arange(6))
+    assert x.shape == (6, 1, 8, 8)
+
+
+def test_the_shown_call_reads_images_of_different_sizes(root: Path) -> None:
+    image(size=(9, 5)).save(root / "train" / "dog" / "x.png")
+    with pytest.raises(ValueError, match="9 x 5 pixels") as mistake:
+        load_dataset(f"folder:{root}", None)
+    shown = str(mistake.value).partition('--dataset "')[2].rstrip('"')
+    assert shown == f"folder({str(root)!r}, size=64)"
+    data: Any = load_dataset(shown, None)
+    assert data.train.read(np.arange(7))[0].shape == (7, 3, 64, 64)
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        (lambda root: (root / "train/cat/x.png").write_bytes(b"no image"), r"x\.png cannot be read as an image"),
+        (lambda root: (root / "train/cat/x.png").write_bytes(b""), r"x\.png cannot be read as an image"),
+        (lambda root: (root / "train/cat/x.png").symlink_to(root / "absent.png"), r"x\.png is a link to"),
+        (lambda root: (root / "train/bird").symlink_to(root / "absent"), "bird is a link to"),
+        (lambda root: os.mkfifo(root / "train/cat/x.png"), r"x\.png cannot be read as an image"),
+        (lambda root: (root / "train/bird").mkdir(), "train/bird has no image"),
+        (lambda root: shutil.copytree(root / "test/cat", root / "test/bird"), "class 'bird'"),
+        (lambda root: shutil.rmtree(root / "test"), "there is no folder .*test;"),
+        (
+            lambda root: [shutil.rmtree(root / split / "dog") for split in ("train", "test")],
+            "the class 'cat'; expected two",
+        ),
+        (lambda root: shutil.copytree(root / "train/cat", root / "train/cat/more"), "lies in train/cat/more"),
+        (lambda root: shutil.copy(root / "train/cat/0.png", root / "train"), r"0\.png lies in train;"),
+        (lambda root: shutil.copytree(root / "train/cat", root / "train/a/b/c/d/e/f/g/h"), "lies too deep"),
+    ],
+)
+def test_folder_that_cannot_be_read_is_refused_by_file(change: Callable[[Path], Any], key: str, root: Path) -> None:
+    change(root)
+    with pytest.raises(ValueError, match=key) as mistake:
+        load_dataset(f"folder:{root}", None)
+    assert str(mistake.value).startswith("dataset ")
+
+
+@pytest.mark.parametrize("size", [0, -1, "64", 2.5, True])
+def test_size_that_is_no_number_of_pixels_is_refused(size: Any, root: Path) -> None:
+    with pytest.raises(ValueError, match="size: got"):
+        folder(str(root), size=size)

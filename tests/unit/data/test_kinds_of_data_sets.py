@@ -1,0 +1,185 @@
+"""Data sets of torch and of Hugging Face in each form that users have them: the samples, or the form that works."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
+
+import fedraa as fl
+from fedraa.data import Dealing, Iid, as_dataset, deal
+from fedraa.data.sources.rows import as_rows
+
+X = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32)
+Y = np.arange(12) % 2
+TENSORS = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
+
+
+def read(given: Any, **columns: str) -> tuple[Any, Any]:
+    rows = as_rows("train", given, columns.get("input", "image"), columns.get("target", "label"))
+    x, y = rows.read(np.arange(len(rows)))
+    np.testing.assert_array_equal(rows.labels(), y)
+    return x, y
+
+
+@pytest.mark.parametrize(
+    ("make", "places"),
+    [
+        (lambda: TENSORS, range(12)),
+        (lambda: Subset(TENSORS, [3, 5]), [3, 5]),
+        (lambda: ConcatDataset([TENSORS, TENSORS]), [*range(12), *range(12)]),
+        (lambda: list(zip(X, Y, strict=True)), range(12)),
+        (lambda: list(zip(X, Y, strict=True))[:2], range(2)),
+        (lambda: (pd.DataFrame(X), pd.Series(Y)), range(12)),
+        (lambda: (torch.from_numpy(X), Y.tolist()), range(12)),
+    ],
+)
+def test_data_sets_give_their_samples(make: Callable[[], Any], places: Any) -> None:
+    x, y = read(make())
+    np.testing.assert_array_equal(x, X[list(places)])
+    np.testing.assert_array_equal(y, Y[list(places)])
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        yield from zip(X, Y, strict=True)
+
+
+class SizedStream(Stream):
+    def __len__(self) -> int:
+        return 12
+
+
+@pytest.mark.parametrize(
+    ("make", "key"),
+    [
+        (lambda: DataLoader(TENSORS), "DataLoader.*loader.dataset"),
+        (lambda: (DataLoader(TENSORS), DataLoader(TENSORS)), "pair of DataLoader and DataLoader"),
+        (Stream, "stream"),
+        (SizedStream, "stream"),
+        (lambda: zip(X, Y, strict=True), r"zip.*list\("),
+        (lambda: (pair for pair in zip(X, Y, strict=True)), r"generator.*list\("),
+        (lambda: pd.DataFrame(X), "DataFrame.*to_numpy"),
+        (lambda: {"train": TENSORS, "test": TENSORS}, r"splits train, test.*train=data\['train'\]"),
+        (lambda: [(x, y, 0) for x, y in zip(X, Y, strict=True)], "row 0 is a tuple of 3"),
+        (lambda: [{"image": x, "label": y} for x, y in zip(X, Y, strict=True)], "row 0 is a dict of image, label"),
+        (lambda: [(x, "ab"[y]) for x, y in zip(X, Y, strict=True)], r"row 0 is text \('a'\).*numpy\.unique"),
+        (lambda: (X, np.array(["a", "b"])[Y]), r"labels hold <U1.*numpy\.unique\(y, return_inverse=True\)"),
+        (lambda: (X, np.eye(2)[Y]), r"labels are .*argmax"),
+        (lambda: (X, Y[:, None]), r"labels are .*ravel"),
+        (lambda: (X, Y * 1.0), r"labels are .*astype\(int\)"),
+        (lambda: (X, X[:, 0]), "labels are .*regression"),
+        (lambda: [(Image.new("I;16", (4, 4), 40_000), 0)] * 4, "sample of row 0 .*more than 8 bits"),
+        (lambda: [(Image.new(mode, (4, 4)), 0) for mode in ("RGB", "L")] * 4, r"sample of row 1.*convert\('RGB'\)"),
+    ],
+)
+def test_other_data_are_answered_with_the_form_that_works(make: Callable[[], Any], key: str) -> None:
+    with pytest.raises(ValueError, match=f"^dataset 'mine': .*{key}") as mistake:
+        deal(fl.FederatedDataset("mine", make(), (X, Y)), Dealing(Iid(), 2, seed=0))
+    assert "\n" not in str(mistake.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"y_train": np.array(["a", "b"])[Y]}, r"y_train .*numpy\.unique\(y, return_inverse=True\)"),
+        ({"y_train": Y * 1.0}, r"y_train .*astype\(int\)"),
+        ({"x_train": -np.ones((12, 5), int), "x_test": np.ones((12, 5), int)}, r"x_train .*astype\('float32'\)"),
+    ],
+)
+def test_arrays_of_other_types_are_answered_with_the_conversion(change: dict[str, Any], key: str) -> None:
+    arrays: dict[str, Any] = {"x_train": X, "y_train": Y, "x_test": X, "y_test": Y} | change
+    with pytest.raises(ValueError, match=f"^dataset 'mine': {key}"):
+        as_dataset(fl.Dataset("mine", **arrays, classes=2))
+
+
+def test_integer_features_are_answered_with_the_conversion() -> None:
+    x = np.arange(60).reshape(12, 5)
+    with pytest.raises(ValueError, match=r"model 'mlp'.*astype\('float32'\)"):
+        fl.run(dataset=fl.Dataset("mine", x, Y, x, Y, 2), method="fedavg", rounds=1, clients=2, engine="local")
+
+
+class Formatted:
+    """A stand-in for a table of Hugging Face, so that its formats are tested without the package."""
+
+    column_names = ("image", "label")
+    features: tuple[str, ...] = ()
+
+    def __init__(self, kind: str | None) -> None:
+        self.format = {"type": kind}
+
+    def __len__(self) -> int:
+        return 12
+
+    def with_format(self, kind: str | None) -> "Formatted":
+        return Formatted(kind)
+
+    def __getitem__(self, what: Any) -> Any:
+        columns: dict[str, Any] = {"image": X.tolist(), "label": Y.tolist()}
+        if self.format["type"] == "torch":
+            columns = {name: torch.tensor(values) for name, values in columns.items()}
+        if self.format["type"] == "custom":
+            columns["label"] = [1 - label for label in columns["label"]]
+        if isinstance(what, str):
+            return columns[what] if self.format["type"] != "custom" else Y.tolist()
+        if isinstance(what, int):
+            return {name: values[what] for name, values in columns.items()}
+        return {name: [values[row] for row in what] for name, values in columns.items()}
+
+
+@pytest.mark.parametrize("kind", [None, "torch"])
+def test_formatted_tables_give_the_same_samples(kind: str | None) -> None:
+    x, y = read(Formatted(kind))
+    np.testing.assert_array_equal(x, np.array(X.tolist()))
+    np.testing.assert_array_equal(y, Y)
+
+
+def test_function_of_the_user_makes_samples_and_labels() -> None:
+    _, y = read(Formatted("custom"))
+    np.testing.assert_array_equal(y, 1 - Y)
+
+
+def hugging_face() -> Any:
+    return pytest.importorskip("datasets", reason="the extra huggingface is not installed")
+
+
+@pytest.mark.parametrize("kind", [None, "torch", "numpy", "pandas", "arrow"])
+def test_tables_of_hugging_face_give_the_same_in_every_format(kind: str | None) -> None:
+    table = hugging_face().Dataset.from_dict({"image": X.tolist(), "label": Y.tolist()})
+    x, y = read(table.with_format(kind))
+    np.testing.assert_array_equal(x.astype(np.float32), X)
+    np.testing.assert_array_equal(y, Y)
+
+
+def test_columns_of_images_and_class_labels_are_read() -> None:
+    datasets = hugging_face()
+    pixels = np.random.default_rng(1).integers(0, 256, (12, 4, 4, 3), dtype=np.uint8)
+    features = datasets.Features(image=datasets.Image(), label=datasets.ClassLabel(names=["cat", "dog"]))
+    columns = {"image": [Image.fromarray(each) for each in pixels], "label": Y.tolist()}
+    table = datasets.Dataset.from_dict(columns, features=features)
+    x, y = read(table.with_format("torch"))
+    np.testing.assert_allclose(x, pixels.transpose(0, 3, 1, 2) / 255, rtol=1e-6)
+    np.testing.assert_array_equal(y, Y)
+
+
+def test_renamed_columns_of_a_transform_are_read() -> None:
+    table = hugging_face().Dataset.from_dict({"pixels": X.tolist(), "digit": Y.tolist()})
+    x, y = read(table.with_transform(lambda batch: {"image": batch["pixels"], "label": batch["digit"]}))
+    np.testing.assert_array_equal(x.astype(np.float32), X)
+    np.testing.assert_array_equal(y, Y)
+
+
+def test_tables_of_hugging_face_in_other_forms_are_refused() -> None:
+    datasets = hugging_face()
+    table = datasets.Dataset.from_dict({"img": X.tolist(), "fine_label": Y.tolist()})
+    for given, key in (
+        (table, "no column 'image'; .*input='img', target='fine_label'"),
+        (table.to_iterable_dataset(), "stream"),
+        (datasets.DatasetDict(train=table, test=table), r"DatasetDict .*train=data\['train'\]"),
+    ):
+        with pytest.raises(ValueError, match=key):
+            as_rows("train", given, "image", "label")
