@@ -118,11 +118,9 @@ def remedy_for_labels(y: Array) -> str:
         return "; give y.ravel()"
     if y.ndim == 2:
         return "; if a row has 1 at its class, give y.argmax(1)"
-    if y.ndim == 1 and y.dtype.kind == "f" and bool((y == np.round(y)).all()):
-        return "; give y.astype(int)"
-    if y.ndim == 1 and y.dtype.kind == "f":
+    if y.ndim == 1 and y.dtype.kind == "f" and not np.array_equal(y, y.astype(np.int64)):
         return "; to predict the numbers themselves choose the objective regression"
-    if y.dtype.kind == "b":
+    if y.ndim == 1 and y.dtype.kind in "fb":
         return "; give y.astype(int)"
     return ""
 

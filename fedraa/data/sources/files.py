@@ -28,9 +28,10 @@ SEEN = 1024  # samples, an even random share, from which the statistics of a lar
 
 
 def folder(path: str, size: int | None = None) -> FederatedDataset:
-    """Images in `PATH/train/CLASS/` and `PATH/test/CLASS/`, or with clients in `PATH/train/CLIENT/CLASS/` and so on.
+    """Return the images in `PATH/train/CLASS/` and `PATH/test/CLASS/`, or in `PATH/train/CLIENT/CLASS/` and so on.
 
     They are read when they are trained on, all of one size or resized to `size` x `size`, and standardised by channel.
+    All are grey, or all are made RGB.
     """
     root = Path(path)
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
@@ -72,6 +73,7 @@ def folder(path: str, size: int | None = None) -> FederatedDataset:
 
 def csv(
     path: str,
+    *,
     target: str | None = None,
     client: str | None = None,
     test: str | None = None,
@@ -88,30 +90,18 @@ def csv(
         classes: True if the target is a class; False if it is a number.
         drop: Columns to leave out.
     """
-    dropped = (drop,) if isinstance(drop, str) else tuple(drop)
+    dropped = tuple(drop) if isinstance(drop, list | tuple) else (drop,)
     options = {"target": target, "client": client, "test": test, "classes": None if classes else False, "drop": dropped}
     frames, decimal_comma = read_frames(path, test)
     names = [str(name) for name in frames[0].columns]
-    for option, column in (("client", client), *(("drop", name) for name in dropped)):
-        if column is not None and column not in names:
-            raise ValueError(f"{option}: there is no column {column!r}; expected one of {listed(names)}")
-    target = find_target(path, [name for name in names if name not in dropped], target, options)
-    client = client or ("client" if "client" in names and target != "client" else None)
-    frame = drop_row_numbers(path, frames[0].drop(columns=list(dropped)), (target, client))
-    import pandas as pd  # slow to import, and workers do without
-
-    if test is None:
-        if len(frame) < 2:
-            raise ValueError(f"{path} has one row; there must be some to train on and some to test on")
-        order = generator(0, "csv").permutation(len(frame))
-        split = len(frame) - max(1, int(TEST_SHARE * len(frame)))
-        frame, tested = (frame.iloc[np.sort(rows)] for rows in (order[:split], order[split:]))
-    else:
-        tested = frames[1]
-        if missing := [str(name) for name in frame.columns if name not in tested.columns]:
-            raise ValueError(f"{test} has no column {missing[0]!r}, which {path} has")
-    cut = len(frame)
-    both = pd.concat([frame, tested[frame.columns]])
+    for name in dropped:
+        if name not in names:
+            raise ValueError(f"drop: there is no column {name!r}; expected one of {listed(names)}")
+    kept = [name for name in names if name not in dropped]
+    target = find_target(path, kept, target, options)
+    client = _client_column(names, kept, client, target)
+    frame = drop_row_numbers(path, frames[0][kept], (target, client))
+    both, cut = _with_test_rows(path, test, [frame, *frames[1:]])
     table = Table(path, test, both, cut, target, client, options, decimal_comma=decimal_comma)
     owners = encode_owners(table, client) if client else None
     features = [name for name in frame.columns if name not in (target, client)]
@@ -129,6 +119,37 @@ def csv(
         None if owners is None else owners[:cut],
         None if owners is None else owners[cut:],
     )
+
+
+def _client_column(names: Sequence[str], kept: Sequence[str], client: str | None, target: str) -> str | None:
+    """Return the column that names the clients, or None; `kept` are those of the columns `names` that are read."""
+    if client is None:
+        return "client" if "client" in kept and target != "client" else None
+    if client not in names:
+        raise ValueError(f"client: there is no column {client!r}; expected one of {listed(names)}")
+    if client == target:
+        raise ValueError(f"client: got {client!r}, which is the column to predict; expected another one")
+    if client not in kept:
+        raise ValueError(f"drop: got {client!r}, which names the clients; expected a column that is a feature")
+    return client
+
+
+def _with_test_rows(path: str, test: str | None, frames: Sequence[Any]) -> tuple[Any, int]:
+    """Return the training rows followed by the test rows, in one frame, and the number of the training rows."""
+    # Importing pandas is slow, and workers do without it.
+    import pandas as pd
+
+    frame = frames[0]
+    if test is not None:
+        for name in frame.columns:
+            if name not in frames[1].columns:
+                raise ValueError(f"{test} has no column {name!r}, which {path} has")
+        return pd.concat([frame, frames[1][frame.columns]]), len(frame)
+    if len(frame) < 2:
+        raise ValueError(f"{path} has one row; there must be some to train on and some to test on")
+    order = generator(0, "csv").permutation(len(frame))
+    cut = len(frame) - max(1, int(TEST_SHARE * len(frame)))
+    return frame.iloc[np.concatenate((np.sort(order[:cut]), np.sort(order[cut:])))], cut
 
 
 def npy(path: str, classes: int | None = None) -> FederatedDataset:

@@ -1,4 +1,4 @@
-"""Image files: which of a folder are images, what they hold, and their pixels."""
+"""Image files: how they are found in folders, their common form, and their pixels."""
 
 import logging
 import os
@@ -48,10 +48,13 @@ def find_images(root: Path) -> tuple[list[Path], list[Path]]:
     empty: list[Path] = []
     others: list[Path] = []
     for folder, files, has_folders in _walk(root, ()):
-        found = [file for file in files if file.suffix.lower() in IMAGES]
-        images += found
-        others += [file for file in files if file.suffix.lower() not in IMAGES]
-        if not found and not has_folders:
+        before = len(images)
+        for file in files:
+            if file.suffix.lower() in IMAGES:
+                images.append(file)
+            else:
+                others.append(file)
+        if len(images) == before and not has_folders:
             empty.append(folder)
     if not images:
         raise ValueError(f"there is no image in {root}; there must be files {', '.join(IMAGES[:3])}, ...")

@@ -171,9 +171,9 @@ class Scaled(Rows):
 
 
 def as_rows(what: str, given: Any, input: str = "", target: str = "") -> Rows:
-    """Samples as they were given: Rows, a pair of arrays (x, y), a Hugging Face table, or a map-style data set.
+    """Return the rows of Rows, a pair of arrays (x, y), a Hugging Face table, or a map-style data set.
 
-    ValueError says, of `what`, what else they are.
+    ValueError names the samples by `what`, and the form that works.
     """
     if isinstance(given, Rows):
         return given
@@ -252,7 +252,7 @@ def _described(item: Any) -> str:
 
 
 def stacked(items: Sequence[Any], rows: Index, what: str) -> Tree:
-    """One array of what each row has, dicts and tuples likewise; ValueError names the first row that is not alike."""
+    """Return one array of the rows' items, dicts and tuples likewise; ValueError names the first row that differs."""
     if len(items) == 0:
         raise ValueError(f"there is no {what}")
     if isinstance(items[0], dict):

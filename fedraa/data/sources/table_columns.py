@@ -173,13 +173,14 @@ def encode_numbers(table: Table, name: str) -> Array:
     else:
         values, _ = _numbers(table, name)
     _refuse_infinite(table, name, values)
-    return values.astype(np.float32)[:, None]
+    numbers: Array = values.astype(np.float32)[:, None]
+    return numbers
 
 
 def encode_classes(table: Table, name: str) -> Array:
     """Return the class of each row, int64 [n], numbered in the order of the values: numbers, or words."""
     refuse_empty(table, name)
-    values = table.frame[name].to_numpy()
+    values: Array = table.frame[name].to_numpy()
     if table.is_words(name):
         values = values.astype(str)
         numbers = np.array([is_number(word) and not is_missing(word) for word in values.tolist()])
@@ -188,12 +189,12 @@ def encode_classes(table: Table, name: str) -> Array:
             _refuse_missing(table, name, lacking, f"has {str(values[lacking][0])!r}")
         if numbers.all():
             values = values.astype(np.float64)
-    found, classes = np.unique(values, return_inverse=True)
-    _refuse_no_classes(table, name, found)
+    labels, classes = np.unique(values, return_inverse=True)
+    _refuse_no_classes(table, name, labels)
     missed = ~np.isin(classes[table.cut :], classes[: table.cut])
     if missed.any():
         which = np.concatenate((np.zeros(table.cut, bool), missed))
-        value = found[classes[which][0]].item()
+        value = labels[classes[which][0]].item()
         remedy = "add training rows of it, or remove it from the test rows"
         if table.test is None:
             remedy = "all its rows are among the fifth for testing; add rows of it, or remove them"
@@ -305,22 +306,22 @@ def _refuse_many_words(table: Table, name: str, words: int) -> None:
         )
 
 
-def _refuse_no_classes(table: Table, name: str, found: Array) -> None:
+def _refuse_no_classes(table: Table, name: str, labels: Array) -> None:
     """Raise ValueError if these different values of the column to predict are no classes."""
-    rows, count = len(table.frame), len(found)
+    rows, count = len(table.frame), len(labels)
     if count == 1:
         raise ValueError(
-            f"column {name!r} has only the value {found[0].item()!r} in {rows} rows; expected two classes or more; "
+            f"column {name!r} has only the value {labels[0].item()!r} in {rows} rows; expected two classes or more; "
             f"choose another column, as in {table.spell(target='NAME')}"
         )
-    if found.dtype.kind == "U":
+    if labels.dtype.kind == "U":
         if count > max(FREE_WORDS, rows // 2):
             raise ValueError(
                 f"column {name!r} has {count} different words in {rows} rows; expected classes, which repeat; choose "
                 f"another column, as in {table.spell(target='NAME')}"
             )
         return
-    whole = bool((found == np.round(found)).all())
+    whole = bool((labels == np.round(labels)).all())
     if count > (max(FREE_WORDS, rows // 10) if whole else FREE_WORDS):
         raise ValueError(
             f"column {name!r} has {count} different numbers in {rows} rows; expected classes, which repeat; to predict "

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import lzma
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -15,6 +16,8 @@ from typing import Any
 from fedraa.reading import content
 
 DELIMITERS = ",;\t|"
+DIVIDED_BY = "a comma, a semicolon, a tab or a bar"
+EXCEL_HINT = re.compile(r"\"?sep=(?P<delimiter>[,;\t|])\"?(?=[\r\n])", re.IGNORECASE)
 PACKED = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
 SNIFFED_ROWS = 200
 SHOWN_NAMES = 20
@@ -69,7 +72,13 @@ class TableFile:
 def open_table(path: str) -> TableFile:
     """Return the table in a file; ValueError, a sentence that names the line, for rows of other lengths."""
     text = _text(path)
-    delimiter = _delimiter(text)
+    hint = EXCEL_HINT.match(text)
+    if hint is None:
+        delimiter = _delimiter(text)
+    else:
+        delimiter = hint["delimiter"]
+        # The line stays, empty, so that lines keep their numbers.
+        text = text[hint.end() :]
     try:
         names, line, start, offset_lines = _header(text, delimiter)
         if not names:
@@ -88,7 +97,9 @@ def open_table(path: str) -> TableFile:
                     raise ValueError(_ragged(path, row, offset_lines + reader.line_num, names, line))
             rows += 1
     except csv.Error as error:
-        raise ValueError(f"{path} cannot be read as CSV ({error})") from None
+        raise ValueError(f"{path} cannot be read as CSV ({error}); expected columns divided by {DIVIDED_BY}") from None
+    if len(names) == 1 and " " in names[0]:
+        raise ValueError(f"{path} has one column {names[0]!r}; expected columns divided by {DIVIDED_BY}")
     if not rows:
         raise ValueError(f"{path} has no row below its header")
     named = tuple(name or f"Unnamed: {place}" for place, name in enumerate(names))
@@ -167,7 +178,7 @@ def _first_rows(text: str, delimiter: str) -> Iterator[list[str]]:
 
 
 def _delimiter(text: str) -> str:
-    """Return the delimiter by which the header has several fields and most rows have as many."""
+    """Return the delimiter by which the header has several fields and most rows have the same number."""
     best, best_score = ",", (0.0, 1)
     for delimiter in DELIMITERS:
         rows = list(_first_rows(text, delimiter))

@@ -78,6 +78,7 @@ PRICES = SEED.integers(-5000, 5000, ROWS)
         pytest.param(table(" x , label ", " {x} , {y} ", x=X), X, id="spaces"),
         pytest.param(table("x,note,label", '{x},"a\nb, ""c""",{y}', x=X), np.stack([X, 0 * X], 1), id="quoted newline"),
         pytest.param(table("x;label", "{x};{y}", x=X), X, id="semicolon"),
+        pytest.param("sep=;\n" + table("x;label", "{x};{y}", x=X), X, id="hint of Excel"),
         pytest.param(table("x\tlabel", "{x}\t{y}", x=X), X, id="tab"),
         pytest.param(table("x|label", "{x}|{y}", x=X), X, id="bar"),
         pytest.param(table("x;label", "{x};{y}", x=[f"{x}".replace(".", ",") for x in X]), X, id="decimal comma"),
@@ -242,6 +243,8 @@ def test_clients_may_have_words_as_names(tmp_path: Path) -> None:
         pytest.param("a,b,label\n1,2,0\n3,1\n", "line 3: got 2 fields", id="shorter row"),
         pytest.param(PLAIN + "mean of all\n", "line 42: got 1 field;", id="footer"),
         pytest.param("", "is empty", id="empty file"),
+        pytest.param(table("x   label", "{x}   {y}", x=X), "one column 'x   label'.*divided by", id="spaces between"),
+        pytest.param(table('"x" "label"', '"1" {y}'), "expected columns divided by", id="quotes and spaces"),
         pytest.param("a,label\n", "no row", id="header only"),
         pytest.param('a,label\n"1,2\n', "cannot be read as CSV", id="open quote"),
         pytest.param(b"a,label\n\0\0,1\n", "no text", id="bytes"),
@@ -293,11 +296,22 @@ def test_values_of_test_rows_only_are_refused_as_labels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "key"), [({"drop": "z"}, "drop"), ({"client": "z"}, "client"), ({"target": "z"}, "target")]
+    ("options", "key"),
+    [({"drop": "z"}, "drop"), ({"drop": ["x", "z"]}, "drop"), ({"client": "z"}, "client"), ({"target": "z"}, "target")],
 )
 def test_options_that_name_no_column_are_refused(options: Any, key: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"{key}: there is no column 'z'"):
         csv(write(tmp_path, PLAIN), **options)
+
+
+def test_options_that_contradict_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, PLAIN)
+    with pytest.raises(ValueError, match="client: got 'label'"):
+        csv(path, client="label")
+    with pytest.raises(ValueError, match="drop: got 'x'"):
+        csv(path, client="x", drop="x")
+    with pytest.raises(ValueError, match="drop: there is no column 3"):
+        csv(path, drop=3)  # type: ignore[arg-type]
 
 
 def test_paths_of_other_kinds_are_answered_with_the_form_that_works(tmp_path: Path) -> None:
