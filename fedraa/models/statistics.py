@@ -137,10 +137,20 @@ def copy_buffers(module: nn.Module, names: Collection[str] | None = None) -> dic
 
 
 def put_buffers(module: nn.Module, values: Buffers) -> None:
-    """Give the module's buffers copies of these values, whatever shape the buffers have."""
+    """Give the module's buffers these values, whatever shape the buffers have.
+
+    A buffer of the same shape is written in place, because the module may hold it under other names as well.
+    """
     for name, value in values.items():
         prefix, _, own = name.rpartition(".")
-        module.get_submodule(prefix)._buffers[own] = None if value is None else value.clone()
+        part = module.get_submodule(prefix)
+        buffer = part._buffers.get(own)
+        alike = buffer is not None and value is not None and buffer.shape == value.shape and buffer.dtype == value.dtype
+        if buffer is not None and value is not None and alike and not buffer.is_inference():
+            with torch.no_grad():
+                buffer.copy_(value)
+        else:
+            part._buffers[own] = None if value is None else value.clone()
 
 
 @contextmanager

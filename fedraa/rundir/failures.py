@@ -45,7 +45,7 @@ def describe_clients(clients: Sequence[Mapping[str, Any]]) -> list[str]:
     for entry in clients:
         reasons.setdefault(entry["reason"], []).append(entry["client"])
     frequent = sorted(reasons.items(), key=lambda item: -len(item[1]))
-    phrases = [f"{name_clients(numbers)}: {reason}" for reason, numbers in frequent[:MAX_NAMED_REASONS]]
+    phrases = [f"{name_clients(sorted(numbers))}: {reason}" for reason, numbers in frequent[:MAX_NAMED_REASONS]]
     if len(frequent) > MAX_NAMED_REASONS:
         others = sum(len(numbers) for _, numbers in frequent[MAX_NAMED_REASONS:])
         phrases.append(f"{others} more, for other reasons, which summary.json has")
