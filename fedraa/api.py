@@ -15,6 +15,7 @@ from torch import nn
 
 from fedraa.callbacks import CALLBACKS, Callback, RunStart
 from fedraa.callbacks.callback_list import CallbackList, refuse_strange_hooks
+from fedraa.callbacks.failure_warnings import FailureWarnings
 from fedraa.client import choose_device
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
@@ -249,7 +250,7 @@ def _callbacks(given: Callbacks) -> CallbackList:
     made = [CALLBACKS.make(each) for each in given]
     for callback in made:
         refuse_strange_hooks(callback)
-    return CallbackList(made)
+    return CallbackList([*made, FailureWarnings()])
 
 
 def _check_restarts(restarts: int, experiment: Experiment) -> None:

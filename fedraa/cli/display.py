@@ -1,6 +1,6 @@
 """The tables that the command line shows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -11,6 +11,7 @@ from rich.table import Table
 from fedraa.callbacks.events import Progress
 from fedraa.callbacks.progress_bar import figures
 from fedraa.numbers import quantity
+from fedraa.rundir.failures import describe_clients
 from fedraa.rundir.history import History
 from fedraa.rundir.status import Status
 
@@ -103,7 +104,10 @@ def closing_table(history: History) -> None:
     """What a finished run came to."""
     total = history.summary
     experiment, main = history.config["experiment"], history.figures.main
-    quarantined: Any = total.get("quarantined", [])
+    failed: Any = total["dropped_clients"]
+    quarantined: Any = total["quarantined"]
+    left: Any = {entry["client"] for entry in quarantined}
+    retried = [entry for entry in failed if entry["client"] not in left]
     rows = {
         "ended by": f"{total['reason']} {total['by']}" if "by" in total else total["reason"],
         "steps": f"{total['steps']} ({total['tasks']} tasks)",
@@ -116,8 +120,8 @@ def closing_table(history: History) -> None:
         "computed": quantity(total["flops"], "FLOP"),
         "staleness": f"mean {total['staleness_mean']:.2f}, max {total['staleness_max']}",
         "faults": total["faults"],
-        **({"dropped": f"{total['dropped']} tasks"} if "dropped" in total else {}),
-        **({"quarantined": f"clients {_clients(quarantined)}"} if quarantined else {}),
+        **({"dropped": _with_reasons(f"{total['dropped']} tasks", retried)} if total["dropped"] else {}),
+        **({"quarantined": _with_reasons(f"{len(quarantined)} clients", quarantined)} if quarantined else {}),
         "model sha256": str(total["model_sha256"])[:16],
         "written to": history.directory,
     }
@@ -126,5 +130,9 @@ def closing_table(history: History) -> None:
         rows["time to target"] = f"{total['time_to_target']:.4g} ({goal})"
     table = Table(title=f"{experiment['method']} on {experiment['dataset']}", show_header=False, box=box.SIMPLE_HEAD)
     for name, value in rows.items():
-        table.add_row(name, str(value))
+        table.add_row(name, escape(str(value)))
     show(table)
+
+
+def _with_reasons(count: str, clients: Sequence[Mapping[str, Any]]) -> str:
+    return "\n".join([count, *describe_clients(clients)])

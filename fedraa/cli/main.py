@@ -2,11 +2,12 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -307,8 +308,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _do(arguments: Sequence[str]) -> None:
-    with terminable():
+    with terminable(), _plain_warnings():
         _parse(arguments)()
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Show warnings for the user as one line, without the place in the code that other warnings have."""
+    usual = warnings.formatwarning
+
+    def format_warning(message: Warning | str, category: type[Warning], *place: Any) -> str:
+        return f"fedraa: warning: {message}\n" if category is UserWarning else usual(message, category, *place)
+
+    warnings.formatwarning = format_warning  # type: ignore[assignment]  # a callable of the same arguments
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
 
 
 @contextmanager

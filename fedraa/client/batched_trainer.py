@@ -55,10 +55,12 @@ class BatchedTrainer(Trainer):
 
     def _batch_rows(self, samples: int) -> int:
         """The rows of a minibatch in a stack: the first power of two that takes a shard of so many, or a minibatch."""
-        return min(self._solver.batch_size, 1 << (samples - 1).bit_length())
+        return min(self._solver.batch_size + self._solver.min_batch - 1, 1 << (samples - 1).bit_length())
 
     def _train_stack(self, work: Sequence[Work]) -> list[Update]:
         started = time.perf_counter()
+        for one in work:
+            self._refuse_small(len(one.y))
         filled = [*work, *[work[0]] * (self._height - len(work))]
         stack = self._stack(work[0].task.widths)
         whole, labels = stacked([one.task for one in filled]), [one.y for one in filled]

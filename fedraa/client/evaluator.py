@@ -11,10 +11,12 @@ from torch import Tensor, nn
 
 from fedraa.client.metrics import NamedMetric, mean
 from fedraa.client.personal import EvaluationData, Personal
+from fedraa.client.solver import Solver
+from fedraa.client.training_state import TrainingState, freeze_ranges
 from fedraa.data import Federated
 from fedraa.data.tree import Tree, mapped, take
 from fedraa.messages import Evaluation, Vector
-from fedraa.models.statistics import equal_parts, reestimate_over, reestimate_statistics
+from fedraa.models.statistics import copy_buffers, part_sizes, put_buffers, reestimate_over, reestimate_statistics
 from fedraa.objectives import Classification, Objective
 from fedraa.submodels import Traced, drop_weights, load, twin
 
@@ -33,15 +35,25 @@ class Evaluator:
         metrics: Sequence[NamedMetric] = (),
         objective: Objective | None = None,
         personal: Personal | None = None,
+        state: TrainingState | None = None,
     ) -> None:
-        """`data` has the training samples that statistics of batch norms are taken over, and no others.
+        """Keep the module, and the buffers that it has at the start.
 
-        `personal` trains the clients whose shards are in `data.personal`.
+        Args:
+            traced: the model.
+            data: the test data, and of the training samples those that statistics are estimated on.
+            device: runs the evaluations.
+            metrics: further metrics.
+            objective: gives the loss and the figures (default: classification).
+            personal: trains the clients whose shards are in `data.personal`.
+            state: says which buffers training changes.
         """
         self._device = torch.device(device)
         self._module = twin(traced.module)
         drop_weights(self._module)
         self._module.to(self._device)
+        self._state = state or TrainingState()
+        self._start = copy_buffers(self._module) if self._state.changes else {}
         self._data = data
         self._metrics, self._personal = metrics, personal
         self._objective = objective or Classification()
@@ -57,12 +69,9 @@ class Evaluator:
         sums: dict[str, npt.NDArray[np.float64]] = {}
         loss = 0.0
         with torch.inference_mode():
-            for start in range(0, len(y), BATCH):
-                rows = slice(start, start + BATCH)
+            for rows in self._spans(len(y)):
                 targets = self._there(y[rows])
-                inputs = mapped(self._there, take(x, rows))
-                result = self._objective.forward(self._module, inputs)
-                outputs = self._objective.outputs(result)
+                outputs = self._outputs(mapped(self._there, take(x, rows)), len(targets))
                 loss += self._objective.summed_loss(outputs, targets)
                 self._add(sums, self._owners[rows], self._objective.sums(outputs, targets))
                 for metric in self._metrics:
@@ -73,37 +82,66 @@ class Evaluator:
         return Evaluation(figures, time.perf_counter() - started)
 
     def prepare(self, params: Vector) -> nn.Module:
-        """The module with these parameters, ready for inference; on a CPU they are the array's own memory.
+        """Return the module with these parameters, ready for inference; on a CPU they are the array's own memory.
 
-        Running statistics never travel: a model with batch normalisation first re-estimates them in one pass
-        over training samples (HeteroFL's static batch normalisation).
+        No client sends buffers: those that training changes are estimated on training samples before.
         """
         source = self._data.source
         if not getattr(self._data, "streamed", False) or source is None:
             return self._prepared(params, self._data.x_train)
-        load(self._module, params, writable=False)
-        reestimate_over(self._module, source.parts(equal_parts(int(self._data.sizes.sum()), BATCH)))
-        return self._module.eval()
+        self._load(params)
+        sizes = part_sizes(int(self._data.sizes.sum()), BATCH)
+        state = self._state
+        reestimate_over(self._module, lambda: source.parts(sizes), estimated=state.estimated, read=state.read)
+        return self._ready()
 
     def _prepared(self, params: Vector, x: Tree) -> nn.Module:
+        self._load(params)
+        reestimate_statistics(self._module, x, batch=BATCH, estimated=self._state.estimated, read=self._state.read)
+        return self._ready()
+
+    def _load(self, params: Vector) -> None:
         load(self._module, params, writable=False)
-        reestimate_statistics(self._module, x, batch=BATCH)
+        put_buffers(self._module, self._start)
+
+    def _ready(self) -> nn.Module:
+        if self._state.changes:
+            freeze_ranges(self._module)
         return self._module.eval()
 
+    def _spans(self, samples: int) -> list[slice]:
+        """Return the rows of each batch; one sample that is left over is joined if the model cannot take it alone."""
+        return Solver(batch_size=BATCH, min_batch=self._state.min_eval_batch).spans(samples) if samples else []
+
+    def _outputs(self, inputs: Tree, samples: int) -> Tensor:
+        """Return the model's outputs for a batch; a single sample goes twice if the model cannot take it alone."""
+        buffers = copy_buffers(self._module) if self._state.restored else {}
+        if samples < self._state.min_eval_batch:
+            inputs = mapped(lambda part: torch.cat([part, part]), inputs)
+        outputs = self._objective.outputs(self._objective.forward(self._module, inputs))
+        put_buffers(self._module, buffers)
+        return outputs[:samples] if samples < self._state.min_eval_batch else outputs
+
     def _personalised(self, personal: Personal, params: Vector) -> dict[str, float]:
-        """The main figure of each chosen client on its own test samples, after its own training."""
+        """Return the main figure of each chosen client on its own test samples, after its own training.
+
+        A client with too few samples to train on has the model as it is.
+        """
         found = []
         assert isinstance(self._data, EvaluationData)
         for client, (x, y) in self._data.personal.items():
-            self._prepared(personal.train(params, client, x, y), x)
+            if personal.can_train(len(y)):
+                self._prepared(personal.train(params, client, x, y), x)
+            else:
+                self.prepare(params)
             rows = self._data.test_order[self._data.test_offsets[client] : self._data.test_offsets[client + 1]]
             sums: dict[str, npt.NDArray[np.float64]] = {}
             with torch.inference_mode():
-                for start in range(0, len(rows), BATCH):
-                    some = rows[start : start + BATCH]
+                for span in self._spans(len(rows)):
+                    some = rows[span]
                     targets = self._there(self._data.dataset.y_test[some])
                     inputs = mapped(self._there, take(self._data.dataset.x_test, some))
-                    outputs = self._objective.outputs(self._objective.forward(self._module, inputs))
+                    outputs = self._outputs(inputs, len(some))
                     self._add(sums, np.zeros(len(some), np.int64), self._objective.sums(outputs, targets))
             if sums["count"][0] > 0:
                 found.append(self._objective.of_clients({name: each[:1] for name, each in sums.items()})[0])

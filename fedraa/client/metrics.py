@@ -21,9 +21,10 @@ METRICS: Seam[Any] = Seam("metrics", (), {})
 # Names that mean something else in logs and evaluations, in summaries, and in the tables of a report.
 _LOGS = ("seq", "kind", "t", "wall", "step", "accuracy", "loss", "client_mean", "client_std", "client_worst", *PERSONAL)
 _TOTALS = ("reason", "steps", "tasks", "time", "best_accuracy", "bytes_down", "bytes_up", "flops", "faults", "shards")
+_FAILURES = ("dropped", "dropped_clients", "quarantined")
 _MORE_TOTALS = ("staleness_mean", "staleness_max", "time_to_target", "model_sha256", "metrics")
 _TABLES = ("method", "seed", "seeds", "directory", "command", "ended_by", "bytes", "idle", "sharpness", "p_accuracy")
-TAKEN = frozenset((*_LOGS, *_TOTALS, *_MORE_TOTALS, *_TABLES))
+TAKEN = frozenset((*_LOGS, *_TOTALS, *_FAILURES, *_MORE_TOTALS, *_TABLES))
 
 
 class Metric(ABC):

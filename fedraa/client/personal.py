@@ -23,7 +23,7 @@ class EvaluationData(Federated):
 
     personal: Shards = field(default_factory=dict)
     streamed: bool = False
-    """Whether batch norms' statistics are over all training samples, read anew from the source every time."""
+    """True if statistics are estimated on all training samples, which every evaluation reads from the source."""
 
     @classmethod
     def of(cls, data: Federated, personal: Shards, *, streamed: bool = False) -> "EvaluationData":
@@ -52,6 +52,10 @@ class Personal:
         self._solver = replace(plain, compress="none", calibrate=0.0)
         self._widths = traced.widths(traced.full())
         self._trainer = Trainer(traced, self._solver, resident_bytes=0, **given)
+
+    def can_train(self, samples: int) -> bool:
+        """Return True if a shard of this size is enough for the model to be trained on."""
+        return samples >= self._solver.min_batch
 
     def train(self, params: Vector, client: int, x: Tree, y: npt.NDArray[Any]) -> Vector:
         """The parameters [d] after the client's local training."""

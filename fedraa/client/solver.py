@@ -44,6 +44,8 @@ class Solver:
     - `terms`: own LocalTerms, after the proximal one.
     - `full_rate`: a submodel's activations are scaled by the inverse of its share while it trains, its learning rate by
       the share: its coordinates move as fast as in the full model, whose rate `lr` is.
+    - `min_batch`: the smallest minibatch that the model can be trained on, found before the start; with 2 the last
+      minibatch of a pass, if it has one sample, is joined to the one before.
     - `split`: layers of the client's part in split learning; 0 is off (SplitFed).
     """
 
@@ -68,6 +70,7 @@ class Solver:
     terms: tuple[Any, ...] = ()
     split: NonNegativeInt = 0
     full_rate: bool = False
+    min_batch: Count = 1
 
     @property
     def auto(self) -> AutoSteps | None:
@@ -86,8 +89,15 @@ class Solver:
         return bool(self.sam or self.clip or self.full_gradient or self.squares or own)
 
     def minibatches(self, shard: Sizes) -> Sizes:
-        """How many there are in a pass over a shard of that size; of one client, or of all of them at once."""
-        return -(-shard // self.batch_size)
+        """Return how many minibatches a pass over a shard of that size has; of one client, or of all at once."""
+        whole, rest = shard // self.batch_size, shard % self.batch_size
+        count: Sizes = whole + ((rest >= self.min_batch) | (whole == 0))
+        return count
+
+    def spans(self, shard: int) -> list[slice]:
+        """Return the part of a shuffled shard that each minibatch of a pass takes."""
+        starts = [number * self.batch_size for number in range(self.minibatches(shard))]
+        return [slice(start, end) for start, end in zip(starts, [*starts[1:], shard], strict=True)]
 
     def samples(self, shard: int) -> int:
         """Training samples that one task processes in its steps on a shard of that size."""

@@ -3,6 +3,7 @@
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -17,10 +18,12 @@ from fedraa.client.local_step import LocalStep
 from fedraa.client.solver import Solver
 from fedraa.client.split import SplitBody
 from fedraa.client.terms.adversary import Adversary
+from fedraa.client.training_state import TrainingState
 from fedraa.data import Transforms
 from fedraa.data.tree import Tree, mapped, nbytes
 from fedraa.messages import Task, Update
 from fedraa.models import set_scaler_rate
+from fedraa.models.statistics import settle_spectral
 from fedraa.objectives import Objective
 from fedraa.rng import generator, torch_seed
 from fedraa.submodels import Traced, drop_weights, trainable
@@ -53,6 +56,9 @@ class Trainer:
     On a GPU whole shards are kept on the device, those used last, up to `resident_bytes` (None: `RESIDENT_BYTES` on a
     GPU, 0 elsewhere): then a client must always come with the same shard. With `bf16` the forward pass is computed in
     bfloat16 where torch's autocast allows it; weights, gradients and updates stay float32.
+
+    A model that changes its `state` in training is made for each task from the model of the start, so that no task
+    sees what an earlier one has changed.
     """
 
     def __init__(
@@ -68,11 +74,12 @@ class Trainer:
         resident_bytes: int | None = None,
         transforms: Transforms | None = None,
         objective: Objective | None = None,
+        state: TrainingState | None = None,
     ) -> None:
         self._device = torch.device(device)
         self._traced = traced if self._device.type == "cpu" else traced.on(self._device)
         self._objective, self._solver = objective, solver
-        self._seed = seed
+        self._seed, self._state = seed, state or TrainingState()
         self._fragment_scale, self._scale_inner = fragment_scale, scale_inner
         self._bf16 = bf16
         self._transforms = transforms or Transforms()
@@ -86,9 +93,14 @@ class Trainer:
     def train(self, task: Task, x: Tree, y: npt.NDArray[Any]) -> Update:
         """Train the task's submodel on the client's shard: inputs x [n, ...], targets y [n, ...]."""
         started = time.perf_counter()
-        self._seed_dropout(task)
+        self._refuse_small(len(y))
+        if self._state.changes:
+            self._models.clear()
         model = self._model(task.widths)
+        self._seed_dropout(task)
         local_step = LocalStep(self._solver, model, task, [y], self._device, bf16=self._bf16)
+        if self._state.changes:
+            settle_spectral(model.module)
         extras: dict[str, Tensor] = {}
         if self._solver.full_gradient:
             extras["gradient"] = self._full_gradient(local_step, x, y)
@@ -128,6 +140,14 @@ class Trainer:
         self._models.clear()
         self._weights = self._gradient = torch.empty(0, device=self._device)
 
+    def _refuse_small(self, samples: int) -> None:
+        """Raise ValueError for a shard that is smaller than any batch that the model can be trained on."""
+        if samples < self._solver.min_batch:
+            raise ValueError(
+                f"the client has {samples} sample, and the model cannot be trained on a batch of fewer than "
+                f"{self._solver.min_batch}"
+            )
+
     def _seed_dropout(self, task: Task) -> None:
         """Seeds the one generator that is drawn from: torch.manual_seed asks for a traceback per kind of device."""
         seed = torch_seed(self._seed, "dropout", task.client, task.turn)
@@ -142,14 +162,18 @@ class Trainer:
         Nothing is dropped out: it is one function of the weights, the same in every turn.
         """
         total = torch.zeros_like(local_step.model.weights)
-        for start in range(0, len(y), FULL_BATCH):
-            rows = np.arange(start, min(start + FULL_BATCH, len(y)))
+        for rows in self._parts(len(y)):
             inputs, labels = self._batch(x, y, rows)
             with WithoutDropout():
                 loss = local_step.loss(inputs, labels)
             local_step.model.backward(loss)
             total.add_(local_step.model.gradient, alpha=len(rows) / len(y))
         return total.add_(local_step.model.weights, alpha=self._solver.weight_decay)
+
+    def _parts(self, samples: int) -> list[npt.NDArray[np.int64]]:
+        """Return the rows of a shard in parts of `FULL_BATCH`; the last may have fewer, or one more."""
+        parts = replace(self._solver, batch_size=FULL_BATCH)
+        return [np.arange(span.start, span.stop) for span in parts.spans(samples)]
 
     def _minibatches(self, task: Task, x: Tree, y: npt.NDArray[Any]) -> Iterator[Shard]:
         """The task's minibatches, from the device if its shard is there."""
@@ -159,19 +183,18 @@ class Trainer:
                 yield from (self._batch(x, y, order) for order in batches)
             else:
                 rows = self._tensor(np.concatenate(batches))
-                for start in range(0, len(rows), self._solver.batch_size):
-                    chosen = rows[start : start + self._solver.batch_size]
+                for chosen in torch.split(rows, [len(order) for order in batches]):
                     yield _selected(shard[0], chosen), _selected(shard[1], chosen)
 
     def _epochs(self, task: Task, samples: int) -> Iterator[list[npt.NDArray[np.int64]]]:
-        """The samples of each minibatch: a new permutation per epoch; the last of an epoch may be smaller."""
-        size, left = self._solver.batch_size, self._steps(task, samples)
+        """Yield the samples of each minibatch, a new permutation per epoch; the last of an epoch may differ in size."""
+        left = self._steps(task, samples)
         orders, skipped = self._orders(task, samples)
         while left > 0:
             order = next(orders)
-            starts = range(0, samples, size)[skipped : skipped + left]
-            yield [order[start : start + size] for start in starts]
-            left, skipped = left - len(starts), 0
+            spans = self._solver.spans(samples)[skipped : skipped + left]
+            yield [order[span] for span in spans]
+            left, skipped = left - len(spans), 0
 
     def _steps(self, task: Task, samples: int) -> int:
         return self._solver.batches(samples) if task.steps is None else task.steps

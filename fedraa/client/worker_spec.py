@@ -11,6 +11,7 @@ from fedraa.client.metrics import NamedMetric
 from fedraa.client.personal import Personal
 from fedraa.client.solver import Solver
 from fedraa.client.trainer import Trainer
+from fedraa.client.training_state import TrainingState
 from fedraa.data import Federated, Transforms
 from fedraa.data.sources.clients import ClientSource
 from fedraa.objectives import Classification, Objective
@@ -33,6 +34,7 @@ class WorkerSpec:
     source: ClientSource | None = None
     """Where clients' samples are read from, unless they come with the task."""
     scale_inner: bool = False
+    state: TrainingState = field(default_factory=TrainingState)
 
     def trainer(self, device: str) -> Trainer:
         given: dict[str, Any] = {
@@ -42,6 +44,7 @@ class WorkerSpec:
             "scale_inner": self.scale_inner,
             "bf16": self.bf16,
             "transforms": self.transforms,
+            "state": self.state,
         }
         if self.stack > 1:
             return BatchedTrainer(self.traced, self.solver, self.stack, **given)
@@ -50,10 +53,23 @@ class WorkerSpec:
     def evaluator(self, data: Federated, device: str) -> Evaluator:
         personal = None
         if getattr(data, "personal", None):
-            given = {"device": device, "bf16": self.bf16, "objective": self.objective, "transforms": self.transforms}
-            personal = Personal(self.traced, self.solver, seed=self.seed, **given)
+            given: dict[str, Any] = {
+                "seed": self.seed,
+                "device": device,
+                "bf16": self.bf16,
+                "objective": self.objective,
+                "transforms": self.transforms,
+                "state": self.state,
+            }
+            personal = Personal(self.traced, self.solver, **given)
         return Evaluator(
-            self.traced, data, device=device, metrics=self.metrics, objective=self.objective, personal=personal
+            self.traced,
+            data,
+            device=device,
+            metrics=self.metrics,
+            objective=self.objective,
+            personal=personal,
+            state=self.state,
         )
 
 

@@ -1,13 +1,16 @@
 """From an experiment to its run: everything that can be wrong shows here, before the start."""
 
 import sys
+import warnings
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import nn
 
 from fedraa.client.metrics import make_metrics, refuse_misfit
+from fedraa.client.state_probe import ROWS, probe
 from fedraa.components import text_of
 from fedraa.config.experiment import Experiment
 from fedraa.data import (
@@ -25,7 +28,7 @@ from fedraa.data.check import Targets
 from fedraa.data.tree import Tree, mapped, take
 from fedraa.devices.availability import Timing, read_availability
 from fedraa.devices.capabilities import make_fleet
-from fedraa.engine.preflight import preflight
+from fedraa.engine.preflight import preflight, warn_of_small_shards
 from fedraa.engine.run_spec import RunSpec
 from fedraa.methods.compatibility import check_transforms
 from fedraa.methods.resolve import resolve, with_capacities
@@ -93,6 +96,10 @@ def build(
     traced = trace_once(model, pair, None if experiment.quiet else _tell)
     if "model" in given:
         _refuse_given(traced.module, pair, objective, wanted, dataset.classes)
+    doing("looking for what training changes in the model besides its parameters")
+    state = probe(traced.module, mapped(lambda part: part[: 2 * ROWS], example), objective.outputs)
+    if state.min_batch > 1:
+        method = replace(method, local=replace(method.local, min_batch=state.min_batch))
     sets = method.submodel.submodels(traced)
     params = flatten(traced.module)
     if not np.isfinite(params).all():
@@ -114,9 +121,12 @@ def build(
         objective,
         given,
         transforms,
+        state,
     )
     doing("checking that it can be run")
     preflight(spec)
+    for warning in (*state.warnings, *warn_of_small_shards(spec)):
+        warnings.warn(warning, stacklevel=2)
     return spec
 
 

@@ -71,11 +71,15 @@ def describe(spec: RunSpec, evaluations_are_waited_for: bool = False) -> dict[st
 
 
 def described_base(spec: RunSpec) -> dict[str, object]:
-    """What a model has besides the parameters that are trained, which no update and no checkpoint has."""
-    module = spec.traced.module
+    """Describe the frozen part of a model, which no update and no checkpoint has.
+
+    The `changed` buffers are no part of it.
+    """
+    module, changed = spec.traced.module, spec.state.changes
     return {
         "parameters": sum(p.numel() for p in frozen(module)),
-        "sha256": base_sha256(module.state_dict(), spec.traced.names),
+        "sha256": base_sha256(module.state_dict(), spec.traced.names, changed),
+        **({"changed": list(changed)} if changed else {}),
     }
 
 

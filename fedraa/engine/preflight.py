@@ -1,6 +1,9 @@
 """What is refused before the start: devices without work, models that cannot be batched, too little memory."""
 
+from collections.abc import Sequence
+
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from fedraa.client.flat_module import BatchedModule
@@ -12,6 +15,7 @@ from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS
 from schedulers import TOLERANCE, delay_bound
 
+SHOWN = 8  # clients that a sentence names
 SENT = {"squares": "squares", "gradient": "full_gradient", "adversary": "adversary"}  # by which field of a Solver
 
 
@@ -20,6 +24,7 @@ def preflight(spec: RunSpec) -> None:
     if spec.method.schedule.scheduled:
         _check_feasible(spec)
     _check_inputs(spec)
+    _check_small_batches(spec)
     if spec.experiment.stack > 1:
         _check_stack(spec)
     if spec.method.update.waits:
@@ -93,6 +98,50 @@ def _check_inputs(spec: RunSpec) -> None:
         )
 
 
+def _check_small_batches(spec: RunSpec) -> None:
+    """Raise ValueError if no client, or not every client, can be trained on batches as the model takes them."""
+    least, sizes, kind = spec.state.min_batch, spec.data.sizes, type(spec.traced.module).__name__
+    if spec.method.local.batch_size < least:
+        raise ValueError(
+            f"batch_size: got {spec.method.local.batch_size}, and {kind} cannot be trained on batches of one sample, "
+            f"as with batch norm; give {least} or more"
+        )
+    small = np.flatnonzero(sizes < least)
+    if len(small) == len(sizes):
+        raise ValueError(
+            f"clients: each of the {len(sizes)} has one training sample, and {kind} cannot be trained on batches of "
+            "one sample, as with batch norm; give fewer clients, or take a model without it"
+        )
+    if len(small) and spec.experiment.on_bad_client == "stop":
+        raise ValueError(
+            f"on_bad_client: stop would end the run at {_name_clients(small, spec.data.names)}, with one training "
+            f"sample each, on which {kind} cannot be trained; take skip, or another partition"
+        )
+
+
+def warn_of_small_shards(spec: RunSpec) -> list[str]:
+    """Return a sentence about the clients that have too few samples for the model to be trained on, if any have."""
+    small = np.flatnonzero(spec.data.sizes < spec.state.min_batch)
+    if not len(small):
+        return []
+    kind = type(spec.traced.module).__name__
+    return [
+        f"clients: {_name_clients(small, spec.data.names)} cannot train, with one training sample each, because {kind} "
+        "cannot be trained on batches of one sample; they are quarantined; give fewer clients or another partition to "
+        "train them as well"
+    ]
+
+
+def _name_clients(clients: npt.NDArray[np.int64], names: Sequence[str] | None = None) -> str:
+    """Return the first of some clients by number, with what the data call them, and how many more there are."""
+    words = []
+    for client in clients[:SHOWN].tolist():
+        name = str(client) if names is None else names[client]
+        words.append(str(client) if name == str(client) else f"{client} ({name})")
+    more = f" and {len(clients) - SHOWN} more" if len(clients) > SHOWN else ""
+    return f"client{'s' * (len(clients) > 1)} {', '.join(words)}{more}"
+
+
 def _check_stack(spec: RunSpec) -> None:
     """ValueError for what cannot be trained in stacks."""
     experiment, solver = spec.experiment, spec.method.local
@@ -103,6 +152,10 @@ def _check_stack(spec: RunSpec) -> None:
     ):
         if on:
             raise ValueError(f"stack: what {experiment.method} trains {what}; it cannot be stacked, set stack to 1")
+    if spec.state.changes:
+        raise ValueError(
+            f"stack: training changes {spec.state.changes[0]!r} in this model; it cannot be stacked, set stack to 1"
+        )
     widths = spec.traced.widths(spec.traced.full())
     model = BatchedModule(spec.traced.skeleton(widths), 1, torch.device("cpu"))
     model.load(spec.params[None])

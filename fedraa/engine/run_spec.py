@@ -14,6 +14,7 @@ from fedraa.client.metrics import NamedMetric
 from fedraa.client.personal import EvaluationData, chosen
 from fedraa.client.split import Stem, measure_stem
 from fedraa.client.trainer import rate
+from fedraa.client.training_state import TrainingState
 from fedraa.config.experiment import Experiment
 from fedraa.data import Federated, Transforms
 from fedraa.data.deal import FEW
@@ -68,6 +69,8 @@ class RunSpec:
     """Which of model and dataset the user gave as objects, in place of the named ones."""
     transforms: Transforms = field(default_factory=Transforms)
     """Those that are drawn in training."""
+    state: TrainingState = field(default_factory=TrainingState)
+    """How the run handles what the model changes in itself."""
 
     @cached_property
     def submodels(self) -> list[Submodel]:
@@ -214,6 +217,7 @@ class RunSpec:
             transforms=self.transforms,
             source=self.data.source,
             scale_inner=self.method.submodel.scales,
+            state=self.state,
         )
 
     def without_training_rows(self) -> "RunSpec":
@@ -222,9 +226,9 @@ class RunSpec:
 
     @property
     def evaluation_data(self) -> Federated:
-        """The test data, and of the training data what the statistics of batch norms are estimated on.
+        """The test data, and of the training data what the buffers that training changes are estimated on.
 
-        That is nothing without batch norms; else all samples, or `STATISTICS_SAMPLES` of them, each as likely as any
+        That is nothing if there are none; else all samples, or `STATISTICS_SAMPLES` of them, each as likely as any
         other: a client has its share of them. Of samples that clients read themselves these are read here, as many as
         `STATISTICS_BYTES` hold; all of them are read anew by every evaluation. And, of the clients that are evaluated
         by themselves, their shards.
@@ -233,9 +237,9 @@ class RunSpec:
             return self.data
         count = self.experiment.personalised
         clients = [] if count is None else chosen(self.data, count, generator(self.experiment.seed, "personalised"))
-        norms, source = has_statistics(self.traced.module), self.data.source
-        streamed = norms and source is not None and self.experiment.statistics == "all"
-        some = self._without_samples() if streamed or not norms else self._statistics_data()
+        source, estimates = self.data.source, has_statistics(self.traced.module) or bool(self.state.estimated)
+        streamed = estimates and source is not None and self.experiment.statistics == "all"
+        some = self._without_samples() if streamed or not estimates else self._statistics_data()
         return EvaluationData.of(some, {client: self.data.client(client) for client in clients}, streamed=streamed)
 
     def _statistics_data(self) -> Federated:

@@ -68,7 +68,10 @@ def _replay(directory: Path) -> str:
     digest = str(end["model_sha256"])
     check_summary(directory, evaluations.reached)
     base = rules.resolved.base
-    check_model(directory, rules.resolved.tensors, digest, None if base is None else base.sha256)
+    if base is None:
+        check_model(directory, rules.resolved.tensors, digest)
+    else:
+        check_model(directory, rules.resolved.tensors, digest, base.sha256, base.changed)
     check_checkpoints(directory)
     check_seal(directory)
     checked = "choice, version, staleness, mix, cost and time" if rules.known else "client, version, mix and time"

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -48,10 +49,17 @@ def check_summary(directory: Path, time_to_target: float | None) -> None:
             raise Inconsistent(f"{SUMMARY}: {key} is {said!r}; the log gives {value!r}")
 
 
-def check_model(directory: Path, tensors: list[str], expected: str, base: str | None = None) -> None:
-    """The SHA-256 of the float32 parameters in the order of their names is the one in the log.
+def check_model(
+    directory: Path, tensors: list[str], expected: str, base: str | None = None, changed: Sequence[str] = ()
+) -> None:
+    """Check that the SHA-256 of the float32 parameters in the order of their names is the one in the log.
 
-    That of the frozen `base`, if there is one, is what config.json says.
+    Args:
+        directory: the run.
+        tensors: the names of the parameters.
+        expected: the digest in the log.
+        base: the digest of the frozen part in config.json, if there is one.
+        changed: buffers that are no part of it, because training changes them.
     """
     try:
         with opened(directory / MODEL) as stream:
@@ -64,5 +72,5 @@ def check_model(directory: Path, tensors: list[str], expected: str, base: str | 
         raise Inconsistent(
             f"{MODEL}: model_sha256 of its parameters is {digest}; the last line of the log says {expected}"
         )
-    if base is not None and (digest := base_sha256(state, tensors)) != base:
+    if base is not None and (digest := base_sha256(state, tensors, changed)) != base:
         raise Inconsistent(f"{MODEL}: the digest of its frozen base is {digest}; {CONFIG} says {base}")

@@ -54,6 +54,7 @@ class _Stem(BaseModel):
 class _Base(BaseModel):
     parameters: int
     sha256: str
+    changed: list[str] = []
 
 
 class Resolved(BaseModel):

@@ -4,6 +4,7 @@ from fedraa.engine.forecast import Forecast, dry_run
 from fedraa.replay.rules import Rules
 from fedraa.report.runs import Run
 from fedraa.report.verdict import gains, uncovered
+from fedraa.rundir.failures import describe_clients
 
 MOST_STEPS, MOST_CLIENTS = 20_000, 10_000  # of a run that is foretold
 PER_STEP = {
@@ -16,7 +17,7 @@ CLOSE = 0.02  # a share within which a time is as foretold
 
 def outlook(run: Run) -> str:
     """What came of the run, in words, and of what was to be expected."""
-    notes = [_end(run), _time(run), _idle(run), _bound(run), _left_out(run)]
+    notes = [_end(run), _time(run), _idle(run), _bound(run), _failed(run)]
     if gains(run):
         notes.append("It still got better at the end: a larger budget is worth a try.")
     return " ".join(note for note in notes if note)
@@ -101,9 +102,12 @@ def _bound(run: Run) -> str:
     return f"The longest task took {longest:.3g}, the delay bound is {bound:.3g} before jitter."
 
 
-def _left_out(run: Run) -> str:
-    clients = run.summary.get("quarantined", [])
-    faults = run.summary["faults"]
-    told = [f"{len(clients)} clients were left out for what they sent"] if clients else []
-    told += [f"{faults} faults were dealt with"] if faults else []
-    return f"{' and '.join(told)}.".capitalize() if told else ""
+def _failed(run: Run) -> str:
+    """Return sentences about clients that failed, with the reasons, and about faults."""
+    quarantined, faults = run.summary["quarantined"], run.summary["faults"]
+    left = {entry["client"] for entry in quarantined}
+    dropped = [entry for entry in run.summary["dropped_clients"] if entry["client"] not in left]
+    told = [f"Quarantined: {'; '.join(describe_clients(quarantined))}."] if quarantined else []
+    told += [f"Tasks were dropped of {'; '.join(describe_clients(dropped))}."] if dropped else []
+    told += [f"{faults} faults were dealt with."] if faults else []
+    return " ".join(told)

@@ -150,12 +150,12 @@ def metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> list[Met
 
 
 def _of_bad_clients(groups: Sequence[Group]) -> list[Metric]:
-    """Where there were any: the tasks that came to nothing by their clients' fault, and the clients left out."""
-    if not any("dropped" in run.summary for group in groups for run in group.runs):
+    """Return the numbers of failed tasks and quarantined clients, if there are any."""
+    if not any(run.summary["dropped"] for group in groups for run in group.runs):
         return []
     return [
-        Metric("dropped", "dropped", lambda run: run.summary.get("dropped", 0), _form("g")),
-        Metric("quarantined", "quarantined", lambda run: len(run.summary.get("quarantined", ())), _form("g")),
+        Metric("dropped", "dropped", lambda run: run.summary["dropped"], _form("g")),
+        Metric("quarantined", "quarantined", lambda run: len(run.summary["quarantined"]), _form("g")),
     ]
 
 

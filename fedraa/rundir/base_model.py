@@ -7,19 +7,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # which evaluations estimate anew
+# Buffers that evaluations set.
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked", "observer_enabled")
 
 
-def base_sha256(state: Mapping[str, Any], trained: Collection[str]) -> str:
-    """SHA-256 of a state dict's other tensors, by name: names, types, shapes and bytes.
+def base_sha256(state: Mapping[str, Any], trained: Collection[str], changed: Collection[str] = ()) -> str:
+    """Return the SHA-256 of a state dict's other tensors, by name: names, types, shapes and bytes.
 
-    Other names of what is `trained`, of tied weights, and batch norms' statistics are left out.
+    Other names of the `trained` tensors, of tied weights, batch norms' statistics and other buffers that are `changed`
+    by training are left out.
     """
     alike = {_place(state[name]) for name in trained}
     digest = hashlib.sha256()
     for name in sorted(state):
         tensor = state[name]
-        if not isinstance(tensor, Tensor) or name in trained or name.endswith(STATISTICS) or _place(tensor) in alike:
+        if not isinstance(tensor, Tensor) or name in changed or name in trained or name.endswith(STATISTICS):
+            continue
+        if _place(tensor) in alike:
             continue
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())

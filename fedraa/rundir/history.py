@@ -106,7 +106,11 @@ class History:
 
     @property
     def summary(self) -> dict[str, object]:
-        """Totals of a run that has ended, as in summary.json; ValueError if it has not."""
+        """Totals of a run that has ended, as in summary.json; ValueError if it has not.
+
+        `dropped` counts the tasks that failed by their clients' fault, `dropped_clients` names these clients, each with
+        its `tasks` and the last `reason`, and `quarantined` those that got no more work, with `reason` and `time`.
+        """
         path = self.directory / SUMMARY
         if not path.exists():
             raise ValueError(f"run: {self.directory} has no {SUMMARY}; the run has not ended")

@@ -34,6 +34,9 @@ class Totals(BaseModel):
     staleness_mean: float
     staleness_max: Count
     faults: Count
+    dropped: Count
+    dropped_clients: list[dict[str, Any]]
+    quarantined: list[dict[str, Any]]
     model_sha256: str
     time_to_target: float | None
     metrics: dict[str, float | None] = {}

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from fedraa.rundir.failures import Failures
 from fedraa.rundir.history import History
-from fedraa.server.bad_clients import QUARANTINED
 
 
 def summarise(history: History) -> dict[str, object]:
@@ -30,8 +30,8 @@ def so_far(history: History) -> dict[str, object]:
 
 def _totals(history: History, lines: Iterable[Mapping[str, Any]]) -> dict[str, object]:
     end: Mapping[str, Any] = {}
-    tasks = faults = drops = down = up = stale = most_stale = 0
-    quarantined: list[int] = []
+    tasks = faults = down = up = stale = most_stale = 0
+    failures = Failures()
     flops = 0.0
     for line in lines:
         match line["kind"]:
@@ -44,8 +44,7 @@ def _totals(history: History, lines: Iterable[Mapping[str, Any]]) -> dict[str, o
                 stale += line["staleness"]
                 most_stale = max(most_stale, line["staleness"])
             case "drop":
-                drops += 1
-                quarantined += [line["client"]] * (line["action"] == QUARANTINED)
+                failures.add(line)
             case "fault":
                 faults += 1
         end = line
@@ -71,7 +70,7 @@ def _totals(history: History, lines: Iterable[Mapping[str, Any]]) -> dict[str, o
         "staleness_mean": stale / max(1, tasks),
         "staleness_max": most_stale,
         "faults": faults,
-        **({"dropped": drops, "quarantined": quarantined} if drops else {}),
+        **failures.totals(),
         "model_sha256": end["model_sha256"],
         **({"metrics": own} if own else {}),
     }

@@ -1,0 +1,30 @@
+"""Warnings of clients whose tasks fail, in the user's process, when it happens."""
+
+import warnings
+
+from fedraa.callbacks.callback import Callback
+from fedraa.callbacks.events import Event
+from fedraa.server.bad_clients import QUARANTINED
+
+MAX_WARNINGS = 10  # of one run
+
+
+class FailureWarnings(Callback):
+    """Warns of every task that a client's fault made fail, and of every client that is quarantined for it.
+
+    After `MAX_WARNINGS` it says once that the others are in summary.json.
+    """
+
+    waits = False
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def on_drop(self, event: Event) -> None:
+        self._count += 1
+        if self._count <= MAX_WARNINGS:
+            then = "is quarantined" if event["action"] == QUARANTINED else "is given work again"
+            text = f"client {event['client']} {then}: its task {event['task']} failed with {event['what']}"
+            warnings.warn(text, stacklevel=2)
+        elif self._count == MAX_WARNINGS + 1:
+            warnings.warn("more tasks of clients fail; summary.json names all clients and reasons", stacklevel=2)

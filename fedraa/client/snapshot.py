@@ -1,0 +1,70 @@
+"""What a module keeps besides its trainable parameters: snapshots, and what differs between two of them."""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedraa.models.statistics import copy_buffers, is_spectral
+
+OF_MODULES = frozenset(vars(nn.Module()))  # attributes that every module has
+
+
+@dataclass
+class Snapshot:
+    """What a module keeps besides its trainable parameters."""
+
+    buffers: dict[str, Tensor | None]
+    frozen: dict[str, Tensor]
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, module: nn.Module, *, frozen: bool = True) -> "Snapshot":
+        """Copy what the module keeps now, and its `frozen` parameters."""
+        parameters = module.named_parameters() if frozen else ()
+        fixed = {name: p.detach().clone() for name, p in parameters if not p.requires_grad}
+        attributes = {
+            f"{prefix}.{name}".lstrip("."): deepcopy(value)
+            for prefix, part in module.named_modules()
+            for name, value in vars(part).items()
+            if name not in OF_MODULES and not is_spectral(part) and _is_plain(value)
+        }
+        return cls(copy_buffers(module), fixed, attributes)
+
+    def changed(self, after: "Snapshot") -> dict[str, list[str]]:
+        """Return the names of what is different afterwards, by kind."""
+        return {
+            kind: [name for name, value in values.items() if not is_same(getattr(self, kind).get(name, self), value)]
+            for kind, values in vars(after).items()
+        }
+
+
+def _is_plain(value: object) -> bool:
+    """Return True for what an attribute may hold that can be compared: tensors, numbers, text, and lists of them."""
+    if isinstance(value, nn.Parameter):
+        return False
+    if isinstance(value, Tensor):
+        return value.is_leaf or not value.requires_grad
+    if isinstance(value, Mapping):
+        return all(map(_is_plain, value.values()))
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str, np.ndarray))
+
+
+def is_same(before: object, after: object) -> bool:
+    """Return True if two values are equal, also where they are not numbers."""
+    if isinstance(before, Tensor) and isinstance(after, Tensor):
+        alike = before.shape == after.shape and before.dtype == after.dtype
+        return alike and bool(torch.equal(before.nan_to_num(1e9), after.nan_to_num(1e9)))
+    if isinstance(before, np.ndarray) or isinstance(after, np.ndarray):
+        return np.array_equal(np.asarray(before), np.asarray(after))
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        return before.keys() == after.keys() and all(is_same(before[key], after[key]) for key in before)
+    if isinstance(before, (list, tuple)) and isinstance(after, (list, tuple)):
+        return len(before) == len(after) and all(map(is_same, before, after))
+    return type(before) is type(after) and before == after

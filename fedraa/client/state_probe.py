@@ -1,0 +1,379 @@
+"""Find what training and evaluation do to a model besides its parameters, on copies of it before the start."""
+
+import random
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedraa.client.snapshot import Snapshot, is_same
+from fedraa.client.training_state import TrainingState, freeze_ranges, is_quantiser
+from fedraa.data.tree import Tree, leaves, mapped, take
+from fedraa.models.forward import forward
+from fedraa.models.statistics import (
+    Unsettled,
+    copy_buffers,
+    fixed_random_numbers,
+    is_norm,
+    is_spectral,
+    put_buffers,
+    reestimate_over,
+)
+from fedraa.submodels.tracing.accept import private
+from fedraa.submodels.tracing.recorder import tensors
+
+ROWS = 4  # samples that a model is tried on
+COUNTS = (1, 10, 100, 1_000, 1_000_000)  # values that counters may reach, at which code may do something else
+LARGE = 50_000_000  # parameters, which copies of a model then share
+
+Results = tuple[list[Tensor], list[Tensor]]
+
+
+def probe(module: nn.Module, example: Tree, outputs: Callable[[Any], Tensor]) -> TrainingState:
+    """Run copies of a module in training and evaluation mode, and compare what they keep before and after.
+
+    Args:
+        module: with its weights; it is not changed.
+        example: a batch of at least two samples, tensors [b, ...].
+        outputs: takes the tensor with a row per sample from what the module returns.
+
+    Raises:
+        ValueError: training reads and changes state that no client sends back, or evaluation reads state that the
+            model's file cannot hold.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # trials on one sample, or on other values, are no news to the user
+        return _Probe(module, example, outputs).result()
+
+
+class _Probe:
+    def __init__(self, module: nn.Module, example: Tree, outputs: Callable[[Any], Tensor]) -> None:
+        self._large = sum(p.numel() for p in module.parameters()) > LARGE
+        self._module = _trained(private(module, share=self._large))
+        self._outputs, self._kind = outputs, type(module).__name__
+        rows = len(leaves(example)[0])
+        half = min(ROWS, rows // 2) if rows >= 4 else rows
+        self._batch = take(example, slice(half))
+        self._other = mapped(_moved, take(example, slice(half, 2 * half) if rows >= 4 else slice(half)))
+        parts = dict(module.named_modules())
+        owned = {name: parts[name.rpartition(".")[0]] for name in copy_buffers(module)}
+        self._torchs = {name for name, part in owned.items() if is_norm(part)}
+        self._spectral = {name for name, part in owned.items() if is_spectral(part)}
+        self._known = self._spectral | {name for name in owned if _is_of_quantiser(parts, name)}
+
+    def result(self) -> TrainingState:
+        try:
+            self._start = self._snapshot(fresh := self._copy())
+            self._run(fresh, self._batch)
+        except Exception:  # the caller checks elsewhere that the model runs at all
+            return TrainingState()
+        self._after = self._snapshot(fresh)
+        changed = self._start.changed(self._after)
+        buffers = [name for name in changed["buffers"] if name not in self._torchs]
+        others = [*changed["frozen"], *changed["attributes"]]
+        state, warned = TrainingState(), list[str]()
+        if buffers or others:
+            if changed["frozen"]:
+                raise self._refused("parameter", changed["frozen"][0])
+            self._refuse_memory(buffers, changed["attributes"])
+            estimated, read = self._estimated(buffers, changed["attributes"])
+            state = TrainingState(tuple(estimated), tuple(read), changes=tuple(buffers + others))
+        restored, dependent = self._evaluated()
+        if restored:
+            warned.append(
+                f"model: evaluation changes the {_named('buffer', restored[0], self._module)}; every batch of an "
+                "evaluation starts from the same values"
+            )
+        if dependent:
+            warned.append(
+                f"model: {self._kind} gives a sample another output beside other samples in evaluation mode, as a "
+                "batch norm with track_running_stats=False does; results depend on how test samples are batched"
+            )
+        return TrainingState(
+            state.estimated,
+            state.read,
+            state.changes,
+            bool(restored),
+            min_batch=1 if self._takes_one(training=True) else 2,
+            min_eval_batch=1 if self._takes_one(training=False) else 2,
+            warnings=tuple(warned),
+        )
+
+    def _copy(self) -> nn.Module:
+        return private(self._module, share=self._large)
+
+    def _snapshot(self, module: nn.Module) -> Snapshot:
+        return Snapshot.of(module, frozen=not self._large)
+
+    def _run(self, module: nn.Module, batch: Tree, *, training: bool = True) -> Results:
+        """Run the module; return its outputs and, in training mode, its gradients."""
+        module.train(training)
+        for p in module.parameters():
+            p.grad = None
+        with _fixed(module), torch.set_grad_enabled(training):
+            result = forward(module, mapped(lambda part: part.clone(), batch))
+            found = [x for x in tensors(result) if isinstance(x, Tensor)]
+            learnt = [x.square().mean() for x in found if x.requires_grad and x.is_floating_point()]
+            if learnt:
+                torch.stack([x.float() for x in learnt]).sum().backward()  # type: ignore[no-untyped-call]
+        return [x.detach() for x in found], [p.grad for p in module.parameters() if p.grad is not None]
+
+    def _refuse_memory(self, buffers: list[str], attributes: list[str]) -> None:
+        """Raise ValueError if the output or gradient of a step in training depends on what earlier steps changed."""
+        expected = self._run(self._copy(), self._other)
+        known = {name: self._start.buffers[name] for name in self._known if name in self._start.buffers}
+        later = self._copy()
+        for _ in range(3):
+            self._run(later, self._batch)
+        put_buffers(later, known)
+        depends = not _alike(self._tried(later), expected)
+        constant = self._constants(buffers)
+        tried = [name for name in buffers if name not in self._known | constant]
+        counters = [name for name in attributes if isinstance(self._after.attributes[name], (int, float))]
+        for values in self._values(tried, counters):
+            depends = depends or not _alike(self._tried(self._with(values)), expected)
+        if not depends:
+            return
+        for name in (*tried, *counters):
+            own = [name] if name in tried else [], [name] if name in counters else []
+            trials = list(self._values(*own))
+            if any(not _alike(self._tried(self._with(values)), expected) for values in trials):
+                raise self._refused("buffer" if name in tried else "attribute", name)
+        names = [("buffer", name) for name in tried] + [("attribute", name) for name in attributes]
+        raise self._refused(*(names or [("buffer", buffers[0])])[0])
+
+    def _constants(self, buffers: Iterable[str]) -> set[str]:
+        """Return the buffers that the first step fills, always alike: they do not depend on data or parameters."""
+        other = self._copy()
+        for p in other.parameters():
+            if p.requires_grad:
+                p.data = p.data * 1.01
+        self._run(other, self._other)
+        once = self._snapshot(other).buffers
+        self._run(other, self._batch)
+        twice = self._snapshot(other).buffers
+        return {
+            name
+            for name in buffers
+            if is_same(once.get(name), self._after.buffers[name]) and is_same(once.get(name), twice.get(name))
+        }
+
+    def _values(self, buffers: list[str], counters: list[str]) -> Iterator[dict[str, Any]]:
+        """Yield other values for buffers and attributes, all at once, that many steps might leave in them."""
+        generator = torch.Generator().manual_seed(0)
+        moved: dict[str, Any] = {}
+        numbers = list(counters)
+        for name in buffers:
+            value = self._after.buffers[name]
+            if value is None or value.dtype == torch.bool or value.is_complex():
+                continue
+            if value.is_floating_point() and value.numel():
+                noise = torch.rand(value.shape, generator=generator) + 0.5
+                moved[name] = value + (noise * (value.nan_to_num(0, 0, 0).abs().max() + 1)).to(value.dtype)
+            if value.numel() == 1 or not value.is_floating_point():
+                numbers.append(name)
+        if moved:
+            yield moved
+        for count in COUNTS if numbers else ():
+            yield {name: self._counted(name, count) for name in numbers}
+
+    def _counted(self, name: str, count: int) -> Any:
+        """Return a counter, a buffer or an attribute, that has reached this number."""
+        value = self._after.buffers.get(name)
+        if value is None:
+            return type(self._after.attributes[name])(count)
+        most = count if value.is_floating_point() else torch.iinfo(value.dtype).max
+        return torch.full_like(value, min(count, most))
+
+    def _with(self, values: Mapping[str, Any]) -> nn.Module:
+        """Return a copy of the module after a step, with other values of these buffers and attributes."""
+        module = self._copy()
+        changed = {name: value for name, value in self._after.buffers.items() if name not in self._known}
+        put_buffers(module, changed | {name: value for name, value in values.items() if name in changed})
+        for name in values.keys() & self._after.attributes.keys():
+            prefix, _, own = name.rpartition(".")
+            setattr(module.get_submodule(prefix), own, values[name])
+        return module
+
+    def _tried(self, module: nn.Module, *, training: bool = True) -> Results | None:
+        """Return what the module gives for the other batch, None if it fails."""
+        try:
+            return self._run(module, self._other, training=training)
+        except Exception:  # whatever its code raises
+            return None
+
+    def _estimated(self, buffers: list[str], attributes: list[str]) -> tuple[list[str], list[str]]:
+        """Return the buffers to estimate before evaluations, and those of them that evaluation reads."""
+        expected = self._tried(self._with({}), training=False)
+        read = set(self._known & set(buffers))
+        constant = self._constants(buffers)
+        for name in buffers:
+            trials = [*self._values([name], []), {name: self._start.buffers.get(name)}]
+            if name not in constant and any(
+                not _alike(self._tried(self._with(values), training=False), expected) for values in trials
+            ):
+                read.add(name)
+        lasting = self._copy().state_dict().keys()
+        for name in buffers:
+            if name in read and name not in lasting:
+                raise ValueError(
+                    f"model: evaluation reads the {_named('buffer', name, self._module)}, which training changes and "
+                    "no state_dict holds, so that model.pt would lack it; register it with persistent=True"
+                )
+        later = self._copy()
+        self._run(later, self._batch)
+        put_buffers(later, self._start.buffers)
+        before = self._tried(self._copy(), training=False)
+        if attributes and not _alike(self._tried(later, training=False), before):
+            raise ValueError(
+                f"model: evaluation reads the {_named('attribute', attributes[0], self._module)}, which training "
+                "changes and no state_dict holds, so that model.pt would lack it; make it a buffer by register_buffer"
+            )
+        chosen = [name for name in buffers if name not in constant | self._spectral and name in lasting]
+        return self._settled(chosen, read)
+
+    def _settled(self, buffers: list[str], read: set[str]) -> tuple[list[str], list[str]]:
+        """Try to estimate these buffers; those that only a backward pass changes cannot be."""
+        module = self._copy()
+        sample = mapped(lambda part: part.numpy(), self._batch)
+        try:
+            reestimate_over(module, lambda: [sample], estimated=buffers, read=read)
+        except Unsettled as error:
+            raise ValueError(
+                f"model: training changes the {_named('buffer', str(error), self._module)}, and never comes to rest "
+                "when the same samples pass again and again; fedraa cannot estimate it before an evaluation; take "
+                "nn.BatchNorm1d or another layer of torch for it, or leave it out"
+            ) from None
+        now = copy_buffers(module)
+        moved = [
+            name for name in buffers if name in self._known or not is_same(self._start.buffers.get(name), now[name])
+        ]
+        for name in buffers:
+            if name in read and name not in moved:
+                raise ValueError(
+                    f"model: evaluation reads the {_named('buffer', name, self._module)}, which only the backward pass "
+                    "of training changes; fedraa does not carry such state between clients; make it a parameter, or "
+                    "leave it out"
+                )
+        return moved, [name for name in moved if name in read]
+
+    def _evaluated(self) -> tuple[list[str], bool]:
+        """Return the buffers that evaluation changes, and whether an output depends on the other samples."""
+        try:
+            module = self._copy()
+            freeze_ranges(module)
+            before = self._snapshot(module)
+            whole = self._run(module, self._batch, training=False)[0]
+            after, changed = self._snapshot(module), list[str]()
+            if before.changed(after)["buffers"]:  # tables that are filled once do not change again
+                self._run(module, self._other, training=False)
+                later = after.changed(self._snapshot(module))["buffers"]
+                changed = [name for name in later if name not in self._known | self._torchs]
+            fewer = self._copy()
+            freeze_ranges(fewer)
+            part = self._run(fewer, take(self._batch, slice(2)), training=False)[0]
+        except Exception:  # whatever its code raises
+            return [], False
+        rows = len(leaves(self._batch)[0])
+        pairs = [(x[:2], y) for x, y in zip(whole, part, strict=False) if x.dim() and len(x) == rows and rows > 2]
+        return changed, any(x.shape == y.shape and not _close(x, y, 1e-3) for x, y in pairs)
+
+    def _takes_one(self, *, training: bool) -> bool:
+        """Return True if the module gives one sample the output that it should have by the one of two samples."""
+        try:
+            pair, two = self._shape(2, training=training)
+        except Exception:  # the caller checks elsewhere that the model runs at all
+            return True
+        try:
+            single, one = self._shape(1, training=training)
+        except Exception:  # whatever its code raises
+            return False
+        return single == (1, *pair[1:]) and (one or not two)
+
+    def _shape(self, rows: int, *, training: bool) -> tuple[tuple[int, ...], bool]:
+        """Return the shape of the output for so many samples, and whether outputs and gradients are finite."""
+        module = self._copy()
+        module.train(training)
+        with _fixed(module), torch.set_grad_enabled(training):
+            found = self._outputs(forward(module, mapped(lambda part: part[:rows].clone(), self._batch)))
+            finite = bool(found.isfinite().all())
+            if training and found.requires_grad:
+                found.float().square().mean().backward()  # type: ignore[no-untyped-call]
+                gradients = [p.grad for p in module.parameters() if p.grad is not None]
+                finite = finite and all(bool(g.isfinite().all()) for g in gradients)
+        return tuple(found.shape), finite
+
+    def _refused(self, what: str, name: str) -> ValueError:
+        return ValueError(
+            f"model: training reads and changes the {_named(what, name, self._module)}; fedraa does not carry such "
+            "state between clients; make it a parameter that the optimizer trains, let training use the values of the "
+            "batch alone, or leave it out"
+        )
+
+
+def _trained(module: nn.Module) -> nn.Module:
+    """Give the module other parameters, as after a step: a moving average of them has something to follow."""
+    generator = torch.Generator().manual_seed(0)
+    for p in module.parameters():
+        if p.requires_grad:
+            noise = torch.rand(p.shape, generator=generator).to(p)
+            p.data = p.data * (1 + 0.1 * noise) + 0.01 * noise
+    return module
+
+
+def _named(what: str, name: str, module: nn.Module) -> str:
+    prefix, _, own = name.rpartition(".")
+    part = module.get_submodule(prefix)
+    return f"{what} {own!r} of {type(part).__name__}" + (f" ({prefix})" if prefix else "")
+
+
+def _is_of_quantiser(parts: Mapping[str, nn.Module], buffer: str) -> bool:
+    """Return True if an observer or a fake quantisation owns the buffer, or holds the module that does."""
+    prefix = buffer
+    while prefix:
+        prefix = prefix.rpartition(".")[0]
+        if is_quantiser(parts[prefix]):
+            return True
+    return False
+
+
+def _moved(part: Tensor) -> Tensor:
+    """Return other values of an input's kind."""
+    return part * 1.5 + 0.5 if part.is_floating_point() else part.flip(0)
+
+
+@contextmanager
+def _fixed(module: nn.Module) -> Iterator[None]:
+    """Draw the same random numbers each time, of all generators that code may use, and leave them as they were."""
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        random.seed(0)
+        np.random.seed(0)
+        with fixed_random_numbers(module):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+def _alike(found: Results | None, expected: Results | None) -> bool:
+    """Return True if outputs and gradients are equal but for rounding."""
+    if found is None or expected is None:
+        return found is expected
+    mine, others = [*found[0], *found[1]], [*expected[0], *expected[1]]
+    return len(mine) == len(others) and all(
+        a.shape == b.shape and _close(a, b, 1e-5) for a, b in zip(mine, others, strict=True)
+    )
+
+
+def _close(found: Tensor, expected: Tensor, tolerance: float) -> bool:
+    if not expected.numel() or found.is_complex():
+        return bool(torch.equal(found, expected))
+    scale = float(expected.nan_to_num(0, 0, 0).abs().double().max())
+    return torch.allclose(
+        found.double(), expected.double(), rtol=tolerance, atol=tolerance * scale + 1e-12, equal_nan=True
+    )

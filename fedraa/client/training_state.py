@@ -1,0 +1,39 @@
+"""How a run handles what a model changes in itself, besides the parameters that it trains."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """How a run handles what a model changes in itself."""
+
+    estimated: tuple[str, ...] = ()
+    """Buffers, besides those of batch norms, that are estimated before each evaluation."""
+    read: tuple[str, ...] = ()
+    """Those of them that evaluation reads."""
+    changes: tuple[str, ...] = ()
+    """All that training changes besides parameters and batch norms' statistics: a module is made for every task."""
+    restored: bool = False
+    """Evaluation changes buffers: they are put back after every batch."""
+    min_batch: int = 1
+    """The smallest batch that the model can be trained on, 1 or 2."""
+    min_eval_batch: int = 1
+    """The smallest batch that the model can be evaluated on, 1 or 2."""
+    warnings: tuple[str, ...] = ()
+
+
+def is_quantiser(part: nn.Module) -> bool:
+    """Return True for the observers and the fake quantisation of `torch.ao`, without importing it."""
+    return any(
+        kind.__module__.startswith("torch.ao.quantization") and kind.__name__ in ("ObserverBase", "FakeQuantizeBase")
+        for kind in type(part).__mro__
+    )
+
+
+def freeze_ranges(module: nn.Module) -> None:
+    """Let fake quantisation keep the ranges that it has: in evaluation mode it would go on with those of test data."""
+    for part in module.modules():
+        if is_quantiser(part) and hasattr(part, "disable_observer"):
+            part.disable_observer()  # type: ignore[operator]  # torch types it as a tensor

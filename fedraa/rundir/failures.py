@@ -1,0 +1,58 @@
+"""Clients whose tasks failed by their own fault: who, how often and why, for summaries and for readers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedraa.server.bad_clients import QUARANTINED
+
+MAX_NAMED_CLIENTS = 10  # of those that fail for one reason
+MAX_NAMED_REASONS = 3
+
+
+class Failures:
+    """Totals of a log's `drop` lines."""
+
+    def __init__(self) -> None:
+        self._tasks = 0
+        self._clients: dict[int, dict[str, Any]] = {}
+        self._quarantined: list[dict[str, Any]] = []
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Count a `drop` line."""
+        self._tasks += 1
+        client, reason = line["client"], line["what"]
+        tasks = self._clients.get(client, {"tasks": 0})["tasks"] + 1
+        self._clients[client] = {"client": client, "tasks": tasks, "reason": reason}
+        if line["action"] == QUARANTINED:
+            self._quarantined.append({"client": client, "reason": reason, "time": line["t"]})
+
+    def totals(self) -> dict[str, Any]:
+        """Return the keys of a summary.
+
+        `dropped` is the number of tasks, `dropped_clients` every client that such a task was of, with its tasks and the
+        last reason, `quarantined` every client that was quarantined, with the reason and the time on the run's clock.
+        """
+        by_number = sorted(self._clients.values(), key=lambda entry: entry["client"])
+        return {"dropped": self._tasks, "dropped_clients": by_number, "quarantined": self._quarantined}
+
+
+def describe_clients(clients: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a phrase per reason, the most frequent first, with the first clients that failed for it.
+
+    `clients` are entries of `Failures.totals`. Reasons beyond `MAX_NAMED_REASONS` are counted only.
+    """
+    reasons: dict[str, list[int]] = {}
+    for entry in clients:
+        reasons.setdefault(entry["reason"], []).append(entry["client"])
+    frequent = sorted(reasons.items(), key=lambda item: -len(item[1]))
+    phrases = [f"{name_clients(sorted(numbers))}: {reason}" for reason, numbers in frequent[:MAX_NAMED_REASONS]]
+    if len(frequent) > MAX_NAMED_REASONS:
+        others = sum(len(numbers) for _, numbers in frequent[MAX_NAMED_REASONS:])
+        phrases.append(f"{others} more, for other reasons, which summary.json has")
+    return phrases
+
+
+def name_clients(numbers: Sequence[int]) -> str:
+    """Return the first of some clients by their numbers, and how many more there are."""
+    more = f" and {len(numbers) - MAX_NAMED_CLIENTS} more" if len(numbers) > MAX_NAMED_CLIENTS else ""
+    return f"client{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers[:MAX_NAMED_CLIENTS]))}{more}"

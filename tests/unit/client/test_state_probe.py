@@ -1,0 +1,127 @@
+"""What training changes in a model: what is estimated, what is harmless, and what is refused before the start."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.ao.quantization import FakeQuantize, MinMaxObserver, MovingAverageMinMaxObserver
+
+from fedraa.client.state_probe import probe
+from fedraa.client.training_state import TrainingState
+from fedraa.objectives import Classification
+from tests.changing_modules import (
+    WIDTH,
+    AlwaysNorm,
+    Codebook,
+    DebiasedNorm,
+    FrozenNorm,
+    HookedLayer,
+    Logger,
+    MovingNorm,
+    Queue,
+    ReadingNorm,
+    ReplacingNorm,
+    Rotation,
+    Squeezed,
+    SummingNorm,
+    Teacher,
+    UnregisteredNorm,
+    WarmUp,
+)
+
+
+def found(*layers: nn.Module) -> TrainingState:
+    torch.manual_seed(0)
+    model = nn.Sequential(*layers, nn.Linear(WIDTH, 3))
+    return probe(model, torch.randn(16, WIDTH) * 3 + 5, Classification().outputs)
+
+
+@pytest.mark.parametrize(
+    ("layer", "estimated", "read"),
+    [
+        (MovingNorm, {"0.mean", "0.var"}, {"0.mean", "0.var"}),
+        (ReplacingNorm, {"0.mean", "0.var", "0.count"}, {"0.mean", "0.var"}),
+        (DebiasedNorm, {"0.mean", "0.count"}, {"0.mean", "0.count"}),
+        (SummingNorm, {"0.sum", "0.count"}, {"0.sum", "0.count"}),
+        (lambda: HookedLayer("outputs"), {"0.outputs"}, {"0.outputs"}),
+        (Logger, {"0.samples"}, set()),
+        (MinMaxObserver, {"0.min_val", "0.max_val"}, {"0.min_val", "0.max_val"}),
+        (MovingAverageMinMaxObserver, {"0.min_val", "0.max_val"}, {"0.min_val", "0.max_val"}),
+        (Rotation, set(), set()),
+        (lambda: nn.utils.spectral_norm(nn.Linear(WIDTH, WIDTH)), set(), set()),
+        (lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH)), set(), set()),
+    ],
+)
+def test_probe_of_statistics_names_what_to_estimate(
+    layer: Callable[[], nn.Module], estimated: set[str], read: set[str]
+) -> None:
+    state = found(layer())
+    assert (set(state.estimated), set(state.read)) == (estimated, read)
+    assert state.changes
+    assert not state.restored
+
+
+@pytest.mark.parametrize("layer", [nn.Tanh, lambda: nn.BatchNorm1d(WIDTH), lambda: FrozenNorm(WIDTH), nn.Dropout])
+def test_probe_of_torchs_layers_finds_nothing(layer: Callable[[], nn.Module]) -> None:
+    state = found(layer())
+    assert (state.estimated, state.changes, state.warnings) == ((), (), ())
+
+
+@pytest.mark.parametrize(
+    ("layer", "named"),
+    [
+        (Codebook, "'codes' of Codebook"),
+        (lambda: Codebook(0.5), "'codes' of Codebook"),
+        (ReadingNorm, "'mean' of ReadingNorm"),
+        (Teacher, "buffer 'average' of Teacher"),
+        (lambda: Teacher(frozen=True), "parameter 'average' of Teacher"),
+        (WarmUp, "buffer 'steps' of WarmUp"),
+        (lambda: WarmUp(attribute=True), "attribute 'steps' of WarmUp"),
+        (Queue, "'queue' of Queue"),
+        (UnregisteredNorm, "attribute 'mean' of UnregisteredNorm"),
+        (lambda: MovingNorm(persistent=False), "persistent=True"),
+        (lambda: HookedLayer("gradients"), "'gradients' of HookedLayer"),
+    ],
+)
+def test_probe_of_state_with_memory_refuses_it(layer: Callable[[], nn.Module], named: str) -> None:
+    with pytest.raises(ValueError, match=f"^model: .*{named}"):
+        found(layer())
+
+
+def test_probe_of_a_buffer_that_evaluation_changes_restores_it_and_warns() -> None:
+    state = found(AlwaysNorm())
+    assert state.restored
+    assert any("evaluation changes the buffer 'mean'" in warning for warning in state.warnings)
+
+
+def test_probe_of_a_norm_without_running_statistics_warns() -> None:
+    state = found(nn.BatchNorm1d(WIDTH, track_running_stats=False))
+    assert len(state.warnings) == 1
+    assert (state.min_batch, state.min_eval_batch) == (2, 2)
+
+
+def test_probe_leaves_generators_and_the_model_as_they_were() -> None:
+    model = nn.Sequential(MovingNorm(), nn.Dropout(), nn.Linear(WIDTH, 3))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    probe(model, torch.randn(16, WIDTH, generator=torch.Generator()), Classification().outputs)
+    assert torch.equal(torch.rand(3), expected)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("model", "training", "evaluation"),
+    [
+        (lambda: nn.Linear(WIDTH, 3), 1, 1),
+        (lambda: nn.Sequential(nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, 3)), 2, 1),
+        (Squeezed, 2, 2),
+        (lambda: nn.Sequential(MovingNorm(), nn.Linear(WIDTH, 3)), 2, 1),  # the variance of one sample is no number
+        (lambda: nn.Sequential(FakeQuantize(), nn.Linear(WIDTH, 3)), 1, 1),
+    ],
+)
+def test_probe_finds_the_smallest_batch(model: Callable[[], nn.Module], training: int, evaluation: int) -> None:
+    state = probe(model(), torch.randn(8, WIDTH), Classification().outputs)
+    assert (state.min_batch, state.min_eval_batch) == (training, evaluation)
