@@ -24,10 +24,19 @@ class EvaluationData(Federated):
     personal: Shards = field(default_factory=dict)
     streamed: bool = False
     """Whether batch norms' statistics are over all training samples, read anew from the source every time."""
+    reported: npt.NDArray[np.int64] | None = None
+    """The clients whose results are reported, ascending; None: of none."""
 
     @classmethod
-    def of(cls, data: Federated, personal: Shards, *, streamed: bool = False) -> "EvaluationData":
-        own = {"personal": personal, "streamed": streamed}
+    def of(
+        cls,
+        data: Federated,
+        personal: Shards,
+        *,
+        streamed: bool = False,
+        reported: npt.NDArray[np.int64] | None = None,
+    ) -> "EvaluationData":
+        own = {"personal": personal, "streamed": streamed, "reported": reported}
         return cls(**{item.name: getattr(data, item.name) for item in fields(data)} | own)
 
 

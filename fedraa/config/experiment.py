@@ -220,6 +220,11 @@ class Experiment(BaseModel):
     """Further figures of every evaluation, each an own Metric as package.module:Name."""
     personalised: Count | None = None
     """Clients, drawn evenly, that are evaluated on their own test samples after training on their own data, too."""
+    client_evals: Count | Literal["final", "all"] | None = None
+    """Write the results of each client on its own test samples to clients.csv: at the final evaluation, at all of
+    them, or at every so many and the final one."""
+    client_evals_of: Count | None = None
+    """Clients, drawn evenly from those with test samples, whose results client_evals writes (default: all)."""
     validation: Decay = 0.0
     """Evaluate on this share of each client's training samples, which is held back, and not on the test data."""
     statistics: Literal["sample", "all"] = "sample"
@@ -334,6 +339,8 @@ class Experiment(BaseModel):
                 )
         if self.target is not None and self.target_accuracy is not None:
             raise ValueError(f"target: {self.target} and target_accuracy {self.target_accuracy:g} are given; give one")
+        if self.client_evals_of is not None and self.client_evals is None:
+            raise ValueError(f"client_evals_of: {self.client_evals_of} needs client_evals; give final, all or a number")
         on_ray = {
             "address": None,
             "resources": None,

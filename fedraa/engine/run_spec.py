@@ -248,7 +248,18 @@ class RunSpec:
         norms, source = has_statistics(self.traced.module), self.data.source
         streamed = norms and source is not None and self.experiment.statistics == "all"
         some = self._without_samples() if streamed or not norms else self._statistics_data()
-        return EvaluationData.of(some, {client: self.data.client(client) for client in clients}, streamed=streamed)
+        shards = {client: self.data.client(client) for client in clients}
+        return EvaluationData.of(some, shards, streamed=streamed, reported=self._reported())
+
+    def _reported(self) -> npt.NDArray[np.int64] | None:
+        """Return the clients whose results are reported; None: of none."""
+        experiment = self.experiment
+        if experiment.client_evals is None:
+            return None
+        if experiment.client_evals_of is None:
+            return np.arange(experiment.clients)
+        drawn = chosen(self.data, experiment.client_evals_of, generator(experiment.seed, "client_evals"))
+        return np.array(drawn, np.int64)
 
     def _statistics_data(self) -> Federated:
         dataset, source, count = self.data.dataset, self.data.source, int(self.data.sizes.sum())

@@ -9,7 +9,7 @@ import numpy as np
 from fedraa.client.local_optimizer import EXTRA_PREFIX
 from fedraa.devices.costs import BYTES, CostModel
 from fedraa.messages import Buffer, Extra, ExtraBuffers, SharedBuffer, State, Task, Update, Vector
-from fedraa.server.bad_clients import RETRY, BadClients
+from fedraa.server.bad_clients import QUARANTINED, RETRY, BadClients
 from fedraa.server.optimizer_states import OptimizerStates
 from fedraa.server.storage.store import shared_again
 from fedraa.submodels.assignment import Assignment
@@ -54,6 +54,10 @@ class TaskTable:
     ) -> None:
         self.turns = np.zeros(len(sizes), np.int64)
         self.in_flight: dict[int, InFlightTask] = {}
+        self.applied = np.zeros(len(sizes), np.int64)
+        """The number of updates of each client that were applied."""
+        self.quarantined: dict[int, str] = {}
+        """Why each client that is quarantined is."""
         self.staleness = 0.0
         self.sizes, self.costs = sizes, costs
         self.bad_clients = bad_clients or BadClients()
@@ -133,6 +137,7 @@ class TaskTable:
         task = flight.task
         self._optimizer_states.receive(flight.assignment, update)
         self.bad_clients.well(task.client)
+        self.applied[task.client] += 1
         self._trained += self.costs.samples(task.widths, task.client)
         self.staleness += FORGETTING * (staleness - self.staleness)
         self._record(
@@ -156,6 +161,8 @@ class TaskTable:
         """The task came to nothing, by its client's fault; whether the client is to be given work again."""
         task = self.in_flight.pop(number).task
         action = self.bad_clients.failed(task.client)
+        if action == QUARANTINED:
+            self.quarantined[task.client] = what
         self._record("drop", now, task=task.id, client=task.client, fragment=task.fragment, what=what, action=action)
         return action == RETRY
 
@@ -191,6 +198,8 @@ class TaskTable:
         """`sent` are the values of all tasks' buffers, by number; without it tasks carry them themselves."""
         return {
             "turns": self.turns,
+            "applied": self.applied,
+            "quarantined": [[client, what] for client, what in self.quarantined.items()],
             "taken": self._taken,
             "next": self._next,
             "trained": self._trained,
@@ -205,6 +214,8 @@ class TaskTable:
     def restore(self, state: State, send: Callable[[list[Task]], list[Task]] | None = None) -> None:
         """`send` brings the buffers of all tasks back to where they were; without it tasks carry them themselves."""
         self.turns[:], self._next = state["turns"], state["next"]
+        self.applied[:] = state.get("applied", 0)  # which older checkpoints do not have
+        self.quarantined = dict(map(tuple, state.get("quarantined", [])))  # likewise
         self._taken[:] = state.get("taken", 0)  # which older checkpoints do not have
         self._trained = state.get("trained", 0.0)  # likewise
         if "bad_clients" in state:  # likewise

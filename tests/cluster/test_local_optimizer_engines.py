@@ -1,4 +1,4 @@
-"""The kept state of local optimizers: the same bits on both engines and with any number of workers and shards."""
+"""Kept state of local optimizers and results per client: equal on both engines, with any workers and shards."""
 
 from pathlib import Path
 from typing import Any
@@ -7,6 +7,7 @@ import pytest
 from same_run import same
 
 from fedraa import Experiment, run
+from fedraa.rundir.layout import CLIENTS, PARTITION
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
@@ -22,7 +23,9 @@ FIELDS: dict[str, Any] = {"clients": 6, "hidden": (10,), "local_epochs": 1, "lr"
     ids=["shards", "stacks"],
 )
 def test_kept_state_gives_the_same_run_on_ray(method: dict[str, Any], on_ray: dict[str, Any], tmp_path: Path) -> None:
-    fields = {**FIELDS, **method, "local_optimizer": "adam", "local_optimizer_state": "keep"}
+    fields = {**FIELDS, **method, "local_optimizer": "adam", "local_optimizer_state": "keep", "client_evals": 2}
     local = run(Experiment(**fields, engine="local", out=tmp_path / "local"))
     run(Experiment(**fields, **on_ray, workers=2, out=tmp_path / "ray"))
     same(tmp_path / "ray", local)
+    for name in (CLIENTS, PARTITION):
+        assert (tmp_path / "ray" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()
