@@ -170,8 +170,10 @@ class Fault:
 class Evaluation:
     """The full model on the test set: its figures by name, in the order of the columns of evals.csv.
 
-    `seconds` is the worker's own time.
+    `seconds` is the worker's own time. `clients` has the results of some clients, if these are asked for: their numbers
+    as `client`, their `test_samples`, and a column for each figure, NaN for a client without test samples.
     """
 
     figures: Mapping[str, float]
     seconds: float = field(default=0.0, compare=False)
+    clients: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict, compare=False)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedraa.rundir.files import PARTIAL, replacing
-from fedraa.rundir.layout import EVALS, EVENTS, SUMMARY
+from fedraa.rundir.layout import CLIENTS, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.lock import WRITER, Hold, this_process
 
-GROWING = (EVENTS, EVALS)  # these are only ever appended to while a server lives
+GROWING = (EVENTS, EVALS, CLIENTS)  # these are only ever appended to while a server lives
 Stamp = tuple[int, int]
 """Size and time of change (ns) of a file."""
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedraa.client.flat_module import PADDING, BatchedModule
 from fedraa.client.local_step import LocalStep
+from fedraa.client.lr_schedule import follows_length
 from fedraa.client.solver import Solver
 from fedraa.client.trainer import Trainer, Work
 from fedraa.messages import Task, Update
@@ -51,7 +52,8 @@ class BatchedTrainer(Trainer):
     def _shape(self, work: Work) -> object:
         """What tasks of one stack have in common."""
         task = work.task
-        return task.widths, self._batch_rows(len(work.y)), task.lr, task.mask is None, tuple(task.extras)
+        length = self._steps(task, len(work.y)) if follows_length(self._solver.lr_schedule) else None
+        return task.widths, self._batch_rows(len(work.y)), task.lr, task.mask is None, tuple(task.extras), length
 
     def _batch_rows(self, samples: int) -> int:
         """The rows of a minibatch in a stack: the first power of two that takes a shard of so many, or a minibatch."""
@@ -64,18 +66,18 @@ class BatchedTrainer(Trainer):
         filled = [*work, *[work[0]] * (self._height - len(work))]
         stack = self._stack(work[0].task.widths)
         whole, labels = stacked([one.task for one in filled]), [one.y for one in filled]
-        local_step = LocalStep(self._solver, stack, whole, labels, self._device, bf16=self._bf16)
-        totals = torch.zeros(self._height, device=self._device)
         steps = [self._steps(one.task, len(one.y)) for one in work]
+        local_step = LocalStep(self._solver, stack, whole, labels, self._device, steps=steps[0], bf16=self._bf16)
+        totals = torch.zeros(self._height, device=self._device)
         trained: dict[int, Update] = {}
         for step, batch in enumerate(self._stacked_minibatches(work), 1):
             totals += local_step.step(*batch)
             for row in (row for row, last in enumerate(steps) if last == step):
                 task = work[row].task
                 local_step.compress(row)
-                squares = (
-                    {} if local_step.squares is None else {"squares": local_step.squares[row].cpu().numpy().copy()}
-                )
+                extras = local_step.optimizer_state(row)
+                if local_step.squares is not None:
+                    extras["squares"] = local_step.squares[row]
                 trained[row] = Update(
                     task=task.id,
                     client=task.client,
@@ -85,7 +87,7 @@ class BatchedTrainer(Trainer):
                     steps=step,
                     loss=float(totals[row]) / step,
                     seconds=0.0,
-                    extras=squares,
+                    extras={name: buffer.cpu().numpy().copy() for name, buffer in extras.items()},
                 )
         seconds = (time.perf_counter() - started) / len(work)
         return [replace(trained[row], seconds=seconds) for row in range(len(work))]

@@ -79,7 +79,8 @@ class Evaluator:
         personal = {} if self._personal is None else self._personalised(self._personal, params)
         drop_weights(self._module)
         figures = self._summed(loss, sums) | personal | {name: mean(each) for name, each in values.items()}
-        return Evaluation(figures, time.perf_counter() - started)
+        clients = self._client_results(sums)
+        return Evaluation(figures, time.perf_counter() - started, clients)
 
     def prepare(self, params: Vector) -> nn.Module:
         """Return the module with these parameters, ready for inference; on a CPU they are the array's own memory.
@@ -146,6 +147,25 @@ class Evaluator:
             if sums["count"][0] > 0:
                 found.append(self._objective.of_clients({name: each[:1] for name, each in sums.items()})[0])
         return self._over_clients("personal", np.array(found))
+
+    def _client_results(self, sums: Mapping[str, npt.NDArray[np.float64]]) -> dict[str, npt.NDArray[Any]]:
+        """Return the figures and the loss of each client that is reported, on its own test samples."""
+        reported = getattr(self._data, "reported", None)
+        if reported is None:
+            return {}
+        counts = np.diff(self._data.test_offsets)
+        # The place of each client among those that have test samples.
+        places = np.cumsum(counts > 0) - 1
+        tested = np.flatnonzero(counts[reported] > 0)
+        names = dict.fromkeys((*self._figures.names, "loss"))
+        columns = {name: np.full(len(reported), np.nan) for name in names}
+        for row, place in zip(tested.tolist(), places[reported[tested]].tolist(), strict=True):
+            own = {name: each[place] for name, each in sums.items()}
+            if own["count"] > 0:
+                figures = {"loss": float(own["loss"] / own["count"]), **self._objective.figures(own)}
+                for name in names:
+                    columns[name][row] = figures[name]
+        return {"client": reported, "test_samples": counts[reported], **columns}
 
     def _over_clients(self, name: str, values: npt.NDArray[np.float64]) -> dict[str, float]:
         """Mean, standard deviation and worst of a figure per client."""

@@ -1,4 +1,4 @@
-"""The steps of local training: momentum SGD and the terms that bend its gradient."""
+"""The steps of local training: a local optimizer and the terms that change its gradient."""
 
 from collections.abc import Sequence
 from types import EllipsisType
@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from fedraa.client.flat_module import BatchedModule, FlatModule
+from fedraa.client.local_optimizer import EXTRA_PREFIX, LOCAL_OPTIMIZER, OptimizerSteps
+from fedraa.client.lr_schedule import local_factor
 from fedraa.client.solver import Solver
 from fedraa.client.terms.adversary import Adversary
 from fedraa.client.terms.compression import COMPRESSOR
@@ -47,14 +49,18 @@ class LocalStep:
         labels: Sequence[npt.NDArray[np.int64]],
         device: torch.device,
         *,
+        steps: int = 1,
         bf16: bool = False,
     ) -> None:
+        """`steps` is the length of the task, which the learning rate may follow."""
+
         def tensor(array: npt.NDArray[np.generic]) -> Tensor:
             return torch.tensor(array, device=device)
 
         self.model = model
         self.adversary: Adversary | None = None
         self._solver, self._lr, self._bf16 = solver, task.lr, bf16
+        self._factor, self._steps_taken = local_factor(solver.lr_schedule, steps), 0
         self._unperturbed = torch.empty_like(model.weights) if solver.sam else model.weights
         self._compressor = COMPRESSOR.make(solver.compress)
         self._mask = None if task.mask is None else tensor(task.mask).to(torch.float32)
@@ -65,7 +71,14 @@ class LocalStep:
         self._anchor = model.weights
         if solver.proximal or solver.terms or not self._compressor.lossless:
             self._anchor = model.weights.clone() if self._mask is not None else view(task.params).to(device)
-        self._velocity = torch.zeros_like(model.weights) if solver.momentum else None
+        kept = {name: tensor(task.extra(name)) for name in task.extras if name.startswith(EXTRA_PREFIX)}
+        self._optimizer = OptimizerSteps(
+            LOCAL_OPTIMIZER.make(solver.local_optimizer),
+            model.weights,
+            {name.removeprefix(EXTRA_PREFIX): buffer for name, buffer in kept.items()},
+            momentum=solver.momentum,
+            weight_decay=solver.weight_decay,
+        )
         self.squares = torch.zeros_like(model.weights) if solver.squares else None
         self._labels = [torch.from_numpy(np.unique(y)).to(device) for y in labels] if solver.label_masked else None
         self._shards = labels if solver.calibrate else None
@@ -92,8 +105,15 @@ class LocalStep:
             raise ValueError(f"compress: {who} gave {what}; takes a tensor {list(delta.shape)}, as it was given")
         return arrived
 
+    def optimizer_state(self, row: int | EllipsisType = ...) -> dict[str, Tensor]:
+        """Return the optimizer's state [k] of one task, if the client keeps it."""
+        return self._optimizer.state(row) if self._solver.optimizer_state == "keep" else {}
+
     def step(self, inputs: Any, labels: Tensor) -> Tensor:
-        """One step on a minibatch; returns its loss at the weights before the step."""
+        """Take one step on a minibatch; return its loss at the weights before the step."""
+        self._rate = self._lr * self._factor(self._steps_taken)
+        self._steps_taken += 1
+        self._optimizer.begin_step()
         if self.adversary is not None:
             self.adversary.ascend(self.loss(self.adversary.perturb(inputs), labels) * len(labels))
             inputs = self.adversary.perturb(inputs).detach()
@@ -106,7 +126,7 @@ class LocalStep:
         return loss.detach()
 
     def _descend(self, piece: slice | EllipsisType, g: Tensor) -> None:
-        """Takes the step on one piece of the buffer, given its masked gradient, which it uses up."""
+        """Take the step on one piece of the buffer, given its masked gradient, which is overwritten."""
         w = self.model.weights[piece]
         if self._terms:
             at = Place(w, self._anchor[piece], piece)
@@ -115,10 +135,7 @@ class LocalStep:
                     term.bend(g, at)
                 if term.masked:
                     self._masked(g, piece)
-        if self._velocity is None:
-            w.sub_(g, alpha=self._lr)
-        else:
-            w.sub_(self._velocity[piece].mul_(self._solver.momentum).add_(g), alpha=self._lr)
+        self._optimizer.descend(w, g, piece, self._rate)
 
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:
         """The objective's mean loss; with `label_masked`, logits of labels that the client lacks are set to 0.
@@ -194,13 +211,14 @@ def set_random_state(device: torch.device, state: Tensor) -> None:
 
 
 def terms(solver: Solver, *, momentum: bool) -> list[LocalTerm]:
-    """The terms of a step in the order that Solver states; `momentum`: the server sends one to blend in."""
+    """Return the terms of a step in the order that Solver states; `momentum`: the server sends one to blend in."""
     own = [LOCAL_TERM.make(term) for term in solver.terms]
+    decay = 0.0 if LOCAL_OPTIMIZER.make(solver.local_optimizer).decoupled else solver.weight_decay
     return [
         *([Proximal(solver.proximal)] if solver.proximal else []),
         *own,
         *([ControlVariate()] if solver.control else []),
         *([ServerMomentum(solver.fresh)] if momentum else []),
         *([Clipping(solver.clip)] if solver.clip else []),
-        *([WeightDecay(solver.fresh * solver.weight_decay)] if solver.weight_decay else []),
+        *([WeightDecay(solver.fresh * decay)] if decay else []),
     ]

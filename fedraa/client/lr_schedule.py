@@ -1,21 +1,27 @@
-"""Learning-rate schedules: the factor on the local learning rate as a function of how far the run is."""
+"""Learning-rate schedules: the factor on the local learning rate as a function of the progress of a run or a task."""
 
 import math
 from collections.abc import Callable
+from functools import cache
 
-UNITS = ("steps", "time", "passes")
+LOCAL = "local"
+STEP_UNITS = ("steps", LOCAL)
+UNITS = (*STEP_UNITS, "time", "passes")
+AUTO = "auto"
 TAKES = (
-    "is none of constant, exponential:0.998, steps:150,250:0.1 or cosine:100, counted by server steps, or, with @time "
-    "or @passes behind it, by the run's clock or by passes over the training data"
+    "is none of constant, exponential:0.998, steps:150,250:0.1 or cosine:100, counted by server steps, or, with @time, "
+    "@passes or @local behind it, by the run's clock, by passes over the training data, or by the local steps of each "
+    "task, as many as there are with cosine:auto@local"
 )
 LAST = 0.99  # of a cosine's length where it is not counted in steps
 
 
 def lr_unit(spec: str) -> str:
-    """What a schedule counts: server `steps`, `time` on the run's clock, or `passes` over all training samples.
+    """Return the unit of a schedule: server `steps`, `local` steps, `time` on the run's clock, or `passes`.
 
-    Methods take unequally many server steps in equal time. Passes are those of the samples that clients have trained
-    on, of updates that were taken in, over the training samples of all. Raises ValueError for anything else.
+    Methods take unequally many server steps in equal time. Passes are the samples of all applied updates over the
+    training samples of all clients. Local steps are those of one task, from 0: each task starts the schedule again, as
+    a client does that makes a torch.optim.lr_scheduler for each task. Raises ValueError for anything else.
     """
     _, at, unit = spec.partition("@")
     if not at:
@@ -25,16 +31,17 @@ def lr_unit(spec: str) -> str:
     return unit
 
 
-def lr_schedule(spec: str) -> Callable[[float], float]:
-    """The factor at each server step, or wherever the run is in what `lr_unit` says.
+def lr_schedule(spec: str, length: int = 1) -> Callable[[float], float]:
+    """Return the factor on the learning rate as a function of the progress in the unit of `lr_unit`.
 
     `constant`; `exponential:D`, D^step (FedCM's .998); `steps:A,B,...:F`, times F at each of the steps
     (HeteroFL's 150,250:0.1); `cosine:T`, from 1 towards 0 over T steps, and on at the last of them: methods
-    divide by the rate. Raises ValueError for anything else.
+    divide by the rate. A `length` is the number of local steps in a task, for which T may be `auto`. Raises ValueError
+    for anything else.
     """
     unit = lr_unit(spec)
     name, *arguments = spec.partition("@")[0].split(":")
-    number = int if unit == "steps" else float
+    number = int if unit in STEP_UNITS else float
     try:
         match name, arguments:
             case "constant", []:
@@ -44,9 +51,34 @@ def lr_schedule(spec: str) -> Callable[[float], float]:
             case "steps", [marks, factor] if 0 < float(factor) <= 1:
                 places = [number(mark) for mark in marks.split(",")]
                 return lambda at: float(factor) ** sum(at >= mark for mark in places)
-            case "cosine", [text] if 0 < (total := number(text)) < math.inf:
-                last = total - 1 if unit == "steps" else LAST * total
-                return lambda at: 0.5 * (1 + math.cos(math.pi * min(at, last) / total))
+            case "cosine", [text]:
+                total = length if text == AUTO and unit == LOCAL else number(text)
+                if 0 < total < math.inf:
+                    last = total - 1 if unit in STEP_UNITS else LAST * total
+                    return lambda at: 0.5 * (1 + math.cos(math.pi * min(at, last) / total))
     except ValueError:
         pass
     raise ValueError(f"lr_schedule: {spec!r} {TAKES}")
+
+
+def local_factor(spec: str, length: int) -> Callable[[float], float]:
+    """Return the factor at each local step of a task of that `length`; 1 if the schedule counts something else."""
+    return lr_schedule(spec if lr_unit(spec) == LOCAL else "constant", length)
+
+
+@cache
+def mean_local_factor(spec: str, length: int) -> float:
+    """Return the mean factor over the local steps of a task: methods divide deltas by the sum of its rates."""
+    factor = local_factor(spec, length)
+    return math.fsum(map(factor, range(length))) / length
+
+
+def run_factor(spec: str) -> Callable[[float], float]:
+    """Return the factor that depends on the progress of the run; 1 if the schedule counts local steps."""
+    lr_schedule(spec)
+    return lr_schedule("constant" if lr_unit(spec) == LOCAL else spec)
+
+
+def follows_length(spec: str) -> bool:
+    """Return True if the factors of a task depend on its length."""
+    return lr_unit(spec) == LOCAL and f":{AUTO}" in spec

@@ -24,10 +24,19 @@ class EvaluationData(Federated):
     personal: Shards = field(default_factory=dict)
     streamed: bool = False
     """True if statistics are estimated on all training samples, which every evaluation reads from the source."""
+    reported: npt.NDArray[np.int64] | None = None
+    """Clients whose results are reported, ascending; None if no results per client are reported."""
 
     @classmethod
-    def of(cls, data: Federated, personal: Shards, *, streamed: bool = False) -> "EvaluationData":
-        own = {"personal": personal, "streamed": streamed}
+    def of(
+        cls,
+        data: Federated,
+        personal: Shards,
+        *,
+        streamed: bool = False,
+        reported: npt.NDArray[np.int64] | None = None,
+    ) -> "EvaluationData":
+        own = {"personal": personal, "streamed": streamed, "reported": reported}
         return cls(**{item.name: getattr(data, item.name) for item in fields(data)} | own)
 
 
@@ -42,14 +51,14 @@ class Personal:
 
     Of steps that follow from costs there are as many as where sending takes no time.
 
-    What a server sends besides the model (control variates, momentum) is left out, nothing is compressed, and logits
-    are not calibrated, as it is the client's own labels that the model is for. The order of minibatches, and what
-    transforms draw for them, is the same in every evaluation.
+    What a server sends besides the model (control variates, momentum, optimizer state) is left out, nothing is
+    compressed, and logits are not calibrated, as it is the client's own labels that the model is for. The order of
+    minibatches, and what transforms draw for them, is the same in every evaluation.
     """
 
     def __init__(self, traced: Traced, solver: Solver, **given: Any) -> None:
         plain = replace(solver, control=False, full_gradient=False, squares=False, adversary=False, fresh=1.0, split=0)
-        self._solver = replace(plain, compress="none", calibrate=0.0)
+        self._solver = replace(plain, compress="none", calibrate=0.0, optimizer_state="reset")
         self._widths = traced.widths(traced.full())
         self._trainer = Trainer(traced, self._solver, resident_bytes=0, **given)
 

@@ -1,7 +1,7 @@
 """The local solver as values: which steps a client takes. All terms default to off."""
 
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +17,11 @@ Sizes = TypeVar("Sizes", int, npt.NDArray[np.int64])
 
 @dataclass(frozen=True)
 class Solver:
-    """Momentum SGD on minibatches of the client's shard, and the terms that bend its gradient.
+    """A local optimizer on minibatches of the client's shard, and the terms that change its gradient.
 
     Where the submodel is masked, so is every term. Order within a step: gradient (with `sam`, at the perturbed
-    weights), mask, proximal term, control variate, `fresh` blend, clipping, weight decay, momentum. Decay is part
-    of the fresh gradient but is not clipped, as in HeteroFL's code.
+    weights), mask, proximal term, control variate, `fresh` blend, clipping, weight decay, local optimizer. Decay is
+    part of the fresh gradient but is not clipped, as in HeteroFL's code; adamw applies it to the weights.
 
     - `epochs` passes over the shard or, where `steps` is given, that many minibatches; what AutoSteps reads, such as
       `auto`, stands for a number of each client and fragment, which follows from costs.
@@ -47,6 +47,9 @@ class Solver:
     - `min_batch`: the smallest minibatch that the model can be trained on, found before the start; with 2 the last
       minibatch of a pass, if it has one sample, is joined to the one before.
     - `split`: layers of the client's part in split learning; 0 is off (SplitFed).
+    - `local_optimizer`: sgd, adam, adamw, or a custom LocalOptimizer.
+    - `optimizer_state`: its state is zero at the start of each task (`reset`), or is kept for each client from one
+      task to the next (`keep`).
     """
 
     lr: Positive = 0.05
@@ -71,6 +74,8 @@ class Solver:
     split: NonNegativeInt = 0
     full_rate: bool = False
     min_batch: Count = 1
+    local_optimizer: Any = "sgd"
+    optimizer_state: Literal["reset", "keep"] = "reset"
 
     @property
     def auto(self) -> AutoSteps | None:

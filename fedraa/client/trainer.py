@@ -1,4 +1,4 @@
-"""The one local training loop: momentum SGD on a dense submodel held in one flat buffer."""
+"""The one local training loop: steps of a local optimizer on a dense submodel held in one flat buffer."""
 
 import time
 from collections import OrderedDict
@@ -49,9 +49,9 @@ class Trainer:
 
     The weights of all these modules are in one buffer, their gradients in another, as large as the largest needs.
 
-    A result depends on the task, the shard and the seed alone, never on what was trained before: optimizer
-    buffers start at zero for each task, minibatches and dropout are drawn from (seed, client, turn). Minibatches that
-    go on over a client's tasks are drawn from (seed, client, pass).
+    A result depends only on the task, the shard and the seed, never on what was trained before. The optimizer's state
+    is zero at the start of each task or comes with it. Minibatches and dropout are drawn from (seed, client, turn);
+    minibatches that go on over a client's tasks are drawn from (seed, client, pass).
 
     On a GPU whole shards are kept on the device, those used last, up to `resident_bytes` (None: `RESIDENT_BYTES` on a
     GPU, 0 elsewhere): then a client must always come with the same shard. With `bf16` the forward pass is computed in
@@ -98,7 +98,8 @@ class Trainer:
             self._models.clear()
         model = self._model(task.widths)
         self._seed_dropout(task)
-        local_step = LocalStep(self._solver, model, task, [y], self._device, bf16=self._bf16)
+        length = self._steps(task, len(y))
+        local_step = LocalStep(self._solver, model, task, [y], self._device, steps=length, bf16=self._bf16)
         if self._state.changes:
             settle_spectral(model.module)
         extras: dict[str, Tensor] = {}
@@ -118,6 +119,7 @@ class Trainer:
             extras["squares"] = local_step.squares
         if local_step.adversary is not None:
             extras["adversary"] = local_step.adversary.state.detach()
+        extras |= local_step.optimizer_state()
         del local_step  # its buffers, before the weights are copied
         return Update(
             task=task.id,

@@ -39,6 +39,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     ),
     "aggregator": ("covered", "filled", "memorised", "hetlora", "flora"),
     "objective": ("classification", "multilabel", "regression", "next-token", "segmentation"),
+    "local_optimizer": ("sgd", "adam", "adamw"),
     "server_optimizer": ("sgd", "momentum", "adam", "yogi", "adagrad", "amsgrad"),
 }
 if TYPE_CHECKING:
@@ -160,7 +161,14 @@ class Experiment(BaseModel):
     lr: Positive = 0.05
     """Local learning rate."""
     momentum: Decay | None = None
-    """Local momentum."""
+    """Local momentum of sgd."""
+    local_optimizer: Component | None = None
+    """The step of a client along its gradient: sgd, adam, adamw, with the parameters of torch.optim, such as
+    adam(betas=(0.9, 0.99), amsgrad=True), or a custom LocalOptimizer (default: sgd). lr, momentum and weight_decay are
+    fields of their own; adamw has a weight_decay of 0.01 unless it is given."""
+    local_optimizer_state: Literal["reset", "keep"] | None = None
+    """The state of the local optimizer: reset, zero at the start of each task (default), or keep, for each client from
+    one task to the next."""
     batch_size: Count = 32
     """Local minibatch size."""
     local_epochs: Count | None = None
@@ -169,7 +177,8 @@ class Experiment(BaseModel):
     """Minibatches per task, instead of epochs; auto: 20, or more, so that sending takes no more than half of a task."""
     lr_schedule: str = "constant"
     """constant, exponential:0.998, steps:150,250:0.1 or cosine:100, by server updates or rounds; cosine:8@time by the
-    run's clock, cosine:40@passes by passes over the training data."""
+    run's clock, cosine:40@passes by passes over the training data, cosine:20@local or cosine:auto@local by the local
+    steps of each task."""
     full_rate: bool | None = None
     """Scale a submodel's activations by the inverse of its share, and its learning rate by the share."""
     calibrate: UpToOne | None = None
@@ -211,6 +220,11 @@ class Experiment(BaseModel):
     """Further figures of every evaluation, each an own Metric as package.module:Name."""
     personalised: Count | None = None
     """Clients, drawn evenly, that are evaluated on their own test samples after training on their own data, too."""
+    client_evals: Count | Literal["final", "all"] | None = None
+    """Write the results of each client on its own test samples to clients.csv: at the final evaluation, at all of
+    them, or at every so many and the final one."""
+    client_evals_of: Count | None = None
+    """Clients, drawn evenly from those with test samples, whose results client_evals writes (default: all)."""
     validation: Decay = 0.0
     """Evaluate on this share of each client's training samples, which is held back, and not on the test data."""
     statistics: Literal["sample", "all"] = "sample"
@@ -325,6 +339,8 @@ class Experiment(BaseModel):
                 )
         if self.target is not None and self.target_accuracy is not None:
             raise ValueError(f"target: {self.target} and target_accuracy {self.target_accuracy:g} are given; give one")
+        if self.client_evals_of is not None and self.client_evals is None:
+            raise ValueError(f"client_evals_of: {self.client_evals_of} needs client_evals; give final, all or a number")
         on_ray = {
             "address": None,
             "resources": None,

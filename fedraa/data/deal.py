@@ -185,7 +185,8 @@ def _read(
     fixed = how.transforms.fixed.fitted(x).fixed if how.transforms.fixed else nothing
     source = replace(plain, fixed=fixed)
     dataset = Dataset(given.name, fixed.all(x), y, fixed.all(x_test), y_test, classes)
-    return Federated(dataset, samples.offsets, test.order, test.offsets, source, labels, names)
+    order = samples.order if isinstance(samples, Dealt) else None
+    return Federated(dataset, samples.offsets, test.order, test.offsets, source, labels, names, order)
 
 
 def _few(source: ClientSource, seed: int) -> tuple[Tree, Array]:

@@ -23,6 +23,10 @@ class Federated:
     With a `source` the clients read their samples there; `dataset` then has a few training samples only, an even random
     share. `labels` are those of all training samples in the order of the clients, None where nobody knows them.
     `names` are what the data call the clients, where they have some of their own.
+
+    `order` are the rows that the training samples had before they were dealt, in the order of the clients; None if
+    samples are made by a function of the client. If the test samples are training samples that were held back,
+    `held_back` are the rows that these had.
     """
 
     dataset: Dataset
@@ -32,6 +36,8 @@ class Federated:
     source: ClientSource | None = None
     labels: Array | None = None
     names: tuple[str, ...] | None = None
+    order: Index | None = None
+    held_back: Index | None = None
 
     @property
     def x_train(self) -> Tree:
@@ -64,4 +70,4 @@ def federate(dataset: Dataset, partition: Partition) -> Federated:
     order, offsets = partition.train
     labels = dataset.y_train.take(order, axis=0)
     ordered = replace(dataset, x_train=take(dataset.x_train, order), y_train=labels)
-    return Federated(ordered, offsets, partition.test.order, partition.test.offsets, labels=labels)
+    return Federated(ordered, offsets, partition.test.order, partition.test.offsets, labels=labels, order=order)

@@ -29,6 +29,9 @@ def hold_back(data: Federated, share: float, seed: int) -> Federated:
     sizes = np.array([len(places) for places in kept])
     rows = np.concatenate([start + places for start, places in zip(data.offsets[:-1], kept, strict=True)])
     data = replace(data, labels=None if data.labels is None else data.labels[rows])
+    if data.order is not None:
+        given = np.concatenate([start + places for start, places in zip(data.offsets[:-1], held, strict=True)])
+        data = replace(data, order=data.order[rows], held_back=data.order[given])
     offsets = _offsets(sizes)
     if data.source is None:
         dataset = replace(dataset, x_train=take(dataset.x_train, rows), y_train=dataset.y_train[rows])

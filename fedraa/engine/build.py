@@ -69,8 +69,9 @@ def build(
     method, timing = with_capacities(method, fleet.compute), _timing(experiment)
     doing(f"dealing the data to {experiment.clients} clients")
     data = deal(experiment, dataset)
-    if experiment.personalised is not None and not np.diff(data.test_offsets).any():
-        raise ValueError("personalised: no client that trains has test samples of its own; leave it out")
+    for field in ("personalised", "client_evals"):
+        if getattr(experiment, field) is not None and not np.diff(data.test_offsets).any():
+            raise ValueError(f"{field}: no client that trains has test samples of its own; leave it out")
     if isinstance(dataset, FederatedDataset) or experiment.transforms or experiment.validation:
         dataset = data.dataset
     transforms = make_transforms(experiment.transforms, seed=experiment.seed).drawn

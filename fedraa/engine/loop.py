@@ -10,14 +10,14 @@ import heapq
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf
 from threading import Event
 
 from fedraa.callbacks.events import Limits, Progress
 from fedraa.devices.availability import Timing
 from fedraa.engine.announcer import Announcer
-from fedraa.engine.executor import Executor, PendingEvaluation
+from fedraa.engine.client_results import ClientResults, Evaluating
+from fedraa.engine.executor import Executor
 from fedraa.errors import RunFailed
 from fedraa.messages import Fault, State, Task, Update
 from fedraa.rundir.event_log import EventLog
@@ -34,15 +34,6 @@ SAVE_PAUSE = 20  # and at least so many times what the last one took
 ASIDE = 4  # evaluations under way at a time, before the loop waits for the first of them
 POLL = 0.1  # seconds that one move waits before the loop looks around
 CALLBACK = "callback"  # the reason for an end that a callback asked for
-
-
-@dataclass(frozen=True)
-class _Evaluating:
-    """An evaluation under way: of the model as of when."""
-
-    step: int
-    t: float
-    result: PendingEvaluation
 
 
 class Loop:
@@ -69,6 +60,7 @@ class Loop:
         stop: Event,
         announcer: Announcer | None = None,
         figure: str = "accuracy",
+        client_results: ClientResults | None = None,
     ) -> None:
         self.server, self.executor, self.log = server, executor, log
         self._limits, self._eval_every, self._every = limits, eval_every, checkpoint_every
@@ -92,7 +84,8 @@ class Loop:
         self._failures: dict[int, int] = {}
         self._blamed: dict[int, int] = {}  # failures that may be the client's
         self._waiting: deque[int] = deque()
-        self._pending: deque[_Evaluating] = deque()
+        self._pending: deque[Evaluating] = deque()
+        self._client_results = client_results or ClientResults()
         self._evaluated = self._saved = -1  # steps
         self._save_at = 0.0
         self._accuracy: float | None = None  # the last value of that figure
@@ -113,7 +106,8 @@ class Loop:
             "clock": self._clock(),
             "due": [[number, due] for number, (_, due) in self._tasks.items()],
             "waiting": list(self._waiting),
-            "pending": [{"step": one.step, "t": one.t, "params": one.result.params} for one in self._pending],
+            "pending": [one.state() for one in self._pending],
+            "client_results": self._client_results.state(),
             "evaluated": self._evaluated,
             "saved": self._saved,
             "accuracy": self._accuracy,
@@ -136,7 +130,10 @@ class Loop:
             self._send(self.server.task_table.in_flight[number].task, due)
         self._waiting.extend(state["waiting"])
         for one in state["pending"]:
-            self._pending.append(_Evaluating(one["step"], one["t"], self.executor.evaluate(one["params"])))
+            evaluating = self.executor.evaluate(one["params"])
+            self._pending.append(Evaluating(one["step"], one["t"], evaluating, one.get("clients", {})))
+        if "client_results" in state:  # which older ones lack
+            self._client_results.restore(state["client_results"])
         self._evaluated, self._saved = state["evaluated"], state["saved"]
         self._accuracy, self.time_to_target = state["accuracy"], state["time_to_target"]
         self.by, self._reached = state.get("by"), state.get("reached", self._accuracy)  # which older ones lack
@@ -181,6 +178,7 @@ class Loop:
             with self.server_time.on("evaluate"):
                 self._collect(POLL)
         elif reason is not None:
+            self._client_results.finish()
             return reason
         elif self._waiting:
             with self.server_time.on("dispatch"):
@@ -361,7 +359,9 @@ class Loop:
 
     def _evaluate(self) -> None:
         """Starts an evaluation of the model as it stands."""
-        self._pending.append(_Evaluating(self.server.step, self._now, self.executor.evaluate(self.server.params)))
+        standing = self._client_results.standing(self.server.task_table)
+        result = self.executor.evaluate(self.server.params)
+        self._pending.append(Evaluating(self.server.step, self._now, result, standing))
         self._evaluated = self.server.step
 
     def _collect(self, timeout: float) -> bool:
@@ -373,6 +373,7 @@ class Loop:
         self._accuracy = evaluation.figures[self._figure]
         self.worker_time.seconds["evaluate"] += evaluation.seconds
         self.log.evaluated(pending.step, pending.t, evaluation)
+        self._client_results.take(pending, evaluation)
         goal = self._limits.goal
         if goal is not None:
             self._reached = evaluation.figures[goal.name]

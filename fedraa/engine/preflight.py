@@ -7,6 +7,7 @@ import numpy.typing as npt
 import torch
 
 from fedraa.client.flat_module import BatchedModule
+from fedraa.client.local_optimizer import EXTRA_PREFIX
 from fedraa.data.tree import leaves
 from fedraa.engine import resources
 from fedraa.engine.run_spec import RunSpec
@@ -35,7 +36,8 @@ def preflight(spec: RunSpec) -> None:
     server = spec.server(_nowhere)
     task = server.assign(next(iter(server.begin())), 0.0)  # what they refuse is refused here
     server.state()  # and what no checkpoint can hold
-    if unsent := [name for name in task.asks if not getattr(spec.method.local, SENT.get(name, ""), False)]:
+    asks = [name for name in task.asks if not name.startswith(EXTRA_PREFIX)]
+    if unsent := [name for name in asks if not getattr(spec.method.local, SENT.get(name, ""), False)]:
         raise ValueError(
             f"method: {spec.experiment.method} takes {unsent[0]} from its clients, which send none; they would by "
             f"{SENT[unsent[0]]} of a Solver"

@@ -50,6 +50,9 @@ class Need:
         clients = spec.appearing
         remembered = float(update.memory(size // 4, clients))
         per_client = remembered - update.memory(size // 4, clients - 1)
+        kept = len(spec.kept_buffers) * size
+        per_client += kept
+        remembered += clients * kept
         if spec.method.asynchronous and spec.method.schedule.scheduled:  # each task that is out holds its own version
             sent = min(spec.measure(part.widths).bytes for part in spec.submodels)
             per_client += sent

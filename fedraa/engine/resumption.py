@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from fedraa.client.local_optimizer import LOCAL_OPTIMIZER
 from fedraa.client.terms.compression import COMPRESSOR
 from fedraa.components import Seam, imported, importing_only, is_foreign, paths_in, says
 from fedraa.components import describe as describe_part
@@ -44,6 +45,7 @@ _SEAMS: dict[str, Seam[Any]] = {
     "aggregator": AGGREGATOR,
     "optimizer": SERVER_OPTIMIZER,
     "compress": COMPRESSOR,
+    "local_optimizer": LOCAL_OPTIMIZER,
     "download": COMPRESSOR,
 }
 

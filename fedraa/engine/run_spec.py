@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
 
 from fedraa.callbacks.events import Limits
 from fedraa.client import WorkerSpec
-from fedraa.client.lr_schedule import lr_schedule, lr_unit
+from fedraa.client.local_optimizer import LOCAL_OPTIMIZER
+from fedraa.client.lr_schedule import lr_unit, mean_local_factor, run_factor
 from fedraa.client.metrics import NamedMetric
 from fedraa.client.personal import EvaluationData, chosen
 from fedraa.client.split import Stem, measure_stem
@@ -31,6 +32,7 @@ from fedraa.server.averaged import AveragedServer
 from fedraa.server.bad_clients import BadClients
 from fedraa.server.base import Server
 from fedraa.server.mean import MeanHere
+from fedraa.server.optimizer_states import OptimizerStates
 from fedraa.server.participation import Participation
 from fedraa.server.schedule import Barrier, Schedule
 from fedraa.server.setup import ServerSetup
@@ -164,7 +166,7 @@ class RunSpec:
         """
         solver = self.method.local
         params = self.params.copy() if store is None else self.params
-        factor = lr_schedule(solver.lr_schedule)
+        factor = run_factor(solver.lr_schedule)
         by_share = solver.full_rate or self.method.submodel.scales
 
         def learning_rate(at: float, widths: tuple[int, ...]) -> float:
@@ -182,6 +184,8 @@ class RunSpec:
                 learning_rate,
                 self._bad_clients,
                 lr_unit(solver.lr_schedule),
+                mean_factor=partial(mean_local_factor, solver.lr_schedule),
+                optimizer_states=OptimizerStates(len(params), self.experiment.clients, self.kept_buffers),
             ),
             record,
             self.labels_held,
@@ -196,6 +200,14 @@ class RunSpec:
         if not average:
             return server
         return AveragedServer(server, average, MeanHere(server) if store is None else store.mean())
+
+    @property
+    def kept_buffers(self) -> tuple[str, ...]:
+        """The buffers [d] of the local optimizer's state that are kept for each client."""
+        solver = self.method.local
+        if solver.optimizer_state == "reset":
+            return ()
+        return LOCAL_OPTIMIZER.make(solver.local_optimizer).buffers(solver.momentum)
 
     @property
     def _bad_clients(self) -> BadClients:
@@ -240,7 +252,18 @@ class RunSpec:
         source, estimates = self.data.source, has_statistics(self.traced.module) or bool(self.state.estimated)
         streamed = estimates and source is not None and self.experiment.statistics == "all"
         some = self._without_samples() if streamed or not estimates else self._statistics_data()
-        return EvaluationData.of(some, {client: self.data.client(client) for client in clients}, streamed=streamed)
+        shards = {client: self.data.client(client) for client in clients}
+        return EvaluationData.of(some, shards, streamed=streamed, reported=self._reported())
+
+    def _reported(self) -> npt.NDArray[np.int64] | None:
+        """Return the clients whose results are reported; None: of none."""
+        experiment = self.experiment
+        if experiment.client_evals is None:
+            return None
+        if experiment.client_evals_of is None:
+            return np.arange(experiment.clients)
+        drawn = chosen(self.data, experiment.client_evals_of, generator(experiment.seed, "client_evals"))
+        return np.array(drawn, np.int64)
 
     def _statistics_data(self) -> Federated:
         dataset, source, count = self.data.dataset, self.data.source, int(self.data.sizes.sum())

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -12,6 +13,7 @@ from torch import nn
 from fedraa.callbacks.callback_list import Listeners
 from fedraa.engine.announcer import Announcer
 from fedraa.engine.asked import asked
+from fedraa.engine.client_results import ClientResults
 from fedraa.engine.description import describe, recorded_aside, sha256
 from fedraa.engine.executor import Executor
 from fedraa.engine.loop import CALLBACK, Loop
@@ -20,10 +22,12 @@ from fedraa.errors import CallbackRaised
 from fedraa.messages import State
 from fedraa.rundir.chain import damage
 from fedraa.rundir.checkpoint import ASKED, Saver, load_latest
+from fedraa.rundir.clients_file import columns_of
 from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.files import replacing, write_text, written
 from fedraa.rundir.history import History
 from fedraa.rundir.layout import CHECKPOINTS, CONFIG, MODEL, SEAL, SUMMARY
+from fedraa.rundir.partition_file import write_partition
 from fedraa.rundir.profile import PROFILE, Spent
 from fedraa.rundir.seal import seal
 from fedraa.rundir.summary import summarise
@@ -53,12 +57,12 @@ class RunSession:
         self._directory = directory
         self._description = description
         self._announcer = Announcer(callbacks)
-        self._log = EventLog(directory, driver, self._announcer.recorded)
+        experiment = spec.experiment
+        self._log = EventLog(directory, driver, self._announcer.recorded, clients=experiment.client_evals is not None)
         self._asked: dict[str, Any] = {}  # of config.json, for checkpoints
         self._workers = executor.workers
         self._store = store
         self._saver = Saver()
-        experiment = spec.experiment
         self._loop = Loop(
             spec.server(self._log.record, store, executor.share),
             executor,
@@ -73,7 +77,16 @@ class RunSession:
             stop=stop,
             announcer=self._announcer,
             figure=spec.objective.main,
+            client_results=self._client_results(),
         )
+
+    def _client_results(self) -> ClientResults:
+        asked = self._spec.experiment.client_evals
+        if asked is None:
+            return ClientResults()
+        every = {"final": None, "all": 1}.get(asked) if isinstance(asked, str) else asked
+        order = columns_of(self._spec.figures)
+        return ClientResults(self._spec.data, every, partial(self._log.evaluated_clients, order=order))
 
     def execute(self, *, resume: bool = False) -> bool:
         """Runs to the end and writes the model and the summary; False if it was stopped before, all being saved.
@@ -112,6 +125,7 @@ class RunSession:
         with written(self._directory):
             (self._directory / SEAL).unlink(missing_ok=True)
             if state is None and not (self._directory / CONFIG).exists():  # so early may a server have died
+                write_partition(self._directory, self._spec.data)
                 description = self._description or describe(self._spec, self._announcer.waits_for_evaluations)
                 write_text(self._directory / CONFIG, json.dumps(description, indent=2) + "\n")
         config = History(self._directory).config

@@ -8,6 +8,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
+from fedraa.client.local_optimizer import SGD, Adam, AdamW
 from fedraa.client.solver import Solver
 from fedraa.components import imported, is_path, rebuild
 from fedraa.methods.compatibility import cross
@@ -211,7 +212,7 @@ KINDS: dict[str, Callable[..., Any]] = {
     kind.__name__: kind
     for kind in (
         Method,
-        Solver,
+        *(Solver, SGD, Adam, AdamW),
         Capacities,
         *(Mean, SyncMix, StalenessMix, DeltaMix, Buffer, Covered, Filled, Memorised, HetLoRA, FLoRA),
         *(Sgd, Momentum, Adaptive, AmsGrad),

@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, SGD
 from fedraa.client.terms.compression import COMPRESSOR
 from fedraa.client.terms.term import LOCAL_TERM
+from fedraa.components import text_of
 from fedraa.config.experiment import Experiment
 from fedraa.data.transforms import Transforms
 from fedraa.data.transforms.transform import called
@@ -39,13 +41,14 @@ def check_terms(name: str, method: Method) -> None:
         raise ValueError(f"local_terms: got {local.terms!r}; takes a tuple of LocalTerms")
     for term in local.terms:
         LOCAL_TERM.make(term)
-    compressor = COMPRESSOR.make(local.compress)
+    compressor, optimizer = COMPRESSOR.make(local.compress), LOCAL_OPTIMIZER.make(local.local_optimizer)
     if auxiliary is None:
         return
     given = {
         "momentum": (local.momentum, f"{local.momentum:g}", "0"),
         "clip": (local.clip, f"{local.clip:g}", "0"),
         "compress": (compressor.drops, local.compress, "none"),
+        "local_optimizer": (not isinstance(optimizer, SGD), text_of(local.local_optimizer), "sgd"),
     }
     for flag, reason in auxiliary.refuses.items():
         on, value, off = given[flag]

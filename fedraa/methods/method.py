@@ -33,6 +33,8 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "density": ("submodel.density",),
     "reprune_every": ("submodel.every",),
     "split": ("submodel.at",),
+    "local_optimizer": ("local.local_optimizer",),
+    "local_optimizer_state": ("local.optimizer_state",),
     "momentum": ("local.momentum",),
     "full_rate": ("local.full_rate",),
     "calibrate": ("local.calibrate",),

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.client.local_optimizer import ADAMW_WEIGHT_DECAY, LOCAL_OPTIMIZER
 from fedraa.client.solver import Solver
-from fedraa.components import check_part
+from fedraa.components import check_part, text_of
 from fedraa.config.experiment import Experiment
 from fedraa.methods.catalog import RATIOS, find
 from fedraa.methods.compatibility import can_be_spread, check_objective, check_shards, check_terms
@@ -37,6 +38,7 @@ def resolve(experiment: Experiment) -> Method:
     if given.get("capacities") == "auto":
         given |= {"capacities": AUTO, "redraw": bool(given.get("redraw"))}  # which rolling submodels have on
     method = replace(method, local=solver).replaced(given, str(experiment.method))
+    method = replace(method, local=with_optimizer(method.local, experiment))
     squares = method.local.squares or method.submodel.needs_squares
     method = replace(method, local=replace(method.local, split=getattr(method.submodel, "at", 0), squares=squares))
     for choice, part in method.choices().items():
@@ -56,6 +58,39 @@ def resolve(experiment: Experiment) -> Method:
     if experiment.server_shards > 1:
         check_shards(experiment, method)
     return method
+
+
+def with_optimizer(local: Solver, experiment: Experiment) -> Solver:
+    """Return the solver with the momentum and the weight decay that its local optimizer will use.
+
+    Values that the optimizer names win over the method's; the user gives each value only once. A momentum of the
+    method, which is one of SGD, means nothing to Adam. Raises ValueError for values that do not go together.
+    """
+    optimizer, text = LOCAL_OPTIMIZER.make(local.local_optimizer), text_of(local.local_optimizer)
+    if optimizer.lr is not None:
+        raise ValueError(f"local_optimizer: got {text}; the rate is a field of its own, give lr {optimizer.lr:g}")
+    for field in ("momentum", "weight_decay"):
+        inner, outer = getattr(optimizer, field), getattr(experiment, field)
+        if None not in (inner, outer) and inner != outer:
+            raise ValueError(f"{field}: got {outer:g}, but local_optimizer {text} has {inner:g}; give one of the two")
+    momentum, decay = optimizer.momentum, optimizer.weight_decay
+    if not optimizer.has_momentum:
+        if experiment.momentum:
+            raise ValueError(f"momentum: {experiment.momentum:g} means nothing to local_optimizer {text}; leave it out")
+        momentum = 0.0
+    if decay is None and experiment.weight_decay is None and optimizer.decoupled:
+        decay = ADAMW_WEIGHT_DECAY
+    if momentum is not None:
+        local = replace(local, momentum=momentum)
+    if decay is not None:
+        local = replace(local, weight_decay=decay)
+    if (wrong := optimizer.check(local.momentum)) is not None:
+        raise ValueError(f"local_optimizer: got {text}; {wrong}")
+    if local.optimizer_state == "keep" and not optimizer.buffers(local.momentum):
+        raise ValueError(
+            f"local_optimizer_state: keep means nothing to {text} without momentum, which has no state; leave it out"
+        )
+    return local
 
 
 def _task_length(experiment: Experiment) -> dict[str, Any]:

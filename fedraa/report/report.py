@@ -8,7 +8,7 @@ from typing import Literal
 from fedraa.components import importing_only
 from fedraa.engine.resumption import refuse_foreign
 from fedraa.numbers import counted
-from fedraa.report import comparison, single, tables, terrain
+from fedraa.report import comparison, fairness, single, tables, terrain
 from fedraa.report.command import command
 from fedraa.report.landscape import sharpness, surface, trained
 from fedraa.report.outlook import outlook
@@ -80,7 +80,9 @@ def _sections(groups: Sequence[Group], *, landscape: bool) -> list[Section]:
     words = verdict(groups) or [outlook(groups[0].first)]
     return [
         Section("In words", paragraphs=words),
-        Section("Results", "", [tables.by_method(groups, columns)], comparison.pictures(groups)),
+        Section(
+            "Results", "", [tables.by_method(groups, columns), *fairness.tables(groups)], comparison.pictures(groups)
+        ),
         *(_of_group(group, sharp.get(group.first)) for group in groups),
         Section("Every run", "", [tables.by_run(groups, columns)]),
         Section("Configuration", "", [differences] if len(groups) > 1 else [], folded=[settings]),

@@ -17,13 +17,13 @@ from fedraa.errors import Inconsistent
 from fedraa.methods.catalog import KINDS
 from fedraa.objectives import Figures, figures_of
 from fedraa.rundir.history import History, method_name
-from fedraa.rundir.layout import CONFIG, EVALS, EVENTS, SUMMARY
+from fedraa.rundir.layout import CLIENTS, CONFIG, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.seal import check_seal
 from fedraa.rundir.summary import so_far
 
 # What two runs of one group may differ in.
 PER_RUN = {"seed", "out", "quiet", "address"}
-SHOWN = (CONFIG, EVENTS, EVALS, SUMMARY)  # files that a report is made of
+SHOWN = (CONFIG, EVENTS, EVALS, SUMMARY, CLIENTS)  # files that a report is made of
 LABEL = 40  # characters of a label that a legend can take
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from fedraa.report.fairness import distribution, distribution_caption, last_results
 from fedraa.report.runs import Run
 from fedraa.report.theme import SEQUENTIAL, Picture, blank, fit_shares, is_share, legend
 from fedraa.report.timeline import lanes, sampled, time_use, time_use_caption, timeline, timeline_caption
@@ -30,6 +31,13 @@ def pictures(run: Run, name: str) -> list[Picture]:
         (True, "timeline", "Who trained what when", timeline_caption(run), timeline),
         (True, "time-use", "Time breakdown", time_use_caption(run), time_use),
         (True, "clients", f"Client {run.figures.main.replace('_', ' ')}", clients_caption(run), client_figures),
+        (
+            not last_results(run).empty,
+            "fairness",
+            f"Clients by {run.figures.main.replace('_', ' ')}",
+            distribution_caption(run),
+            distribution,
+        ),
         (not rounds, "staleness", "Staleness", STALENESS, staleness),
         (fragments > 1, "updates", "Updates per fragment", UPDATES, updates),
         (fragments > 1, "heat", "Clients by fragments", HEAT + sampled(run), clients_by_fragments),

@@ -10,9 +10,9 @@ from fedraa.errors import Unwritable
 from fedraa.messages import State
 from fedraa.reading import opened
 from fedraa.rundir.files import digest
-from fedraa.rundir.layout import EVALS, EVENTS
+from fedraa.rundir.layout import CLIENTS, EVALS, EVENTS
 
-LOGS = {"events": EVENTS, "evals": EVALS}  # by their names in a checkpoint
+LOGS = {"events": EVENTS, "evals": EVALS, "clients": CLIENTS}  # by their names in a checkpoint
 DIGESTS = "sha256"  # of them, in a checkpoint; those of format 2 have none
 
 
@@ -56,6 +56,8 @@ def damage(directory: Path, log: State) -> str | None:
     whole events.
     """
     for name, file in LOGS.items():
+        if name not in log:
+            continue
         path, size = directory / file, log[name]
         try:
             if path.stat().st_size < size:

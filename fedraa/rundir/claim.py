@@ -8,10 +8,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from fedraa.rundir.layout import EVALS, EVENTS
+from fedraa.rundir.layout import CLIENTS, EVALS, EVENTS
 from fedraa.rundir.lock import WRITER, this_process, writable
 
-STARTED = (EVENTS, EVALS)  # what a run makes, empty, before it writes anything
+STARTED = (EVENTS, EVALS, CLIENTS)  # what a run makes, empty, before it writes anything
 ATTEMPTS = 3  # to make a directory that is not there
 
 

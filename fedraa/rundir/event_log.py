@@ -4,14 +4,16 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedraa.messages import Evaluation, State
 from fedraa.objectives import Figures
-from fedraa.rundir.chain import DIGESTS, GrowingFile
+from fedraa.rundir.chain import DIGESTS, LOGS, GrowingFile
+from fedraa.rundir.clients_file import as_rows, columns_of, rows_of
 from fedraa.rundir.files import written
-from fedraa.rundir.layout import EVALS, EVENTS
+from fedraa.rundir.layout import CLIENTS
 from fedraa.rundir.lock import Hold, this_process
 
 TIMES = ("step", "t", "wall")
@@ -30,13 +32,19 @@ class EventLog:
         directory: Path,
         driver: str | None = None,
         on_line: Callable[[Mapping[str, object]], None] | None = None,
+        *,
+        clients: bool = False,
     ) -> None:
         """`driver` is the process that Ctrl-C stops (default: this one); `on_line` gets every line that is written.
+
+        With `clients` there is also a table of the results of each client.
 
         Raises ValueError if another process goes on writing this run.
         """
         self._on_line, self._directory = on_line, directory
-        self._events, self._evals = GrowingFile(directory / EVENTS), GrowingFile(directory / EVALS)
+        files = {name: file for name, file in LOGS.items() if clients or file != CLIENTS}
+        self._files = {name: GrowingFile(directory / file) for name, file in files.items()}
+        self._events, self._evals = self._files["events"], self._files["evals"]
         try:
             self._hold = Hold(directory, self._events.stream, driver or this_process())
         except BaseException:
@@ -51,24 +59,26 @@ class EventLog:
 
     def begin(self, figures: Figures | None = None) -> None:
         """Start an empty log; `figures` are those of an evaluation (default: of a classification)."""
-        self._events.restore(0)
-        self._evals.restore(0)
-        self._evals.append((",".join((*TIMES, *(figures or Figures()).columns)) + "\n").encode())
+        figures = figures or Figures()
+        for file in self._files.values():
+            file.restore(0)
+        self._evals.append((",".join((*TIMES, *figures.columns)) + "\n").encode())
+        if "clients" in self._files:
+            self._files["clients"].append(as_rows([columns_of(figures)]))
 
     def state(self) -> State:
         """Where the log stands, and the digests of all that it has."""
         return {
-            "events": self._events.size,
-            "evals": self._evals.size,
-            DIGESTS: {"events": self._events.sha256, "evals": self._evals.sha256},
+            **{name: file.size for name, file in self._files.items()},
+            DIGESTS: {name: file.sha256 for name, file in self._files.items()},
             "seq": self._seq,
             "wall": self.wall,
         }
 
     def restore(self, state: State) -> None:
         """Cut the log back to where it stood then: what came later, torn or whole, comes again."""
-        self._events.restore(state["events"])
-        self._evals.restore(state["evals"])
+        for name, file in self._files.items():
+            file.restore(state[name])
         self._seq = state["seq"]
         self._started = time.monotonic() - state["wall"]
 
@@ -91,16 +101,20 @@ class EventLog:
         row = [step, t, round(self.wall, 6), *figures.values()]
         self._evals.append((",".join(map(repr, row)) + "\n").encode())
 
+    def evaluated_clients(self, step: int, t: float, columns: Mapping[str, Any], order: Sequence[str]) -> None:
+        """Append the rows of some clients at one evaluation to clients.csv."""
+        self._files["clients"].append(rows_of(step, t, columns, order))
+
     def sync(self) -> None:
         """All lines so far, on the disk for good."""
         with written(self._directory):
-            os.fsync(self._events.stream.fileno())
-            os.fsync(self._evals.stream.fileno())
+            for file in self._files.values():
+                os.fsync(file.stream.fileno())
 
     def close(self) -> None:
         self._hold.release()
         self._close()
 
     def _close(self) -> None:
-        self._events.stream.close()
-        self._evals.stream.close()
+        for file in self._files.values():
+            file.stream.close()

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 from fedraa.config.experiment import Experiment
 from fedraa.objectives import Figures, figures_of
 from fedraa.reading import content
-from fedraa.rundir.layout import CONFIG, EVALS, EVENTS, SUMMARY
+from fedraa.rundir.clients_file import read_clients
+from fedraa.rundir.layout import CLIENTS, CONFIG, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.lock import is_written
+from fedraa.rundir.partition_file import DataPartition, read_partition
 from fedraa.rundir.read import is_event, read_evals, read_summary
 from fedraa.rundir.schema import read_config
 
@@ -64,6 +66,11 @@ class History:
     regression `mse`, `mae`, `r2`; next-token `perplexity`, `accuracy`; segmentation `mean_iou`, `pixel_accuracy`; an
     own one those that it names in `better`. `loss` is its mean loss, and the clients' are of the figure that the
     objective is judged by, `history.figures.main`: their worst is the largest where less is better.
+
+    `clients`, one row per client and evaluation, with `client_evals`: `step` and `t` of the evaluation, `client` (its
+    number), `name` (what the data call it), `samples` (training samples), `test_samples` (its own), the figures and
+    `loss` of the full model on these (NaN if it has none), `updates` (its updates that were applied by then),
+    `quarantined` (the reason if it is left out by then, otherwise empty).
 
     Raises ValueError, one sentence, for what is no run directory, or is damaged.
     """
@@ -127,6 +134,29 @@ class History:
     def evals(self) -> "pd.DataFrame":
         """One row per evaluation, its columns as told above; empty before the first."""
         return read_evals(self.directory / EVALS, self.figures)
+
+    @property
+    def clients(self) -> "pd.DataFrame":
+        """One row per client and evaluation, for the evaluations that `client_evals` asks for, as told above.
+
+        ValueError if the run was not asked for them.
+        """
+        return read_clients(self.directory, self.figures)
+
+    @property
+    def has_clients(self) -> bool:
+        """Whether the run writes the results of its clients."""
+        return (self.directory / CLIENTS).exists()
+
+    @property
+    def partition(self) -> DataPartition:
+        """Which sample belongs to which client: `train[n]` and `test[n]` are the rows of client n.
+
+            x[history.partition.train[3]]
+
+        ValueError if an older version wrote the run.
+        """
+        return read_partition(self.directory)
 
     @property
     def title(self) -> str:

@@ -8,23 +8,25 @@ from pathlib import Path
 from fedraa.errors import Inconsistent
 from fedraa.reading import content
 from fedraa.rundir.files import digest, write_text
-from fedraa.rundir.layout import CONFIG, EVALS, EVENTS, MODEL, SEAL, SUMMARY
+from fedraa.rundir.layout import CLIENTS, CONFIG, EVALS, EVENTS, MODEL, PARTITION, SEAL, SUMMARY
 from fedraa.rundir.profile import PROFILE
 from fedraa.rundir.schema import SEALED, read_config
 
 FILES = (CONFIG, EVENTS, EVALS, MODEL, PROFILE, SUMMARY)
+OPTIONAL = (CLIENTS, PARTITION)
 _LINE = re.compile(r"(?P<digest>[0-9a-f]{64})  (?P<name>\S+)")
 
 
 def seal(directory: Path, coming: Mapping[str, str]) -> None:
     """Write down the digests of the files, some of which are yet to come with this text."""
     digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in coming.items()}
-    digests |= {name: digest(directory / name).hexdigest() for name in FILES if name not in coming}
+    there = [*FILES, *(name for name in OPTIONAL if (directory / name).exists())]
+    digests |= {name: digest(directory / name).hexdigest() for name in there if name not in coming}
     write_text(directory / SEAL, _text(digests))
 
 
-def check_seal(directory: Path, names: Sequence[str] = FILES) -> bool:
-    """Whether these files of a run that has ended are what it wrote; False if it is of a format without digests.
+def check_seal(directory: Path, names: Sequence[str] = (*FILES, *OPTIONAL)) -> bool:
+    """Check that these files of a run that has ended are what it wrote; False if it is of a format without digests.
 
     Raises Inconsistent, one sentence that names the first file that is not.
     """
@@ -32,8 +34,10 @@ def check_seal(directory: Path, names: Sequence[str] = FILES) -> bool:
         return False
     written = _digests(directory)
     for name in names:
+        if name in OPTIONAL and name not in written and not (directory / name).exists():
+            continue
         try:
-            is_same = digest(directory / name).hexdigest() == written[name]
+            is_same = digest(directory / name).hexdigest() == written.get(name)
         except OSError as error:
             raise Inconsistent(f"{name}: cannot be read, though the run has ended: {error.strerror or error}") from None
         if not is_same:
@@ -47,10 +51,10 @@ def _digests(directory: Path) -> dict[str, str]:
     except (OSError, ValueError) as error:
         raise Inconsistent(f"{SEAL}: cannot be read, though the run has ended: {error}") from None
     found = {match["name"]: match["digest"] for match in _LINE.finditer(text)}
-    if found.keys() != set(FILES) or _text(found) != text:
+    if not set(FILES) <= found.keys() <= {*FILES, *OPTIONAL} or _text(found) != text:
         raise Inconsistent(f"{SEAL}: is damaged; it has the digests of {', '.join(FILES)}")
     return found
 
 
 def _text(digests: Mapping[str, str]) -> str:
-    return "".join(f"{digests[name]}  {name}\n" for name in FILES)
+    return "".join(f"{digests[name]}  {name}\n" for name in (*FILES, *OPTIONAL) if name in digests)

@@ -98,16 +98,17 @@ class RoundServer:
         change = Change(
             where_of(assignment.submodel), update.params, task.params, assignment.mask, norm=True, gather=True
         )
-        contribution = Contribution(task.client, change, weight, task.lr)
+        lr = self.task_table.mean_lr(task, update.steps)
+        contribution = Contribution(task.client, change, weight, lr)
         self._auxiliary.receive(contribution, assignment, update)
         self._sampler.receive(assignment, update, weight)
         self._aggregator.add(contribution)
         self._coverage.add(change)
         change.settle()
         self._missing -= 1
-        self._scales += task.lr * update.steps
+        self._scales += lr * update.steps
         self._square += change.squared
-        self._lr = task.lr
+        self._lr = lr
         self.task_table.settle(
             update,
             now,

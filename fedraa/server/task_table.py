@@ -1,14 +1,16 @@
 """The book of tasks: what was sent to whom, what is still out. Both servers keep one."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
+from fedraa.client.local_optimizer import EXTRA_PREFIX
 from fedraa.devices.costs import BYTES, CostModel
 from fedraa.messages import Buffer, Extra, ExtraBuffers, SharedBuffer, State, Task, Update, Vector
-from fedraa.server.bad_clients import RETRY, BadClients
+from fedraa.server.bad_clients import QUARANTINED, RETRY, BadClients
+from fedraa.server.optimizer_states import OptimizerStates
 from fedraa.server.storage.store import shared_again
 from fedraa.submodels.assignment import Assignment
 
@@ -34,7 +36,8 @@ class TaskTable:
     """Numbers tasks, records `dispatch`, `commit` and `drop`, and knows what is in flight, and who is left out.
 
     `lr` gives the local learning rate, of a submodel of these widths, at a server step, or wherever the run is in what
-    `counts` names: `time`, or `passes` over all training samples by the updates that were taken in.
+    `counts` names: `time`, or `passes` over all training samples by the updates that were taken in. `mean_factor` is
+    the mean over the local steps of a task of the factor on that rate. `optimizer_states` are those that clients keep.
     """
 
     def __init__(
@@ -45,13 +48,21 @@ class TaskTable:
         lr: Callable[[float, tuple[int, ...]], float],
         bad_clients: BadClients | None = None,
         counts: str = "steps",
+        *,
+        mean_factor: Callable[[int], float] = lambda steps: 1.0,
+        optimizer_states: OptimizerStates | None = None,
     ) -> None:
         self.turns = np.zeros(len(sizes), np.int64)
         self.in_flight: dict[int, InFlightTask] = {}
+        self.applied = np.zeros(len(sizes), np.int64)
+        """The number of updates of each client that were applied."""
+        self.quarantined: dict[int, str] = {}
+        """Why each client that is quarantined is."""
         self.staleness = 0.0
         self.sizes, self.costs = sizes, costs
         self.bad_clients = bad_clients or BadClients()
-        self._record, self._lr, self._counts = record, lr, counts
+        self._record, self._lr, self._counts, self._mean_factor = record, lr, counts, mean_factor
+        self._optimizer_states = optimizer_states or OptimizerStates(0, len(sizes), ())
         self._next = 0
         self._trained = 0.0  # samples, of the updates that were taken in
         self._taken = np.zeros(len(sizes), np.int64)  # minibatches of each client's tasks so far, where these go on
@@ -93,11 +104,11 @@ class TaskTable:
             lr=self._lr(self._at(step, now), assignment.submodel.widths),
             cost=self.costs.cost(assignment.submodel.widths, client, down, up),
             mask=assignment.mask,
-            extras=extras or {},
+            extras={**(extras or {}), **self._optimizer_states.send(client, assignment)},
             bytes_up=up,
             steps=(steps := self.costs.steps(assignment.submodel.widths, client)),
             first=int(self._taken[client]),
-            asks=asks,
+            asks=asks + self._optimizer_states.names,
         )
         self._taken[client] += steps or 0
         self._record(
@@ -121,9 +132,12 @@ class TaskTable:
     def settle(
         self, update: Update, now: float, *, version: int, staleness: int, global_staleness: int, mix: float
     ) -> None:
-        """The task is answered and its update is in the model as `version`."""
-        task = self.in_flight.pop(update.task).task
+        """Record that the task is answered and that its update is in the model as `version`."""
+        flight = self.in_flight.pop(update.task)
+        task = flight.task
+        self._optimizer_states.receive(flight.assignment, update)
         self.bad_clients.well(task.client)
+        self.applied[task.client] += 1
         self._trained += self.costs.samples(task.widths, task.client)
         self.staleness += FORGETTING * (staleness - self.staleness)
         self._record(
@@ -147,8 +161,14 @@ class TaskTable:
         """The task came to nothing, by its client's fault; whether the client is to be given work again."""
         task = self.in_flight.pop(number).task
         action = self.bad_clients.failed(task.client)
+        if action == QUARANTINED:
+            self.quarantined[task.client] = what
         self._record("drop", now, task=task.id, client=task.client, fragment=task.fragment, what=what, action=action)
         return action == RETRY
+
+    def mean_lr(self, task: Task, steps: int) -> float:
+        """Return the mean learning rate of a task over so many local steps."""
+        return task.lr * self._mean_factor(steps)
 
     def _at(self, step: int, now: float) -> float:
         """Where the run is, in what the learning rate's schedule counts."""
@@ -178,10 +198,13 @@ class TaskTable:
         """`sent` are the values of all tasks' buffers, by number; without it tasks carry them themselves."""
         return {
             "turns": self.turns,
+            "applied": self.applied,
+            "quarantined": [[client, what] for client, what in self.quarantined.items()],
             "taken": self._taken,
             "next": self._next,
             "trained": self._trained,
             "bad_clients": self.bad_clients.state(),
+            "optimizer_states": self._optimizer_states.state(),
             "in_flight": [
                 flight_state(flight, None if sent is None else sent[flight.task.id])
                 for flight in self.in_flight.values()
@@ -191,12 +214,20 @@ class TaskTable:
     def restore(self, state: State, send: Callable[[list[Task]], list[Task]] | None = None) -> None:
         """`send` brings the buffers of all tasks back to where they were; without it tasks carry them themselves."""
         self.turns[:], self._next = state["turns"], state["next"]
+        self.applied[:] = state.get("applied", 0)  # which older checkpoints do not have
+        self.quarantined = dict(map(tuple, state.get("quarantined", [])))  # likewise
         self._taken[:] = state.get("taken", 0)  # which older checkpoints do not have
         self._trained = state.get("trained", 0.0)  # likewise
         if "bad_clients" in state:  # likewise
             self.bad_clients.restore(state["bad_clients"])
-        flights = restored_flights(state["in_flight"], send)
+        self._optimizer_states.restore(state.get("optimizer_states", {}))  # likewise
+        flights = [self._with_optimizer_state(flight) for flight in restored_flights(state["in_flight"], send)]
         self.in_flight = {flight.task.id: flight for flight in flights}
+
+    def _with_optimizer_state(self, flight: InFlightTask) -> InFlightTask:
+        """Return a restored task with the client's kept state, which checkpoints hold only once."""
+        kept = self._optimizer_states.send(flight.task.client, flight.assignment)
+        return replace(flight, task=replace(flight.task, extras={**flight.task.extras, **kept}))
 
 
 def flight_state(flight: InFlightTask, params: Vector | None = None) -> State:
@@ -234,7 +265,7 @@ def task_state(task: Task, params: Vector) -> State:
         "steps": task.steps,
         "first": task.first,
         "asks": list(task.asks),
-        "extras": {name: task.extra(name) for name in task.extras},
+        "extras": {name: task.extra(name) for name in task.extras if not name.startswith(EXTRA_PREFIX)},
     }
 
 

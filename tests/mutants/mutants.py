@@ -128,11 +128,10 @@ MUTANTS: list[Mutant] = [
         ("self._masked(model.weights)\n", "pass\n", SUBMODELS),
         ("self.squares.addcmul_(g, g)", "self.squares.add_(g)", SUBMODELS),
         ("outputs = outputs * held.view(*outputs.shape[:-2], 1, -1)", "pass", SUBMODELS),
-        (
-            "w.sub_(self._velocity[piece].mul_(self._solver.momentum).add_(g), alpha=self._lr)",
-            "w.sub_(self._velocity[piece].mul_(self._solver.momentum).add_(g).add_(g), alpha=self._lr)",
-            SOLVER,
-        ),
+    ),
+    *_in(
+        "fedraa/client/local_optimizer.py",
+        ("            velocity.add_(gradient)\n", "            velocity.add_(gradient).add_(gradient)\n", SOLVER),
     ),
     *_in(
         "fedraa/client/trainer.py",

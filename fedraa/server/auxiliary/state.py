@@ -93,6 +93,7 @@ class ControlVariates(NoAuxiliary):
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "momentum": PLAIN_SGD,
+            "local_optimizer": PLAIN_SGD,
             "clip": PLAIN_SGD,
             "compress": "the control variate would take every entry that topk drops for a gradient of 0",
         }
@@ -160,7 +161,10 @@ class GlobalMomentum(NoAuxiliary):
 
     keeps: ClassVar[str] = "Delta [d]"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {"momentum": "the server momentum is a delta over lr * steps, which it inflates anew every round"}
+        {
+            "momentum": "the server momentum is a delta over lr * steps, which it inflates anew every round",
+            "local_optimizer": "the server momentum is a delta over lr * steps, a mean gradient only in SGD",
+        }
     )
     momentum: ClassVar[bool] = True
     extra_buffers: ClassVar[ExtraBuffers] = ExtraBuffers(down=1)
@@ -198,7 +202,10 @@ class FrozenMomentum(GlobalMomentum):
 
     keeps: ClassVar[str] = "m [d]"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {"momentum": "clients step along the server's momentum, which a task leaves as it is"}
+        {
+            "momentum": "clients step along the server's momentum, which a task leaves as it is",
+            "local_optimizer": "clients step along the server's momentum, with no state of their optimizer",
+        }
     )
     extra_buffers: ClassVar[ExtraBuffers] = ExtraBuffers(down=1, up=1)
     asks: ClassVar[tuple[str, ...]] = ("gradient",)

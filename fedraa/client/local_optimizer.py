@@ -1,0 +1,226 @@
+"""Local optimizers: the step that a client takes along a gradient, in the arithmetic of torch.optim.
+
+They are written for flat buffers, and not taken from torch.optim: a step must also work on one piece of a buffer, on
+the rows of several clients, and with a count of steps for each coordinate.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import EllipsisType
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedraa.components import Seam
+from fedraa.numbers import Decay, NotNegative, Positive, UpToOne
+
+STEP = "step"  # the buffer that counts the steps of each coordinate
+EXTRA_PREFIX = "optimizer_"  # of the buffers that a task and its update carry for the optimizer
+ADAMW_WEIGHT_DECAY = 0.01  # the default of torch.optim.AdamW
+
+
+class LocalOptimizer(ABC):
+    """One way to step along a gradient. Values that are None are those of the experiment's fields.
+
+    A custom optimizer needs `descend`, and `buffers` if it keeps a state:
+
+        class Signs(LocalOptimizer):
+            def descend(self, weights, gradient, state, *, lr, momentum, weight_decay):
+                weights.sub_(gradient.sign_(), alpha=lr)
+
+    Each step must treat each coordinate by itself: tensors are a whole buffer [k], a piece of it, or several clients'
+    buffers [height, k]. With zero state and zero gradient a coordinate must not move, because masked ones are such.
+    """
+
+    lr: Positive | None = None
+    momentum: Decay | None = None
+    weight_decay: NotNegative | None = None
+    has_momentum: ClassVar[bool] = False
+    """Whether the experiment's `momentum` has a meaning here."""
+    decoupled: ClassVar[bool] = False
+    """Whether `descend` applies the weight decay; otherwise the gradient already contains it."""
+
+    def buffers(self, momentum: float) -> tuple[str, ...]:
+        """Name the buffers [k] of the state, all zero at first; `STEP` counts the steps, this one included."""
+        return ()
+
+    def check(self, momentum: float) -> str | None:
+        """Return what is wrong with this optimizer beside that momentum; None if nothing is."""
+        return None
+
+    @abstractmethod
+    def descend(
+        self,
+        weights: Tensor,
+        gradient: Tensor,
+        state: Mapping[str, Tensor],
+        *,
+        lr: float,
+        momentum: float,
+        weight_decay: float,
+    ) -> None:
+        """Take one step: change `weights` and `state` in place. The gradient may be overwritten."""
+
+
+@dataclass(frozen=True)
+class SGD(LocalOptimizer):
+    """torch.optim.SGD."""
+
+    lr: Positive | None = None
+    momentum: Decay | None = None
+    dampening: UpToOne = 0.0
+    weight_decay: NotNegative | None = None
+    nesterov: bool = False
+    has_momentum: ClassVar[bool] = True
+
+    def buffers(self, momentum: float) -> tuple[str, ...]:
+        if not momentum:
+            return ()
+        return ("momentum_buffer", STEP) if self.dampening else ("momentum_buffer",)
+
+    def check(self, momentum: float) -> str | None:
+        if self.nesterov and (self.dampening or not momentum):
+            return "nesterov needs a momentum over 0 and no dampening"
+        if self.dampening and not momentum:
+            return "dampening needs a momentum over 0"
+        return None
+
+    def descend(
+        self,
+        weights: Tensor,
+        gradient: Tensor,
+        state: Mapping[str, Tensor],
+        *,
+        lr: float,
+        momentum: float,
+        weight_decay: float,
+    ) -> None:
+        if not momentum:
+            weights.sub_(gradient, alpha=lr)
+            return
+        velocity = state["momentum_buffer"].mul_(momentum)
+        if self.dampening:
+            # The first step of a coordinate is not dampened.
+            velocity.add_(torch.where(state[STEP] == 1, gradient, gradient * (1 - self.dampening)))
+        else:
+            velocity.add_(gradient)
+        weights.sub_(gradient.add_(velocity, alpha=momentum) if self.nesterov else velocity, alpha=lr)
+
+
+@dataclass(frozen=True)
+class Adam(LocalOptimizer):
+    """torch.optim.Adam: weight decay is part of the gradient."""
+
+    lr: Positive | None = None
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
+    eps: Positive = 1e-8
+    weight_decay: NotNegative | None = None
+    amsgrad: bool = False
+
+    def buffers(self, momentum: float) -> tuple[str, ...]:
+        return ("exp_avg", "exp_avg_sq", STEP, *(["max_exp_avg_sq"] if self.amsgrad else []))
+
+    def descend(
+        self,
+        weights: Tensor,
+        gradient: Tensor,
+        state: Mapping[str, Tensor],
+        *,
+        lr: float,
+        momentum: float,
+        weight_decay: float,
+    ) -> None:
+        first, second = self.betas
+        mean = state["exp_avg"].lerp_(gradient, 1 - first)
+        squares = state["exp_avg_sq"].mul_(second).addcmul_(gradient, gradient, value=1 - second)
+        if self.amsgrad:
+            squares = torch.maximum(state["max_exp_avg_sq"], squares, out=state["max_exp_avg_sq"])
+        if self.decoupled:
+            weights.mul_(1 - lr * weight_decay)
+        spread = torch.sqrt(squares, out=gradient).div_(_bias_correction(second, state[STEP]).sqrt_()).add_(self.eps)
+        weights.addcdiv_(mean, spread.mul_(_bias_correction(first, state[STEP])), value=-lr)
+
+
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """torch.optim.AdamW: weights decay by lr * weight_decay, beside the gradient."""
+
+    decoupled: ClassVar[bool] = True
+
+
+def _bias_correction(beta: float, steps: Tensor) -> Tensor:
+    """Return 1 - beta^steps, without cancellation in float32."""
+    return torch.expm1(steps * (math.log(beta) if beta else -math.inf)).neg_()
+
+
+class OptimizerSteps:
+    """The steps of a local optimizer in one task, on a buffer [k] or on those of several clients [height, k].
+
+    Args:
+        optimizer: The local optimizer.
+        weights: The buffer that will be trained.
+        received: The kept state that came with the task, by buffer name; without it the state is zero.
+        momentum: The experiment's momentum.
+        weight_decay: The experiment's weight decay.
+    """
+
+    def __init__(
+        self,
+        optimizer: LocalOptimizer,
+        weights: Tensor,
+        received: Mapping[str, Tensor],
+        *,
+        momentum: float,
+        weight_decay: float,
+    ) -> None:
+        self._optimizer, self._momentum, self._weight_decay = optimizer, momentum, weight_decay
+        self._shape = weights.shape
+        self._state: dict[str, Tensor] = {}
+        for name in optimizer.buffers(momentum):
+            if name in received:
+                self._state[name] = _uniform(received[name]) if name == STEP else received[name]
+            elif name == STEP:
+                self._state[name] = weights.new_zeros(1)
+            else:
+                self._state[name] = torch.zeros_like(weights)
+
+    def begin_step(self) -> None:
+        """Count one more step; `descend` follows, once for each piece of the buffer."""
+        if STEP in self._state:
+            self._state[STEP] += 1
+
+    def descend(self, weights: Tensor, gradient: Tensor, piece: slice | EllipsisType, lr: float) -> None:
+        """Step on one piece of the buffer, whose weights and gradient these are."""
+        self._optimizer.descend(
+            weights,
+            gradient,
+            {name: _cut(buffer, piece) for name, buffer in self._state.items()},
+            lr=lr,
+            momentum=self._momentum,
+            weight_decay=self._weight_decay,
+        )
+
+    def state(self, row: int | EllipsisType = ...) -> dict[str, Tensor]:
+        """Return the state as a task's update carries it, of one client [k]."""
+        return {EXTRA_PREFIX + name: buffer.expand(self._shape)[row] for name, buffer in self._state.items()}
+
+
+def _uniform(steps: Tensor) -> Tensor:
+    """Return counts [..., k] as [..., 1] if those of each client are equal, which is faster to compute with."""
+    first = steps[..., :1]
+    return first.clone() if bool((steps == first).all()) else steps
+
+
+def _cut(buffer: Tensor, piece: slice | EllipsisType) -> Tensor:
+    """Return a piece of a buffer; one number may stand for all coordinates."""
+    if buffer.shape[-1] == 1:
+        return buffer
+    return buffer[piece]
+
+
+LOCAL_OPTIMIZER: Seam[LocalOptimizer] = Seam(
+    "local_optimizer", ("descend", "buffers", "check"), {"sgd": SGD, "adam": Adam, "adamw": AdamW}
+)

@@ -1,0 +1,95 @@
+"""The results of each client, at the evaluations for which the user asks: rows of clients.csv."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedraa.data import Federated
+from fedraa.engine.executor import PendingEvaluation
+from fedraa.messages import Evaluation, State
+from fedraa.server.task_table import TaskTable
+
+Columns = Mapping[str, Any]
+"""The columns of some rows of clients.csv: arrays or lists of one length."""
+
+
+@dataclass(frozen=True)
+class Evaluating:
+    """An evaluation under way: of the model of that step and time, when clients stood as `clients` says."""
+
+    step: int
+    t: float
+    result: PendingEvaluation
+    clients: State
+
+    def state(self) -> State:
+        return {"step": self.step, "t": self.t, "params": self.result.params, "clients": self.clients}
+
+
+class ClientResults:
+    """Writes the results of each client at every so many evaluations, and always at the last.
+
+    Args:
+        data: The clients' data; only sizes and names are used.
+        every: At every so many evaluations, the first of them included; None: only at the last.
+        write: Takes the step, the time and the columns of one evaluation; None: nothing is written.
+    """
+
+    def __init__(
+        self,
+        data: Federated | None = None,
+        every: int | None = None,
+        write: Callable[[int, float, Columns], None] | None = None,
+    ) -> None:
+        self._data, self._every, self._write = data, every, write
+        self._evaluations = 0
+        self._unwritten: State | None = None
+
+    def standing(self, tasks: TaskTable) -> State:
+        """Return how many updates of each client were applied by now, and why clients are quarantined."""
+        if self._write is None:
+            return {}
+        quarantined = [[client, reason] for client, reason in tasks.quarantined.items()]
+        return {"updates": tasks.applied.copy(), "quarantined": quarantined}
+
+    def take(self, pending: Evaluating, evaluation: Evaluation) -> None:
+        """Write the results of an evaluation if it is its turn; otherwise keep them: they may be the last."""
+        if self._write is None or not evaluation.clients:
+            return
+        self._unwritten = {
+            "step": pending.step,
+            "t": pending.t,
+            "clients": dict(evaluation.clients),
+            "standing": dict(pending.clients),
+        }
+        if self._every is not None and self._evaluations % self._every == 0:
+            self.finish()
+        self._evaluations += 1
+
+    def finish(self) -> None:
+        """Write the results of the last evaluation, unless they are written."""
+        if self._unwritten is not None:
+            assert self._write is not None
+            self._write(self._unwritten["step"], self._unwritten["t"], self._columns(self._unwritten))
+            self._unwritten = None
+
+    def _columns(self, found: State) -> Columns:
+        assert self._data is not None
+        measured, standing = dict(found["clients"]), found["standing"]
+        clients, reasons = measured.pop("client"), dict(map(tuple, standing["quarantined"]))
+        numbers = clients.tolist()
+        names = self._data.names
+        return {
+            "client": clients,
+            "name": ["" if names is None else names[client] for client in numbers],
+            "samples": self._data.sizes[clients],
+            **measured,
+            "updates": standing["updates"][clients],
+            "quarantined": [reasons.get(client, "") for client in numbers],
+        }
+
+    def state(self) -> State:
+        return {"evaluations": self._evaluations, "unwritten": self._unwritten}
+
+    def restore(self, state: State) -> None:
+        self._evaluations, self._unwritten = state["evaluations"], state["unwritten"]

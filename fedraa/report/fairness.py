@@ -1,0 +1,104 @@
+"""How evenly a model serves the clients: Jain's index and percentiles of a metric over clients, from clients.csv."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from fedraa.report.runs import Group, Run
+from fedraa.report.tables import NONE, Cell, Table
+from fedraa.report.theme import blank
+
+Floats = npt.NDArray[np.float64]
+
+PERCENTILES = (5, 25, 50, 75, 95)
+CAPTION = (
+    "Share of the clients whose {metric} on their own test samples is at most the value on the horizontal axis, at the "
+    "last evaluation of clients.csv. The dashed line is the median."
+)
+NOTE = (
+    "{metric} of the full model on each client's own test samples, at the last evaluation of clients.csv. Jain's index "
+    "(Σx)² / (n Σx²) is 1 if all clients have the same value, and 1/n if only one has a value over 0."
+)
+
+
+def jain_index(values: Floats) -> float | None:
+    """Return Jain's index (sum x)^2 / (n sum x^2) of values [n] (Jain, Chiu, Hawe 1984); None if all are 0."""
+    squares = float(np.square(values).sum())
+    return float(values.sum()) ** 2 / (len(values) * squares) if squares else None
+
+
+def last_results(run: Run) -> pd.DataFrame:
+    """Return the rows of the last evaluation of clients.csv, of clients with test samples; empty without the file."""
+    if not run.history.has_clients:
+        return pd.DataFrame()
+    rows = run.history.clients
+    if rows.empty:
+        return rows
+    last = rows[rows["step"] == rows["step"].iloc[-1]]
+    finite = np.isfinite(last[run.figures.main].to_numpy(np.float64))
+    return pd.DataFrame(last[finite]).reset_index(drop=True)
+
+
+def tables(groups: Sequence[Group]) -> list[Table]:
+    """Return a table with a row for each run that wrote the results of its clients; none if there is no such run."""
+    main = groups[0].first.figures.main
+    metric, larger_is_better = main.replace("_", " "), groups[0].first.figures.better(main) == "max"
+    columns = (
+        *("method", "seed", "step", "clients", "Jain's index"),
+        *(f"{percent} %" for percent in PERCENTILES),
+        *("worst client", "worst", "best client", "best"),
+    )
+    rows, lines = [], []
+    for group in groups:
+        for run in group.runs:
+            results = last_results(run)
+            if results.empty:
+                continue
+            values = results[main].to_numpy(np.float64)
+            ascending = np.argsort(values, kind="stable")
+            worst, best = (ascending[0], ascending[-1]) if larger_is_better else (ascending[-1], ascending[0])
+            line: list[tuple[str | float | None, str]] = [
+                (group.label, ""),
+                (run.seed, "d"),
+                (int(results["step"].iloc[0]), "d"),
+                (len(values), "d"),
+                (jain_index(values), ".4f"),
+                *((float(value), ".4f") for value in np.percentile(values, PERCENTILES)),
+                (_name(results, worst), ""),
+                (float(values[worst]), ".4f"),
+                (_name(results, best), ""),
+                (float(values[best]), ".4f"),
+            ]
+            rows.append(tuple(Cell(NONE if value is None else format(value, form), value) for value, form in line))
+            lines.append([value for value, _ in line])
+    if not rows:
+        return []
+    note = NOTE.format(metric=metric[0].upper() + metric[1:])
+    frame = pd.DataFrame(lines, columns=list(columns))
+    return [Table("fairness", "Fairness between clients", note, columns, tuple(rows), frame)]
+
+
+def _name(results: pd.DataFrame, row: int) -> str:
+    """Return what the data call a client, or its number."""
+    return str(results["name"].iloc[row]) or str(results["client"].iloc[row])
+
+
+def distribution_caption(run: Run) -> str:
+    return CAPTION.format(metric=run.figures.main.replace("_", " "))
+
+
+def distribution(run: Run) -> Figure:
+    """Return a figure of the cumulative distribution of the metric over clients."""
+    figure, axes = blank(2.8)
+    values = np.sort(last_results(run)[run.figures.main].to_numpy(np.float64))
+    axes.step(values, np.arange(1, len(values) + 1) / len(values), where="post", color="C0")
+    axes.axvline(float(np.median(values)), color="C1", linestyle="--")
+    axes.set_ylim(0, 1.02)
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.set_xlabel(f"{run.figures.main.replace('_', ' ')} of a client")
+    axes.set_ylabel("clients")
+    return figure

@@ -1,0 +1,60 @@
+"""clients.csv: the results of each client, a row for each client and evaluation."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedraa.objectives import Figures
+from fedraa.reading import content
+from fedraa.rundir.layout import CLIENTS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TEXT = ("name", "quarantined")
+
+
+def columns_of(figures: Figures) -> tuple[str, ...]:
+    """Return the columns of clients.csv for a run with these figures."""
+    measured = (*dict.fromkeys((*figures.names, "loss")),)
+    return ("step", "t", "client", "name", "samples", "test_samples", *measured, "updates", "quarantined")
+
+
+def as_rows(rows: Sequence[Sequence[object]]) -> bytes:
+    """Return rows as CSV; a number that is NaN, because nothing was measured, is empty."""
+    text = io.StringIO()
+    written = csv.writer(text, lineterminator="\n")
+    written.writerows([["" if value != value else value for value in row] for row in rows])
+    return text.getvalue().encode()
+
+
+def rows_of(step: int, t: float, columns: Mapping[str, Any], order: Sequence[str]) -> bytes:
+    """Return the rows of one evaluation, whose columns these are, as CSV."""
+    whole = {name: values.tolist() if hasattr(values, "tolist") else values for name, values in columns.items()}
+    count = len(whole["client"])
+    whole |= {"step": [step] * count, "t": [t] * count}
+    return as_rows([*zip(*(whole[name] for name in order), strict=True)])
+
+
+def read_clients(directory: Path, figures: Figures) -> "pd.DataFrame":
+    """Return the table of a run; a last row that is being written is left out. ValueError if it has none."""
+    import pandas as pd  # it is slow to import, and workers do without
+
+    path, columns = directory / CLIENTS, columns_of(figures)
+    if not path.exists():
+        raise ValueError(f"clients: {directory} has no {CLIENTS}; a run writes it with --client-evals final")
+    try:
+        text = content(path).decode()
+        whole = text[: text.rindex("\n") + 1] if "\n" in text else ",".join(columns)
+        frame = pd.read_csv(
+            io.StringIO(whole), index_col=False, dtype=dict.fromkeys(TEXT, str), keep_default_na=False, na_values=[""]
+        )
+        if tuple(frame.columns) != columns:
+            raise ValueError(f"its columns are {', '.join(map(str, frame.columns))[:100]}")
+    except OSError as error:
+        raise ValueError(f"clients: {path} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ValueError(f"clients: {path} is no table of clients: {str(error).splitlines()[0]}") from None
+    return frame.fillna(dict.fromkeys(TEXT, ""))

@@ -1,0 +1,102 @@
+"""partition.npz: which sample belongs to which client."""
+
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraa.data import Federated
+from fedraa.rundir.files import replacing
+from fedraa.rundir.layout import PARTITION
+
+Index = npt.NDArray[np.int64]
+
+
+class ClientRows(Sequence[Index]):
+    """The rows of each client, an array for each: `order[offsets[n]:offsets[n + 1]]` are those of client n."""
+
+    def __init__(self, order: Index, offsets: Index) -> None:
+        self.order, self.offsets = order, offsets
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @overload
+    def __getitem__(self, client: int) -> Index: ...
+    @overload
+    def __getitem__(self, client: slice) -> list[Index]: ...
+    def __getitem__(self, client: Any) -> Any:
+        numbers = range(len(self))[client]
+        if isinstance(numbers, range):
+            return [self[number] for number in numbers]
+        return self.order[self.offsets[numbers] : self.offsets[numbers + 1]]
+
+
+@dataclass(frozen=True)
+class DataPartition:
+    """Which sample belongs to which client of a run.
+
+    Attributes:
+        train: For each client the rows of the training samples that it trains on. None if the data are made by a
+            function of the client, which has no rows.
+        sizes: The number of training samples of each client.
+        test: For each client its rows of the test samples; of the training samples if `test_is_held_back`.
+        test_is_held_back: Whether the test samples are training samples that `validation` held back.
+        names: What the data call the clients, if they have names.
+    """
+
+    train: ClientRows | None
+    sizes: Index
+    test: ClientRows
+    test_is_held_back: bool
+    names: tuple[str, ...] | None
+
+    def __repr__(self) -> str:
+        return f"<DataPartition of {int(self.sizes.sum())} training samples to {len(self.sizes)} clients>"
+
+
+def write_partition(directory: Path, data: Federated) -> None:
+    """Write the partition of the data; the same partition gives the same bytes."""
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "train_offsets": data.offsets,
+        "test_order": data.test_order if data.held_back is None else data.held_back[data.test_order],
+        "test_offsets": data.test_offsets,
+        "test_is_held_back": np.array(data.held_back is not None),
+    }
+    if data.order is not None:
+        arrays["train_order"] = data.order
+    if data.names is not None:
+        arrays["names"] = np.array(data.names)
+    with replacing(directory / PARTITION) as stream:
+        np.savez_compressed(stream, allow_pickle=False, **{name: _small(array) for name, array in arrays.items()})
+
+
+def _small(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return integers in four bytes, if they fit."""
+    if array.dtype.kind == "i" and array.size and array.max() < 2**31:
+        return array.astype(np.int32)
+    return array
+
+
+def read_partition(directory: Path) -> DataPartition:
+    """Return the partition of a run; ValueError if the directory has none or it is damaged."""
+    path = directory / PARTITION
+    if not path.exists():
+        raise ValueError(f"partition: {directory} has no {PARTITION}; an older fedraa wrote it")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        numbers = {name: arrays[name].astype(np.int64) for name in arrays if name.endswith(("order", "offsets"))}
+        return DataPartition(
+            ClientRows(numbers["train_order"], numbers["train_offsets"]) if "train_order" in numbers else None,
+            np.diff(numbers["train_offsets"]),
+            ClientRows(numbers["test_order"], numbers["test_offsets"]),
+            bool(arrays["test_is_held_back"]),
+            tuple(map(str, arrays["names"].tolist())) if "names" in arrays else None,
+        )
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise ValueError(f"partition: {path} is no partition, or damaged: {str(error).splitlines()[0]}") from None

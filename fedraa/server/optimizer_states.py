@@ -1,0 +1,62 @@
+"""The state of the clients' local optimizers, if it is kept from one task to the next."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from fedraa.client.local_optimizer import EXTRA_PREFIX
+from fedraa.messages import Extra, MadeBuffer, State, Update, Vector
+from fedraa.server.auxiliary.rows import ClientRows
+from fedraa.server.coordinates import Where, where_of
+from fedraa.server.passes import cut
+from fedraa.submodels.assignment import Assignment, Mask
+
+
+class OptimizerStates:
+    """A row [d] of each client for each buffer of its optimizer, in the coordinates of the full model.
+
+    A real device keeps its state itself. Here the state travels with tasks and updates, so that any worker can train
+    any client and a resumed run continues with the same state; nothing of it counts as traffic. A task carries the
+    state of the coordinates that it trains, and only these change: others keep their moments and their step counts.
+
+    Args:
+        size: Parameters of the full model, d.
+        clients: Number of clients.
+        names: The buffers of the optimizer.
+    """
+
+    def __init__(self, size: int, clients: int, names: Sequence[str]) -> None:
+        self._rows = {
+            EXTRA_PREFIX + name: ClientRows(size, clients, lambda: np.zeros(size, np.float32)) for name in names
+        }
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the buffers that tasks and updates carry."""
+        return tuple(self._rows)
+
+    def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
+        """Return the buffers [k] for the client's task; they are 0 outside the mask."""
+        where = where_of(assignment.submodel)
+        return {name: MadeBuffer(partial(self._cut, name, client, where, assignment.mask)) for name in self._rows}
+
+    def _cut(self, name: str, client: int, where: Where, mask: Mask | None) -> Vector:
+        """Return a copy of the client's state: it stays the same while the client's task is in flight."""
+        buffer: Vector = cut(self._rows[name].peek(client), where)
+        if mask is not None:
+            buffer[~mask] = 0.0
+        return buffer
+
+    def receive(self, assignment: Assignment, update: Update) -> None:
+        """Store the state that a client has after its task."""
+        where = assignment.where
+        for name, rows in self._rows.items():
+            rows[update.client][where] = assignment.trained(update.extras[name])
+
+    def state(self) -> State:
+        return {name: rows.state() for name, rows in self._rows.items()}
+
+    def restore(self, state: State) -> None:
+        for name, rows in self._rows.items():
+            rows.restore(state[name])

@@ -1,0 +1,66 @@
+"""Runs with local optimizers: a killed run resumes with the kept state, and the run directory replays."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedraa
+from benchmarks.system.killing import KillAt, Killed
+from fedraa import Experiment, resume, run
+from fedraa.engine.build import build
+from fedraa.engine.resources import Free, Need, check
+from fedraa.rundir.history import History
+
+SMALL: dict[str, Any] = {
+    "engine": "local",
+    "hidden": (8,),
+    "clients": 4,
+    "local_steps": 3,
+    "lr": 0.01,
+    "checkpoint_every": 3,
+    "seed": 5,
+    "quiet": True,
+}
+
+
+def events(directory: Path) -> list[dict[str, object]]:
+    """Return the log without real times."""
+    return [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"method": "fed-raa", "updates": 20},
+        {"method": "fedavg", "rounds": 5, "participation": "sample:3"},
+        {"method": "heterofl-async", "updates": 20},
+    ],
+    ids=lambda method: str(method["method"]),
+)
+def test_killed_run_resumes_with_the_kept_state(method: dict[str, Any], tmp_path: Path) -> None:
+    fields = {**SMALL, **method, "local_optimizer": "adam(amsgrad=True)"}
+    kept = run(Experiment(**fields, local_optimizer_state="keep", out=tmp_path / "kept"))
+    with pytest.raises(Killed):
+        run(Experiment(**fields, local_optimizer_state="keep", out=tmp_path / "killed"), callbacks=[KillAt(11)])
+    resumed = resume(tmp_path / "killed")
+    assert events(resumed.directory) == events(kept.directory)
+    assert resumed.summary["model_sha256"] == kept.summary["model_sha256"]
+    fedraa.replay(resumed.directory)
+    reset = run(Experiment(**fields, out=tmp_path / "reset"))
+    assert reset.summary["model_sha256"] != kept.summary["model_sha256"]
+    assert reset.summary["bytes_up"] == kept.summary["bytes_up"]
+
+
+def test_memory_counts_the_kept_state_of_each_client() -> None:
+    def need(**fields: Any) -> Need:
+        return Need.of(build(Experiment(**SMALL, method="fedavg", rounds=2, **fields)))
+
+    size = build(Experiment(**SMALL, method="fedavg", rounds=2)).params.nbytes
+    plain, kept = need(), need(local_optimizer="adam", local_optimizer_state="keep")
+    # Two moments and a count of steps.
+    assert kept.server - plain.server == 4 * 3 * size
+    assert kept.per_client - plain.per_client == 3 * size
+    spec = build(Experiment(**SMALL, method="fedavg", rounds=2, local_optimizer="adam", local_optimizer_state="keep"))
+    with pytest.raises(ValueError, match=r"^memory: "):
+        check(spec, Free(kept.server + kept.worker - 1, None))
