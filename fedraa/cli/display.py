@@ -1,6 +1,7 @@
 """The tables that the command line shows."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -10,9 +11,11 @@ from rich.table import Table
 
 from fedraa.callbacks.events import Progress
 from fedraa.callbacks.progress_bar import figures
+from fedraa.callbacks.progress_log import next_commands
 from fedraa.numbers import quantity
 from fedraa.rundir.history import History
 from fedraa.rundir.status import Status
+from fedraa.waiting import is_shown
 
 WIDEST = 10_000  # characters
 SHOWN = 8  # clients by number
@@ -21,6 +24,12 @@ SHOWN = 8  # clients by number
 def say(text: str) -> None:
     """One line for the user."""
     Console().print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def say_next(run: Path) -> None:
+    """Print the commands that show and check a run, in a terminal; elsewhere the run has logged them."""
+    if is_shown():
+        say(f"next: {next_commands(run)}")
 
 
 def show(table: Table) -> None:

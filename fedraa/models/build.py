@@ -3,6 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -73,8 +74,9 @@ def build_model(
         elif name == "fasttext":
             model = FastText(classes)
         else:
-            known = ", ".join(MODELS)
-            raise ValueError(f"model is {name!r}; it must be one of {known}, or package.module:callable")
+            known, close = ", ".join(MODELS), get_close_matches(name, MODELS, n=1)
+            hint = f"did you mean {close[0]}? it" if close else "it"
+            raise ValueError(f"model is {name!r}; {hint} must be one of {known}, or package.module:callable")
         _refuse_misfit(name, model, mapped(lambda part: part[:2], sample), classes, misfit)
     return model
 
