@@ -25,6 +25,7 @@ from fedraa.data.check import Targets
 from fedraa.data.tree import Tree, mapped, take
 from fedraa.devices.availability import Timing, read_availability
 from fedraa.devices.capabilities import make_fleet
+from fedraa.engine.objects import objects_of, with_object_names
 from fedraa.engine.preflight import preflight
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import without_effect
@@ -57,7 +58,7 @@ def build(
 
     `model` and `dataset` are the user's own, in place of the named ones. `doing` is told what takes long.
     """
-    given = tuple(name for name, own in (("model", model), ("dataset", dataset)) if own is not None)
+    given = objects_of(experiment, model, dataset)
     if dataset is not None and experiment.data_on_nodes:
         raise ValueError("data_on_nodes: nodes cannot read a dataset that is given as an object; leave it out")
     for field in _ONLY_BY_NAME["model"] if model is not None else ():
@@ -70,6 +71,7 @@ def build(
     if not isinstance(dataset, FederatedDataset):
         dataset = read(experiment) if dataset is None else as_dataset(dataset, targets(objective))
     experiment = with_clients(experiment, dataset)
+    experiment = with_object_names(experiment, model, dataset if "dataset" in given else None)
     fleet = make_fleet(experiment.capabilities, experiment.clients, units=experiment.units, seed=experiment.seed)
     method, timing = with_capacities(method, fleet.compute), _timing(experiment)
     doing(f"dealing the data to {experiment.clients} clients")
