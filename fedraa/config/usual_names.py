@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from difflib import get_close_matches
 
-CLOSE = 0.72  # similarity, 0 to 1, from which on a misspelt word is taken for another
+CLOSE = 0.66  # similarity, 0 to 1, from which on a misspelt word is taken for another
 
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "activation_scale": ("fragment_scale",),
