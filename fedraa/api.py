@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import nn
 
-from fedraa.callbacks import CALLBACKS, Callback, RunStart
+from fedraa.callbacks import CALLBACKS, Callback, ProgressBar, ProgressLog, RunStart
 from fedraa.callbacks.callback_list import CallbackList, refuse_strange_hooks
 from fedraa.callbacks.failure_warnings import FailureWarnings
 from fedraa.client import choose_device
@@ -37,6 +37,7 @@ from fedraa.rundir.claim import claimed, refuse_used
 from fedraa.rundir.files import written
 from fedraa.rundir.history import History
 from fedraa.rundir.layout import CHECKPOINTS, SUMMARY
+from fedraa.waiting import is_shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,8 +77,18 @@ def run(
         model, fields = None, fields | {"model": model}
     if isinstance(dataset, str | Path):
         dataset, fields = None, fields | {"dataset": str(dataset)}
-    told = _callbacks(callbacks)
     experiment = _changed(experiment, fields)
+    return _run(experiment, model, dataset, _callbacks(callbacks, quiet=experiment.quiet), restarts)
+
+
+def _run(
+    experiment: Experiment,
+    model: nn.Module | None,
+    dataset: Dataset | FederatedDataset | None,
+    told: CallbackList,
+    restarts: int = 0,
+) -> History:
+    """Run an experiment whose named model and dataset may be replaced by objects."""
     _check_restarts(restarts, experiment)
     if experiment.out is not None:
         refuse_used(experiment.out)
@@ -95,6 +106,7 @@ def resume(
     callbacks: Callbacks = (),
     trust: bool = False,
     restarts: int = 0,
+    quiet: bool | None = None,
     **fields: object,
 ) -> History:
     """Go on with a run that was interrupted or killed, from its last checkpoint, to the end it would have had.
@@ -103,7 +115,7 @@ def resume(
     takes them. So are `restarts` and `callbacks`, which a run does not keep: callbacks are told first what was before
     the checkpoint. A run goes on for longer, also one that has ended, with a larger `updates`, `rounds`, `time` or
     `target_accuracy`, or a better `target`, and is then the run that it would have been with that from the start, bit
-    for bit.
+    for bit. `quiet` is that of the run unless you set it.
 
     Code of others that the run directory names, `package.module:Name`, is imported if you `trust` it; what you give
     again is yours. What was damaged since is noticed before anything is trained: then the run goes on from an earlier
@@ -117,7 +129,9 @@ def resume(
     if model is not None and not isinstance(model, nn.Module):
         model, fields = None, fields | {"model": model}
     directory = Path(directory)
-    told = _callbacks(callbacks)
+    if quiet is None:
+        quiet = bool(History(directory).config["experiment"].get("quiet"))
+    told = _callbacks(callbacks, quiet=quiet)
     with _before_the_start(told):
         spec, longer = resumed(directory, model, dataset, fields, trust=trust, doing=told.prepare)
     _check_restarts(restarts, spec.experiment)
@@ -147,8 +161,8 @@ def compare(
     where the fields say nothing. Whatever differs between the methods then is in differences.csv.
 
     Every run has a directory of its own, METHOD-SEED, below the experiment's `out` (default: a new
-    folder under runs/), beside compare.csv, which is the table, and compare.png. Nothing is printed; `callbacks` are
-    told what happens in every run, and `ended` is called with each that has ended.
+    folder under runs/), beside compare.csv, which is the table, and compare.png. Every run is logged as `run` does;
+    `callbacks` are told what happens in every run, and `ended` is called with each that has ended.
 
     Columns: method, seed; accuracy, best_accuracy, client_worst (shares, 0 to 1; of another objective its figures, the
     one that it is judged by first); reason of the end, steps, tasks;
@@ -169,15 +183,16 @@ def compare(
     together = experiment.model_copy(update={"method": "compare"})
     if together.out is not None:
         refuse_used(together.out)
-    with _before_the_start(told := _callbacks(callbacks)):
+    with _before_the_start(told := _callbacks(callbacks, quiet=experiment.quiet)):
         for number, each in enumerate(runs, 1):
             told.prepare(f"checking run {number} of {len(runs)}")
             data = build(each).data.dataset.name
     histories = []
     with run_directory(together, data) as directory, session(experiment):
-        for each in runs:
+        for number, each in enumerate(runs, 1):
+            place = f"run {number} of {len(runs)}: {each.method} seed {each.seed}"
             each = each.model_copy(update={"out": directory / f"{each.method}-{each.seed}"})
-            histories.append(run(each, callbacks=callbacks))
+            histories.append(_run(each, None, None, _callbacks(callbacks, quiet=each.quiet, place=place)))
             if ended is not None:
                 ended(histories[-1])
         return write(histories, directory)
@@ -244,12 +259,22 @@ def _changed(experiment: Experiment | None, fields: Mapping[str, object]) -> Exp
     return Experiment(**({} if experiment is None else dict(experiment)) | dict(fields))
 
 
-def _callbacks(given: Callbacks) -> CallbackList:
+def _callbacks(given: Callbacks, *, quiet: bool, place: str = "") -> CallbackList:
+    """Return the callbacks, and unless they show a bar or the run is quiet, one that logs how far the run is.
+
+    Args:
+        given: Callbacks in any of the forms that a user gives.
+        quiet: Whether nothing is logged.
+        place: Which of several runs it is, for the log.
+    """
     if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
         raise ValueError(f"callbacks: got {given!r}; takes a list")
     made = [CALLBACKS.make(each) for each in given]
     for callback in made:
         refuse_strange_hooks(callback)
+    bar = is_shown() and any(isinstance(callback, ProgressBar) for callback in made)
+    if not quiet and not bar:
+        made.append(ProgressLog(place))
     return CallbackList([*made, FailureWarnings()])
 
 
@@ -322,7 +347,9 @@ def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bo
 
     try:
         with interruptible(interrupt), terminable(interrupt):
-            callbacks.start(RunStart(experiment, directory, spec.limits, resume, spec.figures))
+            callbacks.start(
+                RunStart(experiment, directory, spec.limits, resume, spec.figures, spec.method.asynchronous)
+            )
             return RunSession(spec, directory, executor, stop, callbacks).execute(resume=resume)
     finally:
         torch.set_num_threads(threads)

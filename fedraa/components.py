@@ -91,6 +91,8 @@ class Seam(Generic[T]):
         if what in self.builtin:
             parameters = inspect.signature(self.builtin[what]).parameters.values()
             return any(parameter.default is inspect.Parameter.empty for parameter in parameters)
+        if any(getattr(made, "__name__", "") == what for made in self.builtin.values()):
+            return False  # the class's name, as a configuration that was written has it
         return what.partition(":")[0] in self.builtin or not is_path(what)
 
     def _find(self, what: str) -> Any:
@@ -111,7 +113,8 @@ class Seam(Generic[T]):
         try:
             return make(*arguments, **values)
         except TypeError as error:
-            raise ValueError(f"{self.name}: {said} cannot be made: {one_line(error)}") from None
+            why = _misfit(make, arguments, values, said) or one_line(error)
+            raise ValueError(f"{self.name}: {said} cannot be made: {why}") from None
         except ValueError:  # which says what is wrong itself
             raise
         except (Exception, SystemExit) as error:  # of the user's own
@@ -155,6 +158,23 @@ def _check_given(make: Any, arguments: tuple[Any, ...], values: Mapping[str, Any
     if inspect.isclass(make) and is_ours(make) and is_dataclass(make):
         names = (each.name for each in fields(make) if each.init)
         taken(dict(zip(names, arguments, strict=False)) | dict(values), make, said)
+
+
+def _misfit(make: Any, arguments: tuple[Any, ...], values: Mapping[str, Any], said: str) -> str | None:
+    """Return what is wrong with the values that a component is made with; None if its signature takes them."""
+    try:
+        signature = inspect.signature(make)
+        signature.bind(*arguments, **values)
+    except ValueError:  # of what has no signature
+        return None
+    except TypeError as error:
+        named = [each for each in signature.parameters.values() if each.kind is each.POSITIONAL_OR_KEYWORD]
+        needed = [each.name for each in named if each.default is each.empty]
+        if lacking := [name for name in needed[len(arguments) :] if name not in values]:
+            example = ", ".join(f"{name}=..." for name in needed)
+            return f"it lacks {' and '.join(lacking)}; give {said.partition('(')[0].strip()}({example})"
+        return f"{one_line(error)}; it takes {', '.join(each.name for each in named) or 'no values'}"
+    return None
 
 
 class Stateful:

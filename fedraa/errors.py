@@ -50,3 +50,14 @@ def staying() -> Iterator[None]:
         yield
     except SystemExit as error:
         raise RuntimeError(f"sys.exit({error.code!r}) was called") from error
+
+
+def without_effect(field: str, value: object, beside: str, remedy: str = "leave it out") -> str:
+    """Return the sentence about a field that has no effect `beside` something."""
+    return f"{field}: {_shown(value)} has no effect with {beside}; {remedy}"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

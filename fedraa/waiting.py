@@ -1,6 +1,11 @@
-"""What is being done, said where it takes long: on a line that a terminal wipes again, and nowhere else."""
+"""What is being done, shown where it takes long: on a line that a terminal wipes again, elsewhere as log lines."""
 
-from threading import Lock, Timer
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event, Lock, Thread, Timer
 from types import TracebackType
 from typing import Self
 
@@ -8,28 +13,109 @@ from rich.console import Console
 from rich.status import Status
 
 PATIENCE = 2.0  # seconds that nothing need be said
+SILENCE_S = 30.0
+
+logger = logging.getLogger("fedraa")
+
+
+class _Lines(logging.Handler):
+    """Prints records as plain lines: warnings to stderr, the others to stdout if `to_stdout`."""
+
+    def __init__(self, *, to_stdout: bool) -> None:
+        super().__init__()
+        self._to_stdout = to_stdout
+
+    def emit(self, record: logging.LogRecord) -> None:
+        stream = sys.stdout if self._to_stdout and record.levelno < logging.WARNING else sys.stderr
+        try:
+            stream.write(f"{self.format(record)}\n")
+            stream.flush()
+        except (OSError, ValueError):
+            self.handleError(record)
+
+
+class _Printing:
+    """Whether lines are printed now: for how many runs, and by which handler."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.users = 0
+        self.handler: _Lines | None = None
+        self.level = logging.NOTSET
+
+
+_printing = _Printing()
+
+
+@contextmanager
+def printed_log(*, to_stdout: bool = False) -> Iterator[None]:
+    """Print the records of the logger `fedraa` meanwhile, unless the program has configured logging itself."""
+    with _printing.lock:
+        _printing.users += 1
+        if _printing.handler is None and not logger.hasHandlers():
+            _printing.handler, _printing.level = _Lines(to_stdout=to_stdout), logger.level
+            logger.addHandler(_printing.handler)
+            logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        with _printing.lock:
+            _printing.users -= 1
+            if not _printing.users and _printing.handler is not None:
+                logger.removeHandler(_printing.handler)
+                logger.setLevel(_printing.level)
+                _printing.handler = None
+
+
+class Heartbeat:
+    """Logs lines with the seconds since `began`, and after `SILENCE_S` without one what `doing` returns."""
+
+    def __init__(self, doing: Callable[[], str], began: float | None = None) -> None:
+        now = time.monotonic()
+        self._doing, self._began, self._last = doing, now if began is None else began, now
+        self._over = Event()
+        Thread(target=self._beat, name="fedraa-heartbeat", daemon=True).start()
+
+    def log(self, text: str) -> None:
+        """Log one line."""
+        self._last = time.monotonic()
+        logger.info("[%.1f s] %s", self._last - self._began, text)
+
+    def close(self) -> None:
+        self._over.set()
+
+    def _beat(self) -> None:
+        while not self._over.wait(max(0.0, self._last + SILENCE_S - time.monotonic())):
+            if time.monotonic() >= self._last + SILENCE_S:
+                self.log(self._doing())
 
 
 class Waiting:
-    """Says what is being done once all of it has taken `patience` seconds, until it is over."""
+    """Shows what is being done once all of it has taken `patience` seconds, until it is over.
 
-    def __init__(self, patience: float = PATIENCE) -> None:
+    A terminal has it on a line that is wiped again. With `logged` and no terminal it is logged every `SILENCE_S`.
+    """
+
+    def __init__(self, patience: float = PATIENCE, *, logged: bool = False) -> None:
         self._lock, self._doing, self._over = Lock(), "starting", False
         self._status: Status | None = None
         self._timer = Timer(patience, self._show)
         self._timer.daemon = True
         self._timer.start()
+        self._heartbeat = Heartbeat(lambda: self._doing) if logged and not is_shown() else None
 
     def say(self, doing: str) -> None:
-        """What is being done from now on."""
+        """Set what is being done from now on."""
         with self._lock:
             self._doing = doing
             if self._status is not None:
                 self._status.update(doing)
 
     def over(self) -> None:
-        """There is nothing to wait for any more; the line is wiped."""
+        """Wipe the line: there is nothing to wait for any more."""
         self._timer.cancel()
+        if self._heartbeat is not None:
+            self._heartbeat.close()
         with self._lock:
             self._over = True
             if self._status is not None:
@@ -50,3 +136,9 @@ class Waiting:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self.over()
+
+
+def is_shown() -> bool:
+    """Return True in a terminal or a notebook, where a line can be updated."""
+    console = Console()
+    return console.is_terminal or console.is_jupyter

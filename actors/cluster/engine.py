@@ -34,7 +34,7 @@ from fedraa.engine.resources import Need
 from fedraa.engine.resumption import how_to_go_on
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.signals import Stop, interruptible, terminable, uninterrupted
-from fedraa.errors import Interrupted, RunFailed, ShardDied
+from fedraa.errors import Interrupted, RunFailed, ShardDied, without_effect
 from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.layout import CHECKPOINTS, CONFIG, EVENTS
 from fedraa.rundir.lock import is_written, this_process
@@ -57,9 +57,14 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
     stop = Stop()
     refuse_unsendable(spec)
     ours = not is_joined() and cluster_address(spec.experiment) is None
+    if ours and spec.experiment.placement != "pack":
+        value = spec.experiment.placement
+        raise ValueError(without_effect("placement", value, "one node", "give --address, or leave it out"))
     with interruptible(stop.ask):
         while True:
-            callbacks.start(RunStart(spec.experiment, directory, spec.limits, resume, spec.figures))
+            callbacks.start(
+                RunStart(spec.experiment, directory, spec.limits, resume, spec.figures, spec.method.asynchronous)
+            )
             callbacks.prepare("starting Ray" if ours else "joining Ray")
             try:
                 with cluster(spec.experiment), stop.well(), terminable(stop.set):
@@ -120,7 +125,9 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
                     wrong += f", {DEATHS} times without a new checkpoint"
                     raise RunFailed(f"{wrong}; go on with: {how_to_go_on(spec, directory)}") from None
                 logger.warning("%s; it is started again from %s", wrong, newest or "the beginning")
-                callbacks.start(RunStart(experiment, directory, spec.limits, True, spec.figures))
+                callbacks.start(
+                    RunStart(experiment, directory, spec.limits, True, spec.figures, spec.method.asynchronous)
+                )
             except ConnectionError:
                 if ray.is_initialized():
                     raise

@@ -58,7 +58,7 @@ def experiment(method: str, out: Path, engine: str) -> Experiment:
         hidden=(8,),
         clients=6,
         local_steps=2,
-        workers=2,
+        workers=2 if engine == "ray" else None,
         checkpoint_every=max(1, steps // 10),
         **limit,
     )

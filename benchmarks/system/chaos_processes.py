@@ -49,7 +49,8 @@ GLANCE = 0.01  # seconds between two looks at how far a run is
 def experiment(out: Path, engine: str, **changes: Any) -> Experiment:
     """600 commits of tiny tasks, with a checkpoint now and then."""
     common = {"hidden": (8,), "clients": 4, "local_epochs": 1, "updates": 600, "checkpoint_every": 50, "quiet": True}
-    return Experiment(engine=engine, out=out, workers=1, **common | changes)
+    workers = 1 if engine == "ray" else None
+    return Experiment(engine=engine, out=out, workers=workers, **common | changes)
 
 
 class Aim:

@@ -31,6 +31,8 @@ class About:
     started: float
     figures: Figures
     flags: Mapping[str, Any]
+    given: tuple[str, ...] = ()
+    """The fields that were given as objects."""
 
 
 def about(directory: Path) -> About:
@@ -54,14 +56,15 @@ def about(directory: Path) -> About:
             started=(directory / CONFIG).stat().st_mtime,
             figures=figures,
             flags=flags,
+            given=tuple(map(str, config.get("given", ()))),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         what = f"{type(error).__name__}: {error}"
         raise ValueError(f"run: {directory / CONFIG} is not a run's configuration ({what})") from None
 
 
-def repeats(flags: Mapping[str, Any]) -> str:
-    """The command that repeats a run; a sentence in its place where this version knows no such experiment.
+def repeats(flags: Mapping[str, Any], given: tuple[str, ...] = ()) -> str:
+    """Return the command that repeats a run, or a sentence if this version knows no such experiment.
 
     No code that a run directory names is imported for it.
     """
@@ -69,6 +72,6 @@ def repeats(flags: Mapping[str, Any]) -> str:
 
     try:
         with importing_only(()):
-            return command(Experiment(**flags))
+            return command(Experiment(**flags), given)
     except (TypeError, ValueError) as error:
         return f"# cannot be told: {' '.join(str(error).split())}"

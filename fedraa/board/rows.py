@@ -74,14 +74,14 @@ def comparison(runs: Sequence[WatchedRun]) -> dict[str, Any]:
     """What tells these runs apart besides their seeds, flag by flag, and the command that repeats each."""
     from fedraa.board.of_reports import PER_RUN, words
 
-    known = {run.name: run.about.flags for run in runs if run.about is not None}
-    flags = {name: {**_defaults(), **given} for name, given in known.items()}
+    known = {run.name: run.about for run in runs if run.about is not None}
+    flags = {name: {**_defaults(), **about.flags} for name, about in known.items()}
     names = [name for name in _defaults() if name not in TOLD | PER_RUN]
     differ = [name for name in names if len({repr(each.get(name)) for each in flags.values()}) > 1]
     return {
         "flags": differ,
         "values": {name: [words(each.get(flag)) for flag in differ] for name, each in flags.items()},
-        "commands": {name: repeats(given) for name, given in known.items()},
+        "commands": {name: repeats(about.flags, about.given) for name, about in known.items()},
     }
 
 

@@ -4,6 +4,7 @@ from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.early_stopping import EarlyStopping
 from fedraa.callbacks.events import Event, Limits, Progress, RunStart
 from fedraa.callbacks.progress_bar import ProgressBar
+from fedraa.callbacks.progress_log import ProgressLog
 from fedraa.callbacks.writers import CSV, TensorBoard, WandB
 from fedraa.components import Seam
 
@@ -16,6 +17,7 @@ __all__ = [
     "Limits",
     "Progress",
     "ProgressBar",
+    "ProgressLog",
     "RunStart",
     "TensorBoard",
     "WandB",

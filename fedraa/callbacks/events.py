@@ -53,6 +53,8 @@ class RunStart:
     resumed: bool
     figures: Figures = field(default_factory=Figures)
     """What every evaluation gives, and which way it is better."""
+    asynchronous: bool = True
+    """Whether steps are updates of an asynchronous method, or rounds."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from shlex import quote
 
 import pandas as pd
 from rich import box
@@ -22,7 +23,7 @@ from fedraa.report.cells import DEFAULT_TIME
 from fedraa.report.compare import CELLS, DIFFERENCES, FROM_SUMMARY, PER_CELL, PLOT, mean_interval, mean_time, row
 from fedraa.report.tables import heading
 from fedraa.rundir.history import History
-from fedraa.waiting import Waiting
+from fedraa.waiting import Waiting, is_shown
 
 
 def compare(
@@ -41,6 +42,8 @@ def compare(
         api.compare(methods, seeds, experiment, terms=terms, tuned=tuned)
         return
     bar = ProgressBar(waiting)
+    if waiting is not None and not is_shown():
+        waiting.over()
     teller = _Teller(len(methods) * len(seeds), bar)
     frame = api.compare(methods, seeds, experiment, terms=terms, tuned=tuned, callbacks=[bar], ended=teller)
     figures = History(teller.folder / frame["directory"].iloc[0]).figures
@@ -52,6 +55,8 @@ def compare(
             say(_of_paper(method))
     show(summary_table(frame, experiment, figures))
     say(f"runs, {CELLS}, {DIFFERENCES} and {PLOT} are in {teller.folder}")
+    folder = quote(str(teller.folder))
+    say(f"next: fedraa report {folder}; fedraa board {folder}")
 
 
 def differences_table(frame: pd.DataFrame, where: str) -> Table:

@@ -1,6 +1,7 @@
 """The tables that the command line shows."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -10,10 +11,12 @@ from rich.table import Table
 
 from fedraa.callbacks.events import Progress
 from fedraa.callbacks.progress_bar import figures
+from fedraa.callbacks.progress_log import next_commands
 from fedraa.numbers import quantity
 from fedraa.rundir.failures import describe_clients
 from fedraa.rundir.history import History
 from fedraa.rundir.status import Status
+from fedraa.waiting import is_shown
 
 WIDEST = 10_000  # characters
 SHOWN = 8  # clients by number
@@ -22,6 +25,12 @@ SHOWN = 8  # clients by number
 def say(text: str) -> None:
     """One line for the user."""
     Console().print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def say_next(run: Path) -> None:
+    """Print the commands that show and check a run, in a terminal; elsewhere the run has logged them."""
+    if is_shown():
+        say(f"next: {next_commands(run)}")
 
 
 def show(table: Table) -> None:

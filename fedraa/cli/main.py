@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -38,12 +39,13 @@ class Run:
     def __call__(self) -> None:
         with waited(quiet=self.experiment.quiet) as waiting, _ray_begins(self.experiment, waiting):
             from fedraa.api import run
-            from fedraa.cli.display import closing_table
+            from fedraa.cli.display import closing_table, say_next
 
             callbacks = with_bar(self.callbacks, waiting)
             history = run(self.experiment, callbacks=callbacks, restarts=self.restarts)
         if not self.experiment.quiet:
             closing_table(history)
+            say_next(history.directory)
 
 
 @dataclass(frozen=True)
@@ -76,12 +78,20 @@ class Resume:
         limits = {name: value for name in LIMITS if (value := getattr(self, name)) is not None}
         with waited(quiet=self.quiet) as waiting:
             from fedraa.api import resume
-            from fedraa.cli.display import closing_table
+            from fedraa.cli.display import closing_table, say_next
 
             callbacks = with_bar(self.callbacks, waiting)
-            history = resume(self.run, callbacks=callbacks, trust=self.trust, restarts=self.restarts, **limits)
+            history = resume(
+                self.run,
+                callbacks=callbacks,
+                trust=self.trust,
+                restarts=self.restarts,
+                quiet=self.quiet,
+                **limits,
+            )
         if not self.quiet:
             closing_table(history)
+            say_next(history.directory)
 
 
 @dataclass(frozen=True)
@@ -127,10 +137,10 @@ class Tune:
     """A .toml file of flags, local_epochs = 5 for --local-epochs 5; flags given here win."""
 
     def __call__(self) -> None:
-        with waited(quiet=self.experiment.quiet):
+        with waited(quiet=self.experiment.quiet) as waiting:
             from fedraa.cli.tune import tune
 
-        tune(self.methods, self.space, self.trials, self.experiment, self.jobs)
+            tune(self.methods, self.space, self.trials, self.experiment, self.jobs, waiting)
 
 
 @dataclass(frozen=True)
@@ -173,10 +183,14 @@ class Replay:
     """A run directory."""
 
     def __call__(self) -> None:
-        from fedraa.cli.display import say
-        from fedraa.replay import replay
+        with waited() as waiting:
+            from fedraa.cli.display import say
+            from fedraa.replay import replay
 
-        say(replay(self.run))
+            assert waiting is not None
+            waiting.say(f"replaying {self.run}")
+            checked = replay(self.run)
+        say(checked)
 
 
 @dataclass(frozen=True)
@@ -199,14 +213,19 @@ class Report:
     """Also send the evaluations to this project of Weights & Biases."""
 
     def __call__(self) -> None:
-        from fedraa.cli.display import say
-        from fedraa.report import report, to_tensorboard, to_wandb
+        if self.trust and not self.landscape:
+            raise ValueError("trust: has no effect without --landscape; give --landscape, or leave it out")
+        with waited() as waiting:
+            from fedraa.cli.display import say
+            from fedraa.report import report, to_tensorboard, to_wandb
 
-        if self.tensorboard is not None:
-            to_tensorboard(self.runs, self.tensorboard)
-        if self.wandb is not None:
-            to_wandb(self.runs, self.wandb)
-        folder = report(self.runs, self.out, theme=self.theme, landscape=self.landscape, trust=self.trust)
+            assert waiting is not None
+            if self.tensorboard is not None:
+                to_tensorboard(self.runs, self.tensorboard)
+            if self.wandb is not None:
+                to_wandb(self.runs, self.wandb)
+            waiting.say(f"writing {self.out}")
+            folder = report(self.runs, self.out, theme=self.theme, landscape=self.landscape, trust=self.trust)
         say(f"{self.out}; tables and figures for papers are in {folder}")
 
 
@@ -308,6 +327,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _do(arguments: Sequence[str]) -> None:
+    if list(arguments) in (["--version"], ["-V"]):
+        sys.stdout.write(f"fedraa {version('fedraa')}\n")
+        return
     with terminable(), _plain_warnings():
         _parse(arguments)()
 

@@ -13,7 +13,8 @@ from tyro import _errors  # private, and the only way to tyro's mistakes as valu
 
 from fedraa.cli.help import show_help
 from fedraa.config.experiment import Experiment
-from fedraa.config.file import meant
+from fedraa.config.file import CALLBACKS
+from fedraa.config.usual_names import meant
 
 Command = Callable[[], None]
 EXPERIMENT = "experiment"  # the value of a command whose fields are flags
@@ -31,6 +32,8 @@ def parse(commands: Commands, arguments: Sequence[str], description: str | None)
     if name in commands and not {"-h", "--help"}.isdisjoint(takewhile(lambda word: word != "--", arguments)):
         show_help(name, commands[name])
         raise SystemExit(0)
+    if name in commands:
+        _refuse_twice(arguments)
     path = _config(arguments) if "config" in _flags(commands, name) else None
     several = tuple(
         Annotated[
@@ -43,6 +46,18 @@ def parse(commands: Commands, arguments: Sequence[str], description: str | None)
     with in_sentences("fedraa", commands, arguments):
         parsed: Command = tyro.cli(one_of, args=list(arguments), prog="fedraa", description=description)
     return parsed
+
+
+def _refuse_twice(arguments: Sequence[str]) -> None:
+    """Raise ValueError for a flag that is given twice: the parser would keep the last one."""
+    seen = set[str]()
+    for word in takewhile(lambda word: word != "--", arguments):
+        if not word.startswith("--"):
+            continue
+        flag = word.partition("=")[0].replace("_", "-").replace("--no-", "--", 1)
+        if flag in seen:
+            raise ValueError(f"{flag}: given twice; give it once")
+        seen.add(flag)
 
 
 @contextmanager
@@ -117,17 +132,44 @@ def _one_sentence(
 
 
 def _unknown(token: str, program: str, commands: Functions, arguments: Sequence[str]) -> str:
-    """What is wrong with a word that tyro does not know, and which one may be meant."""
+    """Return the sentence about a word that tyro does not know, with the word that the user may mean."""
+    see = f"see {_asked(program, commands, arguments)} --help"
     if not token.startswith("-"):
-        known, what = (list(commands), "command") if token == arguments[0] else ([], "argument")
-    else:
-        token, what = token.partition("=")[0], "flag"
-        flags = _flags(commands, arguments[0])
-        if (name := token.lstrip("-").replace("-", "_")) in flags:  # one that is given by its place
-            return f"{token}: there is no such flag; give the {name} alone, see {program} {arguments[0]} --help"
-        known = [f"--{flag.replace('_', '-')}" for flag in flags]
-    see = f"; see {_asked(program, commands, arguments)} --help"
-    return f"{token}: there is no such {what}{meant(token, known) or see}"
+        if token == arguments[0]:
+            return f"{token}: there is no such command{meant(token, list(commands)) or f'; {see}'}"
+        return _too_many(token, program, arguments) or f"{token}: there is no such argument; {see}"
+    token = token.partition("=")[0]
+    if arguments[0] not in commands:
+        return f"{token}: comes before the command; choose one of {', '.join(commands)}"
+    name, flags = token.lstrip("-").replace("-", "_"), _flags(commands, arguments[0])
+    if name in flags:
+        if token.startswith("--"):  # it is given by its place
+            return f"{token}: there is no such flag; give the {name} alone, {see}"
+        return f"{token}: there is no such flag; did you mean --{name.replace('_', '-')}?"
+    if name == "seeds" and "seed" in flags:
+        return f"{token}: there is no such flag; give --seed for one run, or {program} compare METHOD --seeds 0 1"
+    if name in CALLBACKS and "callbacks" in flags:
+        return f'{token}: there is no such flag; give --callbacks "{CALLBACKS[name]}"'
+    known = [f"--{flag.replace('_', '-')}" for flag in flags]
+    return f"{token}: there is no such flag{meant(token, known) or f'; {see}'}"
+
+
+def _too_many(token: str, program: str, arguments: Sequence[str]) -> str | None:
+    """Return the sentence about a further value of a flag that takes one; None if no flag has a value before it."""
+    values: list[str] = []
+    flag = ""
+    for word in arguments:
+        if word.startswith("--"):
+            flag, equals, value = word.partition("=")
+            values = [value] if equals else []
+            continue
+        if flag and values and word == token:
+            several = [*values, token]
+            example = f"{program} compare METHOD --seeds {' '.join(several)}" if flag == "--seed" else ""
+            given = f"{flag.lstrip('-').replace('-', '_')}: got {' '.join(several)}; expected one value"
+            return f"{given}; for several: {example}" if example else given
+        values.append(word)
+    return None
 
 
 def _asked(program: str, commands: Collection[str], arguments: Sequence[str]) -> str:

@@ -14,14 +14,38 @@ from fedraa.config.experiment import Experiment
 from fedraa.tuning.journal import Trial
 from fedraa.tuning.tuner import Tuned
 from fedraa.tuning.tuner import tune as tuned_by
+from fedraa.waiting import Waiting
 
 
-def tune(methods: Sequence[str], space: Sequence[str], trials: int, experiment: Experiment, jobs: int) -> None:
-    """Tune, and print how far it is and what it came to, unless the experiment is quiet."""
-    if experiment.quiet:
+def tune(
+    methods: Sequence[str],
+    space: Sequence[str],
+    trials: int,
+    experiment: Experiment,
+    jobs: int,
+    waiting: Waiting | None = None,
+) -> None:
+    """Tune, and print how far it is and the best values, unless the experiment is quiet.
+
+    Args:
+        methods: Names of methods.
+        space: The values to try, as the flag takes them.
+        trials: The number for each method.
+        experiment: Data, devices, budget and seed of all trials.
+        jobs: The number of trials at a time.
+        waiting: Shows which trial is at work.
+    """
+    if experiment.quiet or waiting is None:
         tuned_by(methods, space, trials, experiment, jobs=jobs)
         return
-    found = tuned_by(methods, space, trials, experiment, jobs=jobs, ended=_tell)
+
+    def tell(trial: Trial, count: int, total: int, left: float) -> None:
+        _tell(trial, count, total, left)
+        waiting.say(f"trial {min(count + 1, total)} of {total} is at work")
+
+    waiting.say(f"trial 1 of {trials * len(methods)} is at work")
+    found = tuned_by(methods, space, trials, experiment, jobs=jobs, ended=tell)
+    waiting.over()
     show(best_table(found))
     say(f"for fedraa compare: --terms tuned --tuned {found.file}")
 

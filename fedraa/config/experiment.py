@@ -23,6 +23,7 @@ from pydantic_core.core_schema import ValidationInfo
 from fedraa.components import KIND, is_path, text_of
 from fedraa.config.document import document
 from fedraa.config.file import read_values
+from fedraa.config.no_effect import refuse_without_effect
 from fedraa.numbers import Count, Decay, NotNegative, Positive, Share, UpToOne
 
 TARGET = r"^[A-Za-z_]\w*:[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
@@ -75,12 +76,13 @@ class Experiment(BaseModel):
     clients: Count = 10
     """Number of clients; where the data have some of their own, as many as these unless it is given."""
     partition: Component | None = None
-    """How training data is dealt: iid, dirichlet, labels, shards, powerlaw, lognormal, noise, rotation, natural, or an
-    own Partitioner (default: natural where data have clients of their own, else iid)."""
-    dirichlet: Positive = 0.5
-    """Concentration of the Dirichlet partition."""
-    labels_per_client: Count = 2
-    """Labels per client of the labels partition."""
+    """How training data is dealt: iid, dirichlet, labels, shards, powerlaw, lognormal, noise, rotation, natural, with a
+    number if it takes one (dirichlet:0.1), or an own Partitioner (default: natural where data have clients of their
+    own, else iid)."""
+    dirichlet: Positive | None = None
+    """Concentration of the Dirichlet partition (default 0.5); with no --partition it implies that one."""
+    labels_per_client: Count | None = None
+    """Labels per client of the labels partition (default 2); with no --partition it implies that one."""
     transforms: tuple[Component, ...] = ()
     """What becomes of samples before training: crop, flip, normalize, v2.NAME of torchvision, or an own Transform."""
     allow_nan: bool = False
@@ -309,6 +311,8 @@ class Experiment(BaseModel):
         """
         if isinstance(value, str) and not is_path(value.partition("(")[0].strip()):
             name, names = value.partition("(")[0].strip(), NAMES[str(info.field_name)]
+            if info.field_name == "partition":
+                name = name.partition(":")[0]
             if name not in names and not name[:1].isupper():
                 close = get_close_matches(name, names, n=1)
                 hint = f"did you mean {close[0]}? it " if close else ""
@@ -339,19 +343,7 @@ class Experiment(BaseModel):
                 )
         if self.target is not None and self.target_accuracy is not None:
             raise ValueError(f"target: {self.target} and target_accuracy {self.target_accuracy:g} are given; give one")
-        if self.client_evals_of is not None and self.client_evals is None:
-            raise ValueError(f"client_evals_of: {self.client_evals_of} needs client_evals; give final, all or a number")
-        on_ray = {
-            "address": None,
-            "resources": None,
-            "server_node": None,
-            "server_shards": 1,
-            "data_on_nodes": False,
-            "placement": "pack",
-        }
-        for field, default in on_ray.items():
-            if (value := getattr(self, field)) != default and self.engine != "ray":
-                raise ValueError(f"{field}: {value!r} needs engine ray, not {self.engine}")
+        refuse_without_effect(self)
         if self.address is not None and not ADDRESS.fullmatch(self.address):
             raise ValueError(f"address: got {self.address!r}; takes auto, HOST:PORT or ray://HOST:PORT")
         if self.resources is not None:

@@ -13,12 +13,19 @@ exponent = 0.3
 import os
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from fedraa.components import KIND
+from fedraa.config.usual_names import meant
 from fedraa.reading import content
+
+# How the built-in callbacks are given that users look for among the fields.
+CALLBACKS = {
+    "csv": "csv(path='evals.csv')",
+    "tensorboard": "tensorboard(directory='logs')",
+    "wandb": "wandb(project='NAME')",
+}
 
 
 def read_values(path: str | os.PathLike[str], known: Collection[str]) -> dict[str, Any]:
@@ -35,16 +42,12 @@ def read_values(path: str | os.PathLike[str], known: Collection[str]) -> dict[st
 
 
 def check_names(names: Iterable[str], known: Collection[str], where: str) -> None:
-    """ValueError, one sentence, for what is no field of an experiment."""
+    """Raise ValueError, one sentence, for a name that is no field of an experiment."""
     for name in names:
+        if name in CALLBACKS:
+            raise ValueError(f"{where}: {name!r} is no field of an experiment; give callbacks=[{CALLBACKS[name]!r}]")
         if name not in known:
             raise ValueError(f"{where}: {name!r} is no field of an experiment{meant(name, known)}")
-
-
-def meant(word: str, known: Collection[str]) -> str:
-    """`; did you mean ...?`, or nothing where nothing is close."""
-    close = get_close_matches(word, known, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _read(path: Path) -> dict[str, Any]:

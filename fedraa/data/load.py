@@ -19,6 +19,7 @@ from fedraa.data.sources.files import csv, folder, hf, npy
 from fedraa.data.sources.table_file import PACKED
 from fedraa.data.text import load_agnews
 from fedraa.data.vision import VISION, load_vision
+from fedraa.errors import without_effect
 
 FILES: dict[str, Callable[..., FederatedDataset]] = {"folder": folder, "csv": csv, "npy": npy, "hf": hf}
 SOURCES: Seam[Any] = Seam("dataset", (), FILES)
@@ -109,11 +110,15 @@ def _no_form(path: str) -> str:
 
 def _own(path: str, data_dir: Path | None, targets: Targets | None) -> Dataset | FederatedDataset:
     made = SOURCES.make(path)
+    takes_folder = False
     try:
         if not isinstance(made, Dataset | FederatedDataset) and callable(made):
-            made = made(data_dir=data_dir) if "data_dir" in inspect.signature(made).parameters else made()
+            takes_folder = "data_dir" in inspect.signature(made).parameters
+            made = made(data_dir=data_dir) if takes_folder else made()
     except Exception as error:
         raise ValueError(f"dataset: {path} failed with {type(error).__name__}: {error}") from error
+    if data_dir is not None and not takes_folder:
+        raise ValueError(without_effect("data_dir", data_dir, f"dataset {path}, which takes no data_dir"))
     return made if isinstance(made, FederatedDataset) else as_dataset(made, targets)
 
 

@@ -28,17 +28,22 @@ from fedraa.data.check import Targets
 from fedraa.data.tree import Tree, mapped, take
 from fedraa.devices.availability import Timing, read_availability
 from fedraa.devices.capabilities import make_fleet
+from fedraa.engine.objects import objects_of, with_object_names
 from fedraa.engine.preflight import preflight, warn_of_small_shards
 from fedraa.engine.run_spec import RunSpec
+from fedraa.errors import without_effect
 from fedraa.methods.compatibility import check_transforms
 from fedraa.methods.resolve import resolve, with_capacities
 from fedraa.models import build_model
+from fedraa.models.statistics import has_statistics
 from fedraa.objectives import Objective, make_objective, misfit
 from fedraa.server.aggregation.label_owners import labels_held
 from fedraa.submodels import drop_weights, flatten
 from fedraa.submodels.indices import owners
 from fedraa.submodels.tracing.remembered import trace_once
 
+# Fields that describe what a name stands for, and say nothing about an object.
+_ONLY_BY_NAME = {"model": ("hidden", "dropout"), "dataset": ("data_dir",)}
 TRIAL = 32  # test samples that metrics are tried on before the start
 
 
@@ -56,22 +61,25 @@ def build(
 
     `model` and `dataset` are the user's own, in place of the named ones. `doing` is told what takes long.
     """
-    given = tuple(name for name, own in (("model", model), ("dataset", dataset)) if own is not None)
+    given = objects_of(experiment, model, dataset)
     if dataset is not None and experiment.data_on_nodes:
         raise ValueError("data_on_nodes: nodes cannot read a dataset that is given as an object; leave it out")
+    for field in _ONLY_BY_NAME["model"] if model is not None else ():
+        _refuse_set(experiment, field, "a model that is given as an object")
+    for field in _ONLY_BY_NAME["dataset"] if dataset is not None else ():
+        _refuse_set(experiment, field, "a dataset that is given as an object")
     method, objective = resolve(experiment), make_objective(experiment.objective)
     metrics = make_metrics(experiment.metrics, objective.summary())
     doing(f"reading {experiment.dataset if dataset is None else 'the dataset'}")
     if not isinstance(dataset, FederatedDataset):
         dataset = read(experiment) if dataset is None else as_dataset(dataset, targets(objective))
     experiment = with_clients(experiment, dataset)
+    experiment = with_object_names(experiment, model, dataset if "dataset" in given else None)
     fleet = make_fleet(experiment.capabilities, experiment.clients, units=experiment.units, seed=experiment.seed)
     method, timing = with_capacities(method, fleet.compute), _timing(experiment)
     doing(f"dealing the data to {experiment.clients} clients")
     data = deal(experiment, dataset)
-    for field in ("personalised", "client_evals"):
-        if getattr(experiment, field) is not None and not np.diff(data.test_offsets).any():
-            raise ValueError(f"{field}: no client that trains has test samples of its own; leave it out")
+    _check_clients_with_tests(experiment, int((np.diff(data.test_offsets) > 0).sum()))
     if isinstance(dataset, FederatedDataset) or experiment.transforms or experiment.validation:
         dataset = data.dataset
     transforms = make_transforms(experiment.transforms, seed=experiment.seed).drawn
@@ -101,6 +109,8 @@ def build(
     state = probe(traced.module, mapped(lambda part: part[: 2 * ROWS], example), objective.outputs)
     if state.min_batch > 1:
         method = replace(method, local=replace(method.local, min_batch=state.min_batch))
+    if not has_statistics(traced.module) and not state.estimated:
+        _refuse_set(experiment, "statistics", f"{type(traced.module).__name__}, which has no statistics to estimate")
     sets = method.submodel.submodels(traced)
     params = flatten(traced.module)
     if not np.isfinite(params).all():
@@ -131,16 +141,46 @@ def build(
     return spec
 
 
+def _refuse_set(experiment: Experiment, field: str, beside: str) -> None:
+    """Raise ValueError, one sentence, if the field is not at its default, for it has no effect beside that."""
+    value = getattr(experiment, field)
+    if value != Experiment.model_fields[field].default:
+        raise ValueError(without_effect(field, value, beside))
+
+
+def _check_clients_with_tests(experiment: Experiment, able: int) -> None:
+    """Raise ValueError if more clients are to be evaluated than the `able` ones, which have test samples."""
+    for field, count in (("personalised", experiment.personalised), ("client_evals_of", experiment.client_evals_of)):
+        if (experiment.client_evals if field == "client_evals_of" else count) is None:
+            continue
+        if not able:
+            name = "client_evals" if field == "client_evals_of" else field
+            raise ValueError(f"{name}: no client that trains has test samples of its own; leave it out")
+        if count is not None and count > able:
+            raise ValueError(
+                f"{field}: got {count}; {able} of the {experiment.clients} clients have test samples of their own, "
+                f"give at most {able}"
+            )
+
+
 def _tell(text: str) -> None:
     sys.stderr.write(f"{text}\n")
 
 
 def with_clients(experiment: Experiment, dataset: Dataset | FederatedDataset) -> Experiment:
-    """The experiment with the partition, and the number of clients, that the data ask for where nobody else does."""
+    """Return the experiment with the partition and the number of clients that it leaves open.
+
+    A `dirichlet` or `labels_per_client` implies its partition. Otherwise the data decide.
+    """
     natural = isinstance(dataset, FederatedDataset) and dataset.has_clients
     partition, clients = experiment.partition, experiment.clients
     if partition is None:
-        partition = "natural" if natural else "iid"
+        if experiment.dirichlet is not None:
+            partition = "dirichlet"
+        elif experiment.labels_per_client is not None:
+            partition = "labels"
+        else:
+            partition = "natural" if natural else "iid"
     if partition == "natural" and clients == Experiment.model_fields["clients"].default:
         clients = (dataset.own_clients if isinstance(dataset, FederatedDataset) else None) or clients
     return experiment.model_copy(update={"partition": partition, "clients": clients})

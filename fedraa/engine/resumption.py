@@ -94,7 +94,7 @@ def how_to_go_on(spec: RunSpec, directory: Path) -> str:
     """What goes on with a run that was interrupted: a command, or a call from Python where objects are given again."""
     written = spec.experiment.model_dump(mode="json")
     again = [name for name, value in written.items() if any(map(_is_of_a_script, paths_in(value)))]
-    if again := [*spec.given, *again]:
+    if again := list(dict.fromkeys([*spec.given, *again])):
         return _call(directory, again)
     return f"fedraa resume {quote(str(directory))}{' --trust' if foreign_in(written) else ''}"
 
@@ -118,6 +118,8 @@ def _check_given(directory: Path, config: Mapping[str, Any], given: Mapping[str,
     """All that the run was started with as an object, and that cannot be imported, is given again."""
     lacking = [(name, f"a {name} given as an object") for name in config.get("given", ())]
     for name, written in config["experiment"].items():
+        if name in config.get("given", ()):
+            continue
         if gone := [path for path in paths_in(written) if _is_gone(name, path)]:
             lacking.append((name, f"the {name} {', '.join(gone)} of a script or a notebook"))
     if lacking := [(name, what) for name, what in lacking if given.get(name) is None]:

@@ -68,7 +68,7 @@ class RunSpec:
     metrics: tuple[NamedMetric, ...] = ()
     objective: Objective = field(default_factory=Classification)
     given: tuple[str, ...] = ()
-    """Which of model and dataset the user gave as objects, in place of the named ones."""
+    """The fields that the user gave as objects which the configuration cannot make again, such as the model."""
     transforms: Transforms = field(default_factory=Transforms)
     """Those that are drawn in training."""
     state: TrainingState = field(default_factory=TrainingState)

@@ -9,9 +9,17 @@ from fedraa.components import text_of
 from fedraa.config.experiment import Experiment
 from fedraa.data.transforms import Transforms
 from fedraa.data.transforms.transform import called
+from fedraa.errors import without_effect
 from fedraa.methods.method import Method
 from fedraa.objectives import Objective
+from fedraa.server.schedule import SCHEDULER
 from fedraa.server.updates import Mean
+from fedraa.submodels.policies.growing import Growing
+from fedraa.submodels.policies.masked import FourWay, Pruned
+from fedraa.submodels.policies.policy import SubmodelPolicy
+from fedraa.submodels.policies.pruning import AdaptivePruning
+from fedraa.submodels.policies.regions import Arbitrary
+from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
 from fedraa.submodels.policies.slices import Full
 
 
@@ -97,3 +105,49 @@ def check_shards(experiment: Experiment, method: Method) -> None:
         )
     if shards > (count := len(getattr(method.submodel, "ratios", ()))):
         raise ValueError(f"server_shards: got {shards}; {name} has {count} fragments here, give at most as many")
+
+
+def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, str]:
+    """Return the fields that are set and have no effect on this method, and why.
+
+    Args:
+        experiment: The experiment, whose fields are compared with their defaults.
+        method: Its method, with the experiment's flags in place.
+    """
+    trains_whole = not method.submodel.scheduled and method.submodel.whole
+    whole = f"{experiment.method}, whose clients train the whole model"
+    scheduler = getattr(method.schedule, "scheduler", None)
+    reasons: dict[str, str] = {}
+    if trains_whole:
+        reasons |= dict.fromkeys(("fragment_scale", "full_rate"), whole)
+    elif _masks(method.submodel):
+        why = f"{experiment.method}, whose clients train the full width of the model under a mask"
+        reasons |= dict.fromkeys(("fragment_scale", "full_rate"), why)
+    if trains_whole:
+        if method.schedule.scheduled:
+            reasons |= dict.fromkeys(("scheduler", "delay_bound"), whole)
+        if not getattr(method.update, "owned_head", False) and experiment.aggregator in ("covered", "filled"):
+            reasons["aggregator"] = whole
+    elif scheduler is not None and not SCHEDULER.make(scheduler).bounded:
+        reasons["delay_bound"] = f"scheduler {text_of(scheduler)}, which keeps to no bound"
+    if not method.local.split:
+        reasons["server_compute"] = f"{experiment.method}, whose clients train without the server"
+    defaults = Experiment.model_fields
+    return {
+        field: why
+        for field, why in reasons.items()
+        if getattr(experiment, field) not in (defaults[field].default, False)
+    }
+
+
+def _masks(policy: SubmodelPolicy) -> bool:
+    """Return True if the policy masks elements of the whole model, and never cuts its width."""
+    if isinstance(policy, Bernoulli | ShuffledBlocks):
+        return not policy.kernels
+    return isinstance(policy, FourWay | Pruned | Growing | AdaptivePruning | Arbitrary)
+
+
+def check_effects(experiment: Experiment, method: Method) -> None:
+    """Raise ValueError, one sentence, for a field that is set and has no effect on this method."""
+    for field, why in fields_without_effect(experiment, method).items():
+        raise ValueError(without_effect(field, text_of(getattr(experiment, field)), why))

@@ -11,7 +11,14 @@ from fedraa.client.solver import Solver
 from fedraa.components import check_part, text_of
 from fedraa.config.experiment import Experiment
 from fedraa.methods.catalog import RATIOS, find
-from fedraa.methods.compatibility import can_be_spread, check_objective, check_shards, check_terms
+from fedraa.methods.compatibility import (
+    can_be_spread,
+    check_effects,
+    check_objective,
+    check_shards,
+    check_terms,
+    fields_without_effect,
+)
 from fedraa.methods.method import FLAGS, Method
 from fedraa.objectives import Classification, make_objective
 from fedraa.submodels.policies.policy import AUTO, Capacities
@@ -55,6 +62,7 @@ def resolve(experiment: Experiment) -> Method:
         method = replace(method, local=replace(method.local, calibrate=0.0))
     check_objective(experiment, method, objective)
     check_terms(str(experiment.method), method)
+    check_effects(experiment, method)
     if experiment.server_shards > 1:
         check_shards(experiment, method)
     return method
@@ -94,9 +102,9 @@ def with_optimizer(local: Solver, experiment: Experiment) -> Solver:
 
 
 def _task_length(experiment: Experiment) -> dict[str, Any]:
-    """How long a task is, if the experiment says it."""
+    """Return the solver's fields of how long a task is, if the experiment sets one."""
     if experiment.local_steps is not None:
-        return {"epochs": experiment.local_epochs or Solver.epochs, "steps": experiment.local_steps}
+        return {"epochs": Solver.epochs, "steps": experiment.local_steps}
     return {} if experiment.local_epochs is None else {"epochs": experiment.local_epochs, "steps": None}
 
 
@@ -111,13 +119,17 @@ def with_capacities(method: Method, compute: npt.NDArray[np.float64]) -> Method:
 
 
 def without_foreign_flags(experiment: Experiment) -> Experiment:
-    """The experiment less the flags that its method does not know, to compare methods under one command."""
+    """Return the experiment without the flags that do nothing to its method, to compare methods under one command."""
     method = find(experiment.method)
-    foreign = {flag for flag in _given(experiment, method) if method.path(flag) is None}
+    given = _given(experiment, method)
+    foreign = {flag for flag in given if method.path(flag) is None}
+    known = {flag: value for flag, value in given.items() if flag not in foreign and value != "auto"}
     if "ratios" in foreign:
         foreign.add("fragments")
-    shards = experiment.server_shards if can_be_spread(method) else 1
-    return experiment.model_copy(update={**dict.fromkeys(foreign), "server_shards": shards})
+    foreign |= fields_without_effect(experiment, method.replaced(known, str(experiment.method))).keys()
+    if not can_be_spread(method):
+        foreign.add("server_shards")
+    return experiment.model_copy(update={flag: Experiment.model_fields[flag].default for flag in foreign})
 
 
 def _given(experiment: Experiment, method: Method) -> dict[str, Any]:

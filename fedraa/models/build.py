@@ -3,6 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 from fedraa.components import imported, path_of
 from fedraa.data.tree import Tree, leaves, mapped
+from fedraa.errors import without_effect
 from fedraa.models.cnn import cnn, emnist_cnn, wide_cnn
 from fedraa.models.fasttext import FastText
 from fedraa.models.forward import forward
@@ -64,8 +66,10 @@ def build_model(
             raise ValueError(f"model {name!r} takes one input, and samples have {len(leaves(sample))}; give your own")
         if name == "mlp":
             model = _mlp(sample, classes, hidden, dropout)
-        elif hidden != _HIDDEN or dropout != 0.0:
-            raise ValueError(f"hidden is {hidden} and dropout {dropout}, but only the mlp takes them, not {name!r}")
+        elif hidden != _HIDDEN:
+            raise ValueError(without_effect("hidden", hidden, f"model {name}", "give --model mlp, or leave it out"))
+        elif dropout != 0.0:
+            raise ValueError(without_effect("dropout", dropout, f"model {name}", "give --model mlp, or leave it out"))
         elif not isinstance(given, str) or ":" in name:
             model = _own(name, given, classes)
         elif name in _IMAGE_MODELS:
@@ -73,8 +77,9 @@ def build_model(
         elif name == "fasttext":
             model = FastText(classes)
         else:
-            known = ", ".join(MODELS)
-            raise ValueError(f"model is {name!r}; it must be one of {known}, or package.module:callable")
+            known, close = ", ".join(MODELS), get_close_matches(name, MODELS, n=1, cutoff=0.72)
+            hint = f"did you mean {close[0]}? it" if close else "it"
+            raise ValueError(f"model is {name!r}; {hint} must be one of {known}, or package.module:callable")
         _refuse_misfit(name, model, mapped(lambda part: part[:2], sample), classes, misfit)
     return model
 

@@ -1,23 +1,67 @@
 """The command that reproduces a run."""
 
 import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from fedraa.components import paths_in
 from fedraa.config.experiment import Experiment
 
 # Where a run was written and what it showed do not change it.
 LEFT_OUT = {"out", "quiet"}
 
 
-def command(experiment: Experiment) -> str:
-    """`fedraa run` with every flag that is not at its default."""
+def command(experiment: Experiment, given: Sequence[str] = ()) -> str:
+    """Return the command that reproduces a run: `fedraa run` with every flag that is not at its default.
+
+    A run with objects that no flag can name is a call of `fedraa.run` from Python, with `...` in the place of each
+    object and a comment that says what it was.
+
+    Args:
+        experiment: The experiment of the run.
+        given: The fields that were given as objects, as config.json lists them.
+    """
+    values = {
+        name: value
+        for name, value in experiment.model_dump(mode="json").items()
+        if name not in LEFT_OUT and getattr(experiment, name) != Experiment.model_fields[name].default
+    }
+    objects = [name for name in values if name in given or not _is_flag(values[name])]
+    objects += [name for name in given if name not in values]
+    return _call(values, objects) if objects else _words(values)
+
+
+def _is_flag(value: Any) -> bool:
+    """Return True if a flag can say this value, so that another process makes the same of it."""
+    if isinstance(value, Mapping):
+        return False
+    if isinstance(value, list):
+        return all(map(_is_flag, value))
+    return not any("<" in path or path.startswith("__main__:") for path in paths_in(value))
+
+
+def _words(values: Mapping[str, Any]) -> str:
     words = ["fedraa", "run"]
-    for name, value in experiment.model_dump(mode="json").items():
-        field = Experiment.model_fields[name]
-        if name in LEFT_OUT or getattr(experiment, name) == field.default:
-            continue
+    for name, value in values.items():
         flag = "--" + name.replace("_", "-")
-        if field.annotation is bool:
+        if Experiment.model_fields[name].annotation is bool:
             words.append(flag if value else flag.replace("--", "--no-", 1))
         else:
             words += [flag, *map(str, value if isinstance(value, list) else [value])]
     return shlex.join(words)
+
+
+def _call(values: Mapping[str, Any], objects: Sequence[str]) -> str:
+    written = [f"{name}={value!r}" for name, value in values.items() if name not in objects]
+    again = [f"{name}=..." for name in objects]
+    what = ", ".join(f"{name}: {_kind(values.get(name))}" for name in objects)
+    return f"fedraa.run({', '.join([*written, *again])})  # with objects that were given: {what}"
+
+
+def _kind(value: Any) -> str:
+    """Return what an object was, in a few words."""
+    if isinstance(value, Mapping):
+        return str(value.get("name") or value.get("kind"))
+    if isinstance(value, list):
+        return " ".join(map(_kind, value))
+    return str(value).partition(" (given as an object)")[0]

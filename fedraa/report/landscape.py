@@ -36,6 +36,11 @@ def trained(history: History, samples: int = SAMPLES) -> tuple[nn.Module, Tensor
 
     Raises ValueError for a run that cannot be built from its configuration, such as one of the user's own model.
     """
+    if objects := history.config.get("given"):
+        raise ValueError(
+            f"landscape: {history.directory} was run with a {' and a '.join(objects)} given as an object, which its "
+            "directory does not hold; leave --landscape out"
+        )
     spec = build(history.experiment)
     if not spec.objective.classifies or not isinstance(spec.example, Tensor):
         raise ValueError(

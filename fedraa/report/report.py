@@ -9,7 +9,6 @@ from fedraa.components import importing_only
 from fedraa.engine.resumption import refuse_foreign
 from fedraa.numbers import counted
 from fedraa.report import comparison, fairness, single, tables, terrain
-from fedraa.report.command import command
 from fedraa.report.landscape import sharpness, surface, trained
 from fedraa.report.outlook import outlook
 from fedraa.report.page import Section, page
@@ -76,7 +75,7 @@ def _sections(groups: Sequence[Group], *, landscape: bool) -> list[Section]:
     sharp = {run: sharpness(*trained(run.history)) for run in runs}
     columns = tables.metrics(groups, sharp)
     differences, settings = tables.configuration(groups)
-    commands = [command(run.history.experiment) for group in groups for run in group.runs]
+    commands = [run.command for group in groups for run in group.runs]
     words = verdict(groups) or [outlook(groups[0].first)]
     return [
         Section("In words", paragraphs=words),

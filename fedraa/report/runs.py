@@ -16,6 +16,7 @@ from fedraa.config.experiment import Experiment
 from fedraa.errors import Inconsistent
 from fedraa.methods.catalog import KINDS
 from fedraa.objectives import Figures, figures_of
+from fedraa.report.command import command
 from fedraa.rundir.history import History, method_name
 from fedraa.rundir.layout import CLIENTS, CONFIG, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.seal import check_seal
@@ -52,6 +53,11 @@ class Run:
     def flags(self) -> dict[str, Any]:
         """The experiment, as JSON holds it; fields that came after the run are at their defaults."""
         return {**Experiment().model_dump(mode="json"), **self.config["experiment"]}
+
+    @property
+    def command(self) -> str:
+        """Return the command that reproduces it."""
+        return command(self.history.experiment, self.config.get("given", ()))
 
     @property
     def figures(self) -> Figures:

@@ -8,7 +8,6 @@ import pandas as pd
 
 from fedraa.numbers import quantity
 from fedraa.objectives.figures import Direction
-from fedraa.report.command import command
 from fedraa.report.differences import nested
 from fedraa.report.landscape import RHO
 from fedraa.report.runs import Group, Run, own_figures, words
@@ -231,7 +230,7 @@ def by_run(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
             )
             lines.append(
                 {"method": group.label, "seed": run.seed, **numbers, "ended_by": ended, "model_sha256": digest}
-                | {"directory": str(run.directory), "command": command(run.history.experiment)}
+                | {"directory": str(run.directory), "command": run.command}
             )
     headings = ("method", "seed", *(metric.heading for metric in columns if metric.shown), "ended by", "model")
     note = "One row per run. The model is told by the start of its SHA-256."

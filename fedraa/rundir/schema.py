@@ -80,6 +80,12 @@ def upgrade_config(config: dict[str, Any]) -> dict[str, Any]:
     local = config["method"].get("local")
     if config.get("format", FORMAT) < PASSES and isinstance(local, Mapping) and local.get("steps") == "auto":
         config = config | {"method": config["method"] | {"local": dict(local) | {"steps": AUTO}}}
+    experiment = config.get("experiment", {})
+    for field, partition in (("dirichlet", "dirichlet"), ("labels_per_client", "labels")):
+        if experiment.get("partition") != partition and experiment.get(field) is not None:
+            # It was the default once. Today a run is refused with it.
+            experiment = experiment | {field: None}
+            config = config | {"experiment": experiment}
     schedule = config["method"].get("schedule")
     if isinstance(schedule, Mapping) and schedule.get("kind") == "ScheduledRounds":
         config = config | {"method": config["method"] | {"schedule": {"per_round": False} | dict(schedule)}}

@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 
 from fedraa.components import text_of
 from fedraa.config.experiment import Experiment
-from fedraa.config.file import meant
+from fedraa.config.usual_names import meant
 from fedraa.methods.method import FLAGS
 
 Value = Any

@@ -73,7 +73,8 @@ def known_by(experiment: Experiment) -> dict[str, Any]:
     """The fields that are not the defaults, but the seed, with no folder of this machine in them."""
     elsewhere = {"out", "seed", "engine", "quiet", "data_dir"}
     said = experiment.model_dump(mode="json", exclude_defaults=True, exclude=elsewhere)
-    folders = {FLEETS: FLEETS.name} | ({experiment.data_dir: DATA} if experiment.data_dir else {})
+    data = Path(experiment.dataset).parent if experiment.dataset.endswith(".npz") else experiment.data_dir
+    folders = {FLEETS: FLEETS.name} | ({data: DATA} if data else {})
     for name, value in said.items():
         for folder, told in folders.items():
             if isinstance(value, str) and Path(value).is_absolute() and Path(value).is_relative_to(folder):

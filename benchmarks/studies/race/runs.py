@@ -163,7 +163,9 @@ class Race:
         fields = dict(fields)
         if fields["dataset"] == CIFAR and self.data_dir is not None:
             fields["dataset"] = str(self.data_dir / f"{CIFAR}.npz")
-        return Experiment(**fields | {"data_dir": self.data_dir})
+        elif fields["dataset"] != "digits":
+            fields["data_dir"] = self.data_dir
+        return Experiment(**fields)
 
     def _evaluations(self, entrant: Entrant, fields: Mapping[str, Any]) -> int | None:
         """Updates between two evaluations, so that a target is not seen late; rounds are evaluated one by one.

@@ -42,5 +42,6 @@ class Scale:
             return Experiment(dataset=dataset, **fields)
         if self.data_dir is None:
             raise ValueError(f"data_dir: this study needs {dataset}; give the folder that it is in")
-        name = str(self.data_dir / f"{dataset}.npz") if dataset == "cifar10-subset" else dataset
-        return Experiment(dataset=name, data_dir=self.data_dir, **fields)
+        if dataset == "cifar10-subset":
+            return Experiment(dataset=str(self.data_dir / f"{dataset}.npz"), **fields)
+        return Experiment(dataset=dataset, data_dir=self.data_dir, **fields)

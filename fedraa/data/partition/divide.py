@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -17,21 +18,53 @@ from fedraa.data.partition.partitioner import Assign, Index, Partition, Partitio
 from fedraa.data.partition.quantity import LogNormal, PowerLaw
 from fedraa.data.partition.shards import SortedShards
 
-PARTITIONERS: Seam[Any] = Seam(
-    "partition",
-    (),
-    {
-        "iid": Iid,
-        "dirichlet": Dirichlet,
-        "labels": Labels,
-        "shards": SortedShards,
-        "powerlaw": PowerLaw,
-        "lognormal": LogNormal,
-        "noise": Noise,
-        "rotation": Rotation,
-        "natural": Natural,
-    },
-)
+_BUILTIN: dict[str, type[Partitioner]] = {
+    "iid": Iid,
+    "dirichlet": Dirichlet,
+    "labels": Labels,
+    "shards": SortedShards,
+    "powerlaw": PowerLaw,
+    "lognormal": LogNormal,
+    "noise": Noise,
+    "rotation": Rotation,
+    "natural": Natural,
+}
+# The one number of a partitioner, which `name:number` sets.
+_NUMBER = {
+    "dirichlet": "alpha",
+    "labels": "per_client",
+    "shards": "per_client",
+    "powerlaw": "exponent",
+    "lognormal": "sigma",
+    "noise": "level",
+}
+
+
+def _from_short(text: str) -> Partitioner:
+    """Return the partitioner that `name:number` describes."""
+    name, _, written = (part.strip() for part in text.partition(":"))
+    if name not in _BUILTIN:
+        close = get_close_matches(name, _BUILTIN, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise ValueError(
+            f"partition: there is no {text!r}; {hint}takes {', '.join(_BUILTIN)}, or an own one as package.module:Name"
+        )
+    if name not in _NUMBER:
+        raise ValueError(f"partition: got {text!r}; {name} takes no number, give --partition {name}")
+    made: Partitioner = PARTITIONERS.make({KIND: name, _NUMBER[name]: _number(text, written)})
+    return made
+
+
+def _number(text: str, written: str) -> int | float:
+    for kind in (int, float):
+        try:
+            return kind(written)
+        except ValueError:
+            continue
+    raise ValueError(f"partition: got {text!r}; expected a number after the colon, as in dirichlet:0.1")
+
+
+PARTITIONERS: Seam[Any] = Seam("partition", (), _BUILTIN, _from_short)
 
 
 @dataclass(frozen=True)
@@ -48,15 +81,22 @@ class _Called(Partitioner):
         return deal_assigned(self.name, self.function, train, test, clients, rng)
 
 
-def make_partitioner(given: object, *, dirichlet: float = 0.5, labels_per_client: int = 2) -> Partitioner:
-    """The partitioner that was given: a name, an import path, an object, or a function.
+def make_partitioner(
+    given: object, *, dirichlet: float | None = None, labels_per_client: int | None = None
+) -> Partitioner:
+    """Return the partitioner that `given` describes: a name, an import path, an object, or a function.
 
-    `dirichlet` and `labels_per_client` are the values of those that are named without values of their own. Raises
-    ValueError with one sentence.
+    Args:
+        given: `dirichlet`, `dirichlet:0.1`, `dirichlet(alpha=0.1)`, `package.module:Name`, an object or a function.
+        dirichlet: The concentration of a Dirichlet partition that is named without values.
+        labels_per_client: The labels per client of a labels partition that is named without values.
+
+    Raises:
+        ValueError: One sentence, if there is no such partitioner.
     """
+    numbers = {"dirichlet": dirichlet, "labels": labels_per_client}
     values: dict[object, dict[str, object]] = {
-        "dirichlet": {"alpha": dirichlet},
-        "labels": {"per_client": labels_per_client},
+        name: {_NUMBER[name]: number} for name, number in numbers.items() if number is not None
     }
     if isinstance(given, str) and given in values:
         given = {KIND: given}

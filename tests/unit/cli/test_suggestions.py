@@ -1,8 +1,15 @@
 """What was mistyped is told with what may be meant."""
 
+import re
+from importlib.metadata import version
+from pathlib import Path
+
 import pytest
 
-from fedraa.cli.main import main
+import fedraa as fl
+from fedraa.cli.main import COMMANDS, main
+from fedraa.config.experiment import Experiment
+from fedraa.config.usual_names import USUAL_COMMANDS, USUAL_NAMES
 
 
 @pytest.mark.parametrize(
@@ -36,6 +43,96 @@ from fedraa.cli.main import main
 def test_a_mistyped_word_is_met_with_a_better_one(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words.split()) == 2
     assert capsys.readouterr() == ("", f"fedraa: {said}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("run --learning-rate 1", "--lr"),
+        ("run --learning_rate=1", "--lr"),
+        ("run --optimizer adamw", "--server-optimizer"),
+        ("run --epochs 3", "--local-epochs or --rounds"),
+        ("run --batch 3", "--batch-size"),
+        ("run --bs 3", "--batch-size"),
+        ("run --wd 0.1", "--weight-decay"),
+        ("run --num-clients 3", "--clients"),
+        ("run --n-clients 3", "--clients"),
+        ("run --num-rounds 3", "--rounds"),
+        ("run --alpha 0.1", "--dirichlet or --mixing"),
+        ("run --gpu 1", "--device"),
+        ("run --output x", "--out"),
+        ("run --name x", "--out"),
+        ("run --LR 0.1", "--lr"),
+        ("tune fedavg --num-rounds 3", "--rounds"),
+        ("train --rounds 3", "run"),
+        ("dashboard", "board"),
+        ("run -lr 0.1", "--lr"),
+    ],
+)
+def test_the_usual_name_of_a_flag_or_command_leads_to_ours(
+    words: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words.split()) == 2
+    said = capsys.readouterr().err
+    assert re.search(r"did you mean (.*\bor )?(.*)\?\n", said)
+    for name in meant.split(" or "):
+        assert re.search(rf"{name}\b(?![-\w])", said.partition("did you mean")[2])
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ("run --seed 0 1", "compare METHOD --seeds 0 1"),
+        ("run --seed=0 1 2", "compare METHOD --seeds 0 1"),
+        ("run --seeds 0 1", "--seeds 0 1"),
+        ("run --lr 0.1 0.2", "lr: got 0.1 0.2"),
+        ("run --wandb mine", '--callbacks "wandb(project='),
+        ("run --tensorboard logs", '--callbacks "tensorboard(directory='),
+        ("--method fedavg", "before the command"),
+        ("run --callbacks wandb --engine local", "wandb(project=...)"),
+        ("run --callbacks csv --engine local", "csv(path=...)"),
+        ("run --model resnet --engine local", "did you mean resnet18?"),
+        ("run --method fedavgg --engine local", "did you mean fedavg?"),
+        ("run --dataset minst --engine local", "did you mean mnist?"),
+        ("run --scheduler gre-ra", "did you mean gre-raa?"),
+    ],
+)
+def test_a_near_mistake_is_met_with_what_works(words: str, part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words.split()) == 2
+    said = capsys.readouterr().err
+    assert part in said
+    assert said.count("\n") == 1
+    assert "__init__" not in said
+
+
+@pytest.mark.parametrize("words", ["run --quux 3", "run --zebra 3", "run --optimistic 3"])
+def test_what_is_far_from_every_flag_has_no_suggestion(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words.split()) == 2
+    assert "did you mean" not in capsys.readouterr().err
+
+
+def test_usual_names_lead_to_fields_in_python_and_in_files(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"'learning_rate' is no field .*did you mean lr\?$"):
+        fl.run(learning_rate=0.1)
+    with pytest.raises(ValueError, match=r"give callbacks=\[.*wandb"):
+        fl.run(wandb="mine")
+    (tmp_path / "my.toml").write_text("num_clients = 3\n")
+    with pytest.raises(ValueError, match=r"'num_clients' .*did you mean clients\?$"):
+        Experiment.from_file(tmp_path / "my.toml")
+
+
+def test_every_usual_name_leads_to_a_field_and_is_none() -> None:
+    to_come = {"local_optimizer"}
+    for name, fields in USUAL_NAMES.items():
+        assert name not in Experiment.model_fields
+        assert set(fields) - to_come <= Experiment.model_fields.keys()
+    assert {command for commands in USUAL_COMMANDS.values() for command in commands} <= COMMANDS.keys()
+    assert not USUAL_COMMANDS.keys() & COMMANDS.keys()
+
+
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"fedraa {version('fedraa')}\n"
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,10 @@ def test_a_bad_value_is_named_with_what_is_allowed(field: str, value: Any, said:
             {"ratios": (0.5, 0.5), "fragments": 3},
             "fragments: 3 does not match the 2 ratios 0.5 0.5; give one of the two",
         ),
-        ({"address": "auto", "engine": "local"}, "address: 'auto' needs engine ray, not local"),
+        (
+            {"address": "auto", "engine": "local"},
+            "address: auto has no effect with engine local; give --engine ray, or leave it out",
+        ),
     ],
 )
 def test_fields_that_contradict_each_other(fields: dict[str, Any], sentence: str) -> None:

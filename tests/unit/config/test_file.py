@@ -12,6 +12,7 @@ from fedraa.cli.main import main
 
 FILE = """
 method = "fed-raa"
+dataset = "mnist"
 hidden = [16, 8]
 ratios = [0.25, 0.75]
 redraw = true
@@ -39,6 +40,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_every_kind_of_value_is_read(here: Path) -> None:
     assert Experiment.from_file("my.toml") == Experiment(
         method="fed-raa",
+        dataset="mnist",
         hidden=(16, 8),
         ratios=(0.25, 0.75),
         redraw=True,

@@ -65,7 +65,7 @@ def test_what_a_run_does_not_need_is_not_imported(tmp_path):
     code = f"""
 import sys, fedraa, pathlib
 out = pathlib.Path({str(tmp_path / "run")!r})
-fedraa.run(fedraa.Experiment(clients=2, workers=1, engine="local", updates=2, quiet=True, out=out))
+fedraa.run(fedraa.Experiment(clients=2, engine="local", updates=2, quiet=True, out=out))
 print({{"torch._dynamo", "sklearn", "scipy", "torchvision", "matplotlib"}} & sys.modules.keys())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

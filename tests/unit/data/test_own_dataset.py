@@ -140,12 +140,18 @@ def test_what_is_no_dataset_is_answered_with_what_to_do(given: Any, said: str) -
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("made", "in somewhere"), ("sized", "mine"), ("sized(rows=20)", "mine")]
+    ("name", "folder", "expected"),
+    [("made", Path("somewhere"), "in somewhere"), ("sized", None, "mine"), ("sized(rows=20)", None, "mine")],
 )
-def test_a_function_makes_one(name: str, expected: str) -> None:
-    data = load_dataset(f"{__name__}:{name}", Path("somewhere"))
+def test_a_function_makes_one(name: str, folder: Path | None, expected: str) -> None:
+    data = load_dataset(f"{__name__}:{name}", folder)
     assert data.name == expected
     assert len(data.x_train) == (20 if "20" in name else 40)
+
+
+def test_data_dir_of_a_function_that_takes_none_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^data_dir: somewhere has no effect with dataset .*:sized"):
+        load_dataset(f"{__name__}:sized", Path("somewhere"))
 
 
 @pytest.mark.parametrize(

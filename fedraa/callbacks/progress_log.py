@@ -1,0 +1,129 @@
+"""How far a run is, as lines of Python's logging: one per evaluation, and one after 30 s without any."""
+
+import csv
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from shlex import quote
+
+from fedraa.callbacks.callback import Callback
+from fedraa.callbacks.events import Event, Progress, RunStart
+from fedraa.components import text_of
+from fedraa.rundir.layout import EVALS
+from fedraa.waiting import Heartbeat, printed_log
+
+
+class ProgressLog(Callback):
+    """Logs a run to the logger `fedraa` at the level INFO; the lines are printed if logging is not configured.
+
+    `place` says which of several runs it is. Evaluations from before a resumption are not logged again.
+    """
+
+    waits = False
+
+    def __init__(self, place: str = "") -> None:
+        self._place = f"{place} | " if place else ""
+        self._began = time.monotonic()
+        self._doing: str | None = "starting"
+        self._run: RunStart | None = None
+        self._progress: Progress | None = None
+        self._logged_step = -1
+        self._open: ExitStack | None = None
+        self._heartbeat: Heartbeat | None = None
+
+    def on_prepare(self, doing: str | None) -> None:
+        self._doing = doing or "starting"
+        if doing is not None:
+            self._begin()
+        elif self._run is None:
+            self.on_close()
+
+    def on_start(self, run: RunStart) -> None:
+        first = self._run is None
+        self._run, self._progress, self._doing = run, None, "starting"
+        self._begin()
+        if run.resumed:
+            self._logged_step = max(self._logged_step, _last_step(run.directory))
+        if first:
+            begins = "resumes" if run.resumed else "runs"
+            dataset = run.experiment.dataset
+            self._log(f"{text_of(run.experiment.method)} {begins} on {dataset} | writes {run.directory}")
+
+    def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
+        if step <= self._logged_step:
+            return
+        self._logged_step = step
+        self._log(" | ".join([self._steps(step), self._time(t), *_words(metrics, self._main)]))
+
+    def on_progress(self, progress: Progress) -> None:
+        self._progress, self._doing = progress, None
+
+    def on_end(self, event: Event) -> None:
+        assert self._run is not None
+        step, directory = int(str(event["step"])), self._run.directory
+        self._log(f"ended by {event['reason']} | {self._steps(step)} | {self._time(float(str(event['t'])))}")
+        if not self._place:
+            self._log(f"next: {next_commands(directory)}")
+
+    def on_close(self) -> None:
+        if self._open is not None:
+            self._open.close()
+            self._open = self._heartbeat = None
+
+    def _begin(self) -> None:
+        if self._open is None:
+            self._open = ExitStack()
+            self._open.enter_context(printed_log())
+            self._heartbeat = Heartbeat(lambda: self._place + self._state(), self._began)
+            self._open.callback(self._heartbeat.close)
+
+    def _log(self, text: str) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.log(self._place + text)
+
+    @property
+    def _main(self) -> str:
+        assert self._run is not None
+        return self._run.figures.main
+
+    def _state(self) -> str:
+        """Return what is done now, or how far the run is."""
+        progress = self._progress
+        if progress is None or self._doing is not None:
+            return self._doing or "starting"
+        parts = [self._steps(progress.step), self._time(progress.t)]
+        if progress.accuracy is not None:
+            parts.append(f"last {progress.figure} {progress.accuracy:.4g}")
+        return " | ".join([*parts, f"{progress.in_flight} tasks in flight", f"{progress.busy}/{progress.workers} busy"])
+
+    def _steps(self, step: int) -> str:
+        assert self._run is not None
+        noun, limit = "update" if self._run.asynchronous else "round", self._run.limits.steps
+        return f"{noun} {step}" + (f" of {limit}" if limit else "")
+
+    def _time(self, t: float) -> str:
+        assert self._run is not None
+        limit = self._run.limits.time
+        return f"t {t:.4g}" + (f" of {limit:g}" if limit else "")
+
+
+def next_commands(directory: Path) -> str:
+    """Return the commands that show and check a run that has ended."""
+    run, folder = quote(str(directory)), quote(str(directory.parent))
+    return f"fedraa report {run}; fedraa board {folder}; fedraa replay {run}"
+
+
+def _words(metrics: Mapping[str, float], main: str) -> list[str]:
+    """Return `name value` of every metric of the whole test set, the one that the run is judged by first."""
+    names = [main, *(name for name in metrics if name != main and not name.startswith("client_"))]
+    return [f"{name.replace('_', ' ')} {metrics[name]:.4g}" for name in names if name in metrics]
+
+
+def _last_step(directory: Path) -> int:
+    """Return the step of the last evaluation in a run directory, -1 if it has none."""
+    try:
+        with (directory / EVALS).open(newline="") as stream:
+            return max((int(row["step"]) for row in csv.DictReader(stream)), default=-1)
+    except (OSError, KeyError, TypeError, ValueError):
+        return -1

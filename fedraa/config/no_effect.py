@@ -1,0 +1,103 @@
+"""Fields that have no effect beside the other fields of an experiment: each is refused, not ignored."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fedraa.components import KIND
+from fedraa.errors import without_effect
+
+# Datasets that lie in `data_dir`; the others are in a package, in a file of their own name or made by a callable.
+_IN_DATA_DIR = ("mnist", "fashion-mnist", "emnist", "cifar10", "cifar100", "agnews")
+_FILES = (".npz", ".csv")
+_FILE_KINDS = ("folder", "csv", "npy", "hf")
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """A field, the condition under which it has no effect, and what the user can do."""
+
+    field: str
+    has_no_effect: Callable[[Any], bool]
+    why: Callable[[Any], str]
+    remedy: str
+
+
+def _takes_other(name: str) -> Callable[[Any], bool]:
+    """Return the condition that the partition is given, and is not the bare `name`."""
+    return lambda experiment: experiment.partition not in (None, name, {KIND: name})
+
+
+_RULES = (
+    _Rule(
+        "dirichlet",
+        _takes_other("dirichlet"),
+        lambda experiment: f"partition {experiment.partition}",
+        "give --partition dirichlet, or leave it out",
+    ),
+    _Rule(
+        "labels_per_client",
+        _takes_other("labels"),
+        lambda experiment: f"partition {experiment.partition}",
+        "give --partition labels, or leave it out",
+    ),
+    _Rule(
+        "labels_per_client",
+        lambda experiment: experiment.dirichlet is not None,
+        lambda experiment: f"dirichlet {experiment.dirichlet:g}",
+        "give one of the two",
+    ),
+    _Rule(
+        "local_steps",
+        lambda experiment: experiment.local_epochs is not None,
+        lambda experiment: f"local_epochs {experiment.local_epochs}",
+        "give one of the two",
+    ),
+    _Rule(
+        "client_evals_of",
+        lambda experiment: experiment.client_evals is None,
+        lambda experiment: "no client_evals",
+        "give --client-evals final, all or a number",
+    ),
+    _Rule(
+        "time_scale",
+        lambda experiment: experiment.clock == "virtual",
+        lambda experiment: "the virtual clock",
+        "give --clock wall, or leave it out",
+    ),
+    _Rule(
+        "data_dir",
+        lambda experiment: not _reads_data_dir(experiment.dataset),
+        lambda experiment: f"dataset {experiment.dataset}",
+        f"give --dataset {'|'.join(_IN_DATA_DIR)}, or leave it out",
+    ),
+    *(
+        _Rule(
+            field,
+            lambda experiment: experiment.engine == "local",
+            lambda experiment: "engine local",
+            "give --engine ray, or leave it out",
+        )
+        for field in (
+            *("workers", "address", "resources", "server_node"),
+            *("server_shards", "data_on_nodes", "placement"),
+        )
+    ),
+)
+
+
+def refuse_without_effect(experiment: Any) -> None:
+    """Raise ValueError, one sentence, for the first field that is set and has no effect beside the others.
+
+    Fields whose effect depends on the method, the data or the model are checked where those are known.
+    """
+    for rule in _RULES:
+        value = getattr(experiment, rule.field)
+        if value != type(experiment).model_fields[rule.field].default and rule.has_no_effect(experiment):
+            raise ValueError(without_effect(rule.field, value, rule.why(experiment), rule.remedy))
+
+
+def _reads_data_dir(dataset: str) -> bool:
+    """Return True if the dataset of that name may lie in `data_dir`: a callable takes it, or does not."""
+    kind = dataset.partition("(")[0].partition(":")[0].strip()
+    return not (dataset == "digits" or dataset.endswith(_FILES) or kind in _FILE_KINDS)

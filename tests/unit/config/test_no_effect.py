@@ -1,0 +1,292 @@
+"""Every field either changes a run or is refused: no field is ignored."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fedraa as fl
+from fedraa.cli.main import COMMANDS, main
+from fedraa.cli.parse import parse
+from fedraa.config.experiment import Experiment
+from fedraa.data import make_partitioner
+from fedraa.data.partition import Dirichlet, Labels, LogNormal, Noise, PowerLaw, SortedShards
+from fedraa.engine.build import build
+from fedraa.methods.catalog import METHODS, find
+from fedraa.methods.resolve import resolve, without_foreign_flags
+
+SMALL: dict[str, Any] = {
+    "clients": 4,
+    "hidden": (8, 8),
+    "local_steps": 2,
+    "engine": "local",
+    "partition": "dirichlet",
+    "eval_every": 100,
+    "quiet": True,
+}
+# The fields of a method, each with a value that no method has, besides those that choose a whole part.
+METHOD_FIELDS: dict[str, Any] = {
+    "fragments": 2,
+    "ratios": (0.35, 0.65),
+    "fragment_scale": True,
+    "scheduler": "minimum-priority",
+    "delay_bound": 0.4,
+    "mixing": 0.33,
+    "staleness": "polynomial(exponent=0.9)",
+    "gain": 0.7,
+    "balance": 0.4,
+    "server_lr": 0.37,
+    "concurrency": 2,
+    "buffer_size": 3,
+    "server_optimizer": "adagrad",
+    "participation": "sample:2",
+    "capacities": (0.5, 0.25),
+    "mask_level": "MIX",
+    "uncovered_every": 2,
+    "stride": 3,
+    "density": 0.3,
+    "split": 4,
+    "server_compute": 3.0,
+    "momentum": 0.77,
+    "full_rate": True,
+    "calibrate": 0.4,
+    "weight_decay": 0.05,
+    "clip": 0.1,
+    "compress": "topk:0.1",
+    "compress_down": "8bit",
+    "proximal": 0.4,
+    "sam": 0.2,
+    "average": 0.4,
+    "fresh": 0.4,
+    "local_optimizer": "adamw(weight_decay=0.02)",
+}
+# Methods of every kind: fragments, whole models, cuts, masks, a split; asynchronous and with rounds.
+KINDS = ("fed-raa", "fedasync", "fedavg", "heterofl", "ram-fed", "splitfed", "fedcm")
+
+
+def ran(out: Path, method: str, **fields: Any) -> tuple[str, str]:
+    """Return what came out of a run: its model and its log."""
+    limit = {"updates": 10} if find(method).asynchronous else {"rounds": 4}
+    history = fl.run(**SMALL | limit | {"method": method, "out": out} | fields)
+    lines = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
+    return history.summary["model_sha256"], str([{**line, "wall": 0} for line in lines])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", KINDS)
+def test_field_of_a_method_changes_the_run_or_is_refused(method: str, tmp_path: Path) -> None:
+    plain = ran(tmp_path / "plain", method)
+    refused = set()
+    for field, value in METHOD_FIELDS.items():
+        try:
+            changed = ran(tmp_path / field, method, **{field: value})
+        except ValueError as error:
+            assert str(error).startswith(f"{field}: "), error  # noqa: PT017  # of many fields each
+            refused.add(field)
+        else:
+            assert changed != plain, f"{field} is ignored by {method}"
+    assert refused, "a method that knows every field"
+    assert refused < METHOD_FIELDS.keys()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("field", "value"), [("fragment_scale", True), ("full_rate", True), ("server_compute", 3.0)])
+def test_scale_needs_cut_widths_and_server_compute_a_split(method: str, field: str, value: object) -> None:
+    """Methods by the runs that came out equal with the field and without it."""
+    of_full_width = {name for name in METHODS if not _cuts(name)}
+    ignored = method != "splitfed" if field == "server_compute" else method in of_full_width
+    changes: Mapping[str, Any] = {"method": method, field: value, "hidden": (8,)}
+    if ignored:
+        with pytest.raises(ValueError, match=f"^{field}: .* no effect"):
+            resolve(Experiment(**changes))
+        kept = getattr(without_foreign_flags(Experiment(**changes)), field)
+        assert kept == Experiment.model_fields[field].default
+    else:
+        assert resolve(Experiment(**changes)).name
+
+
+def _cuts(name: str) -> bool:
+    """Return True for a method that was seen to train narrower models, by name."""
+    cutting = r"fed-quilt|fed-raa.*|heterofl.*|fedrolex.*|ist|.*-kernels|hetlora|flora|fedgmr-units"
+    return re.fullmatch(cutting, name) is not None
+
+
+# Combinations in which the first field has no effect.
+IGNORED: list[dict[str, Any]] = [
+    {"dirichlet": 0.05, "partition": "iid"},
+    {"dirichlet": 0.5, "partition": "iid"},
+    {"dirichlet": 0.05, "partition": "labels"},
+    {"dirichlet": 0.05, "partition": "dirichlet:0.1"},
+    {"dirichlet": 0.05, "partition": Dirichlet(0.1)},
+    {"labels_per_client": 1, "partition": "iid"},
+    {"labels_per_client": 2, "partition": "shards"},
+    {"labels_per_client": 1, "dirichlet": 0.1},
+    {"local_steps": 2, "local_epochs": 1},
+    {"local_steps": "auto", "local_epochs": 1},
+    {"time_scale": 2.0},
+    {"workers": 2, "engine": "local"},
+    {"address": "auto", "engine": "local"},
+    {"resources": ("1:CPU=1", "1:CPU=1"), "engine": "local"},
+    {"server_node": "here", "engine": "local"},
+    {"server_shards": 2, "engine": "local"},
+    {"data_on_nodes": True, "engine": "local"},
+    {"placement": "spread", "engine": "local"},
+    {"data_dir": "data"},
+    {"data_dir": "data", "dataset": "mine.npz"},
+    {"data_dir": "data", "dataset": "mine.csv"},
+    {"data_dir": "data", "dataset": "folder:images"},
+    {"data_dir": "data", "dataset": "csv('mine.csv', target='y')"},
+    {"hidden": (8,), "model": "cnn"},
+    {"dropout": 0.5, "model": "cnn"},
+    {"availability_period": 3.0},
+    {"statistics": "all"},
+    {"delay_bound": 1.0, "scheduler": "random"},
+    {"delay_bound": 1.0, "scheduler": "offline"},
+    {"delay_bound": 1.0, "method": "fedasync"},
+    {"scheduler": "random", "method": "fedasync"},
+    {"aggregator": "filled", "method": "fedavg"},
+    {"personalised": 20, "clients": 4},
+    {"client_evals_of": 2},
+    {"local_optimizer_state": "keep", "local_optimizer": "sgd", "momentum": 0.0},
+    {"client_evals_of": 20, "client_evals": "final", "clients": 4},
+    {"rounds": 3, "updates": 3},
+    {"rounds": 3},
+    {"updates": 3, "method": "fedavg"},
+]
+
+
+@pytest.mark.parametrize("fields", IGNORED, ids=lambda fields: "-".join(map(str, fields.items())))
+def test_field_without_effect_is_refused_in_python(fields: dict[str, Any]) -> None:
+    name = next(iter(fields))
+    with pytest.raises(ValueError, match=rf"^{name}\b") as error:
+        build(Experiment(**{"clients": 4} | fields))
+    assert "\n" not in str(error.value)
+
+
+def test_every_field_that_can_be_without_effect_is_listed() -> None:
+    """Fields that always have an effect, each with where a test shows it, and the ones above are all that there are."""
+    listed = METHOD_FIELDS.keys() | {next(iter(fields)) for fields in IGNORED}
+    always = {
+        *("method", "dataset", "model", "objective", "clients", "partition", "transforms", "allow_nan"),
+        *("capabilities", "units", "availability", "jitter", "async_rule", "aggregator", "submodel", "delay_limit"),
+        *("weights", "redraw", "shuffled", "reprune_every", "local_terms", "lr", "batch_size", "lr_schedule"),
+        *("local_epochs", "time", "target_accuracy", "target", "eval_every", "metrics", "validation"),
+        *("checkpoint_every", "max_update_norm", "client_retries", "on_bad_client", "seed", "engine"),
+        *("threads_per_worker", "device", "bf16", "stack", "clock", "out", "quiet", "client_evals"),
+    }
+    assert Experiment.model_fields.keys() - listed - always == set()
+
+
+def test_the_same_holds_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "my.toml").write_text('partition = "iid"\ndirichlet = 0.05\n')
+    with pytest.raises(ValueError, match=r"my\.toml: dirichlet: 0.05 has no effect with partition iid"):
+        Experiment.from_file(tmp_path / "my.toml")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--dirichlet 0.05 --partition iid",
+        "--local-steps 2 --local-epochs 1",
+        "--workers 2 --engine local",
+        "--time-scale 2",
+    ],
+)
+def test_the_same_holds_for_flags(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    field = words.split()[0].lstrip("-").replace("-", "_")
+    assert main(["run", *words.split()]) == 2
+    assert f"{field}: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"dirichlet": 0.05}, Dirichlet(0.05)),
+        ({"dirichlet": 0.5}, Dirichlet(0.5)),
+        ({"labels_per_client": 3}, Labels(3)),
+        ({"partition": "dirichlet:0.1"}, Dirichlet(0.1)),
+        ({"partition": "dirichlet"}, Dirichlet(0.5)),
+        ({"partition": "dirichlet", "dirichlet": 0.2}, Dirichlet(0.2)),
+        ({"partition": {"kind": "dirichlet"}, "dirichlet": 0.2}, Dirichlet(0.2)),
+        ({"partition": "labels:4"}, Labels(4)),
+        ({"partition": "labels", "labels_per_client": 4}, Labels(4)),
+        ({"partition": "shards:3"}, SortedShards(3)),
+        ({"partition": "powerlaw:2"}, PowerLaw(2.0)),
+        ({"partition": "lognormal:1.2"}, LogNormal(1.2)),
+        ({"partition": "noise:0.3"}, Noise(0.3)),
+        ({"partition": "dirichlet: 0.1"}, Dirichlet(0.1)),
+        ({"partition": "dirichlet:1e-1"}, Dirichlet(0.1)),
+    ],
+)
+def test_partition_is_the_one_that_the_fields_name(fields: dict[str, Any], expected: object) -> None:
+    made = build(Experiment(clients=4, **fields)).experiment
+    own = make_partitioner(made.partition, dirichlet=made.dirichlet, labels_per_client=made.labels_per_client)
+    assert repr(own) == repr(expected)
+
+
+@pytest.mark.parametrize(
+    "partition",
+    ["dirichlet:x", "dirichlet:", "dirichlet:0", "dirichlet:-1", "labels:0", "labels:1.5", "iid:3", "rotation:2"],
+)
+def test_number_that_a_partition_does_not_take_is_refused(partition: str) -> None:
+    with pytest.raises(ValueError, match=r"^partition: "):
+        build(Experiment(clients=4, partition=partition))
+
+
+def test_partition_misspelt_with_a_number_has_a_suggestion() -> None:
+    with pytest.raises(ValueError, match=r"^partition: .*did you mean dirichlet\?"):
+        Experiment(partition="dirchlet:0.1")
+
+
+def test_compare_leaves_out_what_has_no_effect_on_one_of_the_methods() -> None:
+    trial = Experiment(method="fedasync", fragment_scale=True, scheduler="random", server_compute=2.0, lr=0.3)
+    kept = without_foreign_flags(trial)
+    assert (kept.fragment_scale, kept.scheduler, kept.server_compute, kept.lr) == (False, None, 10.0, 0.3)
+    assert without_foreign_flags(trial.model_copy(update={"method": "fed-raa"})).scheduler == "random"
+
+
+@pytest.mark.parametrize("field", ["hidden", "dropout"])
+def test_fields_of_the_mlp_are_refused_beside_a_model_that_is_an_object(field: str) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = nn.Linear(64, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.last(x.flatten(1))
+            return out
+
+    values = {"hidden": (8,), "dropout": 0.5}
+    with pytest.raises(ValueError, match=f"^{field}: .* has no effect with a model"):
+        build(Experiment(clients=4, **{field: values[field]}), Net())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "run --seed 0 --seed 1",
+        "run --lr=0.1 --lr 0.2",
+        "run --bf16 --no-bf16",
+        "run --batch_size 3 --batch-size 4",
+        "compare fedavg --seeds 0 1 --seeds 2",
+        "report runs --out a --out b",
+        "run --config a.toml --config b.toml",
+    ],
+)
+def test_flag_given_twice_is_refused(words: str) -> None:
+    with pytest.raises(ValueError, match=r"^--[a-z0-9-]+: given twice"):
+        parse(COMMANDS, words.split(), None)
+
+
+def test_words_after_two_dashes_are_another_command_s() -> None:
+    assert parse(COMMANDS, ["submit", "--address", "http://x", "--", "run", "--lr", "0.1", "--lr", "0.2"], None)
+
+
+def test_trust_without_landscape_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "runs", "--trust"]) == 2
+    assert "trust: " in capsys.readouterr().err

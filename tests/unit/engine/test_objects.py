@@ -1,0 +1,133 @@
+"""Runs with a model, a dataset or a component given as an object say so wherever they are shown."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import fedraa as fl
+from fedraa.board.about import about, repeats
+from fedraa.cli.display import closing_table
+from fedraa.cli.main import COMMANDS, Run
+from fedraa.cli.parse import parse
+from fedraa.report.command import command
+from schedulers import Random
+
+SMALL = {"clients": 3, "local_steps": 1, "engine": "local", "quiet": True}
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.last(x)
+        return out
+
+
+class Forgetful(Random):
+    """Keeps its value under another name, so that nothing writes it down."""
+
+    def __init__(self, bias: float = 0.5) -> None:
+        super().__init__()
+        self._hidden = bias
+
+
+@dataclass
+class Kept(Random):
+    bias: float = 0.5
+
+
+def mine() -> fl.Dataset:
+    x = np.random.default_rng(0).normal(size=(60, 6)).astype(np.float32)
+    y = x[:, :3].argmax(axis=1)
+    return fl.Dataset(name="my:data", x_train=x, y_train=y, x_test=x[:20], y_test=y[:20], classes=3)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> fl.History:
+    out = tmp_path_factory.mktemp("objects") / "run"
+    return fl.run(method="fedavg", rounds=2, model=Net(), dataset=mine(), out=out, **SMALL)
+
+
+def test_configuration_names_the_objects_and_not_the_defaults(run: fl.History) -> None:
+    experiment = run.config["experiment"]
+    assert experiment["model"] == "Net (given as an object)"
+    assert experiment["dataset"] == "my data (given as an object)"
+    assert run.config["given"] == ["model", "dataset"]
+    assert "digits" not in repr(run)
+
+
+def test_command_is_a_call_that_names_what_is_missing(run: fl.History) -> None:
+    told = command(run.experiment, run.config["given"])
+    call, _, comment = told.partition("  # ")
+    assert not told.startswith("fedraa run")
+    assert "mlp" not in told
+    names = eval(call, {"fedraa": type("Module", (), {"run": staticmethod(dict)})})  # our own text
+    assert {name for name, value in names.items() if value is ...} == {"model", "dataset"}
+    assert (names["method"], names["rounds"], names["local_steps"]) == ("fedavg", 2, 1)
+    assert "model: Net" in comment
+    assert "dataset: my data" in comment
+
+
+def test_call_with_the_objects_in_place_gives_the_same_model(run: fl.History, tmp_path: Path) -> None:
+    call = command(run.experiment, run.config["given"]).partition("  # ")[0]
+    fields: dict[str, Any] = eval(call, {"fedraa": type("Module", (), {"run": staticmethod(dict)})})
+    torch.manual_seed(0)
+    net = Net()
+    first = fl.run(**fields | {"model": net, "dataset": mine()}, out=tmp_path / "a", quiet=True)
+    torch.manual_seed(0)
+    again = fl.run(**fields | {"model": Net(), "dataset": mine()}, out=tmp_path / "b", quiet=True)
+    assert first.summary["model_sha256"] == again.summary["model_sha256"]
+
+
+def test_every_page_has_that_call(run: fl.History, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = command(run.experiment, run.config["given"])
+    folder = fl.report([run.directory], tmp_path / "page.html")
+    assert "mlp" not in (tmp_path / "page.html").read_text()
+    assert pd.read_csv(folder / "runs.csv")["command"].tolist() == [told]
+    settings = pd.read_csv(folder / "configuration.csv").set_index("setting").iloc[:, 0]
+    assert settings["model"] == "Net (given as an object)"
+    shown = about(run.directory)
+    assert repeats(shown.flags, shown.given) == told
+    closing_table(run)
+    assert "my data (given as an object)" in capsys.readouterr().out
+
+
+def test_landscape_of_an_object_is_refused(run: fl.History, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^landscape: .*model and a dataset given as an object"):
+        fl.report([run.directory], tmp_path / "page.html", landscape=True)
+
+
+def test_component_that_forgets_a_value_is_given_again(tmp_path: Path) -> None:
+    fields = {"hidden": (16,), "updates": 4, "out": tmp_path / "run", **SMALL}
+    history = fl.run(scheduler=Forgetful(0.9), **fields)
+    assert history.config["given"] == ["scheduler"]
+    assert "scheduler=..." in command(history.experiment, history.config["given"])
+    with pytest.raises(ValueError, match=r"^run: .*scheduler given as an object.*scheduler=\.\.\."):
+        fl.resume(history.directory, trust=True, updates=6)
+    assert fl.resume(history.directory, scheduler=Forgetful(0.9), updates=6).summary["steps"] == 6
+
+
+def test_component_that_keeps_its_values_is_a_flag(tmp_path: Path) -> None:
+    history = fl.run(scheduler=Kept(0.9), hidden=(16,), updates=4, out=tmp_path / "run", **SMALL)
+    assert history.config["given"] == []
+    words = shlex.split(command(history.experiment))
+    parsed = parse(COMMANDS, words[1:], None)
+    assert isinstance(parsed, Run)
+    assert parsed.experiment.scheduler == f"{__name__}:Kept(bias=0.9)"
+
+
+def test_method_given_as_an_object_is_no_flag(tmp_path: Path) -> None:
+    method = fl.method("fedavg").replace(momentum=0.3)
+    history = fl.run(method=method, rounds=1, hidden=(4,), out=tmp_path / "run", **SMALL)
+    told = command(history.experiment, history.config["given"])
+    assert told.startswith("fedraa.run(")
+    assert "method=..." in told
