@@ -56,7 +56,7 @@ class Evaluator:
         values = {metric.name: np.empty(len(y)) for metric in self._metrics}
         sums: dict[str, npt.NDArray[np.float64]] = {}
         loss = 0.0
-        with torch.inference_mode():
+        with torch.no_grad():
             for start in range(0, len(y), BATCH):
                 rows = slice(start, start + BATCH)
                 targets = self._there(y[rows])
@@ -98,7 +98,7 @@ class Evaluator:
             self._prepared(personal.train(params, client, x, y), x)
             rows = self._data.test_order[self._data.test_offsets[client] : self._data.test_offsets[client + 1]]
             sums: dict[str, npt.NDArray[np.float64]] = {}
-            with torch.inference_mode():
+            with torch.no_grad():
                 for start in range(0, len(rows), BATCH):
                     some = rows[start : start + BATCH]
                     targets = self._there(self._data.dataset.y_test[some])

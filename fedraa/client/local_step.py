@@ -26,6 +26,7 @@ from fedraa.client.terms.term import (
     norm,
 )
 from fedraa.components import calling
+from fedraa.data.tree import mapped
 from fedraa.messages import Task
 from fedraa.submodels import view
 
@@ -151,7 +152,8 @@ class LocalStep:
         """
         w, g = self.model.weights, self.model.gradient
         drawn = random_state(w.device) if self._solver.sam else None
-        loss = self.loss(inputs, labels)
+        # The code of a module may change its inputs in place, and a second pass needs them again.
+        loss = self.loss(mapped(Tensor.clone, inputs) if self._solver.sam else inputs, labels)
         self.model.backward(loss)
         if self.squares is not None:
             self.squares.addcmul_(g, g)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedraa.components import Seam
-from fedraa.data.tree import take
+from fedraa.data.tree import mapped, take
 from fedraa.objectives import Classification, Figures, Objective
 from fedraa.objectives.figures import PERSONAL, Direction
 
@@ -124,10 +124,10 @@ def refuse_misfit(
         return
     training = model.training
     model.eval()
-    with torch.inference_mode():
+    with torch.no_grad():
         objective = objective or Classification()
         for rows in (len(y), 1):
-            outputs = objective.outputs(objective.forward(model, take(x, slice(rows))))
+            outputs = objective.outputs(objective.forward(model, mapped(Tensor.clone, take(x, slice(rows)))))
             for metric in metrics:
                 if not np.isfinite(metric.values(outputs, y[:rows])).all():
                     raise ValueError(f"metrics: {metric.name} gave what is not finite for the untrained model")

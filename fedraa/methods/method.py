@@ -117,6 +117,11 @@ class Method:
         return {axis: describe(choice) for axis, choice in self.choices().items()}
 
     @property
+    def cuts(self) -> bool:
+        """Whether width groups of the model have to be known: of submodels, or of the layer whose rows labels own."""
+        return self.submodel.cuts or bool(getattr(self.update, "owned_head", False))
+
+    @property
     def asynchronous(self) -> bool:
         return self.schedule.asynchronous
 

@@ -33,12 +33,14 @@ def misfit(objective: Objective, result: Any, targets: Tensor, classes: int) -> 
     """
     try:
         outputs = objective.outputs(result)
-    except TypeError:
-        outputs = None
-    got = type(result).__name__ if outputs is None else str(list(outputs.shape))
-    wanted = objective.misfit(torch.zeros(0) if outputs is None else outputs, targets, classes)
-    if outputs is None or wanted is not None:
-        return f"returns {got} for a batch; it must return {wanted or 'a tensor'}"
+    except TypeError as error:
+        wanted = objective.misfit(torch.zeros(0), targets, classes) or "a tensor"
+        return f"returns {error} for a batch; it must return {wanted}, or a dict or an object that has them as `logits`"
+    wanted = objective.misfit(outputs, targets, classes)
+    if wanted is not None:
+        return f"returns {list(outputs.shape)} for a batch; it must return {wanted}"
+    if not outputs.is_floating_point():
+        return f"returns {str(outputs.dtype).removeprefix('torch.')} for a batch; it must return float32"
     _try(objective, result, outputs, targets)
     return None
 

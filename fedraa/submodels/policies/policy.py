@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from fedraa.components import KIND, calling
 from fedraa.data.tree import Tree
+from fedraa.errors import Uncuttable
 from fedraa.messages import ExtraBuffers, Update, Vector
 from fedraa.numbers import of_python
 from fedraa.rng import generator
@@ -69,7 +70,7 @@ class RunContext:
         """ValueError, a sentence that `why` begins, unless every width group can be cut into so many parts."""
         if not self.traced.groups:
             reasons = self.traced.reasons()
-            raise ValueError(f"model: nothing of {type(self.traced.module).__name__} can be cut: {reasons}")
+            raise Uncuttable(f"model: nothing of {type(self.traced.module).__name__} can be cut: {reasons}")
         smallest = min(self.traced.groups, key=lambda group: group.size)
         if parts > smallest.size:
             raise ValueError(f"{why}; group {smallest.name!r} has only {smallest.size}")
@@ -161,6 +162,11 @@ class SubmodelPolicy:
     whole: ClassVar[bool] = False
     shares: ClassVar[tuple[float, ...]] = (1.0, 0.5, 0.25, 0.125, 0.0625)
     """Of which each client has one, where capacities follow from devices."""
+
+    @property
+    def cuts(self) -> bool:
+        """Whether width groups of the model have to be known."""
+        return not self.whole
 
     @property
     def scales(self) -> bool:
