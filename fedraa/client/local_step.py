@@ -27,6 +27,7 @@ from fedraa.client.terms.term import (
 )
 from fedraa.components import calling
 from fedraa.data.tree import mapped
+from fedraa.errors import short_text
 from fedraa.messages import Task
 from fedraa.submodels import view
 
@@ -88,7 +89,7 @@ class LocalStep:
         with calling("compress", self._compressor):
             arrived = self._compressor.apply(delta)
         if not isinstance(arrived, Tensor) or arrived.shape != delta.shape:
-            what = list(arrived.shape) if isinstance(arrived, Tensor) else repr(arrived)
+            what = list(arrived.shape) if isinstance(arrived, Tensor) else short_text(arrived)
             who = type(self._compressor).__name__
             raise ValueError(f"compress: {who} gave {what}; takes a tensor {list(delta.shape)}, as it was given")
         return arrived

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fedraa.components import KIND
+from fedraa.errors import short_text
 from fedraa.reading import content
 
 
@@ -61,5 +62,5 @@ def _text(table: Mapping[str, Any]) -> str:
     values = dict(table)
     kind = values.pop(KIND, None)
     if not isinstance(kind, str):
-        raise ValueError(f"the table {dict(table)} has no {KIND!r}, the name or import path of a component")
+        raise ValueError(f"the table {short_text(dict(table))} has no {KIND!r}, the name or import path of a component")
     return f"{kind}({', '.join(f'{name}={value!r}' for name, value in values.items())})" if values else kind

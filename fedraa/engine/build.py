@@ -137,7 +137,7 @@ def with_clients(experiment: Experiment, dataset: Dataset | FederatedDataset) ->
     partition, clients = experiment.partition, experiment.clients
     if partition is None:
         partition = "natural" if natural else "iid"
-    if partition == "natural" and clients == Experiment.model_fields["clients"].default:
+    if isinstance(partition, str) and partition == "natural" and clients == Experiment.model_fields["clients"].default:
         clients = (dataset.own_clients if isinstance(dataset, FederatedDataset) else None) or clients
     return experiment.model_copy(update={"partition": partition, "clients": clients})
 

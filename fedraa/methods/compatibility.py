@@ -7,6 +7,7 @@ from fedraa.client.terms.term import LOCAL_TERM
 from fedraa.config.experiment import Experiment
 from fedraa.data.transforms import Transforms
 from fedraa.data.transforms.transform import called
+from fedraa.errors import short_text
 from fedraa.methods.method import Method
 from fedraa.objectives import Objective
 from fedraa.server.updates import Mean
@@ -36,7 +37,7 @@ def check_terms(name: str, method: Method) -> None:
     if local.auto is not None and local.split:
         raise ValueError(f"local_steps: {local.steps} means nothing to {name}, whose activations cross at every step")
     if not isinstance(local.terms, list | tuple):
-        raise ValueError(f"local_terms: got {local.terms!r}; takes a tuple of LocalTerms")
+        raise ValueError(f"local_terms: got {short_text(local.terms)}; takes a tuple of LocalTerms")
     for term in local.terms:
         LOCAL_TERM.make(term)
     compressor = COMPRESSOR.make(local.compress)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from fedraa.client.solver import Solver
 from fedraa.components import check_part
 from fedraa.config.experiment import Experiment
+from fedraa.errors import short_text
 from fedraa.methods.catalog import RATIOS, find
 from fedraa.methods.compatibility import can_be_spread, check_objective, check_shards, check_terms
 from fedraa.methods.method import FLAGS, Method
@@ -44,7 +45,7 @@ def resolve(experiment: Experiment) -> Method:
     try:
         _ = method.local.auto
     except ValueError as error:
-        raise ValueError(f"local_steps: got {method.local.steps!r}; {error}") from None
+        raise ValueError(f"local_steps: got {short_text(method.local.steps)}; {error}") from None
     objective = make_objective(experiment.objective)
     if not isinstance(objective, Classification):
         if experiment.calibrate:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from fedraa.components import KIND, calling
 from fedraa.data.tree import Tree
-from fedraa.errors import Uncuttable
+from fedraa.errors import Uncuttable, short_text
 from fedraa.messages import ExtraBuffers, Update, Vector
 from fedraa.numbers import of_python
 from fedraa.rng import generator
@@ -140,7 +140,9 @@ class Pure(SubmodelSampler):
         with calling("submodel", self._draw):
             drawn = self._draw(context)
         if not isinstance(drawn, Assignment):
-            raise ValueError(f"submodel: {self._draw.__qualname__} gave {drawn!r}; takes what context.run.units gives")
+            raise ValueError(
+                f"submodel: {self._draw.__qualname__} gave {short_text(drawn)}; takes what context.run.units gives"
+            )
         return drawn
 
 
@@ -203,13 +205,13 @@ class Capacities:
         object.__setattr__(self, "levels", levels if isinstance(levels, tuple) else (levels,))
         object.__setattr__(self, "redraw", of_python(self.redraw))
         if wrong := [each for each in self.levels if not _is_share(each)] if self.levels != AUTO else []:
-            raise ValueError(f"capacities: got {wrong[0]!r}; takes shares of the model over 0 and at most 1")
+            raise ValueError(f"capacities: got {short_text(wrong[0])}; takes shares of the model over 0 and at most 1")
         if self.levels != AUTO:
             object.__setattr__(self, "levels", tuple(map(float, self.levels)))
         if not self.levels:
             raise ValueError("capacities: none given, expected shares of the model over 0 and at most 1")
         if not isinstance(self.redraw, bool):
-            raise ValueError(f"redraw: got {self.redraw!r}; takes True or False")
+            raise ValueError(f"redraw: got {short_text(self.redraw)}; takes True or False")
 
     @classmethod
     def following(cls, compute: npt.NDArray[np.float64], shares: tuple[float, ...]) -> "Capacities":
