@@ -36,7 +36,9 @@ class PlainCall(nn.Module):
         self.inner_name = name
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self._modules[self.inner_name](*args, **kwargs)
+        inner = self._modules[self.inner_name]
+        assert inner is not None
+        return inner(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         try:

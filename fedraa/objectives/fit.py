@@ -39,8 +39,9 @@ def misfit(objective: Objective, result: Any, targets: Tensor, classes: int) -> 
     try:
         outputs = objective.outputs(result)
     except TypeError as error:
-        wanted = objective.misfit(torch.zeros(0), targets, classes) or "a tensor"
-        return f"returns {error} for a batch; it must return {wanted}, or a dict or an object that has them as `logits`"
+        form = objective.misfit(torch.zeros(0), targets, classes) or "a tensor"
+        named = "a dict or an object that has them as `logits` or `out`"
+        return f"returns {error} for a batch; it must return {form}, or {named}"
     wanted = objective.misfit(outputs, targets, classes)
     if wanted is not None:
         return f"returns {list(outputs.shape)} for a batch; it must return {wanted}"

@@ -43,4 +43,4 @@ def _written(module: torch.jit.ScriptModule) -> bytes:
 
 
 def _read(content: bytes) -> nn.Module:
-    return cast(nn.Module, torch.jit.load(io.BytesIO(content)))  # type: ignore[no-untyped-call]  # likewise
+    return cast(nn.Module, torch.jit.load(io.BytesIO(content)))

@@ -162,8 +162,8 @@ class _Plan:
         space: Space,
         trials: int,
         experiment: Experiment,
-        follow: Follow | None,
-        objects: _Objects,
+        follow: Follow | None = None,
+        objects: _Objects = _Objects(),
     ) -> "_Plan":
         for name in space:
             if (given := getattr(experiment, name)) != Experiment.model_fields[name].default:
