@@ -27,7 +27,7 @@ from fedraa.engine.resumption import how_to_go_on, lengthen, resumed
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.session import RunSession
 from fedraa.engine.signals import interruptible, terminable
-from fedraa.errors import CallbackRaised, Interrupted, Unwritable
+from fedraa.errors import CallbackRaised, Interrupted, Unwritable, short_text
 from fedraa.methods.catalog import find
 from fedraa.methods.method import Method
 from fedraa.methods.terms import Terms
@@ -73,12 +73,9 @@ def run(
     RunFailed when a running one cannot go on; Interrupted, a KeyboardInterrupt, after Ctrl-C, when `resume` can go on,
     and so it can where what a callback has raised comes out of here.
     """
-    if model is not None and not isinstance(model, nn.Module):  # a name, or a function that makes one
-        model, fields = None, fields | {"model": model}
-    if isinstance(dataset, str | Path):
-        dataset, fields = None, fields | {"dataset": str(dataset)}
+    module, data, fields = split_objects(model, dataset, fields)
     experiment = _changed(experiment, fields)
-    return _run(experiment, model, dataset, _callbacks(callbacks, quiet=experiment.quiet), restarts)
+    return _run(experiment, module, data, _callbacks(callbacks, quiet=experiment.quiet), restarts)
 
 
 def _run(
@@ -126,14 +123,13 @@ def resume(
     Raises ValueError, one sentence, for a run that has ended and is not made longer, that another process is writing,
     that lacks something, or that was of something else; Interrupted after Ctrl-C.
     """
-    if model is not None and not isinstance(model, nn.Module):
-        model, fields = None, fields | {"model": model}
+    module, data, fields = split_objects(model, dataset, fields)
     directory = Path(directory)
     if quiet is None:
         quiet = bool(History(directory).config["experiment"].get("quiet"))
     told = _callbacks(callbacks, quiet=quiet)
     with _before_the_start(told):
-        spec, longer = resumed(directory, model, dataset, fields, trust=trust, doing=told.prepare)
+        spec, longer = resumed(directory, module, data, fields, trust=trust, doing=told.prepare)
     _check_restarts(restarts, spec.experiment)
     if longer:
         with written(directory):
@@ -142,10 +138,12 @@ def resume(
 
 
 def compare(
-    methods: Sequence[str],
+    methods: Sequence[str | Method] | str | Method,
     seeds: Sequence[int] = (0,),
     experiment: Experiment | None = None,
     *,
+    model: nn.Module | Callable[[int], nn.Module] | str | None = None,
+    dataset: Dataset | FederatedDataset | Path | str | None = None,
     terms: Terms | None = None,
     tuned: str | os.PathLike[str] | None = None,
     callbacks: Callbacks = (),
@@ -153,6 +151,9 @@ def compare(
     **fields: object,
 ) -> "pd.DataFrame":
     """Run every method with every seed under the same flags and budget; returns one row per run.
+
+    `methods` are names or Method objects, each with a name of its own. `model` and `dataset` are as in `run`; every run
+    begins with the same weights of a module.
 
     `fields` are those of an Experiment, in place of the experiment's own. A field that only some of the methods know is
     set for those. With `terms` "equal" all have one momentum, weighting, weight decay, clipping, local work and
@@ -177,25 +178,26 @@ def compare(
     from fedraa.report.cells import cells  # reports take seconds to import
     from fedraa.report.compare import write
 
+    module, given, fields = split_objects(model, dataset, fields)
     experiment = _changed(experiment, fields)
     found = None if tuned is None else read_tuned(Path(tuned))
-    runs = cells(tuple(methods), tuple(seeds), experiment, terms, found)
+    runs = cells(methods, seeds, experiment, terms, found)
     together = experiment.model_copy(update={"method": "compare"})
     if together.out is not None:
         refuse_used(together.out)
     with _before_the_start(told := _callbacks(callbacks, quiet=experiment.quiet)):
         for number, each in enumerate(runs, 1):
             told.prepare(f"checking run {number} of {len(runs)}")
-            data = build(each).data.dataset.name
+            data = build(each, module, given).data.dataset.name
     histories = []
     with run_directory(together, data) as directory, session(experiment):
         for number, each in enumerate(runs, 1):
             place = f"run {number} of {len(runs)}: {each.method} seed {each.seed}"
-            each = each.model_copy(update={"out": directory / f"{each.method}-{each.seed}"})
-            histories.append(_run(each, None, None, _callbacks(callbacks, quiet=each.quiet, place=place)))
+            each = each.model_copy(update={"out": directory / run_name(each.method, each.seed)})
+            histories.append(_run(each, module, given, _callbacks(callbacks, quiet=each.quiet, place=place)))
             if ended is not None:
                 ended(histories[-1])
-        return write(histories, directory)
+        return write(histories, directory, data)
 
 
 def replay(directory: str | os.PathLike[str]) -> str:
@@ -249,10 +251,29 @@ def method(name: str) -> Method:
     return find(name)
 
 
+def split_objects(
+    model: object, dataset: object, fields: Mapping[str, object]
+) -> tuple[nn.Module | None, Any, dict[str, object]]:
+    """Return a module and a data set that are given as objects, and the fields of the experiment with all others."""
+    fields = dict(fields)
+    module = model if isinstance(model, nn.Module) else None
+    if model is not None and module is None:
+        fields["model"] = model
+    if isinstance(dataset, str | Path):
+        fields["dataset"] = str(dataset)
+        dataset = None
+    return module, dataset, fields
+
+
+def run_name(*parts: object) -> str:
+    """Return the name of a run directory, made from these parts."""
+    return "-".join(NOT_IN_NAMES.sub("-", str(part)).strip("-.") for part in parts)
+
+
 def _changed(experiment: Experiment | None, fields: Mapping[str, object]) -> Experiment:
     """The experiment (default: that of all defaults) with these fields; ValueError for what they do not take."""
     if experiment is not None and not isinstance(experiment, Experiment):
-        raise ValueError(f"experiment: got {experiment!r}; takes an Experiment, or its fields by their names")
+        raise ValueError(f"experiment: got {short_text(experiment)}; takes an Experiment, or its fields by their names")
     if experiment is not None and not fields:
         return experiment
     check_names(fields, Experiment.model_fields, "experiment")
@@ -268,7 +289,7 @@ def _callbacks(given: Callbacks, *, quiet: bool, place: str = "") -> CallbackLis
         place: Which of several runs it is, for the log.
     """
     if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
-        raise ValueError(f"callbacks: got {given!r}; takes a list")
+        raise ValueError(f"callbacks: got {short_text(given)}; takes a list")
     made = [CALLBACKS.make(each) for each in given]
     for callback in made:
         refuse_strange_hooks(callback)
@@ -362,7 +383,7 @@ def run_directory(experiment: Experiment, data: str) -> Iterator[Path]:
     That is named after the method, the data and the seed. ValueError if it is another's. Where nothing was begun in it,
     nothing stays of it.
     """
-    name = "-".join(NOT_IN_NAMES.sub("-", str(part)).strip("-.") for part in (experiment.method, data, experiment.seed))
+    name = run_name(experiment.method, data, experiment.seed)
     with claimed(experiment.out, lambda number: RUNS / (name if number == 1 else f"{name}-{number}")) as directory:
         yield directory
 

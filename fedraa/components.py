@@ -24,6 +24,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from fedraa.errors import short_text
 from fedraa.numbers import taken
 
 T = TypeVar("T")
@@ -61,9 +62,12 @@ class Seam(Generic[T]):
             values = dict(given)
             what = values.pop(KIND, None)
             if not isinstance(what, str):
-                raise ValueError(f"{self.name}: {dict(given)} has no {KIND!r}, the name or import path of a component")
+                raise ValueError(
+                    f"{self.name}: {short_text(dict(given))} has no {KIND!r}, the name or import path of a component"
+                )
             return self._checked(self._called(self._find(what), (), values, what), what)
-        return self._checked(self._called(given, (), {}, repr(given)) if inspect.isclass(given) else given, repr(given))
+        said = short_text(given)
+        return self._checked(self._called(given, (), {}, said) if inspect.isclass(given) else given, said)
 
     def own(self, given: object) -> T:
         """A copy that one run may change; ValueError for what cannot be copied."""

@@ -1,7 +1,14 @@
-"""What a run, a log or a checkpoint may come to, besides the mistakes of a user, which are ValueError."""
+"""Errors besides the mistakes of a user, which are ValueError, and short descriptions of objects for sentences."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
+from enum import Enum
+from pathlib import PurePath
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any
+
+MAX_CHARACTERS = 80
+_PLAIN = (bool, int, float, complex, type(None), Enum, range, slice)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -14,6 +21,10 @@ class RunFailed(Exception):
 
 class Unwritable(RunFailed):
     """The run directory takes no more, as when the disk is full; the run can go on from its last checkpoint later."""
+
+
+class Uncuttable(ValueError):
+    """A model has nothing that can be cut or masked, and the method needs that."""
 
 
 class ShardDied(Exception):
@@ -61,3 +72,74 @@ def _shown(value: object) -> str:
     if isinstance(value, list | tuple):
         return " ".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def short_text(value: object) -> str:
+    """Return a description that fits into a sentence: `repr` of short plain values, and else what the value is."""
+    if isinstance(value, str | bytes):
+        return _cut(repr(value))
+    if isinstance(value, PurePath):
+        return _cut(repr(str(value)))
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if isinstance(value, FunctionType | BuiltinFunctionType | MethodType):
+        return "a lambda" if value.__name__ == "<lambda>" else f"the function {value.__name__}"
+    if isinstance(value, _PLAIN):
+        return _cut(repr(value))
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return _array_text(value)
+    if isinstance(value, list | tuple | Set | Mapping):
+        return _collection_text(value)
+    return _object_text(value)
+
+
+def _array_text(value: Any) -> str:
+    """Describe an array, a tensor or a column of a table; a single number of NumPy is shown."""
+    kind = type(value).__name__
+    if kind.endswith("64") or kind.endswith("32") or kind.endswith("16") or kind in ("bool", "bool_", "int8", "uint8"):
+        return repr(value.item())
+    name = {"ndarray": "array", "Tensor": "tensor", "Parameter": "tensor"}.get(kind, kind)
+    dtype = str(value.dtype).removeprefix("torch.")
+    return f"{_article(name)} {name} of {dtype} {list(value.shape)}"
+
+
+def _collection_text(value: Any) -> str:
+    """Show a collection whose items are short and plain; count the items of any other."""
+    if len(value) <= MAX_CHARACTERS and all(map(_is_plain, value)):
+        items = value.values() if isinstance(value, Mapping) else ()
+        text = repr(value) if all(map(_is_plain, items)) else ""
+        if text and len(text) <= MAX_CHARACTERS:
+            return text
+    kind = type(value).__name__
+    what = "entries" if isinstance(value, Mapping) else "items"
+    kinds = sorted({type(item).__name__ for item in (value.values() if isinstance(value, Mapping) else value)})
+    of = f" of type {kinds[0]}" if len(kinds) == 1 else ""
+    return f"{_article(kind)} {kind} of {len(value)} {what}{of}"
+
+
+def _is_plain(item: object) -> bool:
+    """Return True for what `repr` shows in a few characters: numbers, text, and short collections of these."""
+    if isinstance(item, list | tuple):
+        return len(item) <= MAX_CHARACTERS and all(map(_is_plain, item))
+    return isinstance(item, str | bytes | bool | int | float | complex | None)
+
+
+def _object_text(value: Any) -> str:
+    """Name the type of an object. Data sets describe themselves in one line; tables have a shape."""
+    kind = type(value).__name__
+    if kind in ("Dataset", "FederatedDataset", "Federated") and type(value).__module__.startswith("fedraa."):
+        return f"a {value!r}"
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple) and all(isinstance(size, int) for size in shape):
+        return f"{_article(kind)} {kind} of {list(shape)}"
+    if any(base.__module__.startswith("torch.nn") and base.__name__ == "Module" for base in type(value).__mro__):
+        return f"{_article(kind)} {kind} module" if not kind.endswith("Module") else f"{_article(kind)} {kind}"
+    return f"{_article(kind)} {kind}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 3]}..."
+
+
+def _article(word: str) -> str:
+    return "an" if word[:1].lower() in "aeiou" and not word.lower().startswith(("uni", "use", "one")) else "a"

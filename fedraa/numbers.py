@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
+from fedraa.errors import short_text
+
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -31,7 +33,7 @@ def taken(values: Mapping[str, object], kind: Any, said: str) -> dict[str, Any]:
             found[name] = takes.validate_python(of_python(values[name]), strict=True)
         except ValidationError as error:
             message = error.errors(include_url=False)[0]["msg"].replace("Input", "it", 1)
-            raise ValueError(f"{said}: {name} is {values[name]!r}; {message}") from None
+            raise ValueError(f"{said}: {name} is {short_text(values[name])}; {message}") from None
     return found
 
 

@@ -91,7 +91,7 @@ class Planner:
         fragments = self.costs.shape[1]
         if isinstance(chosen, bool) or not isinstance(chosen, int | np.integer) or not 0 <= chosen < fragments:
             who = type(self.scheduler).__name__
-            raise ValueError(f"scheduler: {who} chose {chosen!r} for client {client}; takes 0 to {fragments - 1}")
+            raise ValueError(f"scheduler: {who} chose {chosen!r:.80} for client {client}; takes 0 to {fragments - 1}")
         if not np.isfinite(self.costs[client, chosen]):
             who = type(self.scheduler).__name__
             raise ValueError(f"scheduler: {who} chose fragment {chosen} for client {client}, which lacks the memory")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ray import cloudpickle
 
 from actors.cluster.attach import PACKAGES
+from fedraa.errors import short_text
 
 if TYPE_CHECKING:
     from fedraa.engine.run_spec import RunSpec
@@ -35,7 +36,7 @@ def refuse_unsendable(spec: "RunSpec") -> None:
     parts = (*spec.experiment, ("dataset", spec.data.source), ("model", spec.traced.module))
     given = ((name, value) for name, value in parts if _unsendable(value))
     name, value = next(given, ("engine", "a part of this run"))
-    what = f"the {name} that was given" if name in spec.given else repr(value)
+    what = f"the {name} that was given" if name in spec.given else short_text(value)
     raise ValueError(
         f"{name}: {what} cannot be sent to Ray's processes: {wrong}; let it make what cannot be pickled when it is "
         "first used, or choose --engine local"

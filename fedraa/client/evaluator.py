@@ -68,7 +68,7 @@ class Evaluator:
         values = {metric.name: np.empty(len(y)) for metric in self._metrics}
         sums: dict[str, npt.NDArray[np.float64]] = {}
         loss = 0.0
-        with torch.inference_mode():
+        with torch.no_grad():
             for rows in self._spans(len(y)):
                 targets = self._there(y[rows])
                 outputs = self._outputs(mapped(self._there, take(x, rows)), len(targets))
@@ -137,7 +137,7 @@ class Evaluator:
                 self.prepare(params)
             rows = self._data.test_order[self._data.test_offsets[client] : self._data.test_offsets[client + 1]]
             sums: dict[str, npt.NDArray[np.float64]] = {}
-            with torch.inference_mode():
+            with torch.no_grad():
                 for span in self._spans(len(rows)):
                     some = rows[span]
                     targets = self._there(self._data.dataset.y_test[some])

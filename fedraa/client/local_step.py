@@ -28,6 +28,8 @@ from fedraa.client.terms.term import (
     norm,
 )
 from fedraa.components import calling
+from fedraa.data.tree import mapped
+from fedraa.errors import short_text
 from fedraa.messages import Task
 from fedraa.submodels import view
 
@@ -100,7 +102,7 @@ class LocalStep:
         with calling("compress", self._compressor):
             arrived = self._compressor.apply(delta)
         if not isinstance(arrived, Tensor) or arrived.shape != delta.shape:
-            what = list(arrived.shape) if isinstance(arrived, Tensor) else repr(arrived)
+            what = list(arrived.shape) if isinstance(arrived, Tensor) else short_text(arrived)
             who = type(self._compressor).__name__
             raise ValueError(f"compress: {who} gave {what}; takes a tensor {list(delta.shape)}, as it was given")
         return arrived
@@ -168,7 +170,8 @@ class LocalStep:
         """
         w, g = self.model.weights, self.model.gradient
         drawn = random_state(w.device) if self._solver.sam else None
-        loss = self.loss(inputs, labels)
+        # The code of a module may change its inputs in place, and a second pass needs them again.
+        loss = self.loss(mapped(Tensor.clone, inputs) if self._solver.sam else inputs, labels)
         self.model.backward(loss)
         if self.squares is not None:
             self.squares.addcmul_(g, g)

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from fedraa.components import Seam
-from fedraa.data.tree import take
+from fedraa.data.tree import mapped, take
+from fedraa.errors import short_text
 from fedraa.objectives import Classification, Figures, Objective
 from fedraa.objectives.figures import PERSONAL, Direction
 
@@ -97,10 +98,10 @@ def _named(given: object) -> NamedMetric:
     function = getattr(made, "values", made)
     name = getattr(made, "name", None) or getattr(made, "__name__", type(made).__name__)
     if not callable(function) or isinstance(made, dict):
-        raise ValueError(f"metrics: {made!r} has no method values, and is no function (outputs, labels)")
+        raise ValueError(f"metrics: {short_text(made)} has no method values, and is no function (outputs, labels)")
     better: Direction = getattr(made, "better", "max")
     if better not in ("max", "min"):
-        raise ValueError(f"metrics: {name} has better = {better!r}; takes max or min")
+        raise ValueError(f"metrics: {name} has better = {short_text(better)}; takes max or min")
     return NamedMetric(str(name), function, better)
 
 
@@ -125,10 +126,10 @@ def refuse_misfit(
         return
     training = model.training
     model.eval()
-    with torch.inference_mode():
+    with torch.no_grad():
         objective = objective or Classification()
         for rows in (len(y), 1):
-            outputs = objective.outputs(objective.forward(model, take(x, slice(rows))))
+            outputs = objective.outputs(objective.forward(model, mapped(Tensor.clone, take(x, slice(rows)))))
             for metric in metrics:
                 if not np.isfinite(metric.values(outputs, y[:rows])).all():
                     raise ValueError(f"metrics: {metric.name} gave what is not finite for the untrained model")

@@ -27,11 +27,11 @@ from fedraa.models.statistics import settle_spectral
 from fedraa.objectives import Objective
 from fedraa.rng import generator, torch_seed
 from fedraa.submodels import Traced, drop_weights, trainable
+from fedraa.submodels.flat import BY_PIECE
 from fedraa.submodels.tracing.modes import WithoutDropout
 
 FULL_BATCH = 1024  # minibatch of the full-batch gradient: a matter of memory, not of the result
 RESIDENT_BYTES = 2 * 2**30  # of shards that a trainer keeps on a GPU
-BY_PIECE = 2**19  # numbers in a submodel, about what a core's cache holds, from which descent goes by parameter
 
 Shard = tuple[Any, Tensor]
 
@@ -246,7 +246,8 @@ class Trainer:
         if widths not in self._models:
             module = self._module(widths)
             length = sum(parameter.numel() for parameter in trainable(module))
-            held = 0 if length >= BY_PIECE and not self._solver.needs_whole_gradient else length
+            by_piece = length >= BY_PIECE and self._traced.by_piece and not self._solver.needs_whole_gradient
+            held = 0 if by_piece else length
             sizes = max(length, len(self._weights)), max(held, len(self._gradient))
             if sizes != (len(self._weights), len(self._gradient)):
                 self._models.clear()  # the old buffers go before the new come

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
+import numpy as np
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -24,6 +25,7 @@ from fedraa.components import KIND, is_path, text_of
 from fedraa.config.document import document
 from fedraa.config.file import read_values
 from fedraa.config.no_effect import refuse_without_effect
+from fedraa.errors import short_text
 from fedraa.numbers import Count, Decay, NotNegative, Positive, Share, UpToOne
 
 TARGET = r"^[A-Za-z_]\w*:[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
@@ -43,6 +45,9 @@ NAMES: dict[str, tuple[str, ...]] = {
     "local_optimizer": ("sgd", "adam", "adamw"),
     "server_optimizer": ("sgd", "momentum", "adam", "yogi", "adagrad", "amsgrad"),
 }
+# Fields that take several values, and one value as well.
+SEVERAL = ("hidden", "transforms", "ratios", "capacities", "local_terms", "metrics", "resources")
+AUTO_CAPACITIES = "auto"
 if TYPE_CHECKING:
     Component = Any
 else:  # the command line reads text; objects come from Python, and are written down as that text
@@ -296,8 +301,25 @@ class Experiment(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
+    def _one_or_several(cls, value: object, info: ValidationInfo) -> object:
+        """Accept one value for a field that takes several, and components as mappings."""
+        if isinstance(value, np.ndarray):
+            value = value.tolist()
+        if str(info.field_name) in SEVERAL and not isinstance(value, list | tuple | range | set | type(None)):
+            value = value if value == AUTO_CAPACITIES else (value,)
+        return cls._written(value)
+
+    @field_validator("dataset", mode="before")
+    @classmethod
+    def _named(cls, value: object) -> object:
+        """A name or a path; objects are not part of an experiment."""
+        if not isinstance(value, str | Path):
+            raise ValueError("takes a name or a path; give an object to run, compare or tune, as dataset=...")
+        return str(value)
+
+    @classmethod
     def _written(cls, value: object) -> object:
-        """Components that are given as mappings, as they will be written: a run that goes on has the same."""
+        """Return components that are given as mappings as they will be written: a resumed run has the same."""
         if isinstance(value, list | tuple):
             return tuple(cls._written(item) for item in value)
         return text_of(value) if isinstance(value, Mapping) and isinstance(value.get(KIND), str) else value
@@ -345,7 +367,7 @@ class Experiment(BaseModel):
             raise ValueError(f"target: {self.target} and target_accuracy {self.target_accuracy:g} are given; give one")
         refuse_without_effect(self)
         if self.address is not None and not ADDRESS.fullmatch(self.address):
-            raise ValueError(f"address: got {self.address!r}; takes auto, HOST:PORT or ray://HOST:PORT")
+            raise ValueError(f"address: got {short_text(self.address)}; takes auto, HOST:PORT or ray://HOST:PORT")
         if self.resources is not None:
             self._check_resources(self.resources)
         return self
@@ -374,4 +396,4 @@ def _one_sentence(error: ValidationError) -> str:
     if not first["loc"]:
         return message
     field = first["loc"][0]
-    return f"{field}: got {first['input']!r}; {message[0].lower()}{message[1:]}"
+    return f"{field}: got {short_text(first['input'])}; {message[0].lower()}{message[1:]}"

@@ -18,6 +18,7 @@ from typing import Any
 
 from fedraa.components import KIND
 from fedraa.config.usual_names import meant
+from fedraa.errors import short_text
 from fedraa.reading import content
 
 # How the built-in callbacks are given that users look for among the fields.
@@ -64,5 +65,5 @@ def _text(table: Mapping[str, Any]) -> str:
     values = dict(table)
     kind = values.pop(KIND, None)
     if not isinstance(kind, str):
-        raise ValueError(f"the table {dict(table)} has no {KIND!r}, the name or import path of a component")
+        raise ValueError(f"the table {short_text(dict(table))} has no {KIND!r}, the name or import path of a component")
     return f"{kind}({', '.join(f'{name}={value!r}' for name, value in values.items())})" if values else kind

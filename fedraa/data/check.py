@@ -10,6 +10,7 @@ import torch
 
 from fedraa.data.dataset import Dataset, Features, finite
 from fedraa.data.tree import Tree
+from fedraa.errors import short_text
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
 Array = npt.NDArray[np.generic]
@@ -161,7 +162,7 @@ def as_tokens(arrays: Mapping[str, Array]) -> list[Features] | None:
 
 def _check_classes(classes: Any, arrays: Mapping[str, Array]) -> None:
     if isinstance(classes, bool) or not isinstance(classes, int | np.integer) or classes < 1:
-        raise ValueError(f"classes is {classes!r}; it must be how many classes there are")
+        raise ValueError(f"classes is {short_text(classes)}; it must be how many classes there are")
     for name in ("y_train", "y_test"):
         if (most := arrays[name].max()) >= classes:
             raise ValueError(

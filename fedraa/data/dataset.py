@@ -12,7 +12,7 @@ Features = npt.NDArray[np.float32] | npt.NDArray[np.int64]
 Labels = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """Training and test samples of one task.
 
@@ -38,6 +38,18 @@ class Dataset:
     x_test: Any
     y_test: Any
     classes: int = 0
+
+    def __repr__(self) -> str:
+        """Return the name and the numbers of samples, and no values."""
+        return f"Dataset {self.name!r} of {count_rows(self.y_train)} + {count_rows(self.y_test)} samples"
+
+
+def count_rows(rows: Any) -> object:
+    """Return how many rows there are; a question mark where that is not known."""
+    try:
+        return len(rows)
+    except TypeError:
+        return "?"
 
 
 def finite(name: str, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -12,7 +12,7 @@ from fedraa.data.sources.clients import ClientSource
 from fedraa.data.tree import Array, Tree, take
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Federated:
     """A data set dealt to clients.
 
@@ -38,6 +38,11 @@ class Federated:
     names: tuple[str, ...] | None = None
     order: Index | None = None
     held_back: Index | None = None
+
+    def __repr__(self) -> str:
+        """Return the name and the numbers of clients and samples, and no values."""
+        counts = f"{int(self.sizes.sum())} + {len(self.dataset.y_test)} samples"
+        return f"Federated {self.dataset.name!r} of {len(self.sizes)} clients with {counts}"
 
     @property
     def x_train(self) -> Tree:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedraa.engine.description import ASIDE_KEY
+from fedraa.errors import short_text
 
 # The limits that a longer run may change, and what they are called among those resolved and as the reason of an end.
 LIMITS = {"updates": "steps", "rounds": "steps", "time": "time", "target_accuracy": "accuracy", "target": "target"}
@@ -22,5 +23,5 @@ def changed(was: Mapping[str, Any] | None, now: Mapping[str, Any]) -> str | None
     """What is asked now that was not asked then, in words; None if that is nothing that matters."""
     for name, value in (was or {}).items():
         if name not in LIMITS and name not in ELSEWHERE and now.get(name) != value:
-            return f"has {name} {now.get(name)!r}, and had {value!r}"
+            return f"has {name} {short_text(now.get(name))}, and had {short_text(value)}"
     return None

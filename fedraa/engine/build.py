@@ -4,6 +4,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,6 @@ from torch import nn
 
 from fedraa.client.metrics import make_metrics, refuse_misfit
 from fedraa.client.state_probe import ROWS, probe
-from fedraa.components import text_of
 from fedraa.config.experiment import Experiment
 from fedraa.data import (
     Dataset,
@@ -25,9 +25,10 @@ from fedraa.data import (
 )
 from fedraa.data import deal as dealt
 from fedraa.data.check import Targets
-from fedraa.data.tree import Tree, mapped, take
+from fedraa.data.tree import mapped, take
 from fedraa.devices.availability import Timing, read_availability
 from fedraa.devices.capabilities import make_fleet
+from fedraa.engine.model_parts import naming_whole_methods, own_model, trace_model
 from fedraa.engine.objects import objects_of, with_object_names
 from fedraa.engine.preflight import preflight, warn_of_small_shards
 from fedraa.engine.run_spec import RunSpec
@@ -40,7 +41,6 @@ from fedraa.objectives import Objective, make_objective, misfit
 from fedraa.server.aggregation.label_owners import labels_held
 from fedraa.submodels import drop_weights, flatten
 from fedraa.submodels.indices import owners
-from fedraa.submodels.tracing.remembered import trace_once
 
 # Fields that describe what a name stands for, and say nothing about an object.
 _ONLY_BY_NAME = {"model": ("hidden", "dropout"), "dataset": ("data_dir",)}
@@ -86,32 +86,38 @@ def build(
     # a real minibatch, for memory is measured on it; two samples at least, as the tracer wants
     batch = take(dataset.x_train, slice(max(2, experiment.batch_size)))
     transforms = transforms.fitted(batch) if transforms else transforms
-    example = mapped(torch.from_numpy, batch)
+    example = mapped(lambda part: torch.from_numpy(part.copy()), batch)
+    pair = mapped(lambda part: part[:2], example)
     wanted = torch.from_numpy(dataset.y_train[:2])
-    doing(f"tracing {type(model).__name__ if model is not None else text_of(experiment.model)}: what can be cut")
-    if model is None:
+
+    def wrong(result: Any) -> str | None:
+        return misfit(objective, result, wanted, classes)
+
+    classes = dataset.classes
+    doing(f"checking the model{': what can be cut' if method.cuts else ''}")
+    if model is not None:
+        model = own_model(model, pair, wrong, objective)
+    else:
         model = build_model(
             experiment.model,
             example,
-            dataset.classes,
+            classes,
             hidden=experiment.hidden,
             dropout=experiment.dropout,
             seed=experiment.seed,
-            misfit=lambda result: misfit(objective, result, wanted, dataset.classes),
+            misfit=wrong,
         )
     few, few_y = mapped(torch.tensor, take(dataset.x_test, slice(TRIAL))), torch.tensor(dataset.y_test[:TRIAL])
     refuse_misfit(metrics, model, few, few_y, objective)
-    pair = mapped(lambda part: part[:2], example)
-    traced = trace_once(model, pair, None if experiment.quiet else _tell)
-    if "model" in given:
-        _refuse_given(traced.module, pair, objective, wanted, dataset.classes)
+    with naming_whole_methods(method):
+        traced = trace_model(method, model, pair, None if experiment.quiet else _tell)
+        sets = method.submodel.submodels(traced)
     doing("looking for what training changes in the model besides its parameters")
     state = probe(traced.module, mapped(lambda part: part[: 2 * ROWS], example), objective.outputs)
     if state.min_batch > 1:
         method = replace(method, local=replace(method.local, min_batch=state.min_batch))
     if not has_statistics(traced.module) and not state.estimated:
         _refuse_set(experiment, "statistics", f"{type(traced.module).__name__}, which has no statistics to estimate")
-    sets = method.submodel.submodels(traced)
     params = flatten(traced.module)
     if not np.isfinite(params).all():
         raise ValueError(f"model: {type(traced.module).__name__} begins with values that are not finite")
@@ -135,7 +141,8 @@ def build(
         state,
     )
     doing("checking that it can be run")
-    preflight(spec)
+    with naming_whole_methods(method):
+        preflight(spec)
     for warning in (*state.warnings, *warn_of_small_shards(spec)):
         warnings.warn(warning, stacklevel=2)
     return spec
@@ -181,7 +188,7 @@ def with_clients(experiment: Experiment, dataset: Dataset | FederatedDataset) ->
             partition = "labels"
         else:
             partition = "natural" if natural else "iid"
-    if partition == "natural" and clients == Experiment.model_fields["clients"].default:
+    if isinstance(partition, str) and partition == "natural" and clients == Experiment.model_fields["clients"].default:
         clients = (dataset.own_clients if isinstance(dataset, FederatedDataset) else None) or clients
     return experiment.model_copy(update={"partition": partition, "clients": clients})
 
@@ -194,16 +201,6 @@ def read(experiment: Experiment) -> Dataset | FederatedDataset:
 def targets(objective: Objective) -> Targets | None:
     """What checks the targets of a data set; None for labels, which a data set has otherwise."""
     return None if objective.classifies else objective.targets
-
-
-def _refuse_given(module: nn.Module, batch: Tree, objective: Objective, wanted: torch.Tensor, classes: int) -> None:
-    """ValueError for a model of the user's own that returns what the objective cannot take."""
-    training = module.training
-    with torch.no_grad():
-        result = objective.forward(module.eval(), batch)
-    module.train(training)
-    if (wrong := misfit(objective, result, wanted, classes)) is not None:
-        raise ValueError(f"model: {type(module).__name__} {wrong}")
 
 
 def deal(experiment: Experiment, dataset: Dataset | FederatedDataset) -> Federated:

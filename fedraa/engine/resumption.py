@@ -21,6 +21,7 @@ from fedraa.engine.asked import ELSEWHERE, LIMITS, asked, changed
 from fedraa.engine.build import build, silently
 from fedraa.engine.description import ASIDE_KEY, describe, recorded_aside
 from fedraa.engine.run_spec import RunSpec
+from fedraa.errors import short_text
 from fedraa.methods.method import Method
 from fedraa.objectives import Target
 from fedraa.rundir.chain import damage
@@ -188,7 +189,8 @@ def _check_same(was: Mapping[str, Any], experiment: Experiment, names: set[str])
         if now[name] != was.get(name) and isinstance(now[name], dict):  # too long for a sentence
             raise ValueError(f"{name}: the run was started with another one; give the same")
         if now[name] != was.get(name):
-            raise ValueError(f"{name}: the run was started with {was.get(name)!r}, not {now[name]!r}; give the same")
+            before, after = short_text(was.get(name)), short_text(now[name])
+            raise ValueError(f"{name}: the run was started with {before}, not {after}; give the same")
 
 
 def _check_resolved(directory: Path, was: Mapping[str, Any], spec: RunSpec, *, longer: bool) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from fedraa.client.local_optimizer import SGD, Adam, AdamW
 from fedraa.client.solver import Solver
 from fedraa.components import imported, is_path, rebuild
+from fedraa.errors import short_text
 from fedraa.methods.compatibility import cross
 from fedraa.methods.method import Method
 from fedraa.server.aggregation import Covered, Filled, FLoRA, HetLoRA, Memorised
@@ -234,7 +235,7 @@ def find(given: Any) -> Method:
     if not isinstance(given, str):
         method = rebuild("method", given, KINDS)
         if not isinstance(method, Method):
-            raise ValueError(f"method: got {given!r}; takes a name, a crossing a+b or a Method")
+            raise ValueError(f"method: got {short_text(given)}; takes a name, a crossing a+b or a Method")
         return method
     base, _, other = given.partition("+")
     method = _named(base)
@@ -251,5 +252,7 @@ def _named(name: str) -> Method:
         listed = ", ".join(METHODS)
         raise ValueError(f"method: there is no {name!r}; {hint}choose one of {listed}, or an own one as module:NAME")
     if not isinstance(found := imported("method", name), Method):
-        raise ValueError(f"method: {name} is {found!r}; takes a Method, as fedraa.method(...).replace(...) makes one")
+        raise ValueError(
+            f"method: {name} is {short_text(found)}; takes a Method, as fedraa.method(...).replace(...) makes one"
+        )
     return found

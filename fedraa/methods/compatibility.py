@@ -9,7 +9,7 @@ from fedraa.components import text_of
 from fedraa.config.experiment import Experiment
 from fedraa.data.transforms import Transforms
 from fedraa.data.transforms.transform import called
-from fedraa.errors import without_effect
+from fedraa.errors import short_text, without_effect
 from fedraa.methods.method import Method
 from fedraa.objectives import Objective
 from fedraa.server.schedule import SCHEDULER
@@ -46,7 +46,7 @@ def check_terms(name: str, method: Method) -> None:
     if local.auto is not None and local.split:
         raise ValueError(f"local_steps: {local.steps} means nothing to {name}, whose activations cross at every step")
     if not isinstance(local.terms, list | tuple):
-        raise ValueError(f"local_terms: got {local.terms!r}; takes a tuple of LocalTerms")
+        raise ValueError(f"local_terms: got {short_text(local.terms)}; takes a tuple of LocalTerms")
     for term in local.terms:
         LOCAL_TERM.make(term)
     compressor, optimizer = COMPRESSOR.make(local.compress), LOCAL_OPTIMIZER.make(local.local_optimizer)

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 from fedraa.client.solver import Solver
-from fedraa.components import Seam, describe
+from fedraa.components import Seam, describe, text_of
+from fedraa.errors import short_text
 from fedraa.server.async_rules import AsyncRule
 from fedraa.server.named_rules import ASYNC_RULE
 from fedraa.server.optimizers import SERVER_OPTIMIZER
@@ -88,7 +89,7 @@ class Method:
         for axis, kinds in AXES.items():
             if not isinstance(given := getattr(self, axis), kinds):
                 names = " or ".join(kind.__name__ for kind in kinds)
-                raise ValueError(f"method: {self.name} has {axis} {given!r}; takes an object of {names}")
+                raise ValueError(f"method: {self.name} has {axis} {short_text(given)}; takes an object of {names}")
         update, schedule, policy = (type(each).__name__ for each in (self.update, self.schedule, self.submodel))
         if self.update.asynchronous != self.schedule.asynchronous:
             kind = "arrivals one by one" if self.update.asynchronous else "rounds"
@@ -119,6 +120,11 @@ class Method:
         return {axis: describe(choice) for axis, choice in self.choices().items()}
 
     @property
+    def cuts(self) -> bool:
+        """Whether width groups of the model have to be known: of submodels, or of the layer whose rows labels own."""
+        return self.submodel.cuts or bool(getattr(self.update, "owned_head", False))
+
+    @property
     def asynchronous(self) -> bool:
         return self.schedule.asynchronous
 
@@ -138,7 +144,7 @@ class Method:
                 path = method.path(flag)
                 if path is None:
                     raise ValueError(
-                        f"{flag}: {flags[flag]} means nothing to {name}; {method._instead(flag, flags[flag])}"
+                        f"{flag}: {text_of(flags[flag])} means nothing to {name}; {method._instead(flag, flags[flag])}"
                     )
                 method = _replaced(method, path.split("."), value)
         if unknown := flags.keys() - FLAGS.keys():

@@ -10,6 +10,7 @@ from fedraa.client.local_optimizer import ADAMW_WEIGHT_DECAY, LOCAL_OPTIMIZER
 from fedraa.client.solver import Solver
 from fedraa.components import check_part, text_of
 from fedraa.config.experiment import Experiment
+from fedraa.errors import short_text
 from fedraa.methods.catalog import RATIOS, find
 from fedraa.methods.compatibility import (
     can_be_spread,
@@ -53,7 +54,7 @@ def resolve(experiment: Experiment) -> Method:
     try:
         _ = method.local.auto
     except ValueError as error:
-        raise ValueError(f"local_steps: got {method.local.steps!r}; {error}") from None
+        raise ValueError(f"local_steps: got {short_text(method.local.steps)}; {error}") from None
     objective = make_objective(experiment.objective)
     if not isinstance(objective, Classification):
         if experiment.calibrate:

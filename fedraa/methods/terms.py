@@ -7,6 +7,7 @@ from fedraa.client.lr_schedule import lr_unit
 from fedraa.client.solver import Solver
 from fedraa.components import text_of
 from fedraa.config.experiment import Experiment
+from fedraa.errors import short_text
 from fedraa.methods.catalog import find
 from fedraa.methods.method import Method
 from fedraa.methods.papers import paper_of
@@ -37,7 +38,7 @@ def on_terms(
     sentence, for such fields, and for a method of which nobody has stated or found terms.
     """
     if terms not in (None, *TERMS):
-        raise ValueError(f"terms: got {terms!r}; takes {', '.join(TERMS)}")
+        raise ValueError(f"terms: got {short_text(terms)}; takes {', '.join(TERMS)}")
     if (terms == "tuned") != (tuned is not None):
         raise ValueError("tuned: the file of `fedraa tune` and --terms tuned need each other; give both or neither")
     if terms is None:

@@ -2,22 +2,24 @@
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from fedraa.components import imported, path_of
+from fedraa.components import imported, one_line, path_of
 from fedraa.data.tree import Tree, leaves, mapped
-from fedraa.errors import without_effect
+from fedraa.errors import short_text, without_effect
 from fedraa.models.cnn import cnn, emnist_cnn, wide_cnn
 from fedraa.models.fasttext import FastText
 from fedraa.models.forward import forward
 from fedraa.models.mlp import mlp
 from fedraa.models.resnet import preact_resnet18, resnet18, resnet18_bn, resnet18_scaler
 from fedraa.models.vit import vit, vit_small
+from fedraa.models.wrappers import unwrap_module
 
 # Each is made from (channels, height, width, classes) and takes images with sides of at least the number.
 # With batch norm that leaves the last stage more than one pixel, so that a batch of one can be normalised.
@@ -36,6 +38,8 @@ _IMAGE_MODELS: dict[str, tuple[Callable[[int, int, int, int], nn.Module], int]] 
 MODELS: tuple[str, ...] = ("mlp", *_IMAGE_MODELS, "fasttext")
 
 _HIDDEN = (200,)
+_FILES = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".onnx")
+_LONGEST_REASON = 150
 
 
 def build_model(
@@ -77,10 +81,9 @@ def build_model(
         elif name == "fasttext":
             model = FastText(classes)
         else:
-            known, close = ", ".join(MODELS), get_close_matches(name, MODELS, n=1, cutoff=0.72)
-            hint = f"did you mean {close[0]}? it" if close else "it"
-            raise ValueError(f"model is {name!r}; {hint} must be one of {known}, or package.module:callable")
-        _refuse_misfit(name, model, mapped(lambda part: part[:2], sample), classes, misfit)
+            raise ValueError(_unknown(name))
+        pair = mapped(lambda part: part[:2], sample)
+        refuse_misfit(f"model {name!r}", model, pair, misfit or _no_logits(pair, classes))
     return model
 
 
@@ -108,40 +111,106 @@ def _own(name: str, given: object, classes: int) -> nn.Module:
     if isinstance(make, nn.Module):
         raise ValueError(f"model: got a {type(make).__name__} itself; give it to run, as model=..., or what makes one")
     if not callable(make):
-        raise ValueError(f"model {name!r} is not callable but {type(make).__name__}")
-    signature = inspect.signature(make)
-    given_to = {"classes": classes} if "classes" in signature.parameters else {}
+        raise ValueError(f"model: got {short_text(make)}; {_advice(make)}")
+    arguments = _arguments(name, make, classes)
     try:
-        signature.bind(**given_to)
-    except TypeError as error:
-        raise ValueError(f"model {name!r} is called with classes or with nothing: {error}") from error
-    model = make(**given_to)
+        model = make(**arguments)
+    except Exception as error:  # whatever its code raises
+        raise ValueError(f"model {name!r} failed with {type(error).__name__}: {one_line(error)}") from error
     if not isinstance(model, nn.Module):
-        raise ValueError(f"model {name!r} returned {type(model).__name__}; it must return a torch.nn.Module")
-    return model
+        raise ValueError(f"model {name!r} returned {short_text(model)}; it must return a torch.nn.Module")
+    return unwrap_module(model)
 
 
-def _refuse_misfit(
-    name: str, model: nn.Module, batch: Tree, classes: int, misfit: Callable[[Any], str | None] | None
-) -> None:
-    """Run one small batch, in evaluation mode so that no statistic changes."""
-    training = model.training
-    model.eval()
+def _arguments(name: str, make: Callable[..., Any], classes: int) -> dict[str, int]:
+    """Return the arguments for a function or a class that makes a model; ValueError if it takes others."""
     try:
-        with torch.no_grad():
-            logits = forward(model, batch)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        reason = str(error).partition("\n")[0]
-        shapes = " and ".join(str(list(part.shape[1:])) for part in leaves(batch))
+        signature = inspect.signature(make)
+    except (TypeError, ValueError):  # of some code in C
+        return {}
+    arguments = {"classes": classes} if "classes" in signature.parameters else {}
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        raise ValueError(
+            f"model {name!r} is called with classes or with nothing: {error}; give a finished module, or a function "
+            "without other arguments"
+        ) from error
+    return arguments
+
+
+def _advice(given: object) -> str:
+    """Return what to give instead of an object that is no model and makes none."""
+    if isinstance(given, list | tuple) and given and all(isinstance(layer, nn.Module) for layer in given):
+        return "give nn.Sequential(*layers)"
+    if isinstance(given, Mapping) and any(isinstance(value, torch.Tensor) for value in given.values()):
+        return "a state dict has values only: give the module that has loaded it with load_state_dict"
+    if isinstance(given, Path):
+        return "make the module, load the file with load_state_dict, and give the module"
+    return "give an nn.Module, or a function or a class that makes one"
+
+
+def _unknown(name: str) -> str:
+    """Return the sentence for a name that is no model's."""
+    known = f"it must be one of {', '.join(MODELS)}, or package.module:callable"
+    if Path(name).suffix in _FILES:
+        return f"model is {name!r}; a file has values only: give the module that has loaded it with load_state_dict"
+    close = get_close_matches(name, MODELS, n=1, cutoff=0.72)
+    hint = f"did you mean {close[0]}? " if close else ""
+    return f"model is {name!r}; {hint}{known}; in Python also an nn.Module, of any library"
+
+
+def refuse_misfit(
+    said: str,
+    model: nn.Module,
+    batch: Tree,
+    misfit: Callable[[Any], str | None],
+    run: Callable[[nn.Module, Tree], Any] = forward,
+) -> None:
+    """Run one small batch, in evaluation mode so that no statistic changes; ValueError if that goes wrong.
+
+    Args:
+        said: names the model in sentences.
+        model: the model, whose modes are as before afterwards.
+        batch: the samples, which are not changed.
+        misfit: says what is wrong with the result; None if nothing is.
+        run: takes the model and the batch.
+    """
+    modes = [(part, part.training) for part in model.modules()]
+    shapes = " and ".join(str(list(part.shape[1:])) for part in leaves(batch))
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            result = run(model.eval(), mapped(lambda part: part.clone(), batch))
+    except Exception as error:  # whatever its code raises
+        reason = one_line(error)[:_LONGEST_REASON] or type(error).__name__
+        remedy = _remedy(error)
         if any(part.dtype == torch.int64 for part in leaves(batch)):
-            reason += "; whole numbers [samples, length] are tokens; if they are features, give x.astype('float32')"
-        raise ValueError(f"model {name!r} does not take samples {shapes}: {reason}") from error
-    model.train(training)
-    if misfit is not None:
-        if (wrong := misfit(logits)) is not None:
-            raise ValueError(f"model {name!r} {wrong}")
-        return
-    expected = (len(batch), classes)
-    if not isinstance(logits, torch.Tensor) or logits.shape != expected:
-        got = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-        raise ValueError(f"model {name!r} returns {got} for a batch; it must return logits {list(expected)}")
+            remedy += "; whole numbers [samples, length] are tokens, and features are x.astype('float32')"
+        raise ValueError(f"{said} does not take samples {shapes}: {reason}; {remedy}") from error
+    finally:
+        for part, training in modes:
+            part.training = training
+    if (wrong := misfit(result)) is not None:
+        raise ValueError(f"{said} {wrong}")
+
+
+def _remedy(error: Exception) -> str:
+    """Return what to do about an error of a forward pass."""
+    if isinstance(error, TypeError) and "unexpected keyword argument" in str(error):
+        return "name the inputs of the data set like the arguments of its forward"
+    if isinstance(error, TypeError) and "positional argument" in str(error):
+        return "give the data set one input for each argument of its forward, in a tuple or a dict"
+    return "make its first layers fit, or the samples"
+
+
+def _no_logits(batch: Tree, classes: int) -> Callable[[Any], str | None]:
+    """Return what refuses anything but logits."""
+
+    def wrong(result: Any) -> str | None:
+        expected = [len(leaves(batch)[0]), classes]
+        if isinstance(result, torch.Tensor) and list(result.shape) == expected:
+            return None
+        got = list(result.shape) if isinstance(result, torch.Tensor) else type(result).__name__
+        return f"returns {got} for a batch; it must return logits {expected}"
+
+    return wrong

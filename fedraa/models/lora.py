@@ -15,6 +15,8 @@ from torch.func import functional_call
 from torch.nn import functional as F
 from torch.nn.parameter import is_lazy
 
+from fedraa.errors import short_text
+
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _LAYERS = (nn.Linear, *_CONVOLUTIONS, nn.Embedding)
 
@@ -128,12 +130,12 @@ def lora(
     if not isinstance(model, nn.Module):
         raise ValueError(f"model: got {type(model).__name__}; takes an nn.Module")
     if isinstance(rank, bool) or not isinstance(rank, Integral) or rank < 1:
-        raise ValueError(f"rank: got {rank!r}; takes a whole number from 1")
+        raise ValueError(f"rank: got {short_text(rank)}; takes a whole number from 1")
     alpha = float(rank) if alpha is None else alpha
     if isinstance(alpha, bool) or not isinstance(alpha, Real) or not 0 < alpha < math.inf:
-        raise ValueError(f"alpha: got {alpha!r}; takes a number over 0")
+        raise ValueError(f"alpha: got {short_text(alpha)}; takes a number over 0")
     if isinstance(seed, bool) or not isinstance(seed, Integral) or not -(2**63) <= seed < 2**64:
-        raise ValueError(f"seed: got {seed!r}; takes a whole number of at most 64 bits")
+        raise ValueError(f"seed: got {short_text(seed)}; takes a whole number of at most 64 bits")
     if any(isinstance(part, Adapted) for part in model.modules()):
         raise ValueError(f"model: {type(model).__name__} has adapters already; take merged(model), or the plain one")
     rank, scale = int(rank), float(alpha) / int(rank)
@@ -231,7 +233,7 @@ def _named(model: nn.Module, field: str, given: str | Sequence[str]) -> set[str]
     found: set[str] = set()
     for end in given if isinstance(given, Iterable) and not isinstance(given, str) else (given,):
         if not isinstance(end, str):
-            raise ValueError(f"{field}: got {end!r}; takes names of layers, or the ends of their names")
+            raise ValueError(f"{field}: got {short_text(end)}; takes names of layers, or the ends of their names")
         mine = {name for name in names if name == end or name.endswith(f".{end}")}
         if not mine:
             known = list(dict.fromkeys(name.rpartition(".")[2] for name in names if name))

@@ -39,7 +39,9 @@ class Classification(Objective):
 
     def misfit(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
         wanted = [len(targets), classes]
-        return None if list(outputs.shape) == wanted else f"logits {wanted}"
+        if list(outputs.shape) == wanted:
+            return None
+        return f"logits {wanted}, {classes} outputs of its last layer"
 
 
 @dataclass(frozen=True)

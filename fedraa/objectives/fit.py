@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fedraa.components import calling
+from fedraa.errors import short_text
 from fedraa.objectives.builtin import OBJECTIVE
 from fedraa.objectives.objective import Objective
 
@@ -15,14 +16,18 @@ def make_objective(given: object) -> Objective:
     """The objective of that name, import path or object; ValueError with one sentence."""
     made = OBJECTIVE.make(given)
     if not isinstance(made, Objective):
-        raise ValueError(f"objective: {made!r} is no Objective; derive its class from fedraa.Objective")
+        raise ValueError(f"objective: {short_text(made)} is no Objective; derive its class from fedraa.Objective")
     if not isinstance(made.better, Mapping):
-        raise ValueError(f"objective: {made.name} has better = {made.better!r}; takes a dict of names with max or min")
+        raise ValueError(
+            f"objective: {made.name} has better = {short_text(made.better)}; takes a dict of names with max or min"
+        )
     for name, way in made.better.items():
         if way not in ("max", "min") or not name.isidentifier():
-            raise ValueError(f"objective: {made.name} has better = {{{name!r}: {way!r}}}; takes names with max or min")
+            raise ValueError(
+                f"objective: {made.name} has better = {{{name!r}: {short_text(way)}}}; takes names with max or min"
+            )
     if made.main not in ("loss", *made.better):
-        raise ValueError(f"objective: {made.name} has main = {made.main!r}, which is none of its figures")
+        raise ValueError(f"objective: {made.name} has main = {short_text(made.main)}, which is none of its figures")
     return made
 
 
@@ -33,12 +38,15 @@ def misfit(objective: Objective, result: Any, targets: Tensor, classes: int) -> 
     """
     try:
         outputs = objective.outputs(result)
-    except TypeError:
-        outputs = None
-    got = type(result).__name__ if outputs is None else str(list(outputs.shape))
-    wanted = objective.misfit(torch.zeros(0) if outputs is None else outputs, targets, classes)
-    if outputs is None or wanted is not None:
-        return f"returns {got} for a batch; it must return {wanted or 'a tensor'}"
+    except TypeError as error:
+        form = objective.misfit(torch.zeros(0), targets, classes) or "a tensor"
+        named = "a dict or an object that has them as `logits` or `out`"
+        return f"returns {error} for a batch; it must return {form}, or {named}"
+    wanted = objective.misfit(outputs, targets, classes)
+    if wanted is not None:
+        return f"returns {list(outputs.shape)} for a batch; it must return {wanted}"
+    if not outputs.is_floating_point():
+        return f"returns {str(outputs.dtype).removeprefix('torch.')} for a batch; it must return float32"
     _try(objective, result, outputs, targets)
     return None
 
@@ -65,7 +73,7 @@ def _try(objective: Objective, result: Any, outputs: Tensor, targets: Tensor) ->
             raise ValueError(f"objective: {objective.name} gave the figures {', '.join(figures)}, not those of better")
         for name, value in figures.items():
             if not isinstance(value, int | float):
-                raise ValueError(f"objective: {objective.name} gave {name} {value!r}; it must be a number")
+                raise ValueError(f"objective: {objective.name} gave {name} {short_text(value)}; it must be a number")
 
 
 def _try_to_differentiate(objective: Objective, outputs: Tensor, targets: Tensor) -> None:

@@ -13,6 +13,8 @@ from fedraa.models.forward import forward
 from fedraa.objectives.figures import Direction, Figures
 
 Array = npt.NDArray[Any]
+_MAIN_OUTPUTS = ("logits", "out", "0")  # by key or attribute, as transformers and torchvision name it, or by place
+
 Sums = Mapping[str, Array]
 """Sums over samples by name, float64 [] or [k]."""
 
@@ -74,17 +76,13 @@ class Objective(ABC):
         return forward(model, inputs)
 
     def outputs(self, result: Any) -> Tensor:
-        """The output that the loss is of: the result itself, its `logits`, or the first of a tuple.
+        """Return the output that the loss is of, in float32 if it is half precision.
 
-        TypeError if there is none.
+        That is the result itself, its `logits`, its `out`, the first of a tuple, or the only tensor in a dict or an
+        object. Raises TypeError if there is none, or more than one that it could be.
         """
-        if isinstance(result, Tensor):
-            return result
-        if (found := _head(result, "logits")) is None:
-            found = _head(result, "0")
-        if found is None:
-            raise TypeError(f"it returns {type(result).__name__} without a tensor called logits")
-        return found
+        found = _main_output(result)
+        return found.float() if found.dtype in (torch.float16, torch.bfloat16) else found
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The mean loss of a batch: what a step descends. 0 where nothing counts."""
@@ -138,6 +136,24 @@ class Objective(ABC):
         """The figures of an evaluation."""
         less = tuple(name for name, way in self.better.items() if way == "min")
         return Figures(tuple(self.better), self.main, less)
+
+
+def _main_output(result: Any) -> Tensor:
+    """Return the tensor that a model's result is judged by; TypeError if that is not clear."""
+    if isinstance(result, Tensor):
+        return result
+    for name in _MAIN_OUTPUTS:
+        if (found := _head(result, name)) is not None:
+            return found
+    if isinstance(result, tuple | list):
+        named = dict(enumerate(result))
+    else:
+        named = dict(result) if isinstance(result, Mapping) else dict(getattr(result, "__dict__", {}))
+    tensors = {name: value for name, value in named.items() if isinstance(value, Tensor)}
+    if len(tensors) == 1:
+        return next(iter(tensors.values()))
+    names = f" with the tensors {', '.join(map(str, tensors))}" if tensors else ""
+    raise TypeError(f"{type(result).__name__}{names}")
 
 
 def _head(result: Any, name: str) -> Tensor | None:

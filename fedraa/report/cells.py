@@ -1,34 +1,54 @@
 """What a comparison runs: one experiment per method and seed, each with the flags that its method knows."""
 
 from collections.abc import Sequence
+from typing import Any
 
+from fedraa.components import text_of
 from fedraa.config.experiment import Experiment
+from fedraa.errors import short_text
 from fedraa.methods.catalog import find
+from fedraa.methods.method import Method
 from fedraa.methods.resolve import without_foreign_flags
 from fedraa.methods.terms import Tuned, check_schedules, on_terms
 
 DEFAULT_TIME = 20.0
 
 
+def as_several(field: str, given: Any, example: str) -> tuple[Any, ...]:
+    """Return the values of a field that takes several, also if one is given without a list; ValueError if it cannot."""
+    if isinstance(given, str | Method):
+        return (given,)
+    try:
+        return tuple(given)
+    except TypeError:
+        raise ValueError(f"{field}: got {short_text(given)}; takes a list, as {example}") from None
+
+
 def check_each_once(**chosen: Sequence[object]) -> None:
     """ValueError for a flag that chooses nothing, or something twice."""
     for field, values in chosen.items():
         if not values or len({str(value) for value in values}) < len(values):
-            raise ValueError(f"{field}: got {' '.join(map(str, values)) or 'none'}; give one or more, each once")
+            named = ", each with a name of its own: dataclasses.replace(method, name=...)"
+            objects = any(isinstance(value, Method) for value in values)
+            raise ValueError(
+                f"{field}: got {' '.join(map(str, values)) or 'none'}; give one or more, each once{named * objects}"
+            )
 
 
 def cells(
-    methods: Sequence[str],
+    methods: Sequence[str | Method] | str | Method,
     seeds: Sequence[int],
     experiment: Experiment,
     terms: str | None = None,
     tuned: Tuned | None = None,
 ) -> list[Experiment]:
     """One experiment per method and seed, on these terms, each with the flags that its method knows and a budget."""
+    methods = as_several("methods", methods, "['fed-raa', 'fedavg']")
+    seeds = as_several("seeds", seeds, "range(3)")
     check_each_once(methods=methods, seeds=seeds)
     for field, instead in (("method", "methods"), ("seed", "seeds")):
         if (given := getattr(experiment, field)) != Experiment.model_fields[field].default:
-            raise ValueError(f"{field}: got {given!r}; name the {instead} to compare with {instead}")
+            raise ValueError(f"{field}: got {short_text(given)}; name the {instead} to compare with {instead}")
     for method in methods:
         find(method)
     if experiment.updates is experiment.rounds is experiment.time is None:
@@ -44,7 +64,7 @@ def cells(
             and all(getattr(each, field) != value for each in templates)
         ):
             raise ValueError(
-                f"{field}: {value} means nothing to {', '.join(map(str, methods))}; {_instead(field, value)}"
+                f"{field}: {text_of(value)} means nothing to {', '.join(map(str, methods))}; {_instead(field, value)}"
             )
     for each in templates:
         if each.updates is each.rounds is each.time is None:

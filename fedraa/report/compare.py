@@ -50,8 +50,11 @@ def row(history: History) -> dict[str, object]:
     return which | told | {"directory": history.directory.name}
 
 
-def write(histories: Sequence[History], directory: Path) -> Comparison:
-    """Write the table and the plot of these runs, in their order, into `directory`; returns the table."""
+def write(histories: Sequence[History], directory: Path, dataset: str) -> Comparison:
+    """Write the table and the plot of these runs, in their order, into `directory`; returns the table.
+
+    `dataset` is the name of the data in the plot's title.
+    """
     frame = pd.DataFrame([row(history) for history in histories])
     frame.to_csv(directory / CELLS, index=False)
     compared = {method_name(history.config): history.experiment for history in histories}
@@ -61,7 +64,7 @@ def write(histories: Sequence[History], directory: Path) -> Comparison:
         evals.setdefault(method_name(history.config), []).append(history.evals)
     experiment, seeds = histories[0].experiment, frame["seed"].unique()
     seen = f"mean and range over {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
-    title = f"{experiment.dataset}, {experiment.clients} clients, {seen}"
+    title = f"{dataset}, {experiment.clients} clients, {seen}"
     main, target = histories[0].figures.main, Limits.of(histories[0].config["resolved"]["limits"]).goal
     level = target.value if target is not None and target.name == main else None
     plot_curves(evals, directory / PLOT, title=title, clock=experiment.clock, target=level, column=main)

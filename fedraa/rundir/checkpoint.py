@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.errors import Damaged
+from fedraa.errors import Damaged, short_text
 from fedraa.messages import State
 from fedraa.reading import content, opened
 from fedraa.rundir.files import PARTIAL, digest, replacing
@@ -217,7 +217,7 @@ def _encode(value: object, arrays: dict[object, tuple[int, npt.NDArray[Any]]]) -
     if isinstance(value, np.generic):
         return value.item()
     if not isinstance(value, np.ndarray) or value.dtype.hasobject:
-        raise TypeError(f"a checkpoint cannot hold {value!r}")
+        raise TypeError(f"a checkpoint cannot hold {short_text(value)}")
     same = (value.ctypes.data, value.dtype, value.shape, value.strides)  # all live as long as this goes on
     return {ARRAY: arrays.setdefault(same if value.size else id(value), (len(arrays), value))[0]}
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from fedraa.components import Stateful, calling, saved
+from fedraa.errors import short_text
 from fedraa.messages import Index, Vector
 from fedraa.numbers import Count, NotNegative, Positive, Share
 from fedraa.server.balance import balanced
@@ -298,6 +299,6 @@ def factor_at(staleness: int, factor: Any) -> float:
     if is_finite(weight) and abs(weight) <= HEAVIEST:
         return float(weight)
     raise ValueError(
-        f"staleness: {getattr(factor, '__name__', factor)} gave {weight!r}; takes a finite number"
+        f"staleness: {getattr(factor, '__name__', factor)} gave {short_text(weight)}; takes a finite number"
         + (f" of at most {HEAVIEST:g} in size" if is_finite(weight) else "")
     )

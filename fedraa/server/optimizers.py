@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.components import Seam, Stateful
+from fedraa.errors import short_text
 from fedraa.messages import Vector
 from fedraa.numbers import Decay, Positive
 from fedraa.server.passes import all_or, over, times
@@ -109,7 +110,7 @@ class Adaptive(ServerOptimizer):
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
-            raise ValueError(f"rule: got {self.rule!r}; takes {', '.join(RULES)}")
+            raise ValueError(f"rule: got {short_text(self.rule)}; takes {', '.join(RULES)}")
 
     def start(self, size: int) -> None:
         self._m = np.zeros(size, np.float32)

@@ -8,6 +8,7 @@ import torch
 
 from fedraa.client.terms.compression import Compressor, NoCompression
 from fedraa.components import calling, saved
+from fedraa.errors import short_text
 from fedraa.messages import SharedBuffer, State, Task, Update, Vector
 from fedraa.server.aggregation.aggregator import Contribution, RoundTotals
 from fedraa.server.aggregation.bound import BoundAggregator
@@ -226,7 +227,7 @@ def arriving(download: Compressor, part: Vector) -> Vector:
     with calling("compress_down", download):
         arrived = download.apply(torch.tensor(part))
         if not isinstance(arrived, torch.Tensor) or arrived.shape != part.shape:
-            what = list(arrived.shape) if isinstance(arrived, torch.Tensor) else repr(arrived)
+            what = list(arrived.shape) if isinstance(arrived, torch.Tensor) else short_text(arrived)
             raise ValueError(f"compress_down: {type(download).__name__} gave {what}; takes a tensor {list(part.shape)}")
     return np.asarray(arrived.numpy(), np.float32)
 

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from fedraa.errors import short_text
 from fedraa.numbers import Share
 from fedraa.server.aggregation import AGGREGATOR, Aggregator, Covered
 from fedraa.server.auxiliary.state import NoAuxiliary
@@ -53,10 +54,10 @@ class Mean(RoundUpdate):
 
     def __post_init__(self) -> None:
         if self.weights not in WEIGHTS:
-            raise ValueError(f"weights: got {self.weights!r}; takes {', '.join(WEIGHTS)}")
+            raise ValueError(f"weights: got {short_text(self.weights)}; takes {', '.join(WEIGHTS)}")
         if not isinstance(self.auxiliary, NoAuxiliary):
             raise ValueError(
-                f"auxiliary: got {self.auxiliary!r}; takes an object of NoAuxiliary or of one that inherits it"
+                f"auxiliary: got {short_text(self.auxiliary)}; takes an object of NoAuxiliary or of a subclass"
             )
 
     def averaging(self) -> Aggregator:

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.client.local_optimizer import EXTRA_PREFIX
+from fedraa.errors import short_text
 from fedraa.messages import Receipt, RemoteBuffer, Task, Update, Vector
 from fedraa.server.passes import over, total
 
@@ -40,7 +41,7 @@ def refuse(update: Update, task: Task | None, *, max_norm: float | None = None) 
         if wrong := wrong_kind(buffer, _shape(name, task)) or _not_finite(buffer):
             return f"{name} {wrong}"
     if not isinstance(update.steps, int | np.integer) or update.steps < 1:
-        return f"the steps are {update.steps!r}"
+        return f"the steps are {short_text(update.steps)}"
     if not is_finite(update.loss):
         return f"the training loss is {update.loss}"
     if not is_finite(update.seconds) or update.seconds < 0:

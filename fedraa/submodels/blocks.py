@@ -2,6 +2,7 @@
 
 from torch import nn
 
+from fedraa.errors import Uncuttable
 from fedraa.submodels.traced import Traced
 
 
@@ -16,7 +17,7 @@ def maskable(traced: Traced) -> tuple[str, ...]:
         return tuple(name for name in traced.names if name.startswith(blocks))
     cut = {entry.tensor for group in traced.groups for entry in group.entries}
     if not cut:
-        raise ValueError(f"model: nothing of {type(traced.module).__name__} can be masked: {traced.reasons()}")
+        raise Uncuttable(f"model: nothing of {type(traced.module).__name__} can be masked: {traced.reasons()}")
     return tuple(name for name in traced.names if name in cut)
 
 

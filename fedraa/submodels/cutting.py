@@ -12,6 +12,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from fedraa.submodels.attention import CutAttention
 from fedraa.submodels.resize import Place, Stated, resized
+from fedraa.submodels.scripted import copy_scripts
 
 Kept = Mapping[str, Mapping[int, np.ndarray]]
 """Per tensor and cut dimension, the indices that stay."""
@@ -33,7 +34,7 @@ def shrink(
         grouped: names of convolution weights whose groups are cut with their output channels.
         sizes: per module, where its code has to state other widths.
     """
-    memo = computed(module)
+    memo = computed(module) | copy_scripts(module)
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         part = tensor.detach()
         for dim, index in kept.get(name, {}).items():
@@ -43,7 +44,9 @@ def shrink(
         if part.data_ptr() == tensor.data_ptr() and (tensor.requires_grad or not own):
             part = part.clone()
         memo[id(tensor)] = nn.Parameter(part, tensor.requires_grad) if own else part
-    small = copy.deepcopy(module, memo)  # copies the structure; the tensors are in the memo already
+    small: nn.Module = copy.deepcopy(module, memo)  # copies the structure; the tensors are in the memo already
+    if not kept:
+        return small
     full = dict(module.named_modules())
     for name, layer in small.named_modules():
         _fit(layer, full[name], any(f"{name}.{weight}".lstrip(".") in grouped for weight in _WEIGHTS))

@@ -9,6 +9,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedraa.submodels.scripted import copy_scripts
+
+# Parameters of a submodel from which descent goes piece by piece: about as many as the cache of a core holds.
+BY_PIECE = 2**19
+
 
 def flatten(module: nn.Module) -> np.ndarray:
     """The trainable parameters in the order of `named_parameters`: float32 `[d]`, a copy."""
@@ -41,7 +46,8 @@ def drop_weights(module: nn.Module) -> None:
 
 def twin(module: nn.Module) -> nn.Module:
     """A copy of the module that shares the memory of its parameters, until either is given another."""
-    return copy.deepcopy(module, {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in module.parameters()})
+    shared = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in module.parameters()}
+    return copy.deepcopy(module, shared | copy_scripts(module))
 
 
 def trainable(module: nn.Module) -> list[nn.Parameter]:

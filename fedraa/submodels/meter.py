@@ -12,25 +12,34 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count, shape_wrapper
 
-from fedraa.data.tree import Tree, leaves
+from fedraa.data.tree import Tree, leaves, mapped
 from fedraa.models.forward import forward
 from fedraa.submodels.cost import Cost
 from fedraa.submodels.flat import trainable
 from fedraa.submodels.traced import IndexSet, Traced
+from fedraa.submodels.tracing.accept import first_line
 from fedraa.submodels.tracing.recorder import tensors
 
 _BYTES = 4  # of one float32
 
 
 def measure(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tree) -> Cost:
-    """The cost of a cut, by its index set or widths alone; `example` is a batch `[b, ...]`, b >= 2.
+    """Return the cost of a cut, by its index set or widths alone; `example` is a batch `[b, ...]`, b >= 2.
 
-    One real step is taken for each shape of a module and batch, and remembered with `traced`.
+    One real step is taken for each shape of a module and batch, and remembered with `traced`. Raises ValueError for a
+    module that cannot take it.
     """
     shape = tuple(w if isinstance(w, int) else len(w) for w in widths)
     key = (shape, tuple(size for part in leaves(example) for size in part.shape))
     if key not in traced.costs:
-        traced.costs[key] = _measure(traced.skeleton(shape), example)
+        module, inputs = traced.skeleton(shape), mapped(lambda part: part.clone(), example)
+        try:
+            traced.costs[key] = _measure(module, inputs)
+        except Exception as error:  # whatever its code raises
+            rows = len(leaves(example)[0])
+            raise ValueError(
+                f"model: {type(module).__name__} cannot be trained on a batch of {rows}: {first_line(error)}"
+            ) from error
     return traced.costs[key]
 
 

@@ -1,4 +1,4 @@
-"""Modules with parametrizations (`torch.nn.utils.parametrize`), in a form that can be pickled.
+"""Modules with parametrizations (`torch.nn.utils.parametrize`) or TorchScript, in a form that can be pickled.
 
 Torch gives such a layer a class of its own, made as the program runs, which refuses to be pickled. What it adds to
 the layer's class are properties that compute tensors; the rest is in the layer's parts.
@@ -11,25 +11,36 @@ import copy
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from fedraa.submodels.scripted import PackedScript, find_scripts
+
 
 def packed(module: nn.Module) -> nn.Module:
-    """The module itself if none of its layers is parametrized, else a copy that shares its tensors."""
-    if not any(map(is_parametrized, module.modules())):
+    """Return the module itself if pickle takes it as it is, else a copy that shares its tensors."""
+    scripts = find_scripts(module)
+    if not scripts and not any(map(is_parametrized, module.modules())):
         return module
-    same = copy.deepcopy(module, {id(x): x for x in (*module.parameters(), *module.buffers())})
+    memo: dict[int, object] = {id(x): x for x in (*module.parameters(), *module.buffers())}
+    same: nn.Module = copy.deepcopy(module, memo | {id(part): PackedScript(part) for part in scripts})
     for layer in same.modules():
         if is_parametrized(layer):
             layer.__class__ = type(layer).__bases__[0]
     return same
 
 
-def unpack(module: nn.Module) -> None:
-    """Give the layers of a `packed` module their properties back."""
+def unpack(module: nn.Module) -> nn.Module:
+    """Return what was `packed`: layers get their properties back, TorchScript its code."""
+    if isinstance(module, PackedScript):
+        return module.unpack()
+    for layer in list(module.modules()):
+        for name, part in layer.named_children():
+            if isinstance(part, PackedScript):
+                setattr(layer, name, part.unpack())
     for layer in module.modules():
         if is_parametrized(layer):
             kind, lists = type(layer), layer.get_submodule("parametrizations")
             assert isinstance(lists, nn.ModuleDict)
             layer.__class__ = type(f"Parametrized{kind.__name__}", (kind,), {name: _property(name) for name in lists})
+    return module
 
 
 def _property(name: str) -> property:

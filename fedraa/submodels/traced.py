@@ -64,6 +64,7 @@ class Traced:
         grouped: weights of convolutions whose own groups are cut with their output channels.
         estimated: running statistics, which training estimates anew: those of a skeleton are of other units.
         sizes: per module, where its code states widths that may be cut.
+        by_piece: whether a parameter may change as soon as its gradient is there.
         costs: what `measure` has measured, by widths and shape of the example.
     """
 
@@ -78,6 +79,7 @@ class Traced:
     grouped: frozenset[str]
     estimated: frozenset[str] = frozenset()
     sizes: Mapping[str, Sizes] = field(default_factory=dict)
+    by_piece: bool = True
     costs: dict[tuple[tuple[int, ...], tuple[int, ...]], Cost] = field(default_factory=dict, init=False, repr=False)
     _flat: OrderedDict[tuple[bytes, ...], np.ndarray] = field(default_factory=OrderedDict, init=False, repr=False)
 
@@ -85,8 +87,7 @@ class Traced:
         return self.__dict__ | {"_flat": OrderedDict(), "module": packed(self.module)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        unpack(state["module"])
-        self.__dict__.update(state)
+        self.__dict__.update(state | {"module": unpack(state["module"])})
 
     def full(self) -> IndexSet:
         """The index set of the whole module."""

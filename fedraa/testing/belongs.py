@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedraa.components import KIND, imported, is_path
+from fedraa.errors import short_text
 from fedraa.testing.kinds import KINDS, Kind
 
 METHODS_OF = {  # where a seam asks for none
@@ -24,7 +25,7 @@ def belongs(given: object, as_: str | None = None) -> tuple[Kind, Any]:
     if as_ is not None:
         kind = KINDS.get(as_.replace("_", "-"))
         if kind is None:
-            raise ValueError(f"as: there is no kind of part {as_!r}; takes {', '.join(KINDS)}")
+            raise ValueError(f"as: there is no kind of part {short_text(as_)}; takes {', '.join(KINDS)}")
         return kind, kind.make(given)
     kinds = _kinds(given)
     if not kinds:
@@ -73,4 +74,4 @@ def _can(made: type, needs: tuple[str, ...]) -> bool:
 
 
 def _said(given: object) -> str:
-    return given if isinstance(given, str) else getattr(given, "__qualname__", repr(given))
+    return given if isinstance(given, str) else getattr(given, "__qualname__", short_text(given))

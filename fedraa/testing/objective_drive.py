@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedraa.config.experiment import Experiment
+from fedraa.errors import short_text
 from fedraa.objectives import Objective, misfit
 from fedraa.testing.drive import SIZE, Drive, numbers
 from fedraa.testing.samples import Task, Trial, made_up, tasks
@@ -121,7 +122,9 @@ class ObjectiveDrive(Drive):
     def _numbers(self, outputs: Tensor) -> str | None:
         for name, value in self._figures(outputs).items():
             if not isinstance(value, int | float | np.number) or not math.isfinite(value):
-                return f"gives {name} {value!r} for {ROWS} samples that are made up; it must be a finite number"
+                return (
+                    f"gives {name} {short_text(value)} for {ROWS} samples that are made up; it must be a finite number"
+                )
         sums = {name: each.numpy() for name, each in self.part.sums(outputs, self._targets).items()}
         clients = np.asarray(self.part.of_clients({name: each[:3] for name, each in sums.items()}))
         if clients.shape != (3,):

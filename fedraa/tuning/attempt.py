@@ -9,10 +9,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from torch import nn
+
 from fedraa.api import run
 from fedraa.callbacks import Callback, RunStart
 from fedraa.callbacks.events import Limits
 from fedraa.config.experiment import Experiment
+from fedraa.data import Dataset, FederatedDataset
 from fedraa.errors import RunFailed
 from fedraa.tuning.journal import Trial
 from fedraa.tuning.space import Value
@@ -23,7 +26,10 @@ TENTHS = 10
 
 @dataclass(frozen=True)
 class Attempt:
-    """A trial to be made: the experiment to run, in a directory of its own, and the trials to measure it by."""
+    """A trial to be made: the experiment to run, in a directory of its own, and the trials to measure it by.
+
+    `model` and `dataset` are objects in place of the experiment's named ones.
+    """
 
     method: str
     number: int
@@ -31,6 +37,8 @@ class Attempt:
     experiment: Experiment
     ended: tuple[Trial, ...]
     better: Direction
+    model: nn.Module | None = None
+    dataset: Dataset | FederatedDataset | None = None
 
 
 class Watch(Callback):
@@ -86,7 +94,7 @@ def attempt(asked: Attempt) -> Trial:
     started, watch = time.monotonic(), Watch(Judge(asked.ended, asked.better))
     failure, summary = "", dict[str, Any]()
     try:
-        summary = run(experiment, callbacks=[watch]).summary
+        summary = run(experiment, model=asked.model, dataset=asked.dataset, callbacks=[watch]).summary
     except (RunFailed, ValueError) as error:
         failure = str(error)
     shutil.rmtree(experiment.out, ignore_errors=True)

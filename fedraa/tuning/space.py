@@ -10,6 +10,7 @@ from typing import Any, get_args, get_origin
 from fedraa.components import text_of
 from fedraa.config.experiment import Experiment
 from fedraa.config.usual_names import meant
+from fedraa.errors import short_text
 from fedraa.methods.method import FLAGS
 
 Value = Any
@@ -124,7 +125,7 @@ def make_space(given: Mapping[str, object] | Sequence[str]) -> dict[str, Paramet
     Raises ValueError, one sentence: the field, what was given, what is allowed.
     """
     if isinstance(given, str) or not isinstance(given, Mapping | Sequence):
-        raise ValueError(f"space: got {given!r}; takes NAME=VALUES of one or more fields")
+        raise ValueError(f"space: got {short_text(given)}; takes NAME=VALUES of one or more fields")
     pairs = list(given.items()) if isinstance(given, Mapping) else [_pair(text) for text in given]
     if not pairs:
         raise ValueError("space: got nothing; give NAME=VALUES of one or more fields, such as lr=0.01:1:log")
@@ -158,7 +159,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _parameter(name: str, given: object) -> Parameter:
-    said = f"space: got {name}={given}; "
+    said = f"space: got {name}={given if isinstance(given, str) else short_text(given)}; "
     if isinstance(given, list):
         return _choices(given, said)
     if isinstance(given, str):

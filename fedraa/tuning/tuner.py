@@ -1,20 +1,28 @@
 """As many trials for each method, on validation data cut from what the clients train on, never on test data."""
 
+import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from torch import nn
 
-from fedraa.api import RUNS, session
+from fedraa.api import RUNS, run_name, session, split_objects
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
+from fedraa.data import Dataset, FederatedDataset
+from fedraa.data.tree import leaves
 from fedraa.engine.build import build
+from fedraa.engine.run_spec import RunSpec
+from fedraa.errors import short_text
 from fedraa.methods.catalog import find
+from fedraa.methods.method import Method
 from fedraa.methods.resolve import resolve
 from fedraa.methods.tuned import write_tuned
 from fedraa.objectives import Figures
@@ -24,7 +32,7 @@ from fedraa.tuning.folder import tuning_folder
 from fedraa.tuning.journal import Journal, Trial
 from fedraa.tuning.space import Parameter, Space, Value, described, make_space
 from fedraa.tuning.suggest import Direction, best_of, check_optuna, suggest
-from fedraa.tuning.work import work
+from fedraa.tuning.work import refuse_unsendable, work
 
 VALIDATION = 0.1  # of every client's training samples, unless the experiment says another share
 FIRST = 2 / 3  # of the trials are in the space that was given; where the best of them is at an edge, it is widened
@@ -49,11 +57,13 @@ class Tuned:
 
 
 def tune(
-    methods: Sequence[str],
+    methods: Sequence[str | Method] | str | Method,
     space: Mapping[str, object] | Sequence[str],
     trials: int = 12,
     experiment: Experiment | None = None,
     *,
+    model: nn.Module | Callable[[int], nn.Module] | str | None = None,
+    dataset: Dataset | FederatedDataset | Path | str | None = None,
     jobs: int = 1,
     ended: Told | None = None,
     follow: Follow | None = None,
@@ -61,6 +71,7 @@ def tune(
 ) -> Tuned:
     """Find the values of `space` with which each method does best, with as many trials for each.
 
+    `methods`, `model` and `dataset` are as in `compare`; objects of your own must be picklable if `jobs` is over 1.
     `fields` are those of an Experiment, in place of the experiment's own: data, devices, budget and seed are the same
     for all. Every trial is a run whose model is judged by the figure of the objective, on validation data: a share of
     each client's training samples, `validation`, by default a tenth. The test data are not looked at. A field that only
@@ -82,19 +93,53 @@ def tune(
     Raises ValueError, one sentence, before anything is started or written, for what cannot be tuned, and at the end
     for a method of which no trial came to an end; Interrupted after Ctrl-C.
     """
+    module, data, fields = split_objects(model, dataset, fields)
     check_names(fields, Experiment.model_fields, "experiment")
     experiment = Experiment(**({} if experiment is None else dict(experiment)) | dict(fields))
     for name, count in (("trials", trials), ("jobs", jobs)):
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ValueError(f"{name}: got {count!r}; takes a number from 1")
-    plan = _Plan.of(tuple(map(str, methods)), make_space(space), trials, experiment, follow)
+            raise ValueError(f"{name}: got {short_text(count)}; takes a number from 1")
+    objects = _Objects(module, data)
+    plan = _Plan.of(methods, make_space(space), trials, experiment, follow, objects)
+    if jobs > 1 and experiment.address is None:
+        refuse_unsendable(objects.given | {"experiment": plan.experiments})
     check_optuna()
-    out = experiment.out or RUNS / f"tune-{Path(experiment.dataset).stem}-{experiment.seed}"
+    out = experiment.out or RUNS / f"tune-{Path(plan.dataset).stem}-{experiment.seed}"
     cluster = experiment.model_copy(update={"engine": "ray"}) if experiment.address else None
     with session(cluster) if cluster else nullcontext(), tuning_folder(out, plan.described()) as folder:
         journal = Journal(folder)
         _work_off(plan, folder, journal, jobs, cluster, ended)
         return _outcome(plan, folder, journal)
+
+
+@dataclass(frozen=True, eq=False)
+class _Objects:
+    """The model and the data of all trials, where they are given as objects."""
+
+    model: nn.Module | None = None
+    dataset: Dataset | FederatedDataset | None = None
+
+    @property
+    def given(self) -> dict[str, object]:
+        """Those that there are, by name."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    def described(self, spec: RunSpec) -> dict[str, str]:
+        """Return the digests of those that there are, as a run has them."""
+        data = spec.data.dataset
+        arrays = {
+            "model": [spec.params],
+            "dataset": [part for tree in (data.x_train, data.x_test) for part in leaves(tree)]
+            + [data.y_train, data.y_test],
+        }
+        return {name: _digest(arrays[name]) for name in self.given}
+
+
+def _digest(arrays: Sequence[np.ndarray]) -> str:
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -105,11 +150,20 @@ class _Plan:
     spaces: Mapping[str, Space]
     trials: int
     figures: Figures
+    dataset: str
     follow: Follow | None = None
+    objects: _Objects = _Objects()
+    digests: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, methods: tuple[str, ...], space: Space, trials: int, experiment: Experiment, follow: Follow | None = None
+        cls,
+        methods: Sequence[str | Method] | str | Method,
+        space: Space,
+        trials: int,
+        experiment: Experiment,
+        follow: Follow | None = None,
+        objects: _Objects = _Objects(),
     ) -> "_Plan":
         for name in space:
             if (given := getattr(experiment, name)) != Experiment.model_fields[name].default:
@@ -120,19 +174,19 @@ class _Plan:
         )
         made = cells(methods, (experiment.seed,), common)
         experiments = {str(each.method): each for each in made}
-        spaces = {name: _known(name, space) for name in experiments}
-        for field in space:
-            if not any(field in known for known in spaces.values()):
-                raise ValueError(f"space: {field} means nothing to any of {', '.join(experiments)}; leave it out")
-        figures = Figures()
+        spaces = {name: _known(each.method, space) for name, each in experiments.items()}
+        for name in space:
+            if not any(name in known for known in spaces.values()):
+                raise ValueError(f"space: {name} means nothing to any of {', '.join(experiments)}; leave it out")
         for name, each in experiments.items():
             if not spaces[name]:
                 raise ValueError(f"space: {name} knows none of {', '.join(space)}; give a field of its own, too")
-            for field, parameter in spaces[name].items():
+            for tried, parameter in spaces[name].items():
                 for value in parameter.ends:
-                    resolve(_with(each, {field: value}))
-            figures = build(each).figures
-        return cls(experiments, spaces, trials, figures, follow)
+                    resolve(_with(each, {tried: value}))
+            spec = build(each, objects.model, objects.dataset)
+        own = experiment.dataset if objects.dataset is None else spec.data.dataset.name
+        return cls(experiments, spaces, trials, spec.figures, own, follow, objects, objects.described(spec))
 
     @property
     def better(self) -> Direction:
@@ -148,7 +202,8 @@ class _Plan:
         experiments = {name: each.model_dump(mode="json") for name, each in self.experiments.items()}
         spaces = {name: described(space) for name, space in self.spaces.items()}
         methods = {name: resolve(each).described() for name, each in self.experiments.items()}
-        return {"trials": self.trials, "spaces": spaces, "experiments": experiments, "methods": methods}
+        known = {"trials": self.trials, "spaces": spaces, "experiments": experiments, "methods": methods}
+        return known | ({"given": dict(self.digests)} if self.digests else {})
 
     def space(self, method: str, trials: Sequence[Trial]) -> tuple[dict[str, Parameter], tuple[str, ...]]:
         """The method's space for its last trials, if it has any, and which fields it was widened in."""
@@ -184,11 +239,20 @@ class _Plan:
         space = self.spaces[method] if number < self.first else self.space(method, ended)[0]
         values = suggest(space, ended, experiment.seed, number, self.better)
         more = dict(self.follow(values)) if self.follow else {}
-        more["out"] = folder / f"{method.replace(':', '-')}-{number}"
-        return Attempt(method, number, values, _with(experiment, values | more), tuple(ended), self.better)
+        more["out"] = folder / run_name(method, number)
+        return Attempt(
+            method,
+            number,
+            values,
+            _with(experiment, values | more),
+            tuple(ended),
+            self.better,
+            self.objects.model,
+            self.objects.dataset,
+        )
 
 
-def _known(method: str, space: Space) -> dict[str, Parameter]:
+def _known(method: object, space: Space) -> dict[str, Parameter]:
     made = find(method)
     return {name: parameter for name, parameter in space.items() if _knows(made.path, name)}
 
@@ -212,7 +276,14 @@ def _work_off(
     for numbers in (range(plan.first), range(plan.first, plan.trials)):
         had = {(trial.method, trial.number) for trial in journal.trials}
         left = [(name, n) for n in numbers for name in plan.experiments if (name, n) not in had]
-        for trial in work(left, lambda name, n: plan.next(name, n, journal, folder), journal, jobs, cluster):
+        for trial in work(
+            left,
+            lambda name, n: plan.next(name, n, journal, folder),
+            journal,
+            jobs,
+            cluster,
+            list(plan.objects.given.values()),
+        ):
             count = len(journal.trials)
             rest = (time.monotonic() - started) / (count - before) * (total - count)
             if ended is not None:
@@ -246,7 +317,7 @@ def _outcome(plan: _Plan, folder: Path, journal: Journal) -> Tuned:
     first = next(iter(plan.experiments.values()))
     about = {
         "format": 1,
-        "dataset": first.dataset,
+        "dataset": plan.dataset,
         "figure": plan.figures.main,
         "better": plan.better,
         "trials": plan.trials,

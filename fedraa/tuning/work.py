@@ -2,13 +2,16 @@
 
 import multiprocessing
 import os
+import pickle
+import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from multiprocessing.connection import wait as gone
 
 from fedraa.api import calls
+from fedraa.components import one_line
 from fedraa.config.experiment import Experiment
 from fedraa.errors import Interrupted
 from fedraa.tuning.attempt import Attempt, attempt, attempt_elsewhere, repeated
@@ -20,17 +23,24 @@ Which = tuple[str, int]
 Start = Callable[[Attempt], Future[Trial]]
 
 
-def work(left: Sequence[Which], plan: Plan, journal: Journal, jobs: int, cluster: Experiment | None) -> Iterator[Trial]:
-    """Makes these trials and writes each down as it has ended; a trial is planned when it begins.
+def work(
+    left: Sequence[Which],
+    plan: Plan,
+    journal: Journal,
+    jobs: int,
+    cluster: Experiment | None,
+    objects: Sequence[object] = (),
+) -> Iterator[Trial]:
+    """Make these trials and write each down when it has ended; a trial is planned when it begins.
 
-    Those `jobs` at a time are made on the cluster of that experiment, or without one on this machine. Raises
-    Interrupted after Ctrl-C.
+    `jobs` trials at a time are made on the cluster of that experiment, or without one on this machine. The trials hold
+    the `objects`, whose code the nodes get. Raises Interrupted after Ctrl-C.
     """
     if not left:
         return
     try:
         if cluster is not None:
-            with calls(cluster, [cluster]) as submit:
+            with calls(cluster, [cluster, *objects]) as submit:
                 yield from _beside(left, plan, journal, jobs, lambda asked: submit(attempt_elsewhere, asked))
         elif jobs == 1:
             yield from _here(left, plan, journal)
@@ -77,6 +87,24 @@ def _processes(jobs: int) -> Iterator[Start]:
             for process in set(multiprocessing.active_children()) - others:  # SIGTERM may have been for this one alone
                 process.terminate()
             raise
+
+
+def refuse_unsendable(parts: Mapping[str, object]) -> None:
+    """Raise ValueError for a part, by its name, that cannot be sent to processes on this machine."""
+    script = hasattr(sys.modules["__main__"], "__file__")
+    for name, part in parts.items():
+        try:
+            content = pickle.dumps(part)
+        except Exception as error:  # whatever a part of the user's own does
+            why = one_line(error) or type(error).__name__
+        else:
+            if script or b"__main__" not in content:
+                continue
+            why = "its code is in a notebook or in no file"
+        raise ValueError(
+            f"jobs: the {name} that was given cannot be sent to other processes: {why}; take jobs=1, or define it in "
+            "a module"
+        )
 
 
 def _begin() -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedraa.components import Seam, calling
+from fedraa.errors import short_text
 from fedraa.numbers import Share
 
 LEVELS = 255
@@ -39,7 +40,9 @@ def wire_bytes(compressor: Compressor, coordinates: int) -> int:
         said = compressor.bytes(coordinates)
     if isinstance(said, bool) or not isinstance(said, int | np.integer) or said < 0:
         who = type(compressor).__name__
-        raise ValueError(f"compress: {who} gave {said!r} bytes for {coordinates} coordinates; takes a whole number")
+        raise ValueError(
+            f"compress: {who} gave {short_text(said)} bytes for {coordinates} coordinates; takes a whole number"
+        )
     return int(said)
 
 

@@ -17,6 +17,7 @@ from fedraa.data.partition.natural import Natural
 from fedraa.data.partition.partitioner import Assign, Index, Partition, Partitioner, deal_assigned
 from fedraa.data.partition.quantity import LogNormal, PowerLaw
 from fedraa.data.partition.shards import SortedShards
+from fedraa.errors import short_text
 
 _BUILTIN: dict[str, type[Partitioner]] = {
     "iid": Iid,
@@ -108,7 +109,9 @@ def make_partitioner(
     function = getattr(made, "assign", made)
     name = getattr(made, "__qualname__", type(made).__qualname__)
     if not callable(function):
-        raise ValueError(f"partition: {made!r} has no method assign, and is no function (labels, clients, rng)")
+        raise ValueError(
+            f"partition: {short_text(made)} has no method assign, and is no function (labels, clients, rng)"
+        )
     return _Called(name, function)
 
 

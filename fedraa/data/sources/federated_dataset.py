@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from fedraa.data.dataset import count_rows
 from fedraa.data.sources.rows import as_rows
 from fedraa.data.tree import Tree, joined, leaves
+from fedraa.errors import short_text
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FederatedDataset:
     """Training samples by row, the client that each belongs to, and test samples.
 
@@ -45,10 +47,18 @@ class FederatedDataset:
         if self.made and self.sizes is None:
             raise ValueError(f"dataset {self.name!r}: train is a function; give sizes, how many samples clients have")
         if self.classes is not None and (isinstance(self.classes, bool) or self.classes < 1):
-            raise ValueError(f"dataset {self.name!r}: classes is {self.classes!r}; it must be how many there are")
+            raise ValueError(
+                f"dataset {self.name!r}: classes is {short_text(self.classes)}; it must be how many there are"
+            )
         for what, owners in (("clients", self.clients), ("test_clients", self.test_clients)):
             if owners is not None and (wrong := _no_owners(owners)):
                 raise ValueError(f"dataset {self.name!r}: {what} {wrong}; give a number or a word for each row")
+
+    def __repr__(self) -> str:
+        """Return the name and the number of training samples, and no values."""
+        rows = self.train[1] if isinstance(self.train, tuple) and len(self.train) == 2 else self.train
+        samples = "samples that a function makes" if self.made else f"{count_rows(rows)} training samples"
+        return f"FederatedDataset {self.name!r} of {samples}"
 
     @property
     def made(self) -> bool:

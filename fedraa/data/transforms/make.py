@@ -10,6 +10,7 @@ from fedraa.components import Seam
 from fedraa.data.transforms.images import Crop, Flip, Normalize
 from fedraa.data.transforms.transform import Called, Transform, Transforms, called
 from fedraa.data.transforms.vision import Vision
+from fedraa.errors import short_text
 
 TRANSFORMS: Seam[Any] = Seam("transforms", (), {"crop": Crop, "flip": Flip, "normalize": Normalize})
 V2 = "torchvision.transforms.v2:"
@@ -49,5 +50,5 @@ def make_transform(given: object) -> Transform:
         return Vision(made)
     function = getattr(made, "apply", made)
     if not callable(function):
-        raise ValueError(f"transforms: {made!r} has no method apply, and is no function (x, rng)")
+        raise ValueError(f"transforms: {short_text(made)} has no method apply, and is no function (x, rng)")
     return Called(called(made), function)

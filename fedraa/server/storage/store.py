@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from fedraa.components import calling, saved
+from fedraa.errors import short_text
 from fedraa.messages import Buffer, SharedBuffer, State, Task, Update, Vector
 from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken
 from fedraa.server.coordinates import Runs, common_places, index_of, where_of
@@ -81,8 +82,8 @@ def take_in(rule: AsyncRule, arrival: Arrival, model: AsyncModel) -> Taken:
     bools = isinstance(taken, Taken) and all(flag in (True, False) for flag in taken[1:])
     if not bools or not is_finite(taken.weight):
         raise ValueError(
-            f"async_rule: {type(rule).__name__} gave {taken!r}; takes Taken(weight, advanced, held), a finite number "
-            "and a bool each"
+            f"async_rule: {type(rule).__name__} gave {short_text(taken)}; takes Taken(weight, advanced, held), a "
+            "finite number and a bool each"
         )
     if taken.advanced and not ((rule.blends or rule.weighs) and 0 <= taken.weight <= 1):
         refuse_unsound("async_rule", rule, model.params, f" with the update of client {arrival.client}")

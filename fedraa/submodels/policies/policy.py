@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from fedraa.components import KIND, calling
 from fedraa.data.tree import Tree
+from fedraa.errors import Uncuttable, short_text
 from fedraa.messages import ExtraBuffers, Update, Vector
 from fedraa.numbers import of_python
 from fedraa.rng import generator
@@ -74,7 +75,7 @@ class RunContext:
         """ValueError, a sentence that `why` begins, unless every width group can be cut into so many parts."""
         if not self.traced.groups:
             reasons = self.traced.reasons()
-            raise ValueError(f"model: nothing of {type(self.traced.module).__name__} can be cut: {reasons}")
+            raise Uncuttable(f"model: nothing of {type(self.traced.module).__name__} can be cut: {reasons}")
         smallest = min(self.traced.groups, key=lambda group: group.size)
         if parts > smallest.size:
             raise ValueError(f"{why}; group {smallest.name!r} has only {smallest.size}")
@@ -151,7 +152,9 @@ class Pure(SubmodelSampler):
         with calling("submodel", self._draw):
             drawn = self._draw(context)
         if not isinstance(drawn, Assignment):
-            raise ValueError(f"submodel: {self._draw.__qualname__} gave {drawn!r}; takes what context.run.units gives")
+            raise ValueError(
+                f"submodel: {self._draw.__qualname__} gave {short_text(drawn)}; takes what context.run.units gives"
+            )
         return drawn
 
 
@@ -173,6 +176,11 @@ class SubmodelPolicy:
     whole: ClassVar[bool] = False
     shares: ClassVar[tuple[float, ...]] = (1.0, 0.5, 0.25, 0.125, 0.0625)
     """Of which each client has one, where capacities follow from devices."""
+
+    @property
+    def cuts(self) -> bool:
+        """Whether width groups of the model have to be known."""
+        return not self.whole
 
     @property
     def scales(self) -> bool:
@@ -209,13 +217,13 @@ class Capacities:
         object.__setattr__(self, "levels", levels if isinstance(levels, tuple) else (levels,))
         object.__setattr__(self, "redraw", of_python(self.redraw))
         if wrong := [each for each in self.levels if not _is_share(each)] if self.levels != AUTO else []:
-            raise ValueError(f"capacities: got {wrong[0]!r}; takes shares of the model over 0 and at most 1")
+            raise ValueError(f"capacities: got {short_text(wrong[0])}; takes shares of the model over 0 and at most 1")
         if self.levels != AUTO:
             object.__setattr__(self, "levels", tuple(map(float, self.levels)))
         if not self.levels:
             raise ValueError("capacities: none given, expected shares of the model over 0 and at most 1")
         if not isinstance(self.redraw, bool):
-            raise ValueError(f"redraw: got {self.redraw!r}; takes True or False")
+            raise ValueError(f"redraw: got {short_text(self.redraw)}; takes True or False")
 
     @classmethod
     def following(cls, compute: npt.NDArray[np.float64], shares: tuple[float, ...]) -> "Capacities":

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from pydantic import NonNegativeInt
 
+from fedraa.errors import Uncuttable
 from fedraa.numbers import Count, Positive
 from fedraa.rng import generator
 from fedraa.submodels import indices
@@ -42,10 +43,14 @@ class Fragments(SubmodelPolicy):
     keeps: ClassVar[str] = "q(j) [M]"
     scheduled: ClassVar[bool] = True
 
+    @property
+    def cuts(self) -> bool:
+        return len(self.ratios) > 1
+
     def submodels(self, traced: Traced) -> tuple[IndexSet, ...]:
-        if not traced.groups:
+        if self.cuts and not traced.groups:
             reasons = traced.reasons()
-            raise ValueError(f"model: nothing of {type(traced.module).__name__} can be cut into fragments: {reasons}")
+            raise Uncuttable(f"model: nothing of {type(traced.module).__name__} can be cut into fragments: {reasons}")
         return indices.fragments(traced, self.ratios)
 
 

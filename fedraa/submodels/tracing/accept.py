@@ -12,15 +12,12 @@ from torch.nn.parameter import is_lazy
 from fedraa.data.tree import Tree, mapped
 from fedraa.models.forward import forward
 from fedraa.submodels.cutting import computed
+from fedraa.submodels.scripted import copy_scripts
 from fedraa.submodels.tracing.recorder import tensors
 
 
 def check_kinds(module: nn.Module) -> None:
-    """ValueError for compiled code, and for parameters that are no float32 numbers yet, or never."""
-    for name, part in module.named_modules():
-        if isinstance(part, torch.jit.ScriptModule):
-            what = f"{name!r} of {type(module).__name__}" if name else type(part).__name__
-            raise ValueError(f"module: {what} is TorchScript, whose code cannot be followed; give the plain module")
+    """Raise ValueError for parameters that are no float32 numbers yet, or never."""
     for name, p in module.named_parameters():
         if is_lazy(p):
             raise ValueError(f"module: {name!r} has no shape yet; run the module once on a batch before")
@@ -29,6 +26,14 @@ def check_kinds(module: nn.Module) -> None:
                 f"module: parameter {name!r} is {p.dtype}, and what is trained is float32; "
                 + ("split it in real parts" if p.is_complex() else "call module.float() first, or freeze it")
             )
+
+
+def check_code(module: nn.Module) -> None:
+    """Raise ValueError for compiled code."""
+    for name, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            what = f"{name!r} of {type(module).__name__}" if name else type(part).__name__
+            raise ValueError(f"module: {what} is TorchScript, whose code cannot be followed; give the plain module")
 
 
 def check_gradients(module: nn.Module, inputs: Tree, strange: Sequence[nn.Parameter]) -> None:
@@ -51,7 +56,13 @@ def check_gradients(module: nn.Module, inputs: Tree, strange: Sequence[nn.Parame
             )
     if all(gradient is None for gradient in gradients):
         raise ValueError(f"module: no parameter of {kind} gets a gradient from its output, so nothing is trained")
-    for (name, p), gradient in zip(named.items(), gradients, strict=False):
+    refuse_sparse(module, gradients[: len(named)])
+
+
+def refuse_sparse(module: nn.Module, gradients: Sequence[Tensor | None]) -> None:
+    """Raise ValueError if one of these gradients, in the order of the trainable parameters, is sparse."""
+    named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    for (name, p), gradient in zip(named, gradients, strict=True):
         if gradient is not None and gradient.layout != p.layout:
             raise ValueError(f"module: parameter {name!r} gets a sparse gradient; make its layer with sparse=False")
 
@@ -75,7 +86,7 @@ def private(module: nn.Module, *, share: bool = False) -> nn.Module:
     """A copy of a module; it may share the memory of its parameters."""
     shared = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in module.parameters()} if share else {}
     try:
-        return copy.deepcopy(module, computed(module) | shared)
+        return copy.deepcopy(module, computed(module) | shared | copy_scripts(module))
     except (RuntimeError, TypeError, ValueError, NotImplementedError, AttributeError) as error:
         raise ValueError(f"module: {type(module).__name__} cannot be copied: {first_line(error)}") from error
 

@@ -14,6 +14,7 @@ from types import FunctionType, MappingProxyType
 from typing import Any
 
 from fedraa.components import path_of
+from fedraa.errors import short_text
 from fedraa.submodels.tracing import attention_rules, layer_rules, product_rules, shape_rules
 from fedraa.submodels.tracing.accept import first_line
 from fedraa.submodels.tracing.recorder import Recorder, Rule, tensors
@@ -105,10 +106,12 @@ def tracing_rules(rules: Mapping[str, Rule]) -> Iterator[None]:
         raise ValueError(f"tracing_rules: got {type(rules).__name__}; takes a dict of rules by names of functions")
     for name, rule in rules.items():
         if not isinstance(name, str) or not name.isidentifier() or name.endswith("_"):
-            raise ValueError(f"tracing_rules: got {name!r}; takes the plain name of a torch function, such as 'sinc'")
+            raise ValueError(
+                f"tracing_rules: got {short_text(name)}; takes the plain name of a torch function, such as 'sinc'"
+            )
         if not callable(rule) or not _takes_five(rule):
             raise ValueError(
-                f"tracing_rules: {name!r} has {rule!r}; takes a function (recorder, name, out, args, kwargs)"
+                f"tracing_rules: {name!r} has {short_text(rule)}; takes a function (recorder, name, out, args, kwargs)"
             )
     token = _own.set({**_own.get(), **rules})
     try:

@@ -16,7 +16,7 @@ from fedraa.data.tree import Tree, leaves, mapped
 from fedraa.models.forward import forward
 from fedraa.submodels.resize import MADE
 from fedraa.submodels.traced import Traced
-from fedraa.submodels.tracing.accept import check_gradients, check_kinds, first_line, private
+from fedraa.submodels.tracing.accept import check_code, check_gradients, check_kinds, first_line, private
 from fedraa.submodels.tracing.grouping import group_units
 from fedraa.submodels.tracing.modes import Noted
 from fedraa.submodels.tracing.recorder import DataDependentError, Recorder, tensors
@@ -50,6 +50,7 @@ def trace(module: nn.Module, example: Tree) -> Traced:
     for part in leaves(example):
         if part.dim() < 1 or len(part) < 2:
             raise ValueError(f"example: shape {tuple(part.shape)} given, expected a batch of at least 2")
+    check_code(module)
     check_kinds(module)
     module, example = copied(module), mapped(lambda part: part.cpu(), example)
     recorder, ran = _followed(module, example)

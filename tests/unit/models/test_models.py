@@ -1,4 +1,5 @@
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -233,9 +234,14 @@ def test_a_function_or_a_class_itself():
     ("given", "message"),
     [
         (Given(), r"^model: got a Given itself; give it to run, as model=\.\.\., or what makes one$"),
-        (3, "is not callable but int"),
-        (lambda a, b: 3, r"is called with classes or with nothing: missing a required argument: 'a'$"),
-        (lambda: 3, "returned int; it must return a torch.nn.Module"),
+        (3, "^model: got 3; "),
+        ([nn.Linear(6, 4)], r"^model: got a list of 1 items .* give nn.Sequential\(\*layers\)$"),
+        (nn.Linear(6, 4).state_dict(), "^model: got an OrderedDict .* load_state_dict$"),
+        (Path("net.pt"), "^model: got 'net.pt'; .* load_state_dict"),
+        (lambda a, b: 3, "is called with classes or with nothing: missing a required argument: 'a'"),
+        (lambda: 3, "returned 3; it must return a torch.nn.Module"),
+        (lambda: 1 / 0, "failed with ZeroDivisionError"),
+        (nn.Linear, "missing a required argument: 'in_features'"),
         ("__main__:absent", "^model: __main__:absent was made in a script or a notebook; give it again$"),
     ],
 )
@@ -250,12 +256,14 @@ def test_an_object_that_makes_no_model_is_refused(given, message):
     [
         ("userland:fixed", r"returns \[2, 3\] for a batch; it must return logits \[2, 4\]"),
         ("userland:Net", r"does not take samples \[6\]: mat1 and mat2"),
-        ("userland:odd", "returned int; it must return a torch.nn.Module"),
-        ("userland:number", "is not callable but int"),
+        ("userland:odd", "returned 3; it must return a torch.nn.Module"),
+        ("userland:number", "^model: got 3; "),
         ("userland:absent", "cannot be imported: .*absent"),
         ("no_such_package:make", "cannot be imported: No module named"),
         (":make", "cannot be imported"),
-        ("lenet", "model is 'lenet'; it must be one of mlp, cnn, .*package.module:callable"),
+        ("lenet", "model is 'lenet'; .*it must be one of mlp, cnn, .*package.module:callable"),
+        ("weights/net.safetensors", "'weights/net.safetensors'; .*load_state_dict"),
+        ("google/vit-base-patch16-224", "it must be one of mlp, .*nn.Module, of any library"),
         ("cnn", r"takes images .* sides of at least 4; the samples are \[6\]"),
     ],
 )

@@ -1,5 +1,6 @@
 """Each objective that is built in, against NumPy: loss, gradient, and figures from sums over unequal batches."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -157,10 +158,17 @@ def test_outputs_are_found_in_what_models_return() -> None:
     class Output:
         logits = tensor
 
-    for result in (tensor, {"loss": other, "logits": tensor}, Output(), (tensor, other)):
+    single = ({"scores": tensor, "loss": None}, SimpleNamespace(scores=tensor, name="x"), (None, tensor))
+    for result in (tensor, {"loss": other, "logits": tensor}, {"aux": other, "out": tensor}, Output(), *single):
         assert objective.outputs(result) is tensor
-    with pytest.raises(TypeError, match="without a tensor called logits"):
-        objective.outputs({"scores": tensor})
+    assert objective.outputs((tensor, other)) is tensor
+    assert objective.outputs(tensor.half()).dtype == objective.outputs(tensor.bfloat16()).dtype == torch.float32
+
+
+@pytest.mark.parametrize("result", [{"a": torch.zeros(2), "b": torch.ones(2)}, {}, None, "logits", (None, [1])])
+def test_outputs_that_are_not_clear_are_refused(result: object) -> None:
+    with pytest.raises(TypeError):
+        Classification().outputs(result)
 
 
 def test_auxiliary_outputs_are_in_the_loss_of_training_with_their_weights() -> None:

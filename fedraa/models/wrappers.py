@@ -1,0 +1,64 @@
+"""Modules that only wrap another one: `torch.compile`, `nn.DataParallel` and their like."""
+
+import copy
+from typing import Any
+
+from torch import nn
+
+
+def unwrap_module(module: nn.Module) -> nn.Module:
+    """Return the plain module that is trained: without wrappers, and without compiled code.
+
+    A wrapper of the whole model is left out, so the tensors have the names of the plain module. A wrapper of a part
+    becomes a part that only calls what is inside, so names stay as they are. The module itself is not changed; the
+    result shares its tensors.
+    """
+    while (name := _inner_name(module)) is not None:
+        module = module.get_submodule(name)
+    wrappers = [part for part in module.modules() if _inner_name(part) is not None]
+    if not wrappers:
+        return module
+    memo: dict[int, Any] = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
+    memo |= {id(part): PlainCall() for part in wrappers}
+    for part in wrappers:
+        name = str(_inner_name(part))
+        memo[id(part)].hold(name, copy.deepcopy(part.get_submodule(name), memo))
+    result: nn.Module = copy.deepcopy(module, memo)
+    return result
+
+
+class PlainCall(nn.Module):
+    """A module in place of a wrapper: it calls the module inside, which keeps its name."""
+
+    def hold(self, name: str, inner: nn.Module) -> None:
+        """Take the module inside, under the name that the wrapper has for it."""
+        self.add_module(name, inner)
+        self.inner_name = name
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        inner = self._modules[self.inner_name]
+        assert inner is not None
+        return inner(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            inner = vars(self).get("_modules", {}).get(vars(self).get("inner_name"))
+            if inner is None or name in vars(self)["_modules"]:
+                raise
+            return getattr(inner, name)
+
+
+def _inner_name(module: nn.Module) -> str | None:
+    """Return the name of the only child of a wrapper; None for a module that is no wrapper.
+
+    Classes are known by their names: to import torch's compiler takes a second.
+    """
+    children = [name for name, _ in module.named_children()]
+    kinds = [kind.__name__ for kind in type(module).__mro__]
+    if "OptimizedModule" in kinds and children == ["_orig_mod"]:
+        return "_orig_mod"
+    if children == ["module"] and any(kind.endswith("DataParallel") for kind in kinds):
+        return "module"
+    return None

@@ -1,0 +1,46 @@
+"""TorchScript modules, which `copy.deepcopy` and pickle do not copy in a form that can be trained."""
+
+from __future__ import annotations
+
+import io
+from typing import cast
+
+import torch
+from torch import nn
+
+
+class PackedScript(nn.Module):
+    """A TorchScript module as bytes, in a form that can be pickled."""
+
+    def __init__(self, module: torch.jit.ScriptModule) -> None:
+        super().__init__()
+        self.content = _written(module)
+
+    def unpack(self) -> nn.Module:
+        """Return the module."""
+        return _read(self.content)
+
+
+def copy_scripts(module: nn.Module) -> dict[int, object]:
+    """Return copies of the TorchScript modules within, by id, as `copy.deepcopy` takes them.
+
+    A deep copy of such a module has parameters that are results of a computation, which get no gradient.
+    """
+    return {id(part): _read(_written(part)) for part in find_scripts(module)}
+
+
+def find_scripts(module: nn.Module) -> list[torch.jit.ScriptModule]:
+    """Return the TorchScript modules that are in no other one."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return [module]
+    return [script for part in module.children() for script in find_scripts(part)]
+
+
+def _written(module: torch.jit.ScriptModule) -> bytes:
+    stream = io.BytesIO()
+    torch.jit.save(module, stream)
+    return stream.getvalue()
+
+
+def _read(content: bytes) -> nn.Module:
+    return cast(nn.Module, torch.jit.load(io.BytesIO(content)))  # type: ignore[no-untyped-call]

@@ -1,0 +1,137 @@
+"""A module that is only trained whole. Nothing follows its units, so any code that PyTorch trains will do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from fedraa.data.tree import Tree, mapped
+from fedraa.models.forward import forward
+from fedraa.submodels.flat import BY_PIECE, trainable
+from fedraa.submodels.traced import Traced
+from fedraa.submodels.tracing.accept import check_kinds, first_line, refuse_sparse
+from fedraa.submodels.tracing.grouping import flat_layout
+from fedraa.submodels.tracing.recorder import tensors
+from fedraa.submodels.tracing.trace import copied
+
+
+def take_whole(module: nn.Module, example: Tree) -> Traced:
+    """Return the module as a Traced without width groups, after one step of training was tried on `example`.
+
+    Args:
+        module: any module. It is copied to the CPU, not changed. The copy of a large one shares its memory.
+        example: a batch of at least two inputs.
+
+    Raises:
+        ValueError: the module does not train on the example, or not as one float32 vector.
+    """
+    check_kinds(module)
+    module = copied(module)
+    whole = Traced(module, (), {}, *flat_layout(module), {}, frozenset())
+    example = mapped(lambda part: part.cpu(), example)
+    gradients = _checked_gradients(whole.skeleton(()), example)
+    return _with_known_updates(whole, example, gradients)
+
+
+def check_updates(traced: Traced, example: Tree) -> Traced:
+    """Return a traced module that is trained by the whole gradient where its code needs that."""
+    if traced.size < BY_PIECE:
+        return traced
+    example = mapped(lambda part: part.cpu(), example)
+    gradients = _checked_gradients(traced.skeleton(traced.widths(traced.full())), example)
+    return _with_known_updates(traced, example, gradients)
+
+
+def _with_known_updates(traced: Traced, example: Tree, gradients: Sequence[Tensor | None]) -> Traced:
+    module = traced.skeleton(traced.widths(traced.full()))
+    if traced.size < BY_PIECE or _survive_updates(module, example, gradients):
+        return traced
+    return replace(traced, by_piece=False)
+
+
+def _checked_gradients(module: nn.Module, inputs: Tree) -> list[Tensor | None]:
+    """Return the gradient of each trainable parameter; ValueError if the module cannot be trained.
+
+    A forward that was replaced by a closure, or that reads layers from a plain list, reads parameters that are not
+    the module's: they would never be trained.
+    """
+    kind = type(module).__name__
+    parameters = trainable(module)
+    registered = {id(p) for p in parameters}
+    try:
+        outputs = _run(module, inputs)
+        strange = [p for p in _read_parameters(outputs) if id(p) not in registered]
+        if outputs and not strange:
+            _differentiate(outputs)
+    except Exception as error:  # whatever its code raises
+        raise ValueError(f"module: {kind} cannot be trained: {first_line(error)}") from error
+    if not outputs:
+        raise ValueError(f"module: no tensor is found in what {kind} returns; return tensors, or a dict or tuple")
+    for p in strange:
+        raise ValueError(
+            f"module: {kind} reads a parameter {tuple(p.shape)} that is not registered in it, so that it would "
+            "never be trained; register it, freeze it, or define forward in the class"
+        )
+    gradients = [p.grad for p in parameters]
+    if all(gradient is None for gradient in gradients):
+        raise ValueError(f"module: no parameter of {kind} gets a gradient from its output, so nothing is trained")
+    refuse_sparse(module, gradients)
+    return gradients
+
+
+def _survive_updates(module: nn.Module, inputs: Tree, gradients: Sequence[Tensor | None]) -> bool:
+    """Return True if every parameter may change as soon as its gradient is there.
+
+    That is tried: each parameter becomes NaN then. A backward pass that still reads it, or that comes to it again as
+    reentrant checkpoints do, gives other gradients.
+    """
+    parameters = trainable(module)
+    found: dict[int, Tensor] = {}
+    again: list[int] = []
+
+    def take(p: Tensor) -> None:
+        assert p.grad is not None
+        again.extend([id(p)] * (id(p) in found))
+        found[id(p)], p.grad = p.grad, None
+        p.data.fill_(torch.nan)
+
+    for p in parameters:
+        p.register_post_accumulate_grad_hook(take)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    try:
+        _differentiate(_run(module, inputs))
+    except Exception:  # whatever its code does with NaN
+        return False
+    for p, first in zip(parameters, gradients, strict=True):
+        second = found.get(id(p))
+        if first is not None and (second is None or not torch.equal(first.isfinite(), second.isfinite())):
+            return False
+    return not again
+
+
+def _run(module: nn.Module, inputs: Tree) -> list[Tensor]:
+    with torch.enable_grad(), torch.random.fork_rng():
+        return list(tensors(forward(module.train(), mapped(lambda part: part.clone(), inputs))))
+
+
+def _differentiate(outputs: Sequence[Tensor]) -> None:
+    """Leave the gradient of the sum of the outputs in the parameters."""
+    sums = [x.abs().sum() if x.is_complex() else x.sum() for x in outputs if x.requires_grad]
+    if sums:
+        torch.autograd.backward(sums)
+
+
+def _read_parameters(outputs: Sequence[Tensor]) -> Iterator[nn.Parameter]:
+    """Yield the parameters that the outputs were computed from, as far as autograd's graph shows them."""
+    waiting = [x.grad_fn for x in outputs if x.grad_fn is not None]
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        variable = getattr(node, "variable", None) if type(node).__name__ == "AccumulateGrad" else None
+        if isinstance(variable, nn.Parameter):
+            yield variable
+        further = {following for following, _ in node.next_functions if following is not None} - seen
+        seen |= further
+        waiting += further

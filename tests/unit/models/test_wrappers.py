@@ -1,0 +1,140 @@
+"""Wrapped modules: what is trained, what is cut, and what the exported names are."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fedraa as fl
+from fedraa.models.wrappers import unwrap_module
+from fedraa.submodels.parametrized import packed, unpack
+from fedraa.submodels.whole import take_whole
+
+X = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
+Y = (X[:, 0] > 0).astype(np.int64)
+BATCH = torch.from_numpy(X[:4])
+
+
+def compiled(module: nn.Module) -> nn.Module:
+    result: nn.Module = torch.compile(module, backend="eager")
+    return result
+
+
+def layers() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 2))
+
+
+def dataset() -> fl.Dataset:
+    return fl.Dataset("mine", X[:40], Y[:40], X[40:], Y[40:], 2)
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.a(x)
+        return y if y.sum() > 0 else -y
+
+
+def test_the_plain_module_comes_out_of_any_number_of_wrappers() -> None:
+    module = layers()
+    assert unwrap_module(module) is module
+    assert unwrap_module(compiled(nn.DataParallel(compiled(module)))) is module
+
+
+def test_a_wrapper_of_a_part_keeps_names_tensors_and_attributes() -> None:
+    given = nn.Sequential(compiled(nn.Linear(5, 6)), nn.DataParallel(nn.Linear(6, 2)))
+    plain = unwrap_module(given)
+    assert plain.state_dict().keys() == given.state_dict().keys()
+    assert all(p is q for p, q in zip(plain.parameters(), given.parameters(), strict=True))
+    assert plain[0].out_features == 6
+    assert not hasattr(plain[0], "absent")
+    assert torch.equal(plain(BATCH), given(BATCH))
+    assert torch.equal(pickle.loads(pickle.dumps(plain))(BATCH), given(BATCH))
+
+
+@pytest.mark.parametrize("wrap", [compiled, nn.DataParallel])
+def test_a_wrapped_module_is_cut_and_exported_as_the_plain_one(wrap: Any, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"dataset": dataset(), "clients": 2, "fragments": 2, "updates": 4, "engine": "local"}
+    module = layers()
+    wrapped = fl.run(model=wrap(module), out=tmp_path / "a", **given)
+    plain = fl.run(model=module, out=tmp_path / "b", **given)
+    assert wrapped.summary["model_sha256"] == plain.summary["model_sha256"]
+    module.load_state_dict(torch.load(wrapped.directory / "model.pt"), strict=True)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torchscript_comes_back_from_a_pickle_and_gets_gradients() -> None:
+    inside = nn.Sequential(torch.jit.script(nn.Linear(5, 6)), nn.Linear(6, 2))
+    for given in (torch.jit.script(layers()), inside):
+        traced = pickle.loads(pickle.dumps(take_whole(given, BATCH)))
+        assert torch.equal(traced.module(BATCH), given(BATCH))
+        cut = traced.skeleton(())
+        cut(BATCH).sum().backward()
+        assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in list(cut.parameters())[-1:])
+        assert torch.equal(unpack(packed(given))(BATCH), given(BATCH))
+
+
+def test_whole_and_traced_modules_cost_the_same(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"model": layers(), "dataset": dataset(), "clients": 2, "engine": "local"}
+    whole = fl.run(method="fedavg", rounds=1, out=tmp_path / "a", **given)
+    traced = fl.run(method="heterofl", capacities=1.0, rounds=1, out=tmp_path / "b", **given)
+    found = [history.config["resolved"]["shapes"][-1] for history in (whole, traced)]
+    assert [shape.pop("widths") for shape in found] == [[], [6]]
+    assert found[0] == found[1]
+    assert found[0]["flops"] == 2 * (5 * 6 + 6 * 2) * 3 - 2 * 5 * 6
+
+
+@pytest.mark.parametrize("method", ["fed-raa", "heterofl", "subdismo", "oap", "prunefl", "ist", "fedgmr"])
+def test_what_cannot_be_cut_names_methods_that_take_it(method: str, tmp_path: Path) -> None:
+    common: dict[str, Any] = {"clients": 2, "engine": "local", "dataset": dataset(), "time": 1.0}
+    with pytest.raises(ValueError, match=r"^model: Branching cannot be traced, .*fedavg.*`fedraa methods`") as raised:
+        fl.run(method=method, model=Branching(), out=tmp_path / "a", **common)
+    assert "\n" not in str(raised.value)
+    with pytest.raises(ValueError, match=r"^model: nothing of Linear can be .*fedavg"):
+        fl.run(method=method, model=nn.Linear(5, 2), out=tmp_path / "b", **common)
+
+
+def test_every_method_that_trains_the_whole_model_takes_it(tmp_path: Path) -> None:
+    for method in ("fedasync", "fedbuff", "scaffold", "fedsam", "mimelite"):
+        limit = {"updates": 10} if fl.method(method).asynchronous else {"rounds": 1}
+        history = fl.run(
+            method=method,
+            model=Branching(),
+            dataset=dataset(),
+            clients=2,
+            local_steps=1,
+            engine="local",
+            out=tmp_path / method,
+            **limit,
+        )
+        assert history.summary["faults"] == 0
+    history = fl.run(
+        model=Branching(), dataset=dataset(), clients=2, fragments=1, updates=4, engine="local", out=tmp_path / "one"
+    )
+    assert history.summary["steps"] == 4
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (nn.Linear(4, 2), r"does not take samples \[5\]"),
+        (nn.Bilinear(5, 5, 2), r"does not take samples \[5\].*tuple or a dict"),
+        (nn.Linear(5, 3), r"returns \[2, 3\].*logits \[2, 2\]"),
+        (nn.Linear(5, 1), r"returns \[2, 1\].*logits \[2, 2\]"),
+        (nn.Linear(5, 2).double(), "float64"),
+        (nn.LSTM(5, 3), r"returns \[2, 3\].*logits \[2, 2\]"),
+    ],
+)
+def test_a_module_that_does_not_fit_is_refused(module: nn.Module, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"^model: .*{said}") as raised:
+        fl.run(method="fedavg", model=module, dataset=dataset(), clients=2, engine="local", out=tmp_path / "x")
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "x").exists()
