@@ -23,6 +23,7 @@ from fedraa.config.processes import cluster_address
 from fedraa.data import Dataset, FederatedDataset
 from fedraa.engine.build import build
 from fedraa.engine.executor import LocalExecutor
+from fedraa.engine.process_guard import exclusive, refuse_nested_run, run_alone
 from fedraa.engine.resumption import how_to_go_on, lengthen, resumed
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.session import RunSession
@@ -76,6 +77,7 @@ def run(
         model, fields = None, fields | {"model": model}
     if isinstance(dataset, str | Path):
         dataset, fields = None, fields | {"dataset": str(dataset)}
+    refuse_nested_run()
     told = _callbacks(callbacks)
     experiment = _changed(experiment, fields)
     _check_restarts(restarts, experiment)
@@ -116,6 +118,7 @@ def resume(
     """
     if model is not None and not isinstance(model, nn.Module):
         model, fields = None, fields | {"model": model}
+    refuse_nested_run()
     directory = Path(directory)
     told = _callbacks(callbacks)
     with _before_the_start(told):
@@ -174,7 +177,7 @@ def compare(
             told.prepare(f"checking run {number} of {len(runs)}")
             data = build(each).data.dataset.name
     histories = []
-    with run_directory(together, data) as directory, session(experiment):
+    with exclusive(), run_directory(together, data) as directory, session(experiment):
         for each in runs:
             each = each.model_copy(update={"out": directory / f"{each.method}-{each.seed}"})
             histories.append(run(each, callbacks=callbacks))
@@ -265,12 +268,13 @@ def _check_restarts(restarts: int, experiment: Experiment) -> None:
 def _execute(spec: RunSpec, directory: Path, callbacks: CallbackList, *, resume: bool, restarts: int) -> History:
     raised, ended = None, False
     try:
-        if spec.experiment.engine == "ray":
-            from actors.cluster.engine import run_on_ray  # Ray takes seconds to import
+        with run_alone():
+            if spec.experiment.engine == "ray":
+                from actors.cluster.engine import run_on_ray  # Ray takes seconds to import
 
-            ended = run_on_ray(spec, directory, callbacks, resume, restarts)
-        else:
-            ended = run_here(spec, directory, callbacks, resume)
+                ended = run_on_ray(spec, directory, callbacks, resume, restarts)
+            else:
+                ended = run_here(spec, directory, callbacks, resume)
     except CallbackRaised as wrapped:
         raised = wrapped.error
     except (Unwritable, KeyboardInterrupt) as error:
@@ -307,9 +311,8 @@ def calls(experiment: Experiment, parts: Iterable[object]) -> AbstractContextMan
 
 
 def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bool) -> bool:
-    """Runs in this process; whether to the end. CallbackRaised if a callback has failed."""
+    """Run in this process; return True at the end, False if it was stopped. CallbackRaised if a callback has failed."""
     experiment = spec.experiment
-    threads = torch.get_num_threads()
     torch.set_num_threads(experiment.threads_per_worker)
     device = choose_device(experiment.device)
     trainer, evaluator = spec.worker_spec.trainer(device), spec.worker_spec.evaluator(spec.evaluation_data, device)
@@ -320,12 +323,9 @@ def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bo
         stop.set()
         executor.drop()
 
-    try:
-        with interruptible(interrupt), terminable(interrupt):
-            callbacks.start(RunStart(experiment, directory, spec.limits, resume, spec.figures))
-            return RunSession(spec, directory, executor, stop, callbacks).execute(resume=resume)
-    finally:
-        torch.set_num_threads(threads)
+    with interruptible(interrupt), terminable(interrupt):
+        callbacks.start(RunStart(experiment, directory, spec.limits, resume, spec.figures))
+        return RunSession(spec, directory, executor, stop, callbacks).execute(resume=resume)
 
 
 @contextmanager

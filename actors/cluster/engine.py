@@ -23,6 +23,7 @@ from actors.cluster.run_dir_sync import RunDirSync, synced
 from actors.pool.data_host import fingerprint
 from actors.pool.pulse import Heartbeat, actor_class
 from actors.pool.serializer import Blocks, put_blocks
+from actors.pool.shared_source import SharedSource
 from actors.server.parameter_server import ParameterServer, Setting
 from actors.server.relay import Audience
 from fedraa.callbacks import RunStart
@@ -87,7 +88,7 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
     memory = Need.of(spec).server if attached else 0.0
     if attached:
         carry_by_value([spec])
-    hosted, setting = ray.put(spec.without_training_rows()), _setting(spec, directory, callbacks)
+    hosted, setting = ray.put(_with_shared_source(spec.without_training_rows())), _setting(spec, directory, callbacks)
     deaths, last = 0, None
     with synced(directory) if elsewhere else nullcontext():
         while True:
@@ -128,6 +129,13 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
             finally:
                 if watch.lost() is None and ray.is_initialized():
                     ray.kill(server)
+
+
+def _with_shared_source(spec: RunSpec) -> RunSpec:
+    """Return the run with its source, if it has one, in the object store."""
+    if spec.data.source is None:
+        return spec
+    return replace(spec, data=replace(spec.data, source=SharedSource(ray.put(spec.data.source))))
 
 
 def _leave(server: Any, directory: Path) -> None:

@@ -29,6 +29,7 @@ from fedraa.data.tree import Tree, mapped, take
 from fedraa.devices.availability import Timing, read_availability
 from fedraa.devices.capabilities import make_fleet
 from fedraa.engine.preflight import preflight, warn_of_small_shards
+from fedraa.engine.process_guard import exclusive
 from fedraa.engine.run_spec import RunSpec
 from fedraa.methods.compatibility import check_transforms
 from fedraa.methods.resolve import resolve, with_capacities
@@ -56,6 +57,16 @@ def build(
 
     `model` and `dataset` are the user's own, in place of the named ones. `doing` is told what takes long.
     """
+    with exclusive():
+        return _build(experiment, model, dataset, doing)
+
+
+def _build(
+    experiment: Experiment,
+    model: nn.Module | None,
+    dataset: Dataset | FederatedDataset | None,
+    doing: Callable[[str], None],
+) -> RunSpec:
     given = tuple(name for name, own in (("model", model), ("dataset", dataset)) if own is not None)
     if dataset is not None and experiment.data_on_nodes:
         raise ValueError("data_on_nodes: nodes cannot read a dataset that is given as an object; leave it out")
