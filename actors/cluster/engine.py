@@ -157,7 +157,8 @@ def _setting(spec: RunSpec, directory: Path, callbacks: CallbackList) -> Setting
         group_of=group_of(experiment),
         driver=this_process(),
         description=describe(spec, "eval" in callbacks.waits),
-        label=f"{socket.gethostname()}:{directory.resolve()}",
+        # Ray takes only UTF-8 in names of actors, and a path may hold any bytes.
+        label=f"{socket.gethostname()}:{directory.resolve()}".encode(errors="backslashreplace").decode(),
         fingerprint=fingerprint(data) if experiment.data_on_nodes else None,
         audience=Audience(callbacks.hears, callbacks.waits),
         heartbeat=replace(HEARTBEAT, starts=starts),
