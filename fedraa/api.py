@@ -69,6 +69,8 @@ def run(
         fedraa.run(experiment, model=Net(), dataset=fedraa.Dataset(...), seed=3)
         fedraa.run(experiment, callbacks=[fedraa.EarlyStopping(patience=3), fedraa.CSV("evals.csv")])
 
+    Runs in threads of one process take turns. A run inside a run, as from a callback, is refused.
+
     Raises ValueError, one sentence, before anything is started or written, for an experiment that cannot be run;
     RunFailed when a running one cannot go on; Interrupted, a KeyboardInterrupt, after Ctrl-C, when `resume` can go on,
     and so it can where what a callback has raised comes out of here.

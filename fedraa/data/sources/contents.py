@@ -1,4 +1,4 @@
-"""What a data set's object holds: random generators, and bytes that would travel with it."""
+"""Inspection of a data set's object: its random generators, and the bytes that would travel with it."""
 
 import copyreg
 import pickle
@@ -38,12 +38,12 @@ class Contents:
 
 
 def inspect_contents(holder: object) -> Contents:
-    """Return what is reachable from `holder`: in attributes, closures, and globals that the user's functions name.
+    """Return the contents of `holder`: of its attributes, its closures, and globals that the user's functions name.
 
     The order of the generators is the same for a copy of `holder` in another process.
     """
     contents = Contents()
-    # An object may do anything when it is visited; what was found until then counts.
+    # A visit may run any code of the object. If that fails, everything found before counts.
     with suppress(Exception):
         _Walk(contents).dump(holder)
     return contents
@@ -68,6 +68,8 @@ class _Walk(pickle.Pickler):
         super().__init__(_Sink(contents), protocol=5)
         self._contents = contents
         self._storages: set[int] = set()
+        # Pickle itself does not end cycles through functions, classes and objects that it cannot pickle.
+        self._visited: dict[int, object] = {}
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, np.random.Generator):
@@ -82,10 +84,15 @@ class _Walk(pickle.Pickler):
         if isinstance(obj, ModuleType | CodeType):
             return NOTHING
         if isinstance(obj, FunctionType):
-            return _visit(_function_contents(obj)) if _is_users(obj.__module__) else NOTHING
+            return self._visit_function(obj)
         if isinstance(obj, type):
             return self._visit_class(obj)
-        return _reduce(obj)
+        return self._visit_object(obj)
+
+    def _is_new(self, obj: object) -> bool:
+        is_new = id(obj) not in self._visited
+        self._visited[id(obj)] = obj
+        return is_new
 
     def _note_generator(self, generator: ItemGenerator) -> None:
         known = any(generator is other for other in self._contents.generators)
@@ -110,8 +117,26 @@ class _Walk(pickle.Pickler):
             self._contents.array_bytes += array.nbytes
         return NOTHING
 
+    def _visit_function(self, function: FunctionType) -> Any:
+        if not _is_users(function.__module__) or not self._is_new(function):
+            return NOTHING
+        return _visit(_function_contents(function))
+
+    def _visit_object(self, obj: Any) -> Any:
+        """Return the reduction that pickle would take; else one to the object's attributes."""
+        if type(obj) in copyreg.dispatch_table:
+            return NotImplemented
+        if isinstance(obj, property | classmethod | staticmethod):
+            return list, ([getattr(obj, "fget", None), getattr(obj, "__func__", None)],)
+        try:
+            return obj.__reduce_ex__(5)
+        except Exception:
+            return (list, ([getattr(obj, "__dict__", None)],)) if self._is_new(obj) else NOTHING
+
     def _visit_class(self, kind: type) -> Any:
         if _is_users(kind.__module__):
+            if not self._is_new(kind):
+                return NOTHING
             return _visit(vars(each) for each in kind.__mro__ if _is_users(each.__module__))
         owner = sys.modules.get(kind.__module__)
         importable = getattr(owner, kind.__qualname__, None) is kind
@@ -122,18 +147,6 @@ def _visit(parts: Any) -> Any:
     """The reduction of an object that has these parts."""
     sorted_parts = [[part[name] for name in sorted(part)] for part in parts]
     return list, (sorted_parts,)
-
-
-def _reduce(obj: Any) -> Any:
-    """The reduction that pickle would take; else the object's attributes."""
-    if type(obj) in copyreg.dispatch_table:
-        return NotImplemented
-    if isinstance(obj, property | classmethod | staticmethod):
-        return list, ([getattr(obj, "fget", None), getattr(obj, "__func__", None)],)
-    try:
-        return obj.__reduce_ex__(5)
-    except Exception:
-        return list, ([getattr(obj, "__dict__", None)],)
 
 
 def _function_contents(function: FunctionType) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Whether the items of a data set are random, found by reading them."""
+"""Detection of random items in a data set, by reading them."""
 
 import logging
 from collections.abc import Callable

@@ -91,5 +91,30 @@ def test_generators_are_found_once_and_in_order() -> None:
     numbers, python, mine = np.random.default_rng(0), random.Random(0), torch.Generator()
     state = np.random.RandomState(0)
     inner = [python, Refusing(rng=mine), numbers.bit_generator, random.SystemRandom()]
+    inner[1].again = inner[1]  # type: ignore[attr-defined, union-attr]  # a holder has any attributes
     held = Holder(a=numbers, b=inner, c=lambda: state.rand())
     assert inspect_contents(held).generators == [numbers.bit_generator, python, mine, state]
+
+
+def test_code_that_names_itself_is_visited_once() -> None:
+    state = np.random.RandomState(0)
+
+    class Parent:
+        def __init__(self) -> None:
+            super().__init__()
+            self.x = ARRAY
+
+        def again(self, count: int) -> Any:
+            return Child() if count else state.rand()
+
+    class Child(Parent):
+        @property
+        def value(self) -> Any:
+            return recursive(3)
+
+    def recursive(count: int) -> Any:
+        return recursive(count - 1) if count else Child().again(1)
+
+    found = inspect_contents(Child())
+    assert found.generators == [state]
+    assert found.array_bytes == BYTES
