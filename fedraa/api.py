@@ -23,6 +23,7 @@ from fedraa.config.processes import cluster_address
 from fedraa.data import Dataset, FederatedDataset
 from fedraa.engine.build import build
 from fedraa.engine.executor import LocalExecutor
+from fedraa.engine.process_guard import exclusive, refuse_nested_run, run_alone
 from fedraa.engine.resumption import how_to_go_on, lengthen, resumed
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.session import RunSession
@@ -69,10 +70,13 @@ def run(
         fedraa.run(experiment, model=Net(), dataset=fedraa.Dataset(...), seed=3)
         fedraa.run(experiment, callbacks=[fedraa.EarlyStopping(patience=3), fedraa.CSV("evals.csv")])
 
+    Runs in threads of one process take turns. A run inside a run, as from a callback, is refused.
+
     Raises ValueError, one sentence, before anything is started or written, for an experiment that cannot be run;
     RunFailed when a running one cannot go on; Interrupted, a KeyboardInterrupt, after Ctrl-C, when `resume` can go on,
     and so it can where what a callback has raised comes out of here.
     """
+    refuse_nested_run()
     module, data, fields = split_objects(model, dataset, fields)
     experiment = _changed(experiment, fields)
     return _run(experiment, module, data, _callbacks(callbacks, quiet=experiment.quiet), restarts)
@@ -123,6 +127,7 @@ def resume(
     Raises ValueError, one sentence, for a run that has ended and is not made longer, that another process is writing,
     that lacks something, or that was of something else; Interrupted after Ctrl-C.
     """
+    refuse_nested_run()
     module, data, fields = split_objects(model, dataset, fields)
     directory = Path(directory)
     if quiet is None:
@@ -190,7 +195,7 @@ def compare(
             told.prepare(f"checking run {number} of {len(runs)}")
             data = build(each, module, given).data.dataset.name
     histories = []
-    with run_directory(together, data) as directory, session(experiment):
+    with exclusive(), run_directory(together, data) as directory, session(experiment):
         for number, each in enumerate(runs, 1):
             place = f"run {number} of {len(runs)}: {each.method} seed {each.seed}"
             each = each.model_copy(update={"out": directory / run_name(each.method, each.seed)})
@@ -311,12 +316,13 @@ def _check_restarts(restarts: int, experiment: Experiment) -> None:
 def _execute(spec: RunSpec, directory: Path, callbacks: CallbackList, *, resume: bool, restarts: int) -> History:
     raised, ended = None, False
     try:
-        if spec.experiment.engine == "ray":
-            from actors.cluster.engine import run_on_ray  # Ray takes seconds to import
+        with run_alone():
+            if spec.experiment.engine == "ray":
+                from actors.cluster.engine import run_on_ray  # Ray takes seconds to import
 
-            ended = run_on_ray(spec, directory, callbacks, resume, restarts)
-        else:
-            ended = run_here(spec, directory, callbacks, resume)
+                ended = run_on_ray(spec, directory, callbacks, resume, restarts)
+            else:
+                ended = run_here(spec, directory, callbacks, resume)
     except CallbackRaised as wrapped:
         raised = wrapped.error
     except (Unwritable, KeyboardInterrupt) as error:
@@ -353,9 +359,8 @@ def calls(experiment: Experiment, parts: Iterable[object]) -> AbstractContextMan
 
 
 def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bool) -> bool:
-    """Runs in this process; whether to the end. CallbackRaised if a callback has failed."""
+    """Run in this process; return True at the end, False if it was stopped. CallbackRaised if a callback has failed."""
     experiment = spec.experiment
-    threads = torch.get_num_threads()
     torch.set_num_threads(experiment.threads_per_worker)
     device = choose_device(experiment.device)
     trainer, evaluator = spec.worker_spec.trainer(device), spec.worker_spec.evaluator(spec.evaluation_data, device)
@@ -366,14 +371,9 @@ def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bo
         stop.set()
         executor.drop()
 
-    try:
-        with interruptible(interrupt), terminable(interrupt):
-            callbacks.start(
-                RunStart(experiment, directory, spec.limits, resume, spec.figures, spec.method.asynchronous)
-            )
-            return RunSession(spec, directory, executor, stop, callbacks).execute(resume=resume)
-    finally:
-        torch.set_num_threads(threads)
+    with interruptible(interrupt), terminable(interrupt):
+        callbacks.start(RunStart(experiment, directory, spec.limits, resume, spec.figures, spec.method.asynchronous))
+        return RunSession(spec, directory, executor, stop, callbacks).execute(resume=resume)
 
 
 @contextmanager

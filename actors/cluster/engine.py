@@ -23,6 +23,7 @@ from actors.cluster.run_dir_sync import RunDirSync, synced
 from actors.pool.data_host import fingerprint
 from actors.pool.pulse import Heartbeat, actor_class
 from actors.pool.serializer import Blocks, put_blocks
+from actors.pool.shared_source import SharedSource
 from actors.server.parameter_server import ParameterServer, Setting
 from actors.server.relay import Audience
 from fedraa.callbacks import RunStart
@@ -92,7 +93,7 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
     memory = Need.of(spec).server if attached else 0.0
     if attached:
         carry_by_value([spec])
-    hosted, setting = ray.put(spec.without_training_rows()), _setting(spec, directory, callbacks)
+    hosted, setting = ray.put(_with_shared_source(spec.without_training_rows())), _setting(spec, directory, callbacks)
     deaths, last = 0, None
     with synced(directory) if elsewhere else nullcontext():
         while True:
@@ -137,6 +138,13 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
                     ray.kill(server)
 
 
+def _with_shared_source(spec: RunSpec) -> RunSpec:
+    """Return the run with its source, if it has one, in the object store."""
+    if spec.data.source is None:
+        return spec
+    return replace(spec, data=replace(spec.data, source=SharedSource(ray.put(spec.data.source))))
+
+
 def _leave(server: Any, directory: Path) -> None:
     """Of a cluster that is lost the server may live on: it is to leave the run directory to whoever goes on."""
     with suppress(Exception):
@@ -156,7 +164,8 @@ def _setting(spec: RunSpec, directory: Path, callbacks: CallbackList) -> Setting
         group_of=group_of(experiment),
         driver=this_process(),
         description=describe(spec, "eval" in callbacks.waits),
-        label=f"{socket.gethostname()}:{directory.resolve()}",
+        # Ray takes only UTF-8 in names of actors, and a path may hold any bytes.
+        label=f"{socket.gethostname()}:{directory.resolve()}".encode(errors="backslashreplace").decode(),
         fingerprint=fingerprint(data) if experiment.data_on_nodes else None,
         audience=Audience(callbacks.hears, callbacks.waits),
         heartbeat=replace(HEARTBEAT, starts=starts),

@@ -33,7 +33,8 @@ class Metrics(Callback):
     waits = False
 
     def __init__(self, run: str) -> None:
-        tags, run_tag = ("run",), {"run": run}
+        # Ray takes only ASCII in tags.
+        tags, run_tag = ("run",), {"run": run.encode("ascii", "backslashreplace").decode()}
         self._updates = Counter(NAMES["updates"], "Updates taken in", tags)
         self._staleness = Histogram(NAMES["staleness"], "Staleness of an update, in steps", STALENESS, tags)
         self._mix = Histogram(NAMES["mix"], "Real time to mix an update in", SECONDS, tags)

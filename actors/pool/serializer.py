@@ -12,7 +12,7 @@ import ray
 from actors.server.shard import CutOnShards
 from fedraa.client import Work
 from fedraa.data import Federated
-from fedraa.data.sources.clients import ClientSource
+from fedraa.data.sources.clients import Source
 from fedraa.data.tree import nbytes, take
 from fedraa.messages import Index, MadeBuffer, RemoteBuffer, SharedBuffer, Task, Update, Vector
 
@@ -77,7 +77,7 @@ class Job:
     y: int
     rows: tuple[int, int]
 
-    def work(self, shared_args: Sequence[Any], source: ClientSource | None = None) -> Work:
+    def work(self, shared_args: Sequence[Any], source: Source | None = None) -> Work:
         """The task as it was, its buffer fetched if it is on shards, and the client's data, perhaps from `source`."""
         start, end = self.rows
         mask = None if self.mask is None else _found(self.mask, shared_args)
@@ -88,7 +88,7 @@ class Job:
             extras={name: _found(array, shared_args) for name, array in self.extras.items()},
         )
         if source is not None:
-            return Work(task, *source.client(task.client))
+            return Work(task, *source.shard(task.client, task.turn))
         return Work(task, take(shared_args[self.x], slice(start, end)), shared_args[self.y][start:end])
 
     def answer(self, update: Update, shared_args: Sequence[Any]) -> Update:

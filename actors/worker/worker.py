@@ -9,6 +9,7 @@ import torch
 from actors.pool.serializer import Job
 from fedraa.client import Evaluator, WorkerSpec, choose_device
 from fedraa.data import Federated
+from fedraa.data.sources.clients import ReadEpoch
 from fedraa.data.tree import Tree
 from fedraa.errors import staying
 from fedraa.messages import Evaluation, Task, Update, Vector
@@ -53,9 +54,9 @@ class Worker:
             updates += [job.answer(update, shared_args) for job, update in zip(some, trained, strict=True)]
         return updates
 
-    def train(self, task: Task, x: Tree, y: npt.NDArray[Any]) -> Update:
-        """Trains one task on its client's shard."""
-        return self._trainer.train(task, x, y)
+    def train(self, task: Task, x: Tree, y: npt.NDArray[Any], read_epoch: ReadEpoch | None = None) -> Update:
+        """Train one task on its client's shard."""
+        return self._trainer.train(task, x, y, read_epoch)
 
     def evaluate(self, params: Vector, data: Federated) -> Evaluation:
         if self._evaluator is None:

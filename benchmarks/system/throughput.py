@@ -145,7 +145,7 @@ def asynchronous(dataset: Dataset, clients: int, model: str, repeats: int, *, de
 class Idle(Worker):
     """Sends back what it was sent."""
 
-    def train(self, task: Task, x: Any, y: Any) -> Update:
+    def train(self, task: Task, *shard: Any) -> Update:
         return Update(task.id, task.client, task.fragment, task.version, task.params, 1, 0.0, 0.0)
 
 

@@ -16,7 +16,7 @@ class EarlyStopping(Callback):
 
     Better is more (mode `max`) or less (`min`) by over `min_delta`, in units of `metric`; NaN never is. The metrics are
     those of evals.csv; by default it is the one that the objective is judged by (accuracy, of a classification), and
-    the mode the way in which it is better. ValueError at the first evaluation for a metric that it lacks.
+    the mode the way in which it is better. ValueError before the start for a metric that the run does not have.
     """
 
     metric: str | None = None
@@ -28,12 +28,13 @@ class EarlyStopping(Callback):
     _figures: Figures = field(default_factory=Figures, init=False, repr=False)
 
     def on_start(self, run: RunStart) -> None:
+        if self.metric is not None and self.metric not in run.figures.columns:
+            known = ", ".join(run.figures.columns)
+            raise ValueError(f"callbacks: early-stopping got metric={self.metric!r}; takes {known}")
         self._best, self._worse, self._figures = None, 0, run.figures
 
     def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> bool:
         name = self._figures.main if self.metric is None else self.metric
-        if name not in metrics:
-            raise ValueError(f"callbacks: early-stopping got metric={name!r}; takes {', '.join(metrics)}")
         value = metrics[name] if (self.mode or self._figures.better(name)) == "max" else -metrics[name]
         if value == value and (self._best is None or value - self._best > self.min_delta):
             self._best, self._worse = value, 0

@@ -4,7 +4,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -93,24 +92,33 @@ class BatchedTrainer(Trainer):
         return [replace(trained[row], seconds=seconds) for row in range(len(work))]
 
     def _stacked_minibatches(self, work: Sequence[Work]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Minibatches [height, b, ...] and their labels, PADDING where a shard has no more samples or steps.
+        """Yield minibatches [height, b, ...] and their labels, PADDING where a shard has no more samples or steps.
 
-        All shards and the order of their samples go to the device first.
+        All shards and the order of their samples go to the device first. A shard of random samples is replaced there
+        before each epoch.
         """
         most, width = max(len(one.y) for one in work), self._batch_rows(len(work[0].y))
         steps = max(self._steps(one.task, len(one.y)) for one in work)
         x = np.zeros((self._height, most + 1, *work[0].x.shape[1:]), work[0].x.dtype)
         y = np.full((self._height, most + 1), PADDING)
         orders = np.full((steps, self._height, width), most)  # the row of no sample
+        new_epochs: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for row, one in enumerate(work):
             x[row, : len(one.y)], y[row, : len(one.y)] = one.x, one.y
-            batches = chain.from_iterable(self._epochs(one.task, len(one.y)))
-            for step, chosen in enumerate(batches):
-                orders[step, row, : len(chosen)] = chosen
+            step = 0
+            for epoch, batches in enumerate(self._epochs(one.task, len(one.y))):
+                new_epochs[step].append((row, epoch))
+                for chosen in batches:
+                    orders[step, row, : len(chosen)] = chosen
+                    step += 1
         inputs, labels, orders_there = self._tensor(x), self._tensor(y), self._tensor(orders)
         rows = torch.arange(self._height, device=self._device)[:, None]
         augment = [self._transforms.augment(one.task.client, one.task.turn) for one in work]
         for step, chosen_there in enumerate(orders_there):
+            for row, epoch in new_epochs[step]:
+                if epoch and (read_epoch := work[row].read_epoch) is not None:
+                    new_x, new_y = read_epoch(epoch)
+                    inputs[row, : len(new_y)], labels[row, : len(new_y)] = self._tensor(new_x), self._tensor(new_y)
             batch = inputs[rows, chosen_there]
             for row in range(len(work) if self._transforms else 0):
                 if there := int((orders[step, row] != most).sum()):

@@ -20,6 +20,7 @@ from fedraa.client.split import SplitBody
 from fedraa.client.terms.adversary import Adversary
 from fedraa.client.training_state import TrainingState
 from fedraa.data import Transforms
+from fedraa.data.sources.clients import ReadEpoch
 from fedraa.data.tree import Tree, mapped, nbytes
 from fedraa.messages import Task, Update
 from fedraa.models import set_scaler_rate
@@ -37,11 +38,15 @@ Shard = tuple[Any, Tensor]
 
 
 class Work(NamedTuple):
-    """A task, and the client's shard: inputs x [n, ...], targets y [n, ...]."""
+    """A task, and the client's shard: inputs x [n, ...], targets y [n, ...].
+
+    If the samples are drawn at random, `read_epoch` reads those of the second and later epochs.
+    """
 
     task: Task
     x: Tree
     y: npt.NDArray[Any]
+    read_epoch: ReadEpoch | None = None
 
 
 class Trainer:
@@ -90,8 +95,8 @@ class Trainer:
         self._resident_bytes, self._held = resident_bytes, 0
         self._resident: OrderedDict[int, Shard] = OrderedDict()
 
-    def train(self, task: Task, x: Tree, y: npt.NDArray[Any]) -> Update:
-        """Train the task's submodel on the client's shard: inputs x [n, ...], targets y [n, ...]."""
+    def train(self, task: Task, x: Tree, y: npt.NDArray[Any], read_epoch: ReadEpoch | None = None) -> Update:
+        """Train the task's submodel on the client's shard, as a `Work` holds it."""
         started = time.perf_counter()
         self._refuse_small(len(y))
         if self._state.changes:
@@ -110,7 +115,7 @@ class Trainer:
         total = torch.zeros((), device=self._device)
         steps = 0
         augment = self._transforms.augment(task.client, task.turn)
-        for inputs, labels in self._minibatches(task, x, y):
+        for inputs, labels in self._minibatches(Work(task, x, y, read_epoch)):
             inputs = augment(inputs)
             total += local_step.step(inputs, labels)
             steps += 1
@@ -177,10 +182,13 @@ class Trainer:
         parts = replace(self._solver, batch_size=FULL_BATCH)
         return [np.arange(span.start, span.stop) for span in parts.spans(samples)]
 
-    def _minibatches(self, task: Task, x: Tree, y: npt.NDArray[Any]) -> Iterator[Shard]:
-        """The task's minibatches, from the device if its shard is there."""
-        shard = self._on_device(task.client, x, y)
-        for batches in self._epochs(task, len(y)):
+    def _minibatches(self, work: Work) -> Iterator[Shard]:
+        """Yield the task's minibatches, from the device if its shard is there."""
+        task, x, y, read_epoch = work
+        shard = self._on_device(task.client, x, y) if read_epoch is None else None
+        for epoch, batches in enumerate(self._epochs(task, len(y))):
+            if epoch and read_epoch is not None:
+                x, y = read_epoch(epoch)
             if shard is None:
                 yield from (self._batch(x, y, order) for order in batches)
             else:

@@ -13,7 +13,7 @@ from fedraa.client.solver import Solver
 from fedraa.client.trainer import Trainer
 from fedraa.client.training_state import TrainingState
 from fedraa.data import Federated, Transforms
-from fedraa.data.sources.clients import ClientSource
+from fedraa.data.sources.clients import Source
 from fedraa.objectives import Classification, Objective
 from fedraa.submodels import Traced
 
@@ -31,7 +31,7 @@ class WorkerSpec:
     metrics: tuple[NamedMetric, ...] = ()
     objective: Objective = field(default_factory=Classification)
     transforms: Transforms = field(default_factory=Transforms)
-    source: ClientSource | None = None
+    source: Source | None = None
     """Where clients' samples are read from, unless they come with the task."""
     scale_inner: bool = False
     state: TrainingState = field(default_factory=TrainingState)

@@ -1,6 +1,5 @@
 """A data set dealt to clients, whatever it is: their samples as the run will train on them."""
 
-import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,7 +14,10 @@ from fedraa.data.partition.divide import divide
 from fedraa.data.partition.iid import Iid
 from fedraa.data.partition.partitioner import Partition, Partitioner
 from fedraa.data.sources.clients import ClientSource, Dealt, Made, as_inputs, as_labels, as_targets, outside
+from fedraa.data.sources.contents import inspect_contents
 from fedraa.data.sources.federated_dataset import FederatedDataset
+from fedraa.data.sources.item_generators import ItemGenerators
+from fedraa.data.sources.random_items import are_rows_steady, is_steady, read_whole, warn_unsteady
 from fedraa.data.sources.rows import ArrayRows, Rows, as_rows
 from fedraa.data.transforms import Transforms
 from fedraa.data.tree import Array, Tree, first_not_finite, joined, leaves, mapped, take
@@ -23,7 +25,8 @@ from fedraa.rng import generator
 
 FEW = 1024  # training samples that are read before the start, for the model's shapes and its norms' statistics
 FITTED = 8192  # of those in memory, an even random share, that transforms are fitted to
-HELD_BYTES = 16 * 2**20  # of a data set as it would travel: beyond, it is taken into memory, which processes share
+# Larger data sets are read into arrays once, which processes share, unless their items are random.
+HELD_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True)
@@ -101,22 +104,28 @@ def _refuse_nan(dataset: Dataset, shards: Partition, names: tuple[str, ...] | No
 
 
 def _of_clients(given: FederatedDataset, how: Dealing) -> Federated:
-    x_test, y_test = _test(given)
+    x_test, y_test = _test(given, how.seed)
     how = replace(how, partitioner=how.partitioner.bound(given.clients, given.test_clients))
     if given.made:
         return _made(given, x_test, y_test, how)
     rows = as_rows("train", given.train, given.input, given.target)
     if not len(rows):
         raise ValueError("train has no sample")
-    y, classes = as_targets(rows.labels()), given.classes or 0
+    generators = ItemGenerators.of(rows)
+    steady = are_rows_steady(rows, generators, how.seed)
+    if not steady:
+        warn_unsteady(given.name, "train")
+    with generators.seeded(how.seed, "labels"):
+        y, classes = as_targets(rows.labels()), given.classes or 0
     _check_owners("clients", given.clients, len(y))
     _check_owners("test_clients", given.test_clients, len(y_test))
     if how.targets is None:
         classes = classes or _classes(y)
         _check_labels(given, y, classes)
     names = _names(given, how)
-    if _is_held(rows):
-        x, y = rows.read(np.arange(len(rows)))
+    whole = read_whole(rows, generators, how.seed) if steady and _is_held(rows) else None
+    if whole is not None:
+        x, y = whole
         try:
             dataset = as_dataset(Dataset(given.name, x, as_targets(y), x_test, y_test, classes), how.targets)
         except ValueError as error:
@@ -132,7 +141,8 @@ def _of_clients(given: FederatedDataset, how: Dealing) -> Federated:
     shards = divide(how.partitioner, how.labels(y), how.labels(y_test), how.clients, seed=how.seed)
     order, offsets = shards.train
     labels = y[order] if how.targets is None else None
-    return _read(given, Dealt(rows, order, offsets), labels, shards.test, x_test, y_test, classes, names, how)
+    dealt = Dealt(rows, order, offsets)
+    return _read(given, dealt, labels, shards.test, x_test, y_test, classes, names, how, unsteady=not steady)
 
 
 def _made(given: FederatedDataset, x_test: Tree, y_test: Array, how: Dealing) -> Federated:
@@ -153,7 +163,8 @@ def _made(given: FederatedDataset, x_test: Tree, y_test: Array, how: Dealing) ->
         _check_classes(given, classes)
     if given.classes is None and y_test.dtype.kind == "i":
         raise ValueError("train is a function; give classes, how many there are")
-    return _read(given, Made(given.train, offsets), None, test, x_test, y_test, classes, None, how)
+    made = Made(given.train, offsets)
+    return _read(given, made, None, test, x_test, y_test, classes, None, how)
 
 
 def _read(
@@ -166,8 +177,10 @@ def _read(
     classes: int,
     names: tuple[str, ...] | None,
     how: Dealing,
+    *,
+    unsteady: bool = False,
 ) -> Federated:
-    """Clients read what they train on; a few samples are read here and now."""
+    """Let clients read what they train on, and read a few samples here and now."""
     shapes = tuple(part.shape[1:] for part in leaves(x_test))
     nothing = Transforms((), how.seed)
     plain = ClientSource(
@@ -180,7 +193,12 @@ def _read(
         y_test.shape[1:],
         how.targets,
         how.allow_nan,
+        how.seed,
+        unsteady,
     )
+    if isinstance(samples, Made) and not is_steady(lambda: plain.read(0), plain.generators, how.seed):
+        warn_unsteady(given.name, "train")
+        plain = replace(plain, unsteady=True)
     x, y = _few(plain, how.seed)
     fixed = how.transforms.fixed.fitted(x).fixed if how.transforms.fixed else nothing
     source = replace(plain, fixed=fixed)
@@ -205,11 +223,16 @@ def _few(source: ClientSource, seed: int) -> tuple[Tree, Array]:
     return joined(xs), np.concatenate(ys)
 
 
-def _test(given: FederatedDataset) -> tuple[Tree, Array]:
+def _test(given: FederatedDataset, seed: int) -> tuple[Tree, Array]:
+    """Read the test samples; random ones are drawn from the seed."""
     rows = as_rows("test", given.test, given.input, given.target)
     if not len(rows):
         raise ValueError("test has no sample")
-    x, y = rows.read(np.arange(len(rows)))
+    generators = ItemGenerators.of(rows)
+    if not are_rows_steady(rows, generators, seed):
+        warn_unsteady(given.name, "test")
+    with generators.seeded(seed, "test items"):
+        x, y = rows.read(np.arange(len(rows)))
     x = as_inputs(x)
     if (row := first_not_finite(x)) is not None:
         raise ValueError(f"test row {row} holds NaN or an infinity; all must be finite")
@@ -264,19 +287,8 @@ def _names(given: FederatedDataset, how: Dealing) -> tuple[str, ...] | None:
 
 
 def _is_held(rows: Rows) -> bool:
-    """Whether its samples are in memory, or would be wherever it is sent."""
+    """Return True if the samples are in memory, in this process or in every process that the rows are sent to."""
     if isinstance(rows, ArrayRows):
         return True
-    size = 0
-
-    class Counter:
-        def write(self, piece: bytes) -> int:
-            nonlocal size
-            size += len(piece)
-            return len(piece)
-
-    try:
-        pickle.Pickler(Counter(), protocol=5).dump(rows)
-    except Exception:  # it cannot travel as it is; whether it can by value is asked before the start
-        return False
-    return size > HELD_BYTES
+    contents = inspect_contents(rows)
+    return contents.array_bytes + contents.copied_bytes > HELD_BYTES

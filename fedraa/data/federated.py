@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from fedraa.data.dataset import Dataset
 from fedraa.data.partition.partitioner import Index, Partition
-from fedraa.data.sources.clients import ClientSource
+from fedraa.data.sources.clients import Shard, Source
 from fedraa.data.tree import Array, Tree, take
 
 
@@ -33,7 +33,7 @@ class Federated:
     offsets: Index
     test_order: Index
     test_offsets: Index
-    source: ClientSource | None = None
+    source: Source | None = None
     labels: Array | None = None
     names: tuple[str, ...] | None = None
     order: Index | None = None
@@ -63,6 +63,12 @@ class Federated:
             return self.source.client(client)
         rows = slice(self.offsets[client], self.offsets[client + 1])
         return take(self.x_train, rows), self.y_train[rows]
+
+    def shard(self, client: int, turn: int) -> Shard:
+        """Return the samples of a client's `turn`-th task, as views unless they are read."""
+        if self.source is not None:
+            return self.source.shard(client, turn)
+        return *self.client(client), None
 
     def test_of(self, client: int) -> tuple[Tree, Any]:
         """The test samples of one client; it may have none."""

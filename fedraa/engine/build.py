@@ -31,6 +31,7 @@ from fedraa.devices.capabilities import make_fleet
 from fedraa.engine.model_parts import naming_whole_methods, own_model, trace_model
 from fedraa.engine.objects import objects_of, with_object_names
 from fedraa.engine.preflight import preflight, warn_of_small_shards
+from fedraa.engine.process_guard import exclusive
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import without_effect
 from fedraa.methods.compatibility import check_transforms
@@ -61,6 +62,16 @@ def build(
 
     `model` and `dataset` are the user's own, in place of the named ones. `doing` is told what takes long.
     """
+    with exclusive():
+        return _build(experiment, model, dataset, doing)
+
+
+def _build(
+    experiment: Experiment,
+    model: nn.Module | None,
+    dataset: Dataset | FederatedDataset | None,
+    doing: Callable[[str], None],
+) -> RunSpec:
     given = objects_of(experiment, model, dataset)
     if dataset is not None and experiment.data_on_nodes:
         raise ValueError("data_on_nodes: nodes cannot read a dataset that is given as an object; leave it out")

@@ -135,7 +135,7 @@ class LocalExecutor:
         """What becomes of tasks that are trained together; None if one of several failed."""
         try:
             with staying():
-                return trainer.train_all([Work(task, *self._data.client(task.client)) for task in tasks])
+                return trainer.train_all([Work(task, *self._data.shard(task.client, task.turn)) for task in tasks])
         except Exception as error:
             trainer.reset()
             if len(tasks) > 1:

@@ -21,7 +21,9 @@ SENT = {"squares": "squares", "gradient": "full_gradient", "adversary": "adversa
 
 
 def preflight(spec: RunSpec) -> None:
-    """ValueError, one sentence, for a run that could not go on."""
+    """Raise ValueError, one sentence, for a run that cannot reach its end."""
+    # a target that the run has no figure for
+    _ = spec.limits
     if spec.method.schedule.scheduled:
         _check_feasible(spec)
     _check_inputs(spec)

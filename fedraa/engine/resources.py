@@ -7,6 +7,7 @@ import torch
 
 from fedraa.client import choose_device
 from fedraa.config.processes import cluster_address, workers
+from fedraa.data.sources.contents import Contents, inspect_contents
 from fedraa.data.tree import nbytes
 from fedraa.engine.run_spec import RunSpec
 
@@ -62,12 +63,15 @@ class Need:
         dataset = spec.data.dataset
         stored = sum(nbytes(part) for part in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test))
         on_ray = experiment.engine == "ray"
+        # of a source, as clients read it: what processes share, and what every worker has a copy of
+        source = inspect_contents(spec.data.source) if on_ray else Contents()
+        stored += source.array_bytes + source.file_bytes + source.copied_bytes
         return cls(
             # the model, its evaluation, a step; its average
             server=(4 if spec.method.schedule.average else 3) * size + remembered,
             per_client=per_client,
             data=float(stored) if on_ray else 0.0,
-            worker=task + PROCESS if on_ray else task,
+            worker=task + PROCESS + source.copied_bytes if on_ray else task,
             task=task,
         )
 

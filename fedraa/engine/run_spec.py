@@ -26,7 +26,7 @@ from fedraa.devices.fleet import Fleet
 from fedraa.messages import SharedBuffer, Vector
 from fedraa.methods.method import Method
 from fedraa.models.statistics import has_statistics
-from fedraa.objectives import Classification, Figures, Objective, make_target
+from fedraa.objectives import Classification, Figures, Objective, make_target, refuse_no_accuracy
 from fedraa.rng import generator
 from fedraa.server.averaged import AveragedServer
 from fedraa.server.bad_clients import BadClients
@@ -90,6 +90,8 @@ class RunSpec:
         if steps is None and experiment.time is None:
             steps = DEFAULT_ROUNDS * self._steps_per_round
         target = None if experiment.target is None else make_target(experiment.target, self.figures)
+        if experiment.target_accuracy is not None:
+            refuse_no_accuracy(experiment.target_accuracy, self.figures)
         return Limits(steps, experiment.time, experiment.target_accuracy, target)
 
     @property

@@ -1,7 +1,7 @@
 """What is learnt: loss and figures of an objective, and which way they get better."""
 
 from fedraa.objectives.builtin import OBJECTIVE, Classification, MultiLabel, NextToken, Regression, Segmentation
-from fedraa.objectives.figures import Figures, Target, figures_of, make_target
+from fedraa.objectives.figures import Figures, Target, figures_of, make_target, refuse_no_accuracy
 from fedraa.objectives.fit import make_objective, misfit
 from fedraa.objectives.objective import Objective
 
@@ -19,4 +19,5 @@ __all__ = [
     "make_objective",
     "make_target",
     "misfit",
+    "refuse_no_accuracy",
 ]

@@ -74,3 +74,12 @@ def make_target(text: str, figures: Figures) -> Target:
     if name not in figures.columns:
         raise ValueError(f"target: this run has no figure {name!r}; it has {', '.join(figures.columns)}")
     return Target(name, float(value), figures.better(name))
+
+
+def refuse_no_accuracy(value: float, figures: Figures) -> None:
+    """Raise ValueError if the run has no accuracy that could reach a target."""
+    if "accuracy" not in figures.columns:
+        raise ValueError(
+            f"target_accuracy: got {value:g}, but this run has no accuracy; it has {', '.join(figures.columns)}: give "
+            f"--target METRIC:VALUE, as --target {figures.main}:VALUE"
+        )

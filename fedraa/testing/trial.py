@@ -21,6 +21,7 @@ from fedraa.engine.build import build
 from fedraa.engine.description import sha256
 from fedraa.engine.executor import LocalExecutor
 from fedraa.engine.loop import Loop
+from fedraa.engine.process_guard import exclusive
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import RunFailed
 from fedraa.messages import State, Vector
@@ -169,16 +170,10 @@ def _timeless(line: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @contextmanager
 def _generators(seed: int) -> Iterator[None]:
-    """The global generators, seeded, and as they were afterwards; torch on one thread."""
-    before = random.getstate(), np.random.get_state(), torch.get_rng_state(), torch.get_num_threads()
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
-    torch.set_num_threads(1)
-    try:
+    """Seed the global generators, and put them back at the end; torch has one thread meanwhile."""
+    with exclusive():
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        torch.set_num_threads(1)
         yield
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
-        torch.set_rng_state(before[2])
-        torch.set_num_threads(before[3])

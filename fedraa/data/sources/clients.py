@@ -1,13 +1,15 @@
 """A client's samples, read or made when it trains, and checked."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from functools import cached_property, partial
+from typing import Any, Protocol
 
 import numpy as np
 
 from fedraa.data.check import Targets, remedy_for_labels
 from fedraa.data.partition.partitioner import Index, Partitioner
+from fedraa.data.sources.item_generators import ItemGenerators
 from fedraa.data.sources.rows import Rows, as_rows
 from fedraa.data.transforms import Transforms
 from fedraa.data.tree import Array, Tree, first_not_finite, joined, leaves, mapped, take
@@ -70,12 +72,38 @@ class Kept:
         return self.samples.row(client, int(self.places[client][place]))
 
 
+ReadEpoch = Callable[[int], tuple[Tree, Array]]
+"""Reads a client's samples x [n, ...] and targets y [n, ...] of an epoch of its task, counted from 0."""
+Shard = tuple[Tree, Array, ReadEpoch | None]
+"""A client's samples and targets of a task's first epoch; None if later epochs have the same."""
+
+
+class Source(Protocol):
+    """What training and evaluation read clients' samples from."""
+
+    def client(self, client: int) -> tuple[Tree, Array]:
+        """Read the samples of a client outside training: random ones are the same in every call."""
+
+    def shard(self, client: int, turn: int) -> Shard:
+        """Read the samples of a client's `turn`-th task."""
+
+    def inputs(self, chosen: Index) -> Tree:
+        """Read the inputs of these samples, ascending, numbered as the clients have them one after another."""
+
+    def parts(self, sizes: Iterable[int]) -> Iterator[Tree]:
+        """Read the inputs of all samples, client after client, in parts of these sizes."""
+
+
 @dataclass(frozen=True, eq=False)
 class ClientSource:
     """Where clients' samples come from, wherever they train: picklable, without the samples themselves.
 
     A client's features get the partitioner's skew, then the fixed transforms. `shapes` are those of one sample's
     arrays, `target_shape` that of its target, which `targets` checks; None: it is one of `classes` labels.
+
+    Samples may be drawn at random when they are read. The random generators are seeded from `seed`, the client, its
+    task and the epoch before each read. If a read has drawn from one of them, every epoch of the task reads again.
+    Without, every epoch has the samples of the first, unless `unsteady` says that they differ all the same.
     """
 
     name: str
@@ -87,20 +115,47 @@ class ClientSource:
     target_shape: tuple[int, ...] = ()
     targets: Targets | None = None
     allow_nan: bool = False
+    seed: int = 0
+    unsteady: bool = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields only: each process finds the generators of its copy."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    @cached_property
+    def generators(self) -> ItemGenerators:
+        return ItemGenerators.of(self.samples)
 
     def client(self, client: int) -> tuple[Tree, Array]:
-        """Its samples x [n, ...] and labels y [n, ...]; ValueError names the client and the row, where there is one."""
+        """Read the samples x [n, ...] and targets y [n, ...] of a client; random ones are the same in every call.
+
+        ValueError names the client, and the row if there is one.
+        """
+        return self._read_seeded(client, "fixed items", client)[:2]
+
+    def shard(self, client: int, turn: int) -> Shard:
+        """Read the samples of a client's `turn`-th task; ValueError names the client and the row if there is one."""
+        x, y, drew = self._read_seeded(client, "items", client, turn, 0)
+        return x, y, partial(self._read_epoch, client, turn) if drew or self.unsteady else None
+
+    def _read_epoch(self, client: int, turn: int, epoch: int) -> tuple[Tree, Array]:
+        return self._read_seeded(client, "items", client, turn, epoch)[:2]
+
+    def _read_seeded(self, client: int, stream: str, *index: int) -> tuple[Tree, Array, bool]:
+        """Return the client's samples, its targets, and True if reading them has drawn random numbers."""
         try:
-            x, y = self.read(client)
+            with self.generators.seeded(self.seed, stream, *index) as draws:
+                x, y = self.read(client)
         except Exception as error:
             said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
             raise ValueError(f"dataset {self.name!r}: client {client}: {said}") from error
-        return self.fixed.all(x), y
+        return self.fixed.all(x), y, draws.drew
 
     def inputs(self, chosen: Index) -> Tree:
-        """The inputs of these samples, ascending, numbered as the clients have them one after another."""
+        """Read the inputs of these samples, ascending, numbered as the clients have them one after another."""
         if isinstance(self.samples, Dealt) and not self.partitioner.skews:
-            x, _ = self.samples.rows.read(self.samples.order[chosen])
+            with self.generators.seeded(self.seed, "statistics items"):
+                x, _ = self.samples.rows.read(self.samples.order[chosen])
             return self.fixed.all(as_inputs(x))
         offsets = self.samples.offsets
         owners = np.searchsorted(offsets, chosen, side="right") - 1
@@ -109,9 +164,9 @@ class ClientSource:
         return joined([take(self.client(client)[0], some) for client, some in pairs])
 
     def parts(self, sizes: Iterable[int]) -> Iterator[Tree]:
-        """The inputs of all samples, client after client, in parts of these sizes.
+        """Read the inputs of all samples, client after client, in parts of these sizes.
 
-        No more than that, and a client's own, are in memory at a time.
+        No more than one part and one client's samples are in memory at a time.
         """
         held: list[Tree] = []
         have, clients = 0, iter(range(len(self.samples.offsets) - 1))

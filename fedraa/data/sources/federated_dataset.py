@@ -18,9 +18,9 @@ class FederatedDataset:
 
     `train` and `test` are pairs of arrays (x, y), map-style data sets of torch, tables of Hugging Face's `datasets`
     (with the columns `input` and `target`), or your own Rows. Training samples are read by the client that trains on
-    them, test samples once, before the start. `clients` says for every training row whose it is, by a number or a
-    word, and `test_clients` the same for test rows; without them a partitioner deals the samples, as of a Dataset.
-    `classes` is how many classes there are (default: as the labels say).
+    them, random ones again in every epoch. Test samples are read once, before the start. `clients` says for every
+    training row whose it is, by a number or a word, and `test_clients` the same for test rows; without them a
+    partitioner deals the samples, as of a Dataset. `classes` is the number of classes (default: from the labels).
 
         fl.FederatedDataset("writers", train=(x, y), test=(x_test, y_test), clients=writer_of_row)
         fl.FederatedDataset("folder", train=ImageFolder("train"), test=ImageFolder("test"))

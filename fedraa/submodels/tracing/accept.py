@@ -17,15 +17,28 @@ from fedraa.submodels.tracing.recorder import tensors
 
 
 def check_kinds(module: nn.Module) -> None:
-    """Raise ValueError for parameters that are no float32 numbers yet, or never."""
-    for name, p in module.named_parameters():
-        if is_lazy(p):
+    """Raise ValueError for tensors without values, and for trainable parameters that are not finite float32.
+
+    Buffers may hold infinities, as masks of attention do.
+    """
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if is_lazy(tensor):
             raise ValueError(f"module: {name!r} has no shape yet; run the module once on a batch before")
+        if tensor.is_meta:
+            raise ValueError(
+                f"module: {name!r} is on the meta device, which keeps no values; make the module on the CPU, or call "
+                "module.to_empty(device='cpu') and set its values"
+            )
+    for name, p in module.named_parameters():
+        if p.layout != torch.strided:
+            raise ValueError(f"module: parameter {name!r} is {p.layout}; expected a dense one, as p.to_dense() gives")
         if p.requires_grad and p.dtype != torch.float32:
             raise ValueError(
                 f"module: parameter {name!r} is {p.dtype}, and what is trained is float32; "
                 + ("split it in real parts" if p.is_complex() else "call module.float() first, or freeze it")
             )
+        if p.requires_grad and not torch.isfinite(p).all():
+            raise ValueError(f"model: parameter {name!r} begins with values that are not finite; set them first")
 
 
 def check_code(module: nn.Module) -> None:

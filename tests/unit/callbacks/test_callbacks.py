@@ -289,8 +289,9 @@ def test_a_metric_that_is_not_there_is_one_sentence(tmp_path: Path, capsys: pyte
     said = capsys.readouterr().err
     assert said == (
         "fedraa: callbacks: early-stopping got metric='acuracy'; takes accuracy, loss, client_mean, client_std, "
-        f"client_worst; stopped, with a checkpoint; go on with: fedraa resume {out}\n"
+        "client_worst\n"
     )
+    assert not out.exists()
 
 
 def test_the_command_line_takes_callbacks_by_name_and_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

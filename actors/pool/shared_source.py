@@ -1,0 +1,35 @@
+"""A source of clients' samples in the object store: each process that reads from it fetches one copy."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import ray
+
+from fedraa.data.sources.clients import Shard, Source
+from fedraa.data.tree import Array, Tree
+from fedraa.messages import Index
+
+
+@dataclass(frozen=True)
+class SharedSource:
+    """A `Source` that travels as a reference. NumPy arrays that it holds stay in the object store, without a copy."""
+
+    ref: "ray.ObjectRef[Source]"
+
+    def client(self, client: int) -> tuple[Tree, Array]:
+        return _fetch(self.ref).client(client)
+
+    def shard(self, client: int, turn: int) -> Shard:
+        return _fetch(self.ref).shard(client, turn)
+
+    def inputs(self, chosen: Index) -> Tree:
+        return _fetch(self.ref).inputs(chosen)
+
+    def parts(self, sizes: Iterable[int]) -> Iterator[Tree]:
+        return _fetch(self.ref).parts(sizes)
+
+
+@lru_cache(maxsize=1)
+def _fetch(ref: "ray.ObjectRef[Source]") -> Source:
+    return ray.get(ref)

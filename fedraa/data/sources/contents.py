@@ -1,0 +1,198 @@
+"""Inspection of a data set's object: its random generators, and the bytes that would travel with it."""
+
+import copyreg
+import pickle
+import random
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+OWN_PACKAGES = ("fedraa", "actors", "schedulers")
+INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+SITES = ("site-packages", "dist-packages")
+NOTHING = (list, ())  # a reduction that has nothing to visit
+
+# `random.SystemRandom` has no state, but it is a `random.Random`.
+ItemGenerator = random.Random | np.random.RandomState | np.random.BitGenerator | torch.Generator
+
+
+@dataclass
+class Contents:
+    """The generators and the sizes that `inspect_contents` finds."""
+
+    generators: list[ItemGenerator] = field(default_factory=list)
+    array_bytes: int = 0
+    """NumPy arrays, which processes of a Ray node share."""
+    file_bytes: int = 0
+    """NumPy arrays that are mapped from files, and not in memory."""
+    copied_bytes: int = 0
+    """All other bytes, of which every process has a copy."""
+
+
+def inspect_contents(holder: object) -> Contents:
+    """Return the contents of `holder`: of its attributes, its closures, and globals that the user's functions name.
+
+    The order of the generators is the same for a copy of `holder` in another process.
+    """
+    contents = Contents()
+    # A visit may run any code of the object. If that fails, everything found before counts.
+    with suppress(Exception):
+        _Walk(contents).dump(holder)
+    return contents
+
+
+class _Sink:
+    """Counts the bytes that are written to it."""
+
+    def __init__(self, contents: Contents) -> None:
+        self._contents = contents
+
+    def write(self, piece: Any) -> int:
+        size = memoryview(piece).nbytes
+        self._contents.copied_bytes += size
+        return size
+
+
+class _Walk(pickle.Pickler):
+    """Visits objects as pickle does, also those that cannot be pickled, and writes no array."""
+
+    def __init__(self, contents: Contents) -> None:
+        super().__init__(_Sink(contents), protocol=5)
+        self._contents = contents
+        self._storages: set[int] = set()
+        # Pickle itself does not end cycles through functions, classes and objects that it cannot pickle.
+        self._visited: dict[int, object] = {}
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, np.random.Generator):
+            obj = obj.bit_generator
+        if isinstance(obj, ItemGenerator):
+            self._note_generator(obj)
+            return NOTHING
+        if isinstance(obj, torch.Tensor):
+            return self._count_tensor(obj)
+        if isinstance(obj, np.ndarray) and not obj.dtype.hasobject:
+            return self._count_array(obj)
+        if isinstance(obj, ModuleType | CodeType):
+            return NOTHING
+        if isinstance(obj, FunctionType):
+            return self._visit_function(obj)
+        if isinstance(obj, type):
+            return self._visit_class(obj)
+        return self._visit_object(obj)
+
+    def _is_new(self, obj: object) -> bool:
+        is_new = id(obj) not in self._visited
+        self._visited[id(obj)] = obj
+        return is_new
+
+    def _note_generator(self, generator: ItemGenerator) -> None:
+        known = any(generator is other for other in self._contents.generators)
+        if not known and not isinstance(generator, random.SystemRandom):
+            self._contents.generators.append(generator)
+
+    def _count_tensor(self, tensor: torch.Tensor) -> Any:
+        try:
+            storage = tensor.untyped_storage()
+        except (NotImplementedError, RuntimeError):  # sparse tensors have several
+            self._contents.copied_bytes += tensor.element_size() * tensor.numel()
+            return NOTHING
+        if storage.data_ptr() not in self._storages:
+            self._storages.add(storage.data_ptr())
+            self._contents.copied_bytes += storage.nbytes()
+        return NOTHING
+
+    def _count_array(self, array: Any) -> Any:
+        if _is_mapped(array):
+            self._contents.file_bytes += array.nbytes
+        else:
+            self._contents.array_bytes += array.nbytes
+        return NOTHING
+
+    def _visit_function(self, function: FunctionType) -> Any:
+        if not _is_users(function.__module__) or not self._is_new(function):
+            return NOTHING
+        return _visit(_function_contents(function))
+
+    def _visit_object(self, obj: Any) -> Any:
+        """Return the reduction that pickle would take; else one to the object's attributes."""
+        if type(obj) in copyreg.dispatch_table:
+            return NotImplemented
+        if isinstance(obj, property | classmethod | staticmethod):
+            return list, ([getattr(obj, "fget", None), getattr(obj, "__func__", None)],)
+        try:
+            return obj.__reduce_ex__(5)
+        except Exception:
+            return (list, ([getattr(obj, "__dict__", None)],)) if self._is_new(obj) else NOTHING
+
+    def _visit_class(self, kind: type) -> Any:
+        if _is_users(kind.__module__):
+            if not self._is_new(kind):
+                return NOTHING
+            return _visit(vars(each) for each in kind.__mro__ if _is_users(each.__module__))
+        owner = sys.modules.get(kind.__module__)
+        importable = getattr(owner, kind.__qualname__, None) is kind
+        return NotImplemented if importable else NOTHING
+
+
+def _visit(parts: Any) -> Any:
+    """The reduction of an object that has these parts."""
+    sorted_parts = [[part[name] for name in sorted(part)] for part in parts]
+    return list, (sorted_parts,)
+
+
+def _function_contents(function: FunctionType) -> Iterator[dict[str, Any]]:
+    """What a function can reach without an argument: variables around it, defaults, and globals by name."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    yield {name: _cell_contents(cell) for name, cell in cells}
+    yield {str(place): value for place, value in enumerate(function.__defaults__ or ())}
+    yield dict(function.__kwdefaults__ or {})
+    yield {name: function.__globals__[name] for name in _names(function.__code__) if name in function.__globals__}
+
+
+def _cell_contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # the variable has no value yet
+        return None
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = [_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    return set(code.co_names).union(*inner)
+
+
+def _is_mapped(array: Any) -> bool:
+    """Return True if the array is a part of a file."""
+    while array is not None:
+        if isinstance(array, np.memmap) and array.filename is not None:
+            return True
+        array = getattr(array, "base", None)
+    return False
+
+
+def _is_users(module: str | None) -> bool:
+    """Return True for code of the user's: neither installed nor of this project.
+
+    A process that got a class by value may lack its module, or have another `__main__`.
+    """
+    if module == "__main__" or module is None:
+        return True
+    if module.partition(".")[0] in (*OWN_PACKAGES, *sys.stdlib_module_names):
+        return False
+    if module not in sys.modules:
+        return True
+    file = getattr(sys.modules[module], "__file__", None)
+    if file is None:
+        return False
+    path = Path(file).resolve()
+    installed = any(part in SITES for part in path.parts) or any(path.is_relative_to(root) for root in INSTALLED)
+    return not installed

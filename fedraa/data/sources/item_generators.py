@@ -1,0 +1,102 @@
+"""The random generators that items of a data set are drawn from: seeded before a read, and put back afterwards."""
+
+import pickle
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedraa.data.sources.contents import ItemGenerator, inspect_contents
+from fedraa.rng import torch_seed
+
+# The generators behind the functions of these modules, which have no public names.
+GLOBAL_GENERATORS: tuple[ItemGenerator, ...] = (
+    random._inst,
+    np.random.mtrand._rand,
+    torch.default_generator,
+)
+
+
+@dataclass
+class Draws:
+    """Says, once a read is over, if it has drawn random numbers."""
+
+    drew: bool = False
+
+
+class ItemGenerators:
+    """The global generators of Python, NumPy and torch, and those that a data set's object holds."""
+
+    def __init__(self, held: Sequence[ItemGenerator] = ()) -> None:
+        self._generators = (*GLOBAL_GENERATORS, *held)
+
+    @classmethod
+    def of(cls, holder: object) -> "ItemGenerators":
+        """Return the global generators and those that `holder` reaches."""
+        return cls(inspect_contents(holder).generators)
+
+    @contextmanager
+    def seeded(self, seed: int, stream: str, *index: int) -> Iterator[Draws]:
+        """Seed all generators from (seed, stream, index); at the end put back the states that they had before."""
+        draws = Draws()
+        with self.unchanged():
+            for place, generator in enumerate(self._generators):
+                _seed(generator, torch_seed(seed, stream, *index, place))
+            seeded = self._fingerprint()
+            yield draws
+            draws.drew = self._fingerprint() != seeded
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Put back, at the end, the states that all generators had before."""
+        before = [_get_state(generator) for generator in self._generators]
+        try:
+            yield
+        finally:
+            for generator, state in zip(self._generators, before, strict=True):
+                _set_state(generator, state)
+
+    def _fingerprint(self) -> list[Any]:
+        return [_comparable(_get_state(generator)) for generator in self._generators]
+
+
+def _seed(generator: ItemGenerator, seed: int) -> None:
+    if isinstance(generator, random.Random):
+        generator.seed(seed)
+    elif isinstance(generator, torch.Generator):
+        generator.manual_seed(seed)
+    elif isinstance(generator, np.random.BitGenerator):
+        generator.state = type(generator)(seed).state
+    else:
+        kind = generator.get_state(legacy=False)["bit_generator"]
+        generator.set_state({**getattr(np.random, kind)(seed).state, "has_gauss": 0, "gauss": 0.0})
+
+
+def _get_state(generator: ItemGenerator) -> Any:
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    if isinstance(generator, np.random.BitGenerator):
+        return generator.state
+    return generator.get_state(legacy=False)
+
+
+def _set_state(generator: ItemGenerator, state: Any) -> None:
+    if isinstance(generator, random.Random):
+        generator.setstate(state)
+    elif isinstance(generator, np.random.BitGenerator):
+        generator.state = state
+    else:
+        generator.set_state(state)
+
+
+def _comparable(state: Any) -> Any:
+    """The state as a value that `==` compares as a whole."""
+    if isinstance(state, torch.Tensor):
+        return state.numpy().tobytes()
+    return pickle.dumps(state) if isinstance(state, dict) else state

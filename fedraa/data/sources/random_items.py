@@ -1,0 +1,63 @@
+"""Detection of random items in a data set, by reading them."""
+
+import logging
+from collections.abc import Callable
+
+import numpy as np
+
+from fedraa.data.sources.item_generators import ItemGenerators
+from fedraa.data.sources.rows import ArrayRows, ImageRows, NpyRows, Rows
+from fedraa.data.tree import Array, Tree, joined, leaves, mapped
+
+TRIED_ROWS = 256
+ROWS_PER_READ = 1024
+
+logger = logging.getLogger(__name__)
+
+
+def is_steady(read: Callable[[], tuple[Tree, Array]], generators: ItemGenerators, seed: int) -> bool:
+    """Return True if two reads after the same seeds give the same samples and targets."""
+    found = []
+    for _ in range(2):
+        with generators.seeded(seed, "trial items"):
+            x, y = read()
+        found.append([np.copy(leaf) for leaf in (*leaves(x), y)])
+    first, second = found
+    return len(first) == len(second) and all(map(_equal, first, second))
+
+
+def are_rows_steady(rows: Rows, generators: ItemGenerators, seed: int) -> bool:
+    """Return True if some rows, evenly spread, are the same in two reads after the same seeds."""
+    if isinstance(getattr(rows, "rows", rows), ArrayRows | NpyRows | ImageRows):
+        return True
+    count = len(rows)
+    tried = np.unique(np.linspace(0, count - 1, min(count, TRIED_ROWS)).astype(np.int64))
+    return is_steady(lambda: rows.read(tried), generators, seed)
+
+
+def warn_unsteady(dataset: str, what: str) -> None:
+    logger.warning(
+        "dataset %r: %s gives other samples when it is read again after the same seeds; the run cannot be repeated bit "
+        "for bit; draw from random, numpy.random or torch, or from a generator that the data set holds",
+        dataset,
+        what,
+    )
+
+
+def read_whole(rows: Rows, generators: ItemGenerators, seed: int) -> tuple[Tree, Array] | None:
+    """Read all rows; return None as soon as reading draws random numbers."""
+    if isinstance(rows, ArrayRows):
+        return rows.read(np.arange(len(rows)))
+    parts = []
+    for start in range(0, len(rows), ROWS_PER_READ):
+        with generators.seeded(seed, "trial items") as draws:
+            x, y = rows.read(np.arange(start, min(start + ROWS_PER_READ, len(rows))))
+        if draws.drew:
+            return None
+        parts.append((mapped(np.asarray, x), np.asarray(y)))
+    xs, ys = zip(*parts, strict=True)
+    return joined(xs), np.concatenate(ys)
+
+
+def _equal(a: Array, b: Array) -> bool:
+    return a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f" and b.dtype.kind == "f")

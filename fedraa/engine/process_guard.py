@@ -1,0 +1,91 @@
+"""One run at a time in a process, which needs torch's settings and the global random generators for itself."""
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from fedraa.data.sources.item_generators import ItemGenerators
+
+logger = logging.getLogger(__name__)
+
+
+class _Guard:
+    """A lock that a thread may take again, and the thread that is in a run."""
+
+    def __init__(self) -> None:
+        self.waited_before = False
+        self.release_all()
+
+    def release_all(self) -> None:
+        self.lock = threading.RLock()
+        self.running_thread: int | None = None
+
+
+_guard = _Guard()
+# A forked child has none of its parent's runs.
+os.register_at_fork(after_in_child=_guard.release_all)
+
+
+def refuse_nested_run() -> None:
+    """Raise ValueError if the calling thread is in a run, as a callback is."""
+    if _guard.running_thread == threading.get_ident():
+        raise ValueError(
+            "run: got a run inside a run, as from a callback; expected one run at a time in a process: start it after "
+            "this run has ended, or in a new process"
+        )
+
+
+@contextmanager
+def exclusive() -> Iterator[None]:
+    """Wait until no other thread is within; at the end put back what a run changes of the process.
+
+    That is torch's default type, its number of threads, and the global generators of Python, NumPy and torch.
+    """
+    if not _guard.lock.acquire(blocking=False):
+        _say_that_runs_wait()
+        _guard.lock.acquire()
+    try:
+        with _unchanged_settings(), ItemGenerators().unchanged():
+            yield
+    finally:
+        _guard.lock.release()
+
+
+def _say_that_runs_wait() -> None:
+    """Log it once per process: a sweep in threads waits many times."""
+    if not _guard.waited_before:
+        _guard.waited_before = True
+        logger.warning(
+            "run: waiting for another run of this process to end; runs in threads take turns, use processes to run "
+            "side by side"
+        )
+
+
+@contextmanager
+def run_alone() -> Iterator[None]:
+    """Be `exclusive` for a run; ValueError inside another run of the same thread."""
+    refuse_nested_run()
+    with exclusive():
+        _guard.running_thread = threading.get_ident()
+        try:
+            yield
+        finally:
+            _guard.running_thread = None
+
+
+@contextmanager
+def _unchanged_settings() -> Iterator[None]:
+    default_type, threads = torch.get_default_dtype(), torch.get_num_threads()
+    initialized = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    on_gpu = torch.cuda.get_rng_state_all() if initialized else None
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(default_type)
+        torch.set_num_threads(threads)
+        if on_gpu is not None:
+            torch.cuda.set_rng_state_all(on_gpu)

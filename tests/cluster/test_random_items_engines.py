@@ -1,0 +1,55 @@
+"""Random items of data sets: the same run in this process, on one worker and on two."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fedraa as fl
+
+pytestmark = pytest.mark.cluster
+
+COUNT = 60
+TEST = (np.zeros((6, 3), np.float32), np.arange(6) % 2)
+MODULE_GENERATOR = np.random.default_rng(0)
+
+
+def mixed(samples: Any) -> Any:
+    """Return a data set that travels by value, as one of a script does."""
+
+    class Mixed(torch.utils.data.Dataset[Any]):
+        """Draws from the global generators, from some of its attributes, and from one of this module."""
+
+        def __init__(self, samples: Any) -> None:
+            self.samples = samples
+            self.numbers, self.python, self.torch = np.random.default_rng(0), random.Random(0), torch.Generator()
+
+        def __len__(self) -> int:
+            return COUNT
+
+        def __getitem__(self, row: int) -> Any:
+            first = random.random() + np.random.rand() + torch.rand(()).item()
+            second = self.numbers.random() + self.python.random() + torch.rand((), generator=self.torch).item()
+            return torch.tensor([first, second, MODULE_GENERATOR.random()]) + float(self.samples[row, 0]), row % 2
+
+    return Mixed(samples)
+
+
+LARGE = pytest.param(torch.zeros(COUNT, 2**17), marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("samples", [np.zeros((COUNT, 2)), LARGE])
+def test_every_engine_draws_the_same_items(samples: Any, cluster: None, tmp_path: Path) -> None:
+    digests = set()
+    for number, engine in enumerate(({"engine": "local"}, {"workers": 1}, {"workers": 2})):
+        data = fl.FederatedDataset("mixed", mixed(samples), TEST, classes=2)
+        history = fl.run(
+            dataset=data, method="fedavg", rounds=2, local_epochs=2, clients=4, hidden=(4,), quiet=True,
+            out=tmp_path / str(number), **engine,
+        )  # fmt: skip
+        digests.add(history.summary["model_sha256"])
+        assert not any(line["kind"] == "fault" for line in history.lines())
+    assert len(digests) == 1

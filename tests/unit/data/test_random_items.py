@@ -1,0 +1,196 @@
+"""Items that are drawn at random when they are read: new in every epoch, and a function of the seed."""
+
+import random
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import fedraa as fl
+from fedraa.data import Dealing, deal, make_partitioner
+from fedraa.rng import torch_seed
+
+# `fedraa.data.deal` is also the name of a function.
+DEAL = sys.modules["fedraa.data.deal"]
+MODULE_GENERATOR = np.random.default_rng(0)
+COUNT = 24
+OWNERS = [row % 2 for row in range(COUNT)]
+LABELS = [row // 2 % 2 for row in range(COUNT)]
+TEST = (np.zeros((6, 2), np.float32), np.arange(6) % 2)
+
+
+class Drawing(torch.utils.data.Dataset[Any]):
+    """An item is [row, draw]."""
+
+    generator = np.random.RandomState(0)
+
+    def __init__(self, draw: Callable[["Drawing"], float], **attributes: Any) -> None:
+        self.draw, self.reads = draw, 0
+        self.__dict__.update(attributes)
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, row: int) -> Any:
+        self.reads += 1
+        return torch.tensor([float(row), self.draw(self)]), LABELS[row]
+
+
+class DrawingRows(fl.Rows):
+    def __len__(self) -> int:
+        return COUNT
+
+    def read(self, rows: Any) -> Any:
+        return np.stack([rows, np.random.rand(len(rows))], 1), np.array(LABELS)[rows]
+
+
+DRAWS: dict[str, Callable[[], Drawing]] = {
+    "python": lambda: Drawing(lambda data: random.random()),
+    "numpy": lambda: Drawing(lambda data: np.random.rand()),
+    "torch": lambda: Drawing(lambda data: torch.rand(()).item()),
+    "attribute": lambda: Drawing(lambda data: data.rng.random(), rng=np.random.default_rng(3)),
+    "torch attribute": lambda: Drawing(lambda d: torch.rand((), generator=d.rng).item(), rng=torch.Generator()),
+    "closure": lambda: Drawing((lambda rng: lambda data: rng.random())(random.Random(5))),
+    "class": lambda: Drawing(lambda data: data.generator.rand()),
+    "module": lambda: Drawing(lambda data: MODULE_GENERATOR.random()),
+}
+
+
+def federated(train: Any, test: Any = TEST) -> fl.FederatedDataset:
+    return fl.FederatedDataset("drawn", train, test, classes=2, clients=OWNERS)
+
+
+def of_clients(client: int) -> Any:
+    return np.stack([np.arange(client, COUNT, 2), np.random.rand(COUNT // 2)], 1), LABELS[client::2]
+
+
+def run(train: Any, out: Path, *, rounds: int = 2, **fields: Any) -> fl.History:
+    data = train if isinstance(train, fl.FederatedDataset) else federated(train)
+    return fl.run(
+        dataset=data, method="fedavg", rounds=rounds, local_epochs=2, batch_size=8, hidden=(4,), engine="local",
+        quiet=True, out=out, **fields,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("source", "held", "stack"), [("data set", 2**30, 1), ("data set", 0, 2), ("rows", 0, 1), ("function", 2**30, 2)]
+)
+def test_each_epoch_trains_on_new_items(
+    source: str, held: int, stack: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DEAL, "HELD_BYTES", held)
+    trained: dict[int, list[float]] = defaultdict(list)
+    made = fl.FederatedDataset("drawn", of_clients, TEST, classes=2, sizes=[COUNT // 2] * 2)
+    train = {"data set": DRAWS["numpy"](), "rows": DrawingRows(), "function": made}[source]
+
+    def note(x: Tensor, rng: np.random.Generator) -> Tensor:
+        for row, draw in x.tolist():
+            trained[int(row)].append(draw)
+        return x
+
+    class Forget(fl.Callback):
+        def on_start(self, run: Any) -> None:
+            trained.clear()
+
+    run(train, tmp_path / "run", transforms=[note], stack=stack, callbacks=[Forget()])
+    assert sorted(trained) == list(range(COUNT))
+    for draws in trained.values():
+        assert len(draws) == len(set(draws)) == 4
+
+
+def test_a_resumed_run_draws_the_items_of_one_that_was_not_interrupted(tmp_path: Path) -> None:
+    run(DRAWS["torch"](), tmp_path / "run", rounds=1)
+    longer = fl.resume(tmp_path / "run", dataset=federated(DRAWS["torch"]()), rounds=2)
+    whole = run(DRAWS["torch"](), tmp_path / "whole")
+    assert longer.summary["model_sha256"] == whole.summary["model_sha256"]
+
+
+def dealt(train: Any, test: Any = TEST, seed: int = 0) -> Any:
+    return deal(federated(train, test), Dealing(make_partitioner("natural"), 2, seed))
+
+
+@pytest.mark.parametrize("kind", [*DRAWS])
+def test_the_seed_decides_every_item_for_data_of_any_size(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for number, (held, seed) in enumerate(((2**30, 0), (0, 0), (0, 1))):
+        monkeypatch.setattr(DEAL, "HELD_BYTES", held)
+        for set_seed in (random.seed, np.random.seed, torch.manual_seed):
+            set_seed(number)
+        data = dealt(DRAWS[kind](), seed=seed)
+        data.shard(number % 2, number)
+        x, _, read_epoch = data.shard(1, 1)
+        found.append(np.concatenate([x, read_epoch(1)[0]])[:, 1])
+    np.testing.assert_array_equal(found[0], found[1])
+    assert (found[0] != found[2]).all()
+
+
+def test_a_task_reads_what_its_seeds_give() -> None:
+    x, _, read_epoch = dealt(DRAWS["python"]()).shard(1, 3)
+    assert read_epoch is not None
+    for epoch, found in ((0, x), (4, read_epoch(4)[0])):
+        expected = random.Random(torch_seed(0, "items", 1, 3, epoch, 0))
+        np.testing.assert_array_equal(found[:, 1], np.float32([expected.random() for _ in range(COUNT // 2)]))
+        np.testing.assert_array_equal(found[:, 0], np.arange(1, COUNT, 2))
+
+
+def test_items_that_draw_nothing_are_read_once_per_task() -> None:
+    data = Drawing(lambda data: 0.5)
+    source = dealt(data)
+    reads = data.reads
+    _, _, read_epoch = source.shard(0, 0)
+    assert read_epoch is None
+    assert data.reads == reads + COUNT // 2
+
+
+def test_items_that_draw_nothing_and_are_large_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DEAL, "HELD_BYTES", 0)
+    assert dealt(Drawing(lambda data: 0.5)).source is None
+    assert dealt(DRAWS["numpy"]()).source is not None
+
+
+def test_one_random_item_is_enough_to_read_every_epoch() -> None:
+    class OneDraws(Drawing):
+        def __getitem__(self, row: int) -> Any:
+            return torch.tensor([float(row), torch.rand(()).item() if row == 17 else 0.5]), LABELS[row]
+
+    data = dealt(OneDraws(lambda data: 0.0))
+    assert data.shard(0, 0)[2] is None
+    x, _, read_epoch = data.shard(1, 0)
+    assert read_epoch is not None
+    assert (x[:, 1] != read_epoch(1)[0][:, 1]).tolist() == [row == 17 for row in range(1, COUNT, 2)]
+
+
+def test_test_items_are_drawn_once_from_the_seed() -> None:
+    found = [dealt(DRAWS["numpy"](), DRAWS["torch"](), seed).dataset.x_test for seed in (0, 0, 1)]
+    np.testing.assert_array_equal(found[0], found[1])
+    assert (found[0][:, 1] != found[2][:, 1]).all()
+
+
+def test_the_users_generators_are_as_before(tmp_path: Path) -> None:
+    data = DRAWS["attribute"]()
+
+    def states() -> list[Any]:
+        numpy, own = np.random.get_state(), data.rng.bit_generator.state["state"]["state"]  # type: ignore[attr-defined]
+        return [random.getstate(), numpy[1].tolist(), numpy[2], torch.get_rng_state().tolist(), own]
+
+    before = states()
+    run(data, tmp_path / "run")
+    assert states() == before
+
+
+@pytest.mark.parametrize("held", [0, 2**30])
+def test_items_that_no_seed_decides_are_warned_of_and_read_every_epoch(
+    held: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DEAL, "HELD_BYTES", held)
+    data = dealt(Drawing(lambda data: float(data.reads)), Drawing(lambda data: float(data.reads)))
+    x, _, read_epoch = data.shard(0, 0)
+    assert read_epoch is not None
+    assert (x[:, 1] != read_epoch(1)[0][:, 1]).all()
+    assert [record.args[1] for record in caplog.records] == ["test", "train"]  # type: ignore[index]  # as it was logged

@@ -1,0 +1,86 @@
+"""Runs in threads of one process take turns, and leave the process as it was."""
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedraa as fl
+from fedraa.engine.process_guard import exclusive
+
+SMALL: dict[str, Any] = {"engine": "local", "quiet": True, "method": "fedavg", "clients": 3, "local_steps": 2}
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Dropout(), nn.Linear(8, 10))
+
+
+def settings() -> list[Any]:
+    numpy = np.random.get_state()
+    return [
+        torch.get_default_dtype(),
+        torch.get_num_threads(),
+        torch.get_rng_state().tolist(),
+        random.getstate(),
+        numpy[1].tolist(),  # type: ignore[union-attr]  # the legacy form is a tuple
+    ]
+
+
+def test_runs_in_threads_are_those_of_one_after_another(tmp_path: Path) -> None:
+    model = net()
+
+    def run(name: str, seed: int) -> Any:
+        fields = {**SMALL, "rounds": 1, "seed": seed, "out": tmp_path / f"{name}{seed}"}
+        return fl.run(model=model, **fields).summary["model_sha256"]
+
+    alone = [run("alone", seed) for seed in range(3)]
+    before = settings()
+    with ThreadPoolExecutor(3) as pool:
+        together = [pool.submit(run, "thread", seed) for seed in range(3)]
+        found = [future.result() for future in together]
+    assert found == alone
+    assert settings() == before
+
+
+def test_a_run_leaves_the_process_as_it_was_even_if_it_fails(tmp_path: Path) -> None:
+    class Failing(fl.Callback):
+        def on_eval(self, *_: Any) -> None:
+            torch.manual_seed(5)
+            torch.set_default_dtype(torch.float64)
+            raise RuntimeError("mine")
+
+    before = settings()
+    with pytest.raises(RuntimeError, match="mine"):
+        fl.run(callbacks=[Failing()], rounds=1, out=tmp_path / "run", **SMALL)
+    assert settings() == before
+
+
+def test_a_run_inside_a_run_is_refused(tmp_path: Path) -> None:
+    class Nested(fl.Callback):
+        def on_eval(self, *_: Any) -> None:
+            fl.run(rounds=1, out=tmp_path / "inner", **SMALL)
+
+    with pytest.raises(ValueError, match=r"^run: got a run inside a run"):
+        fl.run(callbacks=[Nested()], rounds=1, out=tmp_path / "outer", **SMALL)
+    assert not (tmp_path / "inner").exists()
+
+
+def test_only_one_thread_is_within() -> None:
+    within, most = 0, 0
+
+    def enter(_: int) -> None:
+        nonlocal within, most
+        with exclusive(), exclusive():
+            within += 1
+            most = max(most, within)
+            within -= 1
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(enter, range(50)))
+    assert most == 1

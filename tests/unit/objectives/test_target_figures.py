@@ -1,0 +1,37 @@
+"""Targets for figures that a run does not have are refused before anything is written."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedraa as fl
+
+X = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)
+NUMBERS = fl.Dataset("numbers", X, X[:, 0], X[:10], X[:10, 0], classes=1)
+SMALL: dict[str, Any] = {
+    "dataset": NUMBERS, "objective": "regression", "method": "fedavg", "rounds": 1, "clients": 2, "local_epochs": 1,
+    "hidden": (4,), "engine": "local", "quiet": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"target_accuracy": 0.9}, "target_accuracy"),
+        ({"target": "accuracy:0.9"}, "target"),
+        ({"target": "foo:1"}, "target"),
+        ({"callbacks": ["early-stopping(metric='accuracy')"]}, "callbacks"),
+    ],
+)
+def test_a_figure_that_the_run_does_not_have_is_refused(fields: dict[str, Any], field: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=rf"^{field}: .*mse, mae, r2, loss"):
+        fl.run(out=tmp_path / "run", **SMALL, **fields)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_longer_run_cannot_end_at_an_accuracy_that_it_does_not_have(tmp_path: Path) -> None:
+    fl.run(out=tmp_path / "run", **SMALL)
+    with pytest.raises(ValueError, match=r"^target_accuracy: .*--target METRIC:VALUE"):
+        fl.resume(tmp_path / "run", dataset=NUMBERS, target_accuracy=0.9)
