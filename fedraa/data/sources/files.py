@@ -19,7 +19,7 @@ from fedraa.data.sources.table_columns import (
     find_target,
     read_frames,
 )
-from fedraa.data.sources.table_file import listed
+from fedraa.data.sources.table_file import is_unnamed, listed
 from fedraa.data.tree import Array
 from fedraa.rng import generator
 
@@ -98,7 +98,7 @@ def csv(
         if name not in names:
             raise ValueError(f"drop: there is no column {name!r}; expected one of {listed(names)}")
     kept = [name for name in names if name not in dropped]
-    target = find_target(path, kept, target, options)
+    target = find_target(path, [name for name in kept if not is_unnamed(name)], target, options)
     client = _client_column(names, kept, client, target)
     frame = drop_row_numbers(path, frames[0][kept], (target, client))
     both, cut = _with_test_rows(path, test, [frame, *frames[1:]])

@@ -122,9 +122,15 @@ def drop_row_numbers(path: str, frame: Any, kept: Sequence[str | None]) -> Any:
     """
     for name in [name for name in frame.columns if name not in kept]:
         values = frame[name]
-        if values.dtype.kind not in "iu" or not values.is_unique or len(values) < 3:
+        if values.dtype.kind not in "iu" or not values.is_unique:
             if is_unnamed(name):
-                raise ValueError(f"{path}: column {int(name.split()[1]) + 1} has no name; expected one in the header")
+                raise ValueError(
+                    f"{path}: column {int(name.split()[1]) + 1} has no name; expected one in the header; name it, or "
+                    f"leave it out with drop=({name!r},)"
+                )
+            continue
+        # A few different integers may be anything.
+        if len(values) < 3 and not is_unnamed(name):
             continue
         if ROW_NUMBER.fullmatch(name) or CAMEL_ID.fullmatch(name):
             logger.warning("dataset %r: column %r numbers the rows and is left out; rename it to keep it", path, name)
@@ -261,9 +267,12 @@ def _encode_text(table: Table, name: str) -> Array:
             len(words),
             words[0],
         )
-    known = sorted(set(column[: table.cut]))
-    made: Array = np.stack([(column == word).to_numpy(np.float32) for word in known], axis=1)
-    return made
+    known = sorted({words[code] for code in np.unique(codes[: table.cut])})
+    places = np.array([known.index(word) if word in known else -1 for word in words])[codes]
+    encoded = np.zeros((len(codes), len(known)), np.float32)
+    rows = np.flatnonzero(places >= 0)
+    encoded[rows, places[rows]] = 1
+    return encoded
 
 
 def _numbers(table: Table, name: str) -> tuple[Array, Array]:
