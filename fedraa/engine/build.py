@@ -86,6 +86,10 @@ def _build(
         dataset = read(experiment) if dataset is None else as_dataset(dataset, targets(objective))
     experiment = with_clients(experiment, dataset)
     experiment = with_object_names(experiment, model, dataset if "dataset" in given else None)
+    if experiment.concurrency is not None and experiment.concurrency > experiment.clients:
+        raise ValueError(
+            f"concurrency: got {experiment.concurrency}; there are {experiment.clients} clients, give at most as many"
+        )
     fleet = make_fleet(experiment.capabilities, experiment.clients, units=experiment.units, seed=experiment.seed)
     method, timing = with_capacities(method, fleet.compute), _timing(experiment)
     doing(f"dealing the data to {experiment.clients} clients")

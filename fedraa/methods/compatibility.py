@@ -16,7 +16,7 @@ from fedraa.server.schedule import SCHEDULER
 from fedraa.server.updates import Mean
 from fedraa.submodels.policies.growing import Growing
 from fedraa.submodels.policies.masked import FourWay, Pruned
-from fedraa.submodels.policies.policy import SubmodelPolicy
+from fedraa.submodels.policies.policy import AUTO, SubmodelPolicy
 from fedraa.submodels.policies.pruning import AdaptivePruning
 from fedraa.submodels.policies.regions import Arbitrary
 from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
@@ -130,6 +130,11 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
             reasons["aggregator"] = whole
     elif scheduler is not None and not SCHEDULER.make(scheduler).bounded:
         reasons["delay_bound"] = f"scheduler {text_of(scheduler)}, which keeps to no bound"
+    if len(getattr(method.submodel, "ratios", "several")) == 1:
+        reasons |= dict.fromkeys(("scheduler", "delay_bound"), "one fragment")
+    levels = getattr(getattr(method.submodel, "capacities", None), "levels", ())
+    if levels != AUTO and len(set(levels)) == 1:
+        reasons["redraw"] = f"capacities {levels[0]:g}, the same for all clients"
     if not method.local.split:
         reasons["server_compute"] = f"{experiment.method}, whose clients train without the server"
     defaults = Experiment.model_fields

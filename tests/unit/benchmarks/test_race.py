@@ -67,7 +67,7 @@ def test_each_has_the_same_rates_and_lengths_and_at_most_two_values_of_its_own(s
         assert [int(str(length).removeprefix("auto:")) for length in space["local_steps"]] == list(setting.lengths)
         assert len(space) <= 4
         if entrant.refusal(setting) is None:
-            assert resolve(Experiment(**entrant.fields(setting) | {"data_dir": Path("data")}))
+            assert resolve(Experiment(**entrant.fields(setting)))
 
 
 @pytest.mark.parametrize("name", ["ace", "asyncfeded", "delay-adaptive", "ringleader", "ringmaster"])
