@@ -1,4 +1,4 @@
-"""Warnings of clients whose tasks fail, in the user's process, when it happens."""
+"""Python warnings about clients whose tasks fail, at the time of the failure."""
 
 import warnings
 
@@ -10,7 +10,7 @@ MAX_WARNINGS = 10  # of one run
 
 
 class FailureWarnings(Callback):
-    """Warns of every task that a client's fault made fail, and of every client that is quarantined for it.
+    """A callback that warns of each failed task of a client, and of each client that is quarantined.
 
     After `MAX_WARNINGS` it says once that the others are in summary.json.
     """

@@ -1,4 +1,4 @@
-"""What a module keeps besides its trainable parameters: snapshots, and what differs between two of them."""
+"""Snapshots of all that a module keeps besides its trainable parameters, and their differences."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -16,7 +16,7 @@ OF_MODULES = frozenset(vars(nn.Module()))  # attributes that every module has
 
 @dataclass
 class Snapshot:
-    """What a module keeps besides its trainable parameters."""
+    """Copies of all that a module keeps besides its trainable parameters."""
 
     buffers: dict[str, Tensor | None]
     frozen: dict[str, Tensor]
@@ -36,7 +36,7 @@ class Snapshot:
         return cls(copy_buffers(module), fixed, attributes)
 
     def changed(self, after: "Snapshot") -> dict[str, list[str]]:
-        """Return the names of what is different afterwards, by kind."""
+        """Return the names of all values that differ in a later snapshot, by kind."""
         return {
             kind: [name for name, value in values.items() if not is_same(getattr(self, kind).get(name, self), value)]
             for kind, values in vars(after).items()

@@ -295,7 +295,7 @@ class _Probe:
         return single == (1, *pair[1:]) and (one or not two)
 
     def _shape(self, rows: int, *, training: bool) -> tuple[tuple[int, ...], bool]:
-        """Return the shape of the output for so many samples, and whether outputs and gradients are finite."""
+        """Return the shape of the output for this number of samples, and whether outputs and gradients are finite."""
         module = self._copy()
         module.train(training)
         with _fixed(module), torch.set_grad_enabled(training):

@@ -33,7 +33,7 @@ def is_quantiser(part: nn.Module) -> bool:
 
 
 def freeze_ranges(module: nn.Module) -> None:
-    """Let fake quantisation keep the ranges that it has: in evaluation mode it would go on with those of test data."""
+    """Fix the ranges of fake quantisation, because it updates them with test data in evaluation mode as well."""
     for part in module.modules():
         if is_quantiser(part) and hasattr(part, "disable_observer"):
             part.disable_observer()  # type: ignore[operator]  # torch types it as a tensor

@@ -18,12 +18,17 @@ from fedraa.data.tree import Tree, leaves, mapped, take
 from fedraa.models.forward import forward
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)  # the lazy ones turn into these
-MAX_PASSES = 1000  # over the sample, until statistics stay the same
-TOLERANCE = 1e-4  # of a buffer's largest value, that it may still be away from where it comes to rest
-SMALLEST_SCALE = 1e-3  # of a buffer: below it, differences are rounding
-GROWTH_TOLERANCE = 3e-5  # relative difference of the steps of a buffer that only grows
+# Passes over the sample after which a buffer counts as one that keeps changing.
+MAX_PASSES = 1000
+# Relative distance to the limit at which a buffer counts as settled.
+TOLERANCE = 1e-4
+# Buffers below this size are compared with it, because their differences are rounding.
+SMALLEST_SCALE = 1e-3
+# Relative difference of the steps of a buffer that only grows.
+GROWTH_TOLERANCE = 3e-5
 MAX_POWER_ITERATIONS = 1000
-POWER_TOLERANCE = 1e-6  # by which a further iteration may change a unit vector
+# Largest change of a unit vector's entry in one iteration at which the vector counts as settled.
+POWER_TOLERANCE = 1e-6
 
 Buffers = Mapping[str, Tensor | None]
 Parts = Callable[[], Iterable[Tree]]
@@ -31,7 +36,7 @@ Parts = Callable[[], Iterable[Tree]]
 
 
 class Unsettled(Exception):
-    """Statistics that do not come to rest however often the same samples pass."""
+    """A buffer keeps changing in every pass over the same samples; the message is its name."""
 
 
 def is_norm(part: nn.Module) -> bool:
@@ -182,7 +187,7 @@ def _iterate(update: Callable[[], object], layer: nn.Module, prefix: str) -> Non
 
 @contextmanager
 def _training(module: nn.Module, norms: Collection[nn.Module], owners: Collection[nn.Module]) -> Iterator[None]:
-    """Let these parts alone run in training mode, and the norms give the mean over all batches."""
+    """Run only these parts in training mode; let the norms keep the mean over all batches."""
     momenta = [norm.momentum for norm in norms]
     module.eval()
     for norm in norms:

@@ -1,4 +1,4 @@
-"""Clients whose tasks failed by their own fault: who, how often and why, for summaries and for readers."""
+"""Clients whose tasks failed by their own fault, with the number of tasks and the reason."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -117,7 +117,7 @@ def test_a_forged_one_is_not(
 def test_the_summary_is_checked(genuine: Callable[[str], Path], tmp_path: Path) -> None:
     directory = Path(shutil.copytree(genuine("fedavg"), tmp_path / "copy"))
     summary = json.loads((directory / "summary.json").read_text())
-    assert summary["quarantined"] == [BAD]
+    assert [entry["client"] for entry in summary["quarantined"]] == [BAD]  # type: ignore[attr-defined]
     (directory / "summary.json").write_text(json.dumps(summary | {"quarantined": []}))
-    with pytest.raises(Inconsistent, match=r"quarantined is \[\]; the log gives \[1\]"):
+    with pytest.raises(Inconsistent, match=r"quarantined is \[\]; the log gives .*'client': 1"):
         fl.replay(directory)
