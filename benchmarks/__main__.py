@@ -8,7 +8,17 @@ import tyro
 from benchmarks.studies import paper004
 from benchmarks.studies.claims import write_claims
 from benchmarks.studies.commands import list_studies, run_study
-from benchmarks.system import board, cut_cost, cut_models, large_models, million, same_bits, structure, throughput
+from benchmarks.system import (
+    board,
+    convolutions,
+    cut_cost,
+    cut_models,
+    large_models,
+    million,
+    same_bits,
+    structure,
+    throughput,
+)
 from fedraa.cli.exit_code import exit_code
 from fedraa.cli.parse import in_sentences
 
@@ -19,6 +29,7 @@ COMMANDS: dict[str, Callable[..., object]] = {
     "claims": write_claims,
     "paper004": paper004.main,
     "board": board.main,
+    "convolutions": convolutions.main,
     "cut_cost": cut_cost.main,
     "cut_models": cut_models.main,
     "large_models": large_models.main,

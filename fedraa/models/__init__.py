@@ -1,5 +1,6 @@
 """The models of the papers, and any other by `package.module:callable`."""
 
+from fedraa.models import safe_convolution as safe_convolution  # importing it protects backward passes
 from fedraa.models.build import MODELS, build_model
 from fedraa.models.scaler import Scaler, set_scaler_rate
 from fedraa.models.statistics import reestimate_statistics

@@ -1,0 +1,231 @@
+"""Convolutions to try, and the trial of each in a process that glibc ends when the heap is damaged."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import random
+import sys
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+CASE_TIMEOUT_S = 120
+TOLERANCES = {"float32": 1e-4, "float64": 1e-10, "bfloat16": 0.05}
+LAYOUTS = ("contiguous", "channels_last", "permuted", "pixel_shuffle", "pooled")
+PASSES = ("training", "evaluation", "vmap", "autocast")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A convolution of a random batch. The images have `sides` pixels along each dimension."""
+
+    operator: str = "conv2d"
+    in_channels: int = 4
+    out_channels: int = 16
+    kernel: int = 1
+    stride: int = 2
+    padding: int = 0
+    dilation: int = 1
+    groups: int = 1
+    sides: tuple[int, ...] = (64, 64)
+    batch: int = 4
+    layout: str = "permuted"
+    weight_layout: str = "contiguous"
+    dtype: str = "float32"
+    passes: str = "training"
+    threads: int = 1
+
+    @property
+    def transposed(self) -> bool:
+        return "transpose" in self.operator
+
+    @property
+    def dimensions(self) -> int:
+        return int(self.operator[-2])
+
+
+def quick_cases() -> list[Case]:
+    """Return a few cases: some fail on each x86 CPU with AVX2 or AVX-512, and some pass everywhere."""
+    return [
+        Case(),
+        Case(in_channels=16),
+        Case(stride=1, sides=(16, 16)),
+        Case(layout="contiguous"),
+        Case(operator="conv_transpose2d", in_channels=8, out_channels=4),
+    ]
+
+
+def all_cases(sampled: int) -> list[Case]:
+    """Return the systematic cases, around those that fail, and `sampled` random ones, without repetition."""
+    base = Case()
+    cases = [
+        replace(base, in_channels=n, sides=sides)
+        for n in (*range(1, 18), 20, 24, 31, 32)
+        for sides in ((16, 16), (64, 64))
+    ]
+    cases += [replace(base, out_channels=n) for n in (1, 2, 4, 7, 9, 15, 16, 17, 24, 32, 64)]
+    cases += [replace(base, sides=(n, n)) for n in (2, 4, 6, 8, 10, 14, 15, 17, 28, 32, 33, 56, 112)]
+    cases += [replace(base, sides=sides) for sides in ((8, 128), (128, 8), (2, 512), (64, 66), (63, 64), (1, 64))]
+    cases += [replace(base, batch=n) for n in (1, 2, 3, 16, 17)]
+    cases += [replace(base, threads=n) for n in (2, 4)]
+    cases += [replace(base, dtype=dtype, passes=passes) for dtype in TOLERANCES for passes in PASSES]
+    layouts = [replace(base, layout=a, weight_layout=b) for a in LAYOUTS for b in ("contiguous", "channels_last")]
+    cases += layouts
+    cases += [replace(case, in_channels=12) for case in layouts]
+    cases += [replace(case, kernel=3, stride=s, padding=1) for case in layouts for s in (1, 2)]
+    for case in sum(([replace(base, kernel=k, stride=s) for k in (1, 2, 3, 5, 7)] for s in (1, 2, 3, 4)), list[Case]()):
+        cases += [replace(case, padding=p, dilation=d) for p in {0, case.kernel // 2, 1} for d in (1, 2)]
+    cases += [replace(base, groups=g, in_channels=4 * g, out_channels=8 * g) for g in (2, 3, 8)]
+    cases += [replace(base, groups=n, in_channels=n, out_channels=n) for n in (2, 4, 8, 16)]
+    for operator, sides in (("conv1d", (64,)), ("conv1d", (4096,)), ("conv3d", (8, 8, 8)), ("conv3d", (16, 16, 16))):
+        for name in (operator, operator.replace("conv", "conv_transpose")):
+            for layout in ("contiguous", "channels_last", "permuted"):
+                cases += [
+                    replace(base, operator=name, sides=sides, layout=layout, kernel=k, padding=k // 2, passes=passes)
+                    for k in (1, 3)
+                    for passes in ("training", "evaluation", "vmap")
+                ]
+    transposed = replace(base, operator="conv_transpose2d", sides=(32, 32))
+    cases += [
+        replace(transposed, in_channels=n, out_channels=m, layout=layout)
+        for n in (3, 4, 8, 16)
+        for m in (3, 4, 8, 16)
+        for layout in ("contiguous", "channels_last")
+    ]
+    generator = random.Random(0)
+    cases += [random_case(generator) for _ in range(sampled)]
+    return list(dict.fromkeys(cases))
+
+
+def random_case(generator: random.Random) -> Case:
+    """Draw each property alone."""
+    choose = generator.choice
+    operator = choose(["conv1d", "conv2d", "conv2d", "conv2d", "conv3d", "conv_transpose2d", "conv_transpose3d"])
+    sides = {1: (8, 64, 500, 4096), 2: (2, 4, 7, 8, 16, 28, 32, 64), 3: (2, 4, 7, 10)}[int(operator[-2])]
+    kernel, groups = choose([1, 1, 1, 2, 3, 5]), choose([1, 1, 1, 2, 3])
+    return Case(
+        operator=operator,
+        in_channels=groups * choose([1, 2, 3, 4, 5, 7, 8, 12, 16, 24, 33]),
+        out_channels=groups * choose([1, 2, 4, 5, 8, 12, 16, 24, 33]),
+        kernel=kernel,
+        stride=choose([1, 2, 2, 3, 4]),
+        padding=choose([0, kernel // 2]),
+        dilation=choose([1, 1, 2]),
+        groups=groups,
+        sides=tuple(choose(sides) for _ in range(int(operator[-2]))),
+        batch=choose([1, 2, 4, 16]),
+        layout=choose(LAYOUTS),
+        weight_layout=choose(["contiguous", "contiguous", "channels_last"]),
+        dtype=choose(["float32", "float32", "float32", "float64", "bfloat16"]),
+        passes=choose(PASSES),
+        threads=choose([1, 1, 2]),
+    )
+
+
+def run_child(*, protect: bool) -> None:
+    """Read cases from the standard input, run each in a forked process, and print its result.
+
+    A fork does not import PyTorch again, so that each case can have its own process.
+    """
+    if protect:
+        import fedraa.models.safe_convolution  # noqa: F401  # importing it protects
+    context = multiprocessing.get_context("fork")
+    for values in json.load(sys.stdin):
+        case = Case(**(values | {"sides": tuple(values["sides"])}))
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=send_result, args=(case, sender))
+        process.start()
+        sender.close()
+        process.join(CASE_TIMEOUT_S)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            result = "hung"
+        elif process.exitcode == 0:
+            result = receiver.recv()
+        elif process.exitcode < 0:
+            result = "died"
+        else:
+            raise RuntimeError(f"{case} raised in its process")
+        sys.stdout.write(result + "\n")
+        sys.stdout.flush()
+
+
+def send_result(case: Case, sender: Connection) -> None:
+    """Send what `check_case` returns."""
+    sender.send(check_case(case))
+
+
+def check_case(case: Case) -> str:
+    """Return `ok`, `wrong`, or `refused` if PyTorch raises, as it does for a kernel larger than the image."""
+    torch.set_num_threads(case.threads)
+    torch.manual_seed(0)
+    dtype = getattr(torch, case.dtype)
+    x = lay_out(torch.randn(case.batch, case.in_channels, *case.sides).to(dtype), case.layout)
+    rows, columns = case.out_channels, case.in_channels
+    if case.transposed:
+        rows, columns = columns, rows
+    weight = torch.randn(rows, columns // case.groups, *[case.kernel] * case.dimensions).to(dtype)
+    weight = lay_out(weight, case.weight_layout)
+    bias = torch.randn(case.out_channels).to(dtype)
+    try:
+        results = compute(case, x, weight, bias)
+    except RuntimeError:
+        return "refused"
+    with torch.backends.mkldnn.flags(enabled=False):
+        expected = compute(case, x, weight, bias)
+    tolerance = TOLERANCES["bfloat16" if case.passes == "autocast" else case.dtype]
+    pairs = zip(results, expected, strict=True)
+    return "ok" if all(distance(a, b) < tolerance for a, b in pairs) else "wrong"
+
+
+def distance(a: Tensor, b: Tensor) -> float:
+    """Return the norm of the difference relative to that of `b`; NaN counts as far."""
+    relative = float((a.double() - b.double()).norm() / b.double().norm().clamp(min=1e-12))
+    return relative if relative == relative else float("inf")
+
+
+def lay_out(x: Tensor, layout: str) -> Tensor:
+    """Return the same numbers in memory as the named operation leaves them."""
+    if layout == "permuted" and x.ndim > 2:  # an array [n, height, width, channels], and its axes in PyTorch's order
+        return x.movedim(1, -1).contiguous().movedim(-1, 1)
+    if layout in ("channels_last", "pixel_shuffle", "pooled") and x.ndim in (4, 5):
+        x = x.contiguous(memory_format=torch.channels_last if x.ndim == 4 else torch.channels_last_3d)
+    if layout == "pixel_shuffle" and x.ndim == 4:
+        return F.pixel_shuffle(x.repeat_interleave(4, 1), 2)[..., : x.shape[2], : x.shape[3]].contiguous(
+            memory_format=torch.channels_last
+        )
+    if layout == "pooled" and x.ndim == 4 and x.dtype != torch.bfloat16:
+        return F.max_pool2d(x.repeat_interleave(2, -1), (1, 2))
+    return x
+
+
+def compute(case: Case, x: Tensor, weight: Tensor, bias: Tensor) -> list[Tensor]:
+    """Return the output and, except in evaluation, the gradients of input, weight and bias."""
+    options = {"stride": case.stride, "padding": case.padding, "dilation": case.dilation, "groups": case.groups}
+    if case.transposed:
+        options["output_padding"] = max(case.stride, case.dilation) - 1 if case.stride > 1 else 0
+    operator = getattr(F, case.operator)
+
+    def convolve(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        result: Tensor = operator(x, weight, bias, **options)
+        return result
+
+    if case.passes == "evaluation":
+        with torch.inference_mode():
+            return [convolve(x, weight, bias)]
+    inputs = [x, weight, bias]
+    if case.passes == "vmap":
+        inputs = [torch.stack([tensor, tensor]) for tensor in inputs]
+        convolve_all = torch.func.vmap(convolve)
+    else:
+        convolve_all = convolve
+    inputs = [tensor.detach().requires_grad_() for tensor in inputs]
+    with torch.autocast("cpu", torch.bfloat16, enabled=case.passes == "autocast"):
+        out = convolve_all(*inputs)
+    along = torch.arange(out.numel(), dtype=torch.float64).sin().view(out.shape).to(out.dtype)
+    return [out.detach(), *torch.autograd.grad(out, inputs, lay_out(along, case.layout))]

@@ -1,0 +1,111 @@
+"""What the protection of strided pointwise convolutions costs: training steps with it relative to steps without it.
+
+Steps with and without the protection take turns in one process, on one thread, so that other work on the machine slows
+both. The ratio is that of the medians; the ratio of the fastest steps is beside it.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from statistics import median
+
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedraa.models import safe_convolution
+from fedraa.models.build import build_model
+
+Made = tuple[nn.Module, Tensor]
+REPEATS, QUICK_REPEATS = 40, 2
+
+
+def small(name: str, *shape: int) -> Callable[[], Made]:
+    """Return a function that makes one of the built-in models and a batch for it."""
+
+    def make() -> Made:
+        x = torch.randn(*shape)
+        return build_model(name, x, classes=10), x
+
+    return make
+
+
+def resnet50(memory_format: torch.memory_format) -> Callable[[], Made]:
+    """Return a function that makes torchvision's ResNet-50 and a small batch for it, both in the memory format."""
+
+    def make() -> Made:
+        model: nn.Module = importlib.import_module("torchvision.models").resnet50()
+        x = torch.randn(2, 3, 96, 96)
+        model = model.to(memory_format=memory_format)  # type: ignore[call-overload]  # torch's types leave it out
+        return model, x.contiguous(memory_format=memory_format)
+
+    return make
+
+
+MODELS: dict[str, Callable[[], Made]] = {
+    "cnn, 8x8": small("cnn", 32, 1, 8, 8),
+    "cnn, 32x32": small("cnn", 32, 3, 32, 32),
+    "cnn-wide, 32x32": small("cnn-wide", 16, 3, 32, 32),
+    "resnet18, 32x32": small("resnet18", 8, 3, 32, 32),
+    "ResNet-50, 96x96": resnet50(torch.contiguous_format),
+    "ResNet-50, 96x96, channels_last": resnet50(torch.channels_last),
+}
+QUICK = ("cnn, 8x8",)
+
+
+def main(*, isa: str, quick: bool) -> None:
+    """Print a markdown table; oneDNN reads its limit once, so that the steps run in a child process."""
+    code = f"from benchmarks.system.convolution_cost import print_table; print_table(quick={quick})"
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"ONEDNN_MAX_CPU_ISA": isa})
+
+
+def print_table(*, quick: bool) -> None:
+    """Measure each model, and print its row."""
+    torch.set_num_threads(1)
+    console = Console()
+    console.print("| model | step without, ms | step with, ms | ratio of medians | ratio of the fastest |")
+    console.print("| --- | --- | --- | --- | --- |")
+    for name in QUICK if quick else MODELS:
+        model, x = MODELS[name]()
+        without, protected = step_times(model, x, QUICK_REPEATS if quick else REPEATS)
+        ratio, fastest = median(protected) / median(without), min(protected) / min(without)
+        times = f"{1000 * median(without):.2f} | {1000 * median(protected):.2f}"
+        console.print(f"| {name} | {times} | {ratio:.3f} | {fastest:.3f} |", soft_wrap=True)
+
+
+def step_times(model: nn.Module, x: Tensor, repeats: int) -> tuple[list[float], list[float]]:
+    """Return the seconds of steps without and of steps with the protection, which take turns."""
+    with torch.no_grad():
+        classes = model(x).shape[1]
+    y = torch.arange(len(x)) % classes
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+
+    def step() -> float:
+        start = time.perf_counter()
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        optimizer.step()
+        return time.perf_counter() - start
+
+    without, protected = list[float](), list[float]()
+    # The replacement lasts as long as its object.
+    del safe_convolution.protection
+    gc.collect()
+    for repeat in range(repeats):
+        # One step of each kind warms up.
+        steps = [step() for _ in range(3)][1:]
+        protection = safe_convolution.protect()
+        protected_steps = [step() for _ in range(3)][1:]
+        del protection
+        if repeat:
+            without += steps
+            protected += protected_steps
+    safe_convolution.protection = safe_convolution.protect()
+    return without, protected

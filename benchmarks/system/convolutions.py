@@ -1,0 +1,180 @@
+"""Which convolutions make PyTorch overwrite memory on this CPU, and what fedraa's protection against it costs.
+
+    python -m benchmarks convolutions                        # with all instructions that this CPU has
+    python -m benchmarks convolutions --isa AVX2             # as on a CPU without AVX-512
+    python -m benchmarks convolutions --protect              # with fedraa's protection: no case may fail
+    python -m benchmarks convolutions --quick                # a few seconds
+    python -m benchmarks convolutions --cost                 # step times with and without the protection
+
+Each case is one convolution, forward and (except in evaluation) backward, in its own process with glibc's heap checks.
+Its output and its gradients are compared with those that PyTorch computes without oneDNN. A case fails if its process
+dies or hangs, or if a number is wrong. `convolutions.csv` has a row per case, which is written as soon as it is known,
+so a search that was stopped continues. `convolutions.md` has the tables.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from benchmarks.system import convolution_cost
+from benchmarks.system.convolution_cases import Case, all_cases, quick_cases
+
+RESULTS = Path(__file__).parents[1] / "results" / "convolutions.csv"
+HEAP_CHECKS = {"MALLOC_CHECK_": "3", "MALLOC_PERTURB_": "165", "OMP_NUM_THREADS": "1"}
+# glibc 2.34 and later check the heap only if this library is loaded; older ones do not have it.
+HEAP_LIBRARY = "libc_malloc_debug.so.0"
+CASES_PER_LINE = 40
+
+
+NAMES = tuple(field.name for field in fields(Case))
+COLUMNS = ("cpu", "isa", "torch", "onednn", "protected", *NAMES, "result")
+
+
+def main(
+    isa: str = "DEFAULT",
+    protect: bool = False,
+    quick: bool = False,
+    cost: bool = False,
+    sampled: int = 300,
+    out: Path = RESULTS,
+) -> None:
+    """Search for convolutions that fail, and write the tables.
+
+    Args:
+        isa: the instructions that oneDNN may use, a value of ONEDNN_MAX_CPU_ISA; DEFAULT: all that the CPU has.
+        protect: search with fedraa's protection.
+        quick: try a few cases only, and write nothing.
+        cost: measure step times with and without the protection instead.
+        sampled: the number of random cases beside the systematic ones.
+        out: the table of cases; the page of tables is beside it.
+    """
+    if cost:
+        convolution_cost.main(isa=isa, quick=quick)
+        return
+    if sampled < 0:
+        raise ValueError(f"sampled: got {sampled}; give 0 or more")
+    if not out.parent.is_dir():
+        raise ValueError(f"out: there is no folder {out.parent}; make it, or choose another")
+    console = Console()
+    setting = describe_setting(isa, protect=protect)
+    cases = quick_cases() if quick else all_cases(sampled)
+    rows = [] if quick or not out.exists() else list(csv.DictReader(out.open()))
+    known = {key(row) for row in rows}
+    left = [case for case in cases if key(as_row(setting, case, "")) not in known]
+    for start in range(0, len(left), CASES_PER_LINE):
+        chunk = left[start : start + CASES_PER_LINE]
+        results = run_cases(chunk, isa=isa, protect=protect)
+        rows += [as_row(setting, case, result) for case, result in zip(chunk, results, strict=True)]
+        failed = sum(result not in ("ok", "refused") for result in results)
+        console.print(f"{start + len(chunk)} of {len(left)} cases, {failed} of the last {len(chunk)} failed")
+        if not quick:
+            write_rows(out, rows)
+    page = markdown(rows)
+    if not quick:
+        out.with_suffix(".md").write_text(page)
+    console.print(page, markup=False, highlight=False, soft_wrap=True)
+
+
+def run_cases(cases: Sequence[Case], *, isa: str, protect: bool) -> list[str]:
+    """Return the result of each case: `ok`, `wrong`, `died`, `hung`, or `refused` by PyTorch."""
+    code = f"from benchmarks.system.convolution_cases import run_child; run_child(protect={protect})"
+    child = subprocess.run(
+        [sys.executable, "-c", code],
+        env=child_environment(isa),
+        input=json.dumps([asdict(case) for case in cases]),
+        capture_output=True,
+        text=True,
+    )
+    if child.returncode != 0:
+        raise RuntimeError(f"the search stopped: {child.stderr.strip()[-2000:]}")
+    return child.stdout.splitlines()
+
+
+def child_environment(isa: str) -> dict[str, str]:
+    """Return the environment in which glibc ends the process when its heap is damaged."""
+    environment = os.environ | HEAP_CHECKS | {"ONEDNN_MAX_CPU_ISA": isa}
+    if any(Path("/lib").glob(f"*/{HEAP_LIBRARY}")) or any(Path("/lib64").glob(HEAP_LIBRARY)):
+        environment["LD_PRELOAD"] = HEAP_LIBRARY
+    return environment
+
+
+def describe_setting(isa: str, *, protect: bool) -> dict[str, str]:
+    """Return the columns that all cases of one search share."""
+    onednn = re.search(r"MKL-DNN v(\S+)|oneDNN v(\S+)", torch.__config__.show())
+    return {
+        "cpu": cpu_name(),
+        "isa": isa,
+        "torch": torch.__version__,
+        "onednn": "none" if onednn is None else onednn[1] or onednn[2],
+        "protected": str(protect),
+    }
+
+
+def cpu_name() -> str:
+    """Return the CPU's name, and whether it has AVX-512."""
+    text = Path("/proc/cpuinfo").read_text()
+    name = re.search(r"model name\s*: (.*)", text)
+    widest = "AVX-512" if "avx512f" in text else "AVX2" if "avx2" in text else "without AVX2"
+    return f"{'unknown' if name is None else name[1]} ({widest})"
+
+
+def as_row(setting: dict[str, str], case: Case, result: str) -> dict[str, str]:
+    """Return the case's row of the table."""
+    values = {name: str(value) for name, value in asdict(case).items()} | {"sides": "x".join(map(str, case.sides))}
+    return setting | values | {"result": result}
+
+
+def key(row: dict[str, str]) -> tuple[str, ...]:
+    return tuple(row[name] for name in COLUMNS if name != "result")
+
+
+def write_rows(path: Path, rows: Iterable[dict[str, str]]) -> None:
+    with path.open("w", newline="") as file:
+        table = csv.DictWriter(file, COLUMNS)
+        table.writeheader()
+        table.writerows(rows)
+
+
+def markdown(rows: Sequence[dict[str, str]]) -> str:
+    """Return a page with a table for each search: how many cases failed for each value of each property."""
+    parts = ["# Convolutions that overwrite memory", "", __doc__.split("\n\n")[2].strip() if __doc__ else "", ""]
+    searches = dict.fromkeys(tuple(row[name] for name in COLUMNS[:5]) for row in rows)
+    for search in searches:
+        chosen = [row for row in rows if tuple(row[name] for name in COLUMNS[:5]) == search]
+        parts += [*table_of(search, chosen), ""]
+    return "\n".join(parts)
+
+
+def table_of(search: tuple[str, ...], rows: Sequence[dict[str, str]]) -> Iterator[str]:
+    """Yield the lines of one search's table."""
+    cpu, isa, version, onednn, protected = search
+    failed = [row for row in rows if row["result"] not in ("ok", "refused")]
+    ran = [row for row in rows if row["result"] != "refused"]
+    limit = "all instructions of the CPU" if isa == "DEFAULT" else f"limited to {isa}"
+    yield f"## {cpu}, {limit}, {'with' if protected == 'True' else 'without'} the protection"
+    yield ""
+    yield f"PyTorch {version}, oneDNN {onednn}. {len(failed)} of {len(ran)} cases failed."
+    if not failed:
+        return
+    yield ""
+    yield "| property | values in cases that failed | values in cases that passed only |"
+    yield "| --- | --- | --- |"
+    for name in NAMES:
+        bad = {row[name] for row in failed}
+        good = {row[name] for row in ran} - bad
+        yield f"| {name.replace('_', ' ')} | {listed(bad)} | {listed(good)} |"
+
+
+def listed(values: set[str]) -> str:
+    return ", ".join(sorted(values, key=lambda value: (not value.isdigit(), value.zfill(9)))) or "-"

@@ -1,0 +1,75 @@
+"""The backward pass of a convolution on a CPU, without two faults of oneDNN 3.12 (PyTorch 2.13).
+
+Memory is overwritten in the gradient of a pointwise convolution (every side of its kernel is 1) with a stride. oneDNN
+copies the pixels that it reads into a buffer and runs its kernel of stride 1 on them. If channels are the innermost
+dimension and there are fewer than 8 of them (AVX2) or 16 (AVX-512), the copy goes past the end of the buffer:
+https://github.com/uxlfoundation/oneDNN/issues/6035. The process dies or hangs, or other numbers change silently.
+`channels_last`, a permuted NHWC array and `channels_last` weights all lead there. The backward pass therefore selects
+the pixels itself and runs PyTorch's kernel with stride 1, which is the same sum, for any memory format and CPU.
+
+In bfloat16, weights' gradients of some convolutions in three dimensions are wrong. They are computed in float32.
+
+Importing this module replaces PyTorch's CPU kernel of `convolution_backward`. Every backward pass of a convolution
+calls it: of a module, a function, a script, or under vmap. All other convolutions are left to PyTorch's kernel.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_OPERATOR = "convolution_backward"
+
+_backward = torch.library.get_kernel(f"aten::{_OPERATOR}", "CPU")
+
+
+def _convolution_backward(
+    keys: torch.DispatchKeySet,
+    grad_output: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of input, weight and bias that `output_mask` asks for, as PyTorch's operator does."""
+    rest = bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask
+    if weight.ndim == 5 and weight.dtype == torch.bfloat16:
+        grads = _convolution_backward(keys, grad_output.float(), input.float(), weight.float(), *rest)
+        return tuple(None if grad is None else grad.bfloat16() for grad in grads)
+    if max(stride) == 1 or not output_mask[1] or max(weight.shape[2:]) > 1 or any(padding):
+        unchanged: tuple[Tensor | None, ...] = _backward.call_boxed(keys, grad_output, input, weight, *rest)
+        return unchanged
+    sides = weight.ndim - 2
+    steps = stride if len(stride) == sides else [*stride] * sides
+    pixels = (slice(None), slice(None), *(slice(None, None, step) for step in steps))
+    unstrided = [1] * sides, padding, dilation, transposed, [0] * sides, groups
+    if transposed:
+        mask = [output_mask[0], True, False]
+        kept = grad_output[pixels]
+        grad_input, grad_weight, _ = _backward.call_boxed(keys, kept, input, weight, None, *unstrided, mask)
+        grad_bias = grad_output.sum([0, *range(2, grad_output.ndim)]) if output_mask[2] else None
+        return grad_input, grad_weight, grad_bias
+    grad_kept, grad_weight, grad_bias = _backward.call_boxed(
+        keys, grad_output, input[pixels], weight, bias_sizes, *unstrided, output_mask
+    )
+    grad_input = None
+    if output_mask[0]:
+        grad_input = torch.zeros_like(input)
+        grad_input[pixels] = grad_kept
+    return grad_input, grad_weight, grad_bias
+
+
+def protect() -> torch.library.Library:
+    """Replace PyTorch's kernel for as long as the returned object exists."""
+    library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    library.impl(_OPERATOR, _convolution_backward, "CPU", with_keyset=True)  # type: ignore[no-untyped-call]  # likewise
+    return library
+
+
+protection = protect()

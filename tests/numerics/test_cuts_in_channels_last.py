@@ -1,0 +1,39 @@
+"""Cuts do not damage the heap on a CPU with AVX2 and without AVX-512, whose fault a larger CPU shows when limited."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.system.convolutions import child_environment
+
+CHILD = Path(__file__).with_name("cuts_in_channels_last.py")
+ROOT = Path(__file__).parents[2]
+STRIDED = ("resnet18", "resnet50", "regnet_x_400mf", "regnet_y_400mf")
+UNSTRIDED = ("mobilenet_v3_small",)
+
+
+def check_cuts(network: str, cuts: int) -> None:
+    environment = child_environment("AVX2") | {"ONEDNN_VERBOSE": "1", "PYTHONPATH": str(ROOT)}
+    child = subprocess.run(
+        [sys.executable, str(CHILD), network, str(cuts)], env=environment, capture_output=True, text=True
+    )
+    assert child.returncode == 0, (child.returncode, child.stderr[-2000:])
+    calls = [line for line in child.stdout.splitlines() if "backward_weights" in line]
+    assert calls
+    # oneDNN gets no strided pointwise convolution to differentiate, whether or not it would have died this time.
+    assert [line for line in calls if re.search(r"kh1sh[2-9]\S*kw1sw[2-9]", line)] == []
+    count = int(child.stdout.split("narrow inputs: ")[1].split()[0])
+    assert (count > 0) == (network in STRIDED)
+
+
+def test_cuts_of_resnet18_leave_the_heap_whole() -> None:
+    check_cuts("resnet18", 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", [*STRIDED, *UNSTRIDED])
+def test_ten_cuts_leave_the_heap_whole(network: str) -> None:
+    check_cuts(network, 10)
