@@ -24,6 +24,7 @@ from fedraa.engine.build import build
 from fedraa.engine.executor import LocalExecutor
 from fedraa.engine.resumption import how_to_go_on, lengthen, resumed
 from fedraa.engine.run_spec import RunSpec
+from fedraa.engine.run_warnings import find_no_step, warn
 from fedraa.engine.session import RunSession
 from fedraa.engine.signals import interruptible, terminable
 from fedraa.errors import CallbackRaised, Interrupted, Unwritable
@@ -286,7 +287,9 @@ def _execute(spec: RunSpec, directory: Path, callbacks: CallbackList, *, resume:
         raise raised
     if not ended:
         raise Interrupted(stopped)
-    return History(directory)
+    history = History(directory)
+    warn([find_no_step(history.summary)])
+    return history
 
 
 def session(experiment: Experiment) -> AbstractContextManager[None]:

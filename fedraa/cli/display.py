@@ -1,6 +1,6 @@
 """The tables that the command line shows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -99,6 +99,11 @@ def cluster_table(rows: list[tuple[str, Progress | None, int]]) -> None:
     show(table)
 
 
+def _note(summary: Mapping[str, Any]) -> str:
+    """Return what a summary notes about its run, as the end of a cell."""
+    return f": {summary['note']}" if "note" in summary else ""
+
+
 def closing_table(history: History) -> None:
     """What a finished run came to."""
     total = history.summary
@@ -106,7 +111,7 @@ def closing_table(history: History) -> None:
     quarantined: Any = total.get("quarantined", [])
     rows = {
         "ended by": f"{total['reason']} {total['by']}" if "by" in total else total["reason"],
-        "steps": f"{total['steps']} ({total['tasks']} tasks)",
+        "steps": f"{total['steps']} ({total['tasks']} tasks){_note(total)}",
         f"{experiment['clock']} time": f"{total['time']:.4g}",
         "real time": f"{total['wall']:.1f} s",
         main.replace("_", " "): f"{total[main]:.4f} (best {total[f'best_{main}']:.4f})",

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from fedraa.cli.exit_code import exit_code, terminable
+from fedraa.cli.exit_code import exit_code, terminable, warnings_in_sentences
 from fedraa.cli.operations import Fetch, Status, Stop, Submit
 from fedraa.cli.parse import Command, parse
 from fedraa.cli.waited import LOADING, waited, with_bar
@@ -307,7 +307,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _do(arguments: Sequence[str]) -> None:
-    with terminable():
+    with terminable(), warnings_in_sentences():
         _parse(arguments)()
 
 

@@ -1,6 +1,6 @@
 """The data set as the clients hold it: each client's training samples are one run of rows, or read when it trains."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,9 @@ import numpy.typing as npt
 
 from fedraa.data.dataset import Dataset
 from fedraa.data.partition.partitioner import Index, Partition
+from fedraa.data.scaling import Scaling
 from fedraa.data.sources.clients import ClientSource
+from fedraa.data.transforms import Transforms
 from fedraa.data.tree import Array, Tree, take
 
 
@@ -23,6 +25,8 @@ class Federated:
     With a `source` the clients read their samples there; `dataset` then has a few training samples only, an even random
     share. `labels` are those of all training samples in the order of the clients, None where nobody knows them.
     `names` are what the data call the clients, where they have some of their own.
+
+    All samples have been scaled by `scaling`, and changed by the transforms `fixed`, as they were fitted to the data.
     """
 
     dataset: Dataset
@@ -32,6 +36,8 @@ class Federated:
     source: ClientSource | None = None
     labels: Array | None = None
     names: tuple[str, ...] | None = None
+    scaling: Scaling = None
+    fixed: Transforms = field(default_factory=Transforms)
 
     @property
     def x_train(self) -> Tree:

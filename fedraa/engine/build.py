@@ -27,6 +27,7 @@ from fedraa.devices.availability import Timing, read_availability
 from fedraa.devices.capabilities import make_fleet
 from fedraa.engine.preflight import preflight
 from fedraa.engine.run_spec import RunSpec
+from fedraa.engine.run_warnings import find_large_inputs, find_probabilities, find_unused_labels, warn
 from fedraa.methods.compatibility import check_transforms
 from fedraa.methods.resolve import resolve, with_capacities
 from fedraa.models import build_model
@@ -68,8 +69,7 @@ def build(
     data = deal(experiment, dataset)
     if experiment.personalised is not None and not np.diff(data.test_offsets).any():
         raise ValueError("personalised: no client that trains has test samples of its own; leave it out")
-    if isinstance(dataset, FederatedDataset) or experiment.transforms or experiment.validation:
-        dataset = data.dataset
+    dataset = data.dataset
     transforms = make_transforms(experiment.transforms, seed=experiment.seed).drawn
     # a real minibatch, for memory is measured on it; two samples at least, as the tracer wants
     batch = take(dataset.x_train, slice(max(2, experiment.batch_size)))
@@ -89,6 +89,7 @@ def build(
         )
     few, few_y = mapped(torch.tensor, take(dataset.x_test, slice(TRIAL))), torch.tensor(dataset.y_test[:TRIAL])
     refuse_misfit(metrics, model, few, few_y, objective)
+    probabilities = find_probabilities(model, example, objective)
     pair = mapped(lambda part: part[:2], example)
     traced = trace_once(model, pair, None if experiment.quiet else _tell)
     if "model" in given:
@@ -117,6 +118,7 @@ def build(
     )
     doing("checking that it can be run")
     preflight(spec)
+    warn((find_large_inputs(data, standardise=experiment.standardise), find_unused_labels(data), probabilities))
     return spec
 
 
@@ -173,6 +175,7 @@ def deal(experiment: Experiment, dataset: Dataset | FederatedDataset) -> Federat
         experiment.allow_nan,
         targets(objective),
         experiment.validation,
+        experiment.standardise,
     )
     return dealt(dataset, how)
 

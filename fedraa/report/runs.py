@@ -203,7 +203,8 @@ def _labels(runs: Sequence[Run]) -> list[str]:
         names = told if max(map(len, told)) <= LABEL else [run.method] * len(told)
         name, before = names[place], names[:place]
         label = f"{name} #{before.count(name) + 1}" if names.count(name) > 1 else name
-        labels.append(label if run.ended else f"{label} ({run.summary['reason']})")
+        mark = run.summary.get("note", "") if run.ended else run.summary["reason"]
+        labels.append(f"{label} ({mark})" if mark else label)
     return labels
 
 

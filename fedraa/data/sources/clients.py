@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from fedraa.data.check import Targets
+from fedraa.data.dataset import as_float32
 from fedraa.data.partition.partitioner import Index, Partitioner
+from fedraa.data.scaling import Scaling, apply_scaling
 from fedraa.data.sources.rows import Rows, as_rows
 from fedraa.data.transforms import Transforms
 from fedraa.data.tree import Array, Tree, first_not_finite, joined, leaves, mapped, take
@@ -74,8 +76,8 @@ class Kept:
 class ClientSource:
     """Where clients' samples come from, wherever they train: picklable, without the samples themselves.
 
-    A client's features get the partitioner's skew, then the fixed transforms. `shapes` are those of one sample's
-    arrays, `target_shape` that of its target, which `targets` checks; None: it is one of `classes` labels.
+    A client's features are scaled, then get the partitioner's skew, then the fixed transforms. `shapes` are those of
+    one sample's arrays, `target_shape` that of its target, which `targets` checks; None: it is one of `classes` labels.
     """
 
     name: str
@@ -87,6 +89,7 @@ class ClientSource:
     target_shape: tuple[int, ...] = ()
     targets: Targets | None = None
     allow_nan: bool = False
+    scaling: Scaling = None
 
     def client(self, client: int) -> tuple[Tree, Array]:
         """Its samples x [n, ...] and labels y [n, ...]; ValueError names the client and the row, where there is one."""
@@ -101,7 +104,7 @@ class ClientSource:
         """The inputs of these samples, ascending, numbered as the clients have them one after another."""
         if isinstance(self.samples, Dealt) and not self.partitioner.skews:
             x, _ = self.samples.rows.read(self.samples.order[chosen])
-            return self.fixed.all(as_inputs(x))
+            return self.fixed.all(apply_scaling(self.scaling, as_inputs(x)))
         offsets = self.samples.offsets
         owners = np.searchsorted(offsets, chosen, side="right") - 1
         places = np.split(chosen - offsets[owners], np.flatnonzero(np.diff(owners)) + 1)
@@ -134,6 +137,7 @@ class ClientSource:
         y = self._checked(client, y)
         if not self.allow_nan and (place := first_not_finite(x)) is not None:
             raise ValueError(f"row {self.samples.row(client, place)} holds NaN or an infinity")
+        x = apply_scaling(self.scaling, x)
         if self.partitioner.skews:
             x = self.partitioner.skew(client, len(self.samples.offsets) - 1, x)
         return x, y
@@ -160,19 +164,22 @@ def outside(y: Array, classes: int) -> int | None:
 
 
 def as_inputs(x: Tree) -> Tree:
-    """The features of each array; a mask among several inputs stays one."""
-    several = isinstance(x, dict | tuple)
-    return mapped(lambda part: part if several and np.asarray(part).dtype.kind == "b" else as_features(part), x)
+    """Return each array as float32, integers but bytes as int64; contiguous, without a copy if it is so already.
+
+    Of one input only integers `[n, length]` are tokens, int64. Among several inputs a mask stays boolean.
+    """
+    if isinstance(x, dict | tuple):
+        return mapped(lambda part: part if np.asarray(part).dtype.kind == "b" else _as_input(part, tokens=True), x)
+    return _as_input(x, tokens=np.ndim(x) == 2)
 
 
-def as_features(x: Any) -> Array:
-    """Float32, or int64 for integers but bytes; contiguous, without a copy where it is so already."""
+def _as_input(x: Any, *, tokens: bool) -> Array:
     array = np.asarray(x)
     if array.dtype.kind not in "fiub":
         raise ValueError(f"samples hold {array.dtype}; they must be numbers")
-    kind = np.int64 if array.dtype.kind in "iu" and array.dtype != np.uint8 else np.float32
-    with np.errstate(over="ignore"):
-        return np.require(array, kind, ["C", "W"])
+    if tokens and array.dtype.kind in "iu" and array.dtype != np.uint8:
+        return np.require(array, np.int64, ["C", "W"])
+    return as_float32(array)
 
 
 def as_labels(y: Array) -> Array:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedraa.data.sources.federated_dataset import FederatedDataset
-from fedraa.data.sources.rows import ImageRows, NpyRows, Rows, Scaled, open_array
+from fedraa.data.sources.rows import ImageRows, NpyRows, Rows, open_array
 from fedraa.data.tree import Array
 from fedraa.reading import refuse_no_file
 from fedraa.rng import generator
@@ -14,13 +14,12 @@ from fedraa.rng import generator
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
 TARGETS = ("label", "target", "y", "class")
 TEST_SHARE = 0.2
-SEEN = 1024  # samples, an even random share, from which the statistics of a large set are taken
 
 
 def folder(path: str, size: int | None = None) -> FederatedDataset:
     """Images in `PATH/train/CLASS/` and `PATH/test/CLASS/`, or with clients in `PATH/train/CLIENT/CLASS/` and so on.
 
-    They are read when they are trained on, all of one size or resized to `size` x `size`, and standardised by channel.
+    They are read when they are trained on, from 0 to 1, all of one size or resized to `size` x `size`.
     """
     root = Path(path)
     for split in ("train", "test"):
@@ -40,17 +39,14 @@ def folder(path: str, size: int | None = None) -> FederatedDataset:
             raise ValueError(f"{unknown[0]} is of a class that no training image is of")
         labels = np.array([number[path.parent.name] for path in paths], np.int64)
         made[split] = ImageRows(tuple(paths), labels, size)
-    scaled = _standardised(made["train"])
     owners = [[path.parts[-3] for path in paths] for paths in found.values()] if depths == {4} else [None, None]
-    return FederatedDataset(
-        root.resolve().name, scaled, Scaled(made["test"], scaled.mean, scaled.std), len(classes), owners[0], owners[1]
-    )
+    return FederatedDataset(root.resolve().name, made["train"], made["test"], len(classes), owners[0], owners[1])
 
 
 def csv(
     path: str, target: str | None = None, client: str | None = None, test: str | None = None, classes: bool = True
 ) -> FederatedDataset:
-    """A table with a header; numbers are features, standardised, words are numbered into columns of 0 and 1.
+    """A table with a header; numbers are features, words are numbered into columns of 0 and 1.
 
     `target` is the column to predict (default: label, target, y or class), `client` the one that says whose a row is
     (default: client, if there is one). `test` is a table of test rows; without it every fifth row of a fixed
@@ -100,8 +96,6 @@ def csv(
         if not (fine := _finite(wanted)).all():
             raise ValueError(f"{_row(path, both, client, ~fine)} has a {target} that is no finite number")
     cut = len(frame)
-    mean, std = _statistics(x[:cut])
-    x = ((x - mean) / std).astype(np.float32)
     owners = both[client].to_numpy() if client else None
     return FederatedDataset(
         Path(path).stem,
@@ -168,19 +162,6 @@ def _images(root: Path) -> list[Path]:
     if not found:
         raise ValueError(f"there is no image in {root}; there must be files {', '.join(IMAGES[:3])}, ...")
     return found
-
-
-def _standardised(rows: Rows) -> Scaled:
-    count = len(rows)
-    seen = np.sort(generator(0, "statistics").choice(count, min(count, SEEN), replace=False))
-    return Scaled(rows, *_statistics(rows.read(seen)[0]))
-
-
-def _statistics(x: Array) -> tuple[Array, Array]:
-    """Mean and deviation of each channel (dimension 1), float32; 1 where nothing deviates."""
-    axes = (0, *range(2, x.ndim))
-    mean, std = x.mean(axis=axes, dtype=np.float64), x.std(axis=axes, dtype=np.float64)
-    return mean.astype(np.float32), np.where(std > 0, std, 1).astype(np.float32)
 
 
 def _table(path: str) -> Any:
