@@ -94,7 +94,7 @@ class _Teller:
 def _line(row: dict[str, object], main: str) -> str:
     return (
         f"{row['method']} seed {row['seed']}: {main} {row[main]:.4f} at time {row['time']:.4g} "
-        f"after {row['steps']} steps, ended by {row['reason']}" + (f": {row['note']}" if row["note"] else "")
+        f"after {row['steps']} steps, ended by {row['reason']}" + ("" if row["steps"] else f": {row['note']}")
     )
 
 

@@ -44,7 +44,7 @@ def row(history: History) -> dict[str, object]:
     experiment, total = history.experiment, history.summary
     judged = judged_by(history.figures)
     told = {name: total[name] for name in (*judged, *FROM_SUMMARY)} | own_figures(total)
-    told["note"] = total.get("note", "")
+    told["note"] = total.get("note", np.nan)
     which = {"method": method_name(history.config), "seed": experiment.seed}
     return which | told | {"directory": history.directory.name}
 

@@ -90,7 +90,8 @@ class Run:
         events = self.events
         sent = events[events["kind"] == "dispatch"][["task", "client", "fragment", "t", "cost", "bytes_down"]]
         back = events[events["kind"] == "commit"]
-        back = back[["task", "t", "bytes_up", "staleness"]].reset_index(drop=True)
+        # Without any commit the log has no such columns.
+        back = back.reindex(columns=["task", "t", "bytes_up", "staleness"]).reset_index(drop=True)
         dropped = events[events["kind"] == "drop"].set_index("task")["t"]
         back["order"] = back.index
         tasks = sent.rename(columns={"t": "start"}).merge(back.rename(columns={"t": "end"}), on="task", how="left")
