@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedraa.components import describe, is_ours
+from fedraa.components import KIND, calling, describe, is_ours
 from fedraa.data.scaling import ChannelScaling, Scaling
-from fedraa.data.transforms import TRANSFORMS, Transform, Transforms
+from fedraa.data.transforms import Transform, Transforms
 from fedraa.data.transforms.transform import called
 from fedraa.data.tree import Tree
 from fedraa.rundir import columns
@@ -33,22 +33,26 @@ class Inputs:
     scaling: Scaling
     fitted: tuple[Any, ...]
 
-    def fit(self, transforms: Transforms, *, is_given: bool) -> Transforms:
-        """Return the transforms that are not random as they were in the run; those that are given are so already."""
+    def fit(self, transforms: Transforms) -> Transforms:
+        """Return the transforms that are not random with the values to which the run fitted them."""
         parts = transforms.fixed.parts
         if len(parts) != len(self.fitted):
             raise ValueError(f"transforms: got {len(parts)} that are not random; the run had {len(self.fitted)}")
-        if is_given:
-            return transforms.fixed
         fitted = []
         for part, kept in zip(parts, self.fitted, strict=True):
             if kept == LOST:
                 raise ValueError(
-                    f"transforms: {called(part)} was fitted to the data, and the run could not write down its values; "
-                    "give the fitted one: load_model(transforms=[...])"
+                    f"transforms: {called(part)} was fitted to the data, and none of its arguments has the values, so "
+                    "that the run could not keep them; let fitted return one whose arguments have them"
                 )
-            fitted.append(part if kept is None else TRANSFORMS.make(kept))
+            fitted.append(part if kept is None else _restore(part, kept))
         return Transforms(tuple(fitted), transforms.seed)
+
+
+def _restore(part: Transform, kept: Mapping[str, Any]) -> Transform:
+    """Return a transform of the class of `part` with the values that a description has."""
+    with calling("transforms", part):
+        return type(part)(**{name: value for name, value in kept.items() if name != KIND})
 
 
 def describe_inputs(classes: int, example: Tree, scaling: Scaling, given: Transforms, fitted: Transforms) -> Any:

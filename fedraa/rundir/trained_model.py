@@ -43,7 +43,7 @@ def load_trained(
     made = make_transforms(experiment.transforms if transforms is None else transforms, seed=experiment.seed)
     module = _make(experiment, inputs, model)
     _load_parameters(module, directory / MODEL)
-    return RawInputModel(module, inputs.scaling, inputs.fit(made, is_given=transforms is not None)).eval()
+    return RawInputModel(module, inputs.scaling, inputs.fit(made)).eval()
 
 
 def _refuse_foreign(
