@@ -153,7 +153,7 @@ def compare(
     Columns: method, seed; accuracy, best_accuracy, client_worst (shares, 0 to 1; of another objective its figures, the
     one that it is judged by first); reason of the end, steps, tasks;
     time (on the run's clock), wall (seconds), time_to_target (NaN if not reached); bytes_down, bytes_up, flops;
-    staleness_mean, staleness_max; faults; model_sha256; directory.
+    staleness_mean, staleness_max; faults; model_sha256; note (that no step was finished, if so); directory.
 
         frame = fedraa.compare(["fed-raa", "fedavg"], seeds=range(3), time=8, terms="equal", engine="local")
         frame.groupby("method")["accuracy"].mean()

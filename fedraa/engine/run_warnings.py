@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -119,7 +120,7 @@ def _outputs_of_trials(
     generator = torch.Generator().manual_seed(0)
     trials = [samples]
     for factor in factors:
-        trials.append(mapped(lambda x, by=factor: by * torch.randn(x.shape, generator=generator), samples))
+        trials.append(mapped(partial(_draw_like, factor=factor, generator=generator), samples))
     modes = [(part, part.training) for part in model.modules()]
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -130,6 +131,10 @@ def _outputs_of_trials(
         for part, training in modes:
             part.training = training
     return outputs if all(isinstance(result, Tensor) and result.is_floating_point() for result in outputs) else []
+
+
+def _draw_like(x: Tensor, *, factor: float, generator: torch.Generator) -> Tensor:
+    return factor * torch.randn(x.shape, generator=generator)
 
 
 def find_no_step(summary: Mapping[str, Any]) -> str | None:
