@@ -48,8 +48,8 @@ def main() -> None:
             history = fl.run(method=method, model=model, dataset=data, time=given.time, **own, **more)
             first, last = history.evals["perplexity"].iloc[[0, -1]]
             print(f"{kind.__name__}, {method}: perplexity {first:.1f} -> {last:.2f}")
-            model.load_state_dict(torch.load(history.directory / "model.pt"))
-            print(f"  {''.join(letters[code] for code in say(model, [0]))!r}")
+            trained = history.load_model(model)
+            print(f"  {''.join(letters[code] for code in say(trained, [0]))!r}")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,10 @@ def main() -> None:
     for fragment, shape in enumerate(fragments):
         share = shape["flops"] / whole["flops"]
         print(f"fragment {fragment}: {shape['widths']} of {whole['widths']} units, {share:.0%} of the computing")
-    model.load_state_dict(torch.load(history.directory / "model.pt"))  # a plain state dict
+    digits = fl.load_dataset("digits")
+    trained = history.load_model(model)  # it takes images as the data set has them
+    right = trained(torch.from_numpy(digits.x_test)).argmax(1) == torch.from_numpy(digits.y_test)
+    print(f"the trained model is right about {right.sum()} of {len(right)} images")
     print(f"accuracy {history.evals['accuracy'].iloc[-1]:.1%} after {history.evals['t'].iloc[-1]:.2f} units of time")
 
 

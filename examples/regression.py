@@ -12,10 +12,10 @@ import fedraa as fl
 
 
 def diabetes() -> fl.Dataset:
-    """442 patients, ten measurements each; the progress of the disease, standardised."""
+    """Return 442 patients with ten measurements each; the target is the progress of the disease, standardised."""
     x, y = load_diabetes(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(y))
-    x, y = x[order] / x.std(axis=0), (y[order] - y.mean()) / y.std()
+    x, y = x[order], (y[order] - y.mean()) / y.std()
     return fl.Dataset("diabetes", x[:352], y[:352], x[352:], y[352:])
 
 

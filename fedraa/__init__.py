@@ -18,6 +18,7 @@ Runs:
     History          a run, read from its directory
     Dataset          training and test samples of your own
     FederatedDataset  samples with clients of their own, read where they are trained
+    load_dataset     a data set by its name or file, with the values that it holds
     lora             a model with low-rank adapters, which alone are trained and sent
     merged           the plain model again, what adapters learnt added to its weights
     method           a named method, to look at or to change
@@ -54,6 +55,7 @@ What may be raised, besides the ValueError of a mistake:
     Interrupted      a run was stopped, by Ctrl-C or SIGTERM, with a checkpoint to go on from
     Inconsistent     a log does not follow the rules of its method
     PromiseBroken    a part does not keep what runs are built on
+    RunWarning       a warning: a run can go on, but is probably not what is wanted
 
 `help(fedraa.run)`, `help(fedraa.Experiment)` and so on tell more; `fedraa --help` is the command line.
 """
@@ -74,11 +76,12 @@ if TYPE_CHECKING:
     from fedraa.client.terms.term import LocalTerm
     from fedraa.config.experiment import Experiment
     from fedraa.data.dataset import Dataset
+    from fedraa.data.load import load_dataset
     from fedraa.data.partition import Partitioner
     from fedraa.data.sources.federated_dataset import FederatedDataset
     from fedraa.data.sources.rows import Rows
     from fedraa.data.transforms import Transform
-    from fedraa.errors import Inconsistent, Interrupted, PromiseBroken, RunFailed
+    from fedraa.errors import Inconsistent, Interrupted, PromiseBroken, RunFailed, RunWarning
     from fedraa.methods.method import Method
     from fedraa.models.lora import lora, merged
     from fedraa.objectives.objective import Objective
@@ -117,6 +120,7 @@ __all__ = [
     "PromiseBroken",
     "Rows",
     "RunFailed",
+    "RunWarning",
     "Scheduler",
     "ServerOptimizer",
     "StalenessWeight",
@@ -127,6 +131,7 @@ __all__ = [
     "WandB",
     "check",
     "compare",
+    "load_dataset",
     "lora",
     "merged",
     "method",
@@ -163,6 +168,7 @@ _HOMES = {
     "PromiseBroken": "fedraa.errors",
     "Rows": "fedraa.data.sources.rows",
     "RunFailed": "fedraa.errors",
+    "RunWarning": "fedraa.errors",
     "Scheduler": "schedulers",
     "ServerOptimizer": "fedraa.server.optimizers",
     "StalenessWeight": "fedraa.server.staleness",
@@ -173,6 +179,7 @@ _HOMES = {
     "WandB": "fedraa.callbacks",
     "check": "fedraa.testing.kit",
     "compare": "fedraa.api",
+    "load_dataset": "fedraa.data.load",
     "lora": "fedraa.models.lora",
     "merged": "fedraa.models.lora",
     "method": "fedraa.api",

@@ -26,6 +26,7 @@ from fedraa.engine.executor import LocalExecutor
 from fedraa.engine.process_guard import exclusive, refuse_nested_run, run_alone
 from fedraa.engine.resumption import how_to_go_on, lengthen, resumed
 from fedraa.engine.run_spec import RunSpec
+from fedraa.engine.run_warnings import find_no_step, warn
 from fedraa.engine.session import RunSession
 from fedraa.engine.signals import interruptible, terminable
 from fedraa.errors import CallbackRaised, Interrupted, Unwritable, short_text
@@ -173,7 +174,7 @@ def compare(
     Columns: method, seed; accuracy, best_accuracy, client_worst (shares, 0 to 1; of another objective its figures, the
     one that it is judged by first); reason of the end, steps, tasks;
     time (on the run's clock), wall (seconds), time_to_target (NaN if not reached); bytes_down, bytes_up, flops;
-    staleness_mean, staleness_max; faults; model_sha256; directory.
+    staleness_mean, staleness_max; faults; model_sha256; note (that no step was finished, if so); directory.
 
         frame = fedraa.compare(["fed-raa", "fedavg"], seeds=range(3), time=8, terms="equal", engine="local")
         frame.groupby("method")["accuracy"].mean()
@@ -339,7 +340,9 @@ def _execute(spec: RunSpec, directory: Path, callbacks: CallbackList, *, resume:
         raise raised
     if not ended:
         raise Interrupted(stopped)
-    return History(directory)
+    history = History(directory)
+    warn([find_no_step(history.summary)])
+    return history
 
 
 def session(experiment: Experiment) -> AbstractContextManager[None]:

@@ -15,6 +15,10 @@ class Interrupted(KeyboardInterrupt):
     """A run was stopped before its end; the message says where, and how to go on."""
 
 
+class RunWarning(UserWarning):
+    """A run can go on, but is probably not what the user wants; the message says why in one sentence."""
+
+
 class RunFailed(Exception):
     """The run cannot go on; the message says why in one sentence."""
 

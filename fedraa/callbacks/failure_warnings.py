@@ -4,6 +4,7 @@ import warnings
 
 from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Event
+from fedraa.errors import RunWarning
 from fedraa.server.bad_clients import QUARANTINED
 
 MAX_WARNINGS = 10  # of one run
@@ -25,6 +26,7 @@ class FailureWarnings(Callback):
         if self._count <= MAX_WARNINGS:
             then = "is quarantined" if event["action"] == QUARANTINED else "is given work again"
             text = f"client {event['client']} {then}: its task {event['task']} failed with {event['what']}"
-            warnings.warn(text, stacklevel=2)
+            warnings.warn(text, RunWarning, stacklevel=2)
         elif self._count == MAX_WARNINGS + 1:
-            warnings.warn("more tasks of clients fail; summary.json names all clients and reasons", stacklevel=2)
+            text = "more tasks of clients fail; summary.json names all clients and reasons"
+            warnings.warn(text, RunWarning, stacklevel=2)

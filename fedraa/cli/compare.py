@@ -23,6 +23,7 @@ from fedraa.report.cells import DEFAULT_TIME
 from fedraa.report.compare import CELLS, DIFFERENCES, FROM_SUMMARY, PER_CELL, PLOT, mean_interval, mean_time, row
 from fedraa.report.tables import heading
 from fedraa.rundir.history import History
+from fedraa.rundir.summary import NO_STEP
 from fedraa.waiting import Waiting, is_shown
 
 
@@ -98,8 +99,16 @@ class _Teller:
 def _line(row: dict[str, object], main: str) -> str:
     return (
         f"{row['method']} seed {row['seed']}: {main} {row[main]:.4f} at time {row['time']:.4g} "
-        f"after {row['steps']} steps, ended by {row['reason']}"
+        f"after {row['steps']} steps, ended by {row['reason']}" + ("" if row["steps"] else f": {row['note']}")
     )
+
+
+def _marked(method: str, group: pd.DataFrame) -> str:
+    """Return the method's name, with a mark if some of its runs have finished no step."""
+    count = int((group["steps"] == 0).sum())
+    if not count:
+        return method
+    return f"{method} ({NO_STEP}{'' if count == len(group) else f' in {count} of {len(group)}'})"
 
 
 def summary_table(frame: pd.DataFrame, experiment: Experiment, figures: Figures | None = None) -> Table:
@@ -139,5 +148,5 @@ def summary_table(frame: pd.DataFrame, experiment: Experiment, figures: Figures 
         sent = quantity((group["bytes_down"] + group["bytes_up"]).mean(), "B")
         staleness = f"{group['staleness_mean'].mean():.2f}, max {group['staleness_max'].max()}"
         texts += [mean_interval(group["time"], ".4g"), f"{group['steps'].mean():.4g}", sent]
-        table.add_row(method, *texts, quantity(group["flops"].mean(), "FLOP"), staleness)
+        table.add_row(_marked(method, group), *texts, quantity(group["flops"].mean(), "FLOP"), staleness)
     return table

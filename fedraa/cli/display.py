@@ -109,6 +109,11 @@ def cluster_table(rows: list[tuple[str, Progress | None, int]]) -> None:
     show(table)
 
 
+def _note(summary: Mapping[str, Any]) -> str:
+    """Return what a summary notes about its run, as the end of a cell."""
+    return f": {summary['note']}" if "note" in summary else ""
+
+
 def closing_table(history: History) -> None:
     """What a finished run came to."""
     total = history.summary
@@ -119,7 +124,7 @@ def closing_table(history: History) -> None:
     retried = [entry for entry in failed if entry["client"] not in left]
     rows = {
         "ended by": f"{total['reason']} {total['by']}" if "by" in total else total["reason"],
-        "steps": f"{total['steps']} ({total['tasks']} tasks)",
+        "steps": f"{total['steps']} ({total['tasks']} tasks){_note(total)}",
         f"{experiment['clock']} time": f"{total['time']:.4g}",
         "real time": f"{total['wall']:.1f} s",
         main.replace("_", " "): f"{total[main]:.4f} (best {total[f'best_{main}']:.4f})",

@@ -3,11 +3,14 @@
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import TextIO
 
 from fedraa.engine import signals
+from fedraa.errors import RunWarning
 
 OURS = {"__main__", "actors", "benchmarks", "fedraa", "schedulers"}
 THEIRS = {
@@ -32,6 +35,29 @@ def terminable() -> Iterator[None]:
     """SIGTERM is as Ctrl-C, wherever nobody else takes it: while files are read, parts made, pages written."""
     is_free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     with signals.terminable(_terminate) if is_free else nullcontext():
+        yield
+
+
+@contextmanager
+def warnings_in_sentences() -> Iterator[None]:
+    """Within, a warning about a run is one line for the user, without the place in the code that issued it."""
+    show = warnings.showwarning
+
+    def show_sentence(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if issubclass(category, RunWarning):
+            sys.stderr.write(f"fedraa: warning: {message}\n")
+        else:
+            show(message, category, filename, lineno, file, line)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show_sentence
         yield
 
 

@@ -2,17 +2,16 @@
 
 import os
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
-from fedraa.cli.exit_code import exit_code, terminable
+from fedraa.cli.exit_code import exit_code, terminable, warnings_in_sentences
 from fedraa.cli.operations import Fetch, Status, Stop, Submit
 from fedraa.cli.parse import Command, parse
 from fedraa.cli.waited import LOADING, waited, with_bar
@@ -330,23 +329,8 @@ def _do(arguments: Sequence[str]) -> None:
     if list(arguments) in (["--version"], ["-V"]):
         sys.stdout.write(f"fedraa {version('fedraa')}\n")
         return
-    with terminable(), _plain_warnings():
+    with terminable(), warnings_in_sentences():
         _parse(arguments)()
-
-
-@contextmanager
-def _plain_warnings() -> Iterator[None]:
-    """Show warnings for the user as one line, without the place in the code that other warnings have."""
-    usual = warnings.formatwarning
-
-    def format_warning(message: Warning | str, category: type[Warning], *place: Any) -> str:
-        return f"fedraa: warning: {message}\n" if category is UserWarning else usual(message, category, *place)
-
-    warnings.formatwarning = format_warning  # type: ignore[assignment]  # a callable of the same arguments
-    try:
-        yield
-    finally:
-        warnings.formatwarning = usual
 
 
 @contextmanager

@@ -90,6 +90,8 @@ class Experiment(BaseModel):
     """Labels per client of the labels partition (default 2); with no --partition it implies that one."""
     transforms: tuple[Component, ...] = ()
     """What becomes of samples before training: crop, flip, normalize, v2.NAME of torchvision, or an own Transform."""
+    standardise: bool = True
+    """Scale floats and bytes per channel to mean 0 and variance 1 over the training samples, whatever the way in."""
     allow_nan: bool = False
     """Let training samples that are not finite through, to see what becomes of them."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedraa.data.check import NAMES, Array, Targets, as_tokens, check_arrays, check_inputs
-from fedraa.data.dataset import Dataset, standardise
+from fedraa.data.dataset import Dataset, Features, as_float32, finite
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.reading import opened
 
@@ -20,10 +20,10 @@ OWNERS = ("clients_train", "clients_test")
 def load_npz(path: Path, targets: Targets | None = None) -> Dataset | FederatedDataset:
     """Read and check `path`.
 
-    `x_*` is `[n, d]` features or `[n, channels, height, width]` images, floats or uint8, standardised with
-    the training statistics; or `[n, length]` tokens, of any other integer type, none negative. `y_*` is
-    integer `[n]`, from 0, or what `targets` takes. With `clients_*` they are samples of clients. Raises ValueError with
-    one sentence that names the file, the array and what is wrong.
+    `x_*` is `[n, d]` features or `[n, channels, height, width]` images, floats or uint8; or `[n, length]` tokens, of
+    any other integer type, none negative. `y_*` is integer `[n]`, from 0, or what `targets` takes. With `clients_*`
+    they are samples of clients. The values are those of the file. Raises ValueError with one sentence that names the
+    file, the array and what is wrong.
     """
     try:
         arrays = _read(path)
@@ -32,7 +32,7 @@ def load_npz(path: Path, targets: Targets | None = None) -> Dataset | FederatedD
         train, test = (_owners(arrays, name) for name in OWNERS)
         # what is wrong with a target is told later, with the client
         check_inputs(arrays)
-        x_train, x_test = as_tokens(arrays) or standardise(arrays["x_train"], arrays["x_test"])
+        x_train, x_test = _inputs(arrays)
         y_train, y_test = arrays["y_train"], arrays["y_test"]
         return FederatedDataset(path.stem, (x_train, y_train), (x_test, y_test), None, train, test)
     except ValueError as error:
@@ -78,11 +78,16 @@ def _owners(arrays: dict[str, Array], name: str) -> list[Any] | None:
     return found
 
 
+def _inputs(arrays: dict[str, Array]) -> list[Features]:
+    """Return x_train and x_test, tokens or float32; ValueError if x_test has a value that float32 does not hold."""
+    return as_tokens(arrays) or [as_float32(arrays["x_train"]), finite("x_test", as_float32(arrays["x_test"]))]
+
+
 def _checked(name: str, arrays: dict[str, Array], targets: Targets | None) -> Dataset:
     if targets is not None:
         check_inputs(arrays)
         y_train, y_test, classes = targets(arrays["y_train"], arrays["y_test"], 0)
-        x_train, x_test = as_tokens(arrays) or standardise(arrays["x_train"], arrays["x_test"])
+        x_train, x_test = _inputs(arrays)
         return Dataset(name, x_train, y_train, x_test, y_test, classes)
     check_arrays(arrays)
     y_train, y_test = arrays["y_train"], arrays["y_test"]
@@ -91,5 +96,5 @@ def _checked(name: str, arrays: dict[str, Array], targets: Targets | None) -> Da
         raise ValueError(f"y_train goes up to {classes - 1} with {len(y_train)} samples; number the classes from 0")
     if y_test.max() >= classes:
         raise ValueError(f"y_test holds label {y_test.max()}, but y_train ends at {classes - 1}")
-    x_train, x_test = as_tokens(arrays) or standardise(arrays["x_train"], arrays["x_test"])
+    x_train, x_test = _inputs(arrays)
     return Dataset(name, x_train, y_train.astype(np.int64), x_test, y_test.astype(np.int64), classes)

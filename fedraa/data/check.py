@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedraa.data.dataset import Dataset, Features, finite
+from fedraa.data.dataset import Dataset, Features, as_float32, finite
 from fedraa.data.tree import Tree
 from fedraa.errors import short_text
 
@@ -25,7 +25,7 @@ Both are one array where they are the targets of one client.
 
 
 def as_dataset(given: object, targets: Targets | None = None) -> Dataset:
-    """The user's Dataset with arrays as they must be; its values are used as they are, not standardised.
+    """Return the user's Dataset with arrays as they must be; its values stay as they are.
 
     Tensors and lists become arrays, labels of any integer type int64, tokens too, features float32, all contiguous
     and without a copy where they are so already. `targets` does the same for what is learnt (default: labels). Raises
@@ -185,7 +185,6 @@ def _as_array(name: str, given: Any) -> Array:
 
 
 def _as_float32(name: str, x: Array) -> Features:
-    with np.errstate(over="ignore"):
-        made = np.require(x, np.float32, ["C", "W"])
-        # who deals training samples says whose is not
-        return made if name.startswith("x_train") else finite(name, made)
+    made = as_float32(x)
+    # `deal` checks the training samples, because it can name the client.
+    return made if name.startswith("x_train") else finite(name, made)

@@ -1,4 +1,4 @@
-"""A data set in memory, and the standardisation that every image and feature set gets."""
+"""A data set in memory."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,16 +16,15 @@ Labels = npt.NDArray[np.int64]
 class Dataset:
     """Training and test samples of one task.
 
-    `x_train` is float32 `[n, d]` or `[n, channels, height, width]`, standardised with the training
-    statistics, or int64 tokens `[n, length]` for text; `y_train` is int64 `[n]` in `0 .. classes - 1`. All
-    are C-contiguous.
+    `x_train` holds features `[n, d]` or images `[n, channels, height, width]`, floats or bytes, or integer tokens
+    `[n, length]`; `y_train` holds integer labels `[n]` from 0 to `classes - 1`. The values are those that the user has:
+    a run with `standardise`, the default, scales floats and bytes by the statistics of the training samples.
 
     With another objective than classification `y_train` is what that takes: numbers `[n]` or `[n, k]`, labels of
     positions or pixels `[n, ...]`, 0 and 1 `[n, labels]`; `classes` may then be left out. `x_train` may be several
     inputs: a tuple of arrays, or a dict of them by the names of the model's arguments.
 
-    What a user makes is checked, and made so, when a run is built: tensors, lists and other types of integers and
-    floats will do. Its values are taken as they are; `standardise` is for files and the named sets.
+    A run checks the data set before the start. It takes tensors, lists and all types of integers and floats.
 
         x, y = np.random.rand(1000, 20), np.random.randint(0, 3, 1000)
         dataset = fl.Dataset("mine", x[:800], y[:800], x[800:], y[800:], classes=3)
@@ -59,29 +58,7 @@ def finite(name: str, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     return x
 
 
-def standardise(
-    x_train: npt.NDArray[np.generic], x_test: npt.NDArray[np.generic]
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Shift and scale each channel (dimension 1) to mean 0 and variance 1 over the training samples.
-
-    The result does not depend on the scale of the input, so bytes in 0..255 need no division first. A
-    channel that is constant in training is only shifted. Training samples that are not finite stay so, and count for
-    nothing: who deals them says whose they are. Raises ValueError for other values that float32 cannot hold.
-    """
+def as_float32(x: npt.NDArray[np.generic]) -> npt.NDArray[np.float32]:
+    """Return x as contiguous float32, without a copy if it is that already; what is beyond float32 is infinite."""
     with np.errstate(over="ignore"):
-        train, test = (np.array(x, dtype=np.float32, order="C") for x in (x_train, x_test))
-    finite("x_test", test)
-    sound: Any = slice(None)
-    if first_not_finite(train) is not None:
-        sound = np.isfinite(train.reshape(len(train), -1)).all(axis=1)
-        if not sound.any():
-            finite("x_train", train)
-    axes = (0, *range(2, train.ndim))
-    mean = train[sound].mean(axis=axes, dtype=np.float64, keepdims=True).astype(np.float32)
-    train -= mean
-    test -= mean
-    deviation = np.sqrt(np.square(train[sound]).mean(axis=axes, dtype=np.float64, keepdims=True)).astype(np.float32)
-    deviation[deviation == 0] = 1.0
-    train /= deviation
-    test /= deviation
-    return train, test
+        return np.require(x, np.float32, ["C", "W"])

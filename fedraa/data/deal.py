@@ -10,9 +10,11 @@ from fedraa.data.check import Targets, as_dataset
 from fedraa.data.dataset import Dataset
 from fedraa.data.federated import Federated, federate
 from fedraa.data.held_back import hold_back
+from fedraa.data.measured import read_measured
 from fedraa.data.partition.divide import divide
 from fedraa.data.partition.iid import Iid
 from fedraa.data.partition.partitioner import Partition, Partitioner
+from fedraa.data.scaling import apply_scaling, apply_scaling_in_place, measure_scaling
 from fedraa.data.sources.clients import ClientSource, Dealt, Made, as_inputs, as_labels, as_targets, outside
 from fedraa.data.sources.contents import inspect_contents
 from fedraa.data.sources.federated_dataset import FederatedDataset
@@ -34,7 +36,8 @@ class Dealing:
     """How it is dealt. With `allow_nan` training samples need not be finite.
 
     `targets` checks what is learnt; None: labels, one of several classes per sample. With a share for `validation` that
-    much of each client's training samples takes the place of the test samples.
+    much of each client's training samples takes the place of the test samples. With `standardise` inputs are scaled by
+    the statistics of the training samples, those that `validation` takes included.
     """
 
     partitioner: Partitioner
@@ -44,6 +47,12 @@ class Dealing:
     allow_nan: bool = False
     targets: Targets | None = None
     validation: float = 0.0
+    standardise: bool = False
+
+    @property
+    def scales(self) -> bool:
+        """Return True if inputs are scaled: not if a transform has values of the user's for that."""
+        return self.standardise and not any(part.scales for part in self.transforms.parts)
 
     def labels(self, y: Array) -> Array:
         """What samples with these targets are dealt by: nothing [n, 0] where they are no classes."""
@@ -74,6 +83,8 @@ def _of_arrays(dataset: Dataset, how: Dealing, names: tuple[str, ...] | None = N
     if not how.allow_nan:
         _refuse_nan(dataset, shards, names)
     data = replace(federate(dataset, shards), names=names)
+    if how.scales:
+        data = _scaled(data, dataset)
     if how.targets is not None:
         data = replace(data, labels=None)
     if how.partitioner.skews:
@@ -85,8 +96,16 @@ def _of_arrays(dataset: Dataset, how: Dealing, names: tuple[str, ...] | None = N
         seen = np.sort(generator(how.seed, "few").choice(count, min(count, FITTED), replace=False))
         fixed = fixed.fitted(take(data.dataset.x_train, seen))
         x_train, x_test = fixed.all(data.dataset.x_train), fixed.all(data.dataset.x_test)
-        data = replace(data, dataset=replace(data.dataset, x_train=x_train, x_test=x_test))
+        data = replace(data, dataset=replace(data.dataset, x_train=x_train, x_test=x_test), fixed=fixed)
     return data
+
+
+def _scaled(data: Federated, dataset: Dataset) -> Federated:
+    """Scale the samples of `data`, which has its own copy of the training samples of `dataset`."""
+    scaling = measure_scaling(dataset.x_train)
+    apply_scaling_in_place(scaling, data.x_train)
+    x_test = apply_scaling(scaling, dataset.x_test)
+    return replace(data, dataset=replace(data.dataset, x_test=x_test), scaling=scaling)
 
 
 def _refuse_nan(dataset: Dataset, shards: Partition, names: tuple[str, ...] | None) -> None:
@@ -199,12 +218,16 @@ def _read(
     if isinstance(samples, Made) and not is_steady(lambda: plain.read(0), plain.generators, how.seed):
         warn_unsteady(given.name, "train")
         plain = replace(plain, unsteady=True)
+    scaling = measure_scaling(read_measured(samples, how.seed)) if how.scales else None
+    plain = replace(plain, scaling=scaling)
     x, y = _few(plain, how.seed)
+    x_test = apply_scaling(scaling, x_test)
     fixed = how.transforms.fixed.fitted(x).fixed if how.transforms.fixed else nothing
     source = replace(plain, fixed=fixed)
     dataset = Dataset(given.name, fixed.all(x), y, fixed.all(x_test), y_test, classes)
     order = samples.order if isinstance(samples, Dealt) else None
-    return Federated(dataset, samples.offsets, test.order, test.offsets, source, labels, names, order)
+    data = Federated(dataset, samples.offsets, test.order, test.offsets, source, labels, names, order)
+    return replace(data, scaling=scaling, fixed=fixed)
 
 
 def _few(source: ClientSource, seed: int) -> tuple[Tree, Array]:

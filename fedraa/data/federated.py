@@ -1,6 +1,6 @@
 """The data set as the clients hold it: each client's training samples are one run of rows, or read when it trains."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,9 @@ import numpy.typing as npt
 
 from fedraa.data.dataset import Dataset
 from fedraa.data.partition.partitioner import Index, Partition
+from fedraa.data.scaling import Scaling
 from fedraa.data.sources.clients import Shard, Source
+from fedraa.data.transforms import Transforms
 from fedraa.data.tree import Array, Tree, take
 
 
@@ -27,6 +29,8 @@ class Federated:
     `order` are the rows that the training samples had before they were dealt, in the order of the clients; None if
     samples are made by a function of the client. If the test samples are training samples that were held back,
     `held_back` are the rows that these had.
+
+    All samples have been scaled by `scaling`, and changed by the transforms `fixed`, as they were fitted to the data.
     """
 
     dataset: Dataset
@@ -38,6 +42,8 @@ class Federated:
     names: tuple[str, ...] | None = None
     order: Index | None = None
     held_back: Index | None = None
+    scaling: Scaling = None
+    fixed: Transforms = field(default_factory=Transforms)
 
     def __repr__(self) -> str:
         """Return the name and the numbers of clients and samples, and no values."""

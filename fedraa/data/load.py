@@ -13,7 +13,7 @@ import numpy as np
 from fedraa.components import Seam, is_path
 from fedraa.data.archive import load_npz
 from fedraa.data.check import Targets, as_dataset
-from fedraa.data.dataset import Dataset, standardise
+from fedraa.data.dataset import Dataset, as_float32
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.data.sources.files import csv, folder, hf, npy
 from fedraa.data.sources.table_file import PACKED
@@ -28,8 +28,13 @@ DIGITS_TEST = 360  # rows, a fifth
 DATASETS: tuple[str, ...] = ("digits", *VISION, "agnews")
 
 
-def load_dataset(name: str, data_dir: Path | None, targets: Targets | None = None) -> Dataset | FederatedDataset:
+def load_dataset(name: str, data_dir: Path | None = None, targets: Targets | None = None) -> Dataset | FederatedDataset:
     """Return the data set called `name`, one of `DATASETS`, or that in the file or the folder that `name` gives.
+
+    The values are those of the data, before a run scales them: a model of `history.load_model()` takes them.
+
+        data = fedraa.load_dataset("sales.csv")
+        x_test, y_test = data.test
 
     A file ends in `.npz`, or in `.csv`, `.tsv` or `.txt` for a table, which may be packed (`.csv.gz`). Other forms are
     `folder:PATH`, `npy:PATH` and `hf:PATH`, and with values `folder('PATH', size=64)`, `csv('FILE', target='COLUMN',
@@ -133,5 +138,5 @@ def _digits() -> Dataset:
     table = np.loadtxt(Path(package.origin or "").parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
     images, labels = table[:, :-1].reshape(-1, 1, 8, 8), table[:, -1].astype(np.int64)
     train, test = np.split(np.load(Path(__file__).with_name("digits_split.npy")), [-DIGITS_TEST])
-    x_train, x_test = standardise(images[train], images[test])
+    x_train, x_test = as_float32(images[train]), as_float32(images[test])
     return Dataset("digits", x_train, labels[train], x_test, labels[test], classes=10)

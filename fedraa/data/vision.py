@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.data.check import check_arrays
-from fedraa.data.dataset import Dataset, Labels, standardise
+from fedraa.data.dataset import Dataset, Labels, as_float32
 
 Images = npt.NDArray[np.uint8]
 Arrays = tuple[Images, Labels, Images, Labels]
@@ -36,7 +36,7 @@ VISION: tuple[str, ...] = tuple(_SOURCES)
 
 
 def load_vision(name: str, data_dir: Path) -> Dataset:
-    """One of `VISION`, float32 `[n, channels, height, width]`; raises ValueError if it is not to be had.
+    """Return one of `VISION`, float32 `[n, channels, height, width]` from 0 to 255; ValueError if it is not there.
 
     emnist is every fifth sample of the 62 classes of EMNIST's split by class: the 20 % that Qu et al. 2022
     use, and 0.5 GB in memory.
@@ -57,8 +57,7 @@ def load_vision(name: str, data_dir: Path) -> Dataset:
         check_arrays({"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test})
     except ValueError as error:
         raise ValueError(f"dataset {name!r} in {data_dir}: {error}") from None
-    train, test = standardise(x_train, x_test)
-    return Dataset(name, train, y_train, test, y_test, classes=int(y_train.max()) + 1)
+    return Dataset(name, as_float32(x_train), y_train, as_float32(x_test), y_test, classes=int(y_train.max()) + 1)
 
 
 def _refuse_pipes(place: Path) -> None:

@@ -1,7 +1,6 @@
 """From an experiment to its run: everything that can be wrong shows here, before the start."""
 
 import sys
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -33,6 +32,7 @@ from fedraa.engine.objects import objects_of, with_object_names
 from fedraa.engine.preflight import preflight, warn_of_small_shards
 from fedraa.engine.process_guard import exclusive
 from fedraa.engine.run_spec import RunSpec
+from fedraa.engine.run_warnings import find_large_inputs, find_probabilities, find_unused_labels, warn
 from fedraa.errors import without_effect
 from fedraa.methods.compatibility import check_transforms
 from fedraa.methods.resolve import resolve, with_capacities
@@ -95,8 +95,7 @@ def _build(
     doing(f"dealing the data to {experiment.clients} clients")
     data = deal(experiment, dataset)
     _check_clients_with_tests(experiment, int((np.diff(data.test_offsets) > 0).sum()))
-    if isinstance(dataset, FederatedDataset) or experiment.transforms or experiment.validation:
-        dataset = data.dataset
+    dataset = data.dataset
     transforms = make_transforms(experiment.transforms, seed=experiment.seed).drawn
     # a real minibatch, for memory is measured on it; two samples at least, as the tracer wants
     batch = take(dataset.x_train, slice(max(2, experiment.batch_size)))
@@ -124,6 +123,7 @@ def _build(
         )
     few, few_y = mapped(torch.tensor, take(dataset.x_test, slice(TRIAL))), torch.tensor(dataset.y_test[:TRIAL])
     refuse_misfit(metrics, model, few, few_y, objective)
+    probabilities = find_probabilities(model, example, objective)
     with naming_whole_methods(method):
         traced = trace_model(method, model, pair, None if experiment.quiet else _tell)
         sets = method.submodel.submodels(traced)
@@ -158,8 +158,8 @@ def _build(
     doing("checking that it can be run")
     with naming_whole_methods(method):
         preflight(spec)
-    for warning in (*state.warnings, *warn_of_small_shards(spec)):
-        warnings.warn(warning, stacklevel=2)
+    found = find_large_inputs(data, standardise=experiment.standardise), find_unused_labels(data), probabilities
+    warn((*found, *state.warnings, *warn_of_small_shards(spec)))
     return spec
 
 
@@ -236,6 +236,7 @@ def deal(experiment: Experiment, dataset: Dataset | FederatedDataset) -> Federat
         experiment.allow_nan,
         targets(objective),
         experiment.validation,
+        experiment.standardise,
     )
     return dealt(dataset, how)
 

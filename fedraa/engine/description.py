@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from fedraa.data import make_transforms
 from fedraa.devices.fleet import COLUMNS
 from fedraa.engine.loop import ASIDE
 from fedraa.engine.run_spec import RunSpec
@@ -17,6 +18,7 @@ from fedraa.messages import Vector
 from fedraa.objectives import Figures
 from fedraa.rundir.base_model import base_sha256
 from fedraa.rundir.columns import written
+from fedraa.rundir.inputs import describe_inputs
 from fedraa.rundir.schema import FORMAT
 from fedraa.submodels.flat import frozen
 from fedraa.submodels.indices import owners
@@ -51,6 +53,7 @@ def describe(spec: RunSpec, evaluations_are_waited_for: bool = False) -> dict[st
             **{column: written(getattr(fleet, column)) for column in COLUMNS},
             "tensors": list(traced.names),
             "parameters": traced.size,
+            "inputs": _describe_inputs(spec),
             **({"base": described_base(spec)} if frozen(traced.module) else {}),
             "shared": int((owners(traced, spec.index_sets) == len(spec.index_sets)).sum()),
             "groups": {group.name: group.size for group in traced.groups},
@@ -68,6 +71,12 @@ def describe(spec: RunSpec, evaluations_are_waited_for: bool = False) -> dict[st
         "commit": commit(),
         "command": sys.argv,
     }
+
+
+def _describe_inputs(spec: RunSpec) -> Any:
+    data, experiment = spec.data, spec.experiment
+    transforms = make_transforms(experiment.transforms, seed=experiment.seed)
+    return describe_inputs(data.dataset.classes, spec.example, data.scaling, transforms, data.fixed)
 
 
 def described_base(spec: RunSpec) -> dict[str, object]:

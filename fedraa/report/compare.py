@@ -33,7 +33,7 @@ FROM_SUMMARY = (
     "faults",
     "model_sha256",
 )
-PER_CELL = ("method", "seed", "directory")
+PER_CELL = ("method", "seed", "directory", "note")
 
 
 def judged_by(figures: Figures) -> tuple[str, ...]:
@@ -46,6 +46,7 @@ def row(history: History) -> dict[str, object]:
     experiment, total = history.experiment, history.summary
     judged = judged_by(history.figures)
     told = {name: total[name] for name in (*judged, *FROM_SUMMARY)} | own_figures(total)
+    told["note"] = total.get("note", np.nan)
     which = {"method": method_name(history.config), "seed": experiment.seed}
     return which | told | {"directory": history.directory.name}
 

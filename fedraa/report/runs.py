@@ -96,7 +96,8 @@ class Run:
         events = self.events
         sent = events[events["kind"] == "dispatch"][["task", "client", "fragment", "t", "cost", "bytes_down"]]
         back = events[events["kind"] == "commit"]
-        back = back[["task", "t", "bytes_up", "staleness"]].reset_index(drop=True)
+        # Without any commit the log has no such columns.
+        back = back.reindex(columns=["task", "t", "bytes_up", "staleness"]).reset_index(drop=True)
         dropped = events[events["kind"] == "drop"].set_index("task")["t"]
         back["order"] = back.index
         tasks = sent.rename(columns={"t": "start"}).merge(back.rename(columns={"t": "end"}), on="task", how="left")
@@ -209,7 +210,8 @@ def _labels(runs: Sequence[Run]) -> list[str]:
         names = told if max(map(len, told)) <= LABEL else [run.method] * len(told)
         name, before = names[place], names[:place]
         label = f"{name} #{before.count(name) + 1}" if names.count(name) > 1 else name
-        labels.append(label if run.ended else f"{label} ({run.summary['reason']})")
+        mark = run.summary.get("note", "") if run.ended else run.summary["reason"]
+        labels.append(f"{label} ({mark})" if mark else label)
     return labels
 
 

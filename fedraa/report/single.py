@@ -56,12 +56,14 @@ def staleness(run: Run) -> Figure:
     width = -(-(values.max(initial=0) + 1) // BARS)  # whole numbers to a bar
     counts = np.bincount(values // width)
     axes.bar(np.arange(len(counts)) * width + (width - 1) / 2, counts, color="C0", width=0.8 * width)
-    axes.axvline(values.mean(), color="C1", linestyle="--", label=f"mean {values.mean():.2f}")
+    if values.size:
+        axes.axvline(values.mean(), color="C1", linestyle="--", label=f"mean {values.mean():.2f}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("staleness")
     axes.set_ylabel("commits")
     axes.grid(axis="x", visible=False)
-    legend(axes)
+    if values.size:
+        legend(axes)
     return figure
 
 

@@ -218,7 +218,7 @@ def by_run(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
         for run in group.runs:
             numbers = {metric.name: metric.of(run) for metric in columns}
             cells = [_exact(metric, numbers[metric.name]) for metric in columns if metric.shown]
-            ended, digest = str(run.summary["reason"]), str(run.summary["model_sha256"])
+            ended, digest = _ended(run), str(run.summary["model_sha256"])
             rows.append(
                 (
                     Cell(group.label, group.label),
@@ -235,6 +235,12 @@ def by_run(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
     headings = ("method", "seed", *(metric.heading for metric in columns if metric.shown), "ended by", "model")
     note = "One row per run. The model is told by the start of its SHA-256."
     return Table("runs", "Runs", note, headings, tuple(rows), pd.DataFrame(lines))
+
+
+def _ended(run: Run) -> str:
+    """Return what ended the run, and what its summary notes."""
+    note = run.summary.get("note")
+    return f"{run.summary['reason']}: {note}" if note else str(run.summary["reason"])
 
 
 def configuration(groups: Sequence[Group]) -> tuple[Table, Table]:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from fedraa.rundir.schema import read_config
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import nn
 
     from fedraa.rundir.view import Plot
 
@@ -122,6 +123,29 @@ class History:
         if not path.exists():
             raise ValueError(f"run: {self.directory} has no {SUMMARY}; the run has not ended")
         return read_summary(path, self.figures)
+
+    def load_model(
+        self,
+        model: "nn.Module | Callable[..., nn.Module] | str | None" = None,
+        *,
+        transforms: Sequence[object] | None = None,
+        trust: bool = False,
+    ) -> "nn.Module":
+        """Return the trained model as a module in evaluation mode that takes inputs as the data set holds them.
+
+        It scales inputs as the run has, applies the transforms that are not random, and then the model with its
+        trained parameters and buffers.
+
+            net = fedraa.History("runs/fed-raa-digits-0").load_model()
+            predicted = net(images).argmax(1)
+
+        A model that was given to the run as an object is given again, as are `transforms` of a script or a notebook.
+        The object itself does not change. Code of others that the run directory names is imported only with `trust`.
+        Raises ValueError, one sentence, for a run that has not ended, or a model that does not fit.
+        """
+        from fedraa.rundir.trained_model import load_trained  # torch is slow to import
+
+        return load_trained(self.directory, self.config, model=model, transforms=transforms, trust=trust)
 
     @property
     def events(self) -> "pd.DataFrame":

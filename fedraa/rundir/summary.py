@@ -8,6 +8,8 @@ import numpy as np
 from fedraa.rundir.failures import Failures
 from fedraa.rundir.history import History
 
+NO_STEP = "no step was finished"
+
 
 def summarise(history: History) -> dict[str, object]:
     """Totals of a log that has ended, which is read line by line."""
@@ -56,6 +58,7 @@ def _totals(history: History, lines: Iterable[Mapping[str, Any]]) -> dict[str, o
         "method": history.config["experiment"]["method"],
         "reason": end["reason"],
         **({"by": end["by"]} if "by" in end else {}),
+        **({} if end["step"] else {"note": NO_STEP}),
         "steps": end["step"],
         "tasks": tasks,
         "time": end["t"],

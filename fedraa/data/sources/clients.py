@@ -8,7 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from fedraa.data.check import Targets, remedy_for_labels
+from fedraa.data.dataset import as_float32
 from fedraa.data.partition.partitioner import Index, Partitioner
+from fedraa.data.scaling import Scaling, apply_scaling
 from fedraa.data.sources.item_generators import ItemGenerators
 from fedraa.data.sources.rows import Rows, as_rows
 from fedraa.data.transforms import Transforms
@@ -98,8 +100,8 @@ class Source(Protocol):
 class ClientSource:
     """Where clients' samples come from, wherever they train: picklable, without the samples themselves.
 
-    A client's features get the partitioner's skew, then the fixed transforms. `shapes` are those of one sample's
-    arrays, `target_shape` that of its target, which `targets` checks; None: it is one of `classes` labels.
+    A client's features are scaled, then get the partitioner's skew, then the fixed transforms. `shapes` are those of
+    one sample's arrays, `target_shape` that of its target, which `targets` checks; None: it is one of `classes` labels.
 
     Samples may be drawn at random when they are read. The random generators are seeded from `seed`, the client, its
     task and the epoch before each read. If a read has drawn from one of them, every epoch of the task reads again.
@@ -117,6 +119,7 @@ class ClientSource:
     allow_nan: bool = False
     seed: int = 0
     unsteady: bool = False
+    scaling: Scaling = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields only: each process finds the generators of its copy."""
@@ -156,7 +159,7 @@ class ClientSource:
         if isinstance(self.samples, Dealt) and not self.partitioner.skews:
             with self.generators.seeded(self.seed, "statistics items"):
                 x, _ = self.samples.rows.read(self.samples.order[chosen])
-            return self.fixed.all(as_inputs(x))
+            return self.fixed.all(apply_scaling(self.scaling, as_inputs(x)))
         offsets = self.samples.offsets
         owners = np.searchsorted(offsets, chosen, side="right") - 1
         places = np.split(chosen - offsets[owners], np.flatnonzero(np.diff(owners)) + 1)
@@ -189,6 +192,7 @@ class ClientSource:
         y = self._checked(client, y)
         if not self.allow_nan and (place := first_not_finite(x)) is not None:
             raise ValueError(f"row {self.samples.row(client, place)} holds NaN or an infinity")
+        x = apply_scaling(self.scaling, x)
         if self.partitioner.skews:
             x = self.partitioner.skew(client, len(self.samples.offsets) - 1, x)
         return x, y
@@ -215,19 +219,22 @@ def outside(y: Array, classes: int) -> int | None:
 
 
 def as_inputs(x: Tree) -> Tree:
-    """The features of each array; a mask among several inputs stays one."""
-    several = isinstance(x, dict | tuple)
-    return mapped(lambda part: part if several and np.asarray(part).dtype.kind == "b" else as_features(part), x)
+    """Return each array as float32, integers but bytes as int64; contiguous, without a copy if it is so already.
+
+    Of one input only integers `[n, length]` are tokens, int64. Among several inputs a mask stays boolean.
+    """
+    if isinstance(x, dict | tuple):
+        return mapped(lambda part: part if np.asarray(part).dtype.kind == "b" else _as_input(part, tokens=True), x)
+    return _as_input(x, tokens=np.ndim(x) == 2)
 
 
-def as_features(x: Any) -> Array:
-    """Float32, or int64 for integers but bytes; contiguous, without a copy where it is so already."""
+def _as_input(x: Any, *, tokens: bool) -> Array:
     array = np.asarray(x)
     if array.dtype.kind not in "fiub":
         raise ValueError(f"samples hold {array.dtype}; they must be numbers")
-    kind = np.int64 if array.dtype.kind in "iu" and array.dtype != np.uint8 else np.float32
-    with np.errstate(over="ignore"):
-        return np.require(array, kind, ["C", "W"])
+    if tokens and array.dtype.kind in "iu" and array.dtype != np.uint8:
+        return np.require(array, np.int64, ["C", "W"])
+    return as_float32(array)
 
 
 def as_labels(y: Array) -> Array:

@@ -30,7 +30,8 @@ class FederatedDataset:
 
         fl.FederatedDataset("made", train=samples_of, sizes=20, test=(x_test, y_test), classes=10)
 
-    Values are taken as they are; nothing is standardised.
+    The values are those that the user has: a run with `standardise`, the default, scales floats and bytes by the
+    statistics of the training samples.
     """
 
     name: str

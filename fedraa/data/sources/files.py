@@ -8,7 +8,7 @@ import numpy as np
 
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.data.sources.image_files import common_format, find_images
-from fedraa.data.sources.rows import ImageRows, NpyRows, Rows, Scaled, open_array
+from fedraa.data.sources.rows import ImageRows, NpyRows, Rows, open_array
 from fedraa.data.sources.table_columns import (
     Table,
     drop_row_numbers,
@@ -20,17 +20,15 @@ from fedraa.data.sources.table_columns import (
     read_frames,
 )
 from fedraa.data.sources.table_file import is_unnamed, listed
-from fedraa.data.tree import Array
 from fedraa.rng import generator
 
 TEST_SHARE = 0.2
-SEEN = 1024  # samples, an even random share, from which the statistics of a large set are taken
 
 
 def folder(path: str, size: int | None = None) -> FederatedDataset:
     """Return the images in `PATH/train/CLASS/` and `PATH/test/CLASS/`, or in `PATH/train/CLIENT/CLASS/` and so on.
 
-    They are read when they are trained on, all of one size or resized to `size` x `size`, and standardised by channel.
+    They are read when they are trained on, all of one size or resized to `size` x `size`, from 0 to 1.
     All are grey, or all are made RGB.
     """
     root = Path(path)
@@ -64,11 +62,8 @@ def folder(path: str, size: int | None = None) -> FederatedDataset:
         made[split] = ImageRows(tuple(paths), labels, form)
     if len(classes) == 1:
         raise ValueError(f"all images are of the class {classes[0]!r}; expected two classes or more in {root}/train")
-    scaled = _standardised(made["train"])
     owners = [[path.parts[-3] for path in paths] for paths in found.values()] if depth == 4 else [None, None]
-    return FederatedDataset(
-        root.resolve().name, scaled, Scaled(made["test"], scaled.mean, scaled.std), len(classes), owners[0], owners[1]
-    )
+    return FederatedDataset(root.resolve().name, made["train"], made["test"], len(classes), owners[0], owners[1])
 
 
 def csv(
@@ -80,7 +75,7 @@ def csv(
     classes: bool = True,
     drop: str | Sequence[str] = (),
 ) -> FederatedDataset:
-    """Return a table with a header; numbers are features, standardised, words become columns of 0 and 1.
+    """Return a table with a header; numbers are features, words become columns of 0 and 1.
 
     Args:
         path: The file, with the delimiter `,`, `;`, tab or `|`. It may be packed (`.gz`, `.bz2`, `.xz`).
@@ -109,8 +104,6 @@ def csv(
         raise ValueError(f"{path} has no column besides {target}; there must be features")
     x = encode_features(table, features)
     y = encode_classes(table, target) if classes else encode_numbers(table, target)
-    mean, std = _statistics(x[:cut])
-    x = ((x - mean) / std).astype(np.float32)
     return FederatedDataset(
         Path(path).stem,
         (x[:cut], y[:cut]),
@@ -213,19 +206,6 @@ def _depth_of_images(root: Path, paths: Sequence[Path]) -> int:
         if len(place.parts) != len(first.parts):
             raise ValueError(f"{path} lies in {place}, and {paths[0]} in {first}; {form}")
     return len(first.parts) + 1
-
-
-def _standardised(rows: Rows) -> Scaled:
-    count = len(rows)
-    seen = np.sort(generator(0, "statistics").choice(count, min(count, SEEN), replace=False))
-    return Scaled(rows, *_statistics(rows.read(seen)[0]))
-
-
-def _statistics(x: Array) -> tuple[Array, Array]:
-    """Mean and deviation of each channel (dimension 1), float32; 1 where nothing deviates."""
-    axes = (0, *range(2, x.ndim))
-    mean, std = x.mean(axis=axes, dtype=np.float64), x.std(axis=axes, dtype=np.float64)
-    return mean.astype(np.float32), np.where(std > 0, std, 1).astype(np.float32)
 
 
 def _owners(path: Path) -> list[Any] | None:

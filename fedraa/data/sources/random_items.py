@@ -1,6 +1,6 @@
 """Detection of random items in a data set, by reading them."""
 
-import logging
+import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -8,11 +8,10 @@ import numpy as np
 from fedraa.data.sources.item_generators import ItemGenerators
 from fedraa.data.sources.rows import ArrayRows, ImageRows, NpyRows, Rows
 from fedraa.data.tree import Array, Tree, joined, leaves, mapped
+from fedraa.errors import RunWarning
 
 TRIED_ROWS = 256
 ROWS_PER_READ = 1024
-
-logger = logging.getLogger(__name__)
 
 
 def is_steady(read: Callable[[], tuple[Tree, Array]], generators: ItemGenerators, seed: int) -> bool:
@@ -36,11 +35,12 @@ def are_rows_steady(rows: Rows, generators: ItemGenerators, seed: int) -> bool:
 
 
 def warn_unsteady(dataset: str, what: str) -> None:
-    logger.warning(
-        "dataset %r: %s gives other samples when it is read again after the same seeds; the run cannot be repeated bit "
-        "for bit; draw from random, numpy.random or torch, or from a generator that the data set holds",
-        dataset,
-        what,
+    """Warn that samples do not follow the seed."""
+    warnings.warn(
+        f"dataset {dataset!r}: {what} gives other samples when it is read again after the same seeds; the run cannot be "
+        "repeated bit for bit; draw from random, numpy.random or torch, or from a generator that the data set holds",
+        RunWarning,
+        stacklevel=2,
     )
 
 

@@ -150,26 +150,6 @@ class ImageRows(Rows):
         return self.y
 
 
-@dataclass(frozen=True, eq=False)
-class Scaled(Rows):
-    """Others, each channel (dimension 1) shifted by `mean` and divided by `std`."""
-
-    rows: Rows
-    mean: Array
-    std: Array
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def read(self, rows: Index) -> tuple[Tree, Array]:
-        x, y = self.rows.read(rows)
-        shape = (1, -1, *[1] * (x.ndim - 2))
-        return ((x - self.mean.reshape(shape)) / self.std.reshape(shape)).astype(np.float32), y
-
-    def labels(self) -> Array:
-        return self.rows.labels()
-
-
 def as_rows(what: str, given: Any, input: str = "", target: str = "") -> Rows:
     """Return the rows of Rows, a pair of arrays (x, y), a Hugging Face table, or a map-style data set.
 

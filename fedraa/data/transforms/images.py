@@ -59,6 +59,10 @@ class Normalize(Transform):
         if self.std is not None and not all(value > 0 for value in self.std):
             raise ValueError(f"transforms: normalize has the std {list(self.std)}; all must be over 0")
 
+    @property
+    def scales(self) -> bool:
+        return self.mean is not None
+
     def apply(self, x: Tensor, rng: np.random.Generator) -> Tensor:
         assert self.mean is not None
         assert self.std is not None

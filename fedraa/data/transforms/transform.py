@@ -32,6 +32,11 @@ class Transform(ABC):
     moves: ClassVar[bool] = False
     """Whether what is at a place of a sample may be elsewhere afterwards."""
 
+    @property
+    def scales(self) -> bool:
+        """Return True if it scales inputs by values of the user's, so that the run must not scale them before."""
+        return False
+
     @abstractmethod
     def apply(self, x: Tensor, rng: np.random.Generator) -> Tensor:
         """The samples x [b, ...], changed; `x` itself stays as it is."""

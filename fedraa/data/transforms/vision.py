@@ -37,6 +37,10 @@ class Vision(Transform):
         self.random = self.name not in FIXED  # type: ignore[misc]  # a ClassVar
         self.moves = self.name not in STILL  # type: ignore[misc]  # likewise
 
+    @property
+    def scales(self) -> bool:
+        return self.name == "Normalize"
+
     def apply(self, x: Tensor, rng: np.random.Generator) -> Tensor:
         seed = int(rng.integers(2**62))
         with torch.random.fork_rng(devices=[x.device] if x.device.type == "cuda" else []):

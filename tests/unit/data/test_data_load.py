@@ -11,8 +11,9 @@ import pytest
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
+from fedraa.config.experiment import Experiment
 from fedraa.data import DATASETS, Dealing, Iid, deal, load_dataset, make_partitioner
-from fedraa.data.dataset import standardise
+from fedraa.engine import build
 
 REAL = Path(__file__).parents[4] / "shared" / "data"
 
@@ -28,6 +29,11 @@ def arrays(**change):
     return good | change
 
 
+def scaled(data):
+    """The samples as a run has them."""
+    return build.deal(Experiment(clients=2), data).dataset
+
+
 @pytest.fixture
 def save(tmp_path):
     def write(**named):
@@ -39,7 +45,7 @@ def save(tmp_path):
 
 
 def test_digits_are_standardised_and_split_the_same_stratified_way_always():
-    first, second = load_dataset("digits", None), load_dataset("digits", None)
+    first, second = (scaled(load_dataset("digits", None)) for _ in range(2))
     assert (first.x_train.shape, first.x_test.shape, first.classes) == ((1437, 1, 8, 8), (360, 1, 8, 8), 10)
     assert first.x_train.dtype == first.x_test.dtype == np.float32
     assert first.y_train.dtype == np.int64
@@ -54,7 +60,7 @@ def test_digits_are_standardised_and_split_the_same_stratified_way_always():
 def test_digits_are_those_that_scikit_learn_loads_and_splits():
     pixels, labels = load_digits(return_X_y=True)
     split = train_test_split(pixels, labels, test_size=0.2, random_state=0, stratify=labels)
-    x_train, x_test = standardise(*(part.reshape(-1, 1, 8, 8) for part in split[:2]))
+    x_train, x_test = (part.reshape(-1, 1, 8, 8) for part in split[:2])
     digits = load_dataset("digits", None)
     ours = (digits.x_train, digits.x_test, digits.y_train, digits.y_test)
     assert all(map(np.array_equal, ours, (x_train, x_test, *split[2:])))
@@ -72,32 +78,22 @@ print({{"torch._dynamo", "sklearn", "scipy", "torchvision", "matplotlib"}} & sys
     assert done.stdout == "set()\n"
 
 
-def test_standardise_uses_the_training_statistics_of_each_channel():
-    train = np.array([[[[0.0, 2.0]], [[7.0, 7.0]]], [[[4.0, 6.0]], [[7.0, 7.0]]]])  # [2, 2, 1, 2]
-    test = np.array([[[[3.0, 8.0]], [[9.0, 7.0]]]])
-    out_train, out_test = standardise(train, test)
-    # Channel 0 in training: 0, 2, 4, 6, of mean 3 and variance 5. Channel 1 is constant: only shifted.
-    assert out_train[:, 0].ravel() == pytest.approx(np.array([-3, -1, 1, 3]) / 5**0.5)
-    assert out_test[:, 0].ravel() == pytest.approx([0, 5**0.5])
-    assert out_train[:, 1].ravel().tolist() == [0, 0, 0, 0]
-    assert out_test[:, 1].ravel().tolist() == [2, 0]
-
-
 def test_a_good_npz_file_loads(save):
     data = load_dataset(save(**arrays()), None)
     assert (data.name, data.classes) == ("mine", 3)
     assert data.x_train.dtype == np.float32
     assert data.x_train.flags.c_contiguous
-    assert data.x_train.mean(axis=0) == pytest.approx(np.zeros(4), abs=1e-6)
-    assert data.x_train.std(axis=0) == pytest.approx(np.ones(4))
+    assert data.x_train == pytest.approx(arrays()["x_train"])
+    assert scaled(data).x_train.mean(axis=0) == pytest.approx(np.zeros(4), abs=1e-6)
+    assert scaled(data).x_train.std(axis=0) == pytest.approx(np.ones(4))
     assert data.y_test.tolist() == [0, 1, 2, 0, 1, 2]
 
 
 def test_bytes_and_their_fractions_make_the_same_images(save):
     rng = np.random.default_rng(1)
     pixels = {key: rng.integers(0, 256, (n, 3, 5, 5), np.uint8) for key, n in (("x_train", 12), ("x_test", 6))}
-    as_bytes = load_dataset(save(**arrays(**pixels)), None)
-    as_fractions = load_dataset(save(**arrays(**{key: x / 255 for key, x in pixels.items()})), None)
+    as_bytes = scaled(load_dataset(save(**arrays(**pixels)), None))
+    as_fractions = scaled(load_dataset(save(**arrays(**{key: x / 255 for key, x in pixels.items()})), None))
     assert as_bytes.x_train == pytest.approx(as_fractions.x_train, abs=1e-5)
     assert as_bytes.x_test == pytest.approx(as_fractions.x_test, abs=1e-5)
 
@@ -128,7 +124,6 @@ def spoiled(key, index, value):
         (spoiled("y_train", 3, -1), "y_train holds label -1"),
         (spoiled("y_test", 0, 3), "y_test holds label 3, but y_train ends at 2"),
         (spoiled("y_train", 0, 10**6), "y_train goes up to 1000000 with 12 samples"),
-        ({"x_train": np.full((12, 4), np.nan)}, "x_train row 0 holds NaN"),
         (spoiled("x_test", (2, 1), np.inf), "x_test row 2 holds NaN, an infinity"),
         (spoiled("x_test", (2, 1), 1e300), "beyond float32"),
         ({"x_train": np.full((12, 4), -1), "x_test": np.ones((6, 4), int)}, "negative integers"),
@@ -144,11 +139,15 @@ def test_bad_npz_arrays_are_refused_in_one_sentence(save, change, message):
 
 def test_a_sample_that_is_not_finite_has_a_client_and_changes_no_other(save):
     data = load_dataset(save(**arrays(**spoiled("x_train", (2, 1), np.inf))), None)
-    others = np.delete(np.arange(12), 2)
-    assert np.isfinite(data.x_train[others]).all()
-    assert data.x_train[others].mean(axis=0) == pytest.approx(0, abs=1e-6)
+    let_through = deal(data, Dealing(Iid(), 3, seed=0, allow_nan=True, standardise=True)).x_train
+    others = let_through[np.isfinite(let_through).all(axis=1)]
+    assert len(others) == 11
+    assert others.mean(axis=0) == pytest.approx(0, abs=1e-6)
     with pytest.raises(ValueError, match=r"^dataset 'mine': x_train row 2, of client \d, holds NaN, an infinity"):
         deal(data, Dealing(Iid(), 3, seed=0))
+    nothing = load_dataset(save(**arrays(x_train=np.full((12, 4), np.nan))), None)
+    with pytest.raises(ValueError, match=r"^dataset 'mine': x_train row 0, of client \d, holds NaN"):
+        deal(nothing, Dealing(Iid(), 3, seed=0, standardise=True))
 
 
 def test_an_npz_file_may_say_whose_its_rows_are(save):
@@ -293,7 +292,9 @@ def check_mnist(data):
     assert data.x_train.flags.c_contiguous
     assert data.y_train.tolist() == list(range(10))
     pixels = np.frombuffer(mnist_files()[MNIST_FILES[0]][16:], np.uint8).astype(float)
-    assert data.x_train.ravel() == pytest.approx((pixels - pixels.mean()) / pixels.std(), abs=1e-5)
+    assert np.array_equal(data.x_train.ravel(), pixels)
+    in_run = scaled(data).x_train.ravel()
+    assert np.sort(in_run) == pytest.approx(np.sort((pixels - pixels.mean()) / pixels.std()), abs=1e-5)
 
 
 def test_mnist_archives_are_extracted_beside_themselves(mnist_archives):

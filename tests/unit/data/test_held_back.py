@@ -19,8 +19,8 @@ def numbers(data: object, client: int) -> set[float]:
 
 
 def test_clients_give_their_share_and_train_on_the_rest() -> None:
-    whole = deal(Experiment(clients=4), dataset())
-    data = deal(Experiment(clients=4, validation=0.25), dataset())
+    whole = deal(Experiment(standardise=False, clients=4), dataset())
+    data = deal(Experiment(standardise=False, clients=4, validation=0.25), dataset())
     assert whole.sizes.tolist() == [22, 23, 22, 23]
     assert data.sizes.tolist() == [16, 17, 16, 17]  # less 6, of 22 / 4 = 5.5 to even and of 23 / 4
     for client in range(4):
@@ -38,7 +38,10 @@ def test_clients_give_their_share_and_train_on_the_rest() -> None:
 
 
 def test_it_is_drawn_from_the_seed() -> None:
-    held = [deal(Experiment(clients=4, validation=0.2, seed=seed), dataset()).dataset.x_test for seed in (0, 0, 1)]
+    held = [
+        deal(Experiment(standardise=False, clients=4, validation=0.2, seed=seed), dataset()).dataset.x_test
+        for seed in (0, 0, 1)
+    ]
     assert (held[0] == held[1]).all()
     assert not np.array_equal(held[0], held[2])
 
@@ -59,7 +62,7 @@ def test_what_clients_read_is_held_back_likewise() -> None:
         return given.x_train[rows], given.y_train[rows]
 
     source = FederatedDataset("made", made, (given.x_test, given.y_test), sizes=20, classes=3)
-    data = deal(Experiment(clients=4, validation=0.25), source)
+    data = deal(Experiment(standardise=False, clients=4, validation=0.25), source)
     for client in range(4):
         held = set(data.test_of(client)[0][:, 0].tolist())
         assert len(held) == 5

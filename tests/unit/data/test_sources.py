@@ -130,11 +130,11 @@ def test_images_in_folders(tmp_path: Path) -> None:
                 folder.mkdir(parents=True)
                 for i in range(3):
                     Image.fromarray(pixels[s, c, k, i]).save(folder / f"{i}.png")
-    data = dealt(load_dataset(f"folder:{tmp_path}", None), "natural", 2)
+    data = deal(load_dataset(f"folder:{tmp_path}", None), Dealing(make_partitioner("natural"), 2, 0, standardise=True))
     seen = pixels[0].reshape(-1, 6, 5, 3).transpose(0, 3, 1, 2) / 255
     scaled = (seen - seen.mean((0, 2, 3), keepdims=True)) / seen.std((0, 2, 3), keepdims=True)
     x, y = data.client(1)
-    np.testing.assert_allclose(x, (scaled[6:] - 1) / 2, atol=1e-5)
+    np.testing.assert_allclose(x, scaled[6:], atol=1e-5)
     assert y.tolist() == [0, 0, 0, 1, 1, 1]
     assert data.names == ("client0", "client1")
     assert data.dataset.x_test.shape == (12, 3, 6, 5)

@@ -96,7 +96,7 @@ def test_images_of_more_than_eight_bits_are_not_clipped_in_silence(tmp_path: Pat
         (tmp_path / split / "a").mkdir(parents=True)
         Image.new("I;16", (4, 4), 40_000).save(tmp_path / split / "a" / "0.png")
     with pytest.raises(ValueError, match=r"0\.png cannot be read as an image \(I;16, more than 8 bits for a colour"):
-        load_dataset(f"folder:{tmp_path}", None)
+        deal(load_dataset(f"folder:{tmp_path}", None), Dealing(Iid(), 1, seed=0))
 
 
 class Odd(fl.Objective):

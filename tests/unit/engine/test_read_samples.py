@@ -88,7 +88,9 @@ def test_personalised_training_takes_the_steps_of_free_communication(steps: str,
 def test_transforms_are_drawn_in_personalised_training_too(tmp_path: Path) -> None:
     found = []
     for number, transforms in enumerate(((), (Brighter(),), (Brighter(),))):
-        experiment = Experiment(**SMALL, transforms=transforms, personalised=2, out=tmp_path / str(number))
+        experiment = Experiment(
+            **SMALL, transforms=transforms, personalised=2, standardise=False, out=tmp_path / str(number)
+        )
         evals = fl.run(experiment, dataset=data((X, Y))).evals
         found.append(evals["personal_mean"].iloc[0])  # before any task has trained
     assert found[1] == found[2] != found[0]

@@ -1,0 +1,145 @@
+"""The scaling of inputs: each channel has mean 0 and variance 1 over the training samples."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraa.data.tree import Array, Tree
+
+BLOCK_VALUES = 2**24
+"""Values that the statistics are taken over at a time, so that no copy of a large array is made."""
+
+Scaling = Tree
+"""A ChannelScaling for each input, in the shape of the inputs; None for an input that stays as it is."""
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelScaling:
+    """The mean and the standard deviation of each channel (dimension 1), float32 `[channels]`.
+
+    Samples without dimensions, `[n]`, are one channel.
+    """
+
+    mean: npt.NDArray[np.float32]
+    std: npt.NDArray[np.float32]
+
+    def apply(self, x: Array) -> npt.NDArray[np.float32]:
+        """Return (x - mean) / std as a new array."""
+        scaled = x.astype(np.float32)
+        self.apply_in_place(scaled)
+        return scaled
+
+    def apply_in_place(self, x: npt.NDArray[np.float32]) -> None:
+        """Replace x by (x - mean) / std."""
+        x -= along_channels(self.mean, x.ndim)
+        x /= along_channels(self.std, x.ndim)
+
+
+def along_channels(values: Any, ndim: int) -> Any:
+    """Return values `[channels]`, of an array or a tensor, so that they align with dimension 1 of `ndim` dimensions."""
+    return values.reshape((1, -1, *[1] * (ndim - 2)) if ndim > 1 else (-1,))
+
+
+def measure_scaling(x_train: Tree) -> Scaling:
+    """Return the scaling that gives these training samples mean 0 and variance 1 in each channel.
+
+    Floats and bytes are scaled, other integers and booleans are not. Among several inputs one whose values are all 0
+    or 1 is a mask, and stays as it is. A channel that is constant is only shifted. Samples that are not finite do not
+    count.
+    """
+    if isinstance(x_train, dict | tuple):
+        return _mapped_inputs(lambda x: None if _is_mask(x) else _measure(x), x_train)
+    return _measure(x_train)
+
+
+def apply_scaling(scaling: Scaling, x: Tree) -> Tree:
+    """Return the samples x after scaling; inputs that stay as they are are not copied."""
+    if isinstance(scaling, dict):
+        _check_names(scaling, x)
+        return {name: apply_scaling(scaling[name], x[name]) for name in x}
+    if isinstance(scaling, tuple):
+        return tuple(apply_scaling(part, x[place]) for place, part in enumerate(scaling))
+    return x if scaling is None else scaling.apply(x)
+
+
+def apply_scaling_in_place(scaling: Scaling, x: Tree) -> None:
+    """Scale the samples x, float32 wherever they are scaled."""
+    if isinstance(scaling, dict | tuple):
+        keys = scaling if isinstance(scaling, dict) else range(len(scaling))
+        for key in keys:
+            apply_scaling_in_place(scaling[key], x[key])
+    elif scaling is not None:
+        scaling.apply_in_place(x)
+
+
+def _check_names(scaling: dict[str, Scaling], x: Tree) -> None:
+    if not isinstance(x, dict) or x.keys() != scaling.keys():
+        names = sorted(x) if isinstance(x, dict) else type(x).__name__
+        raise ValueError(f"samples have the inputs {names}, but others {sorted(scaling)}; they must be alike")
+
+
+def _mapped_inputs(function: Any, x: Tree) -> Tree:
+    if isinstance(x, dict):
+        return {name: _mapped_inputs(function, part) for name, part in x.items()}
+    if isinstance(x, tuple):
+        return tuple(_mapped_inputs(function, part) for part in x)
+    return function(x)
+
+
+def _is_scaled(x: Array) -> bool:
+    return x.dtype.kind == "f" or x.dtype == np.uint8
+
+
+def _is_mask(x: Array) -> bool:
+    return _is_scaled(x) and all(((block == 0) | (block == 1)).all() for block in _blocks(x))
+
+
+def _measure(x: Array) -> ChannelScaling | None:
+    if not _is_scaled(x) or not len(x):
+        return None
+    axes = (0, *range(2, x.ndim))
+    count, total = 0, 0.0
+    for block in _finite_blocks(x):
+        total = total + block.sum(axis=axes, dtype=np.float64)
+        count += block.size // (x.shape[1] if x.ndim > 1 else 1)
+    if not count:
+        return None
+    mean = np.atleast_1d(np.asarray(total / count, np.float32))
+    deviation = _deviation(x, mean, count, np.float32)
+    with np.errstate(over="ignore"):
+        if not (np.isfinite(deviation) & (deviation > 0)).all():
+            # The squares are beyond float32, or a channel is constant.
+            deviation = _deviation(x, mean, count, np.float64)
+    deviation[deviation == 0] = 1.0
+    return ChannelScaling(mean, deviation)
+
+
+def _deviation(x: Array, mean: Array, count: int, kind: Any) -> npt.NDArray[np.float32]:
+    """Return the square root of the mean square distance from `mean` per channel; the squares are of type `kind`."""
+    axes = (0, *range(2, x.ndim))
+    total = np.zeros(1)
+    with np.errstate(over="ignore"):
+        for block in _finite_blocks(x):
+            squares = np.square((block - along_channels(mean, x.ndim)).astype(kind, copy=False))
+            total = total + squares.sum(axis=axes, dtype=np.float64)
+        return np.sqrt(total / count).astype(np.float32)
+
+
+def _blocks(x: Array) -> Iterator[Array]:
+    rows = max(1, BLOCK_VALUES * len(x) // x.size)
+    for start in range(0, len(x), rows):
+        yield x[start : start + rows]
+
+
+def _finite_blocks(x: Array) -> Iterator[npt.NDArray[np.float32]]:
+    """Yield the rows that are finite, as float32."""
+    for block in _blocks(x):
+        with np.errstate(over="ignore"):
+            values = block.astype(np.float32, copy=False)
+        if not np.isfinite(values.sum()) and not (finite := np.isfinite(values)).all():
+            values = values[finite.reshape(len(values), -1).all(axis=1)]
+        if len(values):
+            yield values

@@ -1,0 +1,147 @@
+"""Warnings, one sentence each, of what can be run but is probably not what the user wants."""
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedraa.data.federated import Federated
+from fedraa.data.tree import Array, Tree, leaves, mapped
+from fedraa.errors import RunWarning
+from fedraa.objectives import Objective
+from fedraa.objectives.builtin import Classification, MultiLabel, NextToken, Segmentation
+from fedraa.rundir.summary import NO_STEP
+
+LARGEST_INPUT = 50.0
+"""Inputs beyond this often end training in NaN at usual learning rates."""
+TRIED_ROWS = 4
+FACTORS = (30.0, 1000.0)
+"""Random inputs are this large: only outputs that are bounded stay between 0 and 1."""
+
+# The dimension of the classes in the outputs of each objective that takes logits.
+_CLASS_DIMENSION = {Classification: 1, Segmentation: 1, NextToken: -1, MultiLabel: None}
+
+
+def warn(sentences: Iterable[str | None]) -> None:
+    """Issue a RunWarning for each sentence."""
+    for sentence in sentences:
+        if sentence is not None:
+            warnings.warn(sentence, RunWarning, stacklevel=2)
+
+
+def find_large_inputs(data: Federated, *, standardise: bool) -> str | None:
+    """Return a sentence if an input is beyond ±50; of samples that clients read, only some are looked at."""
+    for split, tree in (("x_train", data.dataset.x_train), ("x_test", data.dataset.x_test)):
+        for name, x in _named(tree, split):
+            if x.dtype.kind != "f" or not x.size:
+                continue
+            largest, channel = _largest(x)
+            if largest > LARGEST_INPUT:
+                said = _about_large(name, largest, channel, data, standardise=standardise)
+                return f"dataset {data.dataset.name!r}: {said}"
+    return None
+
+
+def _about_large(name: str, largest: float, channel: int, data: Federated, *, standardise: bool) -> str:
+    if all(scaling is None for scaling in leaves(data.scaling)):
+        said = f"{name} reaches {largest:.4g}, and values beyond ±{LARGEST_INPUT:g} often end training in NaN"
+        return f"{said}; scale them" if standardise else f"{said}; leave standardise on, or scale them"
+    said = f"{name} reaches {largest:.4g} standard deviations in channel {channel}"
+    return f"{said}, which often ends training in NaN; look for outliers, or for a channel that is nearly constant"
+
+
+def _largest(x: Array) -> tuple[float, int]:
+    """Return the largest distance from 0, and its channel; what is not finite does not count."""
+    axes = (0, *range(2, x.ndim))
+    most = np.maximum(np.fmax.reduce(x, axis=axes), -np.fmin.reduce(x, axis=axes))
+    most = np.atleast_1d(np.where(np.isfinite(most), most, 0.0))
+    channel = int(most.argmax())
+    return float(most[channel]), channel
+
+
+def _named(tree: Tree, name: str) -> Iterator[tuple[str, Array]]:
+    if isinstance(tree, dict | tuple):
+        for key in tree if isinstance(tree, dict) else range(len(tree)):
+            yield from _named(tree[key], f"{name}[{key!r}]")
+    else:
+        yield name, tree
+
+
+def find_unused_labels(data: Federated) -> str | None:
+    """Return a sentence if no training sample has one of the first labels, as when labels count from 1."""
+    if data.labels is None or not data.labels.size:
+        return None
+    first, last = int(data.labels.min()), int(data.labels.max())
+    if first == 0:
+        return None
+    missing = "class 0 has" if first == 1 else f"classes 0..{first - 1} have"
+    return (
+        f"dataset {data.dataset.name!r}: labels {first}..{last}: {missing} no training sample; labels count from 0, so "
+        f"subtract {first} unless that is meant"
+    )
+
+
+def find_probabilities(model: nn.Module, example: Tree, objective: Objective) -> str | None:
+    """Return a sentence if the outputs of a model look like probabilities, and the objective takes logits.
+
+    They do if they are between 0 and 1 for samples and for large random inputs, or between 0 and 1 with the sum 1.
+    """
+    if type(objective) not in _CLASS_DIMENSION:
+        return None
+    dimension = _CLASS_DIMENSION[type(objective)]
+    is_token = any(not x.is_floating_point() for x in leaves(example))
+    outputs = _outputs_of_trials(model, example, objective, factors=() if is_token else FACTORS)
+    if not outputs or not all(bool(((result >= 0) & (result <= 1)).all()) for result in outputs):
+        return None
+    sums_to_one = dimension is not None and all(_sums_to_one(result, dimension) for result in outputs)
+    if not sums_to_one and (is_token or all(bool((result == outputs[0][0]).all()) for result in outputs)):
+        return None
+    layer = "softmax" if sums_to_one else "sigmoid"
+    return (
+        f"model: {type(model).__name__} returns probabilities, as of a {layer}, and the loss of {objective.name} takes "
+        f"logits; leave out the last {layer}, or training is slow and the loss is wrong"
+    )
+
+
+def _sums_to_one(outputs: Tensor, dimension: int) -> bool:
+    sums = outputs.double().sum(dimension)
+    return outputs.shape[dimension] > 1 and bool(((sums - 1).abs() < 1e-3).all())
+
+
+def _outputs_of_trials(
+    model: nn.Module, example: Tree, objective: Objective, *, factors: tuple[float, ...]
+) -> list[Tensor]:
+    """Return the outputs for samples, and for random inputs of each size; nothing if the model takes none of these."""
+    samples = mapped(lambda x: x[:TRIED_ROWS], example)
+    generator = torch.Generator().manual_seed(0)
+    trials = [samples]
+    for factor in factors:
+        trials.append(mapped(partial(_draw_like, factor=factor, generator=generator), samples))
+    modes = [(part, part.training) for part in model.modules()]
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            outputs = [objective.outputs(objective.forward(model.eval(), inputs)) for inputs in trials]
+    except Exception:  # a model of the user's may refuse such inputs with anything
+        return []
+    finally:
+        for part, training in modes:
+            part.training = training
+    return outputs if all(isinstance(result, Tensor) and result.is_floating_point() for result in outputs) else []
+
+
+def _draw_like(x: Tensor, *, factor: float, generator: torch.Generator) -> Tensor:
+    return factor * torch.randn(x.shape, generator=generator)
+
+
+def find_no_step(summary: Mapping[str, Any]) -> str | None:
+    """Return a sentence if a run has ended before its first step."""
+    if summary["steps"]:
+        return None
+    return (
+        f"{NO_STEP}: the run ended by {summary['reason']} at time {summary['time']:.4g}, so its figures are those of "
+        "the untrained model; give it more time"
+    )

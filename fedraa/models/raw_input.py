@@ -1,0 +1,86 @@
+"""A trained model that takes inputs as the user has them."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedraa.data.scaling import ChannelScaling, Scaling, along_channels
+from fedraa.data.transforms import Transforms
+from fedraa.models.forward import forward
+from fedraa.rng import generator
+
+
+class RawInputModel(nn.Module):
+    """A model behind the scaling and the fixed transforms that its inputs had in the run.
+
+    It takes a batch of what the data set holds, tensors or arrays: images of floats or bytes, rows of features, or
+    tokens. Several inputs are its arguments, by their names or in their order. It gives what `model` gives.
+    """
+
+    def __init__(self, model: nn.Module, scaling: Scaling, fixed: Transforms) -> None:
+        super().__init__()
+        self.model = model
+        self.scalings = nn.ModuleList()
+        self._scaling = self._add(scaling)
+        self._fixed = fixed
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Return what the model makes of a batch."""
+        x: Any = named or (inputs[0] if len(inputs) == 1 else inputs)
+        if isinstance(x, dict | tuple):
+            return forward(self.model, self._scaled(self._scaling, x, several=True))
+        x = self._scaled(self._scaling, x, several=False)
+        for part in self._fixed.parts:
+            x = part.apply(x, generator(self._fixed.seed, "transforms"))
+        return forward(self.model, x)
+
+    def _add(self, scaling: Scaling) -> Any:
+        """Return the scaling with places in `scalings` as its leaves."""
+        if isinstance(scaling, dict):
+            return {name: self._add(part) for name, part in scaling.items()}
+        if isinstance(scaling, tuple):
+            return tuple(self._add(part) for part in scaling)
+        if scaling is None:
+            return None
+        self.scalings.append(_Scaled(scaling))
+        return len(self.scalings) - 1
+
+    def _scaled(self, scaling: Any, x: Any, *, several: bool) -> Any:
+        if isinstance(x, dict):
+            return {name: self._scaled(_part(scaling, name), part, several=several) for name, part in x.items()}
+        if isinstance(x, tuple):
+            return tuple(self._scaled(_part(scaling, i), part, several=several) for i, part in enumerate(x))
+        x = _as_input(torch.as_tensor(x), several=several)
+        return x if scaling is None else self.scalings[scaling](x)
+
+
+class _Scaled(nn.Module):
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, scaling: ChannelScaling) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.from_numpy(scaling.mean.copy()))
+        self.register_buffer("std", torch.from_numpy(scaling.std.copy()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scaled: Tensor = (x - along_channels(self.mean, x.ndim)) / along_channels(self.std, x.ndim)
+        return scaled
+
+
+def _part(scaling: Any, key: Any) -> Any:
+    return None if scaling is None else scaling[key]
+
+
+def _as_input(x: Tensor, *, several: bool) -> Tensor:
+    """Return x in the type in which a run trains on it.
+
+    Tokens are int64, a mask among several inputs stays bool, and all else is float32.
+    """
+    if several and x.dtype is torch.bool:
+        return x
+    is_integer = not (x.is_floating_point() or x.dtype in (torch.bool, torch.uint8))
+    if is_integer and (several or x.ndim == 2):
+        return x.long()
+    return x.float()

@@ -1,0 +1,122 @@
+"""How a run prepares its inputs, in config.json: the scaling, the fitted transforms, and the samples that result."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedraa.components import KIND, calling, describe, is_ours
+from fedraa.data.scaling import ChannelScaling, Scaling
+from fedraa.data.transforms import Transform, Transforms
+from fedraa.data.transforms.transform import called
+from fedraa.data.tree import Tree
+from fedraa.rundir import columns
+
+_NUMBERS = "mean"  # a key of each scaling, and of nothing else
+LOST = "lost"
+"""Stands for a fitted transform whose values are in none of its arguments."""
+_SHAPE = "shape"  # a key of each sample
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What is known of a run's inputs without its data.
+
+    `batch` has two samples of zeros, as the model takes them. `fitted` has an entry for each transform that is not
+    random: None if nothing in it is fitted to the data, the description of the fitted one, or `LOST`.
+    """
+
+    classes: int
+    batch: Tree
+    scaling: Scaling
+    fitted: tuple[Any, ...]
+
+    def fit(self, transforms: Transforms) -> Transforms:
+        """Return the transforms that are not random with the values to which the run fitted them."""
+        parts = transforms.fixed.parts
+        if len(parts) != len(self.fitted):
+            raise ValueError(f"transforms: got {len(parts)} that are not random; the run had {len(self.fitted)}")
+        fitted = []
+        for part, kept in zip(parts, self.fitted, strict=True):
+            if kept == LOST:
+                raise ValueError(
+                    f"transforms: {called(part)} was fitted to the data, and none of its arguments has the values, so "
+                    "that the run could not keep them; let fitted return one whose arguments have them"
+                )
+            fitted.append(part if kept is None else _restore(part, kept))
+        return Transforms(tuple(fitted), transforms.seed)
+
+
+def _restore(part: Transform, kept: Mapping[str, Any]) -> Transform:
+    """Return a transform of the class of `part` with the values that a description has."""
+    with calling("transforms", part):
+        return type(part)(**{name: value for name, value in kept.items() if name != KIND})
+
+
+def describe_inputs(classes: int, example: Tree, scaling: Scaling, given: Transforms, fitted: Transforms) -> Any:
+    """Return an Inputs as JSON: `example` is a batch of tensors, `fitted` are the transforms `given` after fitting."""
+    pairs = zip(given.fixed.parts, fitted.parts, strict=True)
+    return {
+        "classes": classes,
+        "samples": _to_json(example, lambda x: {_SHAPE: list(x.shape[1:]), "dtype": str(x.dtype).rpartition(".")[2]}),
+        "scaling": _to_json(scaling, _describe_scaling),
+        "transforms": [_describe_fitted(before, part) for before, part in pairs],
+    }
+
+
+def _describe_fitted(before: Transform, part: Transform) -> Any:
+    if type(before).fitted is Transform.fitted:
+        return None
+    described = describe(part)
+    return described if is_ours(type(part)) or described != describe(before) else LOST
+
+
+def read_inputs(config: Mapping[str, Any]) -> Inputs:
+    """Return the Inputs that a run's configuration describes; ValueError if it describes none."""
+    try:
+        written = config["resolved"]["inputs"]
+        return Inputs(
+            int(written["classes"]),
+            _from_json(written["samples"], _SHAPE, _zeros),
+            _from_json(written["scaling"], _NUMBERS, _read_scaling),
+            tuple(written["transforms"]),
+        )
+    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise ValueError(
+            f"run: config.json does not say how inputs are scaled ({type(error).__name__} {error}); an older fedraa "
+            "wrote it, or it is damaged"
+        ) from None
+
+
+def _describe_scaling(scaling: ChannelScaling | None) -> Any:
+    if scaling is None:
+        return None
+    return {name: columns.written(getattr(scaling, name).astype(np.float64)) for name in (_NUMBERS, "std")}
+
+
+def _read_scaling(written: Mapping[str, Any]) -> ChannelScaling:
+    mean, std = (np.array(columns.read(written[name]), np.float32) for name in (_NUMBERS, "std"))
+    return ChannelScaling(mean, std)
+
+
+def _zeros(written: Mapping[str, Any]) -> torch.Tensor:
+    return torch.zeros([2, *written[_SHAPE]], dtype=getattr(torch, written["dtype"]))
+
+
+def _to_json(tree: Tree, describe_leaf: Any) -> Any:
+    """Return a tree as JSON: a tuple as a list, a dict as a list of pairs, in which the order of the names stays."""
+    if isinstance(tree, dict):
+        return {"names": [[name, _to_json(part, describe_leaf)] for name, part in tree.items()]}
+    if isinstance(tree, tuple):
+        return [_to_json(part, describe_leaf) for part in tree]
+    return describe_leaf(tree)
+
+
+def _from_json(written: Any, key: str, read_leaf: Any) -> Tree:
+    if isinstance(written, list):
+        return tuple(_from_json(part, key, read_leaf) for part in written)
+    if isinstance(written, Mapping) and key not in written:
+        return {name: _from_json(part, key, read_leaf) for name, part in written["names"]}
+    return None if written is None else read_leaf(written)

@@ -1,0 +1,96 @@
+"""The model of a run that has ended, as a module that takes inputs as the user has them."""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedraa.components import one_line, paths_in
+from fedraa.config.experiment import Experiment
+from fedraa.data.transforms import make_transforms
+from fedraa.models import build_model
+from fedraa.models.raw_input import RawInputModel
+from fedraa.reading import opened
+from fedraa.rundir.inputs import Inputs, read_inputs
+from fedraa.rundir.layout import MODEL
+
+
+def load_trained(
+    directory: Path,
+    config: Mapping[str, Any],
+    *,
+    model: object,
+    transforms: Sequence[object] | None,
+    trust: bool,
+) -> RawInputModel:
+    """Return the trained model of the run in `directory`, in evaluation mode.
+
+    Raises ValueError, one sentence, if the run has not ended, if the model has to be given again, or if what is given
+    does not fit.
+    """
+    if not (directory / MODEL).exists():
+        raise ValueError(f"run: {directory} has no {MODEL}; the run has not ended")
+    experiment = Experiment(**config["experiment"])
+    _refuse_foreign(directory, experiment, model=model, transforms=transforms, trust=trust)
+    if model is None and "model" in config.get("given", ()):
+        raise ValueError(
+            f"model: {directory} was trained with a model given as an object; give it again: load_model(model=...)"
+        )
+    inputs = read_inputs(config)
+    made = make_transforms(experiment.transforms if transforms is None else transforms, seed=experiment.seed)
+    module = _make(experiment, inputs, model)
+    _load_parameters(module, directory / MODEL)
+    return RawInputModel(module, inputs.scaling, inputs.fit(made)).eval()
+
+
+def _refuse_foreign(
+    directory: Path, experiment: Experiment, *, model: object, transforms: Sequence[object] | None, trust: bool
+) -> None:
+    written = experiment.model_dump(mode="json")
+    given = {"model": model, "transforms": transforms}
+    named = {name: paths_in(written[name]) for name, value in given.items() if value is None}
+    for name, paths in named.items():
+        if made_in_script := [path for path in paths if "<" in path or path.startswith("__main__:")]:
+            raise ValueError(
+                f"{name}: {directory} was trained with {made_in_script[0]} of a script or a notebook; give it again: "
+                f"load_model({name}=...)"
+            )
+    if not trust and (foreign := sorted({path for paths in named.values() for path in paths})):
+        raise ValueError(
+            f"run: {directory} names code that would be imported and run, {', '.join(foreign)}; if you trust it, give "
+            "trust=True"
+        )
+
+
+def _make(experiment: Experiment, inputs: Inputs, model: object) -> nn.Module:
+    """Return a copy of the model that is given, or the one that the experiment describes."""
+    if isinstance(model, nn.Module):
+        return deepcopy(model)
+    is_named = model is None or model == experiment.model
+    return build_model(
+        experiment.model if model is None else model,
+        inputs.batch,
+        inputs.classes,
+        hidden=experiment.hidden if is_named else Experiment.model_fields["hidden"].default,
+        dropout=experiment.dropout if is_named else 0.0,
+        seed=experiment.seed,
+        misfit=lambda result: None,
+    )
+
+
+def _load_parameters(module: nn.Module, path: Path) -> None:
+    try:
+        with opened(path) as stream:
+            state = torch.load(stream, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises anything for a file that is damaged
+        raise ValueError(f"run: {path} cannot be read ({one_line(error)[:200]})") from None
+    try:
+        module.load_state_dict(state)
+    except (RuntimeError, AttributeError, TypeError) as error:
+        raise ValueError(
+            f"model: {path} does not fit {type(module).__name__} ({one_line(error)[:200]}); give the model that was "
+            "trained"
+        ) from None

@@ -1,0 +1,229 @@
+"""The scaling of inputs against NumPy: per channel, by the training samples, the same for every way in."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fedraa as fl
+from fedraa.data import Dealing, as_dataset, deal, make_partitioner, make_transforms
+from fedraa.data import measured as measured_module
+from fedraa.data import scaling as scaling_module
+from fedraa.data.scaling import apply_scaling, measure_scaling
+from fedraa.data.sources.rows import NpyRows
+
+RNG = np.random.default_rng(0)
+BYTES = RNG.integers(0, 256, (60, 3, 4, 5), np.uint8)
+Y = np.arange(60) % 3
+
+
+def by_hand(x: Any) -> Any:
+    x = x.astype(np.float64)
+    axes = (0, *range(2, x.ndim))
+    return (x - x.mean(axes, keepdims=True)) / x.std(axes, keepdims=True)
+
+
+def dealt(given: Any, **more: Any) -> Any:
+    more = {"partition": "iid", "transforms": ()} | more
+    transforms = make_transforms(more.pop("transforms"), seed=0)
+    given = as_dataset(given) if isinstance(given, fl.Dataset) else given
+    return deal(given, Dealing(make_partitioner(more.pop("partition")), 4, 0, transforms, standardise=True, **more))
+
+
+def all_of(data: Any) -> Any:
+    return np.concatenate([data.client(client)[0] for client in range(4)])
+
+
+@pytest.mark.parametrize("x", [BYTES, BYTES / 255, RNG.normal(3, 5, (50, 7)), RNG.normal(3, 5, (40, 3, 6))])
+@pytest.mark.parametrize("block", [10, 2**24])
+def test_scaled_samples_have_mean_0_and_variance_1_per_channel(
+    x: Any, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scaling_module, "BLOCK_VALUES", block)
+    np.testing.assert_allclose(apply_scaling(measure_scaling(x), x), by_hand(x), atol=1e-5)
+
+
+def test_channels_that_are_constant_or_huge_or_tiny() -> None:
+    spread = RNG.normal(size=100)
+    x = np.stack([np.full(100, 7.0), spread * 1e25, spread * 1e-25], axis=1).astype(np.float32)
+    scaled = apply_scaling(measure_scaling(x), x)
+    assert (scaled[:, 0] == 0).all()
+    np.testing.assert_allclose(scaled[:, 1:], by_hand(x[:, 1:]), atol=1e-4)
+    assert apply_scaling(measure_scaling(x), np.full((1, 3), 9, np.float32))[0, 0] == 2
+
+
+def test_samples_that_are_not_finite_do_not_count() -> None:
+    x = RNG.normal(3, 5, (20, 4)).astype(np.float32)
+    x[[2, 7], 1] = np.nan, np.inf
+    others = np.delete(np.arange(20), [2, 7])
+    np.testing.assert_allclose(apply_scaling(measure_scaling(x), x)[others], by_hand(x[others]), atol=1e-5)
+    assert measure_scaling(np.full((3, 2), np.nan, np.float32)) is None
+
+
+def test_tokens_and_masks_stay_as_they_are() -> None:
+    tokens, features = RNG.integers(0, 9, (30, 6)), RNG.normal(2, 3, (30, 4)).astype(np.float32)
+    mask = (RNG.random((30, 6)) < 0.5).astype(np.float32)
+    given = {
+        "ids": tokens,
+        "mask": mask,
+        "bool": mask > 0,
+        "features": features,
+        "pixel": BYTES[:30],
+        "one": features[:, 0],
+    }
+    scaled = apply_scaling(measure_scaling(given), given)
+    for name in ("ids", "mask", "bool"):
+        assert scaled[name] is given[name]
+    np.testing.assert_allclose(scaled["features"], by_hand(features), atol=1e-5)
+    np.testing.assert_allclose(scaled["pixel"], by_hand(BYTES[:30]), atol=1e-5)
+    one = features[:, 0]
+    np.testing.assert_allclose(scaled["one"], (one - one.mean()) / one.std(), atol=1e-5)
+    assert measure_scaling(mask) is not None  # one input alone is scaled, as columns of 0 and 1 of a table are
+
+
+def test_inputs_that_the_training_samples_do_not_have() -> None:
+    scaling = measure_scaling({"a": BYTES})
+    with pytest.raises(ValueError, match=r"inputs \['b'\].*\['a'\]"):
+        apply_scaling(scaling, {"b": BYTES})
+
+
+class Pairs(torch.utils.data.Dataset[Any]):
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, row: int) -> Any:
+        return torch.from_numpy(self.x[row]), int(Y[row])
+
+
+class Drawn(Pairs):
+    def __getitem__(self, row: int) -> Any:
+        x, y = super().__getitem__(row)
+        return x.float() + torch.rand(()) + float(np.random.rand()), y
+
+
+class Table:
+    """As those of Hugging Face look: lists, of which whole numbers are int64."""
+
+    column_names = ("image", "label")
+    features: tuple[str, ...] = ()
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, what: Any) -> Any:
+        if isinstance(what, str):
+            return Y.tolist()
+        return {"image": [self.x[row].tolist() for row in what], "label": [int(Y[row]) for row in what]}
+
+
+def npy(folder: Path) -> NpyRows:
+    np.save(folder / "x.npy", BYTES)
+    np.save(folder / "y.npy", Y)
+    return NpyRows(folder / "x.npy", folder / "y.npy")
+
+
+def test_every_way_in_gives_the_same_bits(tmp_path: Path) -> None:
+    wanted = dealt(fl.Dataset("mine", BYTES, Y, BYTES[:12], Y[:12], 3))
+    np.testing.assert_allclose(wanted.dataset.x_test, by_hand(BYTES)[:12], atol=1e-5)
+    ways: list[Any] = [(BYTES, Y), Pairs(BYTES), Table(BYTES), npy(tmp_path)]
+    for train in ways:
+        data = dealt(fl.FederatedDataset("mine", train, (BYTES[:12], Y[:12])))
+        np.testing.assert_array_equal(all_of(data), all_of(wanted))
+        np.testing.assert_array_equal(data.dataset.x_test, wanted.dataset.x_test)
+
+
+def test_the_given_arrays_do_not_change() -> None:
+    x = BYTES.astype(np.float32)
+    before = x.copy()
+    dealt(fl.Dataset("mine", x, Y, x[:12], Y[:12], 3))
+    np.testing.assert_array_equal(x, before)
+
+
+def test_of_many_samples_an_even_share_is_read_that_the_seed_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measured_module, "MOST_SAMPLES", 20)
+    read = []
+
+    class Counted(Pairs):
+        targets = Y.tolist()
+
+        def __getitem__(self, row: int) -> Any:
+            read.append(row)
+            return super().__getitem__(row)
+
+    found = []
+    for _ in range(2):
+        read.clear()
+        data = dealt(fl.FederatedDataset("mine", Counted(BYTES), (BYTES[:12], Y[:12])))
+        rows = read[1:21]  # the first is looked at for its size
+        assert sorted(set(rows)) == rows
+        assert max(rows) > 40
+        found.append(data.scaling)
+    np.testing.assert_allclose(found[0].mean, BYTES[rows].mean((0, 2, 3)), rtol=1e-6)
+    np.testing.assert_array_equal(found[0].std, found[1].std)
+
+
+def test_random_items_are_measured_by_draws_of_the_seed() -> None:
+    given = fl.FederatedDataset("mine", Drawn(BYTES), (BYTES[:12], Y[:12]))
+    first = dealt(given).scaling
+    torch.rand(3), np.random.rand(3)
+    second = dealt(given).scaling
+    np.testing.assert_array_equal(first.mean, second.mean)
+
+
+def test_clients_that_make_their_samples() -> None:
+    asked = []
+
+    def samples(client: int) -> Any:
+        asked.append(client)
+        return np.float32(client % 2 * 10 + np.arange(6)[:, None]), [0, 1, 2, 0, 1, 2]
+
+    test = np.zeros((3, 1), np.float32), np.arange(3)
+    data = deal(
+        fl.FederatedDataset("made", samples, test, classes=3, sizes=6),
+        Dealing(make_partitioner("natural"), 100_000, 0, standardise=True),
+    )
+    assert len(set(asked)) <= 128
+    odd = sum(client % 2 for client in asked[:64])
+    values = np.concatenate([np.arange(6) + 10 * (i < odd) for i in range(64)])
+    np.testing.assert_allclose(data.scaling.mean, values.mean(), rtol=1e-6)
+    np.testing.assert_allclose(data.scaling.std, values.std(), rtol=1e-6)
+    np.testing.assert_allclose(data.client(7)[0][:, 0], (10 + np.arange(6) - values.mean()) / values.std(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("partition", ["noise", "rotation"])
+def test_skews_come_after_the_scaling(partition: str) -> None:
+    square = BYTES[..., :4]
+    in_memory = dealt(fl.Dataset("mine", square, Y, square[:12], Y[:12], 3), partition=partition)
+    scaled = dealt(fl.Dataset("mine", square, Y, square[:12], Y[:12], 3))
+    skewed = np.concatenate(
+        [make_partitioner(partition).skew(client, 4, scaled.client(client)[0]) for client in range(4)]
+    )
+    np.testing.assert_array_equal(all_of(in_memory), skewed)
+    read = dealt(fl.FederatedDataset("mine", Pairs(square), (square[:12], Y[:12])), partition=partition)
+    np.testing.assert_array_equal(all_of(read), skewed)
+
+
+@pytest.mark.parametrize(
+    ("transform", "change"),
+    [
+        ("normalize(mean=(100,), std=(50,))", lambda x: (x - np.float32(100)) / np.float32(50)),
+        ("v2.Normalize(mean=[100], std=[50])", lambda x: (x - np.float32(100)) / np.float32(50)),
+        ("normalize", by_hand),
+        ("v2.CenterCrop(2)", lambda x: by_hand(x)[:, :, 1:3, 1:3]),
+    ],
+)
+def test_scaling_comes_before_transforms_unless_one_has_values_for_it(
+    transform: str, change: Callable[[Any], Any]
+) -> None:
+    x = BYTES[:, :1, :, :4]
+    data = dealt(fl.Dataset("mine", x, Y, x[:12], Y[:12], 3), transforms=(transform,))
+    np.testing.assert_allclose(data.dataset.x_test, change(x)[:12], atol=1e-5)

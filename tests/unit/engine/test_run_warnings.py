@@ -1,0 +1,135 @@
+"""What can be run but is probably not what the user wants is said in one warning, and what is in order in none."""
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fedraa as fl
+from fedraa.cli.main import main
+from fedraa.engine.build import build
+from fedraa.engine.run_warnings import find_probabilities
+from fedraa.objectives import Classification, MultiLabel, NextToken, Objective, Regression, Segmentation
+from fedraa.report.runs import load
+from fedraa.report.single import staleness
+from fedraa.report.tables import by_run, metrics
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(60, 4)).astype(np.float32), np.arange(60) % 3
+HUGE = np.where(np.arange(60)[:, None] == 7, [[1, 1, 1e6, 1]], X).astype(np.float32)
+PIXELS = RNG.integers(0, 256, (60, 1, 4, 4)).astype(np.uint8)
+
+
+def warned(x: Any = X, y: Any = Y, *, classes: int = 3, model: nn.Module | None = None, **fields: Any) -> list[str]:
+    """The warnings of building a run of these samples."""
+    data = fl.Dataset("mine", x, y, x[:12], y[:12], classes)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        build(fl.Experiment(engine="local", clients=2, hidden=(8,), **fields), model, data)
+    return [str(each.message) for each in caught if issubclass(each.category, fl.RunWarning)]
+
+
+def net(*last: nn.Module, outputs: int = 3) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(8), nn.ReLU(), nn.Linear(8, outputs), *last)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, []),
+        ({"x": PIXELS}, []),
+        ({"x": PIXELS, "standardise": False}, ["x_train reaches 255, .*leave standardise on"]),
+        ({"x": PIXELS / 255, "standardise": False}, []),
+        ({"x": PIXELS, "transforms": ("normalize(mean=(0.5,), std=(0.25,))",)}, ["x_train reaches 1018, .*scale them"]),
+        ({"x": np.repeat(HUGE, 60, axis=0), "y": np.repeat(Y, 60)}, []),
+        ({"x": np.concatenate([X] * 60 + [HUGE]), "y": np.tile(Y, 61)}, ["reaches 60.* deviations in channel 2"]),
+        (
+            {"y": Y + 1, "classes": 4},
+            [r"labels 1..3: class 0 has no training sample; .*subtract 1"],
+        ),
+        ({"y": Y + 10, "classes": 13}, [r"labels 10..12: classes 0..9 have no training sample"]),
+        ({"model": net(nn.Softmax(1))}, ["Sequential returns probabilities, as of a softmax"]),
+        ({"model": net(nn.Sigmoid())}, ["returns probabilities, as of a sigmoid"]),
+        ({"model": net(nn.LogSoftmax(1))}, []),
+        ({"model": net(nn.ReLU())}, []),
+        ({"model": net(nn.Tanh())}, []),
+        ({"model": net(nn.LayerNorm(3))}, []),
+    ],
+)
+def test_a_doubtful_run_has_one_warning_and_a_good_one_none(given: dict[str, Any], said: list[str]) -> None:
+    found = warned(**given)
+    assert len(found) == len(said), found
+    for got, pattern in zip(found, said, strict=True):
+        assert pd.Series([got]).str.contains(pattern).all(), got
+        assert "\n" not in got
+
+
+class Transposed(nn.Module):
+    """The softmax over another dimension."""
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__()
+        self.dimension, self.embed = dimension, nn.Embedding(9, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.embed(x.clamp(0, 8)).softmax(self.dimension)
+
+
+@pytest.mark.parametrize(
+    ("model", "example", "objective", "warns"),
+    [
+        (net(nn.Sigmoid()), torch.randn(8, 4), MultiLabel(), True),
+        (net(), torch.randn(8, 4), MultiLabel(), False),
+        (net(nn.Sigmoid()), torch.randn(8, 4), Regression(), False),
+        (Transposed(-1), torch.randint(0, 9, (8, 6)), NextToken(), True),
+        (Transposed(1), torch.randint(0, 9, (8, 6)), NextToken(), False),
+        (nn.Sequential(nn.Conv2d(3, 4, 1), nn.Softmax(1)), torch.randn(8, 3, 5, 5), Segmentation(), True),
+        (nn.Conv2d(3, 4, 1), torch.randn(8, 3, 5, 5), Segmentation(), False),
+        (nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3), nn.Softmax(1)), torch.randn(8, 4), Classification(), True),
+    ],
+)
+def test_probabilities_are_seen_in_the_outputs(
+    model: nn.Module, example: Tensor, objective: Objective, warns: bool
+) -> None:
+    model(example)
+    model.train()
+    before, state = torch.get_rng_state(), {name: value.clone() for name, value in model.state_dict().items()}
+    assert (find_probabilities(model, example, objective) is not None) is warns
+    assert model.training
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+
+
+def test_a_run_without_a_step_is_marked_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--time", "0.01", "--engine", "local", "--method", "fedavg", "--hidden", "8", "--clients", "2"]
+    assert main(["run", *words, "--out", str(tmp_path / "run")]) == 0
+    shown = capsys.readouterr()
+    assert shown.err.startswith("fedraa: warning: no step was finished: ")
+    assert shown.err.count("\n") == 1
+    assert "0 (0 tasks): no step was finished" in shown.out
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["note"] == "no step was finished"
+    assert "consistent" in fl.replay(tmp_path / "run")
+    groups = load([tmp_path / "run"])
+    table = by_run(groups, metrics(groups, {}))
+    assert table.frame["method"].tolist() == ["fedavg (no step was finished)"]
+    assert table.frame["ended_by"].tolist() == ["time: no step was finished"]
+    staleness(groups[0].first)
+
+
+def test_a_comparison_marks_the_methods_that_finished_no_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--time", "0.1", "--engine", "local", "--hidden", "8", "--clients", "4", "--quiet"]
+    assert main(["compare", "fed-raa", "fedavg", *words[:-1], "--out", str(tmp_path / "runs")]) == 0
+    shown = capsys.readouterr().out
+    assert "fedavg (no step was finished)" in shown
+    assert "fed-raa (no" not in shown
+    notes = pd.read_csv(tmp_path / "runs" / "compare.csv").set_index("method")["note"]
+    assert notes["fedavg"] == "no step was finished"
+    assert pd.isna(notes["fed-raa"])
