@@ -107,7 +107,7 @@ def test_the_page_of_examples_has_them_whole() -> None:
 def test_the_page_of_flags_has_them_all() -> None:
     text = command_line()
     assert re.findall(r"^## fedraa (\S+)", text, re.MULTILINE) == list(COMMANDS)
-    assert [name for name in Experiment.model_fields if f"`--{name.replace('_', '-')}" not in text] == []
+    assert [name for name in Experiment.model_fields if f"<code>--{name.replace('_', '-')}" not in text] == []
 
 
 def test_notebooks_are_kept_without_what_they_showed() -> None:

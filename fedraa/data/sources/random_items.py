@@ -37,8 +37,8 @@ def are_rows_steady(rows: Rows, generators: ItemGenerators, seed: int) -> bool:
 def warn_unsteady(dataset: str, what: str) -> None:
     """Warn that samples do not follow the seed."""
     warnings.warn(
-        f"dataset {dataset!r}: {what} gives other samples when it is read again after the same seeds; the run cannot be "
-        "repeated bit for bit; draw from random, numpy.random or torch, or from a generator that the data set holds",
+        f"dataset {dataset!r}: {what} gives other samples when it is read again after the same seeds; the run cannot "
+        "be repeated bit for bit; draw from random, numpy.random or torch, or from a generator that the data set holds",
         RunWarning,
         stacklevel=2,
     )
