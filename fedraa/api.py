@@ -167,14 +167,13 @@ def compare(
     its paper states; with "tuned" what is for it in the file `tuned`, which `tune` writes. Without, each has its own
     where the fields say nothing. Whatever differs between the methods then is in differences.csv.
 
-    Every run has a directory of its own, METHOD-SEED, below the experiment's `out` (default: a new
-    folder under runs/), beside compare.csv, which is the table, and compare.png. Every run is logged as `run` does;
-    `callbacks` are told what happens in every run, and `ended` is called with each that has ended.
+    Every run has a directory METHOD-SEED below the experiment's `out` (default: a new folder under runs/), beside
+    compare.csv, which is the table, and compare.png. `ended` is called with the History of each run that has ended.
 
-    Columns: method, seed; accuracy, best_accuracy, client_worst (shares, 0 to 1; of another objective its figures, the
-    one that it is judged by first); reason of the end, steps, tasks;
-    time (on the run's clock), wall (seconds), time_to_target (NaN if not reached); bytes_down, bytes_up, flops;
-    staleness_mean, staleness_max; faults; model_sha256; note (that no step was finished, if so); directory.
+    Columns: method, seed; accuracy, best_accuracy, client_worst (shares, 0 to 1; for another objective its metrics);
+    reason of the end, steps, tasks; time (on the run's clock), wall (seconds), time_to_target (NaN if not reached);
+    bytes_down, bytes_up, flops; staleness_mean, staleness_max; faults; model_sha256; note (if no step was finished);
+    directory.
 
         frame = fedraa.compare(["fed-raa", "fedavg"], seeds=range(3), time=8, terms="equal", engine="local")
         frame.groupby("method")["accuracy"].mean()
@@ -340,9 +339,8 @@ def _execute(spec: RunSpec, directory: Path, callbacks: CallbackList, *, resume:
         raise raised
     if not ended:
         raise Interrupted(stopped)
-    history = History(directory)
-    warn([find_no_step(history.summary)])
-    return history
+    warn([find_no_step(History(directory).summary)])
+    return History(directory)
 
 
 def session(experiment: Experiment) -> AbstractContextManager[None]:

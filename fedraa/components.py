@@ -62,9 +62,7 @@ class Seam(Generic[T]):
             values = dict(given)
             what = values.pop(KIND, None)
             if not isinstance(what, str):
-                raise ValueError(
-                    f"{self.name}: {short_text(dict(given))} has no {KIND!r}, the name or import path of a component"
-                )
+                raise ValueError(f"{self.name}: {short_text(dict(given))} has no {KIND!r}, a component's name or path")
             return self._checked(self._called(self._find(what), (), values, what), what)
         said = short_text(given)
         return self._checked(self._called(given, (), {}, said) if inspect.isclass(given) else given, said)

@@ -176,8 +176,7 @@ class Experiment(BaseModel):
     adam(betas=(0.9, 0.99), amsgrad=True), or a custom LocalOptimizer (default: sgd). lr, momentum and weight_decay are
     fields of their own; adamw has a weight_decay of 0.01 unless it is given."""
     local_optimizer_state: Literal["reset", "keep"] | None = None
-    """The state of the local optimizer: reset, zero at the start of each task (default), or keep, for each client from
-    one task to the next."""
+    """State of the local optimizer: reset to zero for each task (default), or keep for each client between tasks."""
     batch_size: Count = 32
     """Local minibatch size."""
     local_epochs: Count | None = None

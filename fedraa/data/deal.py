@@ -215,7 +215,7 @@ def _read(
         how.seed,
         unsteady,
     )
-    if isinstance(samples, Made) and not is_steady(lambda: plain.read(0), plain.generators, how.seed):
+    if isinstance(samples, Made) and not is_steady(lambda: plain.client(0), plain.generators, how.seed):
         warn_unsteady(given.name, "train")
         plain = replace(plain, unsteady=True)
     scaling = measure_scaling(read_measured(samples, how.seed)) if how.scales else None

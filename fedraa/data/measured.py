@@ -39,8 +39,12 @@ def _read_clients(samples: Made, seed: int) -> Tree:
     parts: list[Tree] = []
     count, generators = 0, ItemGenerators.of(samples)
     for client in generator(seed, "scaling").choice(clients, min(clients, MOST_CLIENTS), replace=False).tolist():
-        with generators.seeded(seed, "scaling items", client):
-            x, y = samples(client)
+        try:
+            with generators.seeded(seed, "scaling items", client):
+                x, y = samples(client)
+        except Exception as error:
+            text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+            raise ValueError(f"client {client}: {text}") from error
         parts.append(mapped(np.copy, take(as_inputs(x), slice(MOST_SAMPLES))))
         count += len(y)
         if count >= MOST_SAMPLES:

@@ -338,4 +338,5 @@ def test_the_real_agnews():
 def test_the_real_cifar10_subset():
     data = load_dataset(str(REAL / "cifar10-subset.npz"), None)
     assert data.x_train.shape == (10_000, 3, 32, 32)
-    assert data.x_train.std(axis=(0, 2, 3)) == pytest.approx(np.ones(3), abs=1e-4)
+    # The bytes themselves: a run scales them.
+    assert data.x_train.std(axis=(0, 2, 3)) == pytest.approx([63.14, 62.37, 66.97], abs=0.01)

@@ -73,10 +73,9 @@ def of_clients(client: int) -> Any:
 
 def run(train: Any, out: Path, *, rounds: int = 2, **fields: Any) -> fl.History:
     data = train if isinstance(train, fl.FederatedDataset) else federated(train)
-    return fl.run(
-        dataset=data, method="fedavg", rounds=rounds, local_epochs=2, batch_size=8, hidden=(4,), engine="local",
-        quiet=True, out=out, **fields,
-    )  # fmt: skip
+    plain = {"method": "fedavg", "engine": "local", "quiet": True, "standardise": False}
+    work = {"rounds": rounds, "local_epochs": 2, "batch_size": 8, "hidden": (4,)}
+    return fl.run(dataset=data, out=out, **plain, **work, **fields)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The scaling of inputs against NumPy: per channel, by the training samples, the same for every way in."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from fedraa.data import measured as measured_module
 from fedraa.data import scaling as scaling_module
 from fedraa.data.scaling import apply_scaling, measure_scaling
 from fedraa.data.sources.rows import NpyRows
+
+DEAL = sys.modules["fedraa.data.deal"]
 
 RNG = np.random.default_rng(0)
 BYTES = RNG.integers(0, 256, (60, 3, 4, 5), np.uint8)
@@ -159,11 +162,20 @@ def test_of_many_samples_an_even_share_is_read_that_the_seed_draws(monkeypatch: 
             read.append(row)
             return super().__getitem__(row)
 
-    found = []
-    for _ in range(2):
+    found: list[Any] = []
+    rows: list[int] = []
+
+    def measured(*args: Any) -> Any:
         read.clear()
+        x = measured_module.read_measured(*args)
+        # The first row is read for its size.
+        rows[:] = read[1:]
+        return x
+
+    monkeypatch.setattr(DEAL, "read_measured", measured)
+    for _ in range(2):
         data = dealt(fl.FederatedDataset("mine", Counted(BYTES), (BYTES[:12], Y[:12])))
-        rows = read[1:21]  # the first is looked at for its size
+        assert len(rows) == 20
         assert sorted(set(rows)) == rows
         assert max(rows) > 40
         found.append(data.scaling)
@@ -191,8 +203,10 @@ def test_clients_that_make_their_samples() -> None:
         fl.FederatedDataset("made", samples, test, classes=3, sizes=6),
         Dealing(make_partitioner("natural"), 100_000, 0, standardise=True),
     )
-    assert len(set(asked)) <= 128
-    odd = sum(client % 2 for client in asked[:64])
+    # Client 0 is tried twice; then 64 clients are measured, and 64 give the samples for the model's shapes.
+    assert asked[:2] == [0, 0]
+    assert len(asked) == 2 + 64 + 64
+    odd = sum(client % 2 for client in asked[2:66])
     values = np.concatenate([np.arange(6) + 10 * (i < odd) for i in range(64)])
     np.testing.assert_allclose(data.scaling.mean, values.mean(), rtol=1e-6)
     np.testing.assert_allclose(data.scaling.std, values.std(), rtol=1e-6)
