@@ -1,6 +1,7 @@
 """What must not be crossed: choices that break each other's mathematics."""
 
 from dataclasses import replace
+from typing import Any
 
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, SGD
 from fedraa.client.terms.compression import COMPRESSOR
@@ -132,7 +133,7 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
         reasons["delay_bound"] = f"scheduler {text_of(scheduler)}, which keeps to no bound"
     if len(getattr(method.submodel, "ratios", "several")) == 1:
         reasons |= dict.fromkeys(("scheduler", "delay_bound"), "one fragment")
-    levels = getattr(getattr(method.submodel, "capacities", None), "levels", ())
+    levels: tuple[Any, ...] = getattr(getattr(method.submodel, "capacities", None), "levels", ())
     if levels != AUTO and len(set(levels)) == 1:
         reasons["redraw"] = f"capacities {levels[0]:g}, the same for all clients"
     if not method.local.split:
