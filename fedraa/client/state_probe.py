@@ -194,9 +194,10 @@ class _Probe:
         module = self._copy()
         changed = {name: value for name, value in self._after.buffers.items() if name not in self._known}
         put_buffers(module, changed | {name: value for name, value in values.items() if name in changed})
+        parts = dict(module.named_modules(remove_duplicate=False))
         for name in values.keys() & self._after.attributes.keys():
             prefix, _, own = name.rpartition(".")
-            setattr(module.get_submodule(prefix), own, values[name])
+            setattr(parts[prefix], own, values[name])
         return module
 
     def _tried(self, module: nn.Module, *, training: bool = True) -> Results | None:
@@ -327,7 +328,7 @@ def _trained(module: nn.Module) -> nn.Module:
 
 def _named(what: str, name: str, module: nn.Module) -> str:
     prefix, _, own = name.rpartition(".")
-    part = module.get_submodule(prefix)
+    part = dict(module.named_modules(remove_duplicate=False))[prefix]
     return f"{what} {own!r} of {type(part).__name__}" + (f" ({prefix})" if prefix else "")
 
 

@@ -41,8 +41,9 @@ class Unsettled(Exception):
 
 def is_norm(part: nn.Module) -> bool:
     """Return True for a batch norm that keeps running statistics and has torch's own forward."""
-    own = type(part).forward in {kind.forward for kind in NORMS}
-    return isinstance(part, NORMS) and own and part.track_running_stats
+    if not isinstance(part, NORMS):
+        return False
+    return type(part).forward in {kind.forward for kind in NORMS} and part.track_running_stats
 
 
 def has_statistics(module: nn.Module) -> bool:
@@ -146,10 +147,11 @@ def put_buffers(module: nn.Module, values: Buffers) -> None:
 
     A buffer of the same shape is written in place, because the module may hold it under other names as well.
     """
+    parts = dict(module.named_modules(remove_duplicate=False)) if values else {}
     for name, value in values.items():
         prefix, _, own = name.rpartition(".")
-        part = module.get_submodule(prefix)
-        buffer = part._buffers.get(own)
+        part = parts[prefix]
+        buffer = dict(part._buffers.items()).get(own)
         alike = buffer is not None and value is not None and buffer.shape == value.shape and buffer.dtype == value.dtype
         if buffer is not None and value is not None and alike and not buffer.is_inference():
             with torch.no_grad():

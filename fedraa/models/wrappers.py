@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+import torch
 from torch import nn
 
 
@@ -19,6 +20,7 @@ def unwrap_module(module: nn.Module) -> nn.Module:
     if not wrappers:
         return module
     memo: dict[int, Any] = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
+    memo |= {id(part): part for part in module.modules() if isinstance(part, torch.jit.ScriptModule)}
     memo |= {id(part): PlainCall() for part in wrappers}
     for part in wrappers:
         name = str(_inner_name(part))
@@ -45,7 +47,8 @@ class PlainCall(nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             inner = vars(self).get("_modules", {}).get(vars(self).get("inner_name"))
-            if inner is None or name in vars(self)["_modules"]:
+            # Python asks for such methods to copy and pickle this module, not the one inside.
+            if inner is None or name.startswith("__"):
                 raise
             return getattr(inner, name)
 

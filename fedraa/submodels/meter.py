@@ -123,11 +123,14 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # likewise
         self, func: Any, types: Iterable[type], args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        given = {x.untyped_storage().data_ptr() for x in tensors((args, kwargs))}
+        given = {x.untyped_storage().data_ptr() for x in tensors((args, kwargs)) if x.layout == torch.strided}
         out = func(*args, **kwargs)
         if (formula := _FORMULAS.get(func.overloadpacket)) is not None:
             self.flops += formula(*args, **kwargs, out_val=out)
         for x in tensors(out):
+            # Sparse tensors have no storage of their own: their parts were made by other operators.
+            if x.layout != torch.strided:
+                continue
             storage = x.untyped_storage()
             if storage.data_ptr() not in given:
                 given.add(storage.data_ptr())

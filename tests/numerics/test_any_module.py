@@ -4,6 +4,7 @@ from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -194,6 +195,9 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     "tuple": (lambda: Net(lambda m, x: (m.b(m.a(x)), m.a(x))), X),
     "namedtuple": (lambda: Net(lambda m, x: Named(m.a(x), m.b(m.a(x)))), X),
     "dataclass": (lambda: Net(lambda m, x: Output(m.a(x), m.b(m.a(x)))), X),
+    "namespace": (lambda: Net(lambda m, x: SimpleNamespace(logits=m.b(m.a(x)))), X),
+    "sparse": (lambda: Net(lambda m, x: m.b(torch.sparse.mm(x.to_sparse(), m.a.weight.T))), X),
+    "script in a wrapper": (lambda: nn.Sequential(nn.DataParallel(torch.jit.script(nn.Linear(WIDTH, CLASSES)))), X),
     "one entry": (lambda: Net(lambda m, x: {"scores": m.b(m.a(x)), "loss": None}), X),
     "half": (lambda: Net(lambda m, x: m.b(m.a(x)).half()), X),
     "double": (lambda: Net(lambda m, x: m.b(m.a(x)).double()), X),

@@ -6,7 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import nullcontext
-from types import FrameType, MappingProxyType
+from types import FrameType, MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -306,7 +306,7 @@ class Recorder(TorchFunctionMode):
 
 
 def tensors(value: object) -> Iterator[Tensor]:
-    """Every tensor in nested tuples, lists, mappings and dataclasses."""
+    """Yield every tensor in nested tuples, lists, mappings, dataclasses and namespaces."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping):
@@ -318,6 +318,8 @@ def tensors(value: object) -> Iterator[Tensor]:
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
             yield from tensors(getattr(value, field.name, None))
+    elif isinstance(value, SimpleNamespace):
+        yield from tensors(vars(value))
 
 
 def _alike(buffer: Tensor) -> tuple[bool, ...]:

@@ -81,6 +81,15 @@ def test_torchscript_comes_back_from_a_pickle_and_gets_gradients() -> None:
         assert torch.equal(unpack(packed(given))(BATCH), given(BATCH))
 
 
+def test_batch_norm_in_torchscript_is_estimated_as_in_the_plain_module(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2))
+    given: dict[str, Any] = {"method": "fedavg", "rounds": 2, "clients": 2, "engine": "local", "dataset": dataset()}
+    plain = fl.run(model=module, out=tmp_path / "a", **given)
+    script = fl.run(model=torch.jit.script(module), out=tmp_path / "b", **given)
+    assert script.evals["loss"].tolist() == pytest.approx(plain.evals["loss"].tolist(), abs=1e-5)
+    module.load_state_dict(torch.load(script.directory / "model.pt"), strict=True)
+
+
 def test_whole_and_traced_modules_cost_the_same(tmp_path: Path) -> None:
     given: dict[str, Any] = {"model": layers(), "dataset": dataset(), "clients": 2, "engine": "local"}
     whole = fl.run(method="fedavg", rounds=1, out=tmp_path / "a", **given)
