@@ -312,6 +312,7 @@ def test_custom_optimizer_trains() -> None:
         ("local_optimizer", {"local_optimizer": "adam(eps=0)"}),
         ("local_optimizer", {"local_optimizer": "adam(betas=(0.9, 1))"}),
         ("local_optimizer", {"local_optimizer": "adagrad"}),
+        ("local_optimizer", {"local_optimizer": torch.optim.Adam}),
         ("local_optimizer", {"local_optimizer": "sgd(nesterov=True)", "momentum": 0.0}),
         ("local_optimizer", {"local_optimizer": "sgd(nesterov=True, dampening=0.1)"}),
         ("local_optimizer", {"local_optimizer": "sgd(dampening=0.1)", "momentum": 0.0}),
