@@ -155,16 +155,13 @@ class Evaluator:
             return {}
         counts = np.diff(self._data.test_offsets)
         # The place of each client among those that have test samples.
-        places = np.cumsum(counts > 0) - 1
-        tested = np.flatnonzero(counts[reported] > 0)
-        names = dict.fromkeys((*self._figures.names, "loss"))
-        columns = {name: np.full(len(reported), np.nan) for name in names}
-        for row, place in zip(tested.tolist(), places[reported[tested]].tolist(), strict=True):
-            own = {name: each[place] for name, each in sums.items()}
-            if own["count"] > 0:
-                figures = {"loss": float(own["loss"] / own["count"]), **self._objective.figures(own)}
-                for name in names:
-                    columns[name][row] = figures[name]
+        places = (np.cumsum(counts > 0) - 1)[reported]
+        measured = np.flatnonzero((counts[reported] > 0) & (sums["count"][places] > 0))
+        found = self._objective.figures_by_client({name: each[places[measured]] for name, each in sums.items()})
+        columns = {}
+        for name in dict.fromkeys((*self._figures.names, "loss")):
+            columns[name] = np.full(len(reported), np.nan)
+            columns[name][measured] = found[name]
         return {"client": reported, "test_samples": counts[reported], **columns}
 
     def _over_clients(self, name: str, values: npt.NDArray[np.float64]) -> dict[str, float]:

@@ -75,7 +75,10 @@ def with_optimizer(local: Solver, experiment: Experiment) -> Solver:
     Values that the optimizer names win over the method's; the user gives each value only once. A momentum of the
     method, which is one of SGD, means nothing to Adam. Raises ValueError for values that do not go together.
     """
-    optimizer, text = LOCAL_OPTIMIZER.make(local.local_optimizer), text_of(local.local_optimizer)
+    text = text_of(local.local_optimizer)
+    if str(text).startswith("torch.optim"):
+        raise ValueError(f"local_optimizer: got {text}; name sgd, adam or adamw, or give a custom LocalOptimizer")
+    optimizer = LOCAL_OPTIMIZER.make(local.local_optimizer)
     if optimizer.lr is not None:
         raise ValueError(f"local_optimizer: got {text}; the rate is a field of its own, give lr {optimizer.lr:g}")
     for field in ("momentum", "weight_decay"):

@@ -128,6 +128,14 @@ class Objective(ABC):
         rows = range(len(sums["count"]))
         return np.array([self.figures({name: each[row] for name, each in sums.items()})[self.main] for row in rows])
 
+    def figures_by_client(self, sums: Sums) -> dict[str, Array]:
+        """Return the loss and each further figure of every client [c], from its sums [c] or [c, k]."""
+        found = {"loss": np.asarray(sums["loss"] / sums["count"])}
+        if type(self).figures is Objective.figures:
+            return found | {name: np.asarray(sums[name] / sums["count"]) for name in self.better}
+        rows = [self.figures({name: each[row] for name, each in sums.items()}) for row in range(len(sums["count"]))]
+        return found | {name: np.array([row[name] for row in rows]) for name in self.better}
+
     def misfit(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
         """What a model must return instead of outputs of this shape; None if they are right."""
         return None

@@ -218,8 +218,8 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "fedraa/server/rounds.py",
-        "self._scales += task.lr * update.steps",
-        "self._scales += task.lr * update.steps * self._reported / len(self.task_table.sizes)",
+        "self._scales += lr * update.steps",
+        "self._scales += lr * update.steps * self._reported / len(self.task_table.sizes)",
         (GUARDS,),
     ),
     *_in(
