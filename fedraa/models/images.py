@@ -5,10 +5,11 @@ from torch import Tensor, nn
 
 
 class ImageConv2d(nn.Conv2d):
-    """A convolution that lays images [n, c, h, w] out with the channels innermost, and so all maps that follow.
+    """A convolution that stores images [n, c, h, w] with the channels innermost, and with them all maps that follow.
 
-    On a CPU the convolutions and pools of the larger models then take about three quarters of the time. Where `lay_out`
-    is off the images stay as they are: vmap knows but one layout.
+    On a CPU the convolutions and pools of the larger models then take about three quarters of the time. Cut layers have
+    any number of channels, for which `safe_convolution` makes this format safe. If `lay_out` is False, the images stay
+    as they are: vmap supports one layout only.
     """
 
     lay_out = True
