@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedraa.components import one_line
 from fedraa.data.check import Targets, as_dataset
 from fedraa.data.dataset import Dataset
 from fedraa.data.federated import Federated, federate
@@ -75,6 +76,8 @@ def _dealt(given: Dataset | FederatedDataset, how: Dealing) -> Federated:
         if said.startswith(("dataset ", "partition: ", "clients: ", "transforms: ")):
             raise
         raise ValueError(f"dataset {given.name!r}: {said}") from error
+    except Exception as error:  # the code of a data set raises anything
+        raise ValueError(f"dataset {given.name!r}: {type(error).__name__}: {one_line(error)}") from error
 
 
 def _of_arrays(dataset: Dataset, how: Dealing, names: tuple[str, ...] | None = None) -> Federated:

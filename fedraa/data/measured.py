@@ -42,11 +42,18 @@ def _read_clients(samples: Made, seed: int) -> Tree:
         try:
             with generators.seeded(seed, "scaling items", client):
                 x, y = samples(client)
+                x = mapped(np.copy, take(as_inputs(x), slice(MOST_SAMPLES)))
         except Exception as error:
             text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
             raise ValueError(f"client {client}: {text}") from error
-        parts.append(mapped(np.copy, take(as_inputs(x), slice(MOST_SAMPLES))))
-        count += len(y)
+        # `ClientSource` refuses a client whose samples differ from the others in shape.
+        if not parts or _shapes(x) == _shapes(parts[0]):
+            parts.append(x)
+            count += len(y)
         if count >= MOST_SAMPLES:
             break
     return joined(parts)
+
+
+def _shapes(x: Tree) -> Tree:
+    return mapped(lambda part: part.shape[1:], x)

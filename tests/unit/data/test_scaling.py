@@ -13,8 +13,10 @@ import fedraa as fl
 from fedraa.data import Dealing, as_dataset, deal, make_partitioner, make_transforms
 from fedraa.data import measured as measured_module
 from fedraa.data import scaling as scaling_module
+from fedraa.data.measured import read_measured
 from fedraa.data.scaling import apply_scaling, measure_scaling
-from fedraa.data.sources.rows import NpyRows
+from fedraa.data.sources.clients import Dealt, Made
+from fedraa.data.sources.rows import NpyRows, as_rows
 
 DEAL = sys.modules["fedraa.data.deal"]
 
@@ -153,34 +155,35 @@ def test_the_given_arrays_do_not_change() -> None:
 
 def test_of_many_samples_an_even_share_is_read_that_the_seed_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measured_module, "MOST_SAMPLES", 20)
-    read = []
+    numbers = np.arange(60, dtype=np.float32)[:, None]
+    samples = Dealt(as_rows("train", Pairs(numbers)), np.arange(60), np.array([0, 60]))
+    rows = read_measured(samples, 0)[:, 0].tolist()
+    assert len(set(rows)) == 20
+    assert max(rows) > 40
+    assert read_measured(samples, 0)[:, 0].tolist() == rows != read_measured(samples, 1)[:, 0].tolist()
+    data = dealt(fl.FederatedDataset("mine", Pairs(numbers), (numbers[:12], Y[:12])))
+    np.testing.assert_allclose(data.scaling.mean, np.mean(rows), rtol=1e-6)
 
-    class Counted(Pairs):
-        targets = Y.tolist()
 
-        def __getitem__(self, row: int) -> Any:
-            read.append(row)
-            return super().__getitem__(row)
+def test_what_a_data_set_raises_is_one_sentence() -> None:
+    class Broken(fl.Rows):
+        def __len__(self) -> int:
+            return 60
 
-    found: list[Any] = []
-    rows: list[int] = []
+        def read(self, rows: Any) -> Any:
+            raise KeyError("what")
 
-    def measured(*args: Any) -> Any:
-        read.clear()
-        x = measured_module.read_measured(*args)
-        # The first row is read for its size.
-        rows[:] = read[1:]
-        return x
+        def labels(self) -> Any:
+            return Y
 
-    monkeypatch.setattr(DEAL, "read_measured", measured)
-    for _ in range(2):
-        data = dealt(fl.FederatedDataset("mine", Counted(BYTES), (BYTES[:12], Y[:12])))
-        assert len(rows) == 20
-        assert sorted(set(rows)) == rows
-        assert max(rows) > 40
-        found.append(data.scaling)
-    np.testing.assert_allclose(found[0].mean, BYTES[rows].mean((0, 2, 3)), rtol=1e-6)
-    np.testing.assert_array_equal(found[0].std, found[1].std)
+    def made(client: int) -> Any:
+        raise OSError("no disk")
+
+    test = BYTES[:12], Y[:12]
+    with pytest.raises(ValueError, match=r"^dataset 'mine': .*KeyError"):
+        dealt(fl.FederatedDataset("mine", Broken(), test))
+    with pytest.raises(ValueError, match=r"^dataset 'mine': client \d: .*OSError"):
+        dealt(fl.FederatedDataset("mine", made, test, classes=3, sizes=4), partition="natural")
 
 
 def test_random_items_are_measured_by_draws_of_the_seed() -> None:
@@ -203,10 +206,10 @@ def test_clients_that_make_their_samples() -> None:
         fl.FederatedDataset("made", samples, test, classes=3, sizes=6),
         Dealing(make_partitioner("natural"), 100_000, 0, standardise=True),
     )
-    # Client 0 is tried twice; then 64 clients are measured, and 64 give the samples for the model's shapes.
-    assert asked[:2] == [0, 0]
-    assert len(asked) == 2 + 64 + 64
-    odd = sum(client % 2 for client in asked[2:66])
+    asked.clear()
+    read_measured(Made(samples, 6 * np.arange(100_001)), 0)
+    assert len(set(asked)) == 64
+    odd = sum(client % 2 for client in asked)
     values = np.concatenate([np.arange(6) + 10 * (i < odd) for i in range(64)])
     np.testing.assert_allclose(data.scaling.mean, values.mean(), rtol=1e-6)
     np.testing.assert_allclose(data.scaling.std, values.std(), rtol=1e-6)

@@ -31,12 +31,12 @@ def warned(x: Any = X, y: Any = Y, *, classes: int = 3, model: nn.Module | None 
     data = fl.Dataset("mine", x, y, x[:12], y[:12], classes)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        build(fl.Experiment(engine="local", clients=2, hidden=(8,), **fields), model, data)
+        build(fl.Experiment(engine="local", clients=2, **fields), model, data)
     return [str(each.message) for each in caught if issubclass(each.category, fl.RunWarning)]
 
 
 def net(*last: nn.Module, outputs: int = 3) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.LazyLinear(8), nn.ReLU(), nn.Linear(8, outputs), *last)
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, outputs), *last)
 
 
 @pytest.mark.parametrize(
