@@ -15,6 +15,7 @@ from torch import Tensor
 from fedraa.components import Seam
 from fedraa.data.tree import mapped, take
 from fedraa.errors import short_text
+from fedraa.models.statistics import kept_buffers
 from fedraa.objectives import Classification, Figures, Objective
 from fedraa.objectives.figures import PERSONAL, Direction
 
@@ -126,7 +127,7 @@ def refuse_misfit(
         return
     training = model.training
     model.eval()
-    with torch.no_grad():
+    with torch.no_grad(), kept_buffers(model):
         objective = objective or Classification()
         for rows in (len(y), 1):
             outputs = objective.outputs(objective.forward(model, mapped(Tensor.clone, take(x, slice(rows)))))

@@ -69,6 +69,7 @@ class _Probe:
         try:
             self._start = self._snapshot(fresh := self._copy())
             self._run(fresh, self._batch)
+            self._run(fresh, mapped(_enlarged, self._batch))  # beyond the largest value that a range may know
         except Exception:  # the caller checks elsewhere that the model runs at all
             return TrainingState()
         self._after = self._snapshot(fresh)
@@ -345,6 +346,10 @@ def _is_of_quantiser(parts: Mapping[str, nn.Module], buffer: str) -> bool:
 def _moved(part: Tensor) -> Tensor:
     """Return other values of an input's kind."""
     return part * 1.5 + 0.5 if part.is_floating_point() else part.flip(0)
+
+
+def _enlarged(part: Tensor) -> Tensor:
+    return part * 10 if part.is_floating_point() else part
 
 
 @contextmanager

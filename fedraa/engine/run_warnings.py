@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fedraa.data.federated import Federated
 from fedraa.data.tree import Array, Tree, leaves, mapped
 from fedraa.errors import RunWarning
+from fedraa.models.statistics import kept_buffers
 from fedraa.objectives import Objective
 from fedraa.objectives.builtin import Classification, MultiLabel, NextToken, Segmentation
 from fedraa.rundir.summary import NO_STEP
@@ -123,7 +124,7 @@ def _outputs_of_trials(
         trials.append(mapped(partial(_draw_like, factor=factor, generator=generator), samples))
     modes = [(part, part.training) for part in model.modules()]
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), kept_buffers(model):
             outputs = [objective.outputs(objective.forward(model.eval(), inputs)) for inputs in trials]
     except Exception:  # a model of the user's may refuse such inputs with anything
         return []

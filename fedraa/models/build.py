@@ -18,6 +18,7 @@ from fedraa.models.fasttext import FastText
 from fedraa.models.forward import forward
 from fedraa.models.mlp import mlp
 from fedraa.models.resnet import preact_resnet18, resnet18, resnet18_bn, resnet18_scaler
+from fedraa.models.statistics import kept_buffers
 from fedraa.models.vit import vit, vit_small
 from fedraa.models.wrappers import unwrap_module
 
@@ -179,7 +180,7 @@ def refuse_misfit(
     modes = [(part, part.training) for part in model.modules()]
     shapes = " and ".join(str(list(part.shape[1:])) for part in leaves(batch))
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), kept_buffers(model):
             result = run(model.eval(), mapped(lambda part: part.clone(), batch))
     except Exception as error:  # whatever its code raises
         reason = one_line(error)[:_LONGEST_REASON] or type(error).__name__

@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.nn.utils.spectral_norm import SpectralNorm
 
 from fedraa.data.tree import Tree, leaves, mapped, take
@@ -158,6 +159,21 @@ def put_buffers(module: nn.Module, values: Buffers) -> None:
                 buffer.copy_(value)
         else:
             part._buffers[own] = None if value is None else value.clone()
+
+
+@contextmanager
+def kept_buffers(module: nn.Module) -> Iterator[None]:
+    """Put the module's buffers back after a trial, because some modules change them in evaluation mode as well.
+
+    A buffer without a shape stays as the trial made it.
+    """
+    lazy = {name for name, buffer in module.named_buffers() if is_lazy(buffer)}
+    names = {f"{prefix}.{name}".lstrip(".") for prefix, part in module.named_modules() for name in part._buffers}
+    values = copy_buffers(module, names - lazy)
+    try:
+        yield
+    finally:
+        put_buffers(module, values)
 
 
 @contextmanager

@@ -19,7 +19,14 @@ from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task
 from tests.changing_modules import WIDTH, Squeezed
 
-SETTINGS: dict[str, Any] = {"method": "fedavg", "rounds": 2, "batch_size": 32, "engine": "local", "quiet": True}
+SETTINGS: dict[str, Any] = {
+    "method": "fedavg",
+    "rounds": 2,
+    "batch_size": 32,
+    "standardise": False,
+    "engine": "local",
+    "quiet": True,
+}
 
 
 def shards(*sizes: int, test: int = 50) -> fl.FederatedDataset:

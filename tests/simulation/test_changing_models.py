@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.ao.quantization import MinMaxObserver
+from torch.ao.quantization import FakeQuantize, MinMaxObserver, MovingAverageMinMaxObserver
 
 import fedraa as fl
 from fedraa.config.experiment import Experiment
@@ -23,6 +23,7 @@ SETTINGS: dict[str, Any] = {
     "local_epochs": 3,
     "clients": 4,
     "lr": 0.1,
+    "standardise": False,
     "engine": "local",
     "quiet": True,
 }
@@ -69,6 +70,8 @@ def scaled(factor: float, shift: float) -> nn.Module:
         lambda: nn.utils.spectral_norm(nn.Linear(WIDTH, WIDTH)),
         lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH)),
         MinMaxObserver,
+        MovingAverageMinMaxObserver,
+        FakeQuantize,
     ],
 )
 def test_run_of_a_changing_model_learns_and_model_pt_agrees(tmp_path: Path, layer: Callable[[], nn.Module]) -> None:
@@ -109,6 +112,14 @@ def test_run_with_an_observer_saves_the_range_of_the_activations(tmp_path: Path)
     assert float(state["1.max_val"]) == pytest.approx(float(x.max()), rel=1e-5)
 
 
+def test_run_with_fake_quantisation_saves_the_scale_of_the_training_data(tmp_path: Path) -> None:
+    made = model(FakeQuantize(MinMaxObserver, quant_min=0, quant_max=255))
+    history = fl.run(model=made, dataset=data(), out=tmp_path / "run", **SETTINGS)
+    state, x = torch.load(history.directory / "model.pt"), data().x_train
+    assert float(state["0.scale"]) == pytest.approx(float(x.max() - x.min()) / 255, rel=1e-5)
+    assert int(state["0.observer_enabled"]) == 0  # test data change nothing
+
+
 def test_run_with_a_codebook_is_refused_before_the_start(tmp_path: Path) -> None:
     made = model(nn.Linear(WIDTH, WIDTH), Codebook())
     with pytest.raises(ValueError, match=r"^model: .*'codes' of Codebook"):
@@ -147,7 +158,7 @@ def test_stack_of_a_changing_model_is_refused(tmp_path: Path) -> None:
         fl.run(model=model(MovingNorm()), dataset=data(), out=tmp_path / "run", stack=2, **SETTINGS)
 
 
-@pytest.mark.parametrize("layer", [MovingNorm, lambda: nn.utils.spectral_norm(nn.Linear(WIDTH, WIDTH))])
+@pytest.mark.parametrize("layer", [MovingNorm, lambda: nn.utils.spectral_norm(nn.Linear(WIDTH, WIDTH)), FakeQuantize])
 def test_task_does_not_depend_on_the_tasks_before(layer: Callable[[], nn.Module]) -> None:
     spec = build(Experiment(clients=4, engine="local", quiet=True, method="fedavg"), model(layer()), data())
     widths = spec.traced.widths(spec.traced.full())
