@@ -83,7 +83,7 @@ def test_a_part_that_cannot_be_pickled_is_refused_by_its_field(tmp_path: Path) -
         def state(self) -> dict[str, Any]:
             return {}
 
-    with pytest.raises(ValueError, match=r"^scheduler: <.*Locked.*> cannot be sent to Ray's processes: .*lock.*local$"):
+    with pytest.raises(ValueError, match=r"^scheduler: .*Locked.* cannot be sent to Ray's processes: .*lock.*local$"):
         fl.run(scheduler=Locked(), clients=2, updates=2, quiet=True, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

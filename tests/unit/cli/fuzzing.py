@@ -30,6 +30,16 @@ def say(arguments: list[str]) -> tuple[int, str]:
     return code, err.getvalue()
 
 
+def quick(words: list[str]) -> list[str]:
+    """Return these words after the flags of QUICK that they do not have: a flag that is given twice is refused."""
+    kept: list[str] = []
+    for number, word in enumerate(QUICK):
+        flag = word if word.startswith("--") else QUICK[number - 1]
+        if flag not in words:
+            kept.append(word)
+    return [*kept, *words]
+
+
 def is_one_sentence(text: str) -> bool:
     return (
         text.startswith("fedraa: ")

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from fuzzing import QUICK, fuzz, is_one_sentence, other_kinds, say
+from fuzzing import QUICK, fuzz, is_one_sentence, other_kinds, quick, say
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,7 +62,7 @@ FLAGS = st.dictionaries(st.sampled_from(FIELDS), st.lists(TEXT, max_size=3), min
 def test_flags(flags: dict[str, list[str]], tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = [word for name, values in flags.items() for word in (f"--{name.replace('_', '-')}", *values)]
-    code, said = say(["run", *QUICK, "--out", str(out), *words])
+    code, said = say(["run", *quick(words), "--out", str(out)])
     assert (code == 0 and said == "") or (code == 2 and is_one_sentence(said)), (words, code, said)
     assert not out.exists()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fuzzing import OTHER_KINDS, QUICK, fuzz, is_one_sentence, say, torn
+from fuzzing import OTHER_KINDS, fuzz, is_one_sentence, quick, say, torn
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +24,7 @@ JSON = (
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a run that has ended, with its last two checkpoints."""
     out = tmp_path_factory.mktemp("fuzz") / "run"
-    assert main(["run", *QUICK, "--updates", "6", "--checkpoint-every", "2", "--out", str(out)]) == 0
+    assert main(["run", *quick(["--updates", "6", "--checkpoint-every", "2", "--out", str(out)])]) == 0
     return out
 
 

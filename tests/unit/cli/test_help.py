@@ -62,7 +62,7 @@ def test_what_is_done_before_training_is_told(tmp_path_factory: pytest.TempPathF
     assert told == [
         "reading digits",
         "dealing the data to 2 clients",
-        "tracing mlp: what can be cut",
+        "checking the model: what can be cut",
         "looking for what training changes in the model besides its parameters",
         "checking that it can be run",
         None,
