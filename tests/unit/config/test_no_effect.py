@@ -182,7 +182,7 @@ def test_every_field_that_can_be_without_effect_is_listed() -> None:
         *("weights", "shuffled", "reprune_every", "local_terms", "lr", "batch_size", "lr_schedule"),
         *("local_epochs", "time", "target_accuracy", "target", "eval_every", "metrics", "validation"),
         *("checkpoint_every", "max_update_norm", "client_retries", "on_bad_client", "seed", "engine"),
-        *("threads_per_worker", "device", "bf16", "stack", "clock", "out", "quiet", "client_evals"),
+        *("threads_per_worker", "device", "bf16", "stack", "clock", "out", "quiet", "client_evals", "standardise"),
     }
     assert Experiment.model_fields.keys() - listed - always == set()
 
