@@ -219,7 +219,7 @@ class Experiment(BaseModel):
     time: Positive | None = None
     """End at this time on the run's clock."""
     target_accuracy: Share | None = None
-    """End when the test accuracy reaches this."""
+    """End when the test accuracy reaches this, or after 1000 rounds, unless updates, rounds or time set a limit."""
     target: Annotated[str, Field(pattern=TARGET)] | None = None
     """End when this figure is as good, METRIC:VALUE, such as perplexity:8 or r2:0.5."""
     eval_every: Count | None = None

@@ -46,6 +46,8 @@ from fedraa.submodels.meter import measure
 from fedraa.submodels.policies.policy import RunContext
 
 DEFAULT_ROUNDS = 20
+# A target that is out of reach must not make a run endless.
+DEFAULT_ROUNDS_TO_TARGET = 1000
 STATISTICS_SAMPLES = 10_000  # enough for the statistics of a normalisation layer; more only costs time
 STATISTICS_BYTES = 256 * 2**20  # of those that clients would read themselves, unless these are fewer than a thousand
 
@@ -88,7 +90,8 @@ class RunSpec:
         experiment = self.experiment
         steps = experiment.updates or experiment.rounds
         if steps is None and experiment.time is None:
-            steps = DEFAULT_ROUNDS * self._steps_per_round
+            has_target = experiment.target is not None or experiment.target_accuracy is not None
+            steps = (DEFAULT_ROUNDS_TO_TARGET if has_target else DEFAULT_ROUNDS) * self._steps_per_round
         target = None if experiment.target is None else make_target(experiment.target, self.figures)
         if experiment.target_accuracy is not None:
             refuse_no_accuracy(experiment.target_accuracy, self.figures)

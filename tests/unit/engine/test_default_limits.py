@@ -1,0 +1,25 @@
+"""The limits of a run that sets none: twenty rounds, or with a target as long as it takes within reason."""
+
+from typing import Any
+
+import pytest
+
+from fedraa import Experiment
+from fedraa.engine.build import build
+
+
+@pytest.mark.parametrize(
+    ("fields", "steps"),
+    [
+        ({"method": "fedavg"}, 20),
+        ({"method": "fed-raa"}, 20 * 10),
+        ({"method": "fedavg", "target_accuracy": 0.93}, 1000),
+        ({"method": "fed-raa", "target_accuracy": 0.93}, 1000 * 10),
+        ({"method": "fed-raa", "target": "loss:0.1"}, 1000 * 10),
+        ({"method": "fed-raa", "target_accuracy": 0.93, "updates": 30}, 30),
+        ({"method": "fed-raa", "target_accuracy": 0.93, "time": 2.0}, None),
+    ],
+)
+def test_limit_of_steps_is_the_given_one_or_a_number_of_rounds(fields: dict[str, Any], steps: int | None) -> None:
+    spec = build(Experiment(clients=10, hidden=(8,), engine="local", quiet=True, **fields))
+    assert spec.limits.steps == steps
