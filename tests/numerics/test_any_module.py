@@ -261,7 +261,9 @@ def test_a_client_trains_a_module_as_plain_pytorch_does(
     given = make()
     before = {name: tensor.clone() for name, tensor in given.state_dict().items()}
     data = dataset(x)
-    shard, labels = build(experiment(), given, data).data.client(0)
+    # The run's own view of the samples: inputs are scaled by the statistics of the training samples.
+    scaled = build(experiment(), given, data).data
+    shard, labels = scaled.client(0)
 
     history = fl.run(experiment(), model=given, dataset=data, out=tmp_path / "run")
 
@@ -281,5 +283,5 @@ def test_a_client_trains_a_module_as_plain_pytorch_does(
     bare.load_state_dict(torch.load(history.directory / "model.pt"), strict=True)
     for key, tensor in bare.state_dict().items():
         torch.testing.assert_close(tensor, expected[key], atol=1e-6, rtol=1e-6)
-    right = (called(bare.eval(), taken(data.x_test, slice(None))).argmax(1).numpy() == data.y_test).mean()
+    right = (called(bare.eval(), taken(scaled.dataset.x_test, slice(None))).argmax(1).numpy() == data.y_test).mean()
     assert history.evals["accuracy"].iloc[-1] == pytest.approx(right)
