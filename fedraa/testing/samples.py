@@ -17,11 +17,17 @@ CLASSES, TRAIN, TEST = 10, 400, 100
 
 @dataclass(frozen=True)
 class Trial:
-    """A small experiment, with its samples and, where no model that is built in would do, what makes one."""
+    """A small experiment with its samples and, if no built-in model fits them, a function that makes a model."""
 
     experiment: Experiment
     dataset: Dataset | FederatedDataset
     model: Callable[[], nn.Module] | None = None
+
+    def __post_init__(self) -> None:
+        """Take `hidden` out of the experiment if a model is given, because it would have no effect."""
+        if self.model is not None:
+            default = {"hidden": Experiment.model_fields["hidden"].default}
+            object.__setattr__(self, "experiment", self.experiment.model_copy(update=default))
 
     def module(self) -> nn.Module | None:
         """A fresh model, always the same."""
