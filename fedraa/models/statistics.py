@@ -168,7 +168,9 @@ def kept_buffers(module: nn.Module) -> Iterator[None]:
     A buffer without a shape stays as the trial made it.
     """
     lazy = {name for name, buffer in module.named_buffers() if is_lazy(buffer)}
-    names = {f"{prefix}.{name}".lstrip(".") for prefix, part in module.named_modules() for name in part._buffers}
+    names = {
+        f"{prefix}.{name}".lstrip(".") for prefix, part in module.named_modules() for name, _ in part._buffers.items()
+    }
     values = copy_buffers(module, names - lazy)
     try:
         yield
