@@ -4,8 +4,9 @@ Memory is overwritten in the gradient of a pointwise convolution (every side of 
 copies the pixels that it reads into a buffer and runs its kernel of stride 1 on them. If channels are the innermost
 dimension and there are fewer than 8 of them (AVX2) or 16 (AVX-512), the copy goes past the end of the buffer:
 https://github.com/uxlfoundation/oneDNN/issues/6035. The process dies or hangs, or other numbers change silently.
-`channels_last`, a permuted NHWC array and `channels_last` weights all lead there. The backward pass therefore selects
-the pixels itself and runs PyTorch's kernel with stride 1, which is the same sum, for any memory format and CPU.
+`channels_last`, a permuted NHWC array and `channels_last` weights all lead there. For few channels the backward pass
+therefore selects the pixels itself and runs PyTorch's kernel with stride 1, which is the same sum, for any memory
+format and CPU.
 
 In bfloat16, weights' gradients of some convolutions in three dimensions are wrong. They are computed in float32.
 
@@ -19,6 +20,8 @@ import torch
 from torch import Tensor
 
 _OPERATOR = "convolution_backward"
+# Twice the channels of oneDNN's largest block: the fault needs fewer channels than one block has.
+_FEW_CHANNELS = 32
 
 _backward = torch.library.get_kernel(f"aten::{_OPERATOR}", "CPU")
 
@@ -42,7 +45,9 @@ def _convolution_backward(
     if weight.ndim == 5 and weight.dtype == torch.bfloat16:
         grads = _convolution_backward(keys, grad_output.float(), input.float(), weight.float(), *rest)
         return tuple(None if grad is None else grad.bfloat16() for grad in grads)
-    if max(stride) == 1 or not output_mask[1] or max(weight.shape[2:]) > 1 or any(padding):
+    strided = max(stride) > 1 and max(weight.shape[2:]) == 1 and not any(padding)
+    channels = (grad_output if transposed else input).shape[1]
+    if not strided or channels >= _FEW_CHANNELS or not output_mask[1]:
         unchanged: tuple[Tensor | None, ...] = _backward.call_boxed(keys, grad_output, input, weight, *rest)
         return unchanged
     sides = weight.ndim - 2
