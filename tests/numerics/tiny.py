@@ -35,6 +35,8 @@ def spec(method: str, **flags: Any) -> RunSpec:
         "seed": SEED,
         "engine": "local",
     }
+    if "partition" in flags:
+        del common["dirichlet"]
     dataset = Dataset("tiny", x[:SAMPLES], y[:SAMPLES], x[SAMPLES:], y[SAMPLES:], CLASSES)
     return build(Experiment(method=method, **(common | flags)), dataset=dataset)
 
