@@ -69,10 +69,11 @@ def staying() -> Iterator[None]:
 
 def without_effect(field: str, value: object, beside: str, remedy: str = "leave it out") -> str:
     """Return the sentence about a field that has no effect `beside` something."""
-    return f"{field}: {_shown(value)} has no effect with {beside}; {remedy}"
+    return f"{field}: {plain_text(value)} has no effect with {beside}; {remedy}"
 
 
-def _shown(value: object) -> str:
+def plain_text(value: object) -> str:
+    """Return a value as the command line takes it: the items of a list, a number without trailing zeros, or text."""
     if isinstance(value, list | tuple):
         return " ".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value)

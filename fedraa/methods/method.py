@@ -6,7 +6,7 @@ from typing import Any
 
 from fedraa.client.solver import Solver
 from fedraa.components import Seam, describe, text_of
-from fedraa.errors import short_text
+from fedraa.errors import plain_text, short_text
 from fedraa.server.async_rules import AsyncRule
 from fedraa.server.named_rules import ASYNC_RULE
 from fedraa.server.optimizers import SERVER_OPTIMIZER
@@ -143,9 +143,8 @@ class Method:
                 value = SEAMS[flag].make(flags[flag]) if flag in SEAMS else flags[flag]
                 path = method.path(flag)
                 if path is None:
-                    raise ValueError(
-                        f"{flag}: {text_of(flags[flag])} means nothing to {name}; {method._instead(flag, flags[flag])}"
-                    )
+                    text = text_of(flags[flag]) if flag in SEAMS else plain_text(flags[flag])
+                    raise ValueError(f"{flag}: {text} means nothing to {name}; {method._instead(flag, flags[flag])}")
                 method = _replaced(method, path.split("."), value)
         if unknown := flags.keys() - FLAGS.keys():
             raise ValueError(f"{min(unknown)}: no choice of a method; takes {', '.join(FLAGS)}")

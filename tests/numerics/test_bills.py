@@ -141,7 +141,7 @@ def test_flops(method: str, flags: dict[str, Any], multiple: float) -> None:
 
 def test_steps_are_billed_sample_by_sample() -> None:
     """Seven steps of six over 20 samples: 6, 6, 6, 2, then 6, 6, 6. What crosses the wire is what is billed."""
-    run = spec("splitfed", partition="iid", local_steps=7, sam=0.1)
+    run = spec("splitfed", partition="iid", local_steps=7, local_epochs=None, sam=0.1)
     assert run.data.sizes.tolist() == [20, 20, 20]
     stepped = Stepped(run)
     tasks = stepped.round()

@@ -304,6 +304,6 @@ def test_splitfed() -> None:
     for line in stepped.records.of("dispatch") + stepped.records.of("commit"):
         billed = line.get("bytes_down", line.get("bytes_up"))
         assert billed == 4 * cut + 4 * HIDDEN * EPOCHS * run.data.sizes[line["client"]]
-    wire = stepped.trainer._model((HIDDEN,)).module.wire
+    wire = stepped.trainer._model(()).module.wire
     assert wire.up == wire.down == 2 * 4 * HIDDEN * EPOCHS * run.data.sizes.sum()
     assert run.data.sizes.max() > BATCH

@@ -9,7 +9,7 @@ import pytest
 import torch
 from first_task import first_task
 from numpy_mlp import Array, forward, gradients, layers, loss_gradient, sgd
-from tiny import CLASSES, FEATURES, HIDDEN, LR, SEED, WIDTHS, Stepped, close, minibatches, spec, start
+from tiny import CLASSES, FEATURES, LR, SEED, WIDTHS, Stepped, close, minibatches, spec, start
 
 from fedraa.client import Solver, Trainer
 from fedraa.client.lr_schedule import lr_schedule
@@ -19,6 +19,7 @@ from fedraa.messages import Task
 from fedraa.submodels import flatten
 
 RUN = spec("fedavg", momentum=0.0)
+WHOLE = RUN.traced.widths(RUN.traced.full())
 SIZE = len(RUN.params)
 X, Y = RUN.data.client(0)
 MASK = np.random.default_rng(0).random(SIZE) < 0.6
@@ -27,7 +28,7 @@ CONTROL = np.random.default_rng(1).normal(size=SIZE).astype(np.float32)
 
 def result(terms: dict[str, Any], **fields: Any) -> np.ndarray:
     """What the client with these solver terms makes of its first task."""
-    task = first_task(widths=(HIDDEN,), buffer=RUN.params, lr=LR, **fields)
+    task = first_task(widths=WHOLE, buffer=RUN.params, lr=LR, **fields)
     return Trainer(RUN.traced, replace(RUN.method.local, **terms), seed=SEED).train(task, X, Y).params
 
 
@@ -80,7 +81,7 @@ def test_label_masked_loss_puts_absent_logits_to_zero() -> None:
     absent = 2
     x, y = X[absent != Y], Y[absent != Y]
     trainer = Trainer(RUN.traced, replace(RUN.method.local, label_masked=True, batch_size=99, epochs=1), seed=SEED)
-    task = Task(0, 0, 0, 0, 0, 0, (HIDDEN,), RUN.params, LR, 1.0)
+    task = Task(0, 0, 0, 0, 0, 0, WHOLE, RUN.params, LR, 1.0)
     got = trainer.train(task, x, y)
 
     theta = start(RUN)
@@ -102,7 +103,7 @@ def test_calibrated_logits_are_moved_by_the_log_of_the_labels_shares(share: floa
     absent = 2
     x, y = X[absent != Y], Y[absent != Y]
     trainer = Trainer(RUN.traced, replace(RUN.method.local, calibrate=share, batch_size=99, epochs=1), seed=SEED)
-    got = trainer.train(Task(0, 0, 0, 0, 0, 0, (HIDDEN,), RUN.params, LR, 1.0), x, y)
+    got = trainer.train(Task(0, 0, 0, 0, 0, 0, WHOLE, RUN.params, LR, 1.0), x, y)
 
     theta = start(RUN)
     _, hidden, logits = forward(theta, x, WIDTHS)
@@ -119,7 +120,7 @@ def test_calibrated_logits_are_moved_by_the_log_of_the_labels_shares(share: floa
 
 
 def test_labels_as_frequent_as_each_other_need_no_calibration() -> None:
-    task = Task(0, 0, 0, 0, 0, 0, (HIDDEN,), RUN.params, LR, 1.0)
+    task = Task(0, 0, 0, 0, 0, 0, WHOLE, RUN.params, LR, 1.0)
     local = replace(RUN.method.local, batch_size=99, epochs=1)
     plain, calibrated = (
         Trainer(RUN.traced, replace(local, calibrate=share), seed=SEED).train(task, X[:CLASSES], np.arange(CLASSES))
@@ -157,8 +158,8 @@ def test_masked_corrections(terms: dict[str, Any], extras: str, bend: Callable[[
 def test_masked_sam_goes_a_distance_rho_over_covered_coordinates_and_nowhere_else() -> None:
     trainer = Trainer(RUN.traced, replace(RUN.method.local, sam=0.3, steps=1), seed=SEED)
     seen: list[np.ndarray] = []
-    trainer._model((HIDDEN,)).module.register_forward_pre_hook(lambda module, inputs: seen.append(flatten(module)))
-    trainer.train(Task(0, 0, 0, 0, 0, 0, (HIDDEN,), RUN.params, LR, 1.0, mask=MASK), X, Y)
+    trainer._model(WHOLE).module.register_forward_pre_hook(lambda module, inputs: seen.append(flatten(module)))
+    trainer.train(Task(0, 0, 0, 0, 0, 0, WHOLE, RUN.params, LR, 1.0, mask=MASK), X, Y)
     away = seen[1] - seen[0]
     assert np.linalg.norm(away) == pytest.approx(0.3, rel=1e-5)
     assert not away[~MASK].any()
@@ -168,7 +169,7 @@ def test_masked_sam_goes_a_distance_rho_over_covered_coordinates_and_nowhere_els
 
 
 def test_full_gradient_is_at_the_received_weights_over_the_whole_shard() -> None:
-    task = Task(0, 0, 0, 0, 0, 0, (HIDDEN,), RUN.params, LR, 1.0)
+    task = Task(0, 0, 0, 0, 0, 0, WHOLE, RUN.params, LR, 1.0)
     solver = replace(RUN.method.local, full_gradient=True)
     got = Trainer(RUN.traced, solver, seed=SEED).train(task, X, Y).extras["gradient"]
     close(got, gradient(start(RUN), X, Y))
@@ -188,7 +189,7 @@ def test_adversary_takes_one_step_up_against_its_penalties() -> None:
 
 def test_adversary_does_not_feel_the_size_of_its_penalty_through_the_batch_mean() -> None:
     """The ascent is on the batch's summed loss: by NumPy's input gradient of the mean, times the batch."""
-    task = Task(0, 0, 0, 0, 0, 0, (HIDDEN,), RUN.params, LR, 1.0, extras={"adversary": np.float32([1, 1, 1, 0, 0, 0])})
+    task = Task(0, 0, 0, 0, 0, 0, WHOLE, RUN.params, LR, 1.0, extras={"adversary": np.float32([1, 1, 1, 0, 0, 0])})
     solver = replace(RUN.method.local, adversary=True, steps=1)
     got = Trainer(RUN.traced, solver, seed=SEED).train(task, X, Y).extras["adversary"]
     x, y = next(minibatches(RUN, 0, 0))

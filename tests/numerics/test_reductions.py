@@ -177,7 +177,8 @@ def test_prunefl_sees_the_gradients_of_absent_weights() -> None:
 )
 def test_a_dense_slice_and_a_mask_of_its_coordinates_train_alike(terms: dict[str, float]) -> None:
     """On a ReLU network, where absent neurons give 0; all edges and biases of an absent neuron are masked."""
-    run = run_of("fedavg")
+    # Its model can be cut, and FedAvg's is taken whole.
+    run = run_of("fed-raa")
     where, widths = coordinates([[0, 2, 5], [1, 2]])
     mask = np.zeros(SIZE, bool)
     mask[where] = True
@@ -191,7 +192,7 @@ def test_a_dense_slice_and_a_mask_of_its_coordinates_train_alike(terms: dict[str
 
 
 def test_masked_sam_perturbs_by_rho_on_covered_coordinates_alone() -> None:
-    run = run_of("fedavg")
+    run = run_of("fed-raa")
     mask = np.random.default_rng(0).random(SIZE) < 0.5
     trainer = Trainer(run.traced, Solver(momentum=0.0, sam=0.3, batch_size=6, steps=1), seed=SEED)
     seen: list[np.ndarray] = []

@@ -37,7 +37,7 @@ def lines(directory: Path) -> list[dict[str, Any]]:
     "flags",
     [
         {"balance": 0.5},
-        {"method": "fedasync", "balance": 0.5, "scheduler": "least-sent", "average": 0.2},
+        {"method": "fedasync", "balance": 0.5, "average": 0.2},
         pytest.param({"concurrency": 2, "staleness": "delay-adaptive"}, marks=pytest.mark.slow),
         {"async_rule": "ringleader"},
         {"method": "fedbuff", "balance": 0.5, "buffer_size": 3},

@@ -152,7 +152,8 @@ def test_stopped_between_its_limit_and_its_end_it_can_still_go_on_for_longer(
 
 def test_the_message_says_what_to_give_again(tmp_path: Path) -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
-    directory = run(Experiment(**SMALL, updates=5, out=tmp_path / "own"), model=net).directory
+    given = {name: value for name, value in SMALL.items() if name != "hidden"}
+    directory = run(Experiment(**given, updates=5, out=tmp_path / "own"), model=net).directory
     assert History(directory).config["given"] == ["model"]
     said = r"^run: .* was started with a model given as an object; go on from Python: fedraa.resume\('.*', model=...\)$"
     with pytest.raises(ValueError, match=said):

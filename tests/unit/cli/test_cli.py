@@ -53,7 +53,7 @@ BAD = {
     "out is a file": ("--out good.npz", ["out", "good.npz", "new or empty"]),
     "no workers": ("--workers 0", ["workers", "0", "1"]),
     "infeasible delay bound": ("--delay-bound 0.01", ["delay_bound", "0.01", "cheapest fragment 0", "K*"]),
-    "NaN in the data": ("--dataset nan.npz", ["nan.npz", "x_train"]),
+    "NaN in the data": ("--dataset nan.npz", ["dataset 'nan'", "x_train row 0"]),
     "target accuracy over 1": ("--target-accuracy 1.5", ["target_accuracy", "1.5", "1"]),
     "foreign flag": ("--method fedavg --mixing 0.5", ["mixing", "0.5", "fedavg"]),
     "unknown flag": ("--clint 3", ["--clint", "no such flag"]),
