@@ -23,6 +23,7 @@ from fedraa.config.processes import cluster_address
 from fedraa.data import Dataset, FederatedDataset
 from fedraa.engine.build import build
 from fedraa.engine.executor import LocalExecutor
+from fedraa.engine.objects import split_objects
 from fedraa.engine.process_guard import exclusive, refuse_nested_run, run_alone
 from fedraa.engine.resumption import how_to_go_on, lengthen, resumed
 from fedraa.engine.run_spec import RunSpec
@@ -54,7 +55,7 @@ def run(
     experiment: Experiment | None = None,
     *,
     model: nn.Module | Callable[[int], nn.Module] | str | None = None,
-    dataset: Dataset | FederatedDataset | Path | str | None = None,
+    dataset: Dataset | FederatedDataset | Callable[[], Dataset | FederatedDataset] | Path | str | None = None,
     callbacks: Callbacks = (),
     restarts: int = 0,
     **fields: object,
@@ -62,10 +63,10 @@ def run(
     """Run an experiment to its end; the History reads the run directory that it wrote.
 
     `fields` are those of an Experiment, in place of the experiment's own. `model`, an nn.Module, and `dataset`, a
-    Dataset or a FederatedDataset, may be your own; a name is a field as any other. The model takes a batch of the
-    dataset's samples, and returns logits `[batch, classes]`, or what the objective takes. `callbacks` are told what
-    happens, and may end the run. If Ray itself dies, the run goes on with a new cluster of our own, up to `restarts`
-    times.
+    Dataset, a FederatedDataset or a function that returns one, may be your own; a name is a field as any other. The
+    model takes a batch of the dataset's samples, and returns logits `[batch, classes]`, or what the objective takes.
+    `callbacks` are told what happens, and may end the run. If Ray itself dies, the run goes on with a new cluster of
+    our own, up to `restarts` times.
 
         fedraa.run(method="fedavg", dataset="digits", rounds=20, engine="local")
         fedraa.run(experiment, model=Net(), dataset=fedraa.Dataset(...), seed=3)
@@ -104,7 +105,7 @@ def resume(
     directory: str | os.PathLike[str],
     *,
     model: nn.Module | Callable[[int], nn.Module] | str | None = None,
-    dataset: Dataset | FederatedDataset | None = None,
+    dataset: Dataset | FederatedDataset | Callable[[], Dataset | FederatedDataset] | None = None,
     callbacks: Callbacks = (),
     trust: bool = False,
     restarts: int = 0,
@@ -149,7 +150,7 @@ def compare(
     experiment: Experiment | None = None,
     *,
     model: nn.Module | Callable[[int], nn.Module] | str | None = None,
-    dataset: Dataset | FederatedDataset | Path | str | None = None,
+    dataset: Dataset | FederatedDataset | Callable[[], Dataset | FederatedDataset] | Path | str | None = None,
     terms: Terms | None = None,
     tuned: str | os.PathLike[str] | None = None,
     callbacks: Callbacks = (),
@@ -254,20 +255,6 @@ def method(name: str) -> Method:
         fedraa.method("fed-raa").schedule
     """
     return find(name)
-
-
-def split_objects(
-    model: object, dataset: object, fields: Mapping[str, object]
-) -> tuple[nn.Module | None, Any, dict[str, object]]:
-    """Return a module and a data set that are given as objects, and the fields of the experiment with all others."""
-    fields = dict(fields)
-    module = model if isinstance(model, nn.Module) else None
-    if model is not None and module is None:
-        fields["model"] = model
-    if isinstance(dataset, str | Path):
-        fields["dataset"] = str(dataset)
-        dataset = None
-    return module, dataset, fields
 
 
 def run_name(*parts: object) -> str:

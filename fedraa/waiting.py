@@ -49,13 +49,17 @@ _printing = _Printing()
 
 @contextmanager
 def printed_log(*, to_stdout: bool = False) -> Iterator[None]:
-    """Print the records of the logger `fedraa` meanwhile, unless the program has configured logging itself."""
+    """Print the records of the logger `fedraa` meanwhile, unless the program has configured handlers itself.
+
+    Records below a level that the program has set for the logger are not printed.
+    """
     with _printing.lock:
         _printing.users += 1
         if _printing.handler is None and not logger.hasHandlers():
             _printing.handler, _printing.level = _Lines(to_stdout=to_stdout), logger.level
             logger.addHandler(_printing.handler)
-            logger.setLevel(logging.INFO)
+            if logger.level == logging.NOTSET:
+                logger.setLevel(logging.INFO)
     try:
         yield
     finally:

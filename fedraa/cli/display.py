@@ -12,14 +12,13 @@ from rich.table import Table
 from fedraa.callbacks.events import Progress
 from fedraa.callbacks.progress_bar import figures
 from fedraa.callbacks.progress_log import next_commands
-from fedraa.numbers import quantity
+from fedraa.numbers import counted, quantity
 from fedraa.rundir.failures import describe_clients
 from fedraa.rundir.history import History
 from fedraa.rundir.status import Status
 from fedraa.waiting import is_shown
 
 WIDEST = 10_000  # characters
-SHOWN = 8  # clients by number
 
 
 def say(text: str) -> None:
@@ -77,28 +76,25 @@ def profile_table(rows: list[tuple[str, str, float, float]]) -> None:
 
 
 def status_table(rows: list[Status]) -> None:
-    """How the runs of this machine stand."""
+    """Show the state of runs."""
     table = Table("run", "state", "step", "time", "accuracy", "faults", "quarantined", box=box.SIMPLE_HEAD)
     for row in rows:
         accuracy = "–" if row.accuracy is None else f"{row.accuracy:.4f}"
         if row.figure != "accuracy":
             accuracy = f"{row.figure} {accuracy}"
+        quarantined = "–"
+        if row.quarantined:
+            quarantined = _with_reasons(counted(len(row.quarantined), "client"), row.quarantined)
         table.add_row(
             escape(row.run),
             escape(row.state),
-            str(row.step),
+            f"{row.step}: {row.note}" if row.note else str(row.step),
             f"{row.t:.4g}",
             accuracy,
             str(row.faults),
-            _clients(row.quarantined),
+            escape(quarantined),
         )
     show(table)
-
-
-def _clients(numbers: Sequence[int]) -> str:
-    """The first of them, and how many more there are."""
-    more = f" and {len(numbers) - SHOWN} more" if len(numbers) > SHOWN else ""
-    return " ".join(map(str, numbers[:SHOWN])) + more or "–"
 
 
 def cluster_table(rows: list[tuple[str, Progress | None, int]]) -> None:
@@ -135,7 +131,7 @@ def closing_table(history: History) -> None:
         "staleness": f"mean {total['staleness_mean']:.2f}, max {total['staleness_max']}",
         "faults": total["faults"],
         **({"dropped": _with_reasons(f"{total['dropped']} tasks", retried)} if total["dropped"] else {}),
-        **({"quarantined": _with_reasons(f"{len(quarantined)} clients", quarantined)} if quarantined else {}),
+        **({"quarantined": _with_reasons(counted(len(quarantined), "client"), quarantined)} if quarantined else {}),
         "model sha256": str(total["model_sha256"])[:16],
         "written to": history.directory,
     }

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
+from shlex import join, quote
 from typing import Any
 
 from rich import box
@@ -47,7 +48,7 @@ def tune(
     found = tuned_by(methods, space, trials, experiment, jobs=jobs, ended=tell)
     waiting.over()
     show(best_table(found))
-    say(f"for fedraa compare: --terms tuned --tuned {found.file}")
+    say(f"next: fedraa compare {join(methods)} --terms tuned --tuned {quote(str(found.file))}")
 
 
 def _tell(trial: Trial, count: int, total: int, left: float) -> None:

@@ -1,16 +1,56 @@
 """What a user gave a run as an object, which its written configuration does not bring back."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import FunctionType
+from typing import Any
 
 from torch import nn
 
-from fedraa.components import values_of
+from fedraa.components import one_line, values_of
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset, FederatedDataset
+from fedraa.errors import short_text
 
 _MARK = "given as an object"
+
+
+def split_objects(
+    model: object, dataset: object, fields: Mapping[str, object]
+) -> tuple[nn.Module | None, Any, dict[str, object]]:
+    """Return a module and a dataset that are given as objects, and the fields of the experiment with all others.
+
+    A function that returns a dataset is called here.
+    """
+    fields = dict(fields)
+    module = None
+    if isinstance(model, nn.Module):
+        module = model
+    elif model is not None:
+        fields["model"] = model
+    if isinstance(dataset, str | Path):
+        fields["dataset"] = str(dataset)
+        dataset = None
+    elif callable(dataset) and not isinstance(dataset, Dataset | FederatedDataset):
+        dataset = _call_dataset(dataset)
+    return module, dataset, fields
+
+
+def _call_dataset(make: Callable[[], object]) -> Dataset | FederatedDataset:
+    """Return the dataset that a function makes; raise ValueError if the function fails or makes something else."""
+    try:
+        dataset = make()
+    except Exception as error:
+        raise ValueError(
+            f"dataset: {short_text(make)} failed with {type(error).__name__}: {one_line(error)}"
+        ) from error
+    if not isinstance(dataset, Dataset | FederatedDataset):
+        raise ValueError(
+            f"dataset: got {short_text(make)} that returns {short_text(dataset)}; expected a fedraa.Dataset or a "
+            "fedraa.FederatedDataset"
+        )
+    return dataset
 
 
 def objects_of(

@@ -67,7 +67,9 @@ def build_model(
     name = given if isinstance(given, str) else path_of(given)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        if not isinstance(sample, torch.Tensor) and (name == "mlp" or name in MODELS):
+        if isinstance(given, str) and ":" not in name and name not in MODELS:
+            raise ValueError(_unknown(name))
+        if not isinstance(sample, torch.Tensor) and name in MODELS:
             raise ValueError(f"model {name!r} takes one input, and samples have {len(leaves(sample))}; give your own")
         if name == "mlp":
             model = _mlp(sample, classes, hidden, dropout)
@@ -79,10 +81,8 @@ def build_model(
             model = _own(name, given, classes)
         elif name in _IMAGE_MODELS:
             model = _image_model(name, sample, classes)
-        elif name == "fasttext":
-            model = FastText(classes)
         else:
-            raise ValueError(_unknown(name))
+            model = FastText(classes)
         pair = mapped(lambda part: part[:2], sample)
         refuse_misfit(f"model {name!r}", model, pair, misfit or _no_logits(pair, classes))
     return model

@@ -93,11 +93,12 @@ class Run:
         A task in flight at the end of the run ends there, one that was dropped then; they have `done` False, and come
         last.
         """
-        events = self.events
+        # The log of a run without any task, or without any commit, lacks columns.
+        columns = ["kind", "t", "task", "client", "fragment", "cost", "bytes_down", "bytes_up", "staleness"]
+        events = self.events.reindex(columns=columns)
         sent = events[events["kind"] == "dispatch"][["task", "client", "fragment", "t", "cost", "bytes_down"]]
         back = events[events["kind"] == "commit"]
-        # Without any commit the log has no such columns.
-        back = back.reindex(columns=["task", "t", "bytes_up", "staleness"]).reset_index(drop=True)
+        back = back[["task", "t", "bytes_up", "staleness"]].reset_index(drop=True)
         dropped = events[events["kind"] == "drop"].set_index("task")["t"]
         back["order"] = back.index
         tasks = sent.rename(columns={"t": "start"}).merge(back.rename(columns={"t": "end"}), on="task", how="left")

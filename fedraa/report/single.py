@@ -24,9 +24,10 @@ COVERAGE = (
 
 
 def pictures(run: Run, name: str) -> list[Picture]:
-    """The figures that have something to show for this run; the names of their files begin with `name`."""
+    """Return the plots that have something to show for this run; the names of their files begin with `name`."""
     fragments = run.tasks["fragment"].nunique()
     rounds = len(run.rounds)
+    commits = bool(run.tasks["done"].any())
     shown: list[tuple[bool, str, str, str, Callable[[Run], Figure]]] = [
         (True, "timeline", "Who trained what when", timeline_caption(run), timeline),
         (True, "time-use", "Time breakdown", time_use_caption(run), time_use),
@@ -38,9 +39,9 @@ def pictures(run: Run, name: str) -> list[Picture]:
             distribution_caption(run),
             distribution,
         ),
-        (not rounds, "staleness", "Staleness", STALENESS, staleness),
-        (fragments > 1, "updates", "Updates per fragment", UPDATES, updates),
-        (fragments > 1, "heat", "Clients by fragments", HEAT + sampled(run), clients_by_fragments),
+        (commits and not rounds, "staleness", "Staleness", STALENESS, staleness),
+        (commits and fragments > 1, "updates", "Updates per fragment", UPDATES, updates),
+        (commits and fragments > 1, "heat", "Clients by fragments", HEAT + sampled(run), clients_by_fragments),
         (rounds > 0, "coverage", "Coverage by round", COVERAGE, coverage),
     ]
     return [
@@ -53,17 +54,15 @@ def pictures(run: Run, name: str) -> list[Picture]:
 def staleness(run: Run) -> Figure:
     figure, axes = blank(2.8)
     values = run.tasks.loc[run.tasks["done"], "staleness"].to_numpy(int)
-    width = -(-(values.max(initial=0) + 1) // BARS)  # whole numbers to a bar
+    width = -(-(values.max() + 1) // BARS)  # whole numbers to a bar
     counts = np.bincount(values // width)
     axes.bar(np.arange(len(counts)) * width + (width - 1) / 2, counts, color="C0", width=0.8 * width)
-    if values.size:
-        axes.axvline(values.mean(), color="C1", linestyle="--", label=f"mean {values.mean():.2f}")
+    axes.axvline(values.mean(), color="C1", linestyle="--", label=f"mean {values.mean():.2f}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("staleness")
     axes.set_ylabel("commits")
     axes.grid(axis="x", visible=False)
-    if values.size:
-        legend(axes)
+    legend(axes)
     return figure
 
 

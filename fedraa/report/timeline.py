@@ -64,7 +64,8 @@ def timeline(run: Run) -> Figure:
         ticks = np.linspace(0, len(names) - 1, min(len(names), 10)).round().astype(int)
         bar = figure.colorbar(bands, ax=axes, label="fragment", pad=0.02, ticks=ticks)
         bar.ax.set_yticklabels([str(names[i]) for i in ticks])
-    axes.set_xlim(0, until)
+    # A run can end at time 0.
+    axes.set_xlim(0, until or 1.0)
     axes.set_xlabel(f"{run.flags['clock']} time")
     return figure
 

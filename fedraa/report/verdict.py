@@ -60,7 +60,12 @@ class Ranking:
             best = mean(self.values[0])
             if not self.values[1]:
                 return f"{first} reached the target first, at time {best:.4g}; the others did not with every seed."
-            ratio = mean(self.values[1]) / best
+            later = mean(self.values[1])
+            if later == best:
+                return f"{first} and {second} reached the target at the same time, {best:.4g}."
+            if best == 0:
+                return f"{first} reached the target at time 0; {second} at time {later:.4g}. {self._noise()}"
+            ratio = later / best
             told = f"{first} reached the target first, at time {best:.4g}; {second} took {ratio:.2f} times as long."
             return f"{told} {self._noise()}"
         best, other = mean(self.values[0]), mean(self.values[1])

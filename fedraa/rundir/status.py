@@ -1,21 +1,23 @@
-"""How runs stand, from the files alone: whoever runs them need not be asked."""
+"""The state of runs, read from their files alone."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from fedraa.rundir.failures import Failures
 from fedraa.rundir.history import History
 from fedraa.rundir.layout import CONFIG, EVENTS
 from fedraa.rundir.read import is_event
-from fedraa.server.bad_clients import QUARANTINED
 
 
 @dataclass(frozen=True)
 class Status:
     """`state` is running, ended (by what), or interrupted; step and time are those of the last line in the log.
 
-    `accuracy` is the last value of `figure`, that its objective is judged by; `quarantined` are the clients that are
-    left out.
+    `accuracy` is the last value of `figure`, that its objective is judged by. `quarantined` has an entry of
+    `Failures.totals` for each quarantined client. `note` is the note of the summary of a run that ended.
     """
 
     run: str
@@ -24,15 +26,16 @@ class Status:
     t: float
     accuracy: float | None
     faults: int
-    quarantined: tuple[int, ...] = ()
+    quarantined: tuple[Mapping[str, Any], ...] = ()
     figure: str = "accuracy"
+    note: str = ""
 
 
 def status(directory: Path) -> Status:
-    """ValueError for what is no run directory."""
+    """Return the status of a run; raise ValueError if the directory is no run directory."""
     history = History(directory)
     step, t, faults, main = 0, 0.0, 0, history.figures.main
-    quarantined: list[int] = []
+    failures = Failures()
     with (directory / EVENTS).open("rb") as stream:
         for text in stream:
             try:
@@ -43,15 +46,19 @@ def status(directory: Path) -> Status:
                 break
             step, t = line.get("step", step), line["t"]
             faults += line["kind"] == "fault"
-            if line["kind"] == "drop" and line["action"] == QUARANTINED:
-                quarantined.append(line["client"])
+            if line["kind"] == "drop":
+                failures.add(line)
     evals = history.evals
     accuracy = None if evals.empty else float(evals[main].iloc[-1])
-    return Status(str(directory), history.state, step, t, accuracy, faults, tuple(quarantined), main)
+    state, note = history.state, ""
+    if state.startswith("ended"):
+        note = str(history.summary.get("note", ""))
+    quarantined = tuple(failures.totals()["quarantined"])
+    return Status(str(directory), state, step, t, accuracy, faults, quarantined, main, note)
 
 
 def statuses(directory: Path) -> list[Status]:
-    """Of all runs in a folder; of one that cannot be read, what is wrong with it in place of its state."""
+    """Return the status of all runs in a folder; the state of an unreadable run is the fault found in it."""
     found = []
     for path in runs_below(directory):
         try:

@@ -13,12 +13,13 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from fedraa.api import RUNS, run_name, session, split_objects
+from fedraa.api import RUNS, run_name, session
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
 from fedraa.data import Dataset, FederatedDataset
 from fedraa.data.tree import leaves
 from fedraa.engine.build import build
+from fedraa.engine.objects import split_objects
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import short_text
 from fedraa.methods.catalog import find
@@ -63,7 +64,7 @@ def tune(
     experiment: Experiment | None = None,
     *,
     model: nn.Module | Callable[[int], nn.Module] | str | None = None,
-    dataset: Dataset | FederatedDataset | Path | str | None = None,
+    dataset: Dataset | FederatedDataset | Callable[[], Dataset | FederatedDataset] | Path | str | None = None,
     jobs: int = 1,
     ended: Told | None = None,
     follow: Follow | None = None,

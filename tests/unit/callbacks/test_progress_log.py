@@ -130,6 +130,20 @@ def test_lines_are_printed_until_the_last_run_ends(
     assert waiting.logger.level == level
 
 
+def test_lines_below_the_level_of_the_logger_are_not_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    level = waiting.logger.level
+    waiting.logger.setLevel(logging.WARNING)
+    try:
+        fl.run(**FIELDS, out=tmp_path / "run")
+        assert waiting.logger.level == logging.WARNING
+    finally:
+        waiting.logger.setLevel(level)
+    assert capsys.readouterr() == ("", "")
+
+
 def test_a_bar_in_a_terminal_takes_the_place_of_the_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -57,6 +57,24 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fl.History:
     return fl.run(method="fedavg", rounds=2, model=Net(), dataset=mine(), out=out, **SMALL)
 
 
+def test_dataset_from_a_function_is_that_of_the_object(tmp_path: Path) -> None:
+    fields = {"rounds": 2, "model": Net(), **SMALL}
+    given = fl.run(method="fedavg", dataset=mine(), out=tmp_path / "object", **fields)
+    called = fl.run(method="fedavg", dataset=lambda: mine(), out=tmp_path / "function", **fields)
+    assert called.summary["model_sha256"] == given.summary["model_sha256"]
+    assert called.config["experiment"]["dataset"] == "my data (given as an object)"
+    assert called.config["given"] == given.config["given"]
+
+
+@pytest.mark.parametrize("make", [lambda: None, lambda: "digits", lambda: 1 / 0, lambda folder: mine(), fl.Dataset])
+def test_function_that_returns_no_dataset_is_refused(make: Any) -> None:
+    for start in (lambda **fields: fl.compare(["fedavg"], [0], **fields), fl.run):
+        with pytest.raises(ValueError, match=r"^dataset: .* (returns|failed with) "):
+            start(dataset=make)
+    with pytest.raises(ValueError, match=r"^dataset: .* (returns|failed with) "):
+        fl.tune(["fedavg"], {"lr": "0.01:1:log"}, trials=1, dataset=make)
+
+
 def test_configuration_names_the_objects_and_not_the_defaults(run: fl.History) -> None:
     experiment = run.config["experiment"]
     assert experiment["model"] == "Net (given as an object)"

@@ -17,7 +17,6 @@ from fedraa.engine.build import build
 from fedraa.engine.run_warnings import find_probabilities
 from fedraa.objectives import Classification, MultiLabel, NextToken, Objective, Regression, Segmentation
 from fedraa.report.runs import load
-from fedraa.report.single import staleness
 from fedraa.report.tables import by_run, metrics
 
 RNG = np.random.default_rng(0)
@@ -119,7 +118,6 @@ def test_a_run_without_a_step_is_marked_everywhere(tmp_path: Path, capsys: pytes
     table = by_run(groups, metrics(groups, {}))
     assert table.frame["method"].tolist() == ["fedavg (no step was finished)"]
     assert table.frame["ended_by"].tolist() == ["time: no step was finished"]
-    staleness(groups[0].first)
 
 
 def test_a_comparison_marks_the_methods_that_finished_no_step(

@@ -58,6 +58,10 @@ def test_who_is_ahead_and_whether_that_is_noise(runs: Path) -> None:
     assert "cannot be told" in faked(groups, {"ist": (0.5, 0.5), "fed-raa": (0.5, float("nan"))}).in_words()
     first = faked(groups, {"ist": (2.0, 2.2), "fed-raa": (4.2, 4.2)}, by_time=True).in_words()
     assert first.startswith("ist reached the target first, at time 2.1; fed-raa took 2.00 times as long.")
+    at_start = faked(groups, {"ist": (0.0,), "fed-raa": (4.2,)}, by_time=True).in_words()
+    assert at_start.startswith("ist reached the target at time 0; fed-raa at time 4.2.")
+    both = faked(groups, {"ist": (0.0,), "fed-raa": (0.0,)}, by_time=True).in_words()
+    assert both == "ist and fed-raa reached the target at the same time, 0."
     assert "did not with every seed" in faked(groups, {"ist": (2.0,), "fed-raa": ()}, by_time=True).in_words()
 
 

@@ -66,3 +66,28 @@ def test_a_run_is_seen_while_it_is_written_and_stopped_with_a_checkpoint(
     assert status(out).state == "interrupted"
     assert not is_written(out / EVENTS)
     assert not (out / WRITER).exists()
+
+
+def test_status_quarantined_clients_are_sorted_with_their_reasons(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history = run(Experiment(hidden=(8,), clients=4, local_steps=2, updates=3, engine="local", out=tmp_path / "run"))
+    drop = '{"seq":0,"kind":"drop","t":9.5,"wall":1,"task":1,"client":%d,"what":"%s","action":"quarantined"}\n'
+    with (history.directory / EVENTS).open("a") as log:
+        log.writelines(drop % line for line in [(3, "no samples"), (0, "loss is nan"), (1, "no samples")])
+    capsys.readouterr()
+    assert main(["status", str(tmp_path / "run")]) == 0
+    shown = capsys.readouterr().out
+    assert "3 clients" in shown
+    assert "clients 1, 3: no samples" in shown
+    assert "client 0: loss is nan" in shown
+
+
+@pytest.mark.filterwarnings("ignore::fedraa.RunWarning")
+def test_status_without_step_marks_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fields = {"hidden": (8,), "clients": 4, "local_steps": 2, "time": 0.001, "engine": "local", "quiet": True}
+    run(Experiment(**fields, out=tmp_path / "run"))
+    assert main(["status", str(tmp_path / "run")]) == 0
+    assert "0: no step was finished" in capsys.readouterr().out
+    (tmp_path / "run" / SUMMARY).unlink()
+    assert status(tmp_path / "run").note == ""

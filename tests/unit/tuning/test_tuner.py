@@ -129,10 +129,11 @@ def test_a_value_at_the_edge_is_marked(
     assert found.at_edge == {"fedavg": ("lr",), "fedprox": ("lr",)}
     assert found.terms["fedavg"]["lr"] == 0.004  # widened by one
     flags = "--space lr=0.001,0.002 --trials 9 --clients 2 --hidden 4 --local-steps 2 --rounds 2 --engine local"
-    assert main(["tune", "fedavg", "fedprox", *flags.split(), "--out", str(tmp_path / "tune")]) == 0
+    assert main(["tune", "fedavg", "fedprox", *flags.split(), "--out", str(tmp_path / "my tune")]) == 0
     shown = capsys.readouterr().out
     assert "lr=0.004*" in shown
-    assert "--terms tuned --tuned" in shown
+    file = tmp_path / "my tune" / "tuned.toml"
+    assert shown.endswith(f"\nnext: fedraa compare fedavg fedprox --terms tuned --tuned '{file}'\n")
     assert main(["tune", "fedavg", *flags.split(), "--out", str(tmp_path / "new")]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"trial 2 of 9: fedavg at lr=0.00\d: -\d.*; about 0:00:0\d to go", shown)
