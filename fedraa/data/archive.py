@@ -80,7 +80,10 @@ def _owners(arrays: dict[str, Array], name: str) -> list[Any] | None:
 
 def _inputs(arrays: dict[str, Array]) -> list[Features]:
     """Return x_train and x_test, tokens or float32; ValueError if x_test has a value that float32 does not hold."""
-    return as_tokens(arrays) or [as_float32(arrays["x_train"]), finite("x_test", as_float32(arrays["x_test"]))]
+    if (tokens := as_tokens(arrays)) is not None:
+        return tokens
+    x_train, x_test = (as_float32(arrays[name], name) for name in ("x_train", "x_test"))
+    return [x_train, finite("x_test", x_test)]
 
 
 def _checked(name: str, arrays: dict[str, Array], targets: Targets | None) -> Dataset:

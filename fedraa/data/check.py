@@ -185,6 +185,6 @@ def _as_array(name: str, given: Any) -> Array:
 
 
 def _as_float32(name: str, x: Array) -> Features:
-    made = as_float32(x)
+    made = as_float32(x, name)
     # `deal` checks the training samples, because it can name the client.
     return made if name.startswith("x_train") else finite(name, made)

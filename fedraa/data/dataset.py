@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.data.precision import warn_lost_digits
 from fedraa.data.tree import first_not_finite
 
 Features = npt.NDArray[np.float32] | npt.NDArray[np.int64]
@@ -58,7 +59,12 @@ def finite(name: str, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     return x
 
 
-def as_float32(x: npt.NDArray[np.generic]) -> npt.NDArray[np.float32]:
-    """Return x as contiguous float32, without a copy if it is that already; what is beyond float32 is infinite."""
+def as_float32(x: npt.NDArray[np.generic], name: str = "") -> npt.NDArray[np.float32]:
+    """Return x as contiguous float32, without a copy if it is that already; values beyond float32 are infinite.
+
+    With a `name` a warning says which feature loses its digits.
+    """
+    if name:
+        warn_lost_digits(name, x)
     with np.errstate(over="ignore"):
         return np.require(x, np.float32, ["C", "W"])

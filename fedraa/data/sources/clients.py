@@ -218,23 +218,26 @@ def outside(y: Array, classes: int) -> int | None:
     return int(found[0]) if found.size else None
 
 
-def as_inputs(x: Tree) -> Tree:
+def as_inputs(x: Tree, name: str = "") -> Tree:
     """Return each array as float32, integers but bytes as int64; contiguous, without a copy if it is so already.
 
     Of one input only integers `[n, length]` are tokens, int64. Among several inputs a mask stays boolean.
+    With a `name` a warning says which feature loses its digits.
     """
     if isinstance(x, dict | tuple):
-        return mapped(lambda part: part if np.asarray(part).dtype.kind == "b" else _as_input(part, tokens=True), x)
-    return _as_input(x, tokens=np.ndim(x) == 2)
+        return mapped(lambda part: _as_input(part, name, tokens=True, mask=True), x)
+    return _as_input(x, name, tokens=np.ndim(x) == 2)
 
 
-def _as_input(x: Any, *, tokens: bool) -> Array:
+def _as_input(x: Any, name: str, *, tokens: bool, mask: bool = False) -> Array:
     array = np.asarray(x)
     if array.dtype.kind not in "fiub":
         raise ValueError(f"samples hold {array.dtype}; they must be numbers")
+    if mask and array.dtype.kind == "b":
+        return array
     if tokens and array.dtype.kind in "iu" and array.dtype != np.uint8:
         return np.require(array, np.int64, ["C", "W"])
-    return as_float32(array)
+    return as_float32(array, name)
 
 
 def as_labels(y: Array) -> Array:
