@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedraa.data.check import NAMES, Array, Targets, as_tokens, check_arrays, check_inputs
+from fedraa.data.check import NAMES, Array, Targets, as_tokens, check_arrays, check_inputs, count_classes
 from fedraa.data.dataset import Dataset, Features, as_float32, finite
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.reading import opened
@@ -94,9 +94,7 @@ def _checked(name: str, arrays: dict[str, Array], targets: Targets | None) -> Da
         return Dataset(name, x_train, y_train, x_test, y_test, classes)
     check_arrays(arrays)
     y_train, y_test = arrays["y_train"], arrays["y_test"]
-    classes = int(y_train.max()) + 1
-    if classes > len(y_train):
-        raise ValueError(f"y_train goes up to {classes - 1} with {len(y_train)} samples; number the classes from 0")
+    classes = count_classes(y_train)
     if y_test.max() >= classes:
         raise ValueError(f"y_test holds label {y_test.max()}, but y_train ends at {classes - 1}")
     x_train, x_test = _inputs(arrays)

@@ -7,14 +7,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedraa.data.check import Targets, remedy_for_labels
+from fedraa.data.check import Targets, refuse_nan_labels, remedy_for_labels
 from fedraa.data.dataset import as_float32
 from fedraa.data.partition.partitioner import Index, Partitioner
 from fedraa.data.scaling import Scaling, apply_scaling
 from fedraa.data.sources.item_generators import ItemGenerators
 from fedraa.data.sources.rows import Rows, as_rows
 from fedraa.data.transforms import Transforms
-from fedraa.data.tree import Array, Tree, first_not_finite, joined, leaves, mapped, take
+from fedraa.data.tree import Array, Tree, first_not_finite, joined, leaves, mapped, refuse_masked, take
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,6 +230,7 @@ def as_inputs(x: Tree, name: str = "") -> Tree:
 
 
 def _as_input(x: Any, name: str, *, tokens: bool, mask: bool = False) -> Array:
+    refuse_masked("the samples'", x)
     array = np.asarray(x)
     if array.dtype.kind not in "fiub":
         raise ValueError(f"samples hold {array.dtype}; they must be numbers")
@@ -242,6 +243,7 @@ def _as_input(x: Any, name: str, *, tokens: bool, mask: bool = False) -> Array:
 
 def as_labels(y: Array) -> Array:
     """Itself; ValueError unless it is one class per sample."""
+    refuse_nan_labels("the labels'", y)
     if y.ndim != 1 or y.dtype.kind != "i":
         raise ValueError(
             f"labels are {y.dtype} of shape {y.shape}; they must be integers of shape [samples]{remedy_for_labels(y)}"
@@ -251,6 +253,7 @@ def as_labels(y: Array) -> Array:
 
 def as_targets(y: Any) -> Array:
     """Int64 for integers, else float32; contiguous."""
+    refuse_masked("the labels'", y)
     array = np.asarray(y)
     if array.dtype.kind not in "fiub":
         raise ValueError(f"labels hold {array.dtype}; they must be numbers{remedy_for_labels(array)}")
