@@ -21,6 +21,7 @@ class Snapshot:
     buffers: dict[str, Tensor | None]
     frozen: dict[str, Tensor]
     attributes: dict[str, Any] = field(default_factory=dict)
+    class_attributes: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, module: nn.Module, *, frozen: bool = True) -> "Snapshot":
@@ -33,7 +34,7 @@ class Snapshot:
             for name, value in vars(part).items()
             if name not in OF_MODULES and not is_spectral(part) and _is_plain(value)
         }
-        return cls(copy_buffers(module), fixed, attributes)
+        return cls(copy_buffers(module), fixed, attributes, _copy_class_arrays(module))
 
     def changed(self, after: "Snapshot") -> dict[str, list[str]]:
         """Return the names of all values that differ in a later snapshot, by kind."""
@@ -41,6 +42,27 @@ class Snapshot:
             kind: [name for name, value in values.items() if not is_same(getattr(self, kind).get(name, self), value)]
             for kind, values in vars(after).items()
         }
+
+
+def _copy_class_arrays(module: nn.Module) -> dict[str, Any]:
+    """Copy the tensors and arrays that are attributes of the classes of the module's parts, without torch's classes."""
+    return {
+        f"{prefix}.{name}".lstrip("."): deepcopy(value)
+        for prefix, part in module.named_modules()
+        for kind in reversed(type(part).__mro__)
+        if not kind.__module__.startswith("torch.")
+        for name, value in vars(kind).items()
+        if not name.startswith("__") and _holds_arrays(value) and _is_plain(value)
+    }
+
+
+def _holds_arrays(value: object) -> bool:
+    """Return True for a tensor, an array, and a list or a dict with one."""
+    if isinstance(value, Mapping):
+        return any(map(_holds_arrays, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_arrays, value))
+    return isinstance(value, (Tensor, np.ndarray))
 
 
 def _is_plain(value: object) -> bool:

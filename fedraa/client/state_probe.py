@@ -74,6 +74,9 @@ class _Probe:
             return TrainingState()
         self._after = self._snapshot(fresh)
         changed = self._start.changed(self._after)
+        if changed["class_attributes"]:
+            # Copies of the module share it, so the trials below could not tell if a step reads it.
+            raise self._refused("attribute", changed["class_attributes"][0])
         buffers = [name for name in changed["buffers"] if name not in self._torchs]
         others = [*changed["frozen"], *changed["attributes"]]
         state, warned = TrainingState(), list[str]()

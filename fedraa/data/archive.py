@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedraa.data.check import NAMES, Array, Targets, as_tokens, check_arrays, check_inputs
+from fedraa.data.check import NAMES, Array, Targets, as_tokens, check_arrays, check_inputs, count_classes
 from fedraa.data.dataset import Dataset, Features, as_float32, finite
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.reading import opened
@@ -80,7 +80,10 @@ def _owners(arrays: dict[str, Array], name: str) -> list[Any] | None:
 
 def _inputs(arrays: dict[str, Array]) -> list[Features]:
     """Return x_train and x_test, tokens or float32; ValueError if x_test has a value that float32 does not hold."""
-    return as_tokens(arrays) or [as_float32(arrays["x_train"]), finite("x_test", as_float32(arrays["x_test"]))]
+    if (tokens := as_tokens(arrays)) is not None:
+        return tokens
+    x_train, x_test = (as_float32(arrays[name], name) for name in ("x_train", "x_test"))
+    return [x_train, finite("x_test", x_test)]
 
 
 def _checked(name: str, arrays: dict[str, Array], targets: Targets | None) -> Dataset:
@@ -91,9 +94,7 @@ def _checked(name: str, arrays: dict[str, Array], targets: Targets | None) -> Da
         return Dataset(name, x_train, y_train, x_test, y_test, classes)
     check_arrays(arrays)
     y_train, y_test = arrays["y_train"], arrays["y_test"]
-    classes = int(y_train.max()) + 1
-    if classes > len(y_train):
-        raise ValueError(f"y_train goes up to {classes - 1} with {len(y_train)} samples; number the classes from 0")
+    classes = count_classes(y_train)
     if y_test.max() >= classes:
         raise ValueError(f"y_test holds label {y_test.max()}, but y_train ends at {classes - 1}")
     x_train, x_test = _inputs(arrays)

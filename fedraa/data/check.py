@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from fedraa.data.dataset import Dataset, Features, as_float32, finite
-from fedraa.data.tree import Tree
+from fedraa.data.tree import Tree, refuse_masked
 from fedraa.errors import short_text
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
@@ -52,8 +52,18 @@ def class_labels(y_train: Array, y_test: Array, classes: Any) -> tuple[Array, Ar
     """Labels of one class per sample."""
     for name, y in (("y_train", y_train), ("y_test", y_test)):
         _check_labels(name, y)
+    if type(classes) is int and classes == 0:
+        classes = count_classes(y_train)
     _check_classes(classes, {"y_train": y_train, "y_test": y_test})
     return np.require(y_train, np.int64, ["C", "W"]), np.require(y_test, np.int64, ["C", "W"]), int(classes)
+
+
+def count_classes(y_train: Array) -> int:
+    """Return one more than the largest label; ValueError if the labels cannot be numbers of classes."""
+    classes = int(y_train.max()) + 1
+    if classes > len(y_train):
+        raise ValueError(f"y_train goes up to {classes - 1} with {len(y_train)} samples; number the classes from 0")
+    return classes
 
 
 def _inputs(given: Dataset, y_train: Array, y_test: Array) -> tuple[Tree, Tree]:
@@ -103,12 +113,19 @@ def check_arrays(arrays: Mapping[str, Array]) -> None:
 
 
 def _check_labels(name: str, y: Array) -> None:
+    refuse_nan_labels(name, y)
     if y.ndim != 1 or y.dtype.kind not in "iu":
         raise ValueError(
             f"{name} is {y.dtype} of shape {y.shape}; it must be integers of shape [samples]{remedy_for_labels(y)}"
         )
     if y.min() < 0:
         raise ValueError(f"{name} holds label {y.min()} in row {y.argmin()}; labels count from 0")
+
+
+def refuse_nan_labels(name: str, y: Array) -> None:
+    """Raise ValueError if a label is NaN."""
+    if y.dtype.kind == "f" and (rows := np.argwhere(np.isnan(y))).size:
+        raise ValueError(f"{name} row {rows[0][0]} is NaN; every sample must have a label: fill it in or leave it out")
 
 
 def remedy_for_labels(y: Array) -> str:
@@ -119,7 +136,7 @@ def remedy_for_labels(y: Array) -> str:
         return "; give y.ravel()"
     if y.ndim == 2:
         return "; if a row has 1 at its class, give y.argmax(1)"
-    if y.ndim == 1 and y.dtype.kind == "f" and not np.array_equal(y, y.astype(np.int64)):
+    if y.ndim == 1 and y.dtype.kind == "f" and not np.array_equal(y, np.rint(y)):
         return "; to predict the numbers themselves choose the objective regression"
     if y.ndim == 1 and y.dtype.kind in "fb":
         return "; give y.astype(int)"
@@ -133,7 +150,8 @@ def check_inputs(arrays: Mapping[str, Array]) -> None:
         if x.ndim < 2 or 0 in x.shape:
             raise ValueError(f"x_{split} has shape {x.shape}; it must be [samples, ...] with nothing empty")
         if x.dtype.kind not in "fiu":
-            raise ValueError(f"x_{split} holds {x.dtype}; it must hold numbers")
+            remedy = ": give x.astype('float32')" if x.dtype.kind == "b" else ""
+            raise ValueError(f"x_{split} holds {x.dtype}; it must hold numbers{remedy}")
         if y.ndim < 1 or len(x) != len(y):
             many = len(y) if y.ndim else "one number"
             raise ValueError(f"x_{split} has {len(x)} samples but y_{split} {many}; they must be as many")
@@ -171,6 +189,7 @@ def _check_classes(classes: Any, arrays: Mapping[str, Array]) -> None:
 
 
 def _as_array(name: str, given: Any) -> Array:
+    refuse_masked(name, given)
     try:
         if isinstance(given, list | tuple) and given and all(isinstance(item, torch.Tensor) for item in given):
             given = torch.stack(tuple(given))
@@ -185,6 +204,6 @@ def _as_array(name: str, given: Any) -> Array:
 
 
 def _as_float32(name: str, x: Array) -> Features:
-    made = as_float32(x)
+    made = as_float32(x, name)
     # `deal` checks the training samples, because it can name the client.
     return made if name.startswith("x_train") else finite(name, made)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.data.precision import warn_lost_digits
 from fedraa.data.tree import first_not_finite
 
 Features = npt.NDArray[np.float32] | npt.NDArray[np.int64]
@@ -17,11 +18,12 @@ class Dataset:
     """Training and test samples of one task.
 
     `x_train` holds features `[n, d]` or images `[n, channels, height, width]`, floats or bytes, or integer tokens
-    `[n, length]`; `y_train` holds integer labels `[n]` from 0 to `classes - 1`. The values are those that the user has:
+    `[n, length]`; `y_train` holds integer labels `[n]` from 0 to `classes - 1`. Without `classes` the largest label of
+    `y_train` is that of the last class. The values are those that the user has:
     a run with `standardise`, the default, scales floats and bytes by the statistics of the training samples.
 
     With another objective than classification `y_train` is what that takes: numbers `[n]` or `[n, k]`, labels of
-    positions or pixels `[n, ...]`, 0 and 1 `[n, labels]`; `classes` may then be left out. `x_train` may be several
+    positions or pixels `[n, ...]`, 0 and 1 `[n, labels]`. `x_train` may be several
     inputs: a tuple of arrays, or a dict of them by the names of the model's arguments.
 
     A run checks the data set before the start. It takes tensors, lists and all types of integers and floats.
@@ -58,7 +60,12 @@ def finite(name: str, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     return x
 
 
-def as_float32(x: npt.NDArray[np.generic]) -> npt.NDArray[np.float32]:
-    """Return x as contiguous float32, without a copy if it is that already; what is beyond float32 is infinite."""
+def as_float32(x: npt.NDArray[np.generic], name: str = "") -> npt.NDArray[np.float32]:
+    """Return x as contiguous float32, without a copy if it is that already; values beyond float32 are infinite.
+
+    With a `name` a warning says which feature loses its digits.
+    """
+    if name:
+        warn_lost_digits(name, x)
     with np.errstate(over="ignore"):
         return np.require(x, np.float32, ["C", "W"])

@@ -221,9 +221,14 @@ def _read(
     if isinstance(samples, Made) and not is_steady(lambda: plain.client(0), plain.generators, how.seed):
         warn_unsteady(given.name, "train")
         plain = replace(plain, unsteady=True)
-    scaling = measure_scaling(read_measured(samples, how.seed)) if how.scales else None
+    name, scaling = f"dataset {given.name!r}: train", None
+    if how.scales:
+        scaling = measure_scaling(read_measured(samples, how.seed, name))
     plain = replace(plain, scaling=scaling)
     x, y = _few(plain, how.seed)
+    if not how.scales and isinstance(samples, Dealt):
+        with plain.generators.seeded(how.seed, "fixed items", 0):
+            as_inputs(samples(0)[0], name)
     x_test = apply_scaling(scaling, x_test)
     fixed = how.transforms.fixed.fitted(x).fixed if how.transforms.fixed else nothing
     source = replace(plain, fixed=fixed)
@@ -259,7 +264,7 @@ def _test(given: FederatedDataset, seed: int) -> tuple[Tree, Array]:
         warn_unsteady(given.name, "test")
     with generators.seeded(seed, "test items"):
         x, y = rows.read(np.arange(len(rows)))
-    x = as_inputs(x)
+    x = as_inputs(x, f"dataset {given.name!r}: test")
     if (row := first_not_finite(x)) is not None:
         raise ValueError(f"test row {row} holds NaN or an infinity; all must be finite")
     return x, as_targets(y)

@@ -15,14 +15,15 @@ MOST_CLIENTS = 64
 """Clients that make their samples for this."""
 
 
-def read_measured(samples: Dealt | Made, seed: int) -> Tree:
+def read_measured(samples: Dealt | Made, seed: int, name: str) -> Tree:
     """Return the inputs of all training samples, or of an even random share of them, drawn from the seed.
 
     The share has `MOST_SAMPLES`; of large samples as many as `MOST_BYTES` hold, but at least `FEWEST_SAMPLES`. If
-    clients make their samples, the share is that of at most `MOST_CLIENTS` clients.
+    clients make their samples, the share is that of at most `MOST_CLIENTS` clients. A warning with `name` says which
+    feature loses its digits.
     """
     if isinstance(samples, Made):
-        return _read_clients(samples, seed)
+        return _read_clients(samples, seed, name)
     count = len(samples.rows)
     with ItemGenerators.of(samples).seeded(seed, "scaling items"):
         first, _ = samples.rows.read(np.arange(1))
@@ -31,10 +32,10 @@ def read_measured(samples: Dealt | Made, seed: int) -> Tree:
         if count > most:
             rows = np.sort(generator(seed, "scaling").choice(count, most, replace=False))
         x, _ = samples.rows.read(rows)
-    return as_inputs(x)
+    return as_inputs(x, name)
 
 
-def _read_clients(samples: Made, seed: int) -> Tree:
+def _read_clients(samples: Made, seed: int, name: str) -> Tree:
     clients = len(samples.offsets) - 1
     parts: list[Tree] = []
     count, generators = 0, ItemGenerators.of(samples)
@@ -42,7 +43,7 @@ def _read_clients(samples: Made, seed: int) -> Tree:
         try:
             with generators.seeded(seed, "scaling items", client):
                 x, y = samples(client)
-                x = mapped(np.copy, take(as_inputs(x), slice(MOST_SAMPLES)))
+                x = mapped(np.copy, take(as_inputs(x, "" if parts else name), slice(MOST_SAMPLES)))
         except Exception as error:
             text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
             raise ValueError(f"client {client}: {text}") from error

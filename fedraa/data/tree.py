@@ -42,6 +42,18 @@ def joined(trees: Sequence[Tree]) -> Tree:
     return np.concatenate(trees)
 
 
+def refuse_masked(name: str, x: Any) -> None:
+    """Raise ValueError if NumPy masks a value of x, an array or a list of rows; an array would show the value below."""
+    if isinstance(x, np.ma.MaskedArray):
+        rows = np.argwhere(np.ma.getmaskarray(x))
+    elif isinstance(x, list | tuple):
+        rows = np.array([[row] for row, part in enumerate(x) if np.ma.is_masked(part)])
+    else:
+        return
+    if rows.size:
+        raise ValueError(f"{name} row {rows[0][0]} is masked; fill it in".lstrip())
+
+
 def nbytes(tree: Tree) -> int:
     return sum(int(leaf.nbytes) for leaf in leaves(tree))
 

@@ -13,6 +13,7 @@ from fedraa.config.experiment import Experiment
 from fedraa.data.transforms import make_transforms
 from fedraa.models import build_model
 from fedraa.models.raw_input import RawInputModel
+from fedraa.models.wrappers import unwrap_module
 from fedraa.reading import opened
 from fedraa.rundir.inputs import Inputs, read_inputs
 from fedraa.rundir.layout import MODEL
@@ -66,9 +67,9 @@ def _refuse_foreign(
 
 
 def _make(experiment: Experiment, inputs: Inputs, model: object) -> nn.Module:
-    """Return a copy of the model that is given, or the one that the experiment describes."""
+    """Return a copy of the given model without wrappers, or the model that the experiment describes."""
     if isinstance(model, nn.Module):
-        return deepcopy(model)
+        return deepcopy(unwrap_module(model))
     is_named = model is None or model == experiment.model
     return build_model(
         experiment.model if model is None else model,

@@ -179,6 +179,12 @@ def test_a_model_given_as_an_object_with_several_inputs(tmp_path: Path) -> None:
     loaded = history.load_model(net)
     assert not loaded.training
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    for wrapped in (torch.compile(net), nn.DataParallel(net)):
+        unwrapped = history.load_model(wrapped)
+        assert all(
+            torch.equal(value, other)
+            for value, other in zip(loaded.state_dict().values(), unwrapped.state_dict().values(), strict=True)
+        )
     for given, said in (
         (None, r"^model: .*given as an object; give it again"),
         (nn.Linear(3, 3), "^model: .*does not fit"),

@@ -7,14 +7,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedraa.data.check import Targets, remedy_for_labels
+from fedraa.data.check import Targets, refuse_nan_labels, remedy_for_labels
 from fedraa.data.dataset import as_float32
 from fedraa.data.partition.partitioner import Index, Partitioner
 from fedraa.data.scaling import Scaling, apply_scaling
 from fedraa.data.sources.item_generators import ItemGenerators
 from fedraa.data.sources.rows import Rows, as_rows
 from fedraa.data.transforms import Transforms
-from fedraa.data.tree import Array, Tree, first_not_finite, joined, leaves, mapped, take
+from fedraa.data.tree import Array, Tree, first_not_finite, joined, leaves, mapped, refuse_masked, take
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,27 +218,32 @@ def outside(y: Array, classes: int) -> int | None:
     return int(found[0]) if found.size else None
 
 
-def as_inputs(x: Tree) -> Tree:
+def as_inputs(x: Tree, name: str = "") -> Tree:
     """Return each array as float32, integers but bytes as int64; contiguous, without a copy if it is so already.
 
     Of one input only integers `[n, length]` are tokens, int64. Among several inputs a mask stays boolean.
+    With a `name` a warning says which feature loses its digits.
     """
     if isinstance(x, dict | tuple):
-        return mapped(lambda part: part if np.asarray(part).dtype.kind == "b" else _as_input(part, tokens=True), x)
-    return _as_input(x, tokens=np.ndim(x) == 2)
+        return mapped(lambda part: _as_input(part, name, tokens=True, mask=True), x)
+    return _as_input(x, name, tokens=np.ndim(x) == 2)
 
 
-def _as_input(x: Any, *, tokens: bool) -> Array:
+def _as_input(x: Any, name: str, *, tokens: bool, mask: bool = False) -> Array:
+    refuse_masked("the samples'", x)
     array = np.asarray(x)
     if array.dtype.kind not in "fiub":
         raise ValueError(f"samples hold {array.dtype}; they must be numbers")
+    if mask and array.dtype.kind == "b":
+        return array
     if tokens and array.dtype.kind in "iu" and array.dtype != np.uint8:
         return np.require(array, np.int64, ["C", "W"])
-    return as_float32(array)
+    return as_float32(array, name)
 
 
 def as_labels(y: Array) -> Array:
     """Itself; ValueError unless it is one class per sample."""
+    refuse_nan_labels("the labels'", y)
     if y.ndim != 1 or y.dtype.kind != "i":
         raise ValueError(
             f"labels are {y.dtype} of shape {y.shape}; they must be integers of shape [samples]{remedy_for_labels(y)}"
@@ -248,6 +253,7 @@ def as_labels(y: Array) -> Array:
 
 def as_targets(y: Any) -> Array:
     """Int64 for integers, else float32; contiguous."""
+    refuse_masked("the labels'", y)
     array = np.asarray(y)
     if array.dtype.kind not in "fiub":
         raise ValueError(f"labels hold {array.dtype}; they must be numbers{remedy_for_labels(array)}")

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 
 from fedraa.data.dataset import count_rows
-from fedraa.data.sources.rows import as_rows
+from fedraa.data.sources.rows import as_rows, class_names
 from fedraa.data.tree import Tree, joined, leaves
 from fedraa.errors import short_text
+
+MAX_NAMES = 10
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -51,9 +53,23 @@ class FederatedDataset:
             raise ValueError(
                 f"dataset {self.name!r}: classes is {short_text(self.classes)}; it must be how many there are"
             )
+        self._refuse_other_class_names()
         for what, owners in (("clients", self.clients), ("test_clients", self.test_clients)):
             if owners is not None and (wrong := _no_owners(owners)):
                 raise ValueError(f"dataset {self.name!r}: {what} {wrong}; give a number or a word for each row")
+
+    def _refuse_other_class_names(self) -> None:
+        """Raise ValueError if a label means one class in train and another in test."""
+        train, test = (class_names(data, self.target) for data in (self.train, self.test))
+        for label, (name, other) in enumerate(zip(train, test, strict=False)):
+            if name != other:
+                # Of many names only those from the first difference on are shown.
+                start = label if label >= MAX_NAMES else 0
+                lists = [", ".join(names[start : start + MAX_NAMES]) for names in (train, test)]
+                raise ValueError(
+                    f"dataset {self.name!r}: label {label} is {name!r} in train but {other!r} in test (the classes are "
+                    f"{lists[0]} in train, {lists[1]} in test); give both the same order of classes"
+                )
 
     def __repr__(self) -> str:
         """Return the name and the number of training samples, and no values."""

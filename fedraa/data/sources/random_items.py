@@ -7,7 +7,7 @@ import numpy as np
 
 from fedraa.data.sources.item_generators import ItemGenerators
 from fedraa.data.sources.rows import ArrayRows, ImageRows, NpyRows, Rows
-from fedraa.data.tree import Array, Tree, joined, leaves, mapped
+from fedraa.data.tree import Array, Tree, joined, leaves, mapped, refuse_masked
 from fedraa.errors import RunWarning
 
 TRIED_ROWS = 256
@@ -54,6 +54,8 @@ def read_whole(rows: Rows, generators: ItemGenerators, seed: int) -> tuple[Tree,
             x, y = rows.read(np.arange(start, min(start + ROWS_PER_READ, len(rows))))
         if draws.drew:
             return None
+        for array in (*leaves(x), y):
+            refuse_masked("", array)
         parts.append((mapped(np.asarray, x), np.asarray(y)))
     xs, ys = zip(*parts, strict=True)
     return joined(xs), np.concatenate(ys)

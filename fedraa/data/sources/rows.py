@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from fedraa.data.check import NUMBER_WORDS
 from fedraa.data.sources.image_files import ImageFormat, image_array, plain_image
-from fedraa.data.tree import Array, Tree, leaves, mapped, take
+from fedraa.data.tree import Array, Tree, leaves, mapped, refuse_masked, take
 from fedraa.reading import refuse_no_file
 
 Index = npt.NDArray[np.int64]
@@ -72,6 +72,7 @@ class NpyRows(Rows):
 
     def read(self, rows: Index) -> tuple[Tree, Array]:
         # mapped for as long as it takes: pages that stay mapped count as the process's own
+        rows = np.asarray(rows)
         return open_array(self.x)[rows], open_array(self.y)[rows]
 
     def labels(self) -> Array:
@@ -88,7 +89,7 @@ class TorchRows(Rows):
         return len(self.dataset)
 
     def read(self, rows: Index) -> tuple[Tree, Array]:
-        pairs = []
+        rows, pairs = np.asarray(rows), []
         for row in rows.tolist():
             try:
                 item = self.dataset[row]
@@ -122,6 +123,7 @@ class HuggingFaceRows(Rows):
         return len(self.dataset)
 
     def read(self, rows: Index) -> tuple[Tree, Array]:
+        rows = np.asarray(rows)
         table = self.dataset[rows.tolist()]
         return stacked(table[self.input], rows, "sample"), stacked(table[self.target], rows, "label")
 
@@ -144,6 +146,7 @@ class ImageRows(Rows):
         return len(self.paths)
 
     def read(self, rows: Index) -> tuple[Tree, Array]:
+        rows = np.asarray(rows)
         return np.stack([self.format.read(self.paths[row]) for row in rows.tolist()]), self.y.take(rows)
 
     def labels(self) -> Array:
@@ -158,6 +161,9 @@ def as_rows(what: str, given: Any, input: str = "", target: str = "") -> Rows:
     if isinstance(given, Rows):
         return given
     if isinstance(given, tuple | list) and len(given) == 2 and not _are_two_samples(given):
+        for name, part in zip(("x", "y"), given, strict=True):
+            for leaf in leaves(part) if isinstance(part, dict | tuple) else [part]:
+                refuse_masked(f"{what} {name}", leaf)
         x, y = (mapped(_array, part) if isinstance(part, dict | tuple) else _array(part) for part in given)
         if not all(leaf.ndim for leaf in (*leaves(x), *leaves(y))):
             kinds = " and ".join(type(part).__name__ for part in given)
@@ -173,6 +179,14 @@ def as_rows(what: str, given: Any, input: str = "", target: str = "") -> Rows:
     if hasattr(given, "__getitem__") and hasattr(given, "__len__") and not isinstance(given, dict | str | np.ndarray):
         return TorchRows(given)
     raise ValueError(f"{what} is {type(given).__name__}; it must be (x, y), Rows, or a data set with len and [i]")
+
+
+def class_names(data: Any, target: str) -> list[str]:
+    """Return the names of the classes in the order of their labels; nothing if the data set does not name them."""
+    features = getattr(data, "features", None)
+    column = features.get(target) if isinstance(features, dict) else None
+    names = getattr(data, "classes", None) if column is None else getattr(column, "names", None)
+    return list(map(str, names)) if isinstance(names, list | tuple) else []
 
 
 def _are_two_samples(given: tuple[Any, ...] | list[Any]) -> bool:
@@ -283,6 +297,7 @@ def _array(item: Any) -> Array:
         return np.asarray(item.detach().cpu().numpy())
     if hasattr(item, "convert") and hasattr(item, "size"):  # of PIL
         return image_array(plain_image(item))
+    refuse_masked("", item)
     return np.asarray(item)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fedraa.data.precision import warn_lost_digits
 from fedraa.data.sources.table_file import TableFile, is_number, is_unnamed, listed, open_table
 from fedraa.data.sources.written_numbers import begins_with_number, has_decimal_comma, is_date, is_missing, read_numbers
 from fedraa.data.tree import Array
@@ -166,7 +167,7 @@ def encode_features(table: Table, names: Sequence[str]) -> Array:
             columns.append(_encode_text(table, name))
         else:
             values = table.frame[name].to_numpy(np.float64)
-            _refuse_infinite(table, name, values)
+            _check_float32(table, name, values)
             columns.append(values.astype(np.float32)[:, None])
     return np.concatenate(columns, axis=1)
 
@@ -178,7 +179,7 @@ def encode_numbers(table: Table, name: str) -> Array:
         values = table.frame[name].to_numpy(np.float64)
     else:
         values, _ = _numbers(table, name)
-    _refuse_infinite(table, name, values)
+    _check_float32(table, name, values)
     numbers: Array = values.astype(np.float32)[:, None]
     return numbers
 
@@ -239,7 +240,7 @@ def _encode_text(table: Table, name: str) -> Array:
     values, codes = _numbers(table, name)
     odd = np.isnan(values)
     if not odd.any():
-        _refuse_infinite(table, name, values)
+        _check_float32(table, name, values)
         return values.astype(np.float32)[:, None]
     column = table.frame[name]
     words = pd.unique(column).tolist()
@@ -294,9 +295,10 @@ def _refuse_missing(table: Table, name: str, which: Array, state: str) -> None:
     )
 
 
-def _refuse_infinite(table: Table, name: str, values: Array) -> None:
+def _check_float32(table: Table, name: str, values: Array) -> None:
     with np.errstate(over="ignore"):
         odd = ~np.isfinite(values.astype(np.float32))
+    warn_lost_digits(f"column {name!r}", values)
     if odd.any():
         value = table.frame[name][odd].iloc[0]
         shown = value if isinstance(value, str) else f"{value:g}"

@@ -1,10 +1,12 @@
 """What training changes in a model: what is estimated, what is harmless, and what is refused before the start."""
 
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.ao.quantization import FakeQuantize, MinMaxObserver, MovingAverageMinMaxObserver
 
 from fedraa.client.state_probe import probe
@@ -87,6 +89,32 @@ def test_probe_of_torchs_layers_finds_nothing(layer: Callable[[], nn.Module]) ->
 def test_probe_of_state_with_memory_refuses_it(layer: Callable[[], nn.Module], named: str) -> None:
     with pytest.raises(ValueError, match=f"^model: .*{named}"):
         found(layer())
+
+
+@pytest.mark.parametrize("kind", ["tensor", "array", "list"])
+def test_probe_of_an_attribute_of_a_class_that_training_changes_refuses_it(kind: str) -> None:
+    class Mean(nn.Module):
+        center: Any = {"tensor": torch.zeros(WIDTH), "array": np.zeros(WIDTH), "list": [torch.zeros(WIDTH)]}[kind]
+        scale = torch.ones(WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.training:
+                value = Mean.center[0] if kind == "list" else Mean.center
+                value += 0.1 * x.detach().mean(0).numpy() if kind == "array" else 0.1 * x.detach().mean(0)
+            return x * self.scale
+
+    with pytest.raises(ValueError, match=r"^model: .*attribute 'center' of Mean"):
+        found(Mean())
+
+
+def test_probe_of_a_constant_attribute_of_a_class_finds_nothing() -> None:
+    class Scaled(nn.Module):
+        scale = torch.ones(WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * Scaled.scale
+
+    assert found(Scaled()).changes == ()
 
 
 def test_probe_of_a_buffer_that_evaluation_changes_restores_it_and_warns() -> None:

@@ -157,10 +157,12 @@ def test_of_many_samples_an_even_share_is_read_that_the_seed_draws(monkeypatch: 
     monkeypatch.setattr(measured_module, "MOST_SAMPLES", 20)
     numbers = np.arange(60, dtype=np.float32)[:, None]
     samples = Dealt(as_rows("train", Pairs(numbers)), np.arange(60), np.array([0, 60]))
-    rows = read_measured(samples, 0)[:, 0].tolist()
+    rows = read_measured(samples, 0, "train")[:, 0].tolist()
     assert len(set(rows)) == 20
     assert max(rows) > 40
-    assert read_measured(samples, 0)[:, 0].tolist() == rows != read_measured(samples, 1)[:, 0].tolist()
+    assert (
+        read_measured(samples, 0, "train")[:, 0].tolist() == rows != read_measured(samples, 1, "train")[:, 0].tolist()
+    )
     data = dealt(fl.FederatedDataset("mine", Pairs(numbers), (numbers[:12], Y[:12])))
     np.testing.assert_allclose(data.scaling.mean, np.mean(rows), rtol=1e-6)
 
@@ -207,7 +209,7 @@ def test_clients_that_make_their_samples() -> None:
         Dealing(make_partitioner("natural"), 100_000, 0, standardise=True),
     )
     asked.clear()
-    read_measured(Made(samples, 6 * np.arange(100_001)), 0)
+    read_measured(Made(samples, 6 * np.arange(100_001)), 0, "train")
     assert len(set(asked)) == 64
     odd = sum(client % 2 for client in asked)
     values = np.concatenate([np.arange(6) + 10 * (i < odd) for i in range(64)])

@@ -1,0 +1,64 @@
+"""Warnings about values whose differences float32 does not hold."""
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraa.errors import RunWarning
+
+Array = npt.NDArray[Any]
+
+MAX_ROWS = 8192
+MAX_VALUES = 2**24
+MIN_ROWS = 16
+"""Rows that are checked even if they have more than `MAX_VALUES`."""
+MAX_ERROR = 1e-2
+"""Largest deviation of the rounding errors, relative to that of the values, which passes without a warning."""
+NOISE = 1e-14
+"""Deviation, relative to the values, below which floats differ only by the rounding of float64."""
+
+
+def warn_lost_digits(name: str, x: Array) -> None:
+    """Warn, in one sentence with `name`, if float32 does not hold the differences within a channel (dimension 1) of x.
+
+    An even sample of at most `MAX_ROWS` rows is checked. Values that are not finite do not count.
+    """
+    if x.dtype.kind not in "fiu" or x.dtype.itemsize < (8 if x.dtype.kind == "f" else 4) or not x.ndim or not x.size:
+        return
+    most = min(MAX_ROWS, max(MIN_ROWS, MAX_VALUES * len(x) // x.size))
+    sample = x[:: math.ceil(len(x) / most)]
+    exact = sample.astype(np.promote_types(sample.dtype, np.float64))
+    exact = np.moveaxis(exact, 1, -1).reshape(-1, x.shape[1]) if x.ndim > 1 else exact[:, None]
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = exact.astype(np.float32)
+        finite = np.isfinite(rounded)
+        deviation, error = _deviation(exact, finite), _deviation(exact - rounded, finite)
+    floor = NOISE * np.abs(exact).max(axis=0, where=finite, initial=0) if x.dtype.kind == "f" else 0
+    lossy = np.flatnonzero((deviation > floor) & (error > MAX_ERROR * deviation))
+    if lossy.size:
+        channel = int(lossy[0])
+        kept = finite[:, channel]
+        subject = f"{name}: {'feature' if x.ndim == 2 else 'channel'} {channel}" if x.ndim > 1 else name
+        others = f" (and so do {lossy.size - 1} others)" if lossy.size > 1 else ""
+        loss = _describe_loss(exact[kept, channel], rounded[kept, channel])
+        warnings.warn(f"{subject} {loss}{others}", RunWarning, stacklevel=2)
+
+
+def _deviation(values: Array, counted: Array) -> Array:
+    """Return the standard deviation of the counted values of each column."""
+    count = np.maximum(counted.sum(axis=0), 1)
+    mean = np.where(counted, values, 0).sum(axis=0) / count
+    deviation: Array = np.sqrt(np.square(np.where(counted, values - mean, 0)).sum(axis=0) / count)
+    return deviation
+
+
+def _describe_loss(exact: Array, rounded: Array) -> str:
+    mean, spread = float(exact.mean()), float(np.ptp(exact))
+    remedy = "subtract its mean or first value" if abs(mean) > spread else "multiply it by a large number"
+    return (
+        f"has values near {mean:.2g} that differ by {spread:.3g}, of which float32 keeps {len(np.unique(rounded))} of "
+        f"{len(np.unique(exact))} different ones; {remedy}"
+    )

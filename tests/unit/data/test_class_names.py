@@ -1,0 +1,45 @@
+"""Data sets that name their classes: a label means the same class in train and test. Rows are read by any sequence."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import fedraa as fl
+
+
+def table(*names: str) -> Any:
+    """Stand in for a table of Hugging Face with a ClassLabel."""
+    return SimpleNamespace(features={"image": None, "label": SimpleNamespace(names=list(names))})
+
+
+def test_another_order_of_classes_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^dataset 'mine': label 1 is 'dog' .*cat, dog, owl in train, cat, owl, dog"):
+        fl.FederatedDataset("mine", table("cat", "dog", "owl"), table("cat", "owl", "dog"))
+    many = [str(place) for place in range(100)]
+    with pytest.raises(ValueError, match=r"label 98 is '98' in train but '99' in test \(the classes are 98, 99 in"):
+        fl.FederatedDataset("mine", table(*many), table(*many[:98], "99", "98"))
+    folders = SimpleNamespace(classes=["a", "b"]), SimpleNamespace(classes=["b"])
+    with pytest.raises(ValueError, match="label 0 is 'a' in train but 'b' in test"):
+        fl.FederatedDataset("mine", *folders)
+
+
+def test_the_same_order_of_classes_is_accepted() -> None:
+    fl.FederatedDataset("mine", table("cat", "dog"), table("cat", "dog"))
+    fl.FederatedDataset("mine", table("cat", "dog"), table("cat"))
+    fl.FederatedDataset("mine", table("cat", "dog"), table("dog", "cat"), target="image")
+    fl.FederatedDataset("mine", table("cat", "dog"), (np.zeros((2, 2)), [0, 1]))
+
+
+def test_images_of_a_list_of_rows(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        for place, name in enumerate(("a", "b")):
+            (tmp_path / split / name).mkdir(parents=True)
+            Image.new("L", (2, 2), 255 * place).save(tmp_path / split / name / "0.png")
+    rows = fl.load_dataset(f"folder:{tmp_path}").test
+    x, y = rows.read([1, 0])
+    assert y.tolist() == [1, 0]
+    assert x[:, 0, 0, 0].tolist() == [1.0, 0.0]
