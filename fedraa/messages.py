@@ -16,6 +16,8 @@ State = dict[str, Any]
 tuples, which come back as lists, and NumPy scalars, which come back as Python's. An array that is in a state
 several times is written once and comes back as one array.
 """
+# Begins the names of the buffers that a task and its update carry for the local optimizer.
+EXTRA_PREFIX = "optimizer_"
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)

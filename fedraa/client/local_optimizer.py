@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from fedraa.components import Seam
+from fedraa.messages import EXTRA_PREFIX
 from fedraa.numbers import Decay, NotNegative, Positive, UpToOne
 
 STEP = "step"  # the buffer that counts the steps of each coordinate
-EXTRA_PREFIX = "optimizer_"  # of the buffers that a task and its update carry for the optimizer
 ADAMW_WEIGHT_DECAY = 0.01  # the default of torch.optim.AdamW
 
 

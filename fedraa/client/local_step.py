@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedraa.client.flat_module import BatchedModule, FlatModule
-from fedraa.client.local_optimizer import EXTRA_PREFIX, LOCAL_OPTIMIZER, OptimizerSteps
+from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, OptimizerSteps
 from fedraa.client.lr_schedule import local_factor
 from fedraa.client.solver import Solver
 from fedraa.client.terms.adversary import Adversary
@@ -30,7 +30,7 @@ from fedraa.client.terms.term import (
 from fedraa.components import calling
 from fedraa.data.tree import mapped
 from fedraa.errors import short_text
-from fedraa.messages import Task
+from fedraa.messages import EXTRA_PREFIX, Task
 from fedraa.submodels import view
 
 BLENDED = ("control", "momentum")  # buffers beside a task that terms read

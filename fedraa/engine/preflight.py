@@ -7,10 +7,10 @@ import numpy.typing as npt
 import torch
 
 from fedraa.client.flat_module import BatchedModule
-from fedraa.client.local_optimizer import EXTRA_PREFIX
 from fedraa.data.tree import leaves
 from fedraa.engine import resources
 from fedraa.engine.run_spec import RunSpec
+from fedraa.messages import EXTRA_PREFIX
 from fedraa.server.async_rules import factor_at
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS

@@ -86,6 +86,7 @@ def upgrade_config(config: dict[str, Any]) -> dict[str, Any]:
             # It was the default once. Today a run is refused with it.
             experiment = experiment | {field: None}
             config = config | {"experiment": experiment}
+    config = _without_unused_groups(config)
     schedule = config["method"].get("schedule")
     if isinstance(schedule, Mapping) and schedule.get("kind") == "ScheduledRounds":
         config = config | {"method": config["method"] | {"schedule": {"per_round": False} | dict(schedule)}}
@@ -93,6 +94,18 @@ def upgrade_config(config: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(update, Mapping):
         return config
     return config | {"method": config["method"] | {"update": dict(map(_upgraded, update.items()))}}
+
+
+def _without_unused_groups(config: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the width groups of a model that the method trains whole; earlier versions traced it all the same."""
+    resolved, method = config.get("resolved", {}), config["method"]
+    submodel, update = method.get("submodel"), method.get("update")
+    whole = isinstance(submodel, Mapping) and submodel.get("kind") in ("Full", "LayerCut")
+    if not whole or "inputs" in resolved or (isinstance(update, Mapping) and update.get("owned_head")):
+        return config
+    shapes = [shape | {"widths": []} for shape in resolved.get("shapes", [])]
+    unused = {"groups": {}, "fragments": [[] for _ in resolved.get("fragments", [])], "shapes": shapes}
+    return config | {"resolved": resolved | {name: unused[name] for name in unused if name in resolved}}
 
 
 def _upgraded(item: tuple[str, Any]) -> tuple[str, Any]:

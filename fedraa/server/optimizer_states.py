@@ -5,8 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from fedraa.client.local_optimizer import EXTRA_PREFIX
-from fedraa.messages import Extra, MadeBuffer, State, Update, Vector
+from fedraa.messages import EXTRA_PREFIX, Extra, MadeBuffer, State, Update, Vector
 from fedraa.server.auxiliary.rows import ClientRows
 from fedraa.server.coordinates import Where, where_of
 from fedraa.server.passes import cut

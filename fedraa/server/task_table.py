@@ -6,9 +6,8 @@ from typing import Protocol
 
 import numpy as np
 
-from fedraa.client.local_optimizer import EXTRA_PREFIX
 from fedraa.devices.costs import BYTES, CostModel
-from fedraa.messages import Buffer, Extra, ExtraBuffers, SharedBuffer, State, Task, Update, Vector
+from fedraa.messages import EXTRA_PREFIX, Buffer, Extra, ExtraBuffers, SharedBuffer, State, Task, Update, Vector
 from fedraa.server.bad_clients import QUARANTINED, RETRY, BadClients
 from fedraa.server.optimizer_states import OptimizerStates
 from fedraa.server.storage.store import shared_again

@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.client.local_optimizer import EXTRA_PREFIX
 from fedraa.errors import short_text
-from fedraa.messages import Receipt, RemoteBuffer, Task, Update, Vector
+from fedraa.messages import EXTRA_PREFIX, Receipt, RemoteBuffer, Task, Update, Vector
 from fedraa.server.passes import over, total
 
 GROWTH = 1e3  # times the largest value that a client was sent (1 if that is less), which none of its values may pass

@@ -154,7 +154,7 @@ def test_what_an_own_method_cannot_be_is_one_sentence(method: Callable[[], Metho
 def test_a_part_within_a_part_and_an_object_are_looked_at_too() -> None:
     with pytest.raises(ValueError, match=r"^server_optimizer: amsgrad\(server_lr=-1\): server_lr is -1; it should be"):
         ASYNC_RULE.make("fadas(size=3, optimizer='amsgrad(server_lr=-1)')")
-    with pytest.raises(ValueError, match=r"^async_rule: Buffer\(.*: server_lr is -2; it should be greater than 0$"):
+    with pytest.raises(ValueError, match=r"^async_rule: .*Buffer.*: server_lr is -2; it should be greater than 0$"):
         ASYNC_RULE.make(Buffer(server_lr=-2))
     with pytest.raises(ValueError, match=r"^async_rule: buffer: server_lr is -2; it should be greater than 0$"):
         ASYNC_RULE.make({"kind": "buffer", "server_lr": -2})
@@ -182,7 +182,7 @@ class Annotates(Buffer):
 
 
 def test_an_own_part_is_held_to_what_it_inherits() -> None:
-    with pytest.raises(ValueError, match=r"^async_rule: Inherits\(.*: size is 2\.5; it should be a valid integer$"):
+    with pytest.raises(ValueError, match=r"^async_rule: .*Inherits.*: size is 2\.5; it should be a valid integer$"):
         ASYNC_RULE.make(Inherits(size=2.5))  # type: ignore[arg-type]  # what is refused
     with pytest.raises(ValueError, match=r"size is 2\.5; it should be a valid integer$"):
         ASYNC_RULE.make(Annotates(size=2.5))  # type: ignore[arg-type]  # likewise

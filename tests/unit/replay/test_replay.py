@@ -60,7 +60,7 @@ def test_wall_clock_run_is_consistent(method: str, tmp_path: Path) -> None:
         ("accuracy", {"target_accuracy": 0.01}),
         ("accuracy", {"target_accuracy": 0.5, "clock": "wall", "time_scale": 0.02, "updates": 400}),
         ("steps", {"eval_every": 7, "jitter": 0.0}),
-        ("steps", {"updates": 1, "sam": 0.05, "local_steps": 3}),
+        ("steps", {"updates": 1, "sam": 0.05, "local_steps": 3, "local_epochs": None}),
     ],
 )
 def test_every_ending_is_consistent(reason: str, flags: dict[str, Any], tmp_path: Path) -> None:
