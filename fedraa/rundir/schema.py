@@ -104,7 +104,7 @@ def _without_unused_groups(config: dict[str, Any]) -> dict[str, Any]:
     if not whole or "inputs" in resolved or (isinstance(update, Mapping) and update.get("owned_head")):
         return config
     shapes = [shape | {"widths": []} for shape in resolved.get("shapes", [])]
-    unused = {"groups": {}, "fragments": [[] for _ in resolved.get("fragments", [])], "shapes": shapes}
+    unused: dict[str, Any] = {"groups": {}, "fragments": [[] for _ in resolved.get("fragments", [])], "shapes": shapes}
     return config | {"resolved": resolved | {name: unused[name] for name in unused if name in resolved}}
 
 

@@ -42,6 +42,7 @@ def run(out: Path, **flags: Any) -> fl.History:
         "batch_size": 50,
         "quiet": True,
         "checkpoint_every": 6,
+        "standardise": False,
     }
     data = replace(data, x_train=rows)
     experiment = fl.Experiment(**settings | {"method": "fed-raa", "updates": 24} | flags)
