@@ -29,8 +29,9 @@ def until(happened: Callable[[], bool], process: subprocess.Popen[Any] | None = 
 @contextmanager
 def started(out: Path, *flags: str, commits: int = 60) -> Iterator[subprocess.Popen[str]]:
     """A run with one worker in a process group of its own, as a terminal starts it, so far into its log."""
+    workers = [] if "local" in flags else ["--workers", "1"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "fedraa", "run", *FLAGS, "--workers", "1", "--out", str(out), *flags],
+        [sys.executable, "-m", "fedraa", "run", *FLAGS, *workers, "--out", str(out), *flags],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -106,7 +106,7 @@ def test_an_array_is_put_once_and_small_ones_travel_inside() -> None:
     for group, refs, sent in ((jobs, shared_args, tasks[:2]), (again, beside_again, tasks[2:])):
         arrays = ray.get(refs)
         for job, original in zip(group, sent, strict=True):
-            received, x, y = job.work(arrays)
+            received, x, y, _ = job.work(arrays)
             np.testing.assert_array_equal(received.params, original.params)
             assert (received.mask is None) == (original.mask is None)
             if original.mask is not None:

@@ -49,7 +49,8 @@ def test_ctrl_c_leaves_a_checkpoint_and_nothing_else(engine: str, undisturbed: H
         assert said.strip().endswith(f"fedraa: stopped, with a checkpoint; go on with: fedraa resume {out}")
         until(lambda: gone(below))
     assert set(Path("/dev/shm").iterdir()) <= memory
-    assert sorted(path.name for path in out.iterdir()) == ["checkpoints", "config.json", "evals.csv", "events.jsonl"]
+    files = ["checkpoints", "config.json", "evals.csv", "events.jsonl", "partition.npz"]
+    assert sorted(path.name for path in out.iterdir()) == files
     assert not list(out.rglob("*.partial"))
     resumed(out)
     same(out, undisturbed)
