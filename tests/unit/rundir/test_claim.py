@@ -100,19 +100,8 @@ def test_processes_that_start_together(given: str, tmp_path: Path) -> None:
 
 
 def test_runs_and_comparisons_that_start_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole runs, as threads; torch is for one of them at a time."""
+    """Whole runs in threads, which take turns."""
     monkeypatch.chdir(tmp_path)
-    torch_is_mine = threading.Lock()
-
-    def alone(work: Callable[..., Any]) -> Callable[..., Any]:
-        def locked(*given: Any, **more: Any) -> Any:
-            with torch_is_mine:
-                return work(*given, **more)
-
-        return locked
-
-    monkeypatch.setattr(api, "build", alone(api.build))
-    monkeypatch.setattr(api, "_execute", alone(api._execute))
     outcomes = at_once(4, lambda: api.run(Experiment(**SMALL)).directory)
     assert sorted(map(str, outcomes)) == [f"runs/fed-raa-digits-0{tail}" for tail in ("", "-2", "-3", "-4")]
     digests = {str(History(str(directory)).summary["model_sha256"]) for directory in outcomes}
