@@ -137,7 +137,7 @@ def test_what_is_delivered_is_the_average_and_the_run_says_so(tmp_path: Path) ->
     ("flags", "sentence"),
     [
         ({"method": "ace", "balance": 0.5}, "balance: 0.5 means nothing to ace; leave it out"),
-        ({"method": "fed-raa", "gain": 2.0}, "gain: 2.0 means nothing to fed-raa; leave it out"),
+        ({"method": "fed-raa", "gain": 2.0}, "gain: 2 means nothing to fed-raa; leave it out"),
         ({"method": "splitfed", "updates": None, "rounds": 2}, "local_steps: auto:3 means nothing to splitfed"),
     ],
 )
