@@ -65,15 +65,16 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from fedraa.engine.torchvision_import import Finder as _Finder
+from fedraa.engine.torchvision_operators import Finder as _Finder
 
 if TYPE_CHECKING:
     from fedraa import testing
+    from fedraa.aggregation.aggregator import Aggregator
     from fedraa.api import compare, method, replay, report, resume, run
     from fedraa.callbacks import CSV, Callback, EarlyStopping, ProgressBar, TensorBoard, WandB
-    from fedraa.client.metrics import Metric
-    from fedraa.client.terms.compression import Compressor
-    from fedraa.client.terms.term import LocalTerm
+    from fedraa.client.compression import Compressor
+    from fedraa.client.gradient_transforms import LocalTerm
+    from fedraa.composition.method import Method
     from fedraa.config.experiment import Experiment
     from fedraa.data.dataset import Dataset
     from fedraa.data.load import load_dataset
@@ -82,14 +83,13 @@ if TYPE_CHECKING:
     from fedraa.data.sources.rows import Rows
     from fedraa.data.transforms import Transform
     from fedraa.errors import Inconsistent, Interrupted, PromiseBroken, RunFailed, RunWarning
-    from fedraa.methods.method import Method
+    from fedraa.evaluation.metrics import Metric
+    from fedraa.ledger.participation import Participation
     from fedraa.models.lora import lora, merged
     from fedraa.objectives.objective import Objective
     from fedraa.rundir.history import History
-    from fedraa.server.aggregation.aggregator import Aggregator
-    from fedraa.server.async_rules import AsyncRule, Taken
+    from fedraa.server.async_rule import AsyncRule, Taken
     from fedraa.server.optimizers import ServerOptimizer
-    from fedraa.server.participation import Participation
     from fedraa.server.staleness import StalenessWeight
     from fedraa.submodels.policies.policy import SubmodelPolicy
     from fedraa.submodels.tracing.rules import tracing_rules
@@ -146,11 +146,11 @@ __all__ = [
 
 # Where every public name is made; a test compares this with `__all__`, the imports and the text above.
 _HOMES = {
-    "Aggregator": "fedraa.server.aggregation.aggregator",
-    "AsyncRule": "fedraa.server.async_rules",
+    "Aggregator": "fedraa.aggregation.aggregator",
+    "AsyncRule": "fedraa.server.async_rule",
     "CSV": "fedraa.callbacks",
     "Callback": "fedraa.callbacks",
-    "Compressor": "fedraa.client.terms.compression",
+    "Compressor": "fedraa.client.compression",
     "Dataset": "fedraa.data.dataset",
     "EarlyStopping": "fedraa.callbacks",
     "Experiment": "fedraa.config.experiment",
@@ -158,11 +158,11 @@ _HOMES = {
     "History": "fedraa.rundir.history",
     "Inconsistent": "fedraa.errors",
     "Interrupted": "fedraa.errors",
-    "LocalTerm": "fedraa.client.terms.term",
-    "Method": "fedraa.methods.method",
-    "Metric": "fedraa.client.metrics",
+    "LocalTerm": "fedraa.client.gradient_transforms",
+    "Method": "fedraa.composition.method",
+    "Metric": "fedraa.evaluation.metrics",
     "Objective": "fedraa.objectives.objective",
-    "Participation": "fedraa.server.participation",
+    "Participation": "fedraa.ledger.participation",
     "Partitioner": "fedraa.data.partition",
     "ProgressBar": "fedraa.callbacks",
     "PromiseBroken": "fedraa.errors",
@@ -173,7 +173,7 @@ _HOMES = {
     "ServerOptimizer": "fedraa.server.optimizers",
     "StalenessWeight": "fedraa.server.staleness",
     "SubmodelPolicy": "fedraa.submodels.policies.policy",
-    "Taken": "fedraa.server.async_rules",
+    "Taken": "fedraa.server.async_rule",
     "TensorBoard": "fedraa.callbacks",
     "Transform": "fedraa.data.transforms",
     "WandB": "fedraa.callbacks",

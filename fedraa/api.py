@@ -16,7 +16,7 @@ from torch import nn
 from fedraa.callbacks import CALLBACKS, Callback, ProgressBar, ProgressLog, RunStart
 from fedraa.callbacks.callback_list import CallbackList, refuse_strange_hooks
 from fedraa.callbacks.failure_warnings import FailureWarnings
-from fedraa.client import choose_device
+from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
 from fedraa.config.processes import cluster_address
@@ -25,21 +25,21 @@ from fedraa.engine.build import build
 from fedraa.engine.executor import LocalExecutor
 from fedraa.engine.objects import split_objects
 from fedraa.engine.process_guard import exclusive, refuse_nested_run, run_alone
-from fedraa.engine.resumption import how_to_go_on, lengthen, resumed
+from fedraa.engine.resume import how_to_go_on, lengthen, resumed
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.run_warnings import find_no_step, warn
 from fedraa.engine.session import RunSession
-from fedraa.engine.signals import interruptible, terminable
+from fedraa.engine.stop_signals import interruptible, terminable
+from fedraa.engine.worker_spec import choose_device
 from fedraa.errors import CallbackRaised, Interrupted, Unwritable, short_text
 from fedraa.methods.catalog import find
-from fedraa.methods.method import Method
-from fedraa.methods.terms import Terms
-from fedraa.methods.tuned import read_tuned
+from fedraa.rundir.atomic_files import written
 from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.claim import claimed, refuse_used
-from fedraa.rundir.files import written
+from fedraa.rundir.file_names import CHECKPOINTS, SUMMARY
 from fedraa.rundir.history import History
-from fedraa.rundir.layout import CHECKPOINTS, SUMMARY
+from fedraa.settings.terms import Terms
+from fedraa.settings.tuned import read_tuned
 from fedraa.waiting import is_shown
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def replay(directory: str | os.PathLike[str]) -> str:
 
     Raises Inconsistent at the first line that does not follow, and ValueError for what is no run directory.
     """
-    from fedraa.replay import replay as check
+    from fedraa.replay.replay import replay as check
 
     return check(Path(directory))
 

@@ -30,15 +30,15 @@ from fedraa.callbacks import RunStart
 from fedraa.callbacks.callback_list import CallbackList
 from fedraa.config.experiment import Experiment
 from fedraa.config.processes import cluster_address, cores
-from fedraa.engine.description import describe
-from fedraa.engine.resources import Need
-from fedraa.engine.resumption import how_to_go_on
+from fedraa.engine.memory_check import Need
+from fedraa.engine.resume import how_to_go_on
+from fedraa.engine.run_description import describe
 from fedraa.engine.run_spec import RunSpec
-from fedraa.engine.signals import Stop, interruptible, terminable, uninterrupted
+from fedraa.engine.stop_signals import Stop, interruptible, terminable, uninterrupted
 from fedraa.errors import Interrupted, RunFailed, ShardDied, without_effect
 from fedraa.rundir.checkpoint import newest_first
-from fedraa.rundir.layout import CHECKPOINTS, CONFIG, EVENTS
-from fedraa.rundir.lock import is_written, this_process
+from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVENTS
+from fedraa.rundir.run_lock import is_written, this_process
 
 DEATHS = 3  # of the server, without a checkpoint in between, before the run is given up
 HEARTBEAT = Heartbeat()

@@ -14,7 +14,7 @@ from actors.pool.pulse import Pulse
 from actors.server.parameter_server import Setting
 from fedraa.callbacks import Event, Progress
 from fedraa.callbacks.callback_list import CallbackList
-from fedraa.engine.signals import Stop
+from fedraa.engine.stop_signals import Stop
 from fedraa.errors import CallbackRaised, RunFailed, ShardDied
 
 LISTEN_SECONDS = 0.2  # that events may gather at the server where the run waits for no answer

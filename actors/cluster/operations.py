@@ -14,7 +14,7 @@ from actors.cluster.attach import attach
 from actors.cluster.placement import find_node
 from actors.cluster.run_dir_sync import RunDirSync, write_all
 from fedraa.callbacks import Progress
-from fedraa.rundir.layout import CONFIG
+from fedraa.rundir.file_names import CONFIG
 
 NAMESPACE = "fedraa"
 HEAD = "node:__internal_head__"  # a resource that every head node has

@@ -25,7 +25,7 @@ from actors.cluster.memory import lean
 from actors.cluster.own_folder import is_own, own_folder
 from actors.cluster.own_parts import importable
 from actors.cluster.processes import crowded, is_stopped, kill_all_of
-from fedraa.engine.signals import deferred, uninterrupted
+from fedraa.engine.stop_signals import deferred, uninterrupted
 from fedraa.errors import RunFailed
 
 private: Any = worker

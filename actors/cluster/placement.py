@@ -12,7 +12,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from fedraa.config.experiment import Experiment
 from fedraa.config.processes import cluster_address, workers
 from fedraa.devices.worker_groups import WorkerGroup, group_of_clients, parse_group
-from fedraa.engine.resources import GIGA
+from fedraa.engine.memory_check import GIGA
 from fedraa.messages import Index
 
 ROUNDING = 1e-6  # shares of a GPU that add up to one

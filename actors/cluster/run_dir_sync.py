@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedraa.rundir.files import PARTIAL, replacing
-from fedraa.rundir.layout import CLIENTS, EVALS, EVENTS, SUMMARY
-from fedraa.rundir.lock import WRITER, Hold, this_process
+from fedraa.rundir.atomic_files import PARTIAL, replacing
+from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS, SUMMARY
+from fedraa.rundir.run_lock import WRITER, Hold, this_process
 
 GROWING = (EVENTS, EVALS, CLIENTS)  # these are only ever appended to while a server lives
 Stamp = tuple[int, int]

@@ -13,7 +13,7 @@ from ray.job_submission import JobSubmissionClient
 
 from actors.cluster.attach import packages
 from actors.cluster.head import TOKEN
-from fedraa.engine.resources import GIGA
+from fedraa.engine.memory_check import GIGA
 from fedraa.errors import RunFailed
 
 

@@ -24,8 +24,8 @@ from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.session import RunSession
 from fedraa.errors import CallbackRaised
 from fedraa.messages import Index
-from fedraa.rundir.files import PARTIAL
-from fedraa.rundir.layout import CHECKPOINTS
+from fedraa.rundir.atomic_files import PARTIAL
+from fedraa.rundir.file_names import CHECKPOINTS
 
 
 @dataclass(frozen=True, eq=False)

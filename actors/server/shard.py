@@ -9,8 +9,9 @@ import numpy as np
 import ray
 
 from fedraa.messages import Index, Receipt, RemoteBuffer, Update, Vector
-from fedraa.server.storage.shards import Shard, assemble_pieces
-from fedraa.server.validation import joined, wrong_kind
+from fedraa.server.stores.sharded import Shard, assemble_pieces
+from fedraa.server.update_checks import joined
+from fedraa.vectors.finite import wrong_kind
 
 NO_BUFFER: Vector = np.empty(0, np.float32)
 

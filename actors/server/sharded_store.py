@@ -21,9 +21,9 @@ from actors.server.shard import CutOnShards, Route, ShardActor
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import ShardDied
 from fedraa.messages import State, Task, Update, Vector
-from fedraa.server.async_rules import AsyncModel, AsyncRule, Taken
-from fedraa.server.storage.shards import Split, assemble_pieces
-from fedraa.server.storage.store import shared_again
+from fedraa.server.async_rule import AsyncModel, AsyncRule, Taken
+from fedraa.server.stores.local import shared_again
+from fedraa.server.stores.sharded import Split, assemble_pieces
 from fedraa.submodels.assignment import Submodel
 
 UNSETTLED = 64  # mixes that the server runs ahead of the shards

@@ -7,11 +7,12 @@ import ray
 import torch
 
 from actors.pool.serializer import Job
-from fedraa.client import Evaluator, WorkerSpec, choose_device
 from fedraa.data import Federated
 from fedraa.data.sources.clients import ReadEpoch
 from fedraa.data.tree import Tree
+from fedraa.engine.worker_spec import WorkerSpec, choose_device
 from fedraa.errors import staying
+from fedraa.evaluation.evaluator import Evaluator
 from fedraa.messages import Evaluation, Task, Update, Vector
 
 

@@ -16,7 +16,7 @@ from benchmarks.studies.results import RESULTS, Result, read_all
 from benchmarks.studies.tables import markdown_table
 from benchmarks.studies.verdict import NOT_RUN, ONLY, OTHER_WAY, REPRODUCED, VERDICTS, Advantage, advantage, verdict
 from fedraa.cli.display import say
-from fedraa.rundir.files import write_text
+from fedraa.rundir.atomic_files import write_text
 
 CLAIMS = Path(__file__).with_name("claims.toml")
 START, END = (Path(__file__).with_name(f"claims_{part}.md") for part in ("start", "end"))

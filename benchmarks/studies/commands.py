@@ -24,13 +24,13 @@ from benchmarks.studies.weak import weak_points
 from fedraa.cli.compare import differences_table
 from fedraa.cli.display import say, show
 from fedraa.config.experiment import Experiment
-from fedraa.methods.terms import Terms, on_terms
-from fedraa.methods.tuned import read_tuned
 from fedraa.report.cells import check_each_once
 from fedraa.report.compare import DIFFERENCES
 from fedraa.report.differences import differences
-from fedraa.rundir.files import write_text
+from fedraa.rundir.atomic_files import write_text
 from fedraa.rundir.history import History
+from fedraa.settings.terms import Terms, on_terms
+from fedraa.settings.tuned import read_tuned
 
 RACE = "race"
 

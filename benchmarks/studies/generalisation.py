@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from benchmarks.studies.metrics import SHARE, Metric
 from fedraa.engine.build import build
+from fedraa.rundir.file_names import MODEL
 from fedraa.rundir.history import History
-from fedraa.rundir.layout import MODEL
 
 BATCH = 1024
 MOST = 10_000  # training samples that are evaluated, an even choice of all

@@ -25,13 +25,13 @@ import pandas as pd
 from benchmarks.studies.metrics import Metric
 from fedraa.api import resume, run
 from fedraa.config.experiment import Experiment
-from fedraa.engine.description import commit
-from fedraa.engine.resumption import differs
+from fedraa.engine.resume import differs
+from fedraa.engine.run_description import commit
 from fedraa.errors import RunFailed
-from fedraa.methods.resolve import resolve
+from fedraa.rundir.file_names import CONFIG, SUMMARY
 from fedraa.rundir.history import History
-from fedraa.rundir.layout import CONFIG, SUMMARY
-from fedraa.rundir.lock import alone
+from fedraa.rundir.run_lock import alone
+from fedraa.settings.resolve import resolve
 
 SEEDS = (0, 1, 2)
 

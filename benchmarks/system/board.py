@@ -21,7 +21,7 @@ from urllib.request import urlopen
 
 from fedraa.api import run
 from fedraa.cli.display import say
-from fedraa.rundir.layout import CONFIG, EVALS, EVENTS
+from fedraa.rundir.file_names import CONFIG, EVALS, EVENTS
 
 RUNS, EVENTS_EACH = 100, 10_000
 CLIENTS, FRAGMENTS, EVERY = 20, 5, 50  # an evaluation every so many commits

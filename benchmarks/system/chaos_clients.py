@@ -24,9 +24,9 @@ from fedraa.config.experiment import Experiment
 from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.build import build
 from fedraa.engine.session import RunSession
+from fedraa.ledger.participation import Participation
 from fedraa.messages import Task, Update
 from fedraa.rundir.history import History
-from fedraa.server.participation import Participation
 
 ASYNCHRONOUS = ("fed-raa", "fedasync", "fedbuff")
 ROUNDS = ("fedavg", "scaffold", "fedcm", "ram-fed", "subdismo", "splitfed", "heterofl")

@@ -23,8 +23,8 @@ from benchmarks.system.killing import KillAt, Killed
 from fedraa.api import replay, resume, run
 from fedraa.config.experiment import Experiment
 from fedraa.errors import Inconsistent, Unwritable
+from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVALS, EVENTS, MODEL, SEAL, SUMMARY
 from fedraa.rundir.history import History
-from fedraa.rundir.layout import CHECKPOINTS, CONFIG, EVALS, EVENTS, MODEL, SEAL, SUMMARY
 from fedraa.rundir.profile import PROFILE
 
 REFUSED = "fedraa: out: same is in use; choose a directory that is new or empty"

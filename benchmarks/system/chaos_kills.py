@@ -33,9 +33,9 @@ from fedraa.errors import RunFailed
 from fedraa.messages import Task, Update
 from fedraa.methods.catalog import METHODS
 from fedraa.rundir.checkpoint import newest_first, read
+from fedraa.rundir.file_names import CHECKPOINTS, EVENTS, SUMMARY
 from fedraa.rundir.history import History
-from fedraa.rundir.layout import CHECKPOINTS, EVENTS, SUMMARY
-from fedraa.server.async_rules import Buffer
+from fedraa.server.async_rule import Buffer
 
 ASYNCHRONOUS = ("fed-raa", "fedasync", "fedbuff", "fed-raa-random")
 ROUNDS = ("fed-raa-sync", "fedavg", "scaffold", "ram-fed", "heterofl", "prunefl")

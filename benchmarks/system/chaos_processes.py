@@ -32,7 +32,7 @@ from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.build import build
 from fedraa.engine.session import RunSession
 from fedraa.errors import RunFailed
-from fedraa.rundir.layout import SUMMARY
+from fedraa.rundir.file_names import SUMMARY
 
 FROZEN: dict[str, dict[str, Any]] = {
     "ParameterServer": {},

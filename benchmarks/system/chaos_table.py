@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedraa.rundir.files import replacing
+from fedraa.rundir.atomic_files import replacing
 from fedraa.rundir.history import History
 
 RESULTS = Path(__file__).parents[1] / "results" / "chaos.csv"

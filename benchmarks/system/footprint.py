@@ -15,7 +15,7 @@ from fedraa.api import run
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset
 from fedraa.engine.build import build
-from fedraa.engine.resources import Need
+from fedraa.engine.memory_check import Need
 
 LOOK_SECONDS = 0.05
 

@@ -39,8 +39,8 @@ from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Update, Vector
 from fedraa.methods.catalog import find
 from fedraa.rundir.checkpoint import Saver
-from fedraa.server.base import Server
 from fedraa.server.bounds import Bounds
+from fedraa.server.server import Server
 
 RESULTS = Path(__file__).parents[1] / "results" / "large_models.csv"
 METHODS = {  # and how many buffers of the model an update writes; float64 is two

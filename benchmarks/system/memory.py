@@ -25,7 +25,7 @@ from fedraa.api import run
 from fedraa.callbacks import Callback, Progress
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset
-from fedraa.rundir.files import replacing
+from fedraa.rundir.atomic_files import replacing
 
 CLIENTS, UPDATES, EVERY = 2_000, 200_000, 2_000
 RESULTS = Path(__file__).parents[1] / "results"

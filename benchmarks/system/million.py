@@ -21,7 +21,7 @@ import numpy as np
 from fedraa.api import run
 from fedraa.callbacks import Callback
 from fedraa.data import FederatedDataset
-from fedraa.rundir.files import replacing
+from fedraa.rundir.atomic_files import replacing
 
 RESULTS = Path(__file__).parents[1] / "results" / "million.csv"
 FEW, MANY = 1_000, 1_000_000

@@ -34,9 +34,9 @@ from benchmarks.system.trials import (
     synthetic,
     trial,
 )
-from fedraa.client import choose_device
 from fedraa.data import Dataset
 from fedraa.engine.build import build
+from fedraa.engine.worker_spec import choose_device
 from fedraa.messages import Task, Update, Vector
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from claim_rows import CLAIMS, claims_of
 
 from fedraa.cli.methods import AXES, words
+from fedraa.composition.method import Method
 from fedraa.methods.catalog import METHODS
-from fedraa.methods.method import Method
 
 CARDS = Path(__file__).with_name("cards.toml")
 NAMES = {"submodel": "what a client trains", "local": "how", "update": "the server", "schedule": "who, when"}

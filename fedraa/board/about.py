@@ -9,9 +9,9 @@ from fedraa.board.tally import natural
 from fedraa.components import importing_only
 from fedraa.config.experiment import Experiment
 from fedraa.objectives import Figures, figures_of
+from fedraa.rundir.config_file import read_config
+from fedraa.rundir.file_names import CONFIG
 from fedraa.rundir.history import method_name
-from fedraa.rundir.layout import CONFIG
-from fedraa.rundir.schema import read_config
 
 
 @dataclass(frozen=True)

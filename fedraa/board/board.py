@@ -8,7 +8,7 @@ from threading import Event, Thread
 from time import monotonic
 
 from fedraa.board.watched_run import WatchedRun
-from fedraa.rundir.layout import CONFIG, EVENTS
+from fedraa.rundir.file_names import CONFIG, EVENTS
 
 PAUSE = 0.5  # seconds between two looks at every run
 PATIENCE = 20  # times as long as the search for runs took is waited before the next

@@ -12,9 +12,9 @@ from fedraa.board.lines import GrowingLines
 from fedraa.board.sampling import number
 from fedraa.board.tally import Tally
 from fedraa.reading import content
-from fedraa.rundir.layout import CONFIG, EVALS, EVENTS, SUMMARY
-from fedraa.rundir.lock import WRITER, is_written
-from fedraa.rundir.read import is_event
+from fedraa.rundir.checked_files import is_event
+from fedraa.rundir.file_names import CONFIG, EVALS, EVENTS, SUMMARY
+from fedraa.rundir.run_lock import WRITER, is_written
 
 Facts = tuple[int, int, int] | None
 

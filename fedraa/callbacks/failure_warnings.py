@@ -5,7 +5,7 @@ import warnings
 from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Event
 from fedraa.errors import RunWarning
-from fedraa.server.bad_clients import QUARANTINED
+from fedraa.ledger.bad_clients import QUARANTINED
 
 MAX_WARNINGS = 10  # of one run
 

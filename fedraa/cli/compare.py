@@ -16,7 +16,6 @@ from fedraa.callbacks import ProgressBar
 from fedraa.cli.display import say, show
 from fedraa.config.experiment import Experiment
 from fedraa.methods.papers import paper_of
-from fedraa.methods.terms import Terms
 from fedraa.numbers import quantity
 from fedraa.objectives import Figures
 from fedraa.report.cells import DEFAULT_TIME
@@ -24,6 +23,7 @@ from fedraa.report.compare import CELLS, DIFFERENCES, FROM_SUMMARY, PER_CELL, PL
 from fedraa.report.tables import heading
 from fedraa.rundir.history import History
 from fedraa.rundir.summary import NO_STEP
+from fedraa.settings.terms import Terms
 from fedraa.waiting import Waiting, is_shown
 
 

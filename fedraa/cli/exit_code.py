@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TextIO
 
-from fedraa.engine import signals
+from fedraa.engine import stop_signals
 from fedraa.errors import RunWarning
 
 OURS = {"__main__", "actors", "benchmarks", "fedraa", "schedulers"}
@@ -34,7 +34,7 @@ LIBRARIES = OURS | THEIRS | sys.stdlib_module_names  # whose modules are not the
 def terminable() -> Iterator[None]:
     """SIGTERM is as Ctrl-C, wherever nobody else takes it: while files are read, parts made, pages written."""
     is_free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    with signals.terminable(_terminate) if is_free else nullcontext():
+    with stop_signals.terminable(_terminate) if is_free else nullcontext():
         yield
 
 

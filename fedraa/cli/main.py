@@ -184,7 +184,7 @@ class Replay:
     def __call__(self) -> None:
         with waited() as waiting:
             from fedraa.cli.display import say
-            from fedraa.replay import replay
+            from fedraa.replay.replay import replay
 
             assert waiting is not None
             waiting.say(f"replaying {self.run}")

@@ -12,10 +12,10 @@ from rich.table import Table
 
 from fedraa.callbacks.callback import Callback
 from fedraa.cli.display import say, show
-from fedraa.client.solver import Solver
+from fedraa.client.local_training import Solver
 from fedraa.components import imported_module, text_of
+from fedraa.composition.method import Method
 from fedraa.methods.catalog import METHODS
-from fedraa.methods.method import Method
 from fedraa.testing.kinds import KINDS
 
 AXES = ("submodel", "local", "update", "schedule")

@@ -42,9 +42,9 @@ class Stop:
 
     def __call__(self) -> None:
         if self.address is None:
+            from fedraa.rundir.file_names import EVENTS
             from fedraa.rundir.history import History
-            from fedraa.rundir.layout import EVENTS
-            from fedraa.rundir.lock import interrupt
+            from fedraa.rundir.run_lock import interrupt
 
             interrupt(self.run, History(self.run).directory / EVENTS)
             return

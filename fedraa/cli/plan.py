@@ -20,7 +20,7 @@ from fedraa.engine.forecast import MOST, dry_run, evenly, first_round
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task
 from fedraa.numbers import quantity
-from fedraa.server.async_rules import AsyncModel, AsyncRule
+from fedraa.server.async_rule import AsyncModel, AsyncRule
 from fedraa.server.planned_balance import planned_balances
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.flat import frozen

@@ -1,8 +1,6 @@
-"""How a client trains: one loop, and small gradient terms."""
+"""Local training of one client: the loop, its settings, and what changes a gradient."""
 
-from fedraa.client.evaluator import Evaluator
-from fedraa.client.solver import Solver
+from fedraa.client.local_training import Solver
 from fedraa.client.trainer import Trainer, Work
-from fedraa.client.worker_spec import WorkerSpec, choose_device
 
-__all__ = ["Evaluator", "Solver", "Trainer", "Work", "WorkerSpec", "choose_device"]
+__all__ = ["Solver", "Trainer", "Work"]

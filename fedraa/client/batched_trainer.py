@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fedraa.client.flat_module import PADDING, BatchedModule
 from fedraa.client.local_step import LocalStep
+from fedraa.client.local_training import Solver
 from fedraa.client.lr_schedule import follows_length
-from fedraa.client.solver import Solver
 from fedraa.client.trainer import Trainer, Work
 from fedraa.messages import Task, Update
 from fedraa.submodels import Traced

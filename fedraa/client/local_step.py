@@ -9,13 +9,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedraa.client.compression import COMPRESSOR
 from fedraa.client.flat_module import BatchedModule, FlatModule
-from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, OptimizerSteps
-from fedraa.client.lr_schedule import local_factor
-from fedraa.client.solver import Solver
-from fedraa.client.terms.adversary import Adversary
-from fedraa.client.terms.compression import COMPRESSOR
-from fedraa.client.terms.term import (
+from fedraa.client.gradient_transforms import (
     EPSILON,
     LOCAL_TERM,
     Clipping,
@@ -27,6 +23,10 @@ from fedraa.client.terms.term import (
     WeightDecay,
     norm,
 )
+from fedraa.client.input_adversary import Adversary
+from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, OptimizerSteps
+from fedraa.client.local_training import Solver
+from fedraa.client.lr_schedule import local_factor
 from fedraa.components import calling
 from fedraa.data.tree import mapped
 from fedraa.errors import short_text

@@ -12,12 +12,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from fedraa.client.activation_scale import scale_readers
 from fedraa.client.flat_module import FlatModule
-from fedraa.client.fragment_scale import scale_readers
+from fedraa.client.input_adversary import Adversary
 from fedraa.client.local_step import LocalStep
-from fedraa.client.solver import Solver
+from fedraa.client.local_training import Solver
 from fedraa.client.split import SplitBody
-from fedraa.client.terms.adversary import Adversary
 from fedraa.client.training_state import TrainingState
 from fedraa.data import Transforms
 from fedraa.data.sources.clients import ReadEpoch

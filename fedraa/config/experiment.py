@@ -22,7 +22,7 @@ from pydantic import (
 from pydantic_core.core_schema import ValidationInfo
 
 from fedraa.components import KIND, is_path, text_of
-from fedraa.config.document import document
+from fedraa.config.field_docs import document
 from fedraa.config.file import read_values
 from fedraa.config.no_effect import refuse_without_effect
 from fedraa.errors import short_text

@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.client.auto_steps import AutoSteps
-from fedraa.client.solver import Solver
+from fedraa.client.compression import COMPRESSOR, wire_bytes
+from fedraa.client.local_training import Solver
 from fedraa.client.split import Stem
-from fedraa.client.terms.compression import COMPRESSOR, wire_bytes
 from fedraa.devices.fleet import REFERENCE_EPOCHS, Fleet, Floats, Load
 from fedraa.messages import State
 from fedraa.submodels.cost import Cost

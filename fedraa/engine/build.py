@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedraa.client.metrics import make_metrics, refuse_misfit
+from fedraa.aggregation.label_owners import labels_held
 from fedraa.client.state_probe import ROWS, probe
+from fedraa.composition.compatibility import check_transforms
 from fedraa.config.experiment import Experiment
 from fedraa.data import (
     Dataset,
@@ -34,12 +35,11 @@ from fedraa.engine.process_guard import exclusive
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.run_warnings import find_large_inputs, find_probabilities, find_unused_labels, warn
 from fedraa.errors import without_effect
-from fedraa.methods.compatibility import check_transforms
-from fedraa.methods.resolve import resolve, with_capacities
+from fedraa.evaluation.metrics import make_metrics, refuse_misfit
 from fedraa.models import build_model
 from fedraa.models.statistics import has_statistics
 from fedraa.objectives import Objective, make_objective, misfit
-from fedraa.server.aggregation.label_owners import labels_held
+from fedraa.settings.resolve import resolve, with_capacities
 from fedraa.submodels import drop_weights, flatten
 from fedraa.submodels.indices import owners
 

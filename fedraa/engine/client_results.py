@@ -7,7 +7,7 @@ from typing import Any
 from fedraa.data import Federated
 from fedraa.engine.executor import PendingEvaluation
 from fedraa.messages import Evaluation, State
-from fedraa.server.task_table import TaskTable
+from fedraa.server.tasks import TaskTable
 
 Columns = Mapping[str, Any]
 """The columns of some rows of clients.csv: arrays or lists of one length."""

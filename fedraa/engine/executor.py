@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-from fedraa.client import Evaluator, Trainer, Work
+from fedraa.client import Trainer, Work
 from fedraa.data import Federated
 from fedraa.errors import RunFailed, staying
+from fedraa.evaluation.evaluator import Evaluator
 from fedraa.messages import Evaluation, Fault, SharedBuffer, Task, Update, Vector
 
 NOT_OF_CLIENTS = (

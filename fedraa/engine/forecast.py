@@ -11,10 +11,10 @@ import numpy.typing as npt
 from fedraa.devices.availability import Timing
 from fedraa.devices.fleet import Floats
 from fedraa.engine.run_spec import RunSpec
+from fedraa.ledger.concurrency import Concurrency
 from fedraa.messages import Task
 from fedraa.rng import generator
-from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken
-from fedraa.server.concurrency import Concurrency
+from fedraa.server.async_rule import Arrival, AsyncModel, AsyncRule, Taken
 from schedulers import Planner, Standing
 
 MOST = 20_000  # clients at a time that are looked at one by one; of more, so many stand for all

@@ -15,17 +15,17 @@ from threading import Event
 
 from fedraa.callbacks.events import Limits, Progress
 from fedraa.devices.availability import Timing
-from fedraa.engine.announcer import Announcer
 from fedraa.engine.client_results import ClientResults, Evaluating
+from fedraa.engine.event_dispatcher import Announcer
 from fedraa.engine.executor import Executor
 from fedraa.errors import RunFailed
+from fedraa.ledger.bad_clients import HOPELESS
 from fedraa.messages import Fault, State, Task, Update
 from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.profile import Stopwatch
-from fedraa.server.bad_clients import HOPELESS
-from fedraa.server.base import Server
 from fedraa.server.bounds import Bounds, MaxNorm
-from fedraa.server.validation import unsound
+from fedraa.server.server import Server
+from fedraa.server.update_checks import unsound
 
 ATTEMPTS = 4  # of one task, before the run gives up
 BLAMED = 2  # attempts that come to nothing on workers that are well, before it is the client's fault

@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import nn
 
+from fedraa.composition.method import Method
 from fedraa.data.tree import Tree
 from fedraa.errors import Uncuttable
 from fedraa.methods.catalog import METHODS
-from fedraa.methods.method import Method
 from fedraa.models.build import refuse_misfit
 from fedraa.models.wrappers import unwrap_module
 from fedraa.objectives import Objective

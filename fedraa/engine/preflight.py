@@ -8,10 +8,10 @@ import torch
 
 from fedraa.client.flat_module import BatchedModule
 from fedraa.data.tree import leaves
-from fedraa.engine import resources
+from fedraa.engine import memory_check
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import EXTRA_PREFIX
-from fedraa.server.async_rules import factor_at
+from fedraa.server.async_rule import factor_at
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS
 from schedulers import TOLERANCE, delay_bound
@@ -32,7 +32,7 @@ def preflight(spec: RunSpec) -> None:
         _check_stack(spec)
     if spec.method.update.waits:
         _check_all_return(spec)
-    resources.check(spec)
+    memory_check.check(spec)
     if (staleness := getattr(spec.method.update, "staleness", None)) is not None:
         factor_at(0, STALENESS.make(staleness))
     server = spec.server(_nowhere)

@@ -8,14 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.callbacks.events import Limits
-from fedraa.client import WorkerSpec
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER
 from fedraa.client.lr_schedule import lr_unit, mean_local_factor, run_factor
-from fedraa.client.metrics import NamedMetric
-from fedraa.client.personal import EvaluationData, chosen
 from fedraa.client.split import Stem, measure_stem
 from fedraa.client.trainer import rate
 from fedraa.client.training_state import TrainingState
+from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
 from fedraa.data import Federated, Transforms
 from fedraa.data.deal import FEW
@@ -23,21 +21,23 @@ from fedraa.data.tree import Tree, leaves, nbytes, take
 from fedraa.devices.availability import Timing
 from fedraa.devices.costs import CostModel
 from fedraa.devices.fleet import Fleet
+from fedraa.engine.worker_spec import WorkerSpec
+from fedraa.evaluation.metrics import NamedMetric
+from fedraa.evaluation.personal import EvaluationData, chosen
+from fedraa.ledger.bad_clients import BadClients
+from fedraa.ledger.participation import Participation
 from fedraa.messages import SharedBuffer, Vector
-from fedraa.methods.method import Method
 from fedraa.models.statistics import has_statistics
 from fedraa.objectives import Classification, Figures, Objective, make_target, refuse_no_accuracy
 from fedraa.rng import generator
-from fedraa.server.averaged import AveragedServer
-from fedraa.server.bad_clients import BadClients
-from fedraa.server.base import Server
-from fedraa.server.mean import MeanHere
 from fedraa.server.optimizer_states import OptimizerStates
-from fedraa.server.participation import Participation
+from fedraa.server.polyak import AveragedServer
+from fedraa.server.running_mean import MeanHere
 from fedraa.server.schedule import Barrier, Schedule
+from fedraa.server.server import Server
 from fedraa.server.setup import ServerSetup
-from fedraa.server.storage.store import Share, Store
-from fedraa.server.task_table import Record, TaskTable
+from fedraa.server.stores.local import Share, Store
+from fedraa.server.tasks import Record, TaskTable
 from fedraa.submodels import IndexSet, Traced
 from fedraa.submodels.assignment import Submodel
 from fedraa.submodels.cost import Cost

@@ -11,27 +11,27 @@ import torch
 from torch import nn
 
 from fedraa.callbacks.callback_list import Listeners
-from fedraa.engine.announcer import Announcer
-from fedraa.engine.asked import asked
 from fedraa.engine.client_results import ClientResults
-from fedraa.engine.description import describe, recorded_aside, sha256
+from fedraa.engine.event_dispatcher import Announcer
 from fedraa.engine.executor import Executor
 from fedraa.engine.loop import CALLBACK, Loop
+from fedraa.engine.resume_guard import asked
+from fedraa.engine.run_description import describe, recorded_aside, sha256
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import CallbackRaised
 from fedraa.messages import State
-from fedraa.rundir.chain import damage
+from fedraa.rundir.atomic_files import replacing, write_text, written
 from fedraa.rundir.checkpoint import ASKED, Saver, load_latest
 from fedraa.rundir.clients_file import columns_of
+from fedraa.rundir.digests import seal
 from fedraa.rundir.event_log import EventLog
-from fedraa.rundir.files import replacing, write_text, written
+from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, MODEL, SEAL, SUMMARY
+from fedraa.rundir.growing_file import damage
 from fedraa.rundir.history import History
-from fedraa.rundir.layout import CHECKPOINTS, CONFIG, MODEL, SEAL, SUMMARY
 from fedraa.rundir.partition_file import write_partition
 from fedraa.rundir.profile import PROFILE, Spent
-from fedraa.rundir.seal import seal
 from fedraa.rundir.summary import summarise
-from fedraa.server.storage.store import Store
+from fedraa.server.stores.local import Store
 
 
 class RunSession:

@@ -8,26 +8,26 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
+from fedraa.aggregation.registry import Covered, Filled, FLoRA, HetLoRA, Memorised
 from fedraa.client.local_optimizer import SGD, Adam, AdamW
-from fedraa.client.solver import Solver
+from fedraa.client.local_training import Solver
 from fedraa.components import imported, is_path, rebuild
+from fedraa.composition.compatibility import cross
+from fedraa.composition.method import Method
 from fedraa.errors import short_text
-from fedraa.methods.compatibility import cross
-from fedraa.methods.method import Method
-from fedraa.server.aggregation import Covered, Filled, FLoRA, HetLoRA, Memorised
-from fedraa.server.async_rules import Buffer, StalenessMix
-from fedraa.server.auxiliary.state import (
+from fedraa.server.async_rule import Buffer, StalenessMix
+from fedraa.server.delta_mix import DeltaMix
+from fedraa.server.optimizers import Adaptive, AmsGrad, Momentum, Sgd
+from fedraa.server.rivals import ACE, CA2FL, AsyncFedED, Fadas, FedGMR, Ringleader, Ringmaster
+from fedraa.server.round_state import (
     AUXILIARIES,
     Adversaries,
     ControlVariates,
     FrozenMomentum,
     GlobalMomentum,
 )
-from fedraa.server.delta_mix import DeltaMix
-from fedraa.server.optimizers import Adaptive, AmsGrad, Momentum, Sgd
-from fedraa.server.rivals import ACE, CA2FL, AsyncFedED, Fadas, FedGMR, Ringleader, Ringmaster
+from fedraa.server.round_update import Mean, SyncMix
 from fedraa.server.schedule import Asynchronous, Drawn, Rounds, ScheduledRounds
-from fedraa.server.updates import Mean, SyncMix
 from fedraa.submodels.policies import SUBMODEL
 from fedraa.submodels.policies.growing import Growing
 from fedraa.submodels.policies.masked import FourWay, Pruned

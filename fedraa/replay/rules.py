@@ -13,22 +13,22 @@ from fedraa.callbacks.events import Limits
 from fedraa.client import Solver
 from fedraa.client.split import Stem
 from fedraa.components import check_part, is_foreign
+from fedraa.composition.method import AXES
 from fedraa.config.experiment import Experiment
 from fedraa.devices.availability import Timing, availability_from
 from fedraa.devices.costs import CostModel
 from fedraa.devices.device_columns import check_values
 from fedraa.devices.fleet import COLUMNS, Fleet, Floats
-from fedraa.methods.method import AXES
+from fedraa.ledger.concurrency import Concurrency
+from fedraa.ledger.participation import PARTICIPATION, draw_cohort
 from fedraa.numbers import Count
 from fedraa.objectives import Figures
-from fedraa.replay.line import read
-from fedraa.rundir.columns import read as unpacked
-from fedraa.rundir.layout import CONFIG
-from fedraa.rundir.schema import read_config
-from fedraa.server.auxiliary.state import AUXILIARIES
-from fedraa.server.concurrency import Concurrency
-from fedraa.server.participation import PARTICIPATION, draw_cohort
+from fedraa.replay.log_line import read
+from fedraa.rundir.config_file import read_config
+from fedraa.rundir.file_names import CONFIG
+from fedraa.rundir.packed_columns import read as unpacked
 from fedraa.server.planned_balance import planned_balances
+from fedraa.server.round_state import AUXILIARIES
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.cost import Cost
 from fedraa.submodels.policies.pruning import AdaptivePruning

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedraa.components import text_of
+from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
 from fedraa.errors import short_text
 from fedraa.methods.catalog import find
-from fedraa.methods.method import Method
-from fedraa.methods.resolve import without_foreign_flags
-from fedraa.methods.terms import Tuned, check_schedules, on_terms
+from fedraa.settings.resolve import without_foreign_flags
+from fedraa.settings.terms import Tuned, check_schedules, on_terms
 
 DEFAULT_TIME = 20.0
 

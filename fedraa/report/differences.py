@@ -6,8 +6,8 @@ import pandas as pd
 
 from fedraa.components import KIND
 from fedraa.config.experiment import Experiment
-from fedraa.methods.resolve import resolve
 from fedraa.report.runs import words
+from fedraa.settings.resolve import resolve
 
 AXES = ("local", "update", "submodel", "schedule")
 COLUMNS = ("setting", "value", "methods")

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedraa.client import choose_device
 from fedraa.engine.build import build
+from fedraa.engine.worker_spec import choose_device
 from fedraa.reading import opened
+from fedraa.rundir.file_names import MODEL
 from fedraa.rundir.history import History
-from fedraa.rundir.layout import MODEL
 
 Floats = npt.NDArray[np.float64]
 

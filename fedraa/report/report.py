@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from fedraa.components import importing_only
-from fedraa.engine.resumption import refuse_foreign
+from fedraa.engine.resume import refuse_foreign
 from fedraa.numbers import counted
 from fedraa.report import comparison, fairness, single, tables, terrain
 from fedraa.report.landscape import sharpness, surface, trained
@@ -15,7 +15,7 @@ from fedraa.report.page import Section, page
 from fedraa.report.runs import Group, load
 from fedraa.report.theme import DARK, LIGHT, render
 from fedraa.report.verdict import verdict
-from fedraa.rundir.files import replacing, write_text
+from fedraa.rundir.atomic_files import replacing, write_text
 
 THEMES = {"auto": (LIGHT, DARK), "light": (LIGHT,), "dark": (DARK,)}
 FILES = "_files"

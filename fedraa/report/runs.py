@@ -17,9 +17,9 @@ from fedraa.errors import Inconsistent
 from fedraa.methods.catalog import KINDS
 from fedraa.objectives import Figures, figures_of
 from fedraa.report.command import command
+from fedraa.rundir.digests import check_seal
+from fedraa.rundir.file_names import CLIENTS, CONFIG, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.history import History, method_name
-from fedraa.rundir.layout import CLIENTS, CONFIG, EVALS, EVENTS, SUMMARY
-from fedraa.rundir.seal import check_seal
 from fedraa.rundir.summary import so_far
 
 # What two runs of one group may differ in.

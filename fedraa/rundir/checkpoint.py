@@ -22,8 +22,8 @@ import numpy.typing as npt
 from fedraa.errors import Damaged, short_text
 from fedraa.messages import State
 from fedraa.reading import content, opened
-from fedraa.rundir.files import PARTIAL, digest, replacing
-from fedraa.rundir.schema import FORMAT, check_format
+from fedraa.rundir.atomic_files import PARTIAL, digest, replacing
+from fedraa.rundir.config_file import FORMAT, check_format
 from fedraa.rundir.upgrade import upgrade_state
 
 MAGIC = b"fedraa checkpoint 1\n"

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from fedraa.rundir.layout import CLIENTS, EVALS, EVENTS
-from fedraa.rundir.lock import WRITER, this_process, writable
+from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS
+from fedraa.rundir.run_lock import WRITER, this_process, writable
 
 STARTED = (EVENTS, EVALS, CLIENTS)  # what a run makes, empty, before it writes anything
 ATTEMPTS = 3  # to make a directory that is not there

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedraa.objectives import Figures
 from fedraa.reading import content
-from fedraa.rundir.layout import CLIENTS
+from fedraa.rundir.file_names import CLIENTS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,11 +10,11 @@ from typing import Any
 
 from fedraa.messages import Evaluation, State
 from fedraa.objectives import Figures
-from fedraa.rundir.chain import DIGESTS, LOGS, GrowingFile
+from fedraa.rundir.atomic_files import written
 from fedraa.rundir.clients_file import as_rows, columns_of, rows_of
-from fedraa.rundir.files import written
-from fedraa.rundir.layout import CLIENTS
-from fedraa.rundir.lock import Hold, this_process
+from fedraa.rundir.file_names import CLIENTS
+from fedraa.rundir.growing_file import DIGESTS, LOGS, GrowingFile
+from fedraa.rundir.run_lock import Hold, this_process
 
 TIMES = ("step", "t", "wall")
 EVAL_COLUMNS = (*TIMES, *Figures().columns)  # of a classification

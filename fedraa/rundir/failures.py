@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedraa.server.bad_clients import QUARANTINED
+from fedraa.ledger.bad_clients import QUARANTINED
 
 MAX_NAMED_CLIENTS = 10  # of those that fail for one reason
 MAX_NAMED_REASONS = 3

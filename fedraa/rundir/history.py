@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 from fedraa.config.experiment import Experiment
 from fedraa.objectives import Figures, figures_of
 from fedraa.reading import content
+from fedraa.rundir.checked_files import is_event, read_evals, read_summary
 from fedraa.rundir.clients_file import read_clients
-from fedraa.rundir.layout import CLIENTS, CONFIG, EVALS, EVENTS, SUMMARY
-from fedraa.rundir.lock import is_written
+from fedraa.rundir.config_file import read_config
+from fedraa.rundir.file_names import CLIENTS, CONFIG, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.partition_file import DataPartition, read_partition
-from fedraa.rundir.read import is_event, read_evals, read_summary
-from fedraa.rundir.schema import read_config
+from fedraa.rundir.run_lock import is_written
 
 if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
 
-    from fedraa.rundir.view import Plot
+    from fedraa.rundir.plots import Plot
 
 
 class History:
@@ -196,13 +196,13 @@ class History:
 
         Raises ValueError, one sentence, for a column that is not there.
         """
-        from fedraa.rundir.view import plot  # matplotlib is slow to import, and workers do without
+        from fedraa.rundir.plots import plot  # matplotlib is slow to import, and workers do without
 
         clock = str(self.config["experiment"]["clock"])
         return plot(self.evals, self.figures.main if y is None else y, x, title=self.title, clock=clock)
 
     def _repr_html_(self) -> str:
-        from fedraa.rundir.view import html
+        from fedraa.rundir.plots import html
 
         rows = {"state": self.state, "directory": str(self.directory)}
         if (last := self._last_eval()) is not None:

@@ -12,7 +12,7 @@ from fedraa.data.scaling import ChannelScaling, Scaling
 from fedraa.data.transforms import Transform, Transforms
 from fedraa.data.transforms.transform import called
 from fedraa.data.tree import Tree
-from fedraa.rundir import columns
+from fedraa.rundir import packed_columns
 
 _NUMBERS = "mean"  # a key of each scaling, and of nothing else
 LOST = "lost"
@@ -93,11 +93,11 @@ def read_inputs(config: Mapping[str, Any]) -> Inputs:
 def _describe_scaling(scaling: ChannelScaling | None) -> Any:
     if scaling is None:
         return None
-    return {name: columns.written(getattr(scaling, name).astype(np.float64)) for name in (_NUMBERS, "std")}
+    return {name: packed_columns.written(getattr(scaling, name).astype(np.float64)) for name in (_NUMBERS, "std")}
 
 
 def _read_scaling(written: Mapping[str, Any]) -> ChannelScaling:
-    mean, std = (np.array(columns.read(written[name]), np.float32) for name in (_NUMBERS, "std"))
+    mean, std = (np.array(packed_columns.read(written[name]), np.float32) for name in (_NUMBERS, "std"))
     return ChannelScaling(mean, std)
 
 

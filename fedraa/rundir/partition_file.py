@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.data import Federated
-from fedraa.rundir.files import replacing
-from fedraa.rundir.layout import PARTITION
+from fedraa.rundir.atomic_files import replacing
+from fedraa.rundir.file_names import PARTITION
 
 Index = npt.NDArray[np.int64]
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedraa.rundir.checked_files import is_event
 from fedraa.rundir.failures import Failures
+from fedraa.rundir.file_names import CONFIG, EVENTS
 from fedraa.rundir.history import History
-from fedraa.rundir.layout import CONFIG, EVENTS
-from fedraa.rundir.read import is_event
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from fedraa.models import build_model
 from fedraa.models.raw_input import RawInputModel
 from fedraa.models.wrappers import unwrap_module
 from fedraa.reading import opened
+from fedraa.rundir.file_names import MODEL
 from fedraa.rundir.inputs import Inputs, read_inputs
-from fedraa.rundir.layout import MODEL
 
 
 def load_trained(

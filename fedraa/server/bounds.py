@@ -6,7 +6,7 @@ from statistics import median
 from typing import Literal
 
 from fedraa.messages import RemoteBuffer, State, Task, Update
-from fedraa.server.validation import norms, outgrown, receipt_of, refuse
+from fedraa.server.update_checks import norms, outgrown, receipt_of, refuse
 
 AUTO = "auto"
 MULTIPLE = 20  # of what is usual; updates of honest clients differ by less, though their shards may differ tenfold

@@ -7,11 +7,11 @@ import numpy as np
 
 from fedraa.messages import Index, Vector
 from fedraa.numbers import NotNegative, Positive
-from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken, factor_at
-from fedraa.server.balance import balanced
-from fedraa.server.coordinates import Where, index_of
-from fedraa.server.passes import accumulate
+from fedraa.server.async_rule import Arrival, AsyncModel, AsyncRule, Taken, factor_at
+from fedraa.server.participation_correction import balanced
 from fedraa.server.staleness import STALENESS, among
+from fedraa.vectors.chunked import accumulate
+from fedraa.vectors.index_runs import Where, index_of
 
 
 @dataclass

@@ -4,13 +4,13 @@ from collections.abc import Iterable
 
 from fedraa.components import calling
 from fedraa.messages import SharedBuffer, State, Task, Update, Vector
-from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule
-from fedraa.server.coordinates import where_of
-from fedraa.server.passes import cut
-from fedraa.server.storage.store import Share, rule_state, take_in
-from fedraa.server.task_table import InFlightTask, TaskTable, flight_state, restored_flights
+from fedraa.server.async_rule import Arrival, AsyncModel, AsyncRule
+from fedraa.server.stores.local import Share, rule_state, take_in
+from fedraa.server.tasks import InFlightTask, TaskTable, flight_state, restored_flights
 from fedraa.submodels.assignment import Submodel
 from fedraa.submodels.policies.policy import RoundContext, RunContext, SubmodelSampler
+from fedraa.vectors.chunked import cut
+from fedraa.vectors.index_runs import where_of
 
 
 class DrawingServer:

@@ -8,10 +8,10 @@ import numpy as np
 
 from fedraa.messages import Vector
 from fedraa.numbers import UpToOne
-from fedraa.server.async_rules import Arrival, AsyncModel, Taken
-from fedraa.server.coordinates import places_of
+from fedraa.server.async_rule import Arrival, AsyncModel, Taken
 from fedraa.server.delta_mix import DeltaMix, add
-from fedraa.server.passes import less, over, squares, total
+from fedraa.vectors.chunked import less, over, squares, total
+from fedraa.vectors.index_runs import places_of
 
 LATELY = 100  # arrivals of a fragment over which squares are averaged
 TINY = np.float32(1e-30)  # in place of squares of 0, which are divided by

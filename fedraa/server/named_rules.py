@@ -1,7 +1,7 @@
 """The asynchronous rules that have a name."""
 
 from fedraa.components import Seam
-from fedraa.server.async_rules import AsyncRule, Buffer, StalenessMix
+from fedraa.server.async_rule import AsyncRule, Buffer, StalenessMix
 from fedraa.server.delta_mix import DeltaMix
 from fedraa.server.evened_delta import EvenedDelta
 from fedraa.server.rivals import ACE, CA2FL, AsyncFedED, Fadas, FedGMR, Ringleader, Ringmaster

@@ -6,10 +6,10 @@ from functools import partial
 import numpy as np
 
 from fedraa.messages import EXTRA_PREFIX, Extra, MadeBuffer, State, Update, Vector
-from fedraa.server.auxiliary.rows import ClientRows
-from fedraa.server.coordinates import Where, where_of
-from fedraa.server.passes import cut
 from fedraa.submodels.assignment import Assignment, Mask
+from fedraa.vectors.chunked import cut
+from fedraa.vectors.client_rows import ClientRows
+from fedraa.vectors.index_runs import Where, where_of
 
 
 class OptimizerStates:

@@ -16,7 +16,7 @@ from fedraa.components import Seam, Stateful
 from fedraa.errors import short_text
 from fedraa.messages import Vector
 from fedraa.numbers import Decay, Positive
-from fedraa.server.passes import all_or, over, times
+from fedraa.vectors.chunked import all_or, over, times
 
 Mask = npt.NDArray[np.bool_]
 

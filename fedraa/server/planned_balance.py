@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.devices.costs import CostModel, Widths
-from fedraa.server.balance import Floats, balances
+from fedraa.server.participation_correction import Floats, balances
 
 BISECTIONS = 40
 

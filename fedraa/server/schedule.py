@@ -4,23 +4,23 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fedraa.client.terms.compression import COMPRESSOR
+from fedraa.aggregation.checked_aggregator import BoundAggregator
+from fedraa.aggregation.label_owners import LabelOwners
+from fedraa.client.compression import COMPRESSOR
 from fedraa.components import Seam, calling, saved
+from fedraa.ledger.participation import PARTICIPATION, All, Participation
 from fedraa.messages import State, Update, Vector
 from fedraa.numbers import Count, Positive, UpToOne
 from fedraa.rng import generator
-from fedraa.server.aggregation.bound import BoundAggregator
-from fedraa.server.aggregation.label_owners import LabelOwners
-from fedraa.server.async_rules import AsyncRule
-from fedraa.server.asynchronous import AsyncServer
-from fedraa.server.auxiliary.state import AuxiliaryRun
-from fedraa.server.base import Server
+from fedraa.server.async_rule import AsyncRule
+from fedraa.server.async_server import AsyncServer
 from fedraa.server.drawing import DrawingServer
-from fedraa.server.participation import PARTICIPATION, All, Participation
-from fedraa.server.rounds import RoundServer
+from fedraa.server.round_server import RoundServer
+from fedraa.server.round_state import AuxiliaryRun
+from fedraa.server.round_update import RoundUpdate
+from fedraa.server.server import Server
 from fedraa.server.setup import ServerSetup
-from fedraa.server.storage.store import LocalStore
-from fedraa.server.updates import RoundUpdate
+from fedraa.server.stores.local import LocalStore
 from fedraa.submodels.assignment import Assignment, Mask, Submodel
 from fedraa.submodels.policies.policy import RoundContext, SubmodelSampler
 from schedulers import SCHEDULERS, Planner, Scheduler, Standing, once

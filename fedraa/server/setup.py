@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.messages import Vector
-from fedraa.server.storage.store import Share, Store
-from fedraa.server.task_table import Record, TaskTable
+from fedraa.server.stores.local import Share, Store
+from fedraa.server.tasks import Record, TaskTable
 from fedraa.submodels.assignment import Submodel
 from fedraa.submodels.policies.policy import RunContext, SubmodelPolicy
 

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from fedraa.client.metrics import make_metrics
-from fedraa.client.terms.term import Place
+from fedraa.client.gradient_transforms import Place
 from fedraa.components import saved
 from fedraa.data import divide
+from fedraa.evaluation.metrics import make_metrics
 from fedraa.messages import State, Update
 from fedraa.models import build_model
 from fedraa.submodels.assignment import Assignment

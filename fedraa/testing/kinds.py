@@ -6,24 +6,24 @@ from typing import Any
 
 from torch import Tensor
 
-from fedraa.client.metrics import METRICS, Metric
-from fedraa.client.terms.compression import COMPRESSOR, Compressor
-from fedraa.client.terms.term import LOCAL_TERM, LocalTerm, WeightDecay
+from fedraa.aggregation.registry import AGGREGATOR, Aggregator
+from fedraa.client.compression import COMPRESSOR, Compressor
+from fedraa.client.gradient_transforms import LOCAL_TERM, LocalTerm, WeightDecay
 from fedraa.components import Seam
+from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
 from fedraa.data import FederatedDataset, Rows, Transform
 from fedraa.data.load import SOURCES
 from fedraa.data.partition import PARTITIONERS, Partitioner, make_partitioner
 from fedraa.data.transforms.make import TRANSFORMS, make_transform
+from fedraa.evaluation.metrics import METRICS, Metric
+from fedraa.ledger.participation import PARTICIPATION, Participation
 from fedraa.methods.catalog import METHODS
-from fedraa.methods.method import Method
 from fedraa.objectives import Objective, make_objective
 from fedraa.objectives.builtin import OBJECTIVE
-from fedraa.server.aggregation import AGGREGATOR, Aggregator
-from fedraa.server.async_rules import AsyncRule
+from fedraa.server.async_rule import AsyncRule
 from fedraa.server.named_rules import ASYNC_RULE
 from fedraa.server.optimizers import SERVER_OPTIMIZER, ServerOptimizer
-from fedraa.server.participation import PARTICIPATION, Participation
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS, StalenessWeight
 from fedraa.submodels.policies import SUBMODEL, SubmodelPolicy

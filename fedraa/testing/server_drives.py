@@ -5,13 +5,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fedraa.aggregation.aggregator import Contribution, RoundTotals
 from fedraa.components import saved
+from fedraa.ledger.participation import draw_cohort
 from fedraa.messages import Index, State
-from fedraa.server.aggregation.aggregator import Contribution, RoundTotals
-from fedraa.server.async_rules import Arrival, AsyncModel
-from fedraa.server.change import Change
-from fedraa.server.participation import draw_cohort
+from fedraa.server.async_rule import Arrival, AsyncModel
 from fedraa.testing.drive import CLIENTS, COVERED, SIZE, Drive, numbers, rng, some
+from fedraa.vectors.delta_view import Change
 from schedulers import Planner, Standing
 
 FRAGMENTS = 3

@@ -18,16 +18,16 @@ import torch
 
 from fedraa.client import Trainer
 from fedraa.engine.build import build
-from fedraa.engine.description import sha256
 from fedraa.engine.executor import LocalExecutor
 from fedraa.engine.loop import Loop
 from fedraa.engine.process_guard import exclusive
+from fedraa.engine.run_description import sha256
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import RunFailed
 from fedraa.messages import State, Vector
 from fedraa.rundir.checkpoint import read, write
 from fedraa.rundir.event_log import EventLog
-from fedraa.rundir.layout import EVENTS
+from fedraa.rundir.file_names import EVENTS
 from fedraa.testing.samples import Trial
 
 MOST = 400  # events, of which a trial has about 60

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedraa.rundir.files import write_text
-from fedraa.rundir.lock import LOCK, alone, writable
+from fedraa.rundir.atomic_files import write_text
+from fedraa.rundir.run_lock import LOCK, alone, writable
 
 PLAN = "tune.json"
 

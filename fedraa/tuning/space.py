@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args, get_origin
 
 from fedraa.components import text_of
+from fedraa.composition.method import FLAGS
 from fedraa.config.experiment import Experiment
 from fedraa.config.usual_names import meant
 from fedraa.errors import short_text
-from fedraa.methods.method import FLAGS
 
 Value = Any
 TUNABLE = {*FLAGS, "lr", "lr_schedule", "batch_size", "local_epochs", "local_steps", "compress"} - {"updates", "rounds"}

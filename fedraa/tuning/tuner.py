@@ -14,6 +14,7 @@ import pandas as pd
 from torch import nn
 
 from fedraa.api import RUNS, run_name, session
+from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
 from fedraa.data import Dataset, FederatedDataset
@@ -23,11 +24,10 @@ from fedraa.engine.objects import split_objects
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import short_text
 from fedraa.methods.catalog import find
-from fedraa.methods.method import Method
-from fedraa.methods.resolve import resolve
-from fedraa.methods.tuned import write_tuned
 from fedraa.objectives import Figures
 from fedraa.report.cells import cells
+from fedraa.settings.resolve import resolve
+from fedraa.settings.tuned import write_tuned
 from fedraa.tuning.attempt import Attempt
 from fedraa.tuning.folder import tuning_folder
 from fedraa.tuning.journal import Journal, Trial

@@ -10,7 +10,7 @@ from typing import Any
 
 from mortal import with_its_parent
 
-from fedraa.rundir.layout import EVENTS
+from fedraa.rundir.file_names import EVENTS
 
 PATIENCE = 150.0  # seconds
 FIELDS: dict[str, Any] = {"hidden": (8,), "clients": 4, "local_epochs": 1, "checkpoint_every": 50}

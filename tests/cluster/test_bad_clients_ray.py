@@ -12,7 +12,7 @@ from same_run import same
 from torch import Tensor
 
 import fedraa as fl
-from fedraa.client.terms.term import LocalTerm, Place
+from fedraa.client.gradient_transforms import LocalTerm, Place
 from fedraa.engine.build import build
 from fedraa.testing.samples import made_up
 

@@ -16,10 +16,10 @@ from benchmarks.system.processes import descendants, title
 from fedraa.api import resume, run
 from fedraa.callbacks import Callback, EarlyStopping, Event, RunStart
 from fedraa.config.experiment import Experiment
-from fedraa.replay import replay
+from fedraa.replay.replay import replay
 from fedraa.rundir.checkpoint import newest_first
+from fedraa.rundir.file_names import CHECKPOINTS, EVENTS, SUMMARY
 from fedraa.rundir.history import History
-from fedraa.rundir.layout import CHECKPOINTS, EVENTS, SUMMARY
 
 pytestmark = pytest.mark.cluster
 

@@ -14,8 +14,8 @@ from benchmarks.system.processes import descendants, title
 from fedraa.api import run
 from fedraa.config.experiment import Experiment
 from fedraa.rundir.checkpoint import newest_first
+from fedraa.rundir.file_names import CHECKPOINTS
 from fedraa.rundir.history import History
-from fedraa.rundir.layout import CHECKPOINTS
 
 pytestmark = pytest.mark.cluster
 

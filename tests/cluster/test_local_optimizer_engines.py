@@ -7,7 +7,7 @@ import pytest
 from same_run import same
 
 from fedraa import Experiment, run
-from fedraa.rundir.layout import CLIENTS, PARTITION
+from fedraa.rundir.file_names import CLIENTS, PARTITION
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 

@@ -13,8 +13,8 @@ from same_run import same
 from actors.cluster.metrics import NAMES
 from fedraa.api import run
 from fedraa.config.experiment import Experiment
+from fedraa.rundir.file_names import EVENTS
 from fedraa.rundir.history import History
-from fedraa.rundir.layout import EVENTS
 
 pytestmark = [pytest.mark.alone, pytest.mark.cluster, pytest.mark.xdist_group("three nodes")]
 

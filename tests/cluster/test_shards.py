@@ -28,10 +28,10 @@ from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.build import build
 from fedraa.engine.session import RunSession
 from fedraa.messages import Task, Update
-from fedraa.methods.resolve import without_foreign_flags
 from fedraa.rundir.history import History
-from fedraa.server.async_rules import Taken
-from fedraa.server.validation import refuse
+from fedraa.server.async_rule import Taken
+from fedraa.server.update_checks import refuse
+from fedraa.settings.resolve import without_foreign_flags
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
 pytestmark = pytest.mark.cluster

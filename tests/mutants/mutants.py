@@ -1,12 +1,12 @@
 """Small wrongs, each of which a test must notice: solver, server, policies, costs, schedulers and defaults.
 
 `old` stands exactly once in `file`; with `new` in its place one of the files `tests` must fail. A default that a paper
-states is guarded in tests/unit/methods/test_paper_defaults.py, a formula by its numbers in tests/numerics.
+states is guarded in tests/unit/settings/test_paper_defaults.py, a formula by its numbers in tests/numerics.
 """
 
 from typing import NamedTuple
 
-DEFAULTS = "tests/unit/methods/test_paper_defaults.py"
+DEFAULTS = "tests/unit/settings/test_paper_defaults.py"
 FULL = "tests/numerics/test_methods_full.py"
 TERMS = "tests/numerics/test_methods_terms.py"
 SUBMODELS = "tests/numerics/test_methods_submodels.py"
@@ -20,7 +20,7 @@ FLEET = "tests/unit/devices/test_fleet.py"
 SCHEDULERS = "tests/unit/schedulers/test_schedulers.py"
 BALANCE = "tests/unit/server/test_balance.py"
 AUTO = "tests/unit/devices/test_auto_steps.py"
-ON_TERMS = "tests/unit/methods/test_terms.py"
+ON_TERMS = "tests/unit/settings/test_terms.py"
 SPACE = "tests/unit/tuning/test_space.py"
 TUNER = "tests/unit/tuning/test_tuner.py"
 GUARDS = "tests/numerics/test_guards.py"
@@ -79,12 +79,12 @@ MUTANTS: list[Mutant] = [
         ("4: (0.1, 0.2, 0.3, 0.4)", "4: (0.25, 0.25, 0.25, 0.25)", DEFAULTS),
     ),
     *_in(
-        "fedraa/client/solver.py",
+        "fedraa/client/local_training.py",
         ("momentum: Decay = 0.5", "momentum: Decay = 0.9", DEFAULTS),
         ("epochs: Count = 5", "epochs: Count = 1", DEFAULTS),
     ),
     *_in(
-        "fedraa/server/async_rules.py",
+        "fedraa/server/async_rule.py",
         ("size: Count = 10\n", "size: Count = 7\n", DEFAULTS),
         ("mixing: Share = 0.6\n", "mixing: Share = 0.9\n", DEFAULTS),
         ("self._step(model.params, self.server_lr / self.size)", "self._step(model.params, self.server_lr)", RIVALS),
@@ -117,7 +117,7 @@ MUTANTS: list[Mutant] = [
     ),
     *_in("fedraa/submodels/policies/pruning.py", ("REMOVABLE = 0.3", "REMOVABLE = 0.5", DEFAULTS)),
     *_in(
-        "fedraa/client/terms/adversary.py",
+        "fedraa/client/input_adversary.py",
         ("SCALE_PENALTY, SHIFT_PENALTY = 100.0, 4.0", "SCALE_PENALTY, SHIFT_PENALTY = 4.0, 100.0", DEFAULTS),
     ),
     # the local step
@@ -146,7 +146,7 @@ MUTANTS: list[Mutant] = [
     ),
     # the server
     *_in(
-        "fedraa/server/rounds.py",
+        "fedraa/server/round_server.py",
         ("return float(self.task_table.sizes[client]) if self._by_samples else 1.0", "return 1.0", FULL),
         (
             "follower.close(self.params, delta, moved, self._scales / self._reported)",
@@ -160,7 +160,7 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     *_in(
-        "fedraa/server/aggregation/coverage_mean.py",
+        "fedraa/aggregation/coverage_mean.py",
         (
             "return np.broadcast_to(np.float32(self._participants), self._size)",
             "return super()._divisor()",
@@ -173,17 +173,17 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     *_in(
-        "fedraa/server/aggregation/tally.py",
+        "fedraa/vectors/coverage_counter.py",
         ("np.add(sums[piece], self._whole, out=sums[piece])", "None", SUBMODELS),
     ),
     *_in(
-        "fedraa/server/aggregation/memorised.py",
+        "fedraa/aggregation/memorised.py",
         ("v = old + correction", "v = correction", SUBMODELS),
         ("row[place] = update", "row[place] += update", SUBMODELS),
         ("np.subtract(update, old, ", "np.add(update, old, ", SUBMODELS),
     ),
     *_in(
-        "fedraa/server/auxiliary/state.py",
+        "fedraa/server/round_state.py",
         ("np.divide(change, clients, out=change)", "change", FULL),
         ("np.float32(update.steps * contribution.lr)", "np.float32(contribution.lr)", FULL),
         (
@@ -198,7 +198,7 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     *_in(
-        "fedraa/server/asynchronous.py",
+        "fedraa/server/async_server.py",
         ("staleness = int(self.versions[j]) - task.version", "staleness = self.step - task.step", RAA),
     ),
     *_in(
@@ -208,16 +208,16 @@ MUTANTS: list[Mutant] = [
         ("gain: Positive = 1.2", "gain: Positive = 1.0", DEFAULTS),
     ),
     *_in(
-        "fedraa/server/averaged.py",
+        "fedraa/server/polyak.py",
         ("self._mean.follow(1 / (self._share * before + 1))", "self._mean.follow(1 / (before + 1))", BALANCE),
     ),
     *_in(
-        "fedraa/server/balance.py",
+        "fedraa/server/participation_correction.py",
         ("(samples / samples.sum() / shares) ** power", "(shares / (samples / samples.sum())) ** power", BALANCE),
         ("return np.asarray(factors / (shares @ factors))", "return np.asarray(factors)", BALANCE),
     ),
     Mutant(
-        "fedraa/server/rounds.py",
+        "fedraa/server/round_server.py",
         "self._scales += lr * update.steps",
         "self._scales += lr * update.steps * self._reported / len(self.task_table.sizes)",
         (GUARDS,),
@@ -280,7 +280,7 @@ MUTANTS: list[Mutant] = [
         ("REFERENCE_EPOCHS = 5", "REFERENCE_EPOCHS = 1", BILLS),
     ),
     *_in(
-        "fedraa/client/solver.py",
+        "fedraa/client/local_training.py",
         ("return 1 + bool(self.sam) + self.adversary", "return 1 + self.adversary", BILLS),
         ("(shard if self.full_gradient else 0)\n\n    def samples_in", "0\n\n    def samples_in", BILLS),
     ),
@@ -308,7 +308,7 @@ MUTANTS: list[Mutant] = [
     ),
     # terms and tuning
     *_in(
-        "fedraa/methods/terms.py",
+        "fedraa/settings/terms.py",
         ('"momentum": 0.0,', '"momentum": 0.5,', ON_TERMS),
         ("return drawn.count", "return None", ON_TERMS),
     ),

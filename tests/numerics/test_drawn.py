@@ -9,11 +9,11 @@ import pytest
 from tiny import CLIENTS, Stepped, close, spec
 
 from fedraa import Experiment
+from fedraa.composition.method import Method
 from fedraa.engine.build import build
 from fedraa.engine.run_spec import RunSpec
 from fedraa.methods.catalog import METHODS
-from fedraa.methods.method import Method
-from fedraa.server.async_rules import Buffer, StalenessMix
+from fedraa.server.async_rule import Buffer, StalenessMix
 from fedraa.server.schedule import Drawn
 from fedraa.submodels.policies.masked import Pruned
 from fedraa.submodels.policies.pruning import AdaptivePruning

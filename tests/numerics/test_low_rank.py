@@ -11,16 +11,16 @@ from torch import nn
 
 import fedraa as fl
 from fedraa import Dataset, Experiment
+from fedraa.aggregation.adapters import adapters
+from fedraa.aggregation.aggregator import Aggregator, Contribution, RoundTotals
+from fedraa.aggregation.registry import FLoRA, HetLoRA
 from fedraa.engine.build import build
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Update
-from fedraa.server.aggregation import FLoRA, HetLoRA
-from fedraa.server.aggregation.adapters import adapters
-from fedraa.server.aggregation.aggregator import Aggregator, Contribution, RoundTotals
-from fedraa.server.change import Change
 from fedraa.submodels import trace
 from fedraa.submodels.indices import prefix
 from fedraa.submodels.policies.policy import RunContext
+from fedraa.vectors.delta_view import Change
 
 B1, A1 = np.array([[1.0], [0.0]]), np.array([[1.0, 2.0]])
 B2, A2 = np.eye(2), np.array([[0.0, 1.0], [1.0, 0.0]])

@@ -12,9 +12,9 @@ from numpy_mlp import Array, forward, gradients, layers, loss_gradient, sgd
 from tiny import CLASSES, FEATURES, LR, SEED, WIDTHS, Stepped, close, minibatches, spec, start
 
 from fedraa.client import Solver, Trainer
+from fedraa.client.compression import COMPRESSOR
+from fedraa.client.input_adversary import Adversary
 from fedraa.client.lr_schedule import lr_schedule
-from fedraa.client.terms.adversary import Adversary
-from fedraa.client.terms.compression import COMPRESSOR
 from fedraa.messages import Task
 from fedraa.submodels import flatten
 

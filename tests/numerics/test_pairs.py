@@ -8,10 +8,10 @@ from numpy_mlp import sgd
 from tiny import CLIENTS, LR, WIDTHS, Stepped, close, minibatches, spec, start, steps
 
 from fedraa import Experiment
+from fedraa.ledger.participation import PARTICIPATION, draw_cohort
 from fedraa.methods.catalog import METHODS, find
-from fedraa.methods.resolve import resolve
-from fedraa.server.participation import PARTICIPATION, draw_cohort
-from fedraa.server.updates import Mean
+from fedraa.server.round_update import Mean
+from fedraa.settings.resolve import resolve
 from fedraa.submodels.policies.slices import Full
 
 

@@ -10,7 +10,7 @@ from numpy_mlp import Batch, Weights, gradient, train
 from torch import nn
 
 from fedraa.client import Solver, Trainer
-from fedraa.client.fragment_scale import scale_readers
+from fedraa.client.activation_scale import scale_readers
 from fedraa.messages import Task
 from fedraa.rng import generator
 from fedraa.submodels import Traced, flatten, load

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from fedraa.client import Solver, Trainer, Work, WorkerSpec
+from fedraa.client import Solver, Trainer, Work
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build
+from fedraa.engine.worker_spec import WorkerSpec
 from fedraa.messages import Task
 from fedraa.models.images import ImageConv2d
 from fedraa.submodels import Traced, flatten

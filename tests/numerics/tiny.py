@@ -12,7 +12,7 @@ from fedraa.engine.build import build
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task, Update
 from fedraa.rng import generator
-from fedraa.server.base import Server
+from fedraa.server.server import Server
 
 FEATURES, HIDDEN, CLASSES = 3, 5, 4
 WIDTHS = (FEATURES, HIDDEN, CLASSES)  # 15 + 5 + 20 + 4 = 44 parameters

@@ -13,7 +13,7 @@ from fedraa.engine.executor import Evaluated, PendingEvaluation
 from fedraa.engine.session import RunSession
 from fedraa.messages import Evaluation, Fault, Task, Update, Vector
 from fedraa.objectives import Figures
-from fedraa.replay import replay
+from fedraa.replay.replay import replay
 
 TRAINED = {"engine": "local", "hidden": (20,), "clients": 6, "local_epochs": 1, "updates": 60, "quiet": True}
 CLIENTS = 10

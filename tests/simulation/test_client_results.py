@@ -16,7 +16,7 @@ from fedraa.client.trainer import Trainer
 from fedraa.engine.build import build
 from fedraa.errors import Inconsistent
 from fedraa.messages import Task, Update
-from fedraa.rundir.layout import CLIENTS, PARTITION
+from fedraa.rundir.file_names import CLIENTS, PARTITION
 
 RNG = np.random.default_rng(2)
 X, X_TEST = RNG.normal(size=(120, 3)).astype(np.float32), RNG.normal(size=(60, 3)).astype(np.float32)

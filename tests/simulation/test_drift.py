@@ -13,7 +13,7 @@ import pytest
 from fedraa import Dataset, Experiment
 from fedraa.engine.build import build
 from fedraa.messages import Task, Update
-from fedraa.server.asynchronous import AsyncServer
+from fedraa.server.async_server import AsyncServer
 
 CLIENTS, DRIFT, END = 10, 10.0, 60.0
 

@@ -16,8 +16,8 @@ from fedraa.client import Trainer
 from fedraa.errors import Inconsistent
 from fedraa.messages import Task, Update
 from fedraa.rundir.checkpoint import newest_first, read
+from fedraa.rundir.file_names import CHECKPOINTS
 from fedraa.rundir.history import History
-from fedraa.rundir.layout import CHECKPOINTS
 
 LINKS = "compute,downlink,uplink,latency\n1,1,0.5,0.05\n3,4,2,0\n1,9,9,0\n2,0.5,1,0.1\n"
 

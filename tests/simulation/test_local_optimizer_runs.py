@@ -9,7 +9,7 @@ import fedraa
 from benchmarks.system.killing import KillAt, Killed
 from fedraa import Experiment, resume, run
 from fedraa.engine.build import build
-from fedraa.engine.resources import Free, Need, check
+from fedraa.engine.memory_check import Free, Need, check
 from fedraa.rundir.history import History
 
 SMALL: dict[str, Any] = {

@@ -13,7 +13,7 @@ from fedraa import Experiment, History, replay, resume, run
 from fedraa.client.trainer import Trainer
 from fedraa.engine.loop import Loop
 from fedraa.messages import Task, Update
-from fedraa.rundir.layout import CHECKPOINTS, CONFIG, SUMMARY
+from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, SUMMARY
 
 SMALL: dict[str, Any] = {"engine": "local", "hidden": (8,), "clients": 4, "local_steps": 2, "seed": 5}
 LATER = 0.06  # time units

@@ -16,10 +16,10 @@ from fedraa.cli.main import main
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build
 from fedraa.methods.catalog import METHODS
-from fedraa.methods.resolve import without_foreign_flags
 from fedraa.rundir.checkpoint import newest_first
+from fedraa.rundir.file_names import CHECKPOINTS, EVALS, EVENTS
 from fedraa.rundir.history import History
-from fedraa.rundir.layout import CHECKPOINTS, EVALS, EVENTS
+from fedraa.settings.resolve import without_foreign_flags
 
 SMALL = {"engine": "local", "hidden": (8,), "clients": 4, "local_steps": 2, "checkpoint_every": 3, "seed": 5}
 

@@ -14,12 +14,12 @@ from fedraa.cli.plan import held_cost, server_bytes
 from fedraa.devices.availability import Timing
 from fedraa.engine.build import build
 from fedraa.engine.forecast import dry_run
-from fedraa.engine.resources import Need
+from fedraa.engine.memory_check import Need
 from fedraa.errors import Inconsistent
 from fedraa.methods.catalog import METHODS
-from fedraa.methods.resolve import resolve
-from fedraa.replay import replay
+from fedraa.replay.replay import replay
 from fedraa.server.schedule import Asynchronous
+from fedraa.settings.resolve import resolve
 from schedulers import SCHEDULERS, Planner
 
 UNEVEN = {"capabilities": "lognormal:1", "seed": 3}

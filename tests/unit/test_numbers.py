@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 
 import fedraa as fl
+from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.callbacks import CALLBACKS
-from fedraa.client.solver import Solver
-from fedraa.client.terms.compression import COMPRESSOR
+from fedraa.client.compression import COMPRESSOR
+from fedraa.client.local_training import Solver
 from fedraa.components import Seam
+from fedraa.composition.method import Method
 from fedraa.data.partition.divide import PARTITIONERS
 from fedraa.data.transforms.make import TRANSFORMS
-from fedraa.methods.method import Method
+from fedraa.ledger.participation import PARTICIPATION
 from fedraa.objectives.builtin import OBJECTIVE
-from fedraa.server.aggregation import AGGREGATOR
-from fedraa.server.async_rules import Buffer
+from fedraa.server.async_rule import Buffer
 from fedraa.server.named_rules import ASYNC_RULE
 from fedraa.server.optimizers import SERVER_OPTIMIZER
-from fedraa.server.participation import PARTICIPATION
+from fedraa.server.round_update import Mean
 from fedraa.server.staleness import STALENESS
-from fedraa.server.updates import Mean
 from fedraa.submodels.policies import SUBMODEL
 from fedraa.submodels.policies.policy import Capacities, SubmodelSampler
 from fedraa.submodels.policies.slices import Prefix

@@ -57,7 +57,7 @@ def test_a_star_brings_the_public_names() -> None:
 
 
 def test_functions_win_over_the_packages_of_their_names() -> None:
-    code = "import fedraa, fedraa.replay.audit, fedraa.report.page\n"
+    code = "import fedraa, fedraa.replay.log_checker, fedraa.report.page\n"
     code += "print(fedraa.replay.__module__, fedraa.report.__module__)"
     assert fresh(code) == "fedraa.api fedraa.api\n"
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.studies.race.settings import Setting
+from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
-from fedraa.methods.method import Method
-from fedraa.methods.resolve import resolve
+from fedraa.settings.resolve import resolve
 
 OURS, ROUNDS, LIMIT, LENT = "fed-quilt", "fedavg", "limit", "-lent"
 _STEP, _MIX, _SIZES = "0.5:2:log", "0.3:0.9", [3, 5, 10]

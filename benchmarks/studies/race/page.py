@@ -11,8 +11,8 @@ from benchmarks.studies.race.record import SUFFIX, write_record
 from benchmarks.studies.race.runs import LONG, TUNING_SEED, Race
 from benchmarks.studies.race.settings import Setting
 from benchmarks.studies.race.table import columns, end_columns, findings, frame, markdown, of_part, said
-from fedraa.methods.tuned import TERMS_KEY, read_tuned_about, write_tuned
-from fedraa.rundir.files import write_text
+from fedraa.rundir.atomic_files import write_text
+from fedraa.settings.tuned import TERMS_KEY, read_tuned_about, write_tuned
 
 
 def write(race: Race, directory: Path, command: str) -> list[str]:

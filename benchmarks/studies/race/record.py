@@ -15,7 +15,7 @@ from benchmarks.studies.race.entrants import KNOWN
 from benchmarks.studies.race.measures import SPENT, Measured, first_at
 from benchmarks.studies.race.runs import PARTS
 from fedraa.reading import content
-from fedraa.rundir.files import replacing
+from fedraa.rundir.atomic_files import replacing
 
 SUFFIX = ".runs.jsonl.gz"
 

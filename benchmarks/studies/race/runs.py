@@ -16,8 +16,8 @@ from benchmarks.studies.race.measures import Measured, known_by, measured
 from benchmarks.studies.race.settings import Setting
 from benchmarks.studies.study import Cell, Finished, Study, ended, execute, seeded, unchanged
 from fedraa.config.experiment import Experiment
-from fedraa.methods.resolve import resolve
-from fedraa.methods.tuned import read_tuned
+from fedraa.settings.resolve import resolve
+from fedraa.settings.tuned import read_tuned
 from fedraa.tuning import tuner
 from fedraa.tuning.journal import Trial
 

@@ -17,7 +17,7 @@ from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.study import Cell, Claim, Study
 from fedraa.config.experiment import Experiment
 from fedraa.methods.catalog import METHODS
-from fedraa.methods.terms import on_terms
+from fedraa.settings.terms import on_terms
 
 FLEETS = Path(__file__).parents[2] / "fleets"
 TARGETS = {"digits": 0.85, "mnist": 0.95}

@@ -7,9 +7,9 @@ import numpy as np
 
 from fedraa.messages import Vector
 from fedraa.numbers import Positive
-from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken
-from fedraa.server.coordinates import places_of
-from fedraa.server.passes import SUMMED, accumulate, less, over, scratch, total
+from fedraa.server.async_rule import Arrival, AsyncModel, AsyncRule, Taken
+from fedraa.vectors.chunked import SUMMED, accumulate, less, over, scratch, total
+from fedraa.vectors.index_runs import places_of
 
 
 @dataclass

@@ -5,7 +5,7 @@ from typing import Any
 
 from fedraa.messages import Vector
 from fedraa.numbers import Count
-from fedraa.server.async_rules import Arrival, AsyncModel, Buffer, Taken
+from fedraa.server.async_rule import Arrival, AsyncModel, Buffer, Taken
 from fedraa.server.optimizers import AmsGrad
 
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from fedraa.messages import Vector
 from fedraa.numbers import Count, NotNegative
-from fedraa.server.async_rules import Arrival, AsyncModel, Buffered, Taken
-from fedraa.server.auxiliary.rows import ClientRows
+from fedraa.server.async_rule import Arrival, AsyncModel, Buffered, Taken
+from fedraa.vectors.client_rows import ClientRows
 
 
 @dataclass

@@ -7,10 +7,10 @@ import numpy as np
 
 from fedraa.messages import Index, Vector
 from fedraa.numbers import Positive
-from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken
-from fedraa.server.auxiliary.rows import ClientRows
-from fedraa.server.change import Change
-from fedraa.server.passes import over, step_along
+from fedraa.server.async_rule import Arrival, AsyncModel, AsyncRule, Taken
+from fedraa.vectors.chunked import over, step_along
+from fedraa.vectors.client_rows import ClientRows
+from fedraa.vectors.delta_view import Change
 
 
 class SumTable:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedraa.numbers import Count, Positive
-from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Taken
-from fedraa.server.passes import accumulate
+from fedraa.server.async_rule import Arrival, AsyncModel, AsyncRule, Taken
+from fedraa.vectors.chunked import accumulate
 
 
 @dataclass

@@ -25,7 +25,7 @@ from fedraa.config.experiment import Experiment
 from fedraa.devices.fleet import REFERENCE_EPOCHS
 from fedraa.engine.build import build
 from fedraa.methods.catalog import METHODS
-from fedraa.methods.resolve import resolve
+from fedraa.settings.resolve import resolve
 from fedraa.tuning import tuner
 from fedraa.tuning.space import described
 

@@ -17,7 +17,7 @@ from benchmarks.studies.race.page import read_race
 from benchmarks.studies.race.record import read_record, write_record
 from benchmarks.studies.race.runs import Race
 from benchmarks.studies.race.settings import QUICK, SETTINGS
-from fedraa.methods.resolve import resolve
+from fedraa.settings.resolve import resolve
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.system import same_bits
 from fedraa.methods.catalog import METHODS
-from fedraa.server import async_rules
+from fedraa.server import async_rule
 
 
 def digests(directory: Path) -> same_bits.Digests:
@@ -22,7 +22,7 @@ def digests(directory: Path) -> same_bits.Digests:
 def test_one_changed_rounding_changes_the_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = digests(tmp_path / "a")
     assert digests(tmp_path / "b") == expected
-    blend: Callable[..., None] = async_rules.blend
+    blend: Callable[..., None] = async_rule.blend
     calls = []
 
     def blend_with_one_rounding(params: Any, *args: Any) -> None:
@@ -32,7 +32,7 @@ def test_one_changed_rounding_changes_the_digests(tmp_path: Path, monkeypatch: p
         if len(calls) == same_bits.UPDATES:
             params[-1] = np.nextafter(params[-1], np.float32(1))
 
-    monkeypatch.setattr(async_rules, "blend", blend_with_one_rounding)
+    monkeypatch.setattr(async_rule, "blend", blend_with_one_rounding)
     found = digests(tmp_path / "c")
     assert found["model"] != expected["model"]
     assert same_bits._difference("fedasync", found, expected) is not None

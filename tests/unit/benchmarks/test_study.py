@@ -19,10 +19,10 @@ from benchmarks.studies.study import Cell, Claim, Finished, Study, execute, seed
 from benchmarks.studies.tables import caption, entries, findings, frame, grid, latex
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build
-from fedraa.methods.resolve import resolve
+from fedraa.rundir.file_names import CONFIG, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.history import History
-from fedraa.rundir.layout import CONFIG, EVALS, EVENTS, SUMMARY
-from fedraa.rundir.lock import LOCK, alone
+from fedraa.rundir.run_lock import LOCK, alone
+from fedraa.settings.resolve import resolve
 
 SPEED = Metric("steps", lambda history: 0.0, "less", ".1f")
 

@@ -13,7 +13,7 @@ from fedraa.callbacks import Callback, EarlyStopping, Event, Limits, Progress, R
 from fedraa.callbacks.events import event_of, metrics_of
 from fedraa.cli.main import main
 from fedraa.config.experiment import Experiment
-from fedraa.replay import replay
+from fedraa.replay.replay import replay
 from fedraa.rundir.history import SUMMARY, History
 
 SMALL: dict[str, Any] = {"engine": "local", "hidden": (8,), "clients": 4, "local_steps": 2, "updates": 24, "seed": 5}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedraa import Experiment
 from fedraa import api as front
-from fedraa.rundir.files import PARTIAL, write_text
+from fedraa.rundir.atomic_files import PARTIAL, write_text
 
 WORDS = st.sampled_from(
     [

@@ -18,7 +18,7 @@ from fedraa.data import make_partitioner
 from fedraa.data.partition import Dirichlet, Labels, LogNormal, Noise, PowerLaw, SortedShards
 from fedraa.engine.build import build
 from fedraa.methods.catalog import METHODS, find
-from fedraa.methods.resolve import resolve, without_foreign_flags
+from fedraa.settings.resolve import resolve, without_foreign_flags
 
 SMALL: dict[str, Any] = {
     "clients": 4,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedraa import Experiment, run
 from fedraa.devices.availability import Availability, Timing, read_availability
-from fedraa.replay import replay
+from fedraa.replay.replay import replay
 
 
 def test_jitter_is_uniform_around_one_and_a_pure_function() -> None:

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 import fedraa as fl
-from fedraa.client.solver import Solver
-from fedraa.client.terms.compression import TopK
+from fedraa.client.compression import TopK
+from fedraa.client.local_training import Solver
 from fedraa.components import text_of
-from fedraa.methods.method import Method
-from fedraa.replay import replay
-from fedraa.server.async_rules import Buffer
+from fedraa.composition.method import Method
+from fedraa.ledger.participation import Sample
+from fedraa.replay.replay import replay
+from fedraa.server.async_rule import Buffer
 from fedraa.server.optimizers import Adaptive, Momentum
-from fedraa.server.participation import Sample
+from fedraa.server.round_update import Mean
 from fedraa.server.staleness import Polynomial
-from fedraa.server.updates import Mean
 from fedraa.submodels.policies.policy import Capacities
 from fedraa.submodels.policies.slices import Prefix, Rolling
 

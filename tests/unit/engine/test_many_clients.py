@@ -9,10 +9,10 @@ import pytest
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset
 from fedraa.engine.build import build
-from fedraa.engine.description import describe
+from fedraa.engine.run_description import describe
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Update
-from fedraa.rundir.columns import read
+from fedraa.rundir.packed_columns import read
 
 MANY = 100_000
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 import fedraa as fl
-from fedraa.client.personal import Personal
 from fedraa.config.experiment import Experiment
 from fedraa.engine import run_spec
 from fedraa.engine.build import build
+from fedraa.evaluation.personal import Personal
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((90, 1, 4, 4)).astype(np.float32) + np.arange(90)[:, None, None, None] / 9, np.arange(90) % 3
@@ -44,7 +44,7 @@ def test_statistics_are_those_of_the_same_samples_in_memory(
     statistics: str, partition: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_spec, "STATISTICS_SAMPLES", 50)
-    monkeypatch.setattr("fedraa.client.evaluator.BATCH", 16)
+    monkeypatch.setattr("fedraa.evaluation.evaluator.BATCH", 16)
     found = []
     for train in ((X, Y), Read()):
         spec = build(

@@ -279,7 +279,7 @@ def test_models_that_take_none_are_refused() -> None:
 
 def test_adapters_of_peft_are_cut_likewise() -> None:
     peft = pytest.importorskip("peft", reason="peft is not installed, or not usable", exc_type=ImportError)
-    from fedraa.server.aggregation.adapters import adapters
+    from fedraa.aggregation.adapters import adapters
 
     config = peft.LoraConfig(r=RANK, target_modules=["conv", "table", "twice"], modules_to_save=["head"])
     plain = Picture()

@@ -18,7 +18,7 @@ from fedraa.engine.executor import LocalExecutor
 from fedraa.engine.session import RunSession
 from fedraa.errors import Inconsistent
 from fedraa.messages import Fault, Update
-from fedraa.replay import replay
+from fedraa.replay.replay import replay
 
 
 @pytest.mark.parametrize("method", [*ASYNCHRONOUS, *SYNCHRONOUS])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from replaying import Log, read, write
 
 from fedraa.errors import Inconsistent
-from fedraa.replay import replay
+from fedraa.replay.replay import replay
 
 
 def change(kind: str, field: str, value: Callable[[Any], Any]) -> Callable[[Log], int]:

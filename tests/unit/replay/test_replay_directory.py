@@ -11,7 +11,7 @@ from replaying import read, write
 
 from fedraa.cli.main import main
 from fedraa.errors import Inconsistent
-from fedraa.replay import replay
+from fedraa.replay.replay import replay
 
 
 def spoil_accuracy(directory: Path) -> str:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import fedraa as fl
-from fedraa.methods.method import Method
+from fedraa.composition.method import Method
 from fedraa.server.staleness import Polynomial
 
 random = np.random.default_rng(0)

@@ -8,7 +8,7 @@ import pytest
 import fedraa as fl
 from fedraa.report import fairness
 from fedraa.report.runs import load
-from fedraa.rundir.layout import CLIENTS, SUMMARY
+from fedraa.rundir.file_names import CLIENTS, SUMMARY
 
 FLAGS = {"engine": "local", "clients": 4, "hidden": (8,), "local_steps": 1, "quiet": True}
 ROWS = """step,t,client,name,samples,test_samples,accuracy,loss,updates,quarantined

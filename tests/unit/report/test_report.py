@@ -26,8 +26,8 @@ from fedraa.report.runs import Run, load
 from fedraa.report.statistics import ci95, mean, welch, welch_of
 from fedraa.report.tables import Cell, Table, by_method, configuration, metrics
 from fedraa.report.timeline import lanes, window
-from fedraa.rundir.layout import CONFIG
-from fedraa.rundir.seal import seal
+from fedraa.rundir.digests import seal
+from fedraa.rundir.file_names import CONFIG
 
 FLAGS = {"engine": "local", "clients": 4, "hidden": (8,), "local_steps": 1, "quiet": True}
 

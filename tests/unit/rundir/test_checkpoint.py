@@ -14,9 +14,9 @@ from hypothesis.extra import numpy as arrays
 
 from fedraa.errors import Damaged
 from fedraa.rundir import checkpoint
+from fedraa.rundir.atomic_files import replacing
 from fedraa.rundir.checkpoint import MAGIC, Saver, State, load_latest, newest_first, read, save, write
-from fedraa.rundir.files import replacing
-from fedraa.server.auxiliary.rows import ClientRows
+from fedraa.vectors.client_rows import ClientRows
 
 ARRAYS = arrays.arrays(
     st.sampled_from(["f4", "f8", "i8", "?"]), arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)

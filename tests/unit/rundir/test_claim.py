@@ -15,7 +15,7 @@ from fedraa.cli.main import main
 from fedraa.config.experiment import Experiment
 from fedraa.rundir.claim import Claim, claimed
 from fedraa.rundir.history import History
-from fedraa.rundir.lock import WRITER
+from fedraa.rundir.run_lock import WRITER
 
 SMALL: dict[str, Any] = {"engine": "local", "hidden": (8,), "clients": 3, "local_steps": 1, "updates": 3, "quiet": True}
 CLAIM = """

@@ -12,8 +12,8 @@ import pytest
 from fedraa.api import run
 from fedraa.cli.main import main
 from fedraa.config.experiment import Experiment
-from fedraa.rundir.layout import EVENTS, SUMMARY
-from fedraa.rundir.lock import WRITER, is_written
+from fedraa.rundir.file_names import EVENTS, SUMMARY
+from fedraa.rundir.run_lock import WRITER, is_written
 from fedraa.rundir.status import Status, runs_below, status
 
 FLAGS = ["--hidden", "8", "--clients", "4", "--local-steps", "2", "--engine", "local", "--quiet"]

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from fedraa.messages import Vector
-from fedraa.server.async_rules import Arrival, AsyncModel, Buffer, StalenessMix, Taken
-from fedraa.server.averaged import AveragedServer
-from fedraa.server.balance import balanced, balances
-from fedraa.server.coordinates import common_places
+from fedraa.server.async_rule import Arrival, AsyncModel, Buffer, StalenessMix, Taken
 from fedraa.server.delta_mix import DeltaMix
-from fedraa.server.mean import MeanHere
 from fedraa.server.named_rules import ASYNC_RULE
+from fedraa.server.participation_correction import balanced, balances
 from fedraa.server.planned_balance import pause
+from fedraa.server.polyak import AveragedServer
+from fedraa.server.running_mean import MeanHere
+from fedraa.vectors.index_runs import common_places
 
 
 def test_equal_clients_count_alike_and_power_0_is_exactly_1() -> None:

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import fedraa as fl
-from fedraa.replay import replay
-from fedraa.server.async_rules import Arrival, AsyncModel
-from fedraa.server.coordinates import common_places
+from fedraa.replay.replay import replay
+from fedraa.server.async_rule import Arrival, AsyncModel
 from fedraa.server.delta_mix import DeltaMix
 from fedraa.server.evened_delta import LATELY, EvenedDelta
 from fedraa.server.named_rules import ASYNC_RULE
+from fedraa.vectors.index_runs import common_places
 
 INDICES = [np.array([1, 2, 4]), np.array([0, 2, 3])]  # coordinate 2 is in both
 

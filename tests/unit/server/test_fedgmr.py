@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedraa.messages import Vector
 from fedraa.methods.catalog import METHODS
-from fedraa.server.async_rules import Arrival, AsyncModel
+from fedraa.server.async_rule import Arrival, AsyncModel
 from fedraa.server.rivals import FedGMR
 from fedraa.submodels.policies import SUBMODEL
 from fedraa.submodels.policies.growing import Growing, largest

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 import fedraa as fl
+from fedraa.aggregation.aggregator import Contribution, RoundTotals
+from fedraa.aggregation.registry import Memorised
 from fedraa.devices.availability import Availability, Daily, availability_from, read_availability
-from fedraa.replay import replay
+from fedraa.ledger.concurrency import Concurrency
+from fedraa.replay.replay import replay
 from fedraa.rng import generator
-from fedraa.rundir.columns import read, written
-from fedraa.server.aggregation import Memorised
-from fedraa.server.aggregation.aggregator import Contribution, RoundTotals
-from fedraa.server.auxiliary.rows import BLOCK_BYTES, ClientRows
-from fedraa.server.change import Change
-from fedraa.server.concurrency import Concurrency
+from fedraa.rundir.packed_columns import read, written
+from fedraa.vectors.client_rows import BLOCK_BYTES, ClientRows
+from fedraa.vectors.delta_view import Change
 
 
 @pytest.mark.parametrize("in_memory", [2**30, 0])

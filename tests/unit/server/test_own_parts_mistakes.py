@@ -10,8 +10,8 @@ import torch
 
 import fedraa as fl
 from fedraa.errors import RunFailed
+from fedraa.server.round_update import Mean
 from fedraa.server.schedule import Asynchronous
-from fedraa.server.updates import Mean
 
 SMALL: dict[str, Any] = {"clients": 3, "hidden": (8,), "local_steps": 1, "quiet": True, "engine": "local"}
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from fedraa.methods.catalog import METHODS
-from fedraa.server.async_rules import Arrival, AsyncModel, AsyncRule, Buffer, Taken
-from fedraa.server.change import Change
+from fedraa.server.async_rule import Arrival, AsyncModel, AsyncRule, Buffer, Taken
 from fedraa.server.named_rules import ASYNC_RULE
 from fedraa.server.optimizers import AmsGrad, Momentum, Sgd
 from fedraa.server.rivals import ACE, CA2FL, AsyncFedED, Fadas, FedGMR, Ringleader, Ringmaster
 from fedraa.server.staleness import DelayAdaptive
+from fedraa.vectors.delta_view import Change
 
 START = (1.0, 2.0)
 FIRST, SECOND, THIRD = (1.0, 0.0), (0.5, 0.5), (0.0, -2.0)

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedraa.messages import Receipt, RemoteBuffer, Task, Update, Vector, values_of
-from fedraa.server.async_rules import AsyncModel, AsyncRule, StalenessMix
+from fedraa.server.async_rule import AsyncModel, AsyncRule, StalenessMix
 from fedraa.server.delta_mix import DeltaMix
-from fedraa.server.storage.shards import Shard, Split, assemble_pieces
-from fedraa.server.storage.store import LocalStore
-from fedraa.server.validation import refuse
+from fedraa.server.stores.local import LocalStore
+from fedraa.server.stores.sharded import Shard, Split, assemble_pieces
+from fedraa.server.update_checks import refuse
 from fedraa.submodels.assignment import Submodel
 
 # Three fragments of 0..8, 10 and 11; 0 and 5 are in all of them, 9 is in none.

@@ -11,7 +11,7 @@ import torch
 import fedraa as fl
 from fedraa.components import Seam, calling, saved
 from fedraa.rundir.checkpoint import newest_first
-from fedraa.rundir.layout import CHECKPOINTS
+from fedraa.rundir.file_names import CHECKPOINTS
 
 SMALL: dict[str, Any] = {"clients": 2, "hidden": (8,), "local_steps": 1, "quiet": True, "engine": "local"}
 

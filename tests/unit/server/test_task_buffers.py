@@ -11,8 +11,8 @@ from fedraa.engine.build import build
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import RemoteBuffer, SharedBuffer, State, Task
 from fedraa.rundir.checkpoint import read, write
-from fedraa.server.rounds import RoundServer
-from fedraa.server.task_table import TaskTable
+from fedraa.server.round_server import RoundServer
+from fedraa.server.tasks import TaskTable
 from fedraa.submodels.assignment import Assignment
 
 

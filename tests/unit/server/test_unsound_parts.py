@@ -11,10 +11,10 @@ import fedraa as fl
 from fedraa.client.trainer import Trainer
 from fedraa.messages import Task, Update
 from fedraa.rundir.checkpoint import load_latest
-from fedraa.rundir.layout import CHECKPOINTS
-from fedraa.server.async_rules import StalenessMix
-from fedraa.server.storage.store import LocalStore
-from fedraa.server.validation import refuse_unsound
+from fedraa.rundir.file_names import CHECKPOINTS
+from fedraa.server.async_rule import StalenessMix
+from fedraa.server.stores.local import LocalStore
+from fedraa.server.update_checks import refuse_unsound
 from fedraa.submodels.assignment import Submodel
 from fedraa.testing.samples import made_up
 

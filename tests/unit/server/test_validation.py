@@ -23,8 +23,8 @@ from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Evaluation, Fault, Task, Update, Vector
 from fedraa.methods.catalog import find
 from fedraa.rundir.event_log import EventLog
-from fedraa.rundir.layout import EVENTS
-from fedraa.server.validation import refuse
+from fedraa.rundir.file_names import EVENTS
+from fedraa.server.update_checks import refuse
 from fedraa.submodels.policies.pruning import AdaptivePruning
 
 SIZE = 12

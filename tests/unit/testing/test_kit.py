@@ -10,7 +10,7 @@ from promises import only
 
 import fedraa as fl
 from fedraa.cli.main import main
-from fedraa.client.terms.term import Clipping, Proximal, WeightDecay
+from fedraa.client.gradient_transforms import Clipping, Proximal, WeightDecay
 from fedraa.components import text_of
 from fedraa.testing import kit
 from fedraa.testing.kinds import KINDS, hits

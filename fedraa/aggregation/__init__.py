@@ -1,0 +1,1 @@
+"""Aggregators: how a round's deltas become one."""

@@ -1,0 +1,95 @@
+"""Means per coordinate over the clients that trained it, or over all participants."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedraa.aggregation.aggregator import Aggregator, Contribution, RoundTotals
+from fedraa.messages import Index, Vector
+from fedraa.submodels.assignment import Mask
+from fedraa.vectors.chunked import all_or, over, times
+from fedraa.vectors.coverage_counter import Tally
+from fedraa.vectors.reusable_buffer import Room
+from fedraa.vectors.run_length import Sums
+
+
+@dataclass
+class Covered(Aggregator):
+    """Coverage rule A: the weighted mean over the clients that cover a coordinate.
+
+    A coordinate that no client covers is not moved (RA-Fed, SubDisMO, HeteroFL, FedRolex; FedAvg with full models).
+    Clients that train everything are weighed once, not at every coordinate; in rounds without others the weights of
+    coordinates take no memory.
+    """
+
+    def start(self, size: int, clients: int) -> None:
+        self._size, self._room = size, Room(size, np.float32)
+        self._weights = Tally(size, np.float32)
+        self._begin_round()
+
+    def _begin_round(self) -> None:
+        self._delta: Vector | None = None
+        self._participants = 0.0
+
+    def _sum(self) -> Vector:
+        """The weighted sum [d] of this round."""
+        if self._delta is None:
+            self._delta = self._room.filled(0)
+        return self._delta
+
+    def add(self, contribution: Contribution) -> None:
+        weight, total = np.float32(contribution.weight), self._sum()
+
+        def add(place: Index | slice, delta: Vector) -> None:
+            total[place] += times(weight, delta)
+
+        contribution.change.join(add)
+        self._weights.add(contribution.change, contribution.weight)
+        self._participants += contribution.weight
+
+    def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
+        mean, covered, divisor = self._sum(), totals.trained, self._divisor()
+
+        def divide(piece: slice) -> None:
+            where = all_or(covered[piece])
+            np.divide(mean[piece], divisor[piece], out=mean[piece], where=where)  # where none covers it is 0
+
+        over(self._size, divide)
+        self._begin_round()
+        return mean, covered
+
+    def _divisor(self) -> Sums:
+        """By what each coordinate [d] is divided; what there is of it begins anew."""
+        return self._weights.finish()
+
+    def memory(self, size: int, clients: int) -> int:
+        return 12 * size
+
+    def state(self) -> dict[str, Any]:
+        weights = self._weights.state()
+        return {
+            "gain": 0.0 if self._delta is None else self._delta,
+            "weight": weights["count"],
+            "participants": self._participants,
+            "whole_weight": weights["whole"],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._begin_round()
+        self._participants = state["participants"]
+        if self._participants:
+            self._sum()[:] = state["gain"]
+        self._weights.restore({"count": state["weight"], "whole": state["whole_weight"]})
+
+
+@dataclass
+class Filled(Covered):
+    """Coverage rule B: the mean over all participants, gaps filled with the old value.
+
+    Those that do not cover a coordinate count with the old value, so a step shrinks with its coverage (shuffled
+    submodels, Algorithm 1).
+    """
+
+    def _divisor(self) -> Sums:
+        return np.broadcast_to(np.float32(self._participants), self._size)

@@ -1,0 +1,52 @@
+"""Label-aware output layers: a client reports the rows of labels that it holds (HeteroFL)."""
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraa.data import Federated
+from fedraa.submodels import Traced
+from fedraa.submodels.assignment import Mask
+from fedraa.submodels.flat import frozen
+from fedraa.vectors.reusable_buffer import Room
+
+
+def labels_held(data: Federated, classes: int) -> npt.NDArray[np.bool_]:
+    """Which labels each client's training samples have: bool [clients, classes]."""
+    held = np.zeros((len(data.sizes), classes), bool)
+    labels = data.y_train if data.source is None else data.labels
+    if labels is None:  # nobody knows before they are made
+        return np.ones((len(data.sizes), classes), bool)
+    held[np.repeat(np.arange(len(data.sizes)), data.sizes), labels] = True
+    return held
+
+
+class LabelOwners:
+    """The coordinates [d] that a client may report: all but the output rows of labels that it lacks.
+
+    The output layer is the last weight with a row per class, and the bias that follows it; it is never cut. Where it is
+    frozen, every client may report everything.
+    """
+
+    def __init__(self, traced: Traced, held: npt.NDArray[np.bool_]) -> None:
+        self._held, self._room = held, Room(traced.size, np.bool_)
+        classes = held.shape[1]
+        layers = zip(traced.names, traced.shapes, traced.offsets, strict=True)
+        rows = [
+            (offset, int(np.prod(shape)) // classes)
+            for name, shape, offset in layers
+            if shape[:1] == (classes,) and 0 not in traced.units.get(name, {})
+        ]
+        last_weight = max((i for i, (_, width) in enumerate(rows) if width > 1), default=None)
+        if last_weight is None and frozen(traced.module):
+            last_weight = len(rows)
+        if last_weight is None:
+            raise ValueError(f"model: {type(traced.module).__name__} has no output layer of {classes} rows")
+        self._rows = rows[last_weight:]
+
+    def __call__(self, client: int) -> Mask:
+        last = self._room.last()  # only the output rows differ
+        mask: Mask = self._room.filled(True) if last is None else last
+        held = self._held[client]
+        for offset, width in self._rows:
+            mask[offset : offset + len(held) * width] = np.repeat(held, width)
+        return mask

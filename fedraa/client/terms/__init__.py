@@ -1,1 +1,0 @@
-"""Terms of local training, and how a client's update is compressed."""

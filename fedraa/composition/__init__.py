@@ -1,0 +1,1 @@
+"""A method as four choices, and the rules about which of them go together."""

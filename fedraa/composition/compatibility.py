@@ -1,0 +1,159 @@
+"""What must not be crossed: choices that break each other's mathematics."""
+
+from dataclasses import replace
+from typing import Any
+
+from fedraa.client.compression import COMPRESSOR
+from fedraa.client.gradient_transforms import LOCAL_TERM
+from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, SGD
+from fedraa.components import text_of
+from fedraa.composition.method import Method
+from fedraa.config.experiment import Experiment
+from fedraa.data.transforms import Transforms
+from fedraa.data.transforms.transform import called
+from fedraa.errors import short_text, without_effect
+from fedraa.objectives import Objective
+from fedraa.server.round_update import Mean
+from fedraa.server.schedule import SCHEDULER
+from fedraa.submodels.policies.growing import Growing
+from fedraa.submodels.policies.masked import FourWay, Pruned
+from fedraa.submodels.policies.policy import AUTO, SubmodelPolicy
+from fedraa.submodels.policies.pruning import AdaptivePruning
+from fedraa.submodels.policies.regions import Arbitrary
+from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
+from fedraa.submodels.policies.slices import Full
+
+
+def cross(name: str, base: Method, other: Method) -> Method:
+    """The submodels and the coverage of one method, the local solver and the server's step of another."""
+    ours, theirs = base.update, other.update
+    if not (isinstance(ours, Mean) and isinstance(theirs, Mean)):
+        raise ValueError(f"method: {name!r} crosses a method without rounds and their mean; only those can be crossed")
+    if other.submodel != Full() or base.submodel == Full():
+        raise ValueError(f"method: {name!r} must be a submodel method + a full-model one, like oap+scaffold")
+    if ours.averaging().corrects and theirs.auxiliary.corrects:
+        raise ValueError(f"method: {name!r} would correct every delta twice, by memory and by control variate")
+    local = replace(other.local, label_masked=base.local.label_masked, split=base.local.split)
+    update = replace(ours, optimizer=theirs.stepping(), auxiliary=theirs.auxiliary)
+    return replace(base, name=name, paper=f"{base.paper} + {other.paper}", local=local, update=update)
+
+
+def check_terms(name: str, method: Method) -> None:
+    """Refuses local terms that the server's state does not go with (ALGORITHMS section 6, trap 9)."""
+    local = method.local
+    auxiliary = getattr(method.update, "auxiliary", None)
+    if local.fresh < 1 and not (auxiliary is not None and auxiliary.momentum):
+        raise ValueError(f"fresh: {local.fresh:g} means nothing to {name}: its server keeps no momentum; leave it out")
+    if local.auto is not None and local.split:
+        raise ValueError(f"local_steps: {local.steps} means nothing to {name}, whose activations cross at every step")
+    if not isinstance(local.terms, list | tuple):
+        raise ValueError(f"local_terms: got {short_text(local.terms)}; takes a tuple of LocalTerms")
+    for term in local.terms:
+        LOCAL_TERM.make(term)
+    compressor, optimizer = COMPRESSOR.make(local.compress), LOCAL_OPTIMIZER.make(local.local_optimizer)
+    if auxiliary is None:
+        return
+    given = {
+        "momentum": (local.momentum, f"{local.momentum:g}", "0"),
+        "clip": (local.clip, f"{local.clip:g}", "0"),
+        "compress": (compressor.drops, local.compress, "none"),
+        "local_optimizer": (not isinstance(optimizer, SGD), text_of(local.local_optimizer), "sgd"),
+    }
+    for flag, reason in auxiliary.refuses.items():
+        on, value, off = given[flag]
+        if on:
+            raise ValueError(f"{flag}: {value} breaks {name}: {reason}; set it to {off}")
+
+
+def check_objective(experiment: Experiment, method: Method, objective: Objective) -> None:
+    """Refuses what needs one label per sample, where the objective is another."""
+    if objective.classifies:
+        if experiment.stack > 1 and objective.auxiliary:
+            raise ValueError("stack: what has auxiliary outputs cannot be stacked; set stack to 1")
+        return
+    for on, what in (
+        (method.local.label_masked, "masks the logits of labels that a client lacks"),
+        (getattr(method.update, "owned_head", False), "takes in the output rows of labels that a client has"),
+        (experiment.stack > 1, f"stack {experiment.stack} pads minibatches with labels of no class"),
+    ):
+        if on:
+            who = "" if experiment.stack > 1 and "stack" in what else f"{experiment.method} "
+            raise ValueError(f"objective: {who}{what}, and {objective.name} has no such labels; take classification")
+
+
+def check_transforms(transforms: Transforms, objective: Objective) -> None:
+    """Refuses what moves parts of samples away from their targets."""
+    moving = [called(part) for part in transforms.parts if part.moves]
+    if objective.placed and moving:
+        raise ValueError(
+            f"transforms: {moving[0]} moves what is in a sample, and the targets of {objective.name} stay where they "
+            "are; leave it out"
+        )
+
+
+def can_be_spread(method: Method) -> bool:
+    """Whether the server's parameters can lie on several actors: each takes in its share of an update by itself."""
+    return method.asynchronous and method.update.blends and method.submodel.scheduled
+
+
+def check_shards(experiment: Experiment, method: Method) -> None:
+    """ValueError for more shards than the method can be spread over."""
+    name, shards = experiment.method, experiment.server_shards
+    if not can_be_spread(method):
+        raise ValueError(
+            f"server_shards: {shards} means nothing to {name}; only fragments that are mixed in one by one, like those "
+            "of fed-raa, can be spread; leave it out"
+        )
+    if shards > (count := len(getattr(method.submodel, "ratios", ()))):
+        raise ValueError(f"server_shards: got {shards}; {name} has {count} fragments here, give at most as many")
+
+
+def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, str]:
+    """Return the fields that are set and have no effect on this method, and why.
+
+    Args:
+        experiment: The experiment, whose fields are compared with their defaults.
+        method: Its method, with the experiment's flags in place.
+    """
+    trains_whole = not method.submodel.scheduled and method.submodel.whole
+    whole = f"{experiment.method}, whose clients train the whole model"
+    scheduler = getattr(method.schedule, "scheduler", None)
+    reasons: dict[str, str] = {}
+    if trains_whole:
+        reasons |= dict.fromkeys(("fragment_scale", "full_rate"), whole)
+    elif _masks(method.submodel):
+        why = f"{experiment.method}, whose clients train the full width of the model under a mask"
+        reasons |= dict.fromkeys(("fragment_scale", "full_rate"), why)
+    if trains_whole:
+        if method.schedule.scheduled:
+            reasons |= dict.fromkeys(("scheduler", "delay_bound"), whole)
+        if not getattr(method.update, "owned_head", False) and experiment.aggregator in ("covered", "filled"):
+            reasons["aggregator"] = whole
+    elif scheduler is not None and not SCHEDULER.make(scheduler).bounded:
+        reasons["delay_bound"] = f"scheduler {text_of(scheduler)}, which keeps to no bound"
+    if len(getattr(method.submodel, "ratios", "several")) == 1:
+        reasons |= dict.fromkeys(("scheduler", "delay_bound"), "one fragment")
+    levels: Any = getattr(getattr(method.submodel, "capacities", None), "levels", ())
+    if levels != AUTO and len(set(levels)) == 1:
+        reasons["redraw"] = f"capacities {levels[0]:g}, the same for all clients"
+    if not method.local.split:
+        reasons["server_compute"] = f"{experiment.method}, whose clients train without the server"
+    defaults = Experiment.model_fields
+    return {
+        field: why
+        for field, why in reasons.items()
+        if getattr(experiment, field) not in (defaults[field].default, False)
+    }
+
+
+def _masks(policy: SubmodelPolicy) -> bool:
+    """Return True if the policy masks elements of the whole model, and never cuts its width."""
+    if isinstance(policy, Bernoulli | ShuffledBlocks):
+        return not policy.kernels
+    return isinstance(policy, FourWay | Pruned | Growing | AdaptivePruning | Arbitrary)
+
+
+def check_effects(experiment: Experiment, method: Method) -> None:
+    """Raise ValueError, one sentence, for a field that is set and has no effect on this method."""
+    for field, why in fields_without_effect(experiment, method).items():
+        raise ValueError(without_effect(field, text_of(getattr(experiment, field)), why))

@@ -1,0 +1,174 @@
+"""A method: four choices, each an object that does its own work, and how flags replace their values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any
+
+from fedraa.client.local_training import Solver
+from fedraa.components import Seam, describe, text_of
+from fedraa.errors import plain_text, short_text
+from fedraa.server.async_rule import AsyncRule
+from fedraa.server.named_rules import ASYNC_RULE
+from fedraa.server.optimizers import SERVER_OPTIMIZER
+from fedraa.server.round_update import Mean, RoundUpdate
+from fedraa.server.schedule import Rounds, Schedule
+from fedraa.submodels.policies import SUBMODEL
+from fedraa.submodels.policies.policy import SubmodelPolicy
+from fedraa.submodels.policies.slices import Full
+
+# Which flag replaces which value: the first of the paths that the method has. Whole choices come before their values.
+FLAGS: dict[str, tuple[str, ...]] = {
+    "submodel": ("submodel",),
+    "async_rule": ("update",),
+    "aggregator": ("update.aggregator",),
+    "server_optimizer": ("update.optimizer",),
+    "weights": ("update.weights",),
+    "local_terms": ("local.terms",),
+    "ratios": ("submodel.ratios",),
+    "capacities": ("submodel.capacities.levels",),
+    "redraw": ("submodel.capacities.redraw",),
+    "mask_level": ("submodel.level",),
+    "uncovered_every": ("submodel.uncovered_every",),
+    "stride": ("submodel.stride",),
+    "shuffled": ("submodel.shuffled",),
+    "density": ("submodel.density",),
+    "reprune_every": ("submodel.every",),
+    "split": ("submodel.at",),
+    "local_optimizer": ("local.local_optimizer",),
+    "local_optimizer_state": ("local.optimizer_state",),
+    "momentum": ("local.momentum",),
+    "full_rate": ("local.full_rate",),
+    "calibrate": ("local.calibrate",),
+    "weight_decay": ("local.weight_decay",),
+    "clip": ("local.clip",),
+    "proximal": ("local.proximal",),
+    "sam": ("local.sam",),
+    "fresh": ("local.fresh",),
+    "mixing": ("update.mixing",),
+    "staleness": ("update.staleness",),
+    "gain": ("update.gain",),
+    "balance": ("update.balance",),
+    "buffer_size": ("update.size",),
+    "delay_limit": ("update.delay_limit",),
+    "server_lr": ("update.optimizer.server_lr", "update.server_lr"),
+    "scheduler": ("schedule.scheduler",),
+    "delay_bound": ("schedule.delay_bound",),
+    "participation": ("schedule.participation",),
+    "concurrency": ("schedule.concurrency",),
+    "compress_down": ("schedule.download",),
+    "average": ("schedule.average",),
+    "updates": ("schedule.updates",),
+    "rounds": ("schedule.rounds",),
+}
+SEAMS: dict[str, Seam[Any]] = {"submodel": SUBMODEL, "async_rule": ASYNC_RULE, "server_optimizer": SERVER_OPTIMIZER}
+AXES: dict[str, tuple[type, ...]] = {
+    "submodel": (SubmodelPolicy,),
+    "local": (Solver,),
+    "update": (AsyncRule, RoundUpdate),
+    "schedule": (Schedule,),
+}
+_MISSING = object()
+
+
+@dataclass(frozen=True)
+class Method:
+    """Four choices, where they come from, and what is particular about them here.
+
+    Raises ValueError for choices that do not go together.
+    """
+
+    paper: str = ""
+    submodel: SubmodelPolicy = field(default_factory=Full)
+    local: Solver = field(default_factory=Solver)
+    update: AsyncRule | RoundUpdate = field(default_factory=Mean)
+    schedule: Schedule = field(default_factory=Rounds)
+    note: str = ""
+    name: str = "own"
+
+    def __post_init__(self) -> None:
+        for axis, kinds in AXES.items():
+            if not isinstance(given := getattr(self, axis), kinds):
+                names = " or ".join(kind.__name__ for kind in kinds)
+                raise ValueError(f"method: {self.name} has {axis} {short_text(given)}; takes an object of {names}")
+        update, schedule, policy = (type(each).__name__ for each in (self.update, self.schedule, self.submodel))
+        if self.update.asynchronous != self.schedule.asynchronous:
+            kind = "arrivals one by one" if self.update.asynchronous else "rounds"
+            raise ValueError(f"method: {self.name} has the update {update}, which takes {kind}, and {schedule}")
+        if self.submodel.scheduled > self.schedule.scheduled:
+            raise ValueError(f"method: {self.name} has {policy}, which a scheduler gives out, and {schedule}")
+        if self.schedule.scheduled and not (self.submodel.scheduled or self.submodel.whole):
+            raise ValueError(
+                f"method: {self.name} has {schedule}, which gives out fragments, and {policy}, which draws"
+            )
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def keeps(self) -> str:
+        """The state that the method keeps at the server besides the model: d parameters, N clients, M fragments."""
+        parts = (getattr(self.update, f.name) for f in fields(self.update)) if is_dataclass(self.update) else ()
+        kept = [getattr(choice, "keeps", "") for choice in (self.submodel, self.update, *parts)]
+        return ", ".join(filter(None, [*kept, "mean [d]" if self.schedule.average else ""]))
+
+    def choices(self) -> dict[str, object]:
+        """The four, by name."""
+        return {axis: getattr(self, axis) for axis in AXES}
+
+    def described(self) -> dict[str, Any]:
+        """Its choices with all their values, as they are written down."""
+        return {axis: describe(choice) for axis, choice in self.choices().items()}
+
+    @property
+    def cuts(self) -> bool:
+        """Whether width groups of the model have to be known: of submodels, or of the layer whose rows labels own."""
+        return self.submodel.cuts or bool(getattr(self.update, "owned_head", False))
+
+    @property
+    def asynchronous(self) -> bool:
+        return self.schedule.asynchronous
+
+    def replace(self, **flags: Any) -> "Method":
+        """The method with these flags of an experiment in place, `scheduler=...` or `mixing=0.3`.
+
+        Raises ValueError for a flag that none of its choices knows.
+        """
+        return self.replaced(flags, self.name)
+
+    def replaced(self, flags: Mapping[str, Any], name: str) -> "Method":
+        """As `replace`; `name` is what the method is called in sentences."""
+        method = self
+        for flag in FLAGS:
+            if flag in flags:
+                value = SEAMS[flag].make(flags[flag]) if flag in SEAMS else flags[flag]
+                path = method.path(flag)
+                if path is None:
+                    text = text_of(flags[flag]) if flag in SEAMS else plain_text(flags[flag])
+                    raise ValueError(f"{flag}: {text} means nothing to {name}; {method._instead(flag, flags[flag])}")
+                method = _replaced(method, path.split("."), value)
+        if unknown := flags.keys() - FLAGS.keys():
+            raise ValueError(f"{min(unknown)}: no choice of a method; takes {', '.join(FLAGS)}")
+        return method
+
+    def _instead(self, flag: str, value: object) -> str:
+        """What to do about a flag that the method does not know."""
+        steps, other = ("updates", "rounds") if self.asynchronous else ("rounds", "updates")
+        return f"{self.name} counts {steps}: --{steps} {value}" if flag == other else "leave it out"
+
+    def path(self, flag: str) -> str | None:
+        """Where the value is that the flag replaces; None if the method has no such value."""
+        if (flag == "async_rule" and not self.asynchronous) or (flag == "submodel" and self.schedule.scheduled):
+            return None
+        for path in FLAGS[flag]:
+            value: Any = self
+            for name in path.split("."):
+                own = {each.name for each in fields(value)} if is_dataclass(value) else ()
+                value = getattr(value, name) if name in own else _MISSING
+            if value is not _MISSING:
+                return path
+        return None
+
+
+def _replaced(value: Any, path: list[str], new: object) -> Any:
+    name, *rest = path
+    return replace(value, **{name: _replaced(getattr(value, name), rest, new) if rest else new})

@@ -1,0 +1,130 @@
+"""Whether a run fits the machine, before it starts: what it is sure to need against what is free."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from fedraa.config.processes import cluster_address, workers
+from fedraa.data.sources.contents import Contents, inspect_contents
+from fedraa.data.tree import nbytes
+from fedraa.engine.run_spec import RunSpec
+from fedraa.engine.worker_spec import choose_device
+
+PROCESS = 200e6  # bytes of a process with torch and ray, measured on Linux
+CONTEXT = 400e6  # bytes of a process on a GPU before it holds anything
+GIGA = 1e9
+
+
+@dataclass(frozen=True)
+class Free:
+    """Bytes that can be had: of this machine's memory, and of its GPU's, None if there is none."""
+
+    memory: float
+    gpu: float | None
+
+    @classmethod
+    def here(cls, device: str) -> "Free":
+        """What the operating system, its control group and the driver of the GPU say."""
+        on_gpu = choose_device(device) == "cuda"
+        return cls(min(_available(), _group_left()), torch.cuda.mem_get_info()[0] if on_gpu else None)
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes that a run is sure to take.
+
+    The server's, `per_client` of them for each client; the data's in the object store; each worker's, and what of
+    that its largest task takes.
+    """
+
+    server: float
+    per_client: float
+    data: float
+    worker: float
+    task: float
+
+    @classmethod
+    def of(cls, spec: RunSpec) -> "Need":
+        """Lower bounds: what is refused could not have run, what is let in may still grow."""
+        experiment, update, size = spec.experiment, spec.method.update, spec.params.nbytes
+        clients = spec.appearing
+        remembered = float(update.memory(size // 4, clients))
+        per_client = remembered - update.memory(size // 4, clients - 1)
+        kept = len(spec.kept_buffers) * size
+        per_client += kept
+        remembered += clients * kept
+        if spec.method.asynchronous and spec.method.schedule.scheduled:  # each task that is out holds its own version
+            sent = min(spec.measure(part.widths).bytes for part in spec.submodels)
+            per_client += sent
+            remembered += spec.at_a_time * sent
+            remembered += sum(part.index.nbytes for part in spec.submodels if part.index is not None)
+        task = experiment.stack * max(spec.measure(part.widths).memory for part in spec.submodels)
+        dataset = spec.data.dataset
+        stored = sum(nbytes(part) for part in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test))
+        on_ray = experiment.engine == "ray"
+        # of a source, as clients read it: what processes share, and what every worker has a copy of
+        source = inspect_contents(spec.data.source) if on_ray else Contents()
+        stored += source.array_bytes + source.file_bytes + source.copied_bytes
+        return cls(
+            # the model, its evaluation, a step; its average
+            server=(4 if spec.method.schedule.average else 3) * size + remembered,
+            per_client=per_client,
+            data=float(stored) if on_ray else 0.0,
+            worker=task + PROCESS + source.copied_bytes if on_ray else task,
+            task=task,
+        )
+
+
+def check(spec: RunSpec, free: Free | None = None) -> None:
+    """ValueError for a run that cannot fit, with the numbers and the smallest change that fits.
+
+    Of a cluster that is there already nothing is known here.
+    """
+    experiment = spec.experiment
+    if cluster_address(experiment) is not None:
+        return
+    free, need = free or Free.here(experiment.device), Need.of(spec)
+    count = workers(experiment) if experiment.engine == "ray" else 1
+    beside = free.memory - need.data - need.worker
+    if need.server > beside:
+        few = int((beside - need.server) / need.per_client) + experiment.clients if need.per_client else 0
+        change = f"--clients {few} would fit" if few > 0 else "take a smaller model or a larger machine"
+        raise ValueError(
+            f"memory: the server of {experiment.method} needs {need.server / GIGA:.3g} GB for {experiment.clients} "
+            f"clients, data and a worker {(need.data + need.worker) / GIGA:.3g} GB, and {free.memory / GIGA:.3g} GB "
+            f"are free; {change}"
+        )
+    fit = int((free.memory - need.server - need.data) / need.worker)
+    if count > fit:
+        raise ValueError(
+            f"workers: {count} need {need.worker / GIGA:.3g} GB each, server and data "
+            f"{(need.server + need.data) / GIGA:.3g} GB, and {free.memory / GIGA:.3g} GB are free; {fit} would fit"
+        )
+    fit = count if free.gpu is None else int(free.gpu / (CONTEXT + need.task))
+    if count > fit:
+        assert free.gpu is not None
+        raise ValueError(
+            f"workers: {count} need {(CONTEXT + need.task) / GIGA:.3g} GB of the GPU each, which has "
+            f"{free.gpu / GIGA:.3g} GB free; {f'{fit} would fit' if fit else '--device cpu would fit'}"
+        )
+
+
+def _available() -> float:
+    """Memory that new processes may take without swapping, as the kernel reckons."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return float(line.split()[1]) * 1024
+    raise AssertionError("/proc/meminfo has no MemAvailable")
+
+
+def _group_left() -> float:
+    """What the limit of this process's control group leaves; infinite without one."""
+    group = Path("/sys/fs/cgroup")
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        if (group / limit).is_file() and (text := (group / limit).read_text().strip()) != "max":
+            return float(text) - float((group / used).read_text())
+    return float("inf")

@@ -1,0 +1,114 @@
+"""What a run is, resolved and written down for config.json, and the digest of its model."""
+
+import hashlib
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from fedraa.data import make_transforms
+from fedraa.devices.fleet import COLUMNS
+from fedraa.engine.loop import ASIDE
+from fedraa.engine.run_spec import RunSpec
+from fedraa.messages import Vector
+from fedraa.objectives import Figures
+from fedraa.rundir.config_file import FORMAT
+from fedraa.rundir.frozen_base import base_sha256
+from fedraa.rundir.inputs import describe_inputs
+from fedraa.rundir.packed_columns import written
+from fedraa.submodels.flat import frozen
+from fedraa.submodels.indices import owners
+
+PACKAGES = ("fedraa", "numpy", "ray", "torch")
+ASIDE_KEY = "aside"  # of what is resolved: how many evaluations may be under way while the run goes on
+
+
+def sha256(spec: RunSpec, params: Vector) -> str:
+    """Digest of the parameters' float32 bytes in the order of their names."""
+    traced = spec.traced
+    spans = zip(traced.names, traced.offsets, (*traced.offsets[1:], traced.size), strict=True)
+    digest = hashlib.sha256()
+    for _, start, end in sorted(spans):
+        digest.update(params[start:end].tobytes())
+    return digest.hexdigest()
+
+
+def describe(spec: RunSpec, evaluations_are_waited_for: bool = False) -> dict[str, object]:
+    """The whole resolved configuration of a run, enough to check its log afterwards.
+
+    They are waited for if a callback may end the run with them, or a target may.
+    """
+    fleet, traced = spec.fleet, spec.traced
+    return {
+        "format": FORMAT,
+        "experiment": spec.experiment.model_dump(mode="json"),
+        "given": list(spec.given),
+        "method": spec.method.described(),
+        "resolved": {
+            "samples": written(spec.data.sizes),
+            **{column: written(getattr(fleet, column)) for column in COLUMNS},
+            "tensors": list(traced.names),
+            "parameters": traced.size,
+            "inputs": _describe_inputs(spec),
+            **({"base": described_base(spec)} if frozen(traced.module) else {}),
+            "shared": int((owners(traced, spec.index_sets) == len(spec.index_sets)).sum()),
+            "groups": {group.name: group.size for group in traced.groups},
+            "fragments": [list(part.widths) for part in spec.submodels],
+            "shapes": [{"widths": list(w), **asdict(cost)} for w, cost in spec.shapes.items()],
+            "stem": None if spec.stem is None else asdict(spec.stem),
+            "eval_every": spec.eval_every,
+            "limits": spec.limits.described(),
+            ASIDE_KEY: 0 if evaluations_are_waited_for or spec.limits.goal is not None else ASIDE,
+            **({"figures": spec.figures.described()} if spec.figures != Figures(own=spec.figures.own) else {}),
+            **({"metrics": [metric.name for metric in spec.metrics]} if spec.metrics else {}),
+            "availability": None if spec.timing.availability is None else spec.timing.availability.described(),
+        },
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "commit": commit(),
+        "command": sys.argv,
+    }
+
+
+def _describe_inputs(spec: RunSpec) -> Any:
+    data, experiment = spec.data, spec.experiment
+    transforms = make_transforms(experiment.transforms, seed=experiment.seed)
+    return describe_inputs(data.dataset.classes, spec.example, data.scaling, transforms, data.fixed)
+
+
+def described_base(spec: RunSpec) -> dict[str, object]:
+    """Describe the frozen part of a model, which no update and no checkpoint has.
+
+    The `changed` buffers are no part of it.
+    """
+    module, changed = spec.traced.module, spec.state.changes
+    return {
+        "parameters": sum(p.numel() for p in frozen(module)),
+        "sha256": base_sha256(module.state_dict(), spec.traced.names, changed),
+        **({"changed": list(changed)} if changed else {}),
+    }
+
+
+def recorded_aside(config: Mapping[str, Any], default: int) -> int:
+    """How many evaluations may be under way, as config.json says; the default if it is of an older version."""
+    return int(config["resolved"].get(ASIDE_KEY, default))
+
+
+def _version(package: str) -> str | None:
+    """None for a plain checkout, which is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def commit() -> str | None:
+    """The commit of this source tree, if it is a git checkout."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None

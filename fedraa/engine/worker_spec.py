@@ -1,0 +1,82 @@
+"""What a worker is made from, wherever it runs: the model and the solver, without the data."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from fedraa.client.batched_trainer import BatchedTrainer
+from fedraa.client.local_training import Solver
+from fedraa.client.trainer import Trainer
+from fedraa.client.training_state import TrainingState
+from fedraa.data import Federated, Transforms
+from fedraa.data.sources.clients import Source
+from fedraa.evaluation.evaluator import Evaluator
+from fedraa.evaluation.metrics import NamedMetric
+from fedraa.evaluation.personal import Personal
+from fedraa.objectives import Classification, Objective
+from fedraa.submodels import Traced
+
+
+@dataclass(frozen=True, eq=False)
+class WorkerSpec:
+    """Picklable; makes the two things a worker does."""
+
+    traced: Traced
+    solver: Solver
+    seed: int
+    fragment_scale: bool
+    bf16: bool = False
+    stack: int = 1
+    metrics: tuple[NamedMetric, ...] = ()
+    objective: Objective = field(default_factory=Classification)
+    transforms: Transforms = field(default_factory=Transforms)
+    source: Source | None = None
+    """Where clients' samples are read from, unless they come with the task."""
+    scale_inner: bool = False
+    state: TrainingState = field(default_factory=TrainingState)
+
+    def trainer(self, device: str) -> Trainer:
+        given: dict[str, Any] = {
+            "seed": self.seed,
+            "device": device,
+            "fragment_scale": self.fragment_scale,
+            "scale_inner": self.scale_inner,
+            "bf16": self.bf16,
+            "transforms": self.transforms,
+            "state": self.state,
+        }
+        if self.stack > 1:
+            return BatchedTrainer(self.traced, self.solver, self.stack, **given)
+        return Trainer(self.traced, self.solver, objective=self.objective, **given)
+
+    def evaluator(self, data: Federated, device: str) -> Evaluator:
+        personal = None
+        if getattr(data, "personal", None):
+            given: dict[str, Any] = {
+                "seed": self.seed,
+                "device": device,
+                "bf16": self.bf16,
+                "objective": self.objective,
+                "transforms": self.transforms,
+                "state": self.state,
+            }
+            personal = Personal(self.traced, self.solver, **given)
+        return Evaluator(
+            self.traced,
+            data,
+            device=device,
+            metrics=self.metrics,
+            objective=self.objective,
+            personal=personal,
+            state=self.state,
+        )
+
+
+def choose_device(device: str) -> str:
+    """The torch device that `auto` stands for here; ValueError if there is no such device."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device: cuda was asked for, but torch finds no CUDA device here; use cpu or auto")
+    return device

@@ -1,0 +1,207 @@
+"""The full model on the test set, and on each client's own share of it."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from fedraa.client.local_training import Solver
+from fedraa.client.training_state import TrainingState, freeze_ranges
+from fedraa.data import Federated
+from fedraa.data.tree import Tree, mapped, take
+from fedraa.evaluation.metrics import NamedMetric, mean
+from fedraa.evaluation.personal import EvaluationData, Personal
+from fedraa.messages import Evaluation, Vector
+from fedraa.models.statistics import copy_buffers, part_sizes, put_buffers, reestimate_over, reestimate_statistics
+from fedraa.objectives import Classification, Objective
+from fedraa.submodels import Traced, drop_weights, load, twin
+
+BATCH = 1024
+
+
+class Evaluator:
+    """Evaluates flat parameter vectors on `device`; keeps a module there, without weights between evaluations."""
+
+    def __init__(
+        self,
+        traced: Traced,
+        data: Federated,
+        *,
+        device: str = "cpu",
+        metrics: Sequence[NamedMetric] = (),
+        objective: Objective | None = None,
+        personal: Personal | None = None,
+        state: TrainingState | None = None,
+    ) -> None:
+        """Keep the module, and the buffers that it has at the start.
+
+        Args:
+            traced: the model.
+            data: the test data, and of the training samples those that statistics are estimated on.
+            device: runs the evaluations.
+            metrics: further metrics.
+            objective: gives the loss and the figures (default: classification).
+            personal: trains the clients whose shards are in `data.personal`.
+            state: says which buffers training changes.
+        """
+        self._device = torch.device(device)
+        self._module = twin(traced.module)
+        drop_weights(self._module)
+        self._module.to(self._device)
+        self._state = state or TrainingState()
+        self._start = copy_buffers(self._module) if self._state.changes else {}
+        self._data = data
+        self._metrics, self._personal = metrics, personal
+        self._objective = objective or Classification()
+        self._figures = self._objective.summary()
+        self._owners, self._clients = owners(data)
+
+    def evaluate(self, params: Vector) -> Evaluation:
+        """The objective's figures, its loss and the user's metrics of the model with these parameters [d]."""
+        started = time.perf_counter()
+        self.prepare(params)
+        x, y = self._data.dataset.x_test, self._data.dataset.y_test
+        values = {metric.name: np.empty(len(y)) for metric in self._metrics}
+        sums: dict[str, npt.NDArray[np.float64]] = {}
+        loss = 0.0
+        with torch.no_grad():
+            for rows in self._spans(len(y)):
+                targets = self._there(y[rows])
+                outputs = self._outputs(mapped(self._there, take(x, rows)), len(targets))
+                loss += self._objective.summed_loss(outputs, targets)
+                self._add(sums, self._owners[rows], self._objective.sums(outputs, targets))
+                for metric in self._metrics:
+                    values[metric.name][rows] = metric.values(outputs, targets)
+        personal = {} if self._personal is None else self._personalised(self._personal, params)
+        drop_weights(self._module)
+        figures = self._summed(loss, sums) | personal | {name: mean(each) for name, each in values.items()}
+        clients = self._client_results(sums)
+        return Evaluation(figures, time.perf_counter() - started, clients)
+
+    def prepare(self, params: Vector) -> nn.Module:
+        """Return the module with these parameters, ready for inference; on a CPU they are the array's own memory.
+
+        No client sends buffers: those that training changes are estimated on training samples before.
+        """
+        source = self._data.source
+        if not getattr(self._data, "streamed", False) or source is None:
+            return self._prepared(params, self._data.x_train)
+        self._load(params)
+        sizes = part_sizes(int(self._data.sizes.sum()), BATCH)
+        state = self._state
+        reestimate_over(self._module, lambda: source.parts(sizes), estimated=state.estimated, read=state.read)
+        return self._ready()
+
+    def _prepared(self, params: Vector, x: Tree) -> nn.Module:
+        self._load(params)
+        reestimate_statistics(self._module, x, batch=BATCH, estimated=self._state.estimated, read=self._state.read)
+        return self._ready()
+
+    def _load(self, params: Vector) -> None:
+        load(self._module, params, writable=False)
+        put_buffers(self._module, self._start)
+
+    def _ready(self) -> nn.Module:
+        if self._state.changes:
+            freeze_ranges(self._module)
+        return self._module.eval()
+
+    def _spans(self, samples: int) -> list[slice]:
+        """Return the rows of each batch; one sample that is left over is joined if the model cannot take it alone."""
+        return Solver(batch_size=BATCH, min_batch=self._state.min_eval_batch).spans(samples) if samples else []
+
+    def _outputs(self, inputs: Tree, samples: int) -> Tensor:
+        """Return the model's outputs for a batch; a single sample goes twice if the model cannot take it alone."""
+        buffers = copy_buffers(self._module) if self._state.restored else {}
+        if samples < self._state.min_eval_batch:
+            inputs = mapped(lambda part: torch.cat([part, part]), inputs)
+        outputs = self._objective.outputs(self._objective.forward(self._module, inputs))
+        put_buffers(self._module, buffers)
+        return outputs[:samples] if samples < self._state.min_eval_batch else outputs
+
+    def _personalised(self, personal: Personal, params: Vector) -> dict[str, float]:
+        """Return the main figure of each chosen client on its own test samples, after its own training.
+
+        A client with too few samples to train on has the model as it is.
+        """
+        found = []
+        assert isinstance(self._data, EvaluationData)
+        for client, (x, y) in self._data.personal.items():
+            if personal.can_train(len(y)):
+                self._prepared(personal.train(params, client, x, y), x)
+            else:
+                self.prepare(params)
+            rows = self._data.test_order[self._data.test_offsets[client] : self._data.test_offsets[client + 1]]
+            sums: dict[str, npt.NDArray[np.float64]] = {}
+            with torch.no_grad():
+                for span in self._spans(len(rows)):
+                    some = rows[span]
+                    targets = self._there(self._data.dataset.y_test[some])
+                    inputs = mapped(self._there, take(self._data.dataset.x_test, some))
+                    outputs = self._outputs(inputs, len(some))
+                    self._add(sums, np.zeros(len(some), np.int64), self._objective.sums(outputs, targets))
+            if sums["count"][0] > 0:
+                found.append(self._objective.of_clients({name: each[:1] for name, each in sums.items()})[0])
+        return self._over_clients("personal", np.array(found))
+
+    def _client_results(self, sums: Mapping[str, npt.NDArray[np.float64]]) -> dict[str, npt.NDArray[Any]]:
+        """Return the figures and the loss of each client that is reported, on its own test samples."""
+        reported = getattr(self._data, "reported", None)
+        if reported is None:
+            return {}
+        counts = np.diff(self._data.test_offsets)
+        # The place of each client among those that have test samples.
+        places = (np.cumsum(counts > 0) - 1)[reported]
+        measured = np.flatnonzero((counts[reported] > 0) & (sums["count"][places] > 0))
+        found = self._objective.figures_by_client({name: each[places[measured]] for name, each in sums.items()})
+        columns = {}
+        for name in dict.fromkeys((*self._figures.names, "loss")):
+            columns[name] = np.full(len(reported), np.nan)
+            columns[name][measured] = found[name]
+        return {"client": reported, "test_samples": counts[reported], **columns}
+
+    def _over_clients(self, name: str, values: npt.NDArray[np.float64]) -> dict[str, float]:
+        """Mean, standard deviation and worst of a figure per client."""
+        if not values.size:
+            return {f"{name}_{what}": float("nan") for what in ("mean", "std", "worst")}
+        worst = values.min() if self._figures.better(f"{name}_worst") == "max" else values.max()
+        with np.errstate(over="ignore", invalid="ignore"):  # of perplexities that are huge or infinite
+            middle, spread = values.mean(), values.std()
+        return {f"{name}_mean": float(middle), f"{name}_std": float(spread), f"{name}_worst": float(worst)}
+
+    def _there(self, array: npt.NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array.copy()).to(self._device)
+
+    def _add(
+        self, sums: dict[str, npt.NDArray[np.float64]], owners: npt.NDArray[np.int64], new: Mapping[str, Tensor]
+    ) -> None:
+        """What was measured of samples [b, ...] goes to the sums of their owners [clients + 1, ...]."""
+        for name, each in new.items():
+            measured = each.cpu().numpy()
+            if name not in sums:
+                sums[name] = np.zeros((self._clients + 1, *measured.shape[1:]))
+            np.add.at(sums[name], owners, measured)
+
+    def _summed(self, loss: float, sums: Mapping[str, npt.NDArray[np.float64]]) -> dict[str, float]:
+        """The figures of all samples, and of each client's own, of those that have any."""
+        whole = {name: each.sum(axis=0) for name, each in sums.items()}
+        tested = np.flatnonzero(sums["count"][:-1] > 0)
+        clients = self._objective.of_clients({name: each[tested] for name, each in sums.items()})
+        return {
+            **self._objective.figures(whole),
+            "loss": float(loss / whole["count"]),
+            **self._over_clients("client", clients),
+        }
+
+
+def owners(data: Federated) -> tuple[npt.NDArray[np.int64], int]:
+    """Who owns each test sample [n], numbered among those that own any, and how many these are; that number: nobody."""
+    counts = np.diff(data.test_offsets)
+    counts, clients = counts[counts > 0], int((counts > 0).sum())
+    found = np.full(len(data.dataset.y_test), clients, np.int64)
+    found[data.test_order] = np.repeat(np.arange(clients), counts)
+    return found, clients

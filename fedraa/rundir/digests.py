@@ -1,0 +1,60 @@
+"""The digests of what a run that has ended has written, as `sha256sum -c SHA256SUMS` checks them, too."""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fedraa.errors import Inconsistent
+from fedraa.reading import content
+from fedraa.rundir.atomic_files import digest, write_text
+from fedraa.rundir.config_file import SEALED, read_config
+from fedraa.rundir.file_names import CLIENTS, CONFIG, EVALS, EVENTS, MODEL, PARTITION, SEAL, SUMMARY
+from fedraa.rundir.profile import PROFILE
+
+FILES = (CONFIG, EVENTS, EVALS, MODEL, PROFILE, SUMMARY)
+OPTIONAL = (CLIENTS, PARTITION)
+_LINE = re.compile(r"(?P<digest>[0-9a-f]{64})  (?P<name>\S+)")
+
+
+def seal(directory: Path, coming: Mapping[str, str]) -> None:
+    """Write down the digests of the files, some of which are yet to come with this text."""
+    digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in coming.items()}
+    there = [*FILES, *(name for name in OPTIONAL if (directory / name).exists())]
+    digests |= {name: digest(directory / name).hexdigest() for name in there if name not in coming}
+    write_text(directory / SEAL, _text(digests))
+
+
+def check_seal(directory: Path, names: Sequence[str] = (*FILES, *OPTIONAL)) -> bool:
+    """Check that these files of a run that has ended are what it wrote; False if it is of a format without digests.
+
+    Raises Inconsistent, one sentence that names the first file that is not.
+    """
+    if not (directory / SEAL).exists() and read_config(directory / CONFIG)["format"] < SEALED:
+        return False
+    written = _digests(directory)
+    for name in names:
+        if name in OPTIONAL and name not in written and not (directory / name).exists():
+            continue
+        try:
+            is_same = digest(directory / name).hexdigest() == written.get(name)
+        except OSError as error:
+            raise Inconsistent(f"{name}: cannot be read, though the run has ended: {error.strerror or error}") from None
+        if not is_same:
+            raise Inconsistent(f"{name}: is not what the run wrote; {SEAL} has another digest of it")
+    return True
+
+
+def _digests(directory: Path) -> dict[str, str]:
+    try:
+        text = content(directory / SEAL).decode()
+    except (OSError, ValueError) as error:
+        raise Inconsistent(f"{SEAL}: cannot be read, though the run has ended: {error}") from None
+    found = {match["name"]: match["digest"] for match in _LINE.finditer(text)}
+    if not set(FILES) <= found.keys() <= {*FILES, *OPTIONAL} or _text(found) != text:
+        raise Inconsistent(f"{SEAL}: is damaged; it has the digests of {', '.join(FILES)}")
+    return found
+
+
+def _text(digests: Mapping[str, str]) -> str:
+    return "".join(f"{digests[name]}  {name}\n" for name in (*FILES, *OPTIONAL) if name in digests)

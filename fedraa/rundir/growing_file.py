@@ -1,0 +1,87 @@
+"""The logs of a run as files that only grow, and the digests by which a checkpoint knows what they held."""
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fedraa.errors import Unwritable
+from fedraa.messages import State
+from fedraa.reading import opened
+from fedraa.rundir.atomic_files import digest
+from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS
+
+LOGS = {"events": EVENTS, "evals": EVALS, "clients": CLIENTS}  # by their names in a checkpoint
+DIGESTS = "sha256"  # of them, in a checkpoint; those of format 2 have none
+
+
+class GrowingFile:
+    """A file of whole lines, and the SHA-256 of all of them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.stream = path.open("ab", buffering=0)
+        self.size, self._digest = os.fstat(self.stream.fileno()).st_size, digest(path)
+
+    def append(self, line: bytes) -> None:
+        """The whole line, or Unwritable and nothing of it."""
+        rest = memoryview(line)
+        try:
+            while rest:
+                rest = rest[os.write(self.stream.fileno(), rest) :]
+        except BaseException as error:
+            with suppress(OSError):
+                self.stream.truncate(self.size)
+            if isinstance(error, OSError):
+                raise Unwritable(f"{self.path} cannot be written: {error.strerror or error}") from error
+            raise
+        self.size += len(line)
+        self._digest.update(line)
+
+    def restore(self, size: int) -> None:
+        """Cut back to the first `size` bytes."""
+        self.stream.truncate(size)
+        self.size, self._digest = size, digest(self.path, size)
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+
+def damage(directory: Path, log: State) -> str | None:
+    """Why a checkpoint with this state of the log cannot be gone on from, in words; None if it can.
+
+    The logs must begin with just those bytes that they had then; where no digest says which they were, with as many
+    whole events.
+    """
+    for name, file in LOGS.items():
+        if name not in log:
+            continue
+        path, size = directory / file, log[name]
+        try:
+            if path.stat().st_size < size:
+                return f"is ahead of {file}"
+            known = log.get(DIGESTS)
+            if known is not None and digest(path, size).hexdigest() != known[name]:
+                return f"does not fit {file}, in which something was changed"
+            if known is None and name == "events" and not _has_events(path, size, log["seq"]):
+                return f"does not fit {file}, in which something was changed"
+        except OSError as error:
+            return f"does not fit {file}, which cannot be read: {error.strerror or error}"
+    return None
+
+
+def _has_events(path: Path, size: int, count: int) -> bool:
+    """Whether the first `size` bytes are as many numbered events."""
+    with opened(path) as stream:
+        lines = stream.read(size).splitlines(keepends=True)
+    return len(lines) == count and all(_is_event(line, number) for number, line in enumerate(lines))
+
+
+def _is_event(text: bytes, number: int) -> bool:
+    try:
+        line: Any = json.loads(text)
+    except ValueError:
+        return False
+    return text.endswith(b"\n") and isinstance(line, dict) and line.get("seq") == number

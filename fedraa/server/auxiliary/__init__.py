@@ -1,1 +1,0 @@
-"""State that rides along with rounds."""

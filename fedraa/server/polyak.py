@@ -1,0 +1,61 @@
+"""A server whose model is a mean over its last versions: what single updates throw about is gone from it."""
+
+from collections.abc import Iterable
+
+from fedraa.messages import State, Task, Update, Vector
+from fedraa.server.running_mean import Mean
+from fedraa.server.server import Server
+from fedraa.server.tasks import TaskTable
+
+
+class AveragedServer:
+    """Any server; tasks are cut from its own model, and `params`, which is evaluated and delivered, is the mean.
+
+    After its t-th step, counted from 0, mean <- mean + (theta - mean) / (share * t + 1): with a `share` of 0.1
+    that is over about the last tenth of all steps, however many there were. It costs a pass over the model per step.
+    """
+
+    def __init__(self, server: Server, share: float, mean: Mean) -> None:
+        self._server, self._share, self._mean = server, share, mean
+
+    @property
+    def step(self) -> int:
+        return self._server.step
+
+    @property
+    def task_table(self) -> TaskTable:
+        return self._server.task_table
+
+    @property
+    def params(self) -> Vector:
+        return self._mean.params
+
+    def begin(self) -> Iterable[int]:
+        return self._server.begin()
+
+    def assign(self, client: int, now: float) -> Task:
+        return self._server.assign(client, now)
+
+    def commit(self, update: Update, now: float) -> Iterable[int]:
+        before = self._server.step
+        waiting = self._server.commit(update, now)
+        self._follow(before)
+        return waiting
+
+    def drop(self, task: int, what: str, now: float) -> Iterable[int]:
+        before = self._server.step
+        waiting = self._server.drop(task, what, now)
+        self._follow(before)  # it may have been the last of a round, which the others have moved
+        return waiting
+
+    def state(self) -> State:
+        return self._server.state() | {"mean": self._mean.params}
+
+    def restore(self, state: State) -> None:
+        self._server.restore(state)
+        self._mean.restore(state["mean"])
+
+    def _follow(self, before: int) -> None:
+        """Takes the model in, if there is a step more than `before`."""
+        if self._server.step > before:
+            self._mean.follow(1 / (self._share * before + 1))

@@ -1,0 +1,171 @@
+"""Where an asynchronous server keeps its parameters: here, or whoever else can cut a fragment and mix one in."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from fedraa.components import calling, saved
+from fedraa.errors import short_text
+from fedraa.messages import Buffer, SharedBuffer, State, Task, Update, Vector
+from fedraa.server.async_rule import Arrival, AsyncModel, AsyncRule, Taken
+from fedraa.server.running_mean import Mean, MeanHere
+from fedraa.server.update_checks import refuse_unsound
+from fedraa.submodels.assignment import Assignment, Submodel
+from fedraa.vectors.chunked import cut
+from fedraa.vectors.finite import is_finite
+from fedraa.vectors.index_runs import Runs, common_places, index_of, where_of
+
+Share = Callable[[Vector], SharedBuffer]
+"""Makes a buffer one that many tasks carry; an executor may keep it where workers read it, too."""
+
+
+class Store(Protocol):
+    """The parameters behind an asynchronous server; what is asked later sees all that was taken in before."""
+
+    @property
+    def params(self) -> Vector:
+        """The full model [d] as it stands."""
+
+    def cut(self, fragment: int, version: int) -> Buffer:
+        """The fragment's buffer as it stands; the same object as long as `version`, that of the model, is the same."""
+
+    def take(self, task: Task, update: Update, stale: int, balance: float = 1.0) -> Taken:
+        """Takes in the answer to a task of a client with that factor of data against speed."""
+
+    def drop(self, task: Task) -> None:
+        """The task has no answer."""
+
+    def leave(self, client: int) -> None:
+        """A client is left out from now on."""
+
+    def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
+        """The buffers of these tasks, by number; what tasks share is one array."""
+
+    def sent_again(self, tasks: list[Task]) -> list[Task]:
+        """The tasks that are out, from a checkpoint, with their buffers back where this store keeps them."""
+
+    def mean(self) -> Mean:
+        """A mean over the parameters' versions from now on; there is one of them."""
+
+    def state(self) -> State:
+        """What it has become, less the parameters."""
+
+    def restore(self, params: Vector, state: State) -> None:
+        """Become that, with no task out."""
+
+    def report(self) -> list[dict[str, object]]:
+        """For each server that it is spread over, if it is, its node and how often it was pulled from and pushed to."""
+
+
+def shared_again(tasks: list[Task], make: Callable[[Task], Buffer]) -> list[Task]:
+    """Tasks from a checkpoint, whose buffers are arrays, with buffers as `make` makes them.
+
+    Tasks of the same step and fragment that carry one array get one buffer.
+    """
+    made: dict[object, tuple[Vector, Buffer]] = {}
+    again = []
+    for task in tasks:
+        cut = (task.step, task.fragment, task.widths)
+        if cut not in made or made[cut][0] is not task.params:
+            made[cut] = (task.params, make(task))
+        again.append(replace(task, buffer=made[cut][1]))
+    return again
+
+
+def take_in(rule: AsyncRule, arrival: Arrival, model: AsyncModel) -> Taken:
+    """What a rule, which is the user's own, perhaps, makes of an arrival.
+
+    ValueError if it leaves nonsense in a new version of the model. A share of what an honest client sends, mixed in,
+    makes none, so that it need not be looked for.
+    """
+    with calling("async_rule", rule):
+        taken = rule.take(arrival, model)
+    bools = isinstance(taken, Taken) and all(flag in (True, False) for flag in taken[1:])
+    if not bools or not is_finite(taken.weight):
+        raise ValueError(
+            f"async_rule: {type(rule).__name__} gave {short_text(taken)}; takes Taken(weight, advanced, held), a "
+            "finite number and a bool each"
+        )
+    if taken.advanced and not ((rule.blends or rule.weighs) and 0 <= taken.weight <= 1):
+        refuse_unsound("async_rule", rule, model.params, f" with the update of client {arrival.client}")
+    return Taken(float(taken.weight), bool(taken.advanced), bool(taken.held))
+
+
+def rule_state(rule: AsyncRule, params: Vector) -> State:
+    """A rule's state for a checkpoint; ValueError if it has left nonsense in the model and called that no version."""
+    if not rule.blends:
+        refuse_unsound("async_rule", rule, params)
+    return saved(rule)
+
+
+class LocalStore:
+    """All in this process: one array per version of a fragment, and so one transfer, however many pull it."""
+
+    def __init__(
+        self,
+        params: Vector,
+        fragments: Sequence[Submodel],
+        rule: AsyncRule,
+        sizes: Sequence[int],
+        share: Share = SharedBuffer,
+        at_a_time: int | None = None,
+    ) -> None:
+        """`sizes` [N] are the clients' samples; so many of them train at a time (None: all)."""
+        self.params = params
+        self._model = AsyncModel(params, len(sizes), len(fragments), at_a_time)
+        self._rule, self._sizes, self._share = rule.bind(self._model), sizes, share
+        if self._rule.in_common != 1:
+            common = common_places([part.index for part in fragments], len(params))
+            self._model = replace(self._model, common=common)
+        self._assignments = [Assignment(j, submodel) for j, submodel in enumerate(fragments)]
+        self._cuts: dict[int, tuple[int, SharedBuffer]] = {}
+
+    def cut(self, fragment: int, version: int) -> Buffer:
+        if fragment not in self._cuts or self._cuts[fragment][0] != version:
+            values = cut(self.params, where_of(self._assignments[fragment].submodel))
+            values.flags.writeable = False  # so that a checkpoint need not copy it
+            self._cuts[fragment] = (version, self._share(values))
+        return self._cuts[fragment][1]
+
+    def take(self, task: Task, update: Update, stale: int, balance: float = 1.0) -> Taken:
+        where = where_of(self._assignments[task.fragment].submodel)
+        arrival = Arrival(
+            task.client,
+            task.fragment,
+            index_of(where),
+            update.params,
+            task.params,
+            stale,
+            self._sizes[task.client],
+            update.loss,
+            balance,
+            where if isinstance(where, Runs) else None,
+        )
+        return take_in(self._rule, arrival, self._model)
+
+    def mean(self) -> Mean:
+        return MeanHere(self)
+
+    def drop(self, task: Task) -> None:
+        pass
+
+    def leave(self, client: int) -> None:
+        with calling("async_rule", self._rule):
+            self._rule.leave(client)
+
+    def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
+        return {task.id: task.params for task in tasks}
+
+    def sent_again(self, tasks: list[Task]) -> list[Task]:
+        return shared_again(tasks, lambda task: self._share(task.params))
+
+    def state(self) -> State:
+        return rule_state(self._rule, self.params)
+
+    def restore(self, params: Vector, state: State) -> None:
+        self.params[:] = params
+        self._rule.restore(state)
+        self._cuts = {}
+
+    def report(self) -> list[dict[str, object]]:
+        return []

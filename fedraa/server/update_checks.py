@@ -1,0 +1,141 @@
+"""Validation of updates: what is wrong with one is found before any of it reaches the model."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraa.errors import short_text
+from fedraa.messages import EXTRA_PREFIX, Receipt, RemoteBuffer, Task, Update, Vector
+from fedraa.vectors.chunked import over, total
+from fedraa.vectors.finite import LARGEST, at_most, count_not_finite, is_finite, largest_of, unfit, wrong_kind
+
+GROWTH = 1e3  # times the largest value that a client was sent (1 if that is less), which none of its values may pass
+AS_LONG_AS_THE_PART = ("gradient", "squares")  # what clients send besides: a value for each of the parameters
+
+
+def refuse(update: Update, task: Task | None, *, max_norm: float | None = None) -> str | None:
+    """Why this update must not be taken as the answer to the task that is out; None if it may.
+
+    `task` is the one that the update is to answer, None if no such task is out. `max_norm` bounds the Euclidean
+    norm of what the client changed, ||w - w_received||.
+    """
+    if task is None:
+        return f"task {update.task} is not out"
+    for name, value, asked in (
+        ("task", update.task, task.id),
+        ("client", update.client, task.client),
+        ("fragment", update.fragment, task.fragment),
+        ("version", update.version, task.version),
+    ):
+        if value != asked:
+            return f"{name} is {value} where {asked} was asked"
+    if wrong := _wrong_params(update, task):
+        return f"params {wrong}"
+    if not isinstance(update.extras, Mapping):
+        return f"extras are {type(update.extras).__name__}, not a mapping"
+    if missing := [name for name in task.asks if name not in update.extras]:
+        return f"{missing[0]} is missing"
+    for name, buffer in update.extras.items():
+        if wrong := wrong_kind(buffer, _shape(name, task)) or _not_finite(buffer):
+            return f"{name} {wrong}"
+    if not isinstance(update.steps, int | np.integer) or update.steps < 1:
+        return f"the steps are {short_text(update.steps)}"
+    if not is_finite(update.loss):
+        return f"the training loss is {update.loss}"
+    if not is_finite(update.seconds) or update.seconds < 0:
+        return f"the seconds that it took are {update.seconds}"
+    if max_norm is not None and (norm := norms(update, task)[0]) > max_norm:
+        return f"the update's norm {norm:.4g} is over the bound {max_norm:g}"
+    return None
+
+
+def outgrown(update: Update, task: Task) -> str | None:
+    """Whether an update that is finite holds numbers so large that no training comes to them; None if not.
+
+    They would pass, and make nonsense of what the next clients are sent: those would be blamed.
+    """
+    receipt = update.receipt or receipt_of(task.params, update.params)
+    if receipt.largest > GROWTH * max(1.0, receipt.sent):
+        return f"params hold values up to {receipt.largest:.4g} where what was sent has {receipt.sent:.4g} at most"
+    for name, buffer in update.extras.items():
+        # Squares of honest gradients may be as large, and no other client receives them.
+        if not name.startswith(EXTRA_PREFIX) and (largest := largest_of(buffer)) > LARGEST:
+            return f"{name} hold values up to {largest:.4g}"
+    return None
+
+
+def unsound(task: Task, update: Update | None) -> str | None:
+    """What is wrong with the model that a task was cut from, if whatever came back is no wonder; None if nothing is."""
+    if update is not None and update.receipt is not None:
+        return unfit(update.receipt.sent)
+    return None if isinstance(task.buffer, RemoteBuffer) else unfit(largest_of(task.params))
+
+
+def refuse_unsound(where: str, part: object, params: Vector, when: str = "") -> None:
+    """ValueError, one sentence that names the part of the server, if what it left in the model is no use."""
+    if at_most(params, LARGEST):
+        return
+    if wrong := unfit(largest_of(params)):
+        raise ValueError(f"{where}: {type(part).__name__} left {wrong} in the model{when}")
+
+
+def norms(update: Update, task: Task) -> tuple[float, float]:
+    """The norm of what the client changed, and that of what it was sent."""
+    receipt = update.receipt or receipt_of(task.params, update.params, norms=True)
+    return receipt.squared**0.5, receipt.squared_sent**0.5
+
+
+def receipt_of(sent: Vector, new: object, push: str = "", *, norms: bool = False) -> Receipt:
+    """What is to be said of a buffer that came back for one that was sent [k], or of a piece of it."""
+    wrong = wrong_kind(new, sent.shape)
+    if wrong is not None:
+        return Receipt(push, wrong, 0, 0.0)
+    assert isinstance(new, np.ndarray)
+    largest = largest_of(new)
+    bad = count_not_finite(new, largest)
+    before = largest_of(sent) if bad or largest > GROWTH else 0.0
+    if bad or not norms:
+        return Receipt(push, None, bad, 0.0, 0.0, largest, before)
+
+    def squared(piece: slice) -> tuple[float, float]:
+        whole = sent[piece].astype(np.float64)
+        change = new[piece].astype(np.float64) - whole
+        return float(change @ change), float(whole @ whole)
+
+    changes, wholes = zip(*over(new.size, squared), strict=True) if new.size else ((), ())
+    return Receipt(push, None, 0, total(changes), total(wholes), largest, before)
+
+
+def joined(push: str, pieces: Sequence[Receipt]) -> Receipt:
+    """What is to be said of a buffer, from what is said of its pieces."""
+    return Receipt(
+        push,
+        next(filter(None, (piece.wrong for piece in pieces)), None),
+        sum(piece.bad for piece in pieces),
+        sum(piece.squared for piece in pieces),
+        sum(piece.squared_sent for piece in pieces),
+        max(piece.largest for piece in pieces),
+        max(piece.sent for piece in pieces),
+    )
+
+
+def _wrong_params(update: Update, task: Task) -> str | None:
+    if update.receipt is None:
+        return wrong_kind(update.params, (task.size,)) or _not_finite(update.params)
+    return update.receipt.wrong or _told(update.receipt.bad)
+
+
+def _shape(name: str, task: Task) -> tuple[int, ...] | None:
+    """That of a further buffer which a client sends; None if any will do."""
+    if name in AS_LONG_AS_THE_PART:
+        return (task.size,)
+    return task.extra(name).shape if name in task.extras else None
+
+
+def _not_finite(buffer: npt.NDArray[np.float32]) -> str | None:
+    return _told(count_not_finite(buffer, largest_of(buffer)))
+
+
+def _told(bad: int) -> str | None:
+    return f"hold {bad} values that are not finite" if bad else None

@@ -1,0 +1,92 @@
+"""Sums per coordinate of what is the same on many: how often each was trained, and with what weight."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraa.messages import Index, State
+from fedraa.vectors.chunked import over
+from fedraa.vectors.delta_view import Change
+from fedraa.vectors.reusable_buffer import Room
+from fedraa.vectors.run_length import Levels, Run, Sums, added
+
+EXACT = 2.0**24  # up to which a float32 has all whole numbers
+
+
+class Tally:
+    """Adds numbers to coordinates [size]: once, not everywhere, what goes to all of them or to runs of neighbours.
+
+    Runs are added up by their ends, as long as that is exact; else, as without runs, coordinate by coordinate.
+    """
+
+    def __init__(self, size: int, kind: type[np.int32] | type[np.float32]) -> None:
+        self._size, self._kind, self._room = size, kind, Room(size, kind)
+        self._start()
+
+    def _start(self) -> None:
+        self._sums: npt.NDArray[Any] | None = None  # of coordinates [size]
+        self._runs: list[Run] = []
+        self._whole = self._kind(0)
+        self._total = 0.0
+
+    def add(self, change: Change, amount: float = 1.0) -> None:
+        """Adds `amount` to the coordinates that were trained."""
+        if change.whole:
+            self._whole += self._kind(amount)
+            return
+        self._total += amount if float(amount).is_integer() else EXACT
+        runs = change.runs() if self._total <= EXACT else None
+        if runs is not None:
+            self._runs.append((*runs, amount))
+            return
+        self._spread()
+        for place in change.places():
+            self._put(place, amount)
+
+    def finish(self) -> Sums:
+        """The sums [size], which may be read-only; all begins anew."""
+        sums = self._all()
+        self._start()
+        return sums
+
+    def state(self) -> State:
+        if not self._runs and self._sums is None:
+            return {"count": 0, "whole": self._whole}
+        whole, self._whole = self._whole, self._kind(0)
+        count = np.asarray(self._all())
+        self._whole = whole
+        return {"count": count, "whole": whole}
+
+    def restore(self, state: State) -> None:
+        self._start()
+        self._whole = self._kind(state["whole"])
+        if np.any(state["count"]):
+            self._each()[:] = state["count"]
+            self._total = EXACT  # nobody knows
+
+    def _all(self) -> Sums:
+        if self._sums is None:
+            return added(self._runs, self._whole, self._kind, self._size)
+        self._spread()
+        sums = self._sums
+        if self._whole:
+            over(self._size, lambda piece: np.add(sums[piece], self._whole, out=sums[piece]))
+        return sums
+
+    def _put(self, place: Index | slice, amount: float) -> None:
+        sums, more = self._each(), self._kind(amount)
+        sums[place] = sums[place] + more
+
+    def _each(self) -> npt.NDArray[Any]:
+        if self._sums is None:
+            self._sums = self._room.filled(0)
+        return self._sums
+
+    def _spread(self) -> None:
+        """What came to runs goes to their coordinates."""
+        if not self._runs:
+            return
+        levels: Levels = added(self._runs, self._kind(0), self._kind, self._size)
+        sums, self._runs = self._each(), []
+        over(self._size, lambda piece: np.add(sums[piece], levels[piece], out=sums[piece]))

@@ -1,0 +1,58 @@
+"""Checks of numbers and buffers: their type, their largest value, and values that are not finite."""
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraa.messages import Vector
+from fedraa.vectors.chunked import over
+
+# The largest value, by size, that a client may send or that a component of the server may leave in the model.
+LARGEST = 1e12
+
+
+def is_finite(number: object) -> bool:
+    """Return True for a number that is neither infinite nor NaN."""
+    return isinstance(number, int | float | np.integer | np.floating) and bool(np.isfinite(number))
+
+
+def unfit(largest: float) -> str | None:
+    """Describe what is wrong with a buffer whose largest value by size is `largest` (NaN if it holds one), or None."""
+    if not np.isfinite(largest):
+        return "values that are not finite"
+    return f"values up to {largest:.4g}" if largest > LARGEST else None
+
+
+def wrong_kind(buffer: object, shape: tuple[int, ...] | None) -> str | None:
+    """Describe a wrong type or shape of a float32 buffer, or return None. A `shape` of None allows any shape."""
+    if not isinstance(buffer, np.ndarray) or buffer.dtype != np.float32:
+        return f"are {getattr(buffer, 'dtype', type(buffer).__name__)}, not float32"
+    if shape is not None and buffer.shape != shape:
+        return f"have the shape {buffer.shape}, not {shape}"
+    return None
+
+
+def largest_of(buffer: npt.NDArray[np.float32]) -> float:
+    """Return the largest absolute value, NaN if there is one. It makes no temporary array of the buffer's size."""
+    flat = buffer.reshape(-1)
+
+    def largest(piece: slice) -> tuple[float, float]:
+        values = flat[piece]
+        return float(np.maximum.reduce(values)), -float(np.minimum.reduce(values))
+
+    parts = over(flat.size, largest)
+    return abs(float(np.max(parts))) if parts else 0.0
+
+
+def at_most(params: Vector, bound: float) -> bool:
+    """Return True if the Euclidean norm is at most `bound`, and therefore every absolute value.
+
+    One dot product takes half the time of a look at each value. The result is False for values that are not finite, and
+    may be False although every value is within the bound.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(params @ params <= bound * bound)
+
+
+def count_not_finite(buffer: npt.NDArray[np.float32], largest: float) -> int:
+    """Return the number of values that are not finite. `largest` is `largest_of(buffer)`."""
+    return 0 if np.isfinite(largest) else int(np.count_nonzero(~np.isfinite(buffer)))

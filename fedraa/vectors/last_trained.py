@@ -1,0 +1,40 @@
+"""When each coordinate was trained last."""
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraa.vectors.chunked import over
+from fedraa.vectors.run_length import Levels, Sums
+
+
+class LastTrained:
+    """The round in which each coordinate [d] was trained last, -1 before; one number while it is the same for all."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._all: int | None = -1
+        self._each = np.zeros(0, np.int64)
+
+    def now(self, step: int, coverage: Sums) -> None:
+        """A round has ended in which so many clients trained each coordinate."""
+        covered = (coverage.values if isinstance(coverage, Levels) else coverage) > 0
+        if covered.all():
+            self._all, self._each = step, np.zeros(0, np.int64)
+        elif covered.any():
+            if self._all is not None:
+                self._each, self._all = np.full(self._size, self._all, np.int64), None
+            each = self._each
+            over(self._size, lambda piece: np.copyto(each[piece], step, where=coverage[piece] > 0))
+
+    @property
+    def oldest(self) -> int:
+        return int(self._each.min()) if self._all is None else self._all
+
+    def state(self) -> int | npt.NDArray[np.int64]:
+        return self._each if self._all is None else self._all
+
+    def restore(self, state: int | npt.NDArray[np.int64]) -> None:
+        if isinstance(state, int):
+            self._all, self._each = state, np.zeros(0, np.int64)
+        else:
+            self._all, self._each = None, np.array(state, np.int64)

@@ -1,0 +1,251 @@
+"""Metrics of the user's own: in evaluations, logs, tables, replay; and what is said of those that are none."""
+
+import csv
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import fedraa as fl
+from fedraa.api import compare
+from fedraa.data import Dataset
+from fedraa.engine.build import build
+from fedraa.evaluation import metrics
+from fedraa.evaluation.evaluator import BATCH, Evaluator
+from fedraa.evaluation.metrics import TAKEN, make_metrics
+from fedraa.objectives import Figures
+from fedraa.replay.replay import Inconsistent, replay
+from fedraa.report.compare import CELLS, FROM_SUMMARY, PER_CELL
+from fedraa.report.runs import load
+from fedraa.report.tables import by_method, by_run
+from fedraa.report.tables import metrics as report_columns
+from fedraa.rundir.event_log import EVAL_COLUMNS
+from fedraa.rundir.history import History
+from fedraa.rundir.summary import summarise
+
+SMALL: dict[str, Any] = {"engine": "local", "clients": 3, "hidden": (8,), "local_steps": 1, "updates": 6, "quiet": True}
+
+
+@dataclass(frozen=True)
+class Top(fl.Metric):
+    """Whether the label is among the `k` likeliest; a bool per sample."""
+
+    k: int = 3
+    name: str = "top"
+
+    def values(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return (outputs.topk(self.k).indices == labels[:, None]).any(dim=1)
+
+
+def entropy(outputs: Tensor, labels: Tensor) -> Tensor:
+    return -(outputs.softmax(1) * outputs.log_softmax(1)).sum(1)
+
+
+def spoils(outputs: Tensor, labels: Tensor) -> Tensor:
+    labels.zero_()
+    return outputs.mul_(0).sum(1)
+
+
+def surprise(outputs: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(outputs, labels, reduction="none")
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> History:
+    own = (Top(2, "top2"), entropy, spoils, f"{__name__}:surprise")
+    return fl.run(fl.Experiment(**SMALL, metrics=own, out=tmp_path_factory.mktemp("own") / "run"))
+
+
+def test_they_are_columns_fields_and_totals(history: History) -> None:
+    names = ["top2", "entropy", "spoils", "surprise"]
+    with (history.directory / "evals.csv").open() as stream:
+        header, *rows = csv.reader(stream)
+    assert header == [*EVAL_COLUMNS, *names]
+    lines = [line for line in history.lines() if line["kind"] == "eval"]
+    assert [[repr(line[name]) for name in names] for line in lines] == [row[-4:] for row in rows]
+    last = history.evals.iloc[-1]
+    assert history.summary["metrics"] == {name: pytest.approx(last[name]) for name in names}
+    # The mean cross-entropy in float64 of what cross_entropy adds up in float32; and none sees what another spoiled.
+    assert history.evals["surprise"].to_numpy() == pytest.approx(history.evals["loss"].to_numpy(), rel=1e-5)
+    assert (history.evals["top2"] > history.evals["accuracy"]).all()
+    assert (history.evals["spoils"] == 0).all()
+    assert (history.evals["entropy"] < math.log(10)).all()
+    assert history.config["experiment"]["metrics"] == [
+        f"{__name__}:Top(k=2, name='top2')",
+        *(f"{__name__}:{name}" for name in names[1:]),
+    ]
+
+
+def test_they_change_nothing_else(history: History, tmp_path: Path) -> None:
+    plain = fl.run(fl.Experiment(**SMALL, out=tmp_path / "run"))
+    assert plain.summary["model_sha256"] == history.summary["model_sha256"]
+    assert "metrics" not in plain.summary
+    assert "metrics" not in plain.config["resolved"]
+    ours, theirs = (each.evals[list(EVAL_COLUMNS)].drop(columns="wall") for each in (history, plain))
+    pd.testing.assert_frame_equal(ours, theirs)
+    assert (plain.directory / "evals.csv").read_text().splitlines()[0] == ",".join(EVAL_COLUMNS)
+
+
+def test_replay_knows_them_from_the_configuration(history: History, tmp_path: Path) -> None:
+    assert "consistent" in replay(history.directory)
+    evals = history.directory / "evals.csv"
+    text = evals.read_text()
+    try:
+        evals.write_text(text.replace("entropy", "energy"))
+        with pytest.raises(Inconsistent, match=r"evals.csv line 1: is .*energy.*; the rules give .*entropy"):
+            replay(history.directory)
+        evals.write_text(text.replace(text.splitlines()[2].rsplit(",", 1)[1], "0.5"))
+        with pytest.raises(Inconsistent, match=r"evals.csv line 3: surprise is 0.5; line \d+ of the log gives"):
+            replay(history.directory)
+    finally:
+        evals.write_text(text)
+
+
+def test_they_are_in_the_tables_of_a_report(history: History, tmp_path: Path) -> None:
+    plain = fl.run(fl.Experiment(**SMALL, method="fedasync", out=tmp_path / "run"))
+    groups = load([history.directory, plain.directory])
+    columns = report_columns(groups, {})
+    table = by_method(groups, columns)
+    place = table.columns.index("top2")
+    assert table.rows[0][place].text == f"{history.evals['top2'].iloc[-1]:.4g}"
+    assert table.rows[1][place].text == "–"
+    assert by_run(groups, columns).frame["surprise"].tolist() == [
+        pytest.approx(history.evals["surprise"].iloc[-1]),
+        pytest.approx(math.nan, nan_ok=True),
+    ]
+
+
+def test_they_are_columns_of_a_comparison(tmp_path: Path) -> None:
+    experiment = fl.Experiment(**SMALL | {"updates": None, "time": 0.1}, metrics=(Top(2, "top2"),), out=tmp_path / "c")
+    frame = compare(["fedasync", "fed-raa"], [0, 1], experiment)
+    assert (frame["top2"] >= frame["accuracy"]).all()
+    assert "top2" in pd.read_csv(tmp_path / "c" / CELLS).columns
+
+
+def test_the_mean_is_exact_however_samples_are_batched(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2 * BATCH + 1, 2)).astype(np.float32), np.arange(2 * BATCH + 1) % 2
+    dataset = Dataset("two", x, y, x, y, 2)
+    spec = build(fl.Experiment(clients=2, fragments=1, hidden=(2,), metrics=(scale,)), dataset=dataset)
+    evaluator = Evaluator(spec.traced, spec.data, metrics=spec.metrics)
+    figure = evaluator.evaluate(spec.params).figures["scale"]
+    # Every second value is 1e8 in float32, the others 0.1 in float32: naive sums of 2,049 lose digits.
+    expected = math.fsum(float(np.float32(0.1)) if label else 1e8 for label in y) / len(y)
+    assert figure == expected
+    monkeypatch.setattr("fedraa.evaluation.evaluator.BATCH", 100)
+    assert evaluator.evaluate(spec.params).figures["scale"] == expected
+
+
+def scale(outputs: Tensor, labels: Tensor) -> Tensor:
+    return torch.where(labels == 0, 1e8, 0.1)
+
+
+class Sudden:
+    """Finite for the trial before the start, which asks twice, and in the first evaluation; never again."""
+
+    name = "sudden"
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def values(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        self.asked += 1
+        return torch.full(labels.shape, 1.0 if self.asked <= 3 else math.inf)
+
+
+def test_what_is_not_finite_in_a_run_is_written_as_a_loss_is(tmp_path: Path) -> None:
+    history = fl.run(fl.Experiment(**SMALL, metrics=(Sudden(),), out=tmp_path / "run"))
+    assert history.evals["sudden"].tolist() == [1.0, math.inf, math.inf]
+    assert [line["sudden"] for line in history.lines() if line["kind"] == "eval"] == [1.0, None, None]
+    assert history.summary["metrics"] == {"sudden": None}
+    assert "consistent" in replay(history.directory)
+
+
+def test_no_name_is_taken_that_logs_and_tables_use(history: History) -> None:
+    kinds = {"seq", "kind", "t", "wall", "step"}
+    groups = load([history.directory])
+    plain = {*summarise(history)} | {*FROM_SUMMARY, *PER_CELL, *EVAL_COLUMNS} | kinds
+    tables = {column.name for column in report_columns(groups, {load([history.directory])[0].first: 1.0})}
+    frames = {*by_run(groups, []).frame.columns, *groups[0].first.evals.columns}
+    own = set(history.summary["metrics"])  # type: ignore[call-overload]  # a mapping
+    assert plain | (tables | frames) - own <= TAKEN
+    assert {*Figures().columns} <= TAKEN
+
+
+def named(name: str) -> Callable[..., Tensor]:
+    def metric(outputs: Tensor, labels: Tensor) -> Tensor:
+        return labels
+
+    metric.__name__ = name
+    return metric
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([named("loss")], "the name loss is taken; give the metric another name"),
+        ([named("a"), named("a")], "the name a is taken"),
+        ([Top(1, "top-1")], "the name 'top-1' is no column's"),
+        ([Top(1, "class")], "the name 'class' is no column's"),
+        ([lambda outputs, labels: labels], "the name '<lambda>' is no column's; give the metric a name such as top3"),
+        ([3], "3 has no method values, and is no function (outputs, labels)"),
+        (["top3"], "there is no 'top3'; takes an own one as package.module:Name"),
+        (["absent_ext:top3"], "absent_ext:top3 cannot be imported"),
+        ([fl.Metric], "the class Metric cannot be made: Can't instantiate abstract class"),
+    ],
+)
+def test_what_no_metric_is_is_refused(given: list[object], said: str) -> None:
+    with pytest.raises(ValueError, match=f"^metrics: {re.escape(said)}"):
+        make_metrics(given)
+
+
+def squeezed(outputs: Tensor, labels: Tensor) -> Tensor:
+    return outputs.max(1, keepdim=True).values.squeeze()
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (
+            lambda outputs, labels: outputs,
+            "float32 [32, 10] for a batch of 32; it must give a tensor of one number per",
+        ),
+        (lambda outputs, labels: outputs.mean(), "float32 [] for a batch of 32"),
+        (lambda outputs, labels: 0.5, "float for a batch of 32"),
+        (lambda outputs, labels: outputs[:, 0] / 0, "what is not finite for the untrained model"),
+        (lambda outputs, labels: outputs[:, 0].to(torch.complex64), "complex64 [32] for a batch of 32"),
+        (squeezed, "float32 [] for a batch of 1; it must give a tensor of one number per sample, [1]"),
+    ],
+)
+def test_what_a_metric_gives_is_tried_before_the_start(function: Any, said: str, tmp_path: Path) -> None:
+    function.__name__ = "mine"
+    with pytest.raises(ValueError, match=rf"^metrics: mine gave (torch\.)?{re.escape(said)}"):
+        fl.run(fl.Experiment(**SMALL, metrics=(function,), out=tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def failing(outputs: Tensor, labels: Tensor) -> Tensor:
+    raise KeyError("teacher")
+
+
+def test_a_metric_that_fails_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^metrics: failing failed with KeyError: 'teacher'$"):
+        fl.run(fl.Experiment(**SMALL, metrics=(failing,), out=tmp_path / "run"))
+
+
+def test_logs_of_json_hold_plain_numbers(history: History) -> None:
+    lines = (history.directory / "events.jsonl").read_text().splitlines()
+    values = [json.loads(line)["top2"] for line in lines if '"eval"' in line]
+    assert all(isinstance(value, float) for value in values)
+    assert metrics.mean(np.array([1.0, math.inf])) == math.inf
+    assert math.isnan(metrics.mean(np.array([math.inf, -math.inf])))

@@ -1,0 +1,186 @@
+"""What papers state of their methods, against what the table has: the numbers stand in the papers and their code.
+
+Sources: McMahan et al. 2017; Xie et al. 2019; Reddi et al. 2021; Hsu et al. 2019; Nguyen et al. 2022 and FLSim; FedSAM
+(003), Section 6; Fed-RAA (004), Section 5 and Table 4; RAM-Fed (002), Section 6; SubDisMO (000); shuffled submodels
+(001); the released code of HeteroFL, FedRolex, PruneFL, FADAS, FedGMR.
+"""
+
+from typing import Any
+
+import pytest
+
+from fedraa.client.input_adversary import SCALE_PENALTY, SCALE_STEP, SHIFT_PENALTY, SHIFT_STEP
+from fedraa.methods.catalog import DEFAULT_FRAGMENTS, METHODS, RATIOS
+from fedraa.methods.papers import PAPERS
+from fedraa.server.optimizers import AmsGrad
+from fedraa.server.staleness import Hinge, Polynomial
+from fedraa.submodels.policies.growing import LADDER, LEAST
+from fedraa.submodels.policies.pruning import REMOVABLE, REMOVABLE_HALF_LIFE
+
+STATED = [
+    ("fed-raa", "local.momentum", 0.5),
+    ("fed-raa", "local.epochs", 5),
+    ("fed-raa", "local.proximal", 0.005),  # FedAsync's rho, as the paper gives none
+    ("fed-raa", "update.mixing", 0.6),  # FedAsync's alpha, likewise
+    ("fed-raa", "update.staleness", "constant"),
+    ("fed-raa", "schedule.scheduler", "gre-raa"),
+    ("fed-raa-random", "schedule.scheduler", "random"),
+    ("fed-raa-mp", "schedule.scheduler", "minimum-priority"),
+    ("fed-raa-offline", "schedule.scheduler", "offline"),
+    ("fed-raa-sync", "update.mixing", 0.6),
+    ("fed-quilt", "update.gain", 1.2),  # the prototype's, as are the next
+    ("fed-quilt", "update.balance", 0.0),
+    ("fed-quilt", "local.clip", 2.0),  # of 0, 1, 2, 3 and 4, by hand, on equal and unequal data
+    ("fed-quilt", "local.calibrate", 0.8),  # of .5 to 1, by hand, on two kinds of unequal labels
+    ("fed-quilt", "schedule.average", 0.1),
+    ("fed-quilt", "schedule.scheduler", "least-sent"),
+    ("fed-quilt", "submodel.ratios", (0.25, 0.25, 0.25, 0.25)),
+    ("fedasync", "local.proximal", 0.005),
+    ("fedasync", "update.mixing", 0.6),
+    ("fedbuff", "update.size", 10),
+    ("fedbuff", "local.momentum", 0.0),
+    ("fedbuff", "update.staleness", "polynomial"),
+    ("ca2fl", "update.size", 10),
+    ("fadas", "update.size", 5),
+    ("fadas", "local.weight_decay", 1e-4),
+    ("fadas", "local.momentum", 0.0),
+    ("fadas", "update.delay_limit", 1),
+    ("fadas", "update.optimizer.server_lr", 1e-3),
+    ("fadas", "update.optimizer.corrected", False),
+    ("fedavg", "update.weights", "samples"),
+    ("fedprox", "update.weights", "samples"),
+    ("fedprox", "local.proximal", 0.1),  # of its grid
+    ("scaffold", "local.momentum", 0.0),
+    ("scaffold", "local.control", True),
+    ("scaffold", "update.weights", "uniform"),
+    ("scaffold", "update.optimizer.server_lr", 1.0),
+    ("fedavgm", "update.optimizer.beta", 0.9),
+    ("fedadam", "update.optimizer.beta1", 0.9),
+    ("fedadam", "update.optimizer.beta2", 0.99),
+    ("fedadam", "update.optimizer.tau", 1e-3),
+    ("fedadam", "update.optimizer.server_lr", 0.01),
+    ("fedadam", "update.optimizer.rule", "adam"),
+    ("fedyogi", "update.optimizer.rule", "yogi"),
+    ("fedadagrad", "update.optimizer.rule", "adagrad"),
+    ("fedcm", "local.fresh", 0.1),
+    ("fedcm", "local.momentum", 0.0),
+    ("mimelite", "local.fresh", 0.1),
+    ("mimelite", "update.weights", "samples"),
+    ("mimelite", "local.full_gradient", True),
+    ("fedsam", "local.sam", 0.5),
+    ("fedsam", "local.momentum", 0.0),
+    ("fedsam", "update.weights", "uniform"),
+    ("fedsam", "update.optimizer.server_lr", 1.0),
+    ("mofedsam", "local.sam", 0.5),
+    ("mofedsam", "local.fresh", 0.1),
+    ("prunefl", "submodel.every", 50),
+    ("prunefl", "local.momentum", 0.0),
+    ("prunefl", "update.weights", "samples"),
+    ("heterofl", "local.momentum", 0.9),
+    ("heterofl", "local.weight_decay", 5e-4),
+    ("heterofl", "local.clip", 1.0),
+    ("heterofl", "local.epochs", 5),
+    ("heterofl", "local.label_masked", True),
+    ("heterofl", "update.owned_head", True),
+    ("heterofl", "update.weights", "uniform"),
+    ("heterofl", "submodel.capacities.levels", (1.0, 0.5, 0.25, 0.125, 0.0625)),
+    ("heterofl", "submodel.capacities.redraw", False),
+    ("fedrolex", "local.weight_decay", 1e-3),
+    ("fedrolex", "local.clip", 1.0),
+    ("fedrolex", "local.momentum", 0.9),
+    ("fedrolex", "submodel.stride", 1),
+    ("fedrolex", "submodel.capacities.redraw", True),
+    ("oap", "submodel.capacities.levels", (1.0, 0.75, 0.5)),
+    ("oap", "submodel.parts", 4),
+    ("fedgmr", "submodel.capacities.levels", (1.0, 0.5, 0.2, 0.1, 0.05, 0.05, 0.05, 0.05, 0.05, 0.05)),
+    ("ra-fed", "local.momentum", 0.5),
+    ("ra-fed", "submodel.parts", 4),
+    ("ra-fed", "submodel.level", "L"),
+    ("ra-fed", "submodel.uncovered_every", 10),
+    ("ra-fed", "update.weights", "uniform"),
+    ("ram-fed", "local.momentum", 0.5),
+    ("ram-fed", "update.aggregator.mifa", False),
+    ("ram-fed-mifa", "update.aggregator.mifa", True),
+    ("subdismo", "local.sam", 0.1),
+    ("subdismo", "submodel.parts", 4),
+    ("subdismo", "update.optimizer.server_lr", 1.0),
+    ("bernoulli", "local.momentum", 0.0),
+    ("shuffled", "submodel.shuffled", True),
+]
+
+STATED_TERMS = [
+    ("fed-raa", {"lr": 0.005, "momentum": 0.5, "local_epochs": 5, "batch_size": 128}),
+    ("fedasync", {"lr": 0.1, "batch_size": 50, "proximal": 0.005, "mixing": 0.6}),
+    ("fedbuff", {"lr": 0.1, "momentum": 0.0, "batch_size": 32, "local_epochs": 1, "buffer_size": 10}),
+    ("fedbuff", {"server_optimizer": "momentum(server_lr=7.0, beta=0.9)"}),  # .7 along a sum of ten
+    ("ringleader", {"batch_size": 4, "local_steps": 1}),
+    ("fadas", {"lr": 0.1, "local_epochs": 2, "batch_size": 50, "buffer_size": 5, "server_lr": 1e-3}),
+    ("fedavg", {"local_epochs": 5, "batch_size": 10}),
+    ("fedprox", {"lr": 0.01, "local_epochs": 20, "batch_size": 10}),
+    ("fedrobust", {"lr": 1e-3, "batch_size": 50}),
+    ("fedcm", {"lr": 0.1, "lr_schedule": "exponential:0.998", "fresh": 0.1}),
+    ("fedsam", {"lr": 0.1, "local_epochs": 10, "batch_size": 128, "participation": "bernoulli:0.2", "sam": 0.5}),
+    ("mofedsam", {"lr": 0.1, "local_epochs": 10, "sam": 0.5, "fresh": 0.1, "weights": "uniform"}),
+    ("prunefl", {"lr": 0.1, "local_steps": 5, "batch_size": 20, "reprune_every": 50}),
+    ("splitfed", {"local_epochs": 1, "batch_size": 256}),
+    ("ist", {"lr": 0.01, "local_steps": 20, "batch_size": 128}),
+    ("heterofl", {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, "clip": 1.0, "batch_size": 10}),
+    ("fedrolex", {"lr": 2e-4, "momentum": 0.9, "weight_decay": 1e-3, "clip": 1.0, "local_epochs": 1}),
+    ("ra-fed", {"lr": 0.01, "momentum": 0.5, "local_steps": 5, "batch_size": 128}),
+    ("ram-fed", {"lr": 0.01, "momentum": 0.5, "local_steps": 5, "batch_size": 128}),
+    ("subdismo", {"sam": 0.1}),
+]
+
+
+@pytest.mark.parametrize(("name", "path", "value"), STATED)
+def test_a_method_has_what_its_paper_states(name: str, path: str, value: Any) -> None:
+    found: Any = METHODS[name]
+    for part in path.split("."):
+        found = getattr(found, part)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(("name", "values"), STATED_TERMS)
+def test_paper_terms_are_what_the_paper_states(name: str, values: dict[str, Any]) -> None:
+    assert {field: PAPERS[name].values[field] for field in values} == values
+
+
+def test_a_tenth_of_the_clients_takes_part_where_papers_say_so() -> None:
+    assert {name for name, paper in PAPERS.items() if paper.share == 0.1} == {
+        *("fedavg", "heterofl", "fedrolex"),
+        *("bernoulli", "bernoulli-kernels", "shuffled", "shuffled-kernels"),
+    }
+    assert {paper.share for paper in PAPERS.values()} == {None, 0.1}
+
+
+def test_fragments_are_those_of_table_4() -> None:
+    assert {count: RATIOS[count] for count in (2, 3, 4, 5)} == {
+        2: (0.4, 0.6),
+        3: (0.2, 0.3, 0.5),
+        4: (0.1, 0.2, 0.3, 0.4),
+        5: (0.05, 0.1, 0.2, 0.3, 0.35),
+    }
+    assert DEFAULT_FRAGMENTS == 4
+
+
+def test_staleness_weights_have_fedasyncs_values() -> None:
+    assert Polynomial().exponent == 0.5
+    assert (Hinge().slope, Hinge().start) == (10, 4)
+
+
+def test_amsgrads_are_those_of_fadas() -> None:
+    made = AmsGrad()
+    assert (made.beta1, made.beta2, made.epsilon, made.server_lr) == (0.9, 0.99, 1e-8, 1e-3)
+
+
+def test_prunefl_removes_as_its_code_does() -> None:
+    assert (REMOVABLE, REMOVABLE_HALF_LIFE) == (0.3, 10_000)
+
+
+def test_fedrobusts_adversary_has_the_numbers_of_its_code() -> None:
+    assert (SCALE_STEP, SHIFT_STEP, SCALE_PENALTY, SHIFT_PENALTY) == (0.001, 0.025, 100.0, 4.0)
+
+
+def test_fedgmrs_ladder() -> None:
+    assert (LADDER, LEAST) == (((0.2, 0.05), (0.4, 0.1), (0.6, 0.2), (0.8, 0.5)), 0.02)

@@ -1,0 +1,170 @@
+"""Equal, paper's and tuned terms: who gets which values, what is refused, and what still differs."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from benchmarks.studies.commands import on_those, what_differs
+from benchmarks.studies.metrics import ACCURACY
+from benchmarks.studies.study import Cell, Study
+from fedraa import Experiment
+from fedraa.client.lr_schedule import lr_schedule, lr_unit
+from fedraa.methods.catalog import METHODS
+from fedraa.methods.papers import PAPERS, paper_of
+from fedraa.report.cells import cells
+from fedraa.report.differences import differences
+from fedraa.settings.resolve import resolve, without_foreign_flags
+from fedraa.settings.terms import on_terms
+from fedraa.settings.tuned import read_tuned, write_tuned
+
+
+def test_on_equal_terms_every_method_has_one_local_solver_and_one_weighting() -> None:
+    """All methods that there are, at one rate, momentum 0, no decay, no clipping, five epochs; means are uniform."""
+    for each in cells(tuple(METHODS), (0,), Experiment(lr=0.3, time=1.0), terms="equal"):
+        method = resolve(each)
+        local = method.local
+        assert (local.lr, local.momentum, local.weight_decay, local.clip) == (0.3, 0.0, 0.0, 0.0), method.name
+        assert (local.epochs, local.steps, local.batch_size) == (5, None, 32), method.name
+        assert getattr(method.update, "weights", "uniform") == "uniform", method.name
+        assert getattr(method.schedule, "participation", "all") == "all", method.name
+        assert getattr(method.schedule, "concurrency", None) is None, method.name
+
+
+def test_equal_terms_are_those_of_the_flags_where_there_are_some() -> None:
+    flags = Experiment(momentum=0.3, weights="samples", local_steps=7, participation="sample:3", time=1.0)
+    fedavg, asynchronous = cells(("fedavg", "fedasync"), (0,), flags, terms="equal")
+    assert (fedavg.momentum, fedavg.weights, fedavg.local_steps, fedavg.local_epochs) == (0.3, "samples", 7, None)
+    assert (fedavg.participation, asynchronous.concurrency, asynchronous.participation) == ("sample:3", 3, None)
+    (drawn,) = cells(("fedasync",), (0,), Experiment(concurrency=4, time=1.0), terms="equal")
+    assert drawn.concurrency == 4
+    _, fifth = cells(("fedavg", "fedasync"), (0,), Experiment(participation="bernoulli:0.2", time=1.0), terms="equal")
+    assert fifth.concurrency == 2  # a fifth of ten clients
+
+
+def test_without_terms_methods_have_their_own() -> None:
+    """As they were before there were terms."""
+    fedavg, fedsam = cells(("fedavg", "fedsam"), (0,), Experiment(time=1.0))
+    assert (resolve(fedavg).local.momentum, resolve(fedsam).local.momentum) == (0.5, 0.0)
+    assert resolve(fedavg).update.weights == "samples"
+
+
+def test_every_method_has_its_papers_terms_and_runs_on_them() -> None:
+    assert PAPERS.keys() == METHODS.keys()
+    for name in METHODS:
+        experiment = on_terms(Experiment(method=name, clients=20, time=1.0), "paper")
+        assert without_foreign_flags(experiment) == experiment, name  # nothing stated is foreign to the method
+        resolve(Experiment(**dict(experiment)))
+
+
+def test_a_share_of_the_clients_is_drawn_of_those_that_there_are() -> None:
+    assert on_terms(Experiment(method="heterofl", clients=50), "paper").participation == "sample:5"
+    assert on_terms(Experiment(method="heterofl", clients=3), "paper").participation == "sample:1"
+
+
+def test_a_crossing_trains_as_the_paper_of_its_solver_says() -> None:
+    assert paper_of("oap+fedsam") is PAPERS["fedsam"]
+
+
+def test_tuned_terms_come_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "tuned.toml"
+    told = {"value": 0.9, "at_edge": ["lr"], "terms": {"lr": 0.25, "local_steps": 9}}
+    write_tuned(path, {"dataset": 'a "b"'}, {"fedavg": told, "my_ext:MINE": told | {"terms": {"lr": 1e-05}}})
+    tuned = read_tuned(path)
+    assert tuned == {"fedavg": {"lr": 0.25, "local_steps": 9}, "my_ext:MINE": {"lr": 1e-05}}
+    (fedavg,) = cells(("fedavg",), (0,), Experiment(time=1.0), "tuned", tuned)
+    assert (fedavg.lr, fedavg.local_steps) == (0.25, 9)
+
+
+@pytest.mark.parametrize(
+    ("methods", "flags", "terms", "tuned", "said"),
+    [
+        (("fedavg",), {}, "fair", None, "^terms: got 'fair'; takes equal, paper, tuned$"),
+        (("fedavg",), {}, "tuned", None, "^tuned: the file .* need each other"),
+        (("fedavg",), {}, "equal", {}, "^tuned: the file .* need each other"),
+        (("fedavg",), {}, "tuned", {"fedsam": {"lr": 1.0}}, "^tuned: nothing was tuned for fedavg; tune it"),
+        (("fedsam",), {"lr": 0.3}, "paper", None, "^lr: got 0.3, but the paper of fedsam has 0.1; leave it out$"),
+        (("fedavg",), {"lr": 0.3}, "tuned", {"fedavg": {"lr": 1.0}}, "^lr: got 0.3, but what was tuned for fedavg"),
+        (("fedavg", "scaffold"), {"momentum": 0.5}, "equal", None, "^momentum: 0.5 breaks scaffold"),
+        (("fedavg", "fed-raa"), {"lr_schedule": "cosine:9"}, None, None, "^lr_schedule: .* counts server steps"),
+        (("fedavg", "fedprox"), {"mixing": 0.5}, "equal", None, "^mixing: 0.5 means nothing to fedavg, fedprox"),
+    ],
+)
+def test_what_terms_do_not_go_with_is_one_sentence(
+    methods: tuple[str, ...], flags: dict[str, object], terms: str, tuned: dict[str, dict[str, float]], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        list(map(resolve, cells(methods, (0,), Experiment(time=1.0, **flags), terms, tuned)))
+
+
+def test_own_methods_have_no_papers_terms() -> None:
+    with pytest.raises(ValueError, match=r"^terms: my_ext:MINE is of no paper; take equal or tuned"):
+        paper_of("my_ext:MINE")
+
+
+@pytest.mark.parametrize("text", ["", "x = 1", "[methods]\n", "[methods.fedavg]\nlr = 1\n", "= 3", "\xff"])
+def test_what_is_no_file_of_tuned_values_is_one_sentence(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "other.toml"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError, match=r"^tuned: .*other.toml (is not TOML|has no)"):
+        read_tuned(path)
+    with pytest.raises(ValueError, match=r"^tuned: .*nowhere.toml cannot be read"):
+        read_tuned(tmp_path / "nowhere.toml")
+
+
+def test_what_differs_is_told_by_setting_value_and_methods() -> None:
+    of = {name: Experiment(method=name) for name in ("fedavg", "fedprox", "fed-raa")}
+    rows = differences(of.items())
+    told = {(setting, value): who for setting, value, who in rows.itertuples(index=False)}
+    assert told["local.proximal", "0"] == "fedavg"
+    assert told["local.proximal", "0.1"] == "fedprox"
+    assert told["update", "Mean"] == "fedavg, fedprox"
+    assert told["update.mixing", "0.6"] == "fed-raa"
+    settings = set(rows["setting"])
+    assert "local.momentum" not in settings  # .5 for all three
+    assert "update.weights" not in settings  # by samples for both that have rounds
+
+
+def test_nothing_differs_between_a_method_and_itself() -> None:
+    assert differences([("a", Experiment(method="fedsam")), ("b", Experiment(method="fedsam"))]).empty
+
+
+def test_a_study_says_what_differs_between_rows_and_not_between_columns() -> None:
+    cells_of = [
+        Cell(row, Experiment(method=row, lr=lr), f"lr {lr:g}") for lr in (0.1, 0.2) for row in ("fedavg", "fedsam")
+    ]
+    study = Study("s", "Rates", cells_of, (ACCURACY,), "fedavg")
+    assert "| local.momentum | 0.5 | fedavg |" in what_differs(study)
+    assert "local.lr" not in what_differs(study)
+    equal = on_those(study, "equal", None)
+    assert equal.title == "Rates, on equal terms"
+    assert "local.momentum" not in what_differs(equal)
+    assert "| local.sam | 0.5 | fedsam |" in what_differs(equal)
+    assert [cell.experiment.lr for cell in equal.cells] == [0.1, 0.1, 0.2, 0.2]  # what it varies stays
+    paper = on_those(study, "paper", None)
+    assert [cell.experiment.lr for cell in paper.cells] == [0.1, 0.1, 0.2, 0.1]
+    assert on_those(study, None, None) is study
+
+
+def test_a_schedule_may_count_time_or_passes() -> None:
+    assert [lr_unit(spec) for spec in ("cosine:4", "cosine:4@time", "exponential:.9@passes")] == [
+        "steps",
+        "time",
+        "passes",
+    ]
+    assert lr_schedule("exponential:0.25@time")(0.5) == pytest.approx(0.5)
+    assert lr_schedule("steps:1.5,2.5:0.1@passes")(2.0) == pytest.approx(0.1)
+    half = lr_schedule("cosine:0.5@time")
+    assert half(0.25) == pytest.approx(0.5)  # (1 + cos(pi / 2)) / 2
+    assert half(9.0) == half(0.6) > 0  # methods divide by the rate
+    with pytest.raises(ValueError, match=r"^lr_schedule: 'constant@moon' is none of"):
+        lr_unit("constant@moon")
+
+
+def test_differences_are_written_beside_a_comparison(tmp_path: Path) -> None:
+    import fedraa
+
+    base = Experiment(clients=2, hidden=(4,), local_steps=1, engine="local", out=tmp_path / "all", time=0.01)
+    fedraa.compare(["fedavg", "fedprox"], experiment=base, terms="equal")
+    rows = pd.read_csv(tmp_path / "all" / "differences.csv", dtype=str)
+    assert rows.values.tolist() == [["local.proximal", "0", "fedavg"], ["local.proximal", "0.1", "fedprox"]]

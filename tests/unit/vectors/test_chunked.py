@@ -1,0 +1,251 @@
+"""Passes in pieces give the bits that one pass over everything gives, however many threads take part."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from fedraa.aggregation.aggregator import Contribution, RoundTotals
+from fedraa.aggregation.registry import Covered
+from fedraa.messages import Index
+from fedraa.server.async_rule import Arrival, AsyncModel, blend
+from fedraa.server.rivals.asyncfeded import AsyncFedED
+from fedraa.vectors import chunked
+from fedraa.vectors.chunked import PIECE, SUMMED, accumulate
+from fedraa.vectors.coverage_counter import Tally
+from fedraa.vectors.delta_view import Change
+from fedraa.vectors.finite import largest_of
+from fedraa.vectors.index_runs import Runs, Where, in_runs, index_of, places_of
+from fedraa.vectors.last_trained import LastTrained
+from fedraa.vectors.reusable_buffer import Room
+from fedraa.vectors.run_length import Levels, spread
+
+SIZES = (1, SUMMED - 1, SUMMED, SUMMED + 1, PIECE, 3 * PIECE + 5)
+
+
+@pytest.fixture(autouse=True, params=[1, 3])
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunked, "ALONE", 1)
+    monkeypatch.setattr(chunked, "_cores", lambda: request.param)
+
+
+def drawn(size: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(size, np.float32)
+
+
+def places(size: int, where: str) -> Where:
+    """Of a buffer of that size in a model that is longer."""
+    match where:
+        case "whole":
+            return slice(None)
+        case "every third":
+            return in_runs(np.arange(2, 2 + 3 * size, 3))
+        case _:  # half of every 2000
+            index = np.arange(2 * size)
+            return in_runs(index[index % 2000 < 1000][:size])
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("where", ["whole", "every third", "runs"])
+@pytest.mark.parametrize("mask", ["none", "a head", "a half"])
+def test_changes_and_their_norms(size: int, where: str, mask: str) -> None:
+    new, sent, there = drawn(size), drawn(size, 1), places(size, where)
+    trained = {"none": np.ones(size, bool), "a head": np.arange(size) < size - 7, "a half": drawn(size, 2) > 0}[mask]
+    expected, found, counted = (np.zeros(4 * size + 3, np.float32) for _ in range(3))
+    index = np.arange(len(found))[:size] if where == "whole" else np.arange(len(found))[index_of(there)]
+    delta, change = (new - sent)[trained], Change(there, new, sent, None if mask == "none" else trained, norm=True)
+    expected[index[trained]] = delta
+
+    def put(place: Index | slice, piece: np.ndarray) -> None:
+        found[place] += piece
+
+    change.each(put)
+    np.testing.assert_array_equal(found, expected)
+    if not change.whole:
+        for place in change.places():
+            counted[place] += 1
+        np.testing.assert_array_equal(np.flatnonzero(counted), np.sort(index[trained]))
+    assert counted.max() <= 1
+    assert change.squared == float(np.einsum("i,i->", delta, delta, dtype=np.float64))
+    np.testing.assert_array_equal(change.delta, delta)
+    np.testing.assert_array_equal(np.arange(len(found) if where != "whole" else size)[change.where], index[trained])
+
+
+@pytest.mark.parametrize("amounts", [(1, 1, 1), (3, 7, 500), (0.1, 1, 0.7), (2**24, 1, 1)])
+def test_tallies_add_up_in_turn(amounts: tuple[float, ...]) -> None:
+    """On runs, on single coordinates and everywhere: with the bits that adding to each coordinate would give."""
+    size, nothing = 9000, np.empty(0, np.float32)
+    tally, expected, whole = Tally(size, np.float32), np.zeros(size, np.float32), np.float32(0)
+    parts = [np.arange(100, 5000), np.arange(0, 9000, 2), np.arange(4000, 9000)]
+    for amount, part in zip(amounts, parts, strict=True):
+        tally.add(Change(in_runs(part), np.empty(len(part), np.float32)), amount)
+        expected[part] += np.float32(amount)
+        tally.add(Change(slice(None), nothing), amount)
+        whole += np.float32(amount)
+        tally, before = Tally(size, np.float32), tally
+        tally.restore(before.state())
+    np.testing.assert_array_equal(tally.finish(), expected + whole)
+    np.testing.assert_array_equal(tally.finish(), np.zeros(size))
+
+
+@pytest.mark.parametrize("amounts", [(1, 1, 1), (3, 7, 500), (0.1, 1, 0.7)])
+def test_a_mean_over_runs_of_neighbours_is_that_over_coordinates(amounts: tuple[float, ...]) -> None:
+    """Though no weight of a coordinate is kept: of parts that meet, that overlap and that leave some out."""
+    size = 2 * PIECE + 5000
+    parts = [np.r_[100:3000, 5000:9000], np.r_[3000:5000, 8000 : PIECE + 700], np.arange(PIECE, size - 9)]
+    mean, counts = Covered().bind(size, 3), Tally(size, np.int32)
+    total, weight, count = np.zeros(size, np.float32), np.zeros(size, np.float32), np.zeros(size, np.int32)
+    for client, (part, amount) in enumerate(zip(parts, amounts, strict=True)):
+        change = Change(in_runs(part), drawn(len(part), client), mask=drawn(len(part), 7) < 9, gather=True)
+        mean.add(Contribution(client, change, amount, 0.1))
+        counts.add(change)
+        change.settle()
+        total[part] += np.float32(amount) * drawn(len(part), client)
+        weight[part] += np.float32(amount)
+        count[part] += 1
+    delta, moved = mean.finish(totals := RoundTotals(levels := counts.finish(), 0.1))
+    assert isinstance(levels, Levels)
+    np.testing.assert_array_equal(delta[moved], (total / np.maximum(weight, np.float32(1e-9)))[count > 0])
+    for found, expected in ((moved, count > 0), (totals.covered, count > 0), (totals.coverage, count)):
+        np.testing.assert_array_equal(found, expected)
+    assert not delta[count == 0].any()
+    assert spread(levels, 3) == spread(count, 3)
+    by_runs, by_coordinates = LastTrained(size), LastTrained(size)
+    by_runs.now(4, levels)
+    by_coordinates.now(4, count)
+    np.testing.assert_array_equal(by_runs.state(), by_coordinates.state())
+
+
+def test_one_pass_does_for_all_who_join() -> None:
+    new, sent = drawn(3 * PIECE), drawn(3 * PIECE, 1)
+    first, second = np.zeros_like(new), np.zeros_like(new)
+    change = Change(slice(None), new, sent, gather=True)
+    for target in (first, second):
+        change.join(lambda place, piece, target=target: target.__setitem__(place, piece))  # type: ignore[misc]
+    assert not first.any()
+    change.settle()
+    np.testing.assert_array_equal(first, new - sent)
+    np.testing.assert_array_equal(second, first)
+    change.join(lambda place, piece: first.__setitem__(place, 2 * piece))  # nobody else is waited for
+    np.testing.assert_array_equal(first, 2 * second)
+
+
+def test_memory_is_used_again_once_nobody_has_a_part_of_it() -> None:
+    room = Room(100, np.float32)
+    first = room.filled(0)
+    first += 1
+    part, second = first[10:20][::2], room.filled(0)
+    del first
+    third = room.filled(0)
+    assert not np.shares_memory(part, third)
+    assert part.all()
+    assert not second.any()
+    third += 1
+    place = third.ctypes.data
+    del third
+    fourth = room.filled(0)
+    assert fourth.ctypes.data == place
+    assert not fourth.any()
+
+
+@pytest.mark.parametrize("size", [*SIZES, 5 * PIECE + 12_345])
+@pytest.mark.parametrize("where", ["whole", "every third", "half"])
+def test_asyncfededs_weight_is_of_two_norms(size: int, where: str) -> None:
+    place = places(size, where)
+    at = np.arange(size) if isinstance(place, slice) else index_of(place)
+    new, sent, params = drawn(size), drawn(size, 1), drawn(int(np.max(at)) + 1, 2)
+    gone, went = ((x.astype(np.float64) - sent).astype(np.float32) for x in (params[at], new))
+    weight = 0.5 / (np.linalg.norm(gone.astype(np.float64)) / np.linalg.norm(went.astype(np.float64)) + 2)
+    expected = params.copy()
+    expected[at] += np.float32(weight) * (new - sent)
+    runs = None if isinstance(place, slice) else place
+    arrival = Arrival(0, 0, slice(None) if runs is None else at, new, sent, 0, 1, 0.0, runs=runs)
+    taken = AsyncFedED(server_lr=0.5, epsilon=2.0).take(arrival, AsyncModel(params, 1, 1))
+    assert taken.weight == pytest.approx(weight, rel=1e-6)
+    np.testing.assert_allclose(params, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("step", [1, 3])
+def test_sums_on_coordinates(size: int, step: int) -> None:
+    where = np.arange(2, 2 + step * size, step)
+    target, new, sent = drawn(2 + step * size), drawn(size, 1), drawn(size, 2)
+    expected, mixed = target.copy(), target.copy()
+    expected[where] += np.float32(0.3) * (new - sent)
+    mixed[where] = np.float32(0.7) * mixed[where] + np.float32(0.3) * new
+    blended = target.copy()
+    blend(blended, in_runs(where), new, 0.3)
+    accumulate(target, in_runs(where), 0.3, new, sent)
+    np.testing.assert_array_equal(target, expected)
+    np.testing.assert_array_equal(blended, mixed)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_runs_as_rows_are_runs(seed: int) -> None:
+    """Views of a vector, with rows where runs are alike, have what the runs have, however they are cut into pieces."""
+    rng, starts, lengths, at = np.random.default_rng(seed), list[int](), list[int](), 0
+    for _ in range(8):  # some matrices
+        width, step, rows = rng.integers(600, 700), rng.integers(700, 800), rng.integers(1, 6)
+        starts += [at + row * step for row in range(rows)]
+        lengths += [width] * rows
+        at += rows * step + rng.integers(0, 2)
+    index = np.concatenate([np.arange(start, start + n) for start, n in zip(starts, lengths, strict=True)])
+    runs, target = in_runs(index), np.arange(at, dtype=np.float32)
+    assert isinstance(runs, Runs)
+    ends = np.unique(np.r_[0, rng.integers(0, len(index), 4), np.cumsum(lengths)[::7], len(index)])
+    views = 0
+    for first, last in pairwise(ends.tolist()):
+        seen = np.full(last - first, np.nan, np.float32)
+        for view, part in runs.views(target, slice(first, last)):
+            seen[part] = view.reshape(-1)
+            view += 1
+            views += 1
+        np.testing.assert_array_equal(seen, index[first:last])
+    assert views < len(starts) + len(ends)
+    expected = np.arange(at, dtype=np.float32)
+    expected[index] += 1
+    np.testing.assert_array_equal(target, expected)
+
+
+def test_neighbours_are_a_slice_and_others_are_not() -> None:
+    assert list(places_of(in_runs(np.arange(3, 9)), slice(2, 4))) == [(slice(5, 7), slice(0, 2))]
+    assert list(places_of(slice(None), slice(2, 4))) == [(slice(2, 4), slice(0, 2))]
+    assert list(places_of(slice(10, 20), slice(2, 4))) == [(slice(12, 14), slice(0, 2))]
+    two = in_runs(np.r_[5:1005, 7000:8000])
+    assert list(places_of(two, slice(900, 1100))) == [
+        (slice(905, 1005), slice(0, 100)),
+        (slice(7000, 7100), slice(100, 200)),
+    ]
+    for other in ([0, 2, 1, 3], [0, 2, 4, 6]):
+        [(place, part)] = places_of(in_runs(np.array(other)), slice(0, 4))
+        np.testing.assert_array_equal(place, other)
+        assert part == slice(0, 4)
+    assert index_of(in_runs(np.empty(0, np.int64))).size == 0  # type: ignore[union-attr]  # it is no slice
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_the_largest_value_is_found_anywhere(wrong: float) -> None:
+    values = drawn(3 * PIECE + 5)
+    assert largest_of(values) == np.abs(values).max()
+    for place in (0, PIECE, len(values) - 1):
+        bad = values.copy()
+        bad[place] = wrong
+        assert not np.isfinite(largest_of(bad))
+
+
+def test_the_last_training_of_each_coordinate() -> None:
+    last, every = LastTrained(3), np.broadcast_to(np.int32(2), 3)
+    assert last.oldest == -1
+    for step, coverage, oldest, state in (
+        (0, every, 0, 0),
+        (1, np.array([1, 0, 2], np.int32), 0, [1, 0, 1]),
+        (2, np.array([0, 1, 0], np.int32), 1, [1, 2, 1]),
+        (3, np.zeros(3, np.int32), 1, [1, 2, 1]),
+        (4, every, 4, 4),
+    ):
+        last.now(step, coverage)
+        other = LastTrained(3)
+        other.restore(last.state())
+        for one in (last, other):
+            assert one.oldest == oldest
+            np.testing.assert_array_equal(one.state(), state)
