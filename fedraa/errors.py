@@ -1,50 +1,103 @@
-"""Errors besides the mistakes of a user, which are ValueError, and short descriptions of objects for sentences."""
+"""Errors with the field, the value, what is expected and the next step; and short descriptions of objects."""
 
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, MethodType
-from typing import Any
+from typing import Any, Self
 
 MAX_CHARACTERS = 80
 _PLAIN = (bool, int, float, complex, type(None), Enum, range, slice)
+_NOTHING = object()
+
+
+class StructuredError(Exception):
+    """An error that says what is wrong, in parts. `str(error)` is the sentence that is made from the parts.
+
+    A value gives `field: got VALUE; expected EXPECTED; HINT`, a problem gives `field: PROBLEM; HINT`. Tests compare the
+    parts, so that the wording can change.
+
+    Args:
+        field: The option, argument, file or object that is wrong.
+        problem: What is wrong, as the rest of a sentence that begins with the field.
+        got: The value that was given. The sentence describes it shortly.
+        expected: The values that are allowed.
+        hint: What the user can do next.
+    """
+
+    def __init__(
+        self, field: str, problem: str = "", *, got: object = _NOTHING, expected: str = "", hint: str = ""
+    ) -> None:
+        self.field = field
+        self.problem = problem
+        self.got = None if got is _NOTHING else got
+        self.expected = expected
+        self.hint = hint
+        value = "" if got is _NOTHING else f"got {short_text(got)}"
+        wanted = f"expected {expected}" if expected else ""
+        rest = "; ".join(filter(None, (value, problem, wanted, hint)))
+        super().__init__(f"{field}: {rest}" if rest else field)
+
+    def with_field(self, field: str) -> Self:
+        """Return the same error about another field: a caller knows which option a value belongs to."""
+        other = type(self).__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.field = field
+        other.args = (field + str(self).removeprefix(self.field),)
+        return other
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the sentence and the parts. The value becomes text, because not every object can be pickled."""
+        parts = {**self.__dict__, "got": None if self.got is None else short_text(self.got)}
+        return _unpickle, (type(self), self.args, parts)
+
+
+def _unpickle(kind: type[StructuredError], args: tuple[Any, ...], parts: dict[str, Any]) -> StructuredError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(parts)
+    return error
+
+
+class InputError(StructuredError, ValueError):
+    """A value or an object that the user gave cannot be used."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was stopped before its end; the message says where, and how to go on."""
+    """A run was stopped before its end; the message says where, and how to resume it."""
 
 
 class RunWarning(UserWarning):
-    """A run can go on, but is probably not what the user wants; the message says why in one sentence."""
+    """A run can continue, but is probably not what the user wants; the message says why in one sentence."""
 
 
-class RunFailed(Exception):
-    """The run cannot go on; the message says why in one sentence."""
+class RunFailed(StructuredError):
+    """The run cannot continue."""
 
 
 class Unwritable(RunFailed):
-    """The run directory takes no more, as when the disk is full; the run can go on from its last checkpoint later."""
+    """The run directory cannot be written, as when the disk is full. Its last checkpoint is intact."""
 
 
-class Uncuttable(ValueError):
+class Uncuttable(InputError):
     """A model has nothing that can be cut or masked, and the method needs that."""
 
 
-class ShardDied(Exception):
-    """A shard of the server is gone, and what it held with it; the run goes on from its last checkpoint."""
+class ShardDied(StructuredError):
+    """A server shard is gone, and its parameters with it. The run resumes from its last checkpoint."""
 
 
-class Damaged(Exception):
-    """A checkpoint that is not what was written; the message says how."""
+class Damaged(StructuredError):
+    """A checkpoint is not what was written."""
 
 
-class Inconsistent(Exception):
-    """A run contradicts its rules; the message names the line, what it says and what the rules give."""
+class Inconsistent(StructuredError):
+    """A run contradicts its rules. The field is the file, with the line; `got` is its value, `expected` the rules'."""
 
 
-class PromiseBroken(Exception):
-    """A part does not keep what runs are built on; the message names it, and how many promises it breaks."""
+class PromiseBroken(StructuredError):
+    """A component does not keep the promises that runs rely on. The field is the component."""
 
 
 class CallbackRaised(Exception):
@@ -67,9 +120,9 @@ def staying() -> Iterator[None]:
         raise RuntimeError(f"sys.exit({error.code!r}) was called") from error
 
 
-def without_effect(field: str, value: object, beside: str, remedy: str = "leave it out") -> str:
-    """Return the sentence about a field that has no effect `beside` something."""
-    return f"{field}: {plain_text(value)} has no effect with {beside}; {remedy}"
+def without_effect(field: str, value: object, beside: str, remedy: str = "leave it out") -> InputError:
+    """Return the error about a field that has no effect `beside` something."""
+    return InputError(field, f"it has no effect with {beside}", got=value, hint=remedy)
 
 
 def plain_text(value: object) -> str:

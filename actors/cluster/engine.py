@@ -60,7 +60,7 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
     ours = not is_joined() and cluster_address(spec.experiment) is None
     if ours and spec.experiment.placement != "pack":
         value = spec.experiment.placement
-        raise ValueError(without_effect("placement", value, "one node", "give --address, or leave it out"))
+        raise without_effect("placement", value, "one node", "give --address, or leave it out")
     with interruptible(stop.ask):
         while True:
             callbacks.start(

@@ -156,4 +156,4 @@ def _masks(policy: SubmodelPolicy) -> bool:
 def check_effects(experiment: Experiment, method: Method) -> None:
     """Raise ValueError, one sentence, for a field that is set and has no effect on this method."""
     for field, why in fields_without_effect(experiment, method).items():
-        raise ValueError(without_effect(field, text_of(getattr(experiment, field)), why))
+        raise without_effect(field, text_of(getattr(experiment, field)), why)

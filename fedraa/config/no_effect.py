@@ -94,7 +94,7 @@ def refuse_without_effect(experiment: Any) -> None:
     for rule in _RULES:
         value = getattr(experiment, rule.field)
         if value != type(experiment).model_fields[rule.field].default and rule.has_no_effect(experiment):
-            raise ValueError(without_effect(rule.field, value, rule.why(experiment), rule.remedy))
+            raise without_effect(rule.field, value, rule.why(experiment), rule.remedy)
 
 
 def _reads_data_dir(dataset: str) -> bool:

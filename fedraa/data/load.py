@@ -123,7 +123,7 @@ def _own(path: str, data_dir: Path | None, targets: Targets | None) -> Dataset |
     except Exception as error:
         raise ValueError(f"dataset: {path} failed with {type(error).__name__}: {error}") from error
     if data_dir is not None and not takes_folder:
-        raise ValueError(without_effect("data_dir", data_dir, f"dataset {path}, which takes no data_dir"))
+        raise without_effect("data_dir", data_dir, f"dataset {path}, which takes no data_dir")
     return made if isinstance(made, FederatedDataset) else as_dataset(made, targets)
 
 

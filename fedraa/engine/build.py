@@ -167,7 +167,7 @@ def _refuse_set(experiment: Experiment, field: str, beside: str) -> None:
     """Raise ValueError, one sentence, if the field is not at its default, for it has no effect beside that."""
     value = getattr(experiment, field)
     if value != Experiment.model_fields[field].default:
-        raise ValueError(without_effect(field, value, beside))
+        raise without_effect(field, value, beside)
 
 
 def _check_clients_with_tests(experiment: Experiment, able: int) -> None:

@@ -74,9 +74,9 @@ def build_model(
         if name == "mlp":
             model = _mlp(sample, classes, hidden, dropout)
         elif hidden != _HIDDEN:
-            raise ValueError(without_effect("hidden", hidden, f"model {name}", "give --model mlp, or leave it out"))
+            raise without_effect("hidden", hidden, f"model {name}", "give --model mlp, or leave it out")
         elif dropout != 0.0:
-            raise ValueError(without_effect("dropout", dropout, f"model {name}", "give --model mlp, or leave it out"))
+            raise without_effect("dropout", dropout, f"model {name}", "give --model mlp, or leave it out")
         elif not isinstance(given, str) or ":" in name:
             model = _own(name, given, classes)
         elif name in _IMAGE_MODELS:

@@ -213,7 +213,7 @@ def test_when_a_shard_dies_the_server_goes_on_from_its_checkpoint(
     ("flags", "why"),
     [
         ({"server_shards": 0}, r"^server_shards: got 0; input should be greater than or equal to 1$"),
-        ({"engine": "local", "server_shards": 2}, r"^server_shards: 2 has no effect with engine local"),
+        ({"engine": "local", "server_shards": 2}, r"^server_shards: got 2; it has no effect with engine local"),
         ({"server_shards": 5}, r"^server_shards: got 5; fed-raa has 4 fragments here, give at most as many$"),
         *(
             (

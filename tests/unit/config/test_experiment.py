@@ -49,7 +49,7 @@ def test_a_bad_value_is_named_with_what_is_allowed(field: str, value: Any, said:
         ),
         (
             {"address": "auto", "engine": "local"},
-            "address: auto has no effect with engine local; give --engine ray, or leave it out",
+            "address: got 'auto'; it has no effect with engine local; give --engine ray, or leave it out",
         ),
     ],
 )

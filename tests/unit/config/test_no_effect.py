@@ -189,7 +189,7 @@ def test_every_field_that_can_be_without_effect_is_listed() -> None:
 
 def test_the_same_holds_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "my.toml").write_text('partition = "iid"\ndirichlet = 0.05\n')
-    with pytest.raises(ValueError, match=r"my\.toml: dirichlet: 0.05 has no effect with partition iid"):
+    with pytest.raises(ValueError, match=r"my\.toml: dirichlet: got 0.05; it has no effect with partition iid"):
         Experiment.from_file(tmp_path / "my.toml")
 
 
@@ -267,7 +267,7 @@ def test_fields_of_the_mlp_are_refused_beside_a_model_that_is_an_object(field: s
             return out
 
     values = {"hidden": (8,), "dropout": 0.5}
-    with pytest.raises(ValueError, match=f"^{field}: .* has no effect with a model"):
+    with pytest.raises(ValueError, match=f"^{field}: .* no effect with a model"):
         build(Experiment(clients=4, **{field: values[field]}), Net())
 
 

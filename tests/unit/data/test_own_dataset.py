@@ -151,7 +151,7 @@ def test_a_function_makes_one(name: str, folder: Path | None, expected: str) -> 
 
 
 def test_data_dir_of_a_function_that_takes_none_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^data_dir: somewhere has no effect with dataset .*:sized"):
+    with pytest.raises(ValueError, match=r"^data_dir: got 'somewhere'; it has no effect with dataset .*:sized"):
         load_dataset(f"{__name__}:sized", Path("somewhere"))
 
 

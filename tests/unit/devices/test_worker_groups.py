@@ -22,7 +22,7 @@ def test_clients_go_to_the_worker_group_of_their_tier() -> None:
         ({"resources": ("CPU=1", "1:CPU=1")}, "resources: got 'CPU=1'; takes COUNT:NAME=AMOUNT"),
         ({"resources": ("1:CPU=x", "1:CPU=1")}, "resources: 'x' in '1:CPU=x' is no amount"),
         ({"resources": ("1:CPU=1", "1:CPU=1"), "workers": 3}, "workers: 3 does not match the 2 of resources"),
-        ({"server_node": "big", "engine": "local"}, "server_node: big has no effect with engine local"),
+        ({"server_node": "big", "engine": "local"}, "server_node: got 'big'; it has no effect with engine local"),
         ({"address": "here"}, "address: got 'here'; takes auto, HOST:PORT or ray://HOST:PORT"),
     ],
 )

@@ -278,8 +278,8 @@ def test_what_is_no_model_is_refused_in_one_sentence(name, message):
     [
         ("mlp", {"hidden": (4, 0)}, (1, 8, 8), r"hidden is \(4, 0\)"),
         ("mlp", {"dropout": 1.0}, (1, 8, 8), "dropout is 1.0"),
-        ("cnn", {"dropout": 0.5}, (1, 8, 8), "dropout: 0.5 has no effect with model cnn"),
-        ("resnet18", {"hidden": (64,)}, (1, 8, 8), "hidden: 64 has no effect with model resnet18"),
+        ("cnn", {"dropout": 0.5}, (1, 8, 8), "dropout: got 0.5; it has no effect with model cnn"),
+        ("resnet18", {"hidden": (64,)}, (1, 8, 8), r"hidden: got \(64,\); it has no effect with model resnet18"),
         ("resnt18", {"hidden": (8,)}, (1, 8, 8), "model is 'resnt18'; did you mean resnet18"),
         ("resnt18", {"dropout": 0.5}, (1, 8, 8), "model is 'resnt18'; did you mean resnet18"),
         ("cnn-wide", {}, (1, 8, 7), "sides of at least 8"),

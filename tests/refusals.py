@@ -1,0 +1,37 @@
+"""Assertions on structured errors: the type, the field and the value. They leave the wording free."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from fedraa.errors import InputError, StructuredError
+
+_ANY = object()
+
+
+@contextmanager
+def refuses(
+    field: str,
+    *names: str,
+    got: object = _ANY,
+    error: type[StructuredError] = InputError,
+) -> Iterator[pytest.ExceptionInfo[Any]]:
+    """Assert that the block raises exactly this type of error about `field`.
+
+    Args:
+        field: The field of the error.
+        names: Words that the sentence must contain, each a name that the user can act on: an option, a file, a class, a
+            number. They are no sentences.
+        got: The value that the error must carry; by default any.
+        error: The type of the error.
+    """
+    with pytest.raises(error) as caught:
+        yield caught
+    assert type(caught.value) is error
+    assert caught.value.field == field
+    if got is not _ANY:
+        assert caught.value.got == got
+    for name in names:
+        assert name in str(caught.value)

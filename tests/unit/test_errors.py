@@ -1,0 +1,56 @@
+import pickle
+
+import numpy as np
+import pytest
+from refusals import refuses
+
+from fedraa.errors import InputError, RunFailed, StructuredError
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (InputError("lr", got=-1.0, expected="a number over 0"), "lr: got -1.0; expected a number over 0"),
+        (InputError("lr", got="x", expected="a number", hint="give 0.1"), "lr: got 'x'; expected a number; give 0.1"),
+        (InputError("model", "it has no parameters"), "model: it has no parameters"),
+        (InputError("lr", "it has no effect", got=1, hint="leave it out"), "lr: got 1; it has no effect; leave it out"),
+        (InputError("x", got=None, expected="an array"), "x: got None; expected an array"),
+        (RunFailed("client 3", "its worker died 4 times"), "client 3: its worker died 4 times"),
+    ],
+)
+def test_sentence_is_made_from_the_parts(error: StructuredError, sentence: str) -> None:
+    assert str(error) == sentence
+
+
+def test_values_of_an_array_are_not_printed() -> None:
+    assert str(InputError("y", got=np.zeros((3, 2)), expected="labels")) == (
+        "y: got an array of float64 [3, 2]; expected labels"
+    )
+
+
+def test_pickled_error_keeps_type_sentence_and_parts() -> None:
+    error = InputError("partition", "it has no rows", got=lambda: 0, expected="indices", hint="give some")
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is InputError
+    assert str(copy) == str(error)
+    assert (copy.field, copy.problem, copy.got, copy.expected, copy.hint) == (
+        ("partition", "it has no rows", "a lambda", "indices", "give some")
+    )
+
+
+def test_error_with_another_field_keeps_the_other_parts() -> None:
+    error = InputError("value", got=3, expected="at most 2").with_field("async_rule.buffer")
+    assert type(error) is InputError
+    assert (error.field, error.got, str(error)) == (
+        "async_rule.buffer",
+        3,
+        "async_rule.buffer: got 3; expected at most 2",
+    )
+
+
+def test_refuses_rejects_another_field_value_type_or_name() -> None:
+    for field, got, name in (("momentum", 2, "0"), ("lr", 3, "0"), ("lr", 2, "momentum")):
+        with pytest.raises(AssertionError), refuses(field, name, got=got):
+            raise InputError("lr", got=2, expected="0 to 1")
+    with pytest.raises(AssertionError), refuses("run", error=StructuredError):
+        raise RunFailed("run", "it stopped")
