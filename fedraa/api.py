@@ -17,6 +17,7 @@ from fedraa.callbacks import CALLBACKS, Callback, ProgressBar, ProgressLog, RunS
 from fedraa.callbacks.callback_list import CallbackList, refuse_strange_hooks
 from fedraa.callbacks.failure_warnings import FailureWarnings
 from fedraa.composition.method import Method
+from fedraa.composition.registry import find
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
 from fedraa.config.processes import cluster_address
@@ -32,7 +33,6 @@ from fedraa.engine.session import RunSession
 from fedraa.engine.stop_signals import interruptible, terminable
 from fedraa.engine.worker_spec import choose_device
 from fedraa.errors import CallbackRaised, Interrupted, Unwritable, short_text
-from fedraa.methods.catalog import find
 from fedraa.rundir.atomic_files import written
 from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.claim import claimed, refuse_used

@@ -25,17 +25,17 @@ from actors.worker.worker import Worker
 from benchmarks.system.chaos_table import Kind, Tally, Trial, lost_and_doubled
 from benchmarks.system.processes import descendants, title
 from fedraa.api import resume, run
+from fedraa.composition.registry import methods
 from fedraa.config.experiment import Experiment
 from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.build import build
 from fedraa.engine.session import RunSession
 from fedraa.errors import RunFailed
 from fedraa.messages import Task, Update
-from fedraa.methods.catalog import METHODS
+from fedraa.methods.fedbuff import Buffer
 from fedraa.rundir.checkpoint import newest_first, read
 from fedraa.rundir.file_names import CHECKPOINTS, EVENTS, SUMMARY
 from fedraa.rundir.history import History
-from fedraa.server.async_rule import Buffer
 
 ASYNCHRONOUS = ("fed-raa", "fedasync", "fedbuff", "fed-raa-random")
 ROUNDS = ("fed-raa-sync", "fedavg", "scaffold", "ram-fed", "heterofl", "prunefl")
@@ -48,7 +48,7 @@ WORKERS_SHOT, SERVERS_SHOT, DRIVERS_SHOT, TEARS = 4, 3, 4, 3
 
 def experiment(method: str, out: Path, engine: str) -> Experiment:
     """About 120 commits of tiny tasks, and ten checkpoints."""
-    update = METHODS[method].update
+    update = methods()[method].update
     steps = 20 if method in ROUNDS else 120 // (update.size if isinstance(update, Buffer) else 1)
     limit = {"rounds": steps} if method in ROUNDS else {"updates": steps}
     return Experiment(

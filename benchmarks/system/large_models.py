@@ -33,11 +33,11 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from benchmarks.system.trials import synthetic
+from fedraa.composition.registry import find
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Update, Vector
-from fedraa.methods.catalog import find
 from fedraa.rundir.checkpoint import Saver
 from fedraa.server.bounds import Bounds
 from fedraa.server.server import Server

@@ -117,8 +117,6 @@ def _sha256(lines: list[str]) -> str:
 
 def _experiments() -> dict[str, Callable[[Path], object]]:
     """Return the experiments by name; each takes the run directory to write."""
-    from fedraa.methods.catalog import METHODS
-
     options: dict[str, dict[str, Any]] = {
         "concurrency": {"method": "fedbuff", "concurrency": 3},
         "failing-client": {"method": "fed-raa", "client_retries": 2, "allow_nan": True, "dataset": _with_nan()},
@@ -134,15 +132,22 @@ def _experiments() -> dict[str, Callable[[Path], object]]:
         "availability": {"method": "fedasync", "availability": Path("daily:0.5"), "availability_period": 2.0},
         "target": {"method": "fed-raa", "target_accuracy": 0.3},
     }
-    methods = {name: {"method": name} | _model(name) for name in METHODS}
+    named = {name: {"method": name} | _model(name) for name in _method_names()}
     on_ray = {
         f"ray-{name}": {"method": name, "engine": "ray", "workers": 2}
         for name in ("fed-raa", "fedasync", "fed-quilt", "fedavg", "scaffold")
     }
     on_ray["ray-fed-raa"]["server_shards"] = 2
-    plain = {name: _plain(fields) for name, fields in (methods | options | on_ray).items()}
+    plain = {name: _plain(fields) for name, fields in (named | options | on_ray).items()}
     interrupted = {f"resume-{name}": _interrupted(name) for name in ("fed-raa", "fedavg", "scaffold")}
     return plain | interrupted
+
+
+def _method_names() -> list[str]:
+    """Return the names of all methods. The command line gives them, because imports differ between two commits."""
+    command = [sys.executable, "-m", "fedraa", "methods", "--json"]
+    rows = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return [row["name"] for row in rows]
 
 
 def _model(method: str) -> dict[str, Any]:
@@ -173,9 +178,9 @@ def _with_nan() -> Any:
 
 
 def _limit(method: str) -> dict[str, int]:
-    from fedraa.methods.catalog import find
+    import fedraa as fl
 
-    return {"updates": UPDATES} if find(method).asynchronous else {"rounds": ROUNDS}
+    return {"updates": UPDATES} if fl.method(method).asynchronous else {"rounds": ROUNDS}
 
 
 def _plain(fields: Mapping[str, Any]) -> Callable[[Path], object]:

@@ -1,17 +1,12 @@
-"""The page of methods: a card for each, from the table and from cards.toml, which says what no code does."""
-
-import tomllib
-from pathlib import Path
+"""The page of methods: a table, and a card for each method."""
 
 from claim_rows import CLAIMS, claims_of
 
 from fedraa.cli.methods import AXES, words
 from fedraa.composition.method import Method
-from fedraa.methods.catalog import METHODS
+from fedraa.composition.registry import methods
 
-CARDS = Path(__file__).with_name("cards.toml")
 NAMES = {"submodel": "what a client trains", "local": "how", "update": "the server", "schedule": "who, when"}
-NEEDS = {"formula", "when"}
 HEAD = """# Methods
 
 A method is four choices: which part of the model a client trains, how, what the server does with what comes back, and
@@ -22,21 +17,19 @@ server's step of `b`, such as `oap+scaffold`. d is the number of parameters, N t
 
 
 def method_cards() -> str:
-    """A table of all, then a card for each; ValueError if a method has no card, or a card no method."""
-    cards = tomllib.loads(CARDS.read_text())
-    if cards.keys() != METHODS.keys() or any(card.keys() != NEEDS for card in cards.values()):
-        wrong = sorted(cards.keys() ^ METHODS.keys()) or "a card"
-        raise ValueError(f"{CARDS.name}: {wrong} does not match the table of methods, each of which has {NEEDS}")
-    rows = [f"| [{name}](#{name}) | {_kind(method)} | {method.paper} |" for name, method in METHODS.items()]
+    """Return the page: a table of all methods, then a card for each."""
+    named = methods()
+    rows = [f"| [{name}](#{name}) | {_kind(method)} | {method.paper} |" for name, method in named.items()]
     table = "\n".join(["| method | clock | paper |", "|---|---|---|", *rows])
-    return HEAD + table + "\n\n" + "\n\n".join(_card(name, METHODS[name], cards[name]) for name in METHODS) + "\n"
+    return HEAD + table + "\n\n" + "\n\n".join(map(_card, named.values())) + "\n"
 
 
 def _kind(method: Method) -> str:
     return "updates" if method.asynchronous else "rounds"
 
 
-def _card(name: str, method: Method, card: dict[str, str]) -> str:
+def _card(method: Method) -> str:
+    name = method.name
     note = f" Note: {method.note}." if method.note else ""
     claims = claims_of(name, CLAIMS.read_text())
     choices = "\n".join(f"| {NAMES[axis]} | `{words(getattr(method, axis))}` |" for axis in AXES)
@@ -46,10 +39,10 @@ def _card(name: str, method: Method, card: dict[str, str]) -> str:
             f"## {name}",
             f"{method.paper}.{note}",
             f"| choice | here |\n|---|---|\n{choices}",
-            f"**Formula.** {card['formula']}",
+            f"**Formula.** {method.formula}",
             f"**Cost.** {_cost(method)}",
             f"**Memory at the server, besides the model.** {method.keeps or 'none'}.",
-            f"**When.** {card['when']}",
+            f"**When.** {method.when}",
             *(["**Claims.**", "\n".join(f"- {claim}" for claim in claims)] if claims else []),
             f"```sh\nfedraa run --method {name} --{ends} 3 --engine local\n```",
         ]
@@ -68,5 +61,5 @@ def _cost(method: Method) -> str:
     down, up, _ = getattr(getattr(method.update, "auxiliary", None), "extra_buffers", (0, 0, 0))
     if down or up:
         notes.append(f"{down} more buffers of that size down and {up} up")
-    notes.append("nobody waits" if method.asynchronous else "a round lasts as long as its slowest task")
+    notes.append("no client waits" if method.asynchronous else "a round lasts as long as its slowest task")
     return "; ".join(notes).capitalize() + "."

@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.components import Stateful
+from fedraa.components.state import Stateful
 from fedraa.messages import Index, Vector
 from fedraa.submodels.assignment import Assignment, Mask
 from fedraa.submodels.policies.policy import RunContext

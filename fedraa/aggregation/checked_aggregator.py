@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 
 from fedraa.aggregation.aggregator import Contribution, RoundTotals
-from fedraa.components import calling, saved
+from fedraa.components.calls import calling
+from fedraa.components.state import saved
 from fedraa.messages import State, Vector
 from fedraa.submodels.assignment import Assignment, Mask
 from fedraa.submodels.policies.policy import RunContext

@@ -1,15 +1,11 @@
-"""What becomes of a round's deltas."""
+"""The registry of aggregators. Aggregators of one paper register in `fedraa/methods`."""
 
 from fedraa.aggregation.aggregator import Aggregator
 from fedraa.aggregation.coverage_mean import Covered, Filled
-from fedraa.aggregation.low_rank import FLoRA, HetLoRA
-from fedraa.aggregation.memorised import Memorised
-from fedraa.components import Seam
+from fedraa.components.registry import Seam
 
 AGGREGATOR: Seam[Aggregator] = Seam(
     "aggregator",
     ("bind", "add", "finish", "memory", "state", "restore"),
-    {"covered": Covered, "filled": Filled, "memorised": Memorised, "hetlora": HetLoRA, "flora": FLoRA},
+    {"covered": Covered, "filled": Filled},
 )
-
-__all__ = ["AGGREGATOR", "Aggregator", "Covered", "FLoRA", "Filled", "HetLoRA", "Memorised"]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedraa.board.tally import natural
-from fedraa.components import importing_only
+from fedraa.components.imports import importing_only
 from fedraa.config.experiment import Experiment
 from fedraa.objectives import Figures, figures_of
 from fedraa.rundir.config_file import read_config

@@ -6,7 +6,7 @@ from fedraa.callbacks.events import Event, Limits, Progress, RunStart
 from fedraa.callbacks.progress_bar import ProgressBar
 from fedraa.callbacks.progress_log import ProgressLog
 from fedraa.callbacks.writers import CSV, TensorBoard, WandB
-from fedraa.components import Seam
+from fedraa.components.registry import Seam
 
 __all__ = [
     "CALLBACKS",

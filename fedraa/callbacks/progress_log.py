@@ -9,7 +9,7 @@ from shlex import quote
 
 from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Event, Progress, RunStart
-from fedraa.components import text_of
+from fedraa.components.text import text_of
 from fedraa.rundir.file_names import EVALS
 from fedraa.waiting import Heartbeat, printed_log
 

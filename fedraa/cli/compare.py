@@ -14,8 +14,8 @@ from rich.table import Table
 from fedraa import api
 from fedraa.callbacks import ProgressBar
 from fedraa.cli.display import say, show
+from fedraa.composition.registry import find
 from fedraa.config.experiment import Experiment
-from fedraa.methods.papers import paper_of
 from fedraa.numbers import quantity
 from fedraa.objectives import Figures
 from fedraa.report.cells import DEFAULT_TIME
@@ -23,7 +23,7 @@ from fedraa.report.compare import CELLS, DIFFERENCES, FROM_SUMMARY, PER_CELL, PL
 from fedraa.report.tables import heading
 from fedraa.rundir.history import History
 from fedraa.rundir.summary import NO_STEP
-from fedraa.settings.terms import Terms
+from fedraa.settings.terms import Terms, paper_settings
 from fedraa.waiting import Waiting, is_shown
 
 
@@ -72,8 +72,8 @@ def differences_table(frame: pd.DataFrame, where: str) -> Table:
 
 def _of_paper(method: str) -> str:
     """Where the terms of its paper come from, and what it leaves open."""
-    paper = paper_of(method)
-    return f"{method}: {paper.source}" + (f"; it leaves open {paper.leaves_open}" if paper.leaves_open else "")
+    paper = paper_settings(find(method))
+    return f"{method}: {paper.source}" + (f"; it leaves open {paper.unstated}" if paper.unstated else "")
 
 
 class _Teller:

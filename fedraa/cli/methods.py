@@ -13,9 +13,10 @@ from rich.table import Table
 from fedraa.callbacks.callback import Callback
 from fedraa.cli.display import say, show
 from fedraa.client.local_training import Solver
-from fedraa.components import imported_module, text_of
+from fedraa.components.imports import imported_module
+from fedraa.components.text import text_of
+from fedraa.composition import registry
 from fedraa.composition.method import Method
-from fedraa.methods.catalog import METHODS
 from fedraa.testing.kinds import KINDS
 
 AXES = ("submodel", "local", "update", "schedule")
@@ -29,7 +30,7 @@ BASES: dict[str, type | tuple[type, ...]] = {
 def methods(modules: Sequence[str], *, as_json: bool) -> None:
     """Every method, ours and those of the modules, and the modules' parts with the flags that take them."""
     own = [imported_module("modules", name) for name in modules]
-    listed = METHODS | {name: method for module in own for name, method in own_methods(module).items()}
+    listed = dict(registry.methods()) | {name: method for module in own for name, method in own_methods(module).items()}
     parts = [row for module in own for row in own_parts(module)]
     if as_json:
         rows = [_row(name, method) for name, method in listed.items()]

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fedraa.cli.display import say, show
 from fedraa.cli.plan_data import show_data
-from fedraa.components import describe, is_foreign, text_of
+from fedraa.components.text import describe, is_foreign, text_of
 from fedraa.config.experiment import Experiment
 from fedraa.devices.costs import BYTES
 from fedraa.devices.fleet import Fleet, Floats

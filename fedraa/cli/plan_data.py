@@ -7,7 +7,7 @@ from rich import box
 from rich.table import Table
 
 from fedraa.cli.display import say, show
-from fedraa.components import text_of
+from fedraa.components.text import text_of
 from fedraa.data import Federated
 from fedraa.engine.run_spec import RunSpec
 from fedraa.report.clients import Counts, label_counts, picture

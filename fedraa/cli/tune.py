@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedraa.cli.display import say, show
-from fedraa.components import text_of
+from fedraa.components.text import text_of
 from fedraa.config.experiment import Experiment
 from fedraa.tuning.journal import Trial
 from fedraa.tuning.tuner import Tuned

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedraa.components import Seam, calling
+from fedraa.components.calls import calling
+from fedraa.components.registry import Seam
 from fedraa.errors import short_text
 from fedraa.numbers import Share
 

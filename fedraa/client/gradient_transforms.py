@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from fedraa.components import Seam
+from fedraa.components.registry import Seam
 
 EPSILON = 1e-12  # guards divisions by a gradient norm
 

@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedraa.components import Seam
+from fedraa.components.registry import Seam
 from fedraa.messages import EXTRA_PREFIX
 from fedraa.numbers import Decay, NotNegative, Positive, UpToOne
 

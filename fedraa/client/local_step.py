@@ -27,7 +27,7 @@ from fedraa.client.input_adversary import Adversary
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, OptimizerSteps
 from fedraa.client.local_training import Solver
 from fedraa.client.lr_schedule import local_factor
-from fedraa.components import calling
+from fedraa.components.calls import calling
 from fedraa.data.tree import mapped
 from fedraa.errors import short_text
 from fedraa.messages import EXTRA_PREFIX, Task

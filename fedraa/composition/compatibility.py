@@ -1,19 +1,17 @@
 """What must not be crossed: choices that break each other's mathematics."""
 
-from dataclasses import replace
 from typing import Any
 
 from fedraa.client.compression import COMPRESSOR
 from fedraa.client.gradient_transforms import LOCAL_TERM
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, SGD
-from fedraa.components import text_of
+from fedraa.components.text import text_of
 from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
 from fedraa.data.transforms import Transforms
 from fedraa.data.transforms.transform import called
 from fedraa.errors import short_text, without_effect
 from fedraa.objectives import Objective
-from fedraa.server.round_update import Mean
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.policies.growing import Growing
 from fedraa.submodels.policies.masked import FourWay, Pruned
@@ -21,21 +19,6 @@ from fedraa.submodels.policies.policy import AUTO, SubmodelPolicy
 from fedraa.submodels.policies.pruning import AdaptivePruning
 from fedraa.submodels.policies.regions import Arbitrary
 from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
-from fedraa.submodels.policies.slices import Full
-
-
-def cross(name: str, base: Method, other: Method) -> Method:
-    """The submodels and the coverage of one method, the local solver and the server's step of another."""
-    ours, theirs = base.update, other.update
-    if not (isinstance(ours, Mean) and isinstance(theirs, Mean)):
-        raise ValueError(f"method: {name!r} crosses a method without rounds and their mean; only those can be crossed")
-    if other.submodel != Full() or base.submodel == Full():
-        raise ValueError(f"method: {name!r} must be a submodel method + a full-model one, like oap+scaffold")
-    if ours.averaging().corrects and theirs.auxiliary.corrects:
-        raise ValueError(f"method: {name!r} would correct every delta twice, by memory and by control variate")
-    local = replace(other.local, label_masked=base.local.label_masked, split=base.local.split)
-    update = replace(ours, optimizer=theirs.stepping(), auxiliary=theirs.auxiliary)
-    return replace(base, name=name, paper=f"{base.paper} + {other.paper}", local=local, update=update)
 
 
 def check_terms(name: str, method: Method) -> None:

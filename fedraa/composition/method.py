@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 from fedraa.client.local_training import Solver
-from fedraa.components import Seam, describe, text_of
+from fedraa.components.registry import Seam
+from fedraa.components.text import describe, text_of
 from fedraa.errors import plain_text, short_text
-from fedraa.server.async_rule import AsyncRule
-from fedraa.server.named_rules import ASYNC_RULE
+from fedraa.server.async_rule import ASYNC_RULE, AsyncRule
 from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.round_update import Mean, RoundUpdate
 from fedraa.server.schedule import Rounds, Schedule
@@ -70,14 +70,62 @@ AXES: dict[str, tuple[type, ...]] = {
 _MISSING = object()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class PaperSettings:
+    """The settings with which a paper runs its method. The other settings are the same for all methods.
+
+    Attributes:
+        source: The section, table or code that states them.
+        values: Fields of an experiment.
+        client_fraction: The share of all clients that takes part in a round; None if the paper states none.
+        unstated: What the paper leaves open.
+    """
+
+    source: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    client_fraction: float | None = None
+    unstated: str = ""
+
+    def fields(self, clients: int) -> dict[str, Any]:
+        """Return the fields of an experiment with this number of clients."""
+        if self.client_fraction is None:
+            return dict(self.values)
+        return {**self.values, "participation": f"sample:{max(1, round(self.client_fraction * clients))}"}
+
+
+# Settings that several method files share.
+PLAIN_SGD = Solver(momentum=0.0)
+ONE_STEP_THEORY = PaperSettings(
+    source="one local step, as in the paper's theory", values={"local_steps": 1, "momentum": 0.0}, unstated="rate"
+)
+NO_PAPER = PaperSettings(source="no paper")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Method:
-    """Four choices, where they come from, and what is particular about them here.
+    """A method: four choices, the paper that they come from, and what a user should know.
+
+    Attributes:
+        name: The name under which it is registered; `own` for a method that a user makes.
+        paper: The paper, with the algorithm.
+        formula: The server's step in one line.
+        when: The situation in which it is a good choice.
+        note: Where this implementation differs from the paper.
+        variant_of: The method of which this one is a baseline or a variant.
+        submodel: The part of the model that a client trains.
+        local: How a client trains.
+        update: What the server does with a client's update, or with those of a round.
+        schedule: Which client trains when.
+        paper_settings: The settings of the paper; None if no paper has any.
 
     Raises ValueError for choices that do not go together.
     """
 
     paper: str = ""
+    formula: str = ""
+    when: str = ""
+    variant_of: str = ""
+    paper_settings: PaperSettings | None = None
     submodel: SubmodelPolicy = field(default_factory=Full)
     local: Solver = field(default_factory=Solver)
     update: AsyncRule | RoundUpdate = field(default_factory=Mean)

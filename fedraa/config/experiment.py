@@ -21,7 +21,8 @@ from pydantic import (
 )
 from pydantic_core.core_schema import ValidationInfo
 
-from fedraa.components import KIND, is_path, text_of
+from fedraa.components.imports import is_path
+from fedraa.components.text import KIND, text_of
 from fedraa.config.field_docs import document
 from fedraa.config.file import read_values
 from fedraa.config.no_effect import refuse_without_effect
@@ -31,16 +32,12 @@ from fedraa.numbers import Count, Decay, NotNegative, Positive, Share, UpToOne
 TARGET = r"^[A-Za-z_]\w*:[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
 ADDRESS = re.compile(r"auto|(ray://)?([\w.-]+|\[[\w.:]+\]):\d{1,5}")
 
-# The names of the components that are built in, by the field that takes one; a test compares them with the seams.
+# Names of built-in components by field, so that a wrong name is refused before anything slow is imported. Rules and
+# aggregators are missing here: they register in the file of their method, and are checked when a run is built.
 NAMES: dict[str, tuple[str, ...]] = {
     "scheduler": ("gre-raa", "least-sent", "random", "minimum-priority", "offline"),
     "staleness": ("constant", "polynomial", "hinge", "delay-adaptive"),
     "partition": ("iid", "dirichlet", "labels", "shards", "powerlaw", "lognormal", "noise", "rotation", "natural"),
-    "async_rule": (
-        *("staleness-mix", "delta", "evened-delta", "buffer"),
-        *("ca2fl", "ace", "ringmaster", "ringleader", "fadas", "asyncfeded", "fedgmr"),
-    ),
-    "aggregator": ("covered", "filled", "memorised", "hetlora", "flora"),
     "objective": ("classification", "multilabel", "regression", "next-token", "segmentation"),
     "local_optimizer": ("sgd", "adam", "adamw"),
     "server_optimizer": ("sgd", "momentum", "adam", "yogi", "adagrad", "amsgrad"),

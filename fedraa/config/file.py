@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedraa.components import KIND
+from fedraa.components.text import KIND
 from fedraa.config.usual_names import meant
 from fedraa.errors import short_text
 from fedraa.reading import content

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fedraa.components import KIND
+from fedraa.components.text import KIND
 from fedraa.errors import without_effect
 
 # Datasets that lie in `data_dir`; the others are in a package, in a file of their own name or made by a callable.

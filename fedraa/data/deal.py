@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedraa.components import one_line
+from fedraa.components.calls import one_line
 from fedraa.data.check import Targets, as_dataset
 from fedraa.data.dataset import Dataset
 from fedraa.data.federated import Federated, federate

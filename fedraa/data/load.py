@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from fedraa.components import Seam, is_path
+from fedraa.components.imports import is_path
+from fedraa.components.registry import Seam
 from fedraa.data.archive import load_npz
 from fedraa.data.check import Targets, as_dataset
 from fedraa.data.dataset import Dataset, as_float32

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.components import Seam, is_path, text_of
+from fedraa.components.imports import is_path
+from fedraa.components.registry import Seam
+from fedraa.components.text import text_of
 from fedraa.devices.device_columns import check_columns, check_values, read_csv
 from fedraa.devices.fleet import COLUMNS, Fleet, Floats
 from fedraa.rng import generator

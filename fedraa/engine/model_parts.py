@@ -7,9 +7,9 @@ from typing import Any
 from torch import nn
 
 from fedraa.composition.method import Method
+from fedraa.composition.registry import methods
 from fedraa.data.tree import Tree
 from fedraa.errors import Uncuttable
-from fedraa.methods.catalog import METHODS
 from fedraa.models.build import refuse_misfit
 from fedraa.models.wrappers import unwrap_module
 from fedraa.objectives import Objective
@@ -63,9 +63,9 @@ def naming_whole_methods(method: Method) -> Iterator[None]:
     try:
         yield
     except Uncuttable as error:
-        alike = [name for name, each in METHODS.items() if isinstance(each.submodel, Full) and not each.cuts]
-        names = [name for name in alike if METHODS[name].asynchronous == method.asynchronous][:NAMED_METHODS]
-        names += [name for name in alike if METHODS[name].asynchronous != method.asynchronous][:NAMED_METHODS]
+        alike = [name for name, each in methods().items() if isinstance(each.submodel, Full) and not each.cuts]
+        names = [name for name in alike if methods()[name].asynchronous == method.asynchronous][:NAMED_METHODS]
+        names += [name for name in alike if methods()[name].asynchronous != method.asynchronous][:NAMED_METHODS]
         raise ValueError(
             f"{error}; methods that train the whole model accept it: {', '.join(names)}, ... (see `fedraa methods`)"
         ) from error

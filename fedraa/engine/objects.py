@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from fedraa.components import one_line, values_of
+from fedraa.components.calls import one_line
+from fedraa.components.text import values_of
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset, FederatedDataset
 from fedraa.errors import short_text

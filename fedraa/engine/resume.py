@@ -13,8 +13,10 @@ from torch import nn
 from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.client.compression import COMPRESSOR
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER
-from fedraa.components import Seam, imported, importing_only, is_foreign, paths_in, says
-from fedraa.components import describe as describe_part
+from fedraa.components.imports import imported, importing_only
+from fedraa.components.registry import Seam
+from fedraa.components.text import describe as describe_part
+from fedraa.components.text import is_foreign, paths_in, says
 from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names

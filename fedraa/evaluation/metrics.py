@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedraa.components import Seam
+from fedraa.components.registry import Seam
 from fedraa.data.tree import mapped, take
 from fedraa.errors import short_text
 from fedraa.models.statistics import kept_buffers

@@ -7,7 +7,9 @@ from operator import index
 
 import numpy as np
 
-from fedraa.components import Seam, calling, text_of
+from fedraa.components.calls import calling
+from fedraa.components.registry import Seam
+from fedraa.components.text import text_of
 from fedraa.numbers import Count, Share
 from fedraa.rng import generator
 

@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedraa.components import imported, one_line, path_of
+from fedraa.components.calls import one_line
+from fedraa.components.imports import imported
+from fedraa.components.text import path_of
 from fedraa.data.tree import Tree, leaves, mapped
 from fedraa.errors import short_text, without_effect
 from fedraa.models.cnn import cnn, emnist_cnn, wide_cnn

@@ -9,7 +9,7 @@ from pydantic import StrictInt
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedraa.components import Seam
+from fedraa.components.registry import Seam
 from fedraa.objectives.figures import Direction
 from fedraa.objectives.objective import Array, Objective, Sums, integers, numbers, refuse
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedraa.components import calling
+from fedraa.components.calls import calling
 from fedraa.errors import short_text
 from fedraa.objectives.builtin import OBJECTIVE
 from fedraa.objectives.objective import Objective

@@ -5,14 +5,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedraa.components import describe, is_foreign
+from fedraa.components.text import describe, is_foreign
 from fedraa.replay.coverage_check import Coverage
 from fedraa.replay.log_line import Line
 from fedraa.replay.rules import Rules
 from fedraa.replay.task_clock import LoggedTask, Tasks
 from fedraa.rng import generator
-from fedraa.server.async_rule import Arrival, AsyncModel, AsyncRule, Taken
-from fedraa.server.named_rules import ASYNC_RULE
+from fedraa.server.async_rule import ASYNC_RULE, Arrival, AsyncModel, AsyncRule, Taken
 from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.staleness import STALENESS, among
 from schedulers import Planner, Standing, once

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedraa.components import importing_only
+from fedraa.components.imports import importing_only
 from fedraa.engine.loop import CALLBACK
 from fedraa.errors import Inconsistent
 from fedraa.replay.final_files import check_checkpoints, check_model, check_summary

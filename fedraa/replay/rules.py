@@ -12,8 +12,10 @@ from pydantic import BaseModel, BeforeValidator, ValidationError
 from fedraa.callbacks.events import Limits
 from fedraa.client import Solver
 from fedraa.client.split import Stem
-from fedraa.components import check_part, is_foreign
+from fedraa.components.field_checks import check_part
+from fedraa.components.text import is_foreign
 from fedraa.composition.method import AXES
+from fedraa.composition.registry import kinds
 from fedraa.config.experiment import Experiment
 from fedraa.devices.availability import Timing, availability_from
 from fedraa.devices.costs import CostModel
@@ -21,6 +23,7 @@ from fedraa.devices.device_columns import check_values
 from fedraa.devices.fleet import COLUMNS, Fleet, Floats
 from fedraa.ledger.concurrency import Concurrency
 from fedraa.ledger.participation import PARTICIPATION, draw_cohort
+from fedraa.messages import ExtraBuffers
 from fedraa.numbers import Count
 from fedraa.objectives import Figures
 from fedraa.replay.log_line import read
@@ -28,7 +31,6 @@ from fedraa.rundir.config_file import read_config
 from fedraa.rundir.file_names import CONFIG
 from fedraa.rundir.packed_columns import read as unpacked
 from fedraa.server.planned_balance import planned_balances
-from fedraa.server.round_state import AUXILIARIES
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.cost import Cost
 from fedraa.submodels.policies.pruning import AdaptivePruning
@@ -196,11 +198,17 @@ class Rules:
             frozen=self.resolved.base is not None,
         )
 
+    @cached_property
+    def _extra_buffers(self) -> ExtraBuffers:
+        """The buffers that state beside the model adds to every task."""
+        kind = self.method["update"].get("auxiliary", {}).get("kind", "NoAuxiliary")
+        extra: ExtraBuffers = kinds()[kind].extra_buffers
+        return extra
+
     def bill(self, widths: Widths, client: int, *, held: bool = False) -> Bill:
         """Of one task on a dense submodel of these widths, as costs are known now; what is `held` is not sent."""
         sent, crossing = self.costs.sent(widths), self.costs.crossing(client)
-        kind = self.method["update"].get("auxiliary", {}).get("kind", "NoAuxiliary")
-        down, up, _ = AUXILIARIES[kind].extra_buffers
+        down, up, _ = self._extra_buffers
         down = 0 if held else self.costs.download.bytes(sent // 4) + down * sent + crossing
         up = self.costs.compressor.bytes(sent // 4) + up * sent + crossing
         return Bill(self.costs.cost(widths, client, down, up), down, up, self.costs.flops(widths, client))

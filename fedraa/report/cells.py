@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fedraa.components import text_of
+from fedraa.components.text import text_of
 from fedraa.composition.method import Method
+from fedraa.composition.registry import find
 from fedraa.config.experiment import Experiment
 from fedraa.errors import short_text
-from fedraa.methods.catalog import find
 from fedraa.settings.resolve import without_foreign_flags
 from fedraa.settings.terms import Tuned, check_schedules, on_terms
 

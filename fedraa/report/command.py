@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedraa.components import paths_in
+from fedraa.components.text import paths_in
 from fedraa.config.experiment import Experiment
 
 # Where a run was written and what it showed do not change it.

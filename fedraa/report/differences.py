@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
-from fedraa.components import KIND
+from fedraa.components.text import KIND
 from fedraa.config.experiment import Experiment
 from fedraa.report.runs import words
 from fedraa.settings.resolve import resolve

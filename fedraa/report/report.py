@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal
 
-from fedraa.components import importing_only
+from fedraa.components.imports import importing_only
 from fedraa.engine.resume import refuse_foreign
 from fedraa.numbers import counted
 from fedraa.report import comparison, fairness, single, tables, terrain

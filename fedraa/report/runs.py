@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedraa.components import KIND, describe
+from fedraa.components.text import KIND, describe
+from fedraa.composition.registry import kinds
 from fedraa.config.experiment import Experiment
 from fedraa.errors import Inconsistent
-from fedraa.methods.catalog import KINDS
 from fedraa.objectives import Figures, figures_of
 from fedraa.report.command import command
 from fedraa.rundir.digests import check_seal
@@ -186,7 +186,7 @@ def _whole(described: Any) -> Any:
     """With what its parts were before they had a field: as they are without it; 1 is 1.0."""
     if not isinstance(described, Mapping):
         return float(described) if type(described) is int else described
-    made = KINDS.get(str(described.get(KIND)))
+    made = kinds().get(str(described.get(KIND)))
     later = fields(made) if isinstance(made, type) and is_dataclass(made) else ()
     defaults = {each.name: describe(each.default) for each in later if each.default is not MISSING}
     return {name: _whole(value) for name, value in (defaults | dict(described)).items()}

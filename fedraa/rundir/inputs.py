@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedraa.components import KIND, calling, describe, is_ours
+from fedraa.components.calls import calling
+from fedraa.components.text import KIND, describe, is_ours
 from fedraa.data.scaling import ChannelScaling, Scaling
 from fedraa.data.transforms import Transform, Transforms
 from fedraa.data.transforms.transform import called

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedraa.components import one_line, paths_in
+from fedraa.components.calls import one_line
+from fedraa.components.text import paths_in
 from fedraa.config.experiment import Experiment
 from fedraa.data.transforms import make_transforms
 from fedraa.models import build_model

@@ -1,23 +1,22 @@
-"""Rules of an asynchronous server: what becomes of the model when an update arrives."""
+"""The interface of an update rule of an asynchronous server, and the registry of rules.
+
+The rules are in `fedraa/methods`, each in the file of its paper.
+"""
 
 from abc import ABC, abstractmethod
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
-import numpy as np
-
-from fedraa.components import Stateful, calling, saved
+from fedraa.components.calls import calling
+from fedraa.components.registry import Seam
+from fedraa.components.state import Stateful
 from fedraa.errors import short_text
 from fedraa.messages import Index, Vector
-from fedraa.numbers import Count, NotNegative, Positive, Share
-from fedraa.server.optimizers import SERVER_OPTIMIZER, ServerOptimizer
-from fedraa.server.participation_correction import balanced
-from fedraa.server.staleness import STALENESS, among
-from fedraa.vectors.chunked import accumulate, over, times
+from fedraa.numbers import NotNegative
 from fedraa.vectors.delta_view import Change
 from fedraa.vectors.finite import is_finite
-from fedraa.vectors.index_runs import Runs, Where, parts_of
+from fedraa.vectors.index_runs import Runs, Where
 
 HEAVIEST = 1e3  # weight of an update; the usual ones are in [0, 1]
 
@@ -167,129 +166,7 @@ class AsyncRule(Stateful, ABC):
         return 0
 
 
-@dataclass
-class StalenessMix(AsyncRule):
-    """theta <- (1 - a) theta + a theta_new with a = mixing * s(staleness) (FedAsync, Fed-RAA).
-
-    `balance` is the power of data against speed in a further factor of a.
-    """
-
-    mixing: Share = 0.6
-    staleness: Any = "constant"
-    balance: NotNegative = 0.0
-
-    blends: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        self._factor = STALENESS.make(self.staleness)
-
-    def start(self, model: AsyncModel) -> None:
-        self._factor = among(self._factor, model.at_work)
-
-    def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
-        mix = self.weight(arrival.staleness, arrival.balance)
-        blend(model.params, arrival.places, arrival.new, mix)
-        return Taken(mix)
-
-    def weight(self, staleness: int, balance: float = 1.0) -> float:
-        return balanced(self.mixing * factor_at(staleness, self._factor), balance)
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-
-@dataclass
-class Buffered(AsyncRule):
-    """A rule that moves the model every `size` arrivals; the version and the step count that."""
-
-    size: Count = 10
-
-    @property
-    def per_step(self) -> int:
-        return self.size
-
-
-@dataclass
-class Buffer(Buffered):
-    """FedBuff (Nguyen et al. 2022): theta <- theta + server_lr / K * sum of s(staleness) * delta, every K arrivals.
-
-    With an `optimizer` that is the delta along which it steps (FedBuff's server momentum); the log then has s alone,
-    for how far the model moves is the optimizer's. What is in the buffer when the run ends is dropped. `balance` is the
-    power of data against speed in a further factor of each delta, also over 1: the mean of a buffer weighs its deltas.
-    """
-
-    staleness: Any = "polynomial"
-    server_lr: Positive = 1.0
-    optimizer: Any = None
-    balance: NotNegative = 0.0
-
-    keeps: ClassVar[str] = "buffer [d]"
-
-    def __post_init__(self) -> None:
-        self._factor = STALENESS.make(self.staleness)
-        if self.optimizer is not None:
-            self.optimizer = SERVER_OPTIMIZER.make(self.optimizer)
-
-    def start(self, model: AsyncModel) -> None:
-        size = len(model.params)
-        self._factor = among(self._factor, model.at_work)
-        self._total = np.zeros(size, np.float32)
-        self._count = 0
-        self._stepping = None if self.optimizer is None else self.optimizer.bind(size)
-        self._moved = np.zeros(0 if self._stepping is None else size, bool)
-
-    def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
-        weight = factor_at(arrival.staleness, self._factor) * arrival.balance
-        accumulate(self._total, arrival.places, weight, arrival.new, arrival.sent)
-        self._count += 1
-        if self._stepping is not None:
-            self._moved[arrival.where] = True
-        full = self._count == self.size
-        if full:
-            self._step(model.params, self.server_lr / self.size)
-            self._total.fill(0)
-            self._moved.fill(False)
-            self._count = 0
-        return Taken(weight * self.server_lr / self.size if self._stepping is None else weight, full)
-
-    def _step(self, params: Vector, weight: float) -> None:
-        """Moves `params` [d] along the weighted buffer."""
-        if self._stepping is None:
-            accumulate(params, slice(None), weight, self._total)
-            return
-        with calling("server_optimizer", self._stepping):
-            self._stepping.step(params, np.float32(weight) * self._total, self._moved)
-
-    def memory(self, size: int, clients: int) -> int:
-        if self.optimizer is None:
-            return 4 * size
-        return 5 * size + (self.optimizer.memory(size) if isinstance(self.optimizer, ServerOptimizer) else 0)
-
-    def state(self) -> dict[str, Any]:
-        kept = {"total": self._total, "count": self._count}
-        return kept if self._stepping is None else kept | {"moved": self._moved, "optimizer": saved(self._stepping)}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._total[:], self._count = state["total"], state["count"]
-        if self._stepping is not None:
-            self._moved[:] = state["moved"]
-            self._stepping.restore(state["optimizer"])
-
-
-def blend(params: Vector, where: Where, new: Vector, mix: float) -> None:
-    """theta <- (1 - mix) theta + mix theta_new, in place on the coordinates `where`; element by element.
-
-    However the coordinates are divided among calls, the bits are the same.
-    """
-    old, fresh = np.float32(1 - mix), np.float32(mix)
-
-    def mixed(piece: slice) -> None:
-        change = times(fresh, new[piece])
-        for values, part in parts_of(params, where, piece):
-            values *= old
-            values += change[part].reshape(values.shape)
-
-    over(len(new), mixed)
+ASYNC_RULE: Seam[AsyncRule] = Seam("async_rule", ("bind", "take", "state", "restore"))
 
 
 def factor_at(staleness: int, factor: Any) -> float:

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from fedraa.components import calling, saved
+from fedraa.components.calls import calling
+from fedraa.components.state import saved
 from fedraa.ledger.concurrency import Concurrency
 from fedraa.messages import State, Task, Update, Vector
 from fedraa.rng import generator

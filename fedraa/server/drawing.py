@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from fedraa.components import calling
+from fedraa.components.calls import calling
 from fedraa.messages import SharedBuffer, State, Task, Update, Vector
 from fedraa.server.async_rule import Arrival, AsyncModel, AsyncRule
 from fedraa.server.stores.local import Share, rule_state, take_in

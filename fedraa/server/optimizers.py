@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.components import Seam, Stateful
+from fedraa.components.registry import Seam
+from fedraa.components.state import Stateful
 from fedraa.errors import short_text
 from fedraa.messages import Vector
 from fedraa.numbers import Decay, Positive

@@ -9,7 +9,8 @@ import torch
 from fedraa.aggregation.aggregator import Contribution, RoundTotals
 from fedraa.aggregation.checked_aggregator import BoundAggregator
 from fedraa.client.compression import Compressor, NoCompression
-from fedraa.components import calling, saved
+from fedraa.components.calls import calling
+from fedraa.components.state import saved
 from fedraa.errors import short_text
 from fedraa.ledger.participation import Participation, draw_cohort
 from fedraa.messages import SharedBuffer, State, Task, Update, Vector

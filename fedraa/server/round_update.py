@@ -4,7 +4,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from fedraa.aggregation.registry import AGGREGATOR, Aggregator, Covered
+from fedraa.aggregation.aggregator import Aggregator
+from fedraa.aggregation.coverage_mean import Covered
+from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.errors import short_text
 from fedraa.numbers import Share
 from fedraa.server.optimizers import SERVER_OPTIMIZER, ServerOptimizer, Sgd

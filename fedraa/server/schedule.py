@@ -7,7 +7,9 @@ from typing import Any, ClassVar
 from fedraa.aggregation.checked_aggregator import BoundAggregator
 from fedraa.aggregation.label_owners import LabelOwners
 from fedraa.client.compression import COMPRESSOR
-from fedraa.components import Seam, calling, saved
+from fedraa.components.calls import calling
+from fedraa.components.registry import Seam
+from fedraa.components.state import saved
 from fedraa.ledger.participation import PARTICIPATION, All, Participation
 from fedraa.messages import State, Update, Vector
 from fedraa.numbers import Count, Positive, UpToOne
@@ -25,7 +27,7 @@ from fedraa.submodels.assignment import Assignment, Mask, Submodel
 from fedraa.submodels.policies.policy import RoundContext, SubmodelSampler
 from schedulers import SCHEDULERS, Planner, Scheduler, Standing, once
 
-SCHEDULER: Seam[Scheduler] = Seam("scheduler", ("choose", "plan", "state", "restore"), SCHEDULERS)
+SCHEDULER: Seam[Scheduler] = Seam("scheduler", ("choose", "plan", "state", "restore"), dict(SCHEDULERS))
 
 
 class Schedule(ABC):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pydantic import NonNegativeInt
 
-from fedraa.components import Seam
+from fedraa.components.registry import Seam
 from fedraa.numbers import NotNegative
 
 

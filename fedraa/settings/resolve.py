@@ -8,7 +8,8 @@ import numpy.typing as npt
 
 from fedraa.client.local_optimizer import ADAMW_WEIGHT_DECAY, LOCAL_OPTIMIZER
 from fedraa.client.local_training import Solver
-from fedraa.components import check_part, text_of
+from fedraa.components.field_checks import check_part
+from fedraa.components.text import text_of
 from fedraa.composition.compatibility import (
     can_be_spread,
     check_effects,
@@ -18,11 +19,12 @@ from fedraa.composition.compatibility import (
     fields_without_effect,
 )
 from fedraa.composition.method import FLAGS, Method
+from fedraa.composition.registry import find
 from fedraa.config.experiment import Experiment
 from fedraa.errors import short_text
-from fedraa.methods.catalog import RATIOS, find
 from fedraa.objectives import Classification, make_objective
 from fedraa.submodels.policies.policy import AUTO, Capacities
+from fedraa.submodels.policies.slices import FRAGMENT_RATIOS
 
 
 def resolve(experiment: Experiment) -> Method:
@@ -149,9 +151,9 @@ def _ratios(experiment: Experiment, method: Method) -> tuple[float, ...] | None:
     own = getattr(method.submodel, "ratios", ())
     if len(own) > 1 and len(set(own)) == 1:
         return (1 / experiment.fragments,) * experiment.fragments
-    if experiment.fragments not in RATIOS:
+    if experiment.fragments not in FRAGMENT_RATIOS:
         raise ValueError(
             f"fragments: there are no table ratios for {experiment.fragments} fragments, only for 1 to "
-            f"{max(RATIOS)}; give --ratios"
+            f"{max(FRAGMENT_RATIOS)}; give --ratios"
         )
-    return RATIOS[experiment.fragments]
+    return FRAGMENT_RATIOS[experiment.fragments]

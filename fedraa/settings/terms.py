@@ -5,13 +5,12 @@ from typing import Any, Literal, get_args
 
 from fedraa.client.local_training import Solver
 from fedraa.client.lr_schedule import lr_unit
-from fedraa.components import text_of
-from fedraa.composition.method import Method
+from fedraa.components.text import text_of
+from fedraa.composition.method import Method, PaperSettings
+from fedraa.composition.registry import find
 from fedraa.config.experiment import Experiment
-from fedraa.errors import short_text
+from fedraa.errors import InputError, short_text
 from fedraa.ledger.participation import PARTICIPATION, Bernoulli, Sample
-from fedraa.methods.catalog import find
-from fedraa.methods.papers import paper_of
 
 Terms = Literal["equal", "paper", "tuned"]
 TERMS: tuple[str, ...] = get_args(Terms)
@@ -48,11 +47,19 @@ def on_terms(
     if terms == "equal":
         return experiment.model_copy(update=_equal(experiment, method))
     if terms == "paper":
-        return _with(experiment, paper_of(name).of(experiment.clients), f"the paper of {name}", over=over)
+        fields = paper_settings(method).fields(experiment.clients)
+        return _with(experiment, fields, f"the paper of {name}", over=over)
     assert tuned is not None
     if name not in tuned:
         raise ValueError(f"tuned: nothing was tuned for {name}; tune it, too, or leave it out")
     return _with(experiment, tuned[name], f"what was tuned for {name}", over=over)
+
+
+def paper_settings(method: Method) -> PaperSettings:
+    """Return the settings of the method's paper. Raises InputError for a method without any."""
+    if method.paper_settings is None:
+        raise InputError("terms", f"no paper states the settings of {method.name}", hint="give equal or tuned")
+    return method.paper_settings
 
 
 def check_schedules(experiments: Mapping[str, Experiment]) -> None:

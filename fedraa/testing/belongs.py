@@ -4,7 +4,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from fedraa.components import KIND, imported, is_path
+from fedraa.components.imports import imported, is_path
+from fedraa.components.text import KIND
 from fedraa.errors import short_text
 from fedraa.testing.kinds import KINDS, Kind
 
@@ -48,7 +49,7 @@ def _kinds(given: object) -> list[Kind]:
     if is_path(path) and path.partition(":")[0] not in ("sample", "topk", "bernoulli"):
         return _of(imported("part", path))
     name = path.partition(":")[0]
-    return [kind for kind in KINDS.values() if name in kind.seam.builtin]
+    return [kind for kind in KINDS.values() if name in kind.seam.names()]
 
 
 def _of(thing: object) -> list[Kind]:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fedraa.client.gradient_transforms import Place
-from fedraa.components import saved
+from fedraa.components.state import saved
 from fedraa.data import divide
 from fedraa.evaluation.metrics import make_metrics
 from fedraa.messages import State, Update

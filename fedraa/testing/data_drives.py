@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from fedraa.components import is_path
+from fedraa.components.imports import is_path
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset, Dealing, FederatedDataset, Rows, deal, load_dataset, make_partitioner
 from fedraa.data.load import SOURCES

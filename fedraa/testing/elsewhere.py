@@ -6,7 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
-from fedraa.components import OURS, describe
+from fedraa.components.text import OURS, describe
 from fedraa.testing.kinds import KINDS, Kind
 from fedraa.testing.trial import play
 

@@ -6,11 +6,13 @@ from typing import Any
 
 from torch import Tensor
 
-from fedraa.aggregation.registry import AGGREGATOR, Aggregator
+from fedraa.aggregation.aggregator import Aggregator
+from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.client.compression import COMPRESSOR, Compressor
 from fedraa.client.gradient_transforms import LOCAL_TERM, LocalTerm, WeightDecay
-from fedraa.components import Seam
+from fedraa.components.registry import Seam
 from fedraa.composition.method import Method
+from fedraa.composition.registry import methods
 from fedraa.config.experiment import Experiment
 from fedraa.data import FederatedDataset, Rows, Transform
 from fedraa.data.load import SOURCES
@@ -18,11 +20,9 @@ from fedraa.data.partition import PARTITIONERS, Partitioner, make_partitioner
 from fedraa.data.transforms.make import TRANSFORMS, make_transform
 from fedraa.evaluation.metrics import METRICS, Metric
 from fedraa.ledger.participation import PARTICIPATION, Participation
-from fedraa.methods.catalog import METHODS
 from fedraa.objectives import Objective, make_objective
 from fedraa.objectives.builtin import OBJECTIVE
-from fedraa.server.async_rule import AsyncRule
-from fedraa.server.named_rules import ASYNC_RULE
+from fedraa.server.async_rule import ASYNC_RULE, AsyncRule
 from fedraa.server.optimizers import SERVER_OPTIMIZER, ServerOptimizer
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS, StalenessWeight
@@ -87,8 +87,8 @@ def _rounds(field: str, **more: Any) -> Fields:
 
 def _policy(part: Any) -> dict[str, Any]:
     """In a method that has such a policy, or a plain one."""
-    plain = METHODS["fed-raa" if part.scheduled else "fedavg"]
-    alike = (each for each in METHODS.values() if type(each.submodel) is type(part))
+    plain = methods()["fed-raa" if part.scheduled else "fedavg"]
+    alike = (each for each in methods().values() if type(each.submodel) is type(part))
     found: Method = next((each for each in alike if each.asynchronous == part.scheduled), plain)
     limit = {"updates": ARRIVALS} if found.asynchronous else {"rounds": ROUNDS}
     return {"method": replace(found, submodel=part), **limit}

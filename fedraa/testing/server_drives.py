@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedraa.aggregation.aggregator import Contribution, RoundTotals
-from fedraa.components import saved
+from fedraa.components.state import saved
 from fedraa.ledger.participation import draw_cohort
 from fedraa.messages import Index, State
 from fedraa.server.async_rule import Arrival, AsyncModel

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args, get_origin
 
-from fedraa.components import text_of
+from fedraa.components.text import text_of
 from fedraa.composition.method import FLAGS
 from fedraa.config.experiment import Experiment
 from fedraa.config.usual_names import meant

@@ -15,6 +15,7 @@ from torch import nn
 
 from fedraa.api import RUNS, run_name, session
 from fedraa.composition.method import Method
+from fedraa.composition.registry import find
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
 from fedraa.data import Dataset, FederatedDataset
@@ -23,7 +24,6 @@ from fedraa.engine.build import build
 from fedraa.engine.objects import split_objects
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import short_text
-from fedraa.methods.catalog import find
 from fedraa.objectives import Figures
 from fedraa.report.cells import cells
 from fedraa.settings.resolve import resolve

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import wait as gone
 
 from fedraa.api import calls
-from fedraa.components import one_line
+from fedraa.components.calls import one_line
 from fedraa.config.experiment import Experiment
 from fedraa.errors import Interrupted
 from fedraa.tuning.attempt import Attempt, attempt, attempt_elsewhere, repeated

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from fedraa import Experiment, History, run
-from fedraa.methods.catalog import METHODS, find
+from fedraa.composition.registry import find, methods
 from fedraa.submodels.policies.pruning import AdaptivePruning
+
+METHODS = methods()
 
 CROSSED = [
     f"{submodel}+{solver}"

@@ -19,7 +19,9 @@ from method_cards import method_cards
 import fedraa
 from fedraa import Experiment
 from fedraa.cli.main import COMMANDS
-from fedraa.methods.catalog import METHODS
+from fedraa.composition.registry import methods
+
+METHODS = methods()
 
 DOCS = ROOT / "docs"
 PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))

@@ -40,54 +40,66 @@ def _in(file: str, *several: tuple[str, str, str]) -> list[Mutant]:
 
 MUTANTS: list[Mutant] = [
     # defaults that papers state
+    *_in("fedraa/methods/fed_raa.py", ("local=Solver(proximal=0.005)", "local=Solver(proximal=0.5)", DEFAULTS)),
     *_in(
-        "fedraa/methods/catalog.py",
-        ("Solver(proximal=0.005),\n    StalenessMix(),", "Solver(proximal=0.5),\n    StalenessMix(),", DEFAULTS),
+        "fedraa/methods/fedsam.py",
+        ("local=replace(PLAIN_SGD, sam=0.5),", "local=replace(PLAIN_SGD, sam=5.0),", DEFAULTS),
+        ("local=replace(PLAIN_SGD, sam=0.5, fresh=0.1)", "local=replace(PLAIN_SGD, sam=0.05, fresh=0.1)", DEFAULTS),
+    ),
+    *_in(
+        "fedraa/methods/subdismo.py",
+        ("local=replace(PLAIN_SGD, sam=0.1)", "local=replace(PLAIN_SGD, sam=0.2)", DEFAULTS),
+    ),
+    *_in(
+        "fedraa/methods/fedcm.py",
+        ("local=replace(PLAIN_SGD, fresh=0.1)", "local=replace(PLAIN_SGD, fresh=0.9)", DEFAULTS),
         (
-            '"fedsam": Method("FedSAM, Algorithm 1", local=replace(_PLAIN, sam=0.5)',
-            '"fedsam": Method("FedSAM, Algorithm 1", local=replace(_PLAIN, sam=5.0)',
-            DEFAULTS,
+            "np.divide(delta, np.float32(-scale), out=self._momentum, where=moved)",
+            "np.divide(delta, np.float32(scale), out=self._momentum, where=moved)",
+            FULL,
         ),
-        ("local=replace(_PLAIN, sam=0.5, fresh=0.1)", "local=replace(_PLAIN, sam=0.05, fresh=0.1)", DEFAULTS),
+    ),
+    *_in(
+        "fedraa/methods/mimelite.py",
         (
-            '"subdismo": Method("SubDisMO, Algorithm 1", FourWay(), replace(_PLAIN, sam=0.1))',
-            '"subdismo": Method("SubDisMO, Algorithm 1", FourWay(), replace(_PLAIN, sam=0.2))',
-            DEFAULTS,
-        ),
-        ("local=replace(_PLAIN, fresh=0.1), update", "local=replace(_PLAIN, fresh=0.9), update", DEFAULTS),
-        (
-            "local=replace(_PLAIN, fresh=0.1, full_gradient=True)",
-            "local=replace(_PLAIN, fresh=0.9, full_gradient=True)",
-            DEFAULTS,
-        ),
-        (
-            '"fedavg": Method("McMahan et al. 2017", update=Mean("samples"))',
-            '"fedavg": Method("McMahan et al. 2017", update=Mean())',
-            DEFAULTS,
-        ),
-        (
-            "_SLICED = Solver(momentum=0.9, weight_decay=5e-4, clip=1.0",
-            "_SLICED = Solver(momentum=0.9, weight_decay=5e-4, clip=10.0",
+            "local=replace(PLAIN_SGD, fresh=0.1, full_gradient=True)",
+            "local=replace(PLAIN_SGD, fresh=0.9, full_gradient=True)",
             DEFAULTS,
         ),
         (
-            '"fedbuff": Method("Nguyen et al. 2022", local=_PLAIN',
-            '"fedbuff": Method("Nguyen et al. 2022", local=Solver()',
+            "fresh = (1 - self._beta) * mean[piece] + self._beta * momentum",
+            "fresh = mean[piece] + self._beta * momentum",
+            FULL,
+        ),
+    ),
+    *_in("fedraa/methods/fedavg.py", ('update=Mean(weights="samples")', "update=Mean()", DEFAULTS)),
+    *_in(
+        "fedraa/methods/heterofl.py",
+        (
+            "Solver(momentum=0.9, weight_decay=5e-4, clip=1.0",
+            "Solver(momentum=0.9, weight_decay=5e-4, clip=10.0",
             DEFAULTS,
         ),
+    ),
+    *_in(
+        "fedraa/methods/fedbuff.py",
+        ("local=PLAIN_SGD,", "", DEFAULTS),
+        ("size: Count = 10\n", "size: Count = 7\n", DEFAULTS),
+        ("self._step(model.params, self.server_lr / self.size)", "self._step(model.params, self.server_lr)", RIVALS),
+    ),
+    *_in(
+        "fedraa/methods/fadas.py",
         ("Solver(momentum=0.0, weight_decay=1e-4)", "Solver(momentum=0.0, weight_decay=1e-3)", DEFAULTS),
+    ),
+    *_in("fedraa/methods/fedasync.py", ("mixing: Share = 0.6\n", "mixing: Share = 0.9\n", DEFAULTS)),
+    *_in(
+        "fedraa/submodels/policies/slices.py",
         ("4: (0.1, 0.2, 0.3, 0.4)", "4: (0.25, 0.25, 0.25, 0.25)", DEFAULTS),
     ),
     *_in(
         "fedraa/client/local_training.py",
         ("momentum: Decay = 0.5", "momentum: Decay = 0.9", DEFAULTS),
         ("epochs: Count = 5", "epochs: Count = 1", DEFAULTS),
-    ),
-    *_in(
-        "fedraa/server/async_rule.py",
-        ("size: Count = 10\n", "size: Count = 7\n", DEFAULTS),
-        ("mixing: Share = 0.6\n", "mixing: Share = 0.9\n", DEFAULTS),
-        ("self._step(model.params, self.server_lr / self.size)", "self._step(model.params, self.server_lr)", RIVALS),
     ),
     *_in(
         "fedraa/server/optimizers.py",
@@ -177,32 +189,22 @@ MUTANTS: list[Mutant] = [
         ("np.add(sums[piece], self._whole, out=sums[piece])", "None", SUBMODELS),
     ),
     *_in(
-        "fedraa/aggregation/memorised.py",
+        "fedraa/methods/ram_fed.py",
         ("v = old + correction", "v = correction", SUBMODELS),
         ("row[place] = update", "row[place] += update", SUBMODELS),
         ("np.subtract(update, old, ", "np.add(update, old, ", SUBMODELS),
     ),
     *_in(
-        "fedraa/server/round_state.py",
+        "fedraa/methods/scaffold.py",
         ("np.divide(change, clients, out=change)", "change", FULL),
         ("np.float32(update.steps * contribution.lr)", "np.float32(contribution.lr)", FULL),
-        (
-            "np.divide(delta, np.float32(-scale), out=self._momentum, where=moved)",
-            "np.divide(delta, np.float32(scale), out=self._momentum, where=moved)",
-            FULL,
-        ),
-        (
-            "fresh = (1 - self._beta) * mean[piece] + self._beta * momentum",
-            "fresh = mean[piece] + self._beta * momentum",
-            FULL,
-        ),
     ),
     *_in(
         "fedraa/server/async_server.py",
         ("staleness = int(self.versions[j]) - task.version", "staleness = self.step - task.step", RAA),
     ),
     *_in(
-        "fedraa/server/delta_mix.py",
+        "fedraa/methods/fed_quilt.py",
         ("min(1.0, self.gain * (model.fragments / model.at_work))", "min(1.0, self.gain)", QUILT),
         ("min(1.0, self.gain / model.at_work) / self._share", "1.0", BALANCE),
         ("gain: Positive = 1.2", "gain: Positive = 1.0", DEFAULTS),

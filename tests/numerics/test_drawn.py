@@ -10,14 +10,17 @@ from tiny import CLIENTS, Stepped, close, spec
 
 from fedraa import Experiment
 from fedraa.composition.method import Method
+from fedraa.composition.registry import methods
 from fedraa.engine.build import build
 from fedraa.engine.run_spec import RunSpec
-from fedraa.methods.catalog import METHODS
-from fedraa.server.async_rule import Buffer, StalenessMix
+from fedraa.methods.fedasync import StalenessMix
+from fedraa.methods.fedbuff import Buffer
 from fedraa.server.schedule import Drawn
 from fedraa.submodels.policies.masked import Pruned
 from fedraa.submodels.policies.pruning import AdaptivePruning
 from fedraa.submodels.policies.slices import Full
+
+METHODS = methods()
 
 ARRIVALS = (2, 0, 2, 1, 1, 0, 0, 2)
 

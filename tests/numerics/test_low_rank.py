@@ -13,10 +13,11 @@ import fedraa as fl
 from fedraa import Dataset, Experiment
 from fedraa.aggregation.adapters import adapters
 from fedraa.aggregation.aggregator import Aggregator, Contribution, RoundTotals
-from fedraa.aggregation.registry import FLoRA, HetLoRA
 from fedraa.engine.build import build
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Update
+from fedraa.methods.flora import FLoRA
+from fedraa.methods.hetlora import HetLoRA
 from fedraa.submodels import trace
 from fedraa.submodels.indices import prefix
 from fedraa.submodels.policies.policy import RunContext

@@ -8,11 +8,13 @@ from numpy_mlp import sgd
 from tiny import CLIENTS, LR, WIDTHS, Stepped, close, minibatches, spec, start, steps
 
 from fedraa import Experiment
+from fedraa.composition.registry import find, methods
 from fedraa.ledger.participation import PARTICIPATION, draw_cohort
-from fedraa.methods.catalog import METHODS, find
 from fedraa.server.round_update import Mean
 from fedraa.settings.resolve import resolve
 from fedraa.submodels.policies.slices import Full
+
+METHODS = methods()
 
 
 @pytest.mark.parametrize("server", ["fedavg", "fedprox", "scaffold", "fedadam"])

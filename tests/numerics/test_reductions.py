@@ -13,8 +13,8 @@ from two_layers import SIZE, WIDTHS, coordinates
 from fedraa.client import Solver, Trainer
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task
-from fedraa.methods.catalog import Mean
 from fedraa.server.optimizers import Momentum
+from fedraa.server.round_update import Mean
 from fedraa.submodels import flatten
 from fedraa.submodels.policies.regions import Arbitrary
 

@@ -20,12 +20,14 @@ from benchmarks.system.killing import KillAt, Killed
 from benchmarks.system.spoiling import CAUSES, spoiled
 from fedraa.client.batched_trainer import BatchedTrainer
 from fedraa.client.trainer import Trainer
+from fedraa.composition.registry import methods
 from fedraa.errors import RunFailed
 from fedraa.messages import Task, Update
-from fedraa.methods.catalog import METHODS
 from fedraa.rundir.status import status
 from fedraa.server.schedule import Rounds
 from fedraa.testing.samples import made_up
+
+METHODS = methods()
 
 CLIENTS, BAD = 4, 2
 SMALL: dict[str, Any] = {"engine": "local", "clients": CLIENTS, "hidden": (8,), "local_steps": 2, "quiet": True}

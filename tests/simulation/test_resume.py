@@ -13,13 +13,15 @@ from benchmarks.system.killing import KillAt, Killed
 from fedraa.api import resume, run, run_here
 from fedraa.callbacks.callback_list import CallbackList
 from fedraa.cli.main import main
+from fedraa.composition.registry import methods
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build
-from fedraa.methods.catalog import METHODS
 from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.file_names import CHECKPOINTS, EVALS, EVENTS
 from fedraa.rundir.history import History
 from fedraa.settings.resolve import without_foreign_flags
+
+METHODS = methods()
 
 SMALL = {"engine": "local", "hidden": (8,), "clients": 4, "local_steps": 2, "checkpoint_every": 3, "seed": 5}
 

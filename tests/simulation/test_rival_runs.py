@@ -11,16 +11,18 @@ from test_async_invariants import CLIENTS, simulate
 import fedraa as fl
 from fedraa import Experiment
 from fedraa.cli.plan import held_cost, server_bytes
+from fedraa.composition.registry import methods
 from fedraa.devices.availability import Timing
 from fedraa.engine.build import build
 from fedraa.engine.forecast import dry_run
 from fedraa.engine.memory_check import Need
 from fedraa.errors import Inconsistent
-from fedraa.methods.catalog import METHODS
 from fedraa.replay.replay import replay
 from fedraa.server.schedule import Asynchronous
 from fedraa.settings.resolve import resolve
 from schedulers import SCHEDULERS, Planner
+
+METHODS = methods()
 
 UNEVEN = {"capabilities": "lognormal:1", "seed": 3}
 

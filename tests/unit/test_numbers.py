@@ -15,14 +15,14 @@ from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.callbacks import CALLBACKS
 from fedraa.client.compression import COMPRESSOR
 from fedraa.client.local_training import Solver
-from fedraa.components import Seam
+from fedraa.components.registry import Seam
 from fedraa.composition.method import Method
 from fedraa.data.partition.divide import PARTITIONERS
 from fedraa.data.transforms.make import TRANSFORMS
 from fedraa.ledger.participation import PARTICIPATION
+from fedraa.methods.fedbuff import Buffer
 from fedraa.objectives.builtin import OBJECTIVE
-from fedraa.server.async_rule import Buffer
-from fedraa.server.named_rules import ASYNC_RULE
+from fedraa.server.async_rule import ASYNC_RULE
 from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.round_update import Mean
 from fedraa.server.staleness import STALENESS
@@ -38,7 +38,7 @@ SEAMS: tuple[Seam[Any], ...] = (
 
 def numbers() -> Iterator[Any]:
     for seam in SEAMS:
-        for name, make in seam.builtin.items():
+        for name, make in seam.names().items():
             for value in inspect.signature(make).parameters.values():
                 if type(value.default) in (int, float):
                     yield pytest.param(seam, f"{name}({value.name}=%s)", id=f"{seam.name}-{name}-{value.name}")

@@ -13,7 +13,7 @@ from benchmarks.studies.race.entrants import ENTRANTS, LENT_TO, LIMIT, OURS, ROU
 from benchmarks.studies.race.measures import Measured
 from benchmarks.studies.race.settings import Setting
 from benchmarks.studies.tables import markdown_table
-from fedraa.components import text_of
+from fedraa.components.text import text_of
 from fedraa.report.statistics import ci95, mean, significant, welch
 
 Values = Mapping[str, Mapping[str, Any]]

@@ -15,8 +15,8 @@ from benchmarks.studies.metrics import (
 )
 from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.study import Cell, Claim, Study
+from fedraa.composition.registry import methods
 from fedraa.config.experiment import Experiment
-from fedraa.methods.catalog import METHODS
 from fedraa.settings.terms import on_terms
 
 FLEETS = Path(__file__).parents[2] / "fleets"
@@ -33,7 +33,7 @@ def _experiment(scale: Scale, method: str, **own: Any) -> Experiment:
         {"dataset": "digits", "hidden": (64,), "time": 15.0, "lr": 0.05},
         *[{"dataset": "mnist", "hidden": (200,), "time": 60.0, "lr": 0.02, "batch_size": 128}] * 2,
     )
-    if METHODS[method].asynchronous:
+    if methods()[method].asynchronous:
         common["eval_every"] = scale.pick(2, 5, 5)
     return scale.experiment(**common | own)
 
@@ -45,7 +45,7 @@ def equal(experiment: Experiment) -> Experiment:
 
 def equal_budget(scale: Scale) -> Study:
     """Every method with the same time: accuracy, and time, bytes, operations and memory to a target."""
-    cells = [Cell(method, equal(_experiment(scale, method))) for method in METHODS]
+    cells = [Cell(method, equal(_experiment(scale, method))) for method in methods()]
     spent = (to_target(TARGETS, "bytes"), to_target(TARGETS, "flops"))
     return Study(
         "equal_budget",
@@ -185,12 +185,12 @@ def best_lr(scale: Scale) -> Study:
     """Each method at every learning rate of a grid: its best beside the one that all share."""
     rates = scale.pick((0.01, 0.05, 0.2), *[(0.003, 0.01, 0.03, 0.1, 0.3)] * 2)
     few = ("fed-raa", "fedasync", "fedavg", "scaffold", "fedsam", "ra-fed", "ram-fed", "subdismo")
-    methods = scale.pick(few, few, tuple(METHODS))
+    chosen = scale.pick(few, few, tuple(methods()))
     fixed = scale.pick(0.05, 0.1, 0.1)
     cells = [
         Cell(method, equal(_experiment(scale, method, lr=rate)), f"lr {rate:g}" + (" (fixed)" if rate == fixed else ""))
         for rate in rates
-        for method in methods
+        for method in chosen
     ]
     return Study(
         "best_lr",

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.components import KIND, Seam
+from fedraa.components.registry import Seam
+from fedraa.components.text import KIND
 from fedraa.data.partition.dirichlet import Dirichlet
 from fedraa.data.partition.features import Noise, Rotation
 from fedraa.data.partition.iid import Iid

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from fedraa.components import Seam
+from fedraa.components.registry import Seam
 from fedraa.data.transforms.images import Crop, Flip, Normalize
 from fedraa.data.transforms.transform import Called, Transform, Transforms, called
 from fedraa.data.transforms.vision import Vision

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedraa.components import calling
+from fedraa.components.calls import calling
 from fedraa.rng import generator
 
 Augment = Callable[[Tensor], Tensor]

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedraa.components import describe
+from fedraa.components.text import describe
 from fedraa.data.transforms.transform import Transform
 
 FIXED = ("CenterCrop", "Grayscale", "Normalize", "Pad", "Resize", "ToDtype", "ConvertImageDtype", "FiveCrop")

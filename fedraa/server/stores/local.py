@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from fedraa.components import calling, saved
+from fedraa.components.calls import calling
+from fedraa.components.state import saved
 from fedraa.errors import short_text
 from fedraa.messages import Buffer, SharedBuffer, State, Task, Update, Vector
 from fedraa.server.async_rule import Arrival, AsyncModel, AsyncRule, Taken

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedraa.messages import Index, Receipt, Vector
-from fedraa.server.async_rule import blend
-from fedraa.server.delta_mix import add
+from fedraa.server.mixing import add, blend
 from fedraa.server.running_mean import follow
 from fedraa.server.update_checks import receipt_of
 from fedraa.vectors.index_runs import Where, common_places, in_runs, index_of

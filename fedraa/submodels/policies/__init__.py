@@ -1,6 +1,6 @@
 """Which part of the model a client trains."""
 
-from fedraa.components import Seam
+from fedraa.components.registry import Seam
 from fedraa.submodels.policies.growing import Growing
 from fedraa.submodels.policies.masked import FourWay, Pruned
 from fedraa.submodels.policies.policy import SubmodelPolicy

@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.components import KIND, calling
+from fedraa.components.calls import calling
+from fedraa.components.text import KIND
 from fedraa.data.tree import Tree
 from fedraa.errors import Uncuttable, short_text
 from fedraa.messages import ExtraBuffers, Update, Vector

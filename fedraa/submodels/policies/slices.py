@@ -22,6 +22,16 @@ from fedraa.submodels.policies.policy import (
 )
 from fedraa.submodels.traced import IndexSet, Traced
 
+# Shares of hidden units for M = 1..5 fragments (Fed-RAA, Table 4).
+FRAGMENT_RATIOS = {
+    1: (1.0,),
+    2: (0.4, 0.6),
+    3: (0.2, 0.3, 0.5),
+    4: (0.1, 0.2, 0.3, 0.4),
+    5: (0.05, 0.1, 0.2, 0.3, 0.35),
+}
+DEFAULT_FRAGMENTS = 4
+
 
 @dataclass(frozen=True)
 class Full(SubmodelPolicy):

@@ -13,7 +13,7 @@ from functools import partial
 from types import FunctionType, MappingProxyType
 from typing import Any
 
-from fedraa.components import path_of
+from fedraa.components.text import path_of
 from fedraa.errors import short_text
 from fedraa.submodels.tracing import attention_rules, layer_rules, product_rules, shape_rules
 from fedraa.submodels.tracing.accept import first_line

@@ -21,13 +21,15 @@ from benchmarks.studies.race.record import read_record
 from benchmarks.studies.race.runs import Race
 from benchmarks.studies.race.settings import FLEETS, QUICK, SETTINGS, Setting
 from benchmarks.studies.race.table import columns, findings, frame, markdown, of_part, order
+from fedraa.composition.registry import methods
 from fedraa.config.experiment import Experiment
 from fedraa.devices.fleet import REFERENCE_EPOCHS
 from fedraa.engine.build import build
-from fedraa.methods.catalog import METHODS
 from fedraa.settings.resolve import resolve
 from fedraa.tuning import tuner
 from fedraa.tuning.space import described
+
+METHODS = methods()
 
 A = SETTINGS["A"]
 SPENT = pd.DataFrame(

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from benchmarks.system import same_bits
-from fedraa.methods.catalog import METHODS
-from fedraa.server import async_rule
+from fedraa.composition.registry import methods
+from fedraa.methods import fedasync
+
+METHODS = methods()
 
 
 def digests(directory: Path) -> same_bits.Digests:
@@ -22,7 +24,7 @@ def digests(directory: Path) -> same_bits.Digests:
 def test_one_changed_rounding_changes_the_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = digests(tmp_path / "a")
     assert digests(tmp_path / "b") == expected
-    blend: Callable[..., None] = async_rule.blend
+    blend: Callable[..., None] = fedasync.blend
     calls = []
 
     def blend_with_one_rounding(params: Any, *args: Any) -> None:
@@ -32,7 +34,7 @@ def test_one_changed_rounding_changes_the_digests(tmp_path: Path, monkeypatch: p
         if len(calls) == same_bits.UPDATES:
             params[-1] = np.nextafter(params[-1], np.float32(1))
 
-    monkeypatch.setattr(async_rule, "blend", blend_with_one_rounding)
+    monkeypatch.setattr(fedasync, "blend", blend_with_one_rounding)
     found = digests(tmp_path / "c")
     assert found["model"] != expected["model"]
     assert same_bits._difference("fedasync", found, expected) is not None

@@ -8,9 +8,11 @@ import pytest
 
 from fedraa.cli.main import main
 from fedraa.cli.methods import words
-from fedraa.methods.catalog import METHODS
+from fedraa.composition.registry import methods
 from fedraa.numbers import quantity
 from fedraa.rundir.history import History
+
+METHODS = methods()
 
 
 @pytest.mark.parametrize(

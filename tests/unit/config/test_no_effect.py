@@ -13,12 +13,14 @@ from torch import nn
 import fedraa as fl
 from fedraa.cli.main import COMMANDS, main
 from fedraa.cli.parse import parse
+from fedraa.composition.registry import find, methods
 from fedraa.config.experiment import Experiment
 from fedraa.data import make_partitioner
 from fedraa.data.partition import Dirichlet, Labels, LogNormal, Noise, PowerLaw, SortedShards
 from fedraa.engine.build import build
-from fedraa.methods.catalog import METHODS, find
 from fedraa.settings.resolve import resolve, without_foreign_flags
+
+METHODS = methods()
 
 SMALL: dict[str, Any] = {
     "clients": 4,

@@ -45,7 +45,7 @@ def shards(given: object, clients: int = 3) -> tuple[list[Any], list[Any]]:
 
 
 def test_the_names_that_an_experiment_knows_are_those_of_the_seam() -> None:
-    assert NAMES["partition"] == tuple(PARTITIONERS.builtin)
+    assert NAMES["partition"] == tuple(PARTITIONERS.names())
 
 
 def test_training_rows_are_as_assigned_and_test_rows_of_the_same_classes() -> None:

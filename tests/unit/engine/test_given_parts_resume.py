@@ -11,11 +11,11 @@ import pytest
 import fedraa as fl
 from fedraa.client.compression import TopK
 from fedraa.client.local_training import Solver
-from fedraa.components import text_of
+from fedraa.components.text import text_of
 from fedraa.composition.method import Method
 from fedraa.ledger.participation import Sample
+from fedraa.methods.fedbuff import Buffer
 from fedraa.replay.replay import replay
-from fedraa.server.async_rule import Buffer
 from fedraa.server.optimizers import Adaptive, Momentum
 from fedraa.server.round_update import Mean
 from fedraa.server.staleness import Polynomial

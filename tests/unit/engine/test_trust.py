@@ -11,7 +11,8 @@ from torch import nn
 
 import fedraa as fl
 from fedraa.cli.main import main
-from fedraa.components import imported, importing_only, paths_in
+from fedraa.components.imports import imported, importing_only
+from fedraa.components.text import paths_in
 
 CODE = """
 from pathlib import Path

@@ -9,7 +9,9 @@ import pytest
 from replaying import ASYNCHRONOUS, WAITING, small
 
 from fedraa import run
-from fedraa.methods.catalog import METHODS
+from fedraa.composition.registry import methods
+
+METHODS = methods()
 
 
 @pytest.fixture(scope="session")

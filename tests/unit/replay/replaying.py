@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from fedraa import Experiment
-from fedraa.methods.catalog import METHODS
+from fedraa.composition.registry import methods
+
+METHODS = methods()
 
 ASYNCHRONOUS = [name for name, method in METHODS.items() if method.asynchronous]
 BUFFERED = [name for name in ASYNCHRONOUS if METHODS[name].path("buffer_size") and METHODS[name].update.per_step > 1]

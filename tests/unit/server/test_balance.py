@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from fedraa.messages import Vector
-from fedraa.server.async_rule import Arrival, AsyncModel, Buffer, StalenessMix, Taken
-from fedraa.server.delta_mix import DeltaMix
-from fedraa.server.named_rules import ASYNC_RULE
+from fedraa.methods.fed_quilt import DeltaMix
+from fedraa.methods.fedasync import StalenessMix
+from fedraa.methods.fedbuff import Buffer
+from fedraa.server.async_rule import ASYNC_RULE, Arrival, AsyncModel, Taken
 from fedraa.server.participation_correction import balanced, balances
 from fedraa.server.planned_balance import pause
 from fedraa.server.polyak import AveragedServer

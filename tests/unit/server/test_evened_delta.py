@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 import fedraa as fl
+from fedraa.methods.fed_quilt import SQUARES_WINDOW, DeltaMix, EvenedDelta
 from fedraa.replay.replay import replay
-from fedraa.server.async_rule import Arrival, AsyncModel
-from fedraa.server.delta_mix import DeltaMix
-from fedraa.server.evened_delta import LATELY, EvenedDelta
-from fedraa.server.named_rules import ASYNC_RULE
+from fedraa.server.async_rule import ASYNC_RULE, Arrival, AsyncModel
 from fedraa.vectors.index_runs import common_places
 
 INDICES = [np.array([1, 2, 4]), np.array([0, 2, 3])]  # coordinate 2 is in both
@@ -35,10 +33,10 @@ def test_steps_by_hand(even: float) -> None:
     """Gain 1, N = 4, M = 2: the weight 1 / 2, of what both hold 1 / 4."""
     state, theta, squares, counts = model(), np.zeros(5), np.zeros(5), [0, 0]
     rule = EvenedDelta(gain=1.0, even=even).bind(state)
-    for fragment, delta in drawn(LATELY * 2 + 20):
+    for fragment, delta in drawn(SQUARES_WINDOW * 2 + 20):
         at = INDICES[fragment]
         counts[fragment] += 1
-        squares[at] += (delta**2 - squares[at]) / min(LATELY, counts[fragment])
+        squares[at] += (delta**2 - squares[at]) / min(SQUARES_WINDOW, counts[fragment])
         step = delta / squares[at] ** (even / 2)
         step *= np.linalg.norm(delta) / np.linalg.norm(step)
         theta[at] += np.where(at == 2, 0.25, 0.5) * step

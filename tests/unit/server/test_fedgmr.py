@@ -7,14 +7,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedraa.composition.registry import methods
 from fedraa.messages import Vector
-from fedraa.methods.catalog import METHODS
+from fedraa.methods.fedgmr import FedGMR
 from fedraa.server.async_rule import Arrival, AsyncModel
-from fedraa.server.rivals import FedGMR
 from fedraa.submodels.policies import SUBMODEL
 from fedraa.submodels.policies.growing import Growing, largest
 from fedraa.submodels.policies.policy import RunContext
 from fedraa.submodels.tracing.trace import trace
+
+METHODS = methods()
 
 
 def take(rule: FedGMR, model: AsyncModel, client: int, where: object, new: list[float], stale: int = 0) -> float:

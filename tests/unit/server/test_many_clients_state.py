@@ -8,9 +8,9 @@ import pytest
 
 import fedraa as fl
 from fedraa.aggregation.aggregator import Contribution, RoundTotals
-from fedraa.aggregation.registry import Memorised
 from fedraa.devices.availability import Availability, Daily, availability_from, read_availability
 from fedraa.ledger.concurrency import Concurrency
+from fedraa.methods.ram_fed import Memorised
 from fedraa.replay.replay import replay
 from fedraa.rng import generator
 from fedraa.rundir.packed_columns import read, written

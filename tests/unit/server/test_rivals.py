@@ -8,13 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedraa.methods.catalog import METHODS
-from fedraa.server.async_rule import Arrival, AsyncModel, AsyncRule, Buffer, Taken
-from fedraa.server.named_rules import ASYNC_RULE
+from fedraa.composition.registry import methods
+from fedraa.methods.ace import ACE
+from fedraa.methods.asyncfeded import AsyncFedED
+from fedraa.methods.ca2fl import CA2FL
+from fedraa.methods.fadas import Fadas
+from fedraa.methods.fedbuff import Buffer
+from fedraa.methods.fedgmr import FedGMR
+from fedraa.methods.ringleader import Ringleader
+from fedraa.methods.ringmaster import Ringmaster
+from fedraa.server.async_rule import ASYNC_RULE, Arrival, AsyncModel, AsyncRule, Taken
 from fedraa.server.optimizers import AmsGrad, Momentum, Sgd
-from fedraa.server.rivals import ACE, CA2FL, AsyncFedED, Fadas, FedGMR, Ringleader, Ringmaster
 from fedraa.server.staleness import DelayAdaptive
 from fedraa.vectors.delta_view import Change
+
+METHODS = methods()
 
 START = (1.0, 2.0)
 FIRST, SECOND, THIRD = (1.0, 0.0), (0.5, 0.5), (0.0, -2.0)

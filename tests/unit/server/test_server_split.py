@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedraa.messages import Receipt, RemoteBuffer, Task, Update, Vector, values_of
-from fedraa.server.async_rule import AsyncModel, AsyncRule, StalenessMix
-from fedraa.server.delta_mix import DeltaMix
+from fedraa.methods.fed_quilt import DeltaMix
+from fedraa.methods.fedasync import StalenessMix
+from fedraa.server.async_rule import AsyncModel, AsyncRule
 from fedraa.server.stores.local import LocalStore
 from fedraa.server.stores.sharded import Shard, Split, assemble_pieces
 from fedraa.server.update_checks import refuse

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import fedraa as fl
-from fedraa.components import Seam, calling, saved
+from fedraa.components.calls import calling
+from fedraa.components.registry import Seam
+from fedraa.components.state import saved
 from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.file_names import CHECKPOINTS
 

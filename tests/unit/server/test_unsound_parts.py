@@ -10,9 +10,9 @@ import pytest
 import fedraa as fl
 from fedraa.client.trainer import Trainer
 from fedraa.messages import Task, Update
+from fedraa.methods.fedasync import StalenessMix
 from fedraa.rundir.checkpoint import load_latest
 from fedraa.rundir.file_names import CHECKPOINTS
-from fedraa.server.async_rule import StalenessMix
 from fedraa.server.stores.local import LocalStore
 from fedraa.server.update_checks import refuse_unsound
 from fedraa.submodels.assignment import Submodel

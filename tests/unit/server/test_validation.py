@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedraa.callbacks import Limits
+from fedraa.composition.registry import find
 from fedraa.config.experiment import Experiment
 from fedraa.devices.availability import Timing
 from fedraa.engine.build import build
@@ -21,7 +22,6 @@ from fedraa.engine.executor import Evaluated
 from fedraa.engine.loop import Loop
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Evaluation, Fault, Task, Update, Vector
-from fedraa.methods.catalog import find
 from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.file_names import EVENTS
 from fedraa.server.update_checks import refuse

@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 
 from fedraa.client.input_adversary import SCALE_PENALTY, SCALE_STEP, SHIFT_PENALTY, SHIFT_STEP
-from fedraa.methods.catalog import DEFAULT_FRAGMENTS, METHODS, RATIOS
-from fedraa.methods.papers import PAPERS
+from fedraa.composition.registry import methods
 from fedraa.server.optimizers import AmsGrad
 from fedraa.server.staleness import Hinge, Polynomial
 from fedraa.submodels.policies.growing import LADDER, LEAST
 from fedraa.submodels.policies.pruning import REMOVABLE, REMOVABLE_HALF_LIFE
+from fedraa.submodels.policies.slices import DEFAULT_FRAGMENTS, FRAGMENT_RATIOS
+
+METHODS = methods()
+PAPERS = {name: method.paper_settings for name, method in METHODS.items()}
 
 STATED = [
     ("fed-raa", "local.momentum", 0.5),
@@ -147,15 +150,15 @@ def test_paper_terms_are_what_the_paper_states(name: str, values: dict[str, Any]
 
 
 def test_a_tenth_of_the_clients_takes_part_where_papers_say_so() -> None:
-    assert {name for name, paper in PAPERS.items() if paper.share == 0.1} == {
+    assert {name for name, paper in PAPERS.items() if paper.client_fraction == 0.1} == {
         *("fedavg", "heterofl", "fedrolex"),
         *("bernoulli", "bernoulli-kernels", "shuffled", "shuffled-kernels"),
     }
-    assert {paper.share for paper in PAPERS.values()} == {None, 0.1}
+    assert {paper.client_fraction for paper in PAPERS.values()} == {None, 0.1}
 
 
 def test_fragments_are_those_of_table_4() -> None:
-    assert {count: RATIOS[count] for count in (2, 3, 4, 5)} == {
+    assert {count: FRAGMENT_RATIOS[count] for count in (2, 3, 4, 5)} == {
         2: (0.4, 0.6),
         3: (0.2, 0.3, 0.5),
         4: (0.1, 0.2, 0.3, 0.4),

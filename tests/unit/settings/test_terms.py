@@ -4,19 +4,22 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from refusals import refuses
 
+import fedraa as fl
 from benchmarks.studies.commands import on_those, what_differs
 from benchmarks.studies.metrics import ACCURACY
 from benchmarks.studies.study import Cell, Study
 from fedraa import Experiment
 from fedraa.client.lr_schedule import lr_schedule, lr_unit
-from fedraa.methods.catalog import METHODS
-from fedraa.methods.papers import PAPERS, paper_of
+from fedraa.composition.registry import find, methods
 from fedraa.report.cells import cells
 from fedraa.report.differences import differences
 from fedraa.settings.resolve import resolve, without_foreign_flags
-from fedraa.settings.terms import on_terms
+from fedraa.settings.terms import on_terms, paper_settings
 from fedraa.settings.tuned import read_tuned, write_tuned
+
+METHODS = methods()
 
 
 def test_on_equal_terms_every_method_has_one_local_solver_and_one_weighting() -> None:
@@ -50,7 +53,6 @@ def test_without_terms_methods_have_their_own() -> None:
 
 
 def test_every_method_has_its_papers_terms_and_runs_on_them() -> None:
-    assert PAPERS.keys() == METHODS.keys()
     for name in METHODS:
         experiment = on_terms(Experiment(method=name, clients=20, time=1.0), "paper")
         assert without_foreign_flags(experiment) == experiment, name  # nothing stated is foreign to the method
@@ -63,7 +65,7 @@ def test_a_share_of_the_clients_is_drawn_of_those_that_there_are() -> None:
 
 
 def test_a_crossing_trains_as_the_paper_of_its_solver_says() -> None:
-    assert paper_of("oap+fedsam") is PAPERS["fedsam"]
+    assert find("oap+fedsam").paper_settings == METHODS["fedsam"].paper_settings
 
 
 def test_tuned_terms_come_from_a_file(tmp_path: Path) -> None:
@@ -98,8 +100,8 @@ def test_what_terms_do_not_go_with_is_one_sentence(
 
 
 def test_own_methods_have_no_papers_terms() -> None:
-    with pytest.raises(ValueError, match=r"^terms: my_ext:MINE is of no paper; take equal or tuned"):
-        paper_of("my_ext:MINE")
+    with refuses("terms", "own"):
+        paper_settings(fl.Method())
 
 
 @pytest.mark.parametrize("text", ["", "x = 1", "[methods]\n", "[methods.fedavg]\nlr = 1\n", "= 3", "\xff"])

@@ -11,7 +11,7 @@ from promises import only
 import fedraa as fl
 from fedraa.cli.main import main
 from fedraa.client.gradient_transforms import Clipping, Proximal, WeightDecay
-from fedraa.components import text_of
+from fedraa.components.text import text_of
 from fedraa.testing import kit
 from fedraa.testing.kinds import KINDS, hits
 
@@ -27,7 +27,7 @@ BUILT_IN = [
     *(
         (name, VALUES.get((name, each), each))
         for name, kind in KINDS.items()
-        for each in kind.seam.builtin
+        for each in kind.seam.names()
         if each not in OF_DATA
     ),
     *(("local-term", term) for term in (Proximal(0.1), Clipping(1.0), WeightDecay(0.01))),

@@ -8,8 +8,9 @@ import pytest
 from fedraa.aggregation.aggregator import Contribution, RoundTotals
 from fedraa.aggregation.registry import Covered
 from fedraa.messages import Index
-from fedraa.server.async_rule import Arrival, AsyncModel, blend
-from fedraa.server.rivals.asyncfeded import AsyncFedED
+from fedraa.methods.asyncfeded import AsyncFedED
+from fedraa.server.async_rule import Arrival, AsyncModel
+from fedraa.server.mixing import blend
 from fedraa.vectors import chunked
 from fedraa.vectors.chunked import PIECE, SUMMED, accumulate
 from fedraa.vectors.coverage_counter import Tally

@@ -1,14 +1,28 @@
-"""Rules that remember the latest delta of every client: CA2FL and ACE."""
+"""CA2FL: a buffer whose deltas are corrected by the last delta of every client (Wang et al. 2024, Algorithm 2).
+
+When delta of client i arrives:
+    buffer += delta - h_i
+    remember delta as the next h_i
+    if the buffer holds K deltas:
+        theta <- theta + server_lr * (mean over all N clients of h_i + buffer / K)
+        h_i <- the last delta of every client in the buffer; buffer = 0
+
+Read next: methods/fedbuff.py (the buffer without the correction), server/async_server.py (the server).
+"""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
+from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
+from fedraa.composition.registry import register
 from fedraa.messages import Index, Vector
+from fedraa.methods.fedbuff import Buffered
 from fedraa.numbers import Positive
-from fedraa.server.async_rule import Arrival, AsyncModel, AsyncRule, Buffered, Taken
-from fedraa.vectors.chunked import over, step_along
+from fedraa.server.async_rule import ASYNC_RULE, Arrival, AsyncModel, Taken
+from fedraa.server.schedule import Asynchronous
+from fedraa.vectors.chunked import over
 from fedraa.vectors.client_rows import ClientRows
 from fedraa.vectors.delta_view import Change
 
@@ -45,6 +59,7 @@ class DeltaCache:
         self.mean[:] = state["mean"]
 
 
+@ASYNC_RULE.register("ca2fl")
 @dataclass
 class CA2FL(Buffered):
     """CA2FL (Wang et al. 2024, Algorithm 2): theta += server_lr * v every `size` arrivals, however stale they are.
@@ -107,39 +122,20 @@ class CA2FL(Buffered):
         self._sum[:], self._count = state["sum"], state["count"]
 
 
-@dataclass
-class ACE(AsyncRule):
-    """ACE (Chang et al. 2025), the older IA2SGD: theta += server_lr * the mean of all clients' latest deltas.
-
-    At every arrival, however stale, from that on which completes the clients: before, there is no step.
-    """
-
-    server_lr: Positive = 1.0
-
-    keeps: ClassVar[str] = "u_i [N, d]"
-    waits: ClassVar[bool] = True
-
-    def start(self, model: AsyncModel) -> None:
-        self._cache = DeltaCache(len(model.params), model.clients)
-        self._awaited = set(range(model.clients))
-
-    def leave(self, client: int) -> None:
-        self._awaited.discard(client)
-
-    def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
-        self._awaited.discard(arrival.client)
-        self._cache.put(arrival.client, arrival.change)
-        complete = not self._awaited
-        if complete:
-            step_along(model.params, self.server_lr, self._cache.mean)
-        return Taken(self.server_lr / model.clients, complete)
-
-    def memory(self, size: int, clients: int) -> int:
-        return size * (4 * clients + 8)
-
-    def state(self) -> dict[str, Any]:
-        return self._cache.state() | {"awaited": sorted(self._awaited)}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._cache.restore(state)
-        self._awaited = set(state["awaited"])
+register(
+    Method(
+        name="ca2fl",
+        paper="Wang et al. 2024, Algorithm 2",
+        formula=(
+            "`theta ← theta + server_lr · (mean of all h_i + mean over the buffer of (delta − h_i))`, every K updates; "
+            "h_i is the last delta of client i."
+        ),
+        when="Clients with very different data, some of which seldom report. The server remembers a delta per client.",
+        local=PLAIN_SGD,
+        update=CA2FL(),
+        schedule=Asynchronous(),
+        paper_settings=PaperSettings(
+            source="Wang et al. 2024", values={"buffer_size": 10, "momentum": 0.0}, unstated="the rates of its grid"
+        ),
+    )
+)

@@ -1,13 +1,25 @@
-"""Ringleader: every client counts alike, by a table of sums that is filled in one phase and stepped with in another."""
+"""Ringleader ASGD: every client has the same weight, however fast it is (Maranjyan, Richtarik 2026).
+
+First phase of a round, until every client has reported:
+    G_i += delta of client i; b_i += 1;  client i trains its own model again
+Second phase:
+    theta <- theta + server_lr / N * sum over i of G_i / b_i, once per client, at its next update
+    an update of a client that already made its step counts for the next round
+
+Read next: server/async_rule.py (the interface of a rule), server/async_server.py (its caller).
+"""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
+from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
+from fedraa.composition.registry import register
 from fedraa.messages import Index, Vector
 from fedraa.numbers import Positive
-from fedraa.server.async_rule import Arrival, AsyncModel, AsyncRule, Taken
+from fedraa.server.async_rule import ASYNC_RULE, Arrival, AsyncModel, AsyncRule, Taken
+from fedraa.server.schedule import Asynchronous
 from fedraa.vectors.chunked import over, step_along
 from fedraa.vectors.client_rows import ClientRows
 from fedraa.vectors.delta_view import Change
@@ -62,6 +74,7 @@ class SumTable:
         self.total[:] = state["total"]
 
 
+@ASYNC_RULE.register("ringleader")
 @dataclass
 class Ringleader(AsyncRule):
     """Ringleader ASGD (Maranjyan, Richtarik 2026): theta += server_lr * v, v = 1/N sum_i G_i / b_i, N times a round.
@@ -124,3 +137,25 @@ class Ringleader(AsyncRule):
         self._now.restore(state["now"])
         self._next.restore(state["next"])
         self._todo, self._gone = list(state["todo"]), set(state["gone"])
+
+
+register(
+    Method(
+        name="ringleader",
+        paper="Maranjyan, Richtarik 2026",
+        note="any number of local steps, the paper has one",
+        formula=(
+            "`theta ← theta + server_lr · mean_i (sum of client i's deltas / their number)`, N steps a round, none "
+            "before all clients have reported."
+        ),
+        when="Every client should have the same weight, however fast it is.",
+        local=PLAIN_SGD,
+        update=Ringleader(),
+        schedule=Asynchronous(),
+        paper_settings=PaperSettings(
+            source="Maranjyan, Richtarik 2026, MNIST",
+            values={"local_steps": 1, "momentum": 0.0, "batch_size": 4},
+            unstated="the rate of its sweep",
+        ),
+    )
+)

@@ -1,16 +1,29 @@
-"""FedGMR: the model is the mean of the submodels that clients trained last."""
+"""FedGMR: the model is the mean of the submodels that clients trained last, and submodels grow (arXiv 2512.05372).
+
+When submodel w_i of client i arrives with staleness k:
+    a_i = (k + 1)^-exponent
+    theta_c <- sum of a_i n_i w_ic / sum of a_i n_i, over the clients whose last submodel has coordinate c
+
+Read next: submodels/policies/growing.py (growing submodels), server/drawing.py (the server).
+"""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
+from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
+from fedraa.composition.registry import register
 from fedraa.messages import Vector
+from fedraa.methods.fedbuff import Buffered
 from fedraa.numbers import Count, NotNegative
-from fedraa.server.async_rule import Arrival, AsyncModel, Buffered, Taken
+from fedraa.server.async_rule import ASYNC_RULE, Arrival, AsyncModel, Taken
+from fedraa.server.schedule import Drawn
+from fedraa.submodels.policies.growing import Growing
 from fedraa.vectors.client_rows import ClientRows
 
 
+@ASYNC_RULE.register("fedgmr")
 @dataclass
 class FedGMR(Buffered):
     """FedGMR (2025): theta_c = sum a_i n_i w_ic / sum a_i n_i over the clients whose last submodel has c.
@@ -68,3 +81,23 @@ class FedGMR(Buffered):
         self._weights = {int(client): weight for client, weight in state["weights"].items()}
         self._sum[:], self._weight[:], self._covered[:] = state["sum"], state["weight"], state["covered"]
         self._count = state["count"]
+
+
+register(
+    Method(
+        name="fedgmr",
+        paper="arXiv 2512.05372",
+        note="fixed-time trigger, ranked by magnitude",
+        formula="`theta_c = Σ a_i n_i w_ic / Σ a_i n_i` over the clients whose last submodel has c; submodels grow.",
+        when="Small devices that can train larger submodels later on.",
+        submodel=Growing(),
+        local=PLAIN_SGD,
+        update=FedGMR(),
+        schedule=Drawn(),
+        paper_settings=PaperSettings(
+            source="release of the authors",
+            values={"capacities": (1.0, 0.5, 0.2, 0.1, *[0.05] * 6)},
+            unstated="rates, batches",
+        ),
+    )
+)

@@ -1,17 +1,28 @@
-"""AsyncFedED: a weight by how far the model has gone on, against how far the client went."""
+"""AsyncFedED: staleness measured by how far the model has moved (Wang et al. 2022).
+
+When delta = w - theta_sent arrives:
+    r = ||theta - theta_sent|| / ||delta||
+    theta <- theta + server_lr / (r + epsilon) * delta
+
+Read next: server/async_rule.py (the interface of a rule), server/async_server.py (its caller).
+"""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
+from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
+from fedraa.composition.registry import register
 from fedraa.messages import Vector
 from fedraa.numbers import Positive
-from fedraa.server.async_rule import Arrival, AsyncModel, AsyncRule, Taken
+from fedraa.server.async_rule import ASYNC_RULE, Arrival, AsyncModel, AsyncRule, Taken
+from fedraa.server.schedule import Asynchronous
 from fedraa.vectors.chunked import SUMMED, accumulate, less, over, scratch, total
 from fedraa.vectors.index_runs import places_of
 
 
+@ASYNC_RULE.register("asyncfeded")
 @dataclass
 class AsyncFedED(AsyncRule):
     """AsyncFedED (Wang et al. 2022), its step: theta += server_lr / (r + epsilon) * delta.
@@ -54,3 +65,18 @@ def _square(piece: Vector) -> float:
     end = len(piece) - len(piece) % SUMMED
     rows, rest = piece[:end].reshape(-1, SUMMED), piece[end:]
     return float(np.einsum("ij,ij->i", rows, rows).sum(dtype=np.float64) + np.einsum("i,i->", rest, rest))
+
+
+register(
+    Method(
+        name="asyncfeded",
+        paper="Wang et al. 2022",
+        note="only its step: the number of local epochs stays as it is",
+        formula="`theta ← theta + server_lr / (r + epsilon) · delta`, r = |theta − sent| / |delta|.",
+        when="Staleness should be measured by how far the model has moved, not counted.",
+        local=PLAIN_SGD,
+        update=AsyncFedED(),
+        schedule=Asynchronous(),
+        paper_settings=PaperSettings(source="Wang et al. 2022", unstated="everything except its rule"),
+    )
+)

@@ -1,0 +1,46 @@
+"""The state of a component that a checkpoint holds."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedraa.components.calls import calling
+
+
+class Stateful:
+    """Whatever a part keeps in its attributes is saved with checkpoints and comes back on resume.
+
+    Override both for what is neither numbers, text, lists, dicts with text keys nor NumPy arrays.
+    """
+
+    def state(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    def restore(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+
+def saved(part: Any) -> dict[str, Any]:
+    """A part's state for a checkpoint; ValueError if a checkpoint cannot hold it."""
+    with calling("state", part):
+        state: dict[str, Any] = part.state()
+    if not isinstance(state, Mapping):
+        raise ValueError(f"state: {type(part).__name__} gave {type(state).__name__}; takes a dict")
+    if wrong := _unfit(state):
+        raise ValueError(
+            f"state: {type(part).__name__} keeps {wrong}; a checkpoint takes numbers, text, lists, dicts with text "
+            "keys and NumPy arrays, so give it methods state and restore"
+        )
+    return state
+
+
+def _unfit(value: object) -> str | None:
+    if isinstance(value, Mapping):
+        keys = (f"a dict with the key {key!r}" for key in value if not isinstance(key, str))
+        return next(keys, None) or next(filter(None, map(_unfit, value.values())), None)
+    if isinstance(value, list | tuple):
+        return next(filter(None, map(_unfit, value)), None)
+    if isinstance(value, np.ndarray | np.generic):
+        return f"an array of {value.dtype}" if value.dtype.hasobject else None
+    return None if value is None or isinstance(value, bool | int | float | str) else f"a {type(value).__name__}"

@@ -1,0 +1,143 @@
+"""A component as text, `Name(field=value)`, and as JSON, and back.
+
+A component is given as a name (`gre-raa`), with values if it takes some (`polynomial(exponent=0.3)`), as an import path
+(`package.module:Name`, likewise with values), as a mapping (`{"kind": NAME_OR_PATH, field: value, ...}`), or as an
+object: an instance, a class that takes no arguments, or a function if that is enough.
+"""
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from fedraa.components.imports import imported, is_path
+
+KIND = "kind"
+OURS = ("fedraa", "schedulers")  # packages whose classes are known by their names alone
+COMPONENT_TEXT = re.compile(r"\s*(?P<what>[^()]+?)\s*(?:\((?P<values>.*)\))?\s*", re.DOTALL)
+
+
+def is_foreign(described: Any) -> bool:
+    """Whether a component, as it was written down, is none of ours."""
+    kind = described.get(KIND, "") if isinstance(described, Mapping) else described
+    return isinstance(kind, str) and is_path(kind.partition("(")[0].strip())
+
+
+def is_ours(made: object) -> bool:
+    """Whether a class or a function, or the class of an object, is one of our packages'."""
+    module: str = getattr(made, "__module__", type(made).__module__)
+    return module.partition(".")[0] in OURS
+
+
+def path_of(made: object) -> str:
+    """Where a class or a function can be imported from; the bare name for our own classes."""
+    name: str = getattr(made, "__qualname__", type(made).__qualname__)
+    module: str = getattr(made, "__module__", type(made).__module__)
+    return name if is_ours(made) and inspect.isclass(made) else f"{module}:{name}"
+
+
+def paths_in(written: object) -> list[str]:
+    """The import paths in a component as it was written down, and in the components that it holds."""
+    if isinstance(written, Mapping | list | tuple):
+        items = written.values() if isinstance(written, Mapping) else written
+        return [path for item in items for path in paths_in(item)]
+    match = COMPONENT_TEXT.fullmatch(written) if isinstance(written, str) else None
+    if match is None:
+        return []
+    own = [match["what"]] if is_path(match["what"]) else []
+    try:
+        return own + paths_in(parse_arguments("", "", match["values"] or ""))
+    except ValueError:
+        return own
+
+
+def describe(part: object) -> Any:
+    """A component as JSON, from which `Seam.make` makes its equal: kind and values, or what it was if that is JSON.
+
+    Values are the fields of a dataclass, or the attributes that are named like the arguments of `__init__`.
+    """
+    if isinstance(part, Enum | np.generic):
+        part = part.value if isinstance(part, Enum) else part.item()
+    if part is None or isinstance(part, bool | int | float | str):
+        return part
+    if isinstance(part, tuple | list):
+        return [describe(item) for item in part]
+    if isinstance(part, Mapping):
+        return {str(key): describe(value) for key, value in part.items()}
+    if isinstance(part, FunctionType) or inspect.isclass(part):
+        return path_of(part)
+    return {KIND: path_of(type(part))} | {name: describe(value) for name, value in values_of(part).items()}
+
+
+def text_of(part: object) -> Any:
+    """A component as a flag takes it, `package.module:Name(field=value)`; as JSON where that cannot be said so."""
+    described = describe(part)
+    if not isinstance(described, dict) or any(isinstance(value, dict) for value in described.values()):
+        return described
+    given = {name: value for name, value in described.items() if name != KIND}
+    if not isinstance(part, Mapping):  # which says no more than it means to
+        given = {name: value for name, value in given.items() if value != _default(part, name)}
+    values = ", ".join(f"{name}={value!r}" for name, value in given.items())
+    return described[KIND] + (f"({values})" if values else "")
+
+
+def says(text: str, described: Mapping[str, Any]) -> bool:
+    """Whether a component's text, `Name(field=value)`, says of what `describe` wrote down what it is."""
+    match = COMPONENT_TEXT.fullmatch(text)
+    try:
+        arguments, values = ((), {}) if match is None else parse_arguments("", text, match["values"] or "")
+    except ValueError:
+        return False
+    said = {KIND: text if match is None else match["what"]} | {name: describe(value) for name, value in values.items()}
+    return not arguments and all(described.get(name) == value for name, value in said.items())
+
+
+def values_of(part: object) -> dict[str, Any]:
+    """The values that a component was made with, as far as it keeps them."""
+    if is_dataclass(part):
+        return {item.name: getattr(part, item.name) for item in fields(part) if item.init and hasattr(part, item.name)}
+    parameters = inspect.signature(type(part).__init__).parameters
+    return {name: vars(part)[name] for name in parameters if name in getattr(part, "__dict__", {})}
+
+
+def _default(part: object, name: str) -> object:
+    parameter = inspect.signature(type(part)).parameters.get(name)
+    return inspect.Parameter.empty if parameter is None else parameter.default
+
+
+def parse_arguments(where: str, text: str, values: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The literals between the brackets of a component."""
+    try:
+        call = ast.parse(f"f({values})", mode="eval").body
+        assert isinstance(call, ast.Call)
+        assert all(word.arg for word in call.keywords)
+        by_name = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+        made = tuple(ast.literal_eval(argument) for argument in call.args), by_name
+    except (SyntaxError, ValueError, AssertionError):
+        raise ValueError(f"{where}: the values in {text!r} are not Python literals, as in Name(share=0.1)") from None
+    names = [word.arg for word in call.keywords]
+    if twice := [name for name in by_name if names.count(name) > 1]:
+        raise ValueError(f"{where}: {text!r} has {twice[0]} twice; give it once")
+    return made
+
+
+def rebuild(where: str, described: Any, kinds: Mapping[str, Callable[..., Any]]) -> Any:
+    """What `describe` wrote down: mappings with a kind become objects, of one of `kinds` or imported, lists tuples."""
+    if isinstance(described, list | tuple):
+        return tuple(rebuild(where, item, kinds) for item in described)
+    if not isinstance(described, Mapping) or KIND not in described:
+        return described
+    values = {name: rebuild(where, value, kinds) for name, value in described.items() if name != KIND}
+    kind = str(described[KIND])
+    if kind not in kinds and not is_path(kind):
+        raise ValueError(f"{where}: there is no {kind!r}; it was written by another version")
+    try:
+        return (kinds.get(kind) or imported(where, kind))(**values)
+    except TypeError as error:
+        raise ValueError(f"{where}: {kind} cannot be made: {error}") from None

@@ -1,0 +1,134 @@
+"""The registry of methods: register a method, find one by its name, and cross two.
+
+`a+b` has the submodels of `a` and the local training and server update of `b` (SubDisMO, Table 1).
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any
+
+from fedraa.aggregation.aggregator import Aggregator
+from fedraa.client.local_optimizer import LocalOptimizer
+from fedraa.client.local_training import Solver
+from fedraa.components.imports import imported, is_path
+from fedraa.components.registry import load_plugins
+from fedraa.components.text import is_ours, rebuild
+from fedraa.composition.method import Method, PaperSettings
+from fedraa.errors import short_text
+from fedraa.server.async_rule import AsyncRule
+from fedraa.server.optimizers import ServerOptimizer
+from fedraa.server.round_state import NoAuxiliary
+from fedraa.server.round_update import Mean, RoundUpdate
+from fedraa.server.schedule import Schedule
+from fedraa.submodels.policies.policy import Capacities, SubmodelPolicy
+from fedraa.submodels.policies.slices import Full
+
+_registered: dict[str, Method] = {}
+# A method that is read from a configuration consists of objects of these classes and of their subclasses.
+_BASES = (
+    *(Method, PaperSettings, Solver, LocalOptimizer, Capacities, SubmodelPolicy),
+    *(AsyncRule, RoundUpdate, Aggregator, ServerOptimizer, NoAuxiliary, Schedule),
+)
+
+
+def register(method: Method) -> Method:
+    """Register a method under its name and return it. AssertionError if the name is taken."""
+    assert method.name not in _registered, f"method: the name {method.name} is registered twice"
+    _registered[method.name] = method
+    return method
+
+
+def methods() -> Mapping[str, Method]:
+    """Return all named methods by family.
+
+    Asynchronous methods come first: fragments, then the whole model, then sampled submodels. Methods in rounds follow:
+    the whole model, then submodels. A variant stands behind the method that it varies.
+    """
+    load_plugins()
+    roots = [method for method in _registered.values() if not method.variant_of]
+    ordered: dict[str, Method] = {}
+    for root in sorted(roots, key=_family):
+        variants = [method for method in _registered.values() if method.variant_of == root.name]
+        ordered |= {method.name: method for method in (root, *variants)}
+    return MappingProxyType(ordered)
+
+
+def _family(method: Method) -> tuple[bool, bool, bool]:
+    return not method.asynchronous, not method.submodel.scheduled, not method.submodel.whole
+
+
+def kinds() -> dict[str, Any]:
+    """Return fedraa's component classes by name: those that a configuration may hold."""
+    load_plugins()
+    classes: dict[str, Any] = {}
+    waiting = list(_BASES)
+    while waiting:
+        kind = waiting.pop()
+        waiting += kind.__subclasses__()
+        if is_ours(kind):
+            classes[kind.__name__] = kind
+    return classes
+
+
+def find(given: Any) -> Method:
+    """Return a method: by name, import path or crossing `a+b`, as the object that it is, or as it was written down.
+
+    Raises ValueError that lists the names if there is none.
+    """
+    if isinstance(given, Method):
+        return given
+    if not isinstance(given, str):
+        method = rebuild("method", given, kinds())
+        if not isinstance(method, Method):
+            raise ValueError(f"method: got {short_text(given)}; takes a name, a crossing a+b or a Method")
+        return method
+    base, _, other = given.partition("+")
+    method = _named(base)
+    return cross(given, method, _named(other)) if "+" in given else method
+
+
+def _named(name: str) -> Method:
+    """Return the registered method, or the one that the user's module has under `package.module:NAME`."""
+    registered = methods()
+    if name in registered:
+        return registered[name]
+    if not is_path(name):
+        close = get_close_matches(name, registered, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        listed = ", ".join(registered)
+        raise ValueError(f"method: there is no {name!r}; {hint}choose one of {listed}, or an own one as module:NAME")
+    method = imported("method", name)
+    if not isinstance(method, Method):
+        raise ValueError(
+            f"method: {name} is {short_text(method)}; takes a Method, as fedraa.method(...).replace(...) makes one"
+        )
+    return method
+
+
+def cross(name: str, base: Method, other: Method) -> Method:
+    """Return the method with the submodels and the coverage of `base`, and the local training and step of `other`.
+
+    Args:
+        name: The name of the crossing, `a+b`.
+        base: A method of submodels in rounds.
+        other: A method of the whole model in rounds.
+
+    Raises ValueError for methods that cannot be crossed.
+    """
+    ours, theirs = base.update, other.update
+    if not (isinstance(ours, Mean) and isinstance(theirs, Mean)):
+        raise ValueError(f"method: {name!r} crosses a method without rounds and their mean; only those can be crossed")
+    if other.submodel != Full() or base.submodel == Full():
+        raise ValueError(f"method: {name!r} must be a submodel method + a full-model one, like oap+scaffold")
+    if ours.averaging().corrects and theirs.auxiliary.corrects:
+        raise ValueError(f"method: {name!r} would correct every delta twice, by memory and by control variate")
+    return replace(
+        base,
+        name=name,
+        paper=f"{base.paper} + {other.paper}",
+        local=replace(other.local, label_masked=base.local.label_masked, split=base.local.split),
+        update=replace(ours, optimizer=theirs.stepping(), auxiliary=theirs.auxiliary),
+        paper_settings=other.paper_settings,
+    )

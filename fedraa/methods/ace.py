@@ -1,0 +1,74 @@
+"""ACE: step along the mean of the last deltas of all clients (Chang et al. 2025; before, IA2SGD).
+
+When delta of client i arrives:
+    u_i <- delta
+    if every client has reported at least once:
+        theta <- theta + server_lr * mean over all N clients of u_i
+
+Read next: methods/ca2fl.py (the table of deltas), server/async_server.py (the server).
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from fedraa.composition.method import ONE_STEP_THEORY, PLAIN_SGD, Method
+from fedraa.composition.registry import register
+from fedraa.methods.ca2fl import DeltaCache
+from fedraa.numbers import Positive
+from fedraa.server.async_rule import ASYNC_RULE, Arrival, AsyncModel, AsyncRule, Taken
+from fedraa.server.schedule import Asynchronous
+from fedraa.vectors.chunked import step_along
+
+
+@ASYNC_RULE.register("ace")
+@dataclass
+class ACE(AsyncRule):
+    """ACE (Chang et al. 2025), the older IA2SGD: theta += server_lr * the mean of all clients' latest deltas.
+
+    At every arrival, however stale, from that on which completes the clients: before, there is no step.
+    """
+
+    server_lr: Positive = 1.0
+
+    keeps: ClassVar[str] = "u_i [N, d]"
+    waits: ClassVar[bool] = True
+
+    def start(self, model: AsyncModel) -> None:
+        self._cache = DeltaCache(len(model.params), model.clients)
+        self._awaited = set(range(model.clients))
+
+    def leave(self, client: int) -> None:
+        self._awaited.discard(client)
+
+    def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
+        self._awaited.discard(arrival.client)
+        self._cache.put(arrival.client, arrival.change)
+        complete = not self._awaited
+        if complete:
+            step_along(model.params, self.server_lr, self._cache.mean)
+        return Taken(self.server_lr / model.clients, complete)
+
+    def memory(self, size: int, clients: int) -> int:
+        return size * (4 * clients + 8)
+
+    def state(self) -> dict[str, Any]:
+        return self._cache.state() | {"awaited": sorted(self._awaited)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._cache.restore(state)
+        self._awaited = set(state["awaited"])
+
+
+register(
+    Method(
+        name="ace",
+        paper="Chang et al. 2025",
+        note="no step before every client has reported; any number of local steps, the paper has one",
+        formula="`theta ← theta + server_lr · mean of all clients' last deltas`, at every update after all reported.",
+        when="Few clients with very different data: fast clients have no more weight than slow ones.",
+        local=PLAIN_SGD,
+        update=ACE(),
+        schedule=Asynchronous(),
+        paper_settings=ONE_STEP_THEORY,
+    )
+)

@@ -1,0 +1,96 @@
+"""FADAS: an adaptive step along the mean of K deltas, shorter if one of them is stale (Wang et al. 2024).
+
+When delta arrives with staleness k:
+    buffer += delta;  k_max = max(k_max, k)
+    if the buffer holds K deltas:
+        eta = server_lr / k_max if k_max > delay_limit, else server_lr
+        AMSGrad step of length eta along buffer / K;  buffer = 0;  k_max = 0
+
+Read next: methods/fedbuff.py (the buffer), server/optimizers.py (AMSGrad), server/async_server.py (the server).
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedraa.client.local_training import Solver
+from fedraa.composition.method import Method, PaperSettings
+from fedraa.composition.registry import register
+from fedraa.messages import Vector
+from fedraa.methods.fedbuff import Buffer
+from fedraa.numbers import Count
+from fedraa.server.async_rule import ASYNC_RULE, Arrival, AsyncModel, Taken
+from fedraa.server.optimizers import AmsGrad
+from fedraa.server.schedule import Asynchronous
+
+
+@ASYNC_RULE.register("fadas")
+@dataclass
+class Fadas(Buffer):
+    """FADAS (Wang et al. 2024): every `size` arrivals a step of AMSGrad along their mean delta.
+
+    Where the largest staleness among them, counted in steps, is over `delay_limit` the step is divided by it.
+    """
+
+    size: Count = 5
+    staleness: Any = "constant"
+    optimizer: Any = field(default_factory=AmsGrad)
+    delay_limit: Count = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.optimizer is None:
+            raise ValueError("optimizer: got None; FADAS takes a server optimizer, such as amsgrad")
+
+    def start(self, model: AsyncModel) -> None:
+        super().start(model)
+        self._worst = 0
+
+    def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
+        self._worst = max(self._worst, arrival.staleness)
+        taken = super().take(arrival, model)
+        if taken.advanced:
+            self._worst = 0
+        return taken
+
+    def _step(self, params: Vector, weight: float) -> None:
+        cut = self._worst if self._worst > self.delay_limit else 1
+        assert self._stepping is not None
+        self._stepping.server_lr = self.optimizer.server_lr / cut
+        super()._step(params, weight)
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"worst": self._worst}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
+        self._worst = state["worst"]
+
+
+register(
+    Method(
+        name="fadas",
+        paper="Wang et al. 2024 (FADAS)",
+        note="AMSGrad without bias correction",
+        formula=(
+            "AMSGrad along the mean delta of K updates; the step is divided by the largest staleness among them if "
+            "that is over delay_limit."
+        ),
+        when="Coordinates of the model need steps of very different length, as in transformers.",
+        local=Solver(momentum=0.0, weight_decay=1e-4),
+        update=Fadas(),
+        schedule=Asynchronous(),
+        paper_settings=PaperSettings(
+            source="authors' code, CIFAR-10, delay-adaptive",
+            values={
+                "lr": 0.1,
+                "momentum": 0.0,
+                "weight_decay": 1e-4,
+                "local_epochs": 2,
+                "batch_size": 50,
+                "buffer_size": 5,
+                "server_lr": 1e-3,
+                "delay_limit": 1,
+            },
+        ),
+    )
+)

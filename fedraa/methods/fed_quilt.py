@@ -1,0 +1,153 @@
+"""Fed-Quilt: equal fragments, short tasks, and deltas that are added (fedraa's own method; no paper).
+
+The model is cut into M equal fragments. When client n is idle:
+    j = the fragment that was sent to the fewest clients
+    send theta_j
+Client n: as many steps of SGD as pay for the communication, with clipping and calibrated logits
+When (j, delta) arrives:
+    a = min(1, gain * M / N) * s(staleness)         # N clients train at a time, about N / M of them fragment j
+    theta_j <- theta_j + a * delta
+The delivered model is the Polyak mean of the last models.
+
+Read next: schedulers/least_sent.py (the scheduler), server/async_server.py (the server), client/auto_steps.py (local
+steps), server/polyak.py (the mean).
+"""
+
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedraa.client.local_training import Solver
+from fedraa.composition.method import Method, PaperSettings
+from fedraa.composition.registry import register
+from fedraa.messages import Vector
+from fedraa.numbers import NotNegative, Positive, UpToOne
+from fedraa.server.async_rule import ASYNC_RULE, Arrival, AsyncModel, AsyncRule, Taken, factor_at
+from fedraa.server.mixing import add
+from fedraa.server.participation_correction import balanced
+from fedraa.server.schedule import Asynchronous
+from fedraa.server.staleness import STALENESS, among
+from fedraa.submodels.policies.slices import DEFAULT_FRAGMENTS, Fragments
+from fedraa.vectors.chunked import less, over, squares, total
+from fedraa.vectors.index_runs import places_of
+
+# Updates of a fragment over which squares are averaged.
+SQUARES_WINDOW = 100
+# The smallest mean square that a delta is divided by.
+MIN_SQUARE = np.float32(1e-30)
+
+
+@ASYNC_RULE.register("delta")
+@dataclass
+class DeltaMix(AsyncRule):
+    """theta <- theta + a * (theta_new - theta_sent) with a = min(1, c_n * min(1, gain * M / N)) * s(staleness).
+
+    It wants fragments given out evenly, as least-sent does: many deltas from the same values add up to too long a step.
+    Of N clients that train at a time about N / M work on a fragment, all from nearly the same values: their deltas,
+    each with the weight M / N, come to one mean step. `gain` makes it a longer one. On what all fragments hold
+    all N work: with `spread` its weight is that of a single fragment, gain / N. `balance` is the power of data against
+    speed in c_n.
+    """
+
+    gain: Positive = 1.2
+    balance: NotNegative = 0.0
+    staleness: Any = "constant"
+    spread: bool = True
+
+    blends: ClassVar[bool] = True
+    adds: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        self._factor = STALENESS.make(self.staleness)
+        self._share = 1.0
+
+    def start(self, model: AsyncModel) -> None:
+        self._factor = among(self._factor, model.at_work)
+        self._share = min(1.0, self.gain * (model.fragments / model.at_work))
+        self.in_common = min(1.0, self.gain / model.at_work) / self._share if self.spread else 1.0
+
+    def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
+        weight = self.weight(arrival.staleness, arrival.balance)
+        common = model.common[arrival.fragment] if model.common else None
+        add(model.params, arrival.places, weight, arrival.new, arrival.sent, common, self.in_common)
+        return Taken(weight)
+
+    def weight(self, staleness: int, balance: float = 1.0) -> float:
+        return balanced(self._share, balance) * factor_at(staleness, self._factor)
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+
+@ASYNC_RULE.register("evened-delta")
+@dataclass
+class EvenedDelta(DeltaMix):
+    """theta <- theta + a * c * delta / v^(even / 2), with a as in DeltaMix.
+
+    v [d] is the mean square of what each coordinate's deltas were lately, and c keeps the norm of delta. With `even` 1
+    all coordinates go equally far, as Adam has them; with less they are between that and their own lengths. Embeddings
+    of rare words, which a mean of clients hardly moves, are what it is for: there a much larger `gain` holds.
+    """
+
+    even: UpToOne = 0.5
+
+    keeps: ClassVar[str] = "squares of deltas [d]"
+
+    def start(self, model: AsyncModel) -> None:
+        super().start(model)
+        self._squares = np.zeros(len(model.params), np.float32)
+        self._arrivals = [0] * model.fragments
+
+    def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
+        self._arrivals[arrival.fragment] += 1
+        evened, stretch = self._evened(arrival, np.float32(1 / min(SQUARES_WINDOW, self._arrivals[arrival.fragment])))
+        weight = self.weight(arrival.staleness, arrival.balance)
+        common = model.common[arrival.fragment] if model.common else None
+        add(model.params, arrival.places, weight * stretch, evened, None, common, self.in_common)
+        return Taken(weight)
+
+    def _evened(self, arrival: Arrival, share: np.float32) -> tuple[Vector, float]:
+        """delta / v^(even / 2) [k], and c; delta has the `share` in v."""
+        evened, power = np.empty_like(arrival.new), np.float32(-self.even / 2)
+
+        def even(piece: slice) -> tuple[list[float], list[float]]:
+            delta = less(arrival.new[piece], arrival.sent[piece])
+            for place, part in places_of(arrival.places, piece):
+                mean = self._squares[place]
+                mean += share * (np.square(delta[part]) - mean)
+                self._squares[place] = mean
+                np.multiply(delta[part], np.maximum(mean, MIN_SQUARE) ** power, out=evened[piece][part])
+            return squares(delta), squares(evened[piece])
+
+        sums = over(len(evened), even)
+        before, after = (total(list(chain.from_iterable(each[at] for each in sums))) for at in (0, 1))
+        return evened, (before / after) ** 0.5 if after else 1.0
+
+    def memory(self, size: int, clients: int) -> int:
+        return 4 * size
+
+    def state(self) -> dict[str, Any]:
+        return {"squares": self._squares, "arrivals": self._arrivals}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._squares[:], self._arrivals = state["squares"], list(state["arrivals"])
+
+
+FED_QUILT = register(
+    Method(
+        name="fed-quilt",
+        paper="fedraa",
+        note="our own method",
+        formula=(
+            "`theta_j ← theta_j + a · delta`, a = min(1, gain · M / N). The delivered model is a mean of the last ones."
+        ),
+        when="Little time and many devices at once: short tasks on equal fragments, whose deltas add up. No paper yet.",
+        submodel=Fragments((1 / DEFAULT_FRAGMENTS,) * DEFAULT_FRAGMENTS),
+        local=Solver(steps="auto", full_rate=True, clip=2.0, calibrate=0.8),
+        update=DeltaMix(),
+        schedule=Asynchronous(scheduler="least-sent", average=0.1),
+        paper_settings=PaperSettings(source="our own method: no paper"),
+    )
+)

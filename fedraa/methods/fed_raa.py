@@ -1,0 +1,88 @@
+"""Fed-RAA: fragments of the model, trained asynchronously by devices of unequal strength (Fed-RAA, Algorithms 1 and 2).
+
+The model is cut into M disjoint fragments theta_1 ... theta_M. When client n is idle (Gre-RAA, Algorithm 2):
+    S = {j : cost[n, j] <= K}                       # fragments that n trains within the delay bound
+    j = argmin over S of q[j]                       # the one with the fewest updates, ties at random
+    send theta_j; remember q_sent = q[j]
+Client n: E epochs of SGD on f_n(w) + rho/2 * ||w - theta_j||^2
+When (j, w) arrives:
+    a = mixing * s(q[j] - q_sent)                   # s falls with the staleness
+    theta_j <- (1 - a) * theta_j + a * w
+    q[j] += 1
+
+Read next: methods/fedasync.py (the update rule), schedulers/greedy.py (Gre-RAA), server/async_server.py (the server),
+client/trainer.py (local training).
+"""
+
+from dataclasses import replace
+
+from fedraa.client.local_training import Solver
+from fedraa.composition.method import Method, PaperSettings
+from fedraa.composition.registry import register
+from fedraa.methods.fedasync import StalenessMix
+from fedraa.server.round_update import SyncMix
+from fedraa.server.schedule import Asynchronous, ScheduledRounds
+from fedraa.submodels.policies.slices import DEFAULT_FRAGMENTS, FRAGMENT_RATIOS, Fragments
+
+FED_RAA = register(
+    Method(
+        name="fed-raa",
+        paper="Fed-RAA, Algorithm 1",
+        formula=(
+            "`theta_j ← (1 − a) theta_j + a w`, with a = mixing · s(staleness), for the fragment j of the update. "
+            "Gre-RAA gives an idle device the least updated of the fragments that it can train within the delay bound."
+        ),
+        when="Devices are unequal, and some cannot hold the whole model or train it in time.",
+        submodel=Fragments(FRAGMENT_RATIOS[DEFAULT_FRAGMENTS]),
+        local=Solver(proximal=0.005),
+        update=StalenessMix(),
+        schedule=Asynchronous(scheduler="gre-raa"),
+        paper_settings=PaperSettings(
+            source="Fed-RAA, Section 5, MNIST and CIFAR-10",
+            values={"lr": 0.005, "momentum": 0.5, "local_epochs": 5, "batch_size": 128},
+            unstated="mixing, staleness weight, proximal weight, fragments of the main tables",
+        ),
+    )
+)
+
+register(
+    replace(
+        FED_RAA,
+        name="fed-raa-random",
+        variant_of="fed-raa",
+        formula="As fed-raa. The scheduler draws the fragment uniformly from all that the device can hold.",
+        when="To measure the effect of the scheduler of fed-raa.",
+        schedule=Asynchronous(scheduler="random"),
+    )
+)
+register(
+    replace(
+        FED_RAA,
+        name="fed-raa-mp",
+        variant_of="fed-raa",
+        formula="As fed-raa. The scheduler gives the least updated of all fragments, without a delay bound.",
+        when="To measure the effect of the delay bound of fed-raa: slow devices also get large fragments.",
+        schedule=Asynchronous(scheduler="minimum-priority"),
+    )
+)
+register(
+    replace(
+        FED_RAA,
+        name="fed-raa-offline",
+        variant_of="fed-raa",
+        formula="As fed-raa. Every client has fixed fragments; fast clients have the large ones.",
+        when="To measure the effect of a choice for every task.",
+        schedule=Asynchronous(scheduler="offline"),
+    )
+)
+register(
+    replace(
+        FED_RAA,
+        name="fed-raa-sync",
+        variant_of="fed-raa",
+        formula="`theta_j ← (1 − mixing) theta_j + mixing · mean of the round's updates of j`, in rounds.",
+        when="To measure the effect of training without rounds.",
+        update=SyncMix(),
+        schedule=ScheduledRounds(),
+    )
+)

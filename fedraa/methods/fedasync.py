@@ -1,0 +1,72 @@
+"""FedAsync: mix every client's model into the global model at once (Xie, Koyejo, Gupta 2019, Algorithm 1).
+
+Every idle client receives the model theta. Client n: SGD on f_n(w) + rho/2 * ||w - theta||^2
+When w arrives with staleness k:
+    a = mixing * s(k)
+    theta <- (1 - a) * theta + a * w
+
+Read next: server/staleness.py (s), server/async_server.py (the server), client/gradient_transforms.py (proximal term).
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from fedraa.client.local_training import Solver
+from fedraa.composition.method import Method, PaperSettings
+from fedraa.composition.registry import register
+from fedraa.numbers import NotNegative, Share
+from fedraa.server.async_rule import ASYNC_RULE, Arrival, AsyncModel, AsyncRule, Taken, factor_at
+from fedraa.server.mixing import blend
+from fedraa.server.participation_correction import balanced
+from fedraa.server.schedule import Asynchronous
+from fedraa.server.staleness import STALENESS, among
+
+
+@ASYNC_RULE.register("staleness-mix")
+@dataclass
+class StalenessMix(AsyncRule):
+    """theta <- (1 - a) theta + a theta_new with a = mixing * s(staleness) (FedAsync, Fed-RAA).
+
+    `balance` is the power of data against speed in a further factor of a.
+    """
+
+    mixing: Share = 0.6
+    staleness: Any = "constant"
+    balance: NotNegative = 0.0
+
+    blends: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        self._factor = STALENESS.make(self.staleness)
+
+    def start(self, model: AsyncModel) -> None:
+        self._factor = among(self._factor, model.at_work)
+
+    def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
+        mix = self.weight(arrival.staleness, arrival.balance)
+        blend(model.params, arrival.places, arrival.new, mix)
+        return Taken(mix)
+
+    def weight(self, staleness: int, balance: float = 1.0) -> float:
+        return balanced(self.mixing * factor_at(staleness, self._factor), balance)
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+
+FEDASYNC = register(
+    Method(
+        name="fedasync",
+        paper="Xie, Koyejo, Gupta 2019",
+        formula="`theta ← (1 − a) theta + a w`, a = mixing · s(staleness).",
+        when="Devices differ in speed, and each can train the whole model. It is the simplest asynchronous method.",
+        local=Solver(proximal=0.005),
+        update=StalenessMix(),
+        schedule=Asynchronous(),
+        paper_settings=PaperSettings(
+            source="Xie et al. 2019, CIFAR-10",
+            values={"lr": 0.1, "batch_size": 50, "proximal": 0.005, "mixing": 0.6, "momentum": 0.0},
+            unstated="one of its mixings, .6 and .9",
+        ),
+    )
+)

@@ -1,0 +1,30 @@
+"""FedAvg: average the models of a round's clients (McMahan et al. 2017, Algorithm 1).
+
+Round:
+    a cohort of clients receives theta
+    Client n: E epochs of minibatch SGD on f_n, from theta to w_n
+    theta <- sum over the cohort of n_k * w_k / sum of n_k      # n_k samples of client k
+
+Read next: server/round_server.py (the round), aggregation/coverage_mean.py (the mean), client/trainer.py (epochs and
+minibatches), client/local_step.py (one step).
+"""
+
+from fedraa.composition.method import Method, PaperSettings
+from fedraa.composition.registry import register
+from fedraa.server.round_update import Mean
+
+FEDAVG = register(
+    Method(
+        name="fedavg",
+        paper="McMahan et al. 2017",
+        formula="`theta ← Σ n_i w_i / Σ n_i` over the clients of a round; n_i are their samples.",
+        when="Devices of about equal speed. It is the baseline of every paper.",
+        update=Mean(weights="samples"),
+        paper_settings=PaperSettings(
+            source="McMahan et al. 2017, MNIST CNN",
+            values={"momentum": 0.0, "local_epochs": 5, "batch_size": 10, "weights": "samples"},
+            client_fraction=0.1,
+            unstated="the rate of its grid",
+        ),
+    )
+)

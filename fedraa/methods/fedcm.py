@@ -1,0 +1,82 @@
+"""FedCM: clients blend the last global direction into every gradient (Xu et al. 2021, Algorithm 1).
+
+Client:  w <- w - lr * (alpha * g + (1 - alpha) * D)
+Server:  theta <- theta + server_lr * mean delta
+         D <- -mean delta / (lr * T)                        # T local steps
+
+Read next: server/round_state.py (state beside the model), client/gradient_transforms.py (the blend), methods/fedavg.py
+(the rest).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import ClassVar
+
+import numpy as np
+
+from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
+from fedraa.composition.registry import register
+from fedraa.messages import Extra, ExtraBuffers, SharedBuffer, State, Vector
+from fedraa.server.round_state import AuxiliaryRun, NoAuxiliary
+from fedraa.server.round_update import Mean
+from fedraa.submodels.assignment import Assignment, Mask
+from fedraa.vectors.chunked import cut
+from fedraa.vectors.index_runs import where_of
+
+
+@dataclass
+class GlobalMomentum(NoAuxiliary):
+    """FedCM, MoFedSAM: Delta <- -mean delta / (lr T), mixed into every local gradient of the next round."""
+
+    keeps: ClassVar[str] = "Delta [d]"
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "momentum": "the server momentum is a delta over lr * steps, which it inflates anew every round",
+            "local_optimizer": "the server momentum is a delta over lr * steps, a mean gradient only in SGD",
+        }
+    )
+    momentum: ClassVar[bool] = True
+    extra_buffers: ClassVar[ExtraBuffers] = ExtraBuffers(down=1)
+
+    def start(self, run: AuxiliaryRun) -> None:
+        self._momentum = np.zeros(run.size, np.float32)
+        self._whole: SharedBuffer | None = None  # of this round, in which it stays as it is
+
+    def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
+        if assignment.submodel.index is not None:
+            return {"momentum": cut(self._momentum, where_of(assignment.submodel))}
+        if self._whole is None:
+            whole = self._momentum[:]
+            whole.flags.writeable = False
+            self._whole = SharedBuffer(whole)
+        return {"momentum": self._whole}
+
+    def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
+        self._whole = None
+        np.divide(delta, np.float32(-scale), out=self._momentum, where=moved)
+
+    def memory(self, size: int, clients: int, inputs: int) -> int:
+        return 8 * size
+
+    def state(self) -> State:
+        return {"momentum": self._momentum}
+
+    def restore(self, state: State) -> None:
+        self._momentum[:], self._whole = state["momentum"], None
+
+
+register(
+    Method(
+        name="fedcm",
+        paper="Xu et al. 2021",
+        formula="Clients step along fresh · g + (1 − fresh) · D, D = −mean delta / (lr · steps) of the last round.",
+        when="Unequal data and few clients per round: clients keep no state.",
+        local=replace(PLAIN_SGD, fresh=0.1),
+        update=Mean(auxiliary=GlobalMomentum()),
+        paper_settings=PaperSettings(
+            source="FL-Simulator",
+            values={"lr": 0.1, "lr_schedule": "exponential:0.998", "momentum": 0.0, "fresh": 0.1, "server_lr": 1.0},
+        ),
+    )
+)

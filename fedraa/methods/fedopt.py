@@ -1,0 +1,64 @@
+"""FedAvgM and FedOpt: an optimizer of the server, whose gradient is the negative mean delta.
+
+FedAvgM (Hsu, Qi, Brown 2019):           m <- beta * m + delta;  theta <- theta + server_lr * m
+FedAdam, FedYogi, FedAdagrad (Reddi et al. 2021, Algorithm 2):
+    m <- b1 * m + (1 - b1) * delta
+    v <- b2 * v + (1 - b2) * delta^2                        # Adam
+    v <- v - (1 - b2) * delta^2 * sign(v - delta^2)         # Yogi
+    v <- v + delta^2                                        # Adagrad
+    theta <- theta + server_lr * m / (sqrt(v) + tau)
+
+Read next: server/optimizers.py (these steps), server/round_server.py (their caller).
+"""
+
+from fedraa.composition.method import Method, PaperSettings
+from fedraa.composition.registry import register
+from fedraa.server.optimizers import Adaptive, Momentum
+from fedraa.server.round_update import Mean
+
+_REDDI = PaperSettings(
+    source="Reddi et al. 2021", values={"momentum": 0.0}, unstated="rates, which it takes from a grid"
+)
+
+register(
+    Method(
+        name="fedavgm",
+        paper="Hsu, Qi, Brown 2019",
+        formula="`m ← beta m + mean delta; theta ← theta + server_lr · m`.",
+        when="Unequal data make rounds noisy: momentum at the server smooths them.",
+        update=Mean(weights="samples", optimizer=Momentum()),
+        paper_settings=PaperSettings(source="Hsu, Qi, Brown 2019", unstated="the rates of its grid"),
+    )
+)
+register(
+    Method(
+        name="fedadam",
+        paper="Reddi et al. 2021",
+        formula=(
+            "`m ← b1 m + (1 − b1) delta; v ← b2 v + (1 − b2) delta²; theta ← theta + server_lr · m / (√v + tau)`."
+        ),
+        when="Coordinates need steps of very different length. server_lr, the length of a step, has to be tuned.",
+        update=Mean(optimizer=Adaptive("adam")),
+        paper_settings=_REDDI,
+    )
+)
+register(
+    Method(
+        name="fedyogi",
+        paper="Reddi et al. 2021",
+        formula="As fedadam; v changes by (1 − b2) delta² · sign(delta² − v).",
+        when="As fedadam, if its steps become too long when gradients get small.",
+        update=Mean(optimizer=Adaptive("yogi")),
+        paper_settings=_REDDI,
+    )
+)
+register(
+    Method(
+        name="fedadagrad",
+        paper="Reddi et al. 2021",
+        formula="As fedadam; v ← v + delta².",
+        when="As fedadam, with steps that only get shorter.",
+        update=Mean(optimizer=Adaptive("adagrad")),
+        paper_settings=_REDDI,
+    )
+)

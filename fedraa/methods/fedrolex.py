@@ -1,0 +1,60 @@
+"""FedRolex: a window of units that moves on every round (Alam et al. 2022, Algorithm 1).
+
+Round t, client n with capacity r_n: trains ceil(r_n * K) units of every layer of K units, from unit t * stride on,
+    wrapping around
+Server: each weight <- mean of the clients that trained it
+
+Read next: submodels/policies/slices.py (`Rolling`), methods/heterofl.py (local training and the mean).
+"""
+
+from dataclasses import replace
+
+from fedraa.composition.method import NO_PAPER, Method, PaperSettings
+from fedraa.composition.registry import register
+from fedraa.methods.fedasync import StalenessMix
+from fedraa.methods.heterofl import SLICED_TRAINING
+from fedraa.server.round_update import Mean
+from fedraa.server.schedule import Drawn
+from fedraa.submodels.policies.slices import Rolling
+
+register(
+    Method(
+        name="fedrolex",
+        paper="Alam et al. 2022",
+        formula="As heterofl, with a window of units that moves on every round.",
+        when="Unequal devices, none of which can train the whole model: the window trains every unit.",
+        submodel=Rolling(),
+        local=replace(SLICED_TRAINING, weight_decay=1e-3),
+        update=Mean(owned_head=True),
+        paper_settings=PaperSettings(
+            source="authors' code, CIFAR-10",
+            values={
+                "lr": 2e-4,
+                "lr_schedule": "steps:800,1200:0.25",
+                "momentum": 0.9,
+                "weight_decay": 1e-3,
+                "clip": 1.0,
+                "local_epochs": 1,
+                "batch_size": 10,
+                "weights": "uniform",
+                "redraw": True,
+            },
+            client_fraction=0.1,
+        ),
+    )
+)
+register(
+    Method(
+        name="fedrolex-async",
+        variant_of="fedrolex",
+        paper="the policy of a synchronous method, mixed in as FedAsync does",
+        note="no paper: it measures the cost of a barrier",
+        formula="The submodels of fedrolex, mixed in as in fedasync.",
+        when="To measure the cost of fedrolex's rounds.",
+        submodel=Rolling(),
+        local=replace(SLICED_TRAINING, weight_decay=1e-3),
+        update=StalenessMix(staleness="polynomial"),
+        schedule=Drawn(),
+        paper_settings=NO_PAPER,
+    )
+)

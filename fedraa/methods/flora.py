@@ -1,0 +1,151 @@
+"""FLoRA: average the products of adapters, exactly, by stacking them (Wang et al. 2024).
+
+Server: W <- W + scale * sum of p_i B_i A_i                 # p_i: the client's share of the samples
+        B <- 0;  A <- a new random matrix, the same for all clients
+
+Read next: aggregation/low_rank.py (the base of this class and of HetLoRA), models/lora.py (adapters).
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraa.aggregation.aggregator import Contribution, RoundTotals
+from fedraa.aggregation.low_rank import LowRank
+from fedraa.aggregation.registry import AGGREGATOR
+from fedraa.composition.method import Method, PaperSettings
+from fedraa.composition.registry import register
+from fedraa.messages import Vector
+from fedraa.rng import generator
+from fedraa.server.round_update import Mean
+from fedraa.submodels.assignment import Assignment, Mask
+from fedraa.submodels.policies.policy import RunContext
+from fedraa.submodels.policies.slices import Prefix
+
+
+@AGGREGATOR.register("flora")
+@dataclass
+class FLoRA(LowRank):
+    """FLoRA (Wang et al. 2024): a layer's weight moves by scale sum p_i B_i A_i, exactly, and adapters begin anew.
+
+    That sum is the stack [B_1 ... B_K] [p_1 A_1; ...; p_K A_K], p_i the client's share of the samples that reported.
+    The paper's clients add it to their base. Here it is the delta of the parameters `merged`, which are part of the
+    model at the server, and which clients read and do not train: what they make of them is not heard. Then B is 0 and A
+    drawn anew, the same for all clients, of which each trains its units. All else that is trained is averaged over
+    those who trained it.
+
+    Billed as the paper has it: up, the client's adapter; down, it and the stacks of all rounds since the client's last
+    task, or the merged weights where those are less.
+    """
+
+    keeps: ClassVar[str] = "merged weights"
+
+    def _begin(self, clients: int) -> None:
+        super()._begin(clients)
+        self._products: list[npt.NDArray[np.float64]] = []
+        self._samples = 0.0
+        self._round = self._stack = self._stacked = 0
+        self._received = np.zeros(clients, np.int64)
+
+    def see(self, run: RunContext) -> None:
+        super().see(run)
+        if any(pair.merged is None for pair in self._pairs):
+            raise ValueError(
+                "aggregator: FLoRA adds what adapters learnt to the weights of their layers, and this model has no "
+                "room for that; make it by fedraa.lora(model, merge=True)"
+            )
+        self._clear()
+
+    def add(self, contribution: Contribution) -> None:
+        if self._pairs:
+            padded, weight = self._padded(contribution), contribution.weight
+            for pair, product in zip(self._pairs, self._products, strict=True):
+                product += weight * pair.change(padded)
+            self._samples += weight
+            self._stack += int(self._adapters()[contribution.where].sum())
+        super().add(contribution)
+
+    def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
+        delta, moved = super().finish(totals)
+        moved = moved.copy()
+        rng = generator(self._run.seed, "flora", self._round) if self._pairs else None
+        for pair, product in zip(self._pairs, self._products, strict=True):
+            assert pair.merged is not None
+            assert rng is not None
+            delta[pair.merged], moved[pair.merged] = product / self._samples, True
+            moved[pair.a] = moved[pair.b] = False  # no step is taken there: they are set
+            pair.begin(self._params, rng)
+        self._round += 1
+        self._stacked += self._stack
+        self._clear()
+        return delta, moved
+
+    def moves(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
+        super().moves(client, assignment)
+        if not self._pairs:
+            return None
+        where, merged = assignment.where, self._merged
+        trained = len(self._params) if isinstance(where, slice) else len(where)
+        up = trained - merged
+        down = up + min(merged, self._stacked - int(self._received[client]))
+        self._received[client] = self._stacked
+        return down, up
+
+    @property
+    def _merged(self) -> int:
+        """Coordinates of merged weights."""
+        return sum(pair.merged.stop - pair.merged.start for pair in self._pairs if pair.merged is not None)
+
+    def _clear(self) -> None:
+        self._products = [np.zeros(pair.merged.stop - pair.merged.start) for pair in self._pairs if pair.merged]
+        self._samples, self._stack = 0.0, 0
+
+    def memory(self, size: int, clients: int) -> int:
+        return super().memory(size, clients) + 8 * size + 8 * clients
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {
+            "products": self._products,
+            "samples": self._samples,
+            "round": self._round,
+            "stack": self._stack,
+            "stacked": self._stacked,
+            "received": self._received,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
+        for product, before in zip(self._products, state["products"], strict=True):
+            product[:] = before
+        self._samples, self._round = state["samples"], state["round"]
+        self._stack, self._stacked = state["stack"], state["stacked"]
+        self._received[:] = state["received"]
+
+
+register(
+    Method(
+        name="flora",
+        paper="Wang et al. 2024 (FLoRA)",
+        note="for models with adapters: fedraa.lora(model, merge=True)",
+        formula=(
+            "`W ← W + scale · Σ p_i B_i A_i`, p_i by samples; then B is 0 and A is drawn again. Without adapters, the "
+            "mean."
+        ),
+        when="Adapters made by fedraa.lora(model, merge=True): it averages the products, and no rank shrinks another.",
+        submodel=Prefix(),
+        update=Mean(weights="samples", aggregator=FLoRA()),
+        paper_settings=PaperSettings(
+            source="authors' code",
+            values={
+                "lr": 3e-4,
+                "local_epochs": 1,
+                "batch_size": 128,
+                # Ranks 64 to 4.
+                "capacities": (1.0, 0.5, 0.25, 0.25, 0.125, 0.125, *[0.0625] * 4),
+                "weights": "samples",
+            },
+        ),
+    )
+)

@@ -1,0 +1,62 @@
+"""HeteroFL: a client of capacity r trains the first share r of all units (Diao et al. 2021, Algorithm 1).
+
+Client n, with capacity r_n: trains the first ceil(r_n * K) units of every layer of K units,
+    with clipped gradients, static batch norm and logits only of the labels that it holds
+Server: each weight <- mean of the clients that trained it; the output row of a label only over clients that hold it
+
+Read next: submodels/policies/slices.py (`Prefix`), aggregation/coverage_mean.py (the mean),
+aggregation/label_owners.py (the output rows), methods/fedavg.py (the rest).
+"""
+
+from fedraa.client.local_training import Solver
+from fedraa.composition.method import NO_PAPER, Method, PaperSettings
+from fedraa.composition.registry import register
+from fedraa.methods.fedasync import StalenessMix
+from fedraa.server.round_update import Mean
+from fedraa.server.schedule import Drawn
+from fedraa.submodels.policies.slices import Prefix
+
+SLICED_TRAINING = Solver(momentum=0.9, weight_decay=5e-4, clip=1.0, label_masked=True)
+
+register(
+    Method(
+        name="heterofl",
+        paper="Diao et al. 2021",
+        formula=(
+            "A client of capacity r trains the first r of all units; each weight becomes the mean of the clients that "
+            "trained it."
+        ),
+        when="Unequal devices, and a small model is wanted beside the large one: the first units are one.",
+        submodel=Prefix(),
+        local=SLICED_TRAINING,
+        update=Mean(owned_head=True),
+        paper_settings=PaperSettings(
+            source="authors' code, CIFAR-10",
+            values={
+                "lr": 0.1,
+                "momentum": 0.9,
+                "weight_decay": 5e-4,
+                "clip": 1.0,
+                "local_epochs": 5,
+                "batch_size": 10,
+                "weights": "uniform",
+            },
+            client_fraction=0.1,
+        ),
+    )
+)
+register(
+    Method(
+        name="heterofl-async",
+        variant_of="heterofl",
+        paper="the policy of a synchronous method, mixed in as FedAsync does",
+        note="no paper: it measures the cost of a barrier",
+        formula="The submodels of heterofl, mixed in as in fedasync.",
+        when="To measure the cost of heterofl's rounds.",
+        submodel=Prefix(),
+        local=SLICED_TRAINING,
+        update=StalenessMix(staleness="polynomial"),
+        schedule=Drawn(),
+        paper_settings=NO_PAPER,
+    )
+)

@@ -1,0 +1,86 @@
+"""HetLoRA: adapters of unequal rank are padded with zeros and averaged (Cho et al. 2024).
+
+Client i, with rank r_i: trains the first r_i rows of A and columns of B
+Server: p_i = ||B_i A_i|| / sum of ||B_k A_k||
+        A <- sum of p_i A_i,  B <- sum of p_i B_i           # absent ranks are 0
+
+Read next: aggregation/low_rank.py (the base of this class and of FLoRA), models/lora.py (adapters).
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedraa.aggregation.aggregator import Contribution, RoundTotals
+from fedraa.aggregation.low_rank import LowRank
+from fedraa.aggregation.registry import AGGREGATOR
+from fedraa.composition.method import Method, PaperSettings
+from fedraa.composition.registry import register
+from fedraa.messages import Vector
+from fedraa.server.round_update import Mean
+from fedraa.submodels.assignment import Mask
+from fedraa.submodels.policies.slices import Prefix
+
+# The smallest weight of an adapter: adapters whose products are all 0 get equal weights.
+MIN_WEIGHT = 1e-12
+
+
+@AGGREGATOR.register("hetlora")
+@dataclass
+class HetLoRA(LowRank):
+    """HetLoRA (Cho et al. 2024), without the pruning of ranks: A = sum p_i A_i, B = sum p_i B_i, absent units being 0.
+
+    p_i = s_i / sum s, s_i = ||B_i A_i||_F over all layers: the root of the sum of squares. Units that nobody trained in
+    a round stay as they are. All else that is trained is weighed alike, over those who trained it.
+    """
+
+    def _begin(self, clients: int) -> None:
+        super()._begin(clients)
+        self._heard = 0
+
+    def add(self, contribution: Contribution) -> None:
+        if self._pairs:
+            padded = self._padded(contribution)
+            norm = math.sqrt(sum(pair.squared_norm(padded) for pair in self._pairs))
+            contribution = replace(contribution, weight=max(norm, MIN_WEIGHT))
+        self._heard += 1
+        super().add(contribution)
+
+    def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
+        mine = self._adapters() & totals.covered & (totals.coverage < self._heard)  # trained by some, not by all
+        participants, self._heard = np.float32(self._participants), 0
+        delta, moved = super().finish(totals)
+        if self._pairs:
+            share = self._weighed[mine] / participants
+            delta[mine] = share * delta[mine] - (1 - share) * self._params[mine]
+        return delta, moved
+
+    def _divisor(self) -> Vector:
+        self._weighed = np.asarray(super()._divisor())
+        return self._weighed
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"heard": self._heard}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
+        self._heard = state["heard"]
+
+
+register(
+    Method(
+        name="hetlora",
+        paper="Cho et al. 2024",
+        note="for models with adapters: fedraa.lora; ranks are not pruned",
+        formula=(
+            "`B = Σ p_i B_i`, `A = Σ p_i A_i`, absent ranks being 0; p_i in proportion to ‖B_i A_i‖ over all layers. "
+            "Ranks follow devices: the paper's self-pruning of ranks is left out. Without adapters, the mean."
+        ),
+        when="Adapters made by fedraa.lora or peft, and devices that can train only some of their ranks.",
+        submodel=Prefix(),
+        update=Mean(aggregator=HetLoRA()),
+        paper_settings=PaperSettings(source="Cho et al. 2024", unstated="ranks, rates, local work"),
+    )
+)

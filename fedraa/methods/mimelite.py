@@ -1,0 +1,89 @@
+"""MimeLite: clients apply the server's momentum, which stays frozen during a round (Karimireddy et al. 2021).
+
+Client n, with m frozen:  w <- w - lr * ((1 - beta) * g + beta * m);  also sends its full-batch gradient at theta
+Server:  theta <- mean of the models, weighted by samples
+         m <- (1 - beta) * mean full-batch gradient + beta * m
+
+Read next: methods/fedcm.py (the momentum that this extends), server/round_state.py (state beside the model).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import ClassVar
+
+import numpy as np
+
+from fedraa.aggregation.aggregator import Contribution, RoundTotals
+from fedraa.aggregation.coverage_mean import Covered
+from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
+from fedraa.composition.registry import register
+from fedraa.messages import ExtraBuffers, State, Update, Vector
+from fedraa.methods.fedcm import GlobalMomentum
+from fedraa.server.round_state import AuxiliaryRun
+from fedraa.server.round_update import Mean
+from fedraa.submodels.assignment import Assignment, Mask
+from fedraa.vectors.chunked import all_or, over
+from fedraa.vectors.coverage_counter import Tally
+from fedraa.vectors.delta_view import Change
+from fedraa.vectors.index_runs import where_of
+
+
+@dataclass
+class FrozenMomentum(GlobalMomentum):
+    """MimeLite: m <- (1 - beta) mean full-batch gradient at theta + beta m, frozen while clients train."""
+
+    keeps: ClassVar[str] = "m [d]"
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "momentum": "clients step along the server's momentum, which a task leaves as it is",
+            "local_optimizer": "clients step along the server's momentum, with no state of their optimizer",
+        }
+    )
+    extra_buffers: ClassVar[ExtraBuffers] = ExtraBuffers(down=1, up=1)
+    asks: ClassVar[tuple[str, ...]] = ("gradient",)
+
+    def start(self, run: AuxiliaryRun) -> None:
+        super().start(run)
+        self._beta = np.float32(1 - run.fresh)
+        self._gradient, self._coverage = Covered().bind(run.size, run.clients), Tally(run.size, np.int32)
+
+    def receive(self, contribution: Contribution, assignment: Assignment, update: Update) -> None:
+        gradient = Change(where_of(assignment.submodel), update.extras["gradient"], mask=assignment.mask)
+        self._coverage.add(gradient)
+        self._gradient.add(replace(contribution, change=gradient))
+
+    def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
+        self._whole = None
+        mean, covered = self._gradient.finish(RoundTotals(self._coverage.finish(), 1.0))
+
+        def blend(piece: slice) -> None:
+            momentum = self._momentum[piece]
+            fresh = (1 - self._beta) * mean[piece] + self._beta * momentum
+            np.copyto(momentum, fresh, where=all_or(covered[piece]))
+
+        over(len(mean), blend)
+
+    def state(self) -> State:
+        return super().state() | {"gradient": self._gradient.state(), "coverage": self._coverage.state()}
+
+    def restore(self, state: State) -> None:
+        super().restore(state)
+        self._gradient.restore(state["gradient"])
+        self._coverage.restore(state["coverage"])
+
+
+register(
+    Method(
+        name="mimelite",
+        paper="Karimireddy et al. 2021",
+        formula="Clients step along fresh · g + (1 − fresh) · m with m frozen; then m follows the mean full gradient.",
+        when="As fedcm, for the price of one more pass over a client's data.",
+        local=replace(PLAIN_SGD, fresh=0.1, full_gradient=True),
+        update=Mean(weights="samples", auxiliary=FrozenMomentum()),
+        paper_settings=PaperSettings(
+            source="FedSAM, Section 6; fedjax",
+            values={"momentum": 0.0, "fresh": 0.1, "server_lr": 1.0, "weights": "samples"},
+        ),
+    )
+)

@@ -1,0 +1,40 @@
+"""PruneFL: one sparse model for all clients, whose mask adapts (Jiang et al. 2022).
+
+One client finds the first mask alone. Then in rounds:
+    theta <- mean of the cohort's models, on the mask
+    every `reprune_every` rounds: keep the weights with the largest squared gradients per use
+
+Read next: submodels/policies/pruning.py (the mask), methods/fedavg.py (the rest).
+"""
+
+from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
+from fedraa.composition.registry import register
+from fedraa.server.round_update import Mean
+from fedraa.submodels.policies.pruning import AdaptivePruning
+
+register(
+    Method(
+        name="prunefl",
+        paper="Jiang et al. 2022",
+        note="fixed density, as the papers that compare with it run it",
+        formula=(
+            "fedavg on one mask for all clients. One client alone finds the first mask; every reprune_every rounds a "
+            "new one is chosen by squared gradients, per use of a weight."
+        ),
+        when="All devices are equally small: one sparse model for all.",
+        submodel=AdaptivePruning(),
+        local=PLAIN_SGD,
+        update=Mean(weights="samples"),
+        paper_settings=PaperSettings(
+            source="authors' code, CIFAR-10",
+            values={
+                "lr": 0.1,
+                "momentum": 0.0,
+                "local_steps": 5,
+                "batch_size": 20,
+                "reprune_every": 50,
+                "weights": "samples",
+            },
+        ),
+    )
+)

@@ -1,0 +1,157 @@
+"""RA-Fed and RAM-Fed: clients train regions of the model; a memory moves regions that no client trains.
+
+RA-Fed (RAM-Fed, Algorithm 1):
+    client n trains the regions of its mask m_n
+    each weight <- theta + mean delta of the clients that trained it; it stays if there are none
+RAM-Fed (Algorithm 2), with Delta_n = (theta - w_n) / lr and u_n the last Delta_n of client n:
+    v = mean over all N clients of u_n + mean over the clients that trained the weight of (Delta_n - u_n)
+    theta <- theta - lr * v
+    u_n <- Delta_n where client n trained
+
+Read next: submodels/policies/regions.py (the masks), aggregation/coverage_mean.py (the mean of RA-Fed),
+server/round_server.py (the round).
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedraa.aggregation.aggregator import Aggregator, Contribution, RoundTotals
+from fedraa.aggregation.registry import AGGREGATOR
+from fedraa.composition.method import Method, PaperSettings
+from fedraa.composition.registry import register
+from fedraa.messages import Index, Vector
+from fedraa.server.round_update import Mean
+from fedraa.submodels.assignment import Mask
+from fedraa.submodels.policies.regions import Arbitrary
+from fedraa.vectors.chunked import over, scratch
+from fedraa.vectors.client_rows import ClientRows
+from fedraa.vectors.reusable_buffer import Room
+
+_UNITS = "regions of units on both sides of a matrix, drawn per layer: far less than half of theta; no paper"
+
+
+@AGGREGATOR.register("memorised")
+@dataclass
+class Memorised(Aggregator):
+    """RAM-Fed, Algorithm 2: the server remembers every client's latest update of every coordinate.
+
+    Updates are in gradient units, Delta = -delta / lr. v = mean_n u_n + (1/Gamma) sum over covering clients of
+    (Delta_n - u_n), the second term only where Gamma > 0; theta -= lr v; then u_n <- Delta_n where trained.
+    Uncovered coordinates move by the mean memory. `mifa` is the released code's form: v = mean_n u_n with the
+    new u_n. A client's row [d] is made when it first takes part; before, it is 0.
+    """
+
+    mifa: bool = False
+
+    keeps: ClassVar[str] = "u_n [N, d]"
+    corrects: ClassVar[bool] = True
+
+    def start(self, size: int, clients: int) -> None:
+        self._clients = clients
+        self._memory = ClientRows(size, clients, lambda: np.zeros(size, np.float32))
+        self._mean = np.zeros(size, np.float32)
+        self._change = np.zeros(size, np.float32)
+        self._room = Room(size, np.float32)
+
+    def add(self, contribution: Contribution) -> None:
+        row, lr = self._memory[contribution.client], np.float32(-contribution.lr)
+
+        def remember(place: Index | slice, delta: Vector) -> None:
+            update, old = np.divide(delta, lr, out=scratch("update", len(delta))), row[place]
+            self._change[place] += np.subtract(update, old, out=scratch("times", len(delta)))
+            row[place] = update
+
+        contribution.change.join(remember)
+
+    def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
+        size, clients, lr = len(self._mean), np.float32(self._clients), np.float32(-totals.lr)
+        delta: Vector = last if (last := self._room.last()) is not None else self._room.filled(0)
+
+        def mean(piece: slice) -> None:
+            count, old = totals.counts[piece], self._mean[piece]
+            correction = np.divide(self._change[piece], count, out=np.zeros_like(old), where=count > 0)
+            v = old + correction
+            self._mean[piece] = self._memory.sum(piece) / clients
+            delta[piece] = lr * (self._mean[piece] if self.mifa else v)
+            self._change[piece].fill(0)
+
+        over(size, mean)
+        return delta, np.broadcast_to(np.True_, size)
+
+    def memory(self, size: int, clients: int) -> int:
+        return 4 * size * (clients + 3)
+
+    def state(self) -> dict[str, Any]:
+        return {"memory": self._memory.state(), "mean": self._mean, "change": self._change}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._memory.restore(state["memory"])
+        self._mean[:], self._change[:] = state["mean"], state["change"]
+
+
+RA_FED = register(
+    Method(
+        name="ra-fed",
+        paper="RAM-Fed, Algorithm 1",
+        formula=(
+            "Clients train regions of the model; each weight moves by the mean delta of the clients that trained it, "
+            "and stays if there are none."
+        ),
+        when="To study coverage: how many clients train which regions.",
+        submodel=Arbitrary(),
+        paper_settings=PaperSettings(
+            source="RAM-Fed, Section 6, MNIST",
+            values={"lr": 0.01, "momentum": 0.5, "local_steps": 5, "batch_size": 128},
+            unstated="rounds, first memory",
+        ),
+    )
+)
+RAM_FED = register(
+    replace(
+        RA_FED,
+        name="ram-fed",
+        paper="RAM-Fed, Algorithm 2",
+        formula=(
+            "`v = mean of all u_n + mean over the clients that trained it of (D_n − u_n); theta ← theta − lr v`; u_n "
+            "is the last update of client n."
+        ),
+        when="Regions are not trained for rounds: the memory moves them on.",
+        update=Mean(aggregator=Memorised()),
+    )
+)
+register(
+    replace(
+        RAM_FED,
+        name="ram-fed-mifa",
+        variant_of="ram-fed",
+        paper="RAM-Fed, released code",
+        note="the mean of its released code, which is that of MIFA; masks as in the paper",
+        formula="`v = mean of all u_n`, with the new u_n; the form of the released code.",
+        when="To repeat the paper's code instead of its text.",
+        update=Mean(aggregator=Memorised(mifa=True)),
+    )
+)
+register(
+    replace(
+        RA_FED,
+        name="ra-fed-units",
+        variant_of="ra-fed",
+        note=_UNITS,
+        formula="ra-fed on the weights between units of a client's regions on both sides, drawn for every layer.",
+        when="To compare: clients then train far less of the matrices between hidden layers.",
+        submodel=Arbitrary(regions="units"),
+    )
+)
+register(
+    replace(
+        RAM_FED,
+        name="ram-fed-units",
+        variant_of="ram-fed",
+        note=_UNITS,
+        formula="ram-fed on the same weights as ra-fed-units.",
+        when="To compare, as ra-fed-units.",
+        submodel=Arbitrary(regions="units"),
+    )
+)

@@ -1,0 +1,55 @@
+"""Ringmaster ASGD: ignore updates that are too stale (Maranjyan, Tyurin, Richtarik 2025, Algorithm 4).
+
+When delta arrives with staleness k:
+    if k < R:  theta <- theta + server_lr * delta
+    else:      ignore the update; the client starts again from the current theta
+
+Read next: server/async_rule.py (the interface of a rule), server/async_server.py (its caller).
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedraa.composition.method import ONE_STEP_THEORY, PLAIN_SGD, Method
+from fedraa.composition.registry import register
+from fedraa.numbers import Count, Positive
+from fedraa.server.async_rule import ASYNC_RULE, Arrival, AsyncModel, AsyncRule, Taken
+from fedraa.server.schedule import Asynchronous
+from fedraa.vectors.chunked import accumulate
+
+
+@ASYNC_RULE.register("ringmaster")
+@dataclass
+class Ringmaster(AsyncRule):
+    """Ringmaster ASGD (Maranjyan, Tyurin, Richtarik 2025, Algorithm 4): theta += server_lr * delta if staleness < R.
+
+    What is staler is ignored, with weight 0 and no new version, and its client goes on from the present model; its
+    work is billed. R is `delay_limit`; without one as many as there are clients. Tasks are not stopped (Algorithm 5).
+    """
+
+    delay_limit: Count | None = None
+    server_lr: Positive = 1.0
+
+    def take(self, arrival: Arrival, model: AsyncModel) -> Taken:
+        if arrival.staleness >= (self.delay_limit or model.clients):
+            return Taken(0.0, False)
+        accumulate(model.params, arrival.places, self.server_lr, arrival.new, arrival.sent)
+        return Taken(self.server_lr)
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+
+register(
+    Method(
+        name="ringmaster",
+        paper="Maranjyan, Tyurin, Richtarik 2025, Algorithm 4",
+        note="for equal data: it ignores slow clients, so that unequal data bias the model; tasks are not stopped",
+        formula="`theta ← theta + server_lr · delta` if its staleness is below delay_limit, else no change.",
+        when="Equal data and a few very slow devices. With unequal data the model is biased towards fast clients.",
+        local=PLAIN_SGD,
+        update=Ringmaster(),
+        schedule=Asynchronous(),
+        paper_settings=replace(ONE_STEP_THEORY, unstated="rate, and R of its grid"),
+    )
+)

@@ -1,0 +1,126 @@
+"""SCAFFOLD: control variates correct the drift of clients (Karimireddy et al. 2020, Algorithm 1, option II).
+
+Client n, T steps:  w <- w - lr * (g - c_n + c)
+    c_n+ = c_n - c + (theta - w) / (T * lr)
+Server:
+    theta <- theta + server_lr * mean over the cohort of (w - theta)
+    c <- c + 1/N * sum over the cohort of (c_n+ - c_n)
+
+Read next: server/round_state.py (the interface of state beside the model), client/gradient_transforms.py (the client's
+correction), server/round_server.py (the caller).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+from typing import ClassVar
+
+import numpy as np
+
+from fedraa.aggregation.aggregator import Contribution
+from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
+from fedraa.composition.registry import register
+from fedraa.messages import Extra, ExtraBuffers, Index, MadeBuffer, State, Update, Vector
+from fedraa.server.round_state import AuxiliaryRun, NoAuxiliary
+from fedraa.server.round_update import Mean
+from fedraa.submodels.assignment import Assignment, Mask
+from fedraa.vectors.chunked import accumulate, cut, over, scratch
+from fedraa.vectors.client_rows import ClientRows
+from fedraa.vectors.index_runs import Where, where_of
+
+_NEEDS_SGD = "the control variate takes a delta over lr * steps for a mean gradient, which holds only for plain SGD"
+
+
+@dataclass
+class ControlVariates(NoAuxiliary):
+    """SCAFFOLD (Karimireddy et al. 2020), option II, in full coordinates, on the covered ones.
+
+    Clients step along g - c_i + c. c_i+ = c_i - c + (theta - y) / (T_i lr) with the client's own T_i;
+    c += (1/N) sum (c_i+ - c_i). All start at 0.
+    """
+
+    keeps: ClassVar[str] = "c [d], c_n [N, d]"
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "momentum": _NEEDS_SGD,
+            "local_optimizer": _NEEDS_SGD,
+            "clip": _NEEDS_SGD,
+            "compress": "the control variate would take every entry that topk drops for a gradient of 0",
+        }
+    )
+    corrects: ClassVar[bool] = True
+    extra_buffers: ClassVar[ExtraBuffers] = ExtraBuffers(down=1, up=1)
+
+    def start(self, run: AuxiliaryRun) -> None:
+        self._server = np.zeros(run.size, np.float32)
+        self._clients = run.clients
+        self._client = ClientRows(run.size, run.clients, lambda: np.zeros(run.size, np.float32))
+        self._change = np.zeros(run.size, np.float32)
+        self._changed = False
+
+    def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
+        return {"control": MadeBuffer(partial(self._control, client, where_of(assignment.submodel)))}
+
+    def _control(self, client: int, where: Where) -> Vector:
+        """c - c_i on these coordinates: the same from when the client's task is made until its answer is there."""
+        control = cut(self._server, where)
+        if client in self._client:
+            row = self._client.peek(client)
+            accumulate(control, slice(None), -1.0, row if isinstance(where, slice) else cut(row, where))
+        return control
+
+    def receive(self, contribution: Contribution, assignment: Assignment, update: Update) -> None:
+        row, scale = self._client[contribution.client], np.float32(update.steps * contribution.lr)
+        self._changed = True
+
+        def change(place: Index | slice, delta: Vector) -> None:
+            by = np.negative(self._server[place], out=scratch("by", len(delta)))
+            by -= np.divide(delta, scale, out=scratch("times", len(delta)))
+            row[place] += by
+            self._change[place] += by
+
+        contribution.change.join(change)
+
+    def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
+        clients = np.float32(self._clients)
+
+        def add(piece: slice) -> None:
+            change = self._change[piece]
+            self._server[piece] += np.divide(change, clients, out=change)
+            change.fill(0)
+
+        over(len(self._server), add)
+        self._changed = False
+
+    def memory(self, size: int, clients: int, inputs: int) -> int:
+        return 4 * size * (clients + 2)
+
+    def state(self) -> State:
+        change = self._change if self._changed else 0.0
+        return {"server": self._server, "client": self._client.state(), "change": change}
+
+    def restore(self, state: State) -> None:
+        self._server[:] = state["server"]
+        self._client.restore(state["client"])
+        self._change[:], self._changed = state["change"], True
+
+
+register(
+    Method(
+        name="scaffold",
+        paper="Karimireddy et al. 2020, option II",
+        formula=(
+            "Clients step along g − c_i + c; `theta ← theta + server_lr · mean delta`; c_i and c follow the mean "
+            "gradients of the clients."
+        ),
+        when="Unequal data, and clients that take part often. It sends twice the bytes.",
+        local=replace(PLAIN_SGD, control=True),
+        update=Mean(auxiliary=ControlVariates()),
+        paper_settings=PaperSettings(
+            source="Karimireddy et al. 2020",
+            values={"momentum": 0.0, "server_lr": 1.0},
+            unstated="the local rate of its grid",
+        ),
+    )
+)

@@ -1,0 +1,85 @@
+"""Bernoulli and shuffled submodels: random masks, and a fixed split in an order that is drawn again (arXiv 2511.06132).
+
+Bernoulli (Algorithm 1): every weight is in the mask of client n with probability p_n, drawn for every round
+Shuffled (Algorithm 2):  the weights are split once into blocks; in each cycle client n trains every block once, in a
+    random order
+Server: theta <- mean over all participants; a client that did not train a weight counts with the old value
+
+Read next: submodels/policies/shuffled.py (the masks), aggregation/coverage_mean.py (`Filled`), methods/fedavg.py (the
+rest).
+"""
+
+from dataclasses import replace
+
+from fedraa.aggregation.coverage_mean import Filled
+from fedraa.composition.method import NO_PAPER, PLAIN_SGD, Method, PaperSettings
+from fedraa.composition.registry import register
+from fedraa.methods.fedasync import StalenessMix
+from fedraa.server.round_update import Mean
+from fedraa.server.schedule import Drawn
+from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
+
+_PAPER = PaperSettings(
+    source="shuffled submodels, Section 5", client_fraction=0.1, unstated="rates, local work, batches"
+)
+
+BERNOULLI = register(
+    Method(
+        name="bernoulli",
+        paper="Shuffled submodels, Algorithm 1",
+        formula=(
+            "Each weight is trained with probability p, drawn again for every client and round; the mean is over all "
+            "participants, and a client that did not train a weight counts with the old value."
+        ),
+        when="To study random masks; they save no computing, because no unit is left out.",
+        submodel=Bernoulli(),
+        local=PLAIN_SGD,
+        update=Mean(aggregator=Filled()),
+        paper_settings=_PAPER,
+    )
+)
+register(
+    replace(
+        BERNOULLI,
+        name="bernoulli-kernels",
+        variant_of="bernoulli",
+        formula="As bernoulli, with whole units drawn: ⌈p K⌉ of each group.",
+        when="Random submodels that are small.",
+        submodel=Bernoulli(kernels=True),
+    )
+)
+register(
+    Method(
+        name="bernoulli-async",
+        variant_of="bernoulli",
+        paper="the policy of a synchronous method, mixed in as FedAsync does",
+        note="no paper: it measures the cost of a barrier",
+        formula="The submodels of bernoulli, mixed in as in fedasync.",
+        when="To measure the cost of bernoulli's rounds.",
+        submodel=Bernoulli(),
+        local=PLAIN_SGD,
+        update=StalenessMix(staleness="polynomial"),
+        schedule=Drawn(),
+        paper_settings=NO_PAPER,
+    )
+)
+SHUFFLED = register(
+    replace(
+        BERNOULLI,
+        name="shuffled",
+        paper="Shuffled submodels, Algorithm 2",
+        formula="A fixed split into blocks; each block is trained once per cycle, in a random order.",
+        when="To compare shuffling with drawing with replacement; masks save no computing.",
+        submodel=ShuffledBlocks(),
+    )
+)
+register(
+    replace(
+        SHUFFLED,
+        name="shuffled-kernels",
+        variant_of="shuffled",
+        formula="As shuffled, with blocks of units.",
+        when="Shuffled submodels that are small.",
+        submodel=ShuffledBlocks(kernels=True),
+    )
+)

@@ -1,0 +1,31 @@
+"""SplitFed: clients hold the first layers, the server the rest (Thapa et al. 2022, SplitFedV1).
+
+Each step: client sends the activations of its layers; server finishes the pass and sends their gradients back
+Round end: both halves of the model become the mean over the cohort
+
+Read next: client/split.py (one step), submodels/policies/slices.py (`LayerCut`), methods/fedavg.py (the rest).
+"""
+
+from fedraa.client.local_training import Solver
+from fedraa.composition.method import Method, PaperSettings
+from fedraa.composition.registry import register
+from fedraa.submodels.policies.slices import LayerCut
+
+register(
+    Method(
+        name="splitfed",
+        paper="Thapa et al. 2022, V1",
+        formula=(
+            "Clients hold the first layers, the server the rest; activations and their gradients are sent at every "
+            "step; both halves are averaged."
+        ),
+        when="Devices that can hold only the first layers, and have a fast connection.",
+        submodel=LayerCut(),
+        local=Solver(split=LayerCut().at),
+        paper_settings=PaperSettings(
+            source="authors' code",
+            values={"local_epochs": 1, "batch_size": 256},
+            unstated="clients here have SGD, the paper's Adam",
+        ),
+    )
+)

@@ -1,0 +1,34 @@
+"""SubDisMO: random submodels with sharpness-aware steps (SubDisMO, Algorithm 1).
+
+Round: the weights are split at random into four parts; client n trains some of them, under a mask m_n
+Client n: w <- w - lr * m_n * g(w + delta * m_n * g(w) / ||m_n * g(w)||)
+Server:   each weight <- theta + server_lr * mean delta of the clients that trained it
+
+Read next: submodels/policies/masked.py (`FourWay`), client/local_step.py (the perturbed gradient),
+aggregation/coverage_mean.py (the mean).
+"""
+
+from dataclasses import replace
+
+from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
+from fedraa.composition.registry import register
+from fedraa.submodels.policies.masked import FourWay
+
+register(
+    Method(
+        name="subdismo",
+        paper="SubDisMO, Algorithm 1",
+        formula="ra-fed on a random split into four parts that all clients share in a round, with fedsam's gradient.",
+        when=(
+            "Transformers on unequal devices. Masks choose single weights of the encoder blocks, so that a device "
+            "saves traffic but no computing."
+        ),
+        submodel=FourWay(),
+        local=replace(PLAIN_SGD, sam=0.1),
+        paper_settings=PaperSettings(
+            source="SubDisMO, Section 5, CIFAR-10",
+            values={"sam": 0.1, "momentum": 0.0},
+            unstated="both rates, local work, batch",
+        ),
+    )
+)
