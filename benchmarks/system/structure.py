@@ -1,6 +1,7 @@
-"""The structure of the source in figures: rooms, arrows, circles."""
+"""The structure of the source in figures: rooms, floors, imports, cycles, and the files that one question opens."""
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -13,23 +14,78 @@ Graph = Mapping[str, set[str]]
 """The nodes, and for each the nodes that it imports."""
 
 
+# A method whose files are counted: its name is a word that means nothing else.
+SAMPLE_METHOD = "asyncfeded"
+
+
 def main() -> None:
-    """Print the figures of the structure: root modules, rooms, arrows between modules, circles."""
+    """Print the figures: modules, rooms, floors, cycles, and the files that a reader or an author opens."""
+    for name, value in figures().items():
+        say(f"{name:42} {value}")
+    say("\nfloor  rooms")
+    rooms = room_graph(module_graph(PACKAGES))
+    for number, names in enumerate(floors(rooms), start=1):
+        say(f"{number:5}  {', '.join(names)}")
+
+
+def figures() -> dict[str, int]:
+    """Return the figures of the structure by name."""
     modules = module_graph(PACKAGES)
     rooms = room_graph(modules)
-    say(f"modules                {len(modules)}")
-    say(f"  at the root of fedraa {len(list((ROOT / 'fedraa').glob('*.py')))}")
-    say(f"rooms                  {sum(1 for name in rooms if is_package(name))}")
-    say(f"arrows between modules {sum(map(len, modules.values()))}")
-    say(f"arrows between rooms   {sum(map(len, rooms.values()))}")
-    say(f"circles                {len(circles(modules)) + len(circles(rooms))}")
-    say(f"from below to above    {', '.join(below_first(rooms))}")
+    return {
+        "modules": len(modules),
+        "modules at the root of fedraa": len(list((ROOT / "fedraa").glob("*.py"))),
+        "rooms": sum(1 for name in rooms if is_package(name)),
+        "floors": len(floors(rooms)),
+        "imports between modules": sum(map(len, modules.values())),
+        "imports between rooms": sum(map(len, rooms.values())),
+        "cycles": len(circles(modules)) + len(circles(rooms)),
+        "source files that a new method touches": len(files_that_name(SAMPLE_METHOD)),
+        "files for the idea of fedavg": 1,
+        "files for the whole path of fedavg": 1 + len(read_next("fedavg")),
+        "files for the idea of fed-raa": 1,
+        "files for the whole path of fed-raa": 1 + len(read_next("fed_raa")),
+    }
+
+
+def files_that_name(method: str) -> list[str]:
+    """Return the source files that name a method: those that adding it has to touch, besides its test."""
+    folders = (*PACKAGES, "docs/site")
+    paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    return [_relative(path) for path in paths if re.search(rf"\b{method}\b", path.read_text())]
+
+
+def read_next(method_file: str) -> list[str]:
+    """Return the files that the docstring of a method file says to read next.
+
+    Raises ValueError if no run of the method imports one of them: it would not be on the path.
+    """
+    path = ROOT / f"fedraa/methods/{method_file}.py"
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    named = re.findall(r"[\w/]+\.py", docstring.partition("Read next: ")[2])
+    graph = module_graph(PACKAGES)
+    # The engine runs what a method composes, so that a file on the path is reached from the method or from the engine.
+    reached = _reachable(graph, _name(path)) | _reachable(graph, "fedraa.engine.executor")
+    for name in named:
+        file = ROOT / name if (ROOT / name).is_file() else ROOT / "fedraa" / name
+        if _name(file) not in reached:
+            raise ValueError(f"structure: {method_file} says to read {name}, which no run of it imports")
+    return named
+
+
+def floors(rooms: Graph) -> list[list[str]]:
+    """Return the rooms floor by floor: a room imports only rooms of lower floors. Raises ValueError for a cycle."""
+    floor: dict[str, int] = {}
+    for name in below_first(rooms):
+        floor[name] = max((floor[below] + 1 for below in rooms.get(name, ())), default=0)
+    highest = max(floor.values(), default=-1)
+    return [sorted(name for name in floor if floor[name] == number) for number in range(highest + 1)]
 
 
 def imported(source: str) -> set[str]:
-    """What a module imports anywhere in it, as dotted names: in functions, for type checkers alone, by name.
+    """Return everything that a module imports, as dotted names: also within functions and for type checkers only.
 
-    `from a.b import c` is `a.b.c`, whether `c` is a module or not.
+    `from a.b import c` gives `a.b.c`, even if `c` is no module.
     """
     names = set()
     for node in ast.walk(ast.parse(source)):
@@ -44,7 +100,7 @@ def imported(source: str) -> set[str]:
 
 
 def module_graph(packages: Sequence[str]) -> Graph:
-    """Which module of these packages imports which."""
+    """Return the modules of these packages, each with the modules that it imports."""
     files = {_name(path): path for package in packages for path in sorted((ROOT / package).rglob("*.py"))}
     return {
         name: {target for each in imported(path.read_text()) if (target := _module(each, files)) and target != name}
@@ -53,7 +109,10 @@ def module_graph(packages: Sequence[str]) -> Graph:
 
 
 def room_graph(modules: Graph) -> Graph:
-    """Which room imports which. A room is a folder of fedraa, a module at its root, or another package as a whole."""
+    """Return the rooms, each with the rooms that it imports.
+
+    A room is a folder of fedraa, a module at its root, or another package as a whole.
+    """
     rooms: dict[str, set[str]] = {}
     for name, targets in modules.items():
         here = room(name)
@@ -67,21 +126,25 @@ def room(module: str) -> str:
 
 
 def circles(graph: Graph) -> list[tuple[str, ...]]:
-    """The groups of nodes that import each other, directly or through others."""
+    """Return the groups of nodes that import each other, directly or through others."""
     reach = {name: _reachable(graph, name) for name in graph}
     return sorted({tuple(sorted(other for other in reach[name] if name in reach[other])) for name in graph} - {()})
 
 
 def below_first(graph: Graph) -> list[str]:
-    """The nodes in an order in which each imports only what comes before it."""
+    """Return the nodes in an order in which each imports only nodes before it. Raises ValueError for a cycle."""
     try:
         return list(TopologicalSorter(graph).static_order())
     except CycleError as error:
-        raise ValueError(f"structure: the imports go in a circle, {' > '.join(error.args[1])}") from None
+        raise ValueError(f"structure: the imports form a cycle, {' > '.join(error.args[1])}") from None
 
 
 def is_package(room: str) -> bool:
     return room != "fedraa" and (ROOT / room.replace(".", "/")).is_dir()
+
+
+def _relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
 
 
 def _name(path: Path) -> str:
@@ -90,7 +153,7 @@ def _name(path: Path) -> str:
 
 
 def _module(name: str, files: Mapping[str, Path]) -> str | None:
-    """The module that a dotted name is, or is in."""
+    """Return the module of a dotted name, which is a module or a name in one; None for other packages."""
     return name if name in files else next((at for at in [name.rpartition(".")[0]] if at in files), None)
 
 

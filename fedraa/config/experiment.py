@@ -132,7 +132,7 @@ class Experiment(BaseModel):
     async_rule: Component | None = None
     """What becomes of an arrival when it is asynchronous: staleness-mix, delta, evened-delta, buffer, ... or an own."""
     delay_limit: Count | None = None
-    """Staleness from which on an arrival is ignored (ringmaster), or over which a step is cut (fadas)."""
+    """Staleness at which a rule ignores an update or shortens its step, for rules that have such a limit."""
     aggregator: Component | None = None
     """How a round's deltas become one: covered, filled, memorised, hetlora, flora, or an own Aggregator."""
     server_optimizer: Component | None = None

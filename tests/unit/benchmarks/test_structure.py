@@ -1,0 +1,36 @@
+"""The figures of the structure that a redesign must not lose."""
+
+import pytest
+
+from benchmarks.system import structure
+from benchmarks.system.structure import figures, files_that_name, floors
+
+
+def test_figures_of_the_structure() -> None:
+    counted = figures()
+    assert counted["cycles"] == 0
+    assert counted["modules at the root of fedraa"] <= 10
+    assert counted["floors"] <= 18
+    assert counted["source files that a new method touches"] == 1
+    assert counted["files for the whole path of fedavg"] == 5
+    assert counted["files for the whole path of fed-raa"] == 5
+
+
+def test_files_that_name_a_method_are_its_own() -> None:
+    assert files_that_name("asyncfeded") == ["fedraa/methods/asyncfeded.py"]
+    assert files_that_name("prunefl") == ["fedraa/methods/prunefl.py"]
+
+
+def test_floors_put_each_room_above_its_imports() -> None:
+    assert floors({"a": {"b", "c"}, "b": {"c"}, "c": set(), "d": {"c"}}) == [["c"], ["b", "d"], ["a"]]
+
+
+def test_cycle_has_no_floors() -> None:
+    with pytest.raises(ValueError, match="cycle"):
+        floors({"a": {"b"}, "b": {"a"}})
+
+
+def test_a_file_that_is_not_on_the_path_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(structure.re, "findall", lambda *args: ["report/page.py"])
+    with pytest.raises(ValueError, match="page"):
+        structure.read_next("fedavg")
