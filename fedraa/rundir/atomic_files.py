@@ -53,7 +53,9 @@ def written(directory: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Unwritable(f"{error.filename or directory} cannot be written: {error.strerror or error}") from error
+        raise Unwritable(
+            str(error.filename or directory), f"it cannot be written: {error.strerror or error}"
+        ) from error
 
 
 def digest(path: Path, size: int | None = None) -> "hashlib._Hash":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
+from fedraa.errors import InputError, short_text
 from fedraa.objectives import Figures
 from fedraa.reading import content
 from fedraa.rundir.event_log import TIMES
@@ -48,16 +49,18 @@ def read_summary(path: Path, figures: Figures) -> dict[str, Any]:
         found = json.loads(content(path))
         Totals.model_validate(found)
     except OSError as error:
-        raise ValueError(f"run: {path} cannot be read: {error.strerror or error}") from None
+        raise InputError("run", f"{path} cannot be read: {error.strerror or error}") from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "it"
-        raise ValueError(f"run: {path} is no summary of a run; {where}: {first['msg']}") from None
+        raise InputError("run", f"{path} is not a summary of a run; {where}: {first['msg']}") from None
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"run: {path} is not JSON: {error}") from None
+        raise InputError("run", f"{path} is not JSON: {error}") from None
     for name in (*figures.names, f"best_{figures.main}"):
         if not isinstance(value := found.get(name), int | float) or isinstance(value, bool):
-            raise ValueError(f"run: {path} is no summary of a run; {name}: got {value!r}, it must be a number")
+            raise InputError(
+                "run", f"{path} is not a summary of a run; {name}: got {short_text(value)}; expected a number"
+            )
     return dict(found)
 
 
@@ -71,12 +74,12 @@ def read_evals(path: Path, figures: Figures) -> "pd.DataFrame":
         whole = text[: text.rindex("\n") + 1] if "\n" in text else ",".join(columns)
         frame = pd.read_csv(io.StringIO(whole), index_col=False)
         if tuple(frame.columns[: len(columns)]) != columns:
-            raise ValueError(f"its columns are {', '.join(map(str, frame.columns))[:100]}")
+            raise InputError("columns", got=list(frame.columns), expected=", ".join(columns))
         return frame if frame.empty else frame.apply(pd.to_numeric)
     except OSError as error:
-        raise ValueError(f"evals: {path} cannot be read: {error.strerror or error}") from None
+        raise InputError("evals", f"{path} cannot be read: {error.strerror or error}") from None
     except ValueError as error:
-        raise ValueError(f"evals: {path} is no table of evaluations: {str(error).splitlines()[0]}") from None
+        raise InputError("evals", f"{path} is not a table of evaluations: {str(error).splitlines()[0]}") from None
 
 
 def is_event(line: Any) -> bool:

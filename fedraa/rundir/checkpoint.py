@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.errors import Damaged, short_text
+from fedraa.errors import Damaged, InputError, short_text
 from fedraa.messages import State
 from fedraa.reading import content, opened
 from fedraa.rundir.atomic_files import PARTIAL, digest, replacing
@@ -32,6 +32,8 @@ SUFFIX = ".ckpt"
 BESIDE = 1 << 25  # bytes of arrays; what is less is written at once
 KEPT = 2  # the newest, and the one before in case that one is damaged
 ARRAY = "$array"
+NOT_A_CHECKPOINT = "it is not a checkpoint"
+TORN = "it is torn or changed: its checksum is wrong"
 ASKED = "experiment"  # what config.json said when it was written; those of format 2 have none
 FORMAT_KEY = "format"  # beside what the state itself has; without it a checkpoint is of format 1
 
@@ -133,21 +135,23 @@ def choose(
         try:
             state = read_it(path)
         except Damaged as error:
-            wrong[path.name] = str(error)
+            wrong[path.name] = error.problem
             continue
         check_format(path, state.get(FORMAT_KEY, 1))
         if (why := wrong_with(state)) is None:
             return Choice(path, state, wrong)
         wrong[path.name] = why
     if wrong:
-        listed = "; ".join(f"{name} {why}" for name, why in wrong.items())
-        raise ValueError(f"run: no checkpoint in {directory} can be used: {listed}; start the run anew")
+        listed = "; ".join(f"{name}: {why}" for name, why in wrong.items())
+        raise InputError("run", f"no checkpoint in {directory} can be used: {listed}", hint="start the run again")
     return None
 
 
 def newest_first(directory: Path) -> list[Path]:
     if os.path.lexists(directory) and not directory.is_dir():
-        raise ValueError(f"run: {directory} is no folder of checkpoints; put it back, or start the run anew")
+        raise InputError(
+            "run", f"{directory} is not a folder of checkpoints", hint="put it back, or start the run again"
+        )
     return sorted(directory.glob("*" + SUFFIX), reverse=True)
 
 
@@ -174,10 +178,10 @@ def _write_parts(stream: BinaryIO, text: bytes, arrays: Sequence[npt.NDArray[Any
 def read(content: bytes) -> State:
     """The state in a checkpoint's bytes; Damaged if they are not those that were written."""
     if not content.startswith(MAGIC):
-        raise Damaged("is not a checkpoint")
+        raise Damaged("checkpoint", NOT_A_CHECKPOINT)
     body, digest = memoryview(content)[:-DIGEST], content[-DIGEST:]
     if hashlib.sha256(body).digest() != digest:
-        raise Damaged("is torn or changed: its checksum is wrong")
+        raise Damaged("checkpoint", TORN)
     stream = io.BytesIO(body)
     stream.seek(len(MAGIC))
     length = int.from_bytes(stream.read(LENGTH), "little")
@@ -192,13 +196,13 @@ def head(path: Path) -> State:
         with opened(path) as stream:
             body = os.fstat(stream.fileno()).st_size - DIGEST
             if not stream.read(len(MAGIC)) == MAGIC or body < len(MAGIC) + LENGTH:
-                raise Damaged("is not a checkpoint")
+                raise Damaged(path.name, NOT_A_CHECKPOINT)
             if digest(path, body).digest() != _read_at(stream, body, DIGEST):
-                raise Damaged("is torn or changed: its checksum is wrong")
+                raise Damaged(path.name, TORN)
             length = int.from_bytes(_read_at(stream, len(MAGIC), LENGTH), "little")
             return dict(json.loads(stream.read(length)))
     except OSError as error:
-        raise Damaged(f"cannot be read: {error.strerror or error}") from None
+        raise Damaged(path.name, f"it cannot be read: {error.strerror or error}") from None
 
 
 def _read_at(stream: BinaryIO, place: int, length: int) -> bytes:
@@ -210,7 +214,7 @@ def _content(path: Path) -> bytes:
     try:
         return content(path)
     except OSError as error:
-        raise Damaged(f"cannot be read: {error.strerror or error}") from None
+        raise Damaged(path.name, f"it cannot be read: {error.strerror or error}") from None
 
 
 def _encode(value: object, arrays: dict[object, tuple[int, npt.NDArray[Any]]]) -> object:

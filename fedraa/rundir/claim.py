@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from fedraa.errors import InputError
 from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS
 from fedraa.rundir.run_lock import WRITER, this_process, writable
 
@@ -117,13 +118,14 @@ def refuse_used(directory: Path) -> None:
     try:
         used = os.listdir(directory) not in ([], [WRITER]) if directory.is_dir() else os.path.lexists(directory)
     except OSError as error:
-        raise ValueError(f"out: {directory} cannot be read: {error.strerror or error}") from None
+        raise InputError("out", f"{directory} cannot be read: {error.strerror or error}") from None
     if used:
         raise in_use(directory)
 
 
-def in_use(directory: Path) -> ValueError:
-    return ValueError(f"out: {directory} is in use; choose a directory that is new or empty")
+def in_use(directory: Path) -> InputError:
+    """Return the error about a directory that another run uses."""
+    return InputError("out", f"{directory} is in use", hint="choose a directory that is new or empty")
 
 
 def _first_free(names: Callable[[int], Path]) -> Claim:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedraa.errors import InputError
 from fedraa.objectives import Figures
 from fedraa.reading import content
 from fedraa.rundir.file_names import CLIENTS
@@ -44,7 +45,7 @@ def read_clients(directory: Path, figures: Figures) -> "pd.DataFrame":
 
     path, columns = directory / CLIENTS, columns_of(figures)
     if not path.exists():
-        raise ValueError(f"clients: {directory} has no {CLIENTS}; a run writes it with --client-evals final")
+        raise InputError("clients", f"{directory} has no {CLIENTS}", hint="run with --client-evals final")
     try:
         text = content(path).decode()
         whole = text[: text.rindex("\n") + 1] if "\n" in text else ",".join(columns)
@@ -52,9 +53,9 @@ def read_clients(directory: Path, figures: Figures) -> "pd.DataFrame":
             io.StringIO(whole), index_col=False, dtype=dict.fromkeys(TEXT, str), keep_default_na=False, na_values=[""]
         )
         if tuple(frame.columns) != columns:
-            raise ValueError(f"its columns are {', '.join(map(str, frame.columns))[:100]}")
+            raise InputError("columns", got=list(frame.columns), expected=", ".join(columns))
     except OSError as error:
-        raise ValueError(f"clients: {path} cannot be read: {error.strerror or error}") from None
+        raise InputError("clients", f"{path} cannot be read: {error.strerror or error}") from None
     except ValueError as error:
-        raise ValueError(f"clients: {path} is no table of clients: {str(error).splitlines()[0]}") from None
+        raise InputError("clients", f"{path} is not a table of clients: {str(error).splitlines()[0]}") from None
     return frame.fillna(dict.fromkeys(TEXT, ""))

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedraa.errors import InputError
 from fedraa.reading import content
 
 FORMAT = 4
@@ -45,18 +46,20 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(content(path).decode())
     except OSError as error:
-        raise ValueError(f"run: {path} cannot be read: {error.strerror or error}") from None
+        raise InputError("run", f"{path} cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"run: {path} is not JSON: {error}") from None
+        raise InputError("run", f"{path} is not JSON: {error}") from None
     if isinstance(config, dict):
         check_format(path, config.setdefault("format", 1))
     if not isinstance(config, dict) or not all(isinstance(config.get(key), dict) for key in PARTS):
-        raise ValueError(f"run: {path} is not a run's configuration; it lacks one of {', '.join(PARTS)}")
+        raise InputError("run", f"{path} is not a run's configuration; it lacks one of {', '.join(PARTS)}")
     if "method" not in config["experiment"]:
-        raise ValueError(f"run: {path} is not a run's configuration; it lacks experiment.method")
+        raise InputError("run", f"{path} is not a run's configuration; it lacks experiment.method")
     if unknown := sorted(config.keys() - KEYS):
-        raise ValueError(
-            f"run: {path} has the key {unknown[0]!r}, which format {FORMAT} does not know; a newer fedraa wrote it"
+        raise InputError(
+            "run",
+            f"{path} has the key {unknown[0]!r}, which format {FORMAT} does not have",
+            hint="use the newer fedraa that wrote it",
         )
     return upgrade_config(config)
 
@@ -64,10 +67,12 @@ def read_config(path: Path) -> dict[str, Any]:
 def check_format(path: Path, format: object) -> None:
     """ValueError, one sentence, unless `format` is a number that this version reads."""
     if type(format) is not int or format < 1:
-        raise ValueError(f"run: {path} has the format {format!r}; it is a number from 1 to {FORMAT}")
+        raise InputError("run", f"{path} has a wrong format", got=format, expected=f"a number from 1 to {FORMAT}")
     if format > FORMAT:
-        raise ValueError(
-            f"run: {path} has the format {format}, and this fedraa reads up to {FORMAT}; use the one that wrote it"
+        raise InputError(
+            "run",
+            f"{path} has the format {format}, and this fedraa reads formats up to {FORMAT}",
+            hint="use the fedraa that wrote it",
         )
 
 

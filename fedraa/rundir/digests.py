@@ -39,9 +39,11 @@ def check_seal(directory: Path, names: Sequence[str] = (*FILES, *OPTIONAL)) -> b
         try:
             is_same = digest(directory / name).hexdigest() == written.get(name)
         except OSError as error:
-            raise Inconsistent(f"{name}: cannot be read, though the run has ended: {error.strerror or error}") from None
+            raise Inconsistent(
+                name, f"it cannot be read, although the run has ended: {error.strerror or error}"
+            ) from None
         if not is_same:
-            raise Inconsistent(f"{name}: is not what the run wrote; {SEAL} has another digest of it")
+            raise Inconsistent(name, f"it is not the file that the run wrote; {SEAL} has another digest of it")
     return True
 
 
@@ -49,10 +51,10 @@ def _digests(directory: Path) -> dict[str, str]:
     try:
         text = content(directory / SEAL).decode()
     except (OSError, ValueError) as error:
-        raise Inconsistent(f"{SEAL}: cannot be read, though the run has ended: {error}") from None
+        raise Inconsistent(SEAL, f"it cannot be read, although the run has ended: {error}") from None
     found = {match["name"]: match["digest"] for match in _LINE.finditer(text)}
     if not set(FILES) <= found.keys() <= {*FILES, *OPTIONAL} or _text(found) != text:
-        raise Inconsistent(f"{SEAL}: is damaged; it has the digests of {', '.join(FILES)}")
+        raise Inconsistent(SEAL, "it is damaged", expected=f"the digests of {', '.join(FILES)}")
     return found
 
 

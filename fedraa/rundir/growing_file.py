@@ -34,7 +34,7 @@ class GrowingFile:
             with suppress(OSError):
                 self.stream.truncate(self.size)
             if isinstance(error, OSError):
-                raise Unwritable(f"{self.path} cannot be written: {error.strerror or error}") from error
+                raise Unwritable(str(self.path), f"it cannot be written: {error.strerror or error}") from error
             raise
         self.size += len(line)
         self._digest.update(line)
@@ -61,14 +61,14 @@ def damage(directory: Path, log: State) -> str | None:
         path, size = directory / file, log[name]
         try:
             if path.stat().st_size < size:
-                return f"is ahead of {file}"
+                return f"it is ahead of {file}"
             known = log.get(DIGESTS)
             if known is not None and digest(path, size).hexdigest() != known[name]:
-                return f"does not fit {file}, in which something was changed"
+                return f"it does not fit {file}, which was changed"
             if known is None and name == "events" and not _has_events(path, size, log["seq"]):
-                return f"does not fit {file}, in which something was changed"
+                return f"it does not fit {file}, which was changed"
         except OSError as error:
-            return f"does not fit {file}, which cannot be read: {error.strerror or error}"
+            return f"it does not fit {file}, which cannot be read: {error.strerror or error}"
     return None
 
 

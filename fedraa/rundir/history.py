@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedraa.config.experiment import Experiment
+from fedraa.errors import InputError
 from fedraa.objectives import Figures, figures_of
 from fedraa.reading import content
 from fedraa.rundir.checked_files import is_event, read_evals, read_summary
@@ -80,7 +81,7 @@ class History:
         self.directory = Path(directory)
         for name in (CONFIG, EVENTS, EVALS):
             if not (self.directory / name).is_file():
-                raise ValueError(f"run: {self.directory} is not a run directory; it has no {name}")
+                raise InputError("run", f"{self.directory} is not a run directory; it has no {name}")
 
     def __repr__(self) -> str:
         flags = self.config["experiment"]
@@ -121,7 +122,9 @@ class History:
         """
         path = self.directory / SUMMARY
         if not path.exists():
-            raise ValueError(f"run: {self.directory} has no {SUMMARY}; the run has not ended")
+            raise InputError(
+                "run", f"{self.directory} has no {SUMMARY}, so that the run has not ended", hint="resume it"
+            )
         return read_summary(path, self.figures)
 
     def load_model(
@@ -235,7 +238,7 @@ class History:
                 except (ValueError, RecursionError):
                     line = None
                 if not is_event(line):
-                    raise ValueError(f"events: line {number} of {self.directory / EVENTS} is not an event")
+                    raise InputError("events", f"line {number} of {self.directory / EVENTS} is not an event")
                 yield line
 
     def _last_eval(self) -> dict[str, Any] | None:

@@ -13,6 +13,7 @@ from fedraa.data.scaling import ChannelScaling, Scaling
 from fedraa.data.transforms import Transform, Transforms
 from fedraa.data.transforms.transform import called
 from fedraa.data.tree import Tree
+from fedraa.errors import InputError
 from fedraa.rundir import packed_columns
 
 _NUMBERS = "mean"  # a key of each scaling, and of nothing else
@@ -38,13 +39,16 @@ class Inputs:
         """Return the transforms that are not random with the values to which the run fitted them."""
         parts = transforms.fixed.parts
         if len(parts) != len(self.fitted):
-            raise ValueError(f"transforms: got {len(parts)} that are not random; the run had {len(self.fitted)}")
+            raise InputError(
+                "transforms", f"it has {len(parts)} that are not random", expected=f"{len(self.fitted)}, as in the run"
+            )
         fitted = []
         for part, kept in zip(parts, self.fitted, strict=True):
             if kept == LOST:
-                raise ValueError(
-                    f"transforms: {called(part)} was fitted to the data, and none of its arguments has the values, so "
-                    "that the run could not keep them; let fitted return one whose arguments have them"
+                raise InputError(
+                    "transforms",
+                    f"{called(part)} was fitted to the data, but its arguments do not hold the fitted values",
+                    hint="let `fitted` return a transform whose arguments hold them",
                 )
             fitted.append(part if kept is None else _restore(part, kept))
         return Transforms(tuple(fitted), transforms.seed)
@@ -85,9 +89,9 @@ def read_inputs(config: Mapping[str, Any]) -> Inputs:
             tuple(written["transforms"]),
         )
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
-        raise ValueError(
-            f"run: config.json does not say how inputs are scaled ({type(error).__name__} {error}); an older fedraa "
-            "wrote it, or it is damaged"
+        raise InputError(
+            "run",
+            f"config.json does not hold the scaling of the inputs, or is damaged ({type(error).__name__} {error})",
         ) from None
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.errors import InputError
+
 PACKED = 10_000  # entries beyond which a column is packed: a list of a million would be most of the file
 
 Column = npt.NDArray[np.int64] | npt.NDArray[np.float64]
@@ -28,5 +30,5 @@ def read(written: Any) -> Any:
         raw = zlib.decompress(base64.b64decode(written["packed"]))
         column = np.frombuffer(raw, np.dtype(written["dtype"]).newbyteorder("<"))
     except (KeyError, TypeError, ValueError, zlib.error):
-        raise ValueError("it is no packed column, or damaged") from None
+        raise InputError("packed", "it is not a packed column, or it is damaged") from None
     return [value if np.isfinite(value) else None for value in column.tolist()]

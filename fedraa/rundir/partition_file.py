@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.data import Federated
+from fedraa.errors import InputError
 from fedraa.rundir.atomic_files import replacing
 from fedraa.rundir.file_names import PARTITION
 
@@ -86,7 +87,7 @@ def read_partition(directory: Path) -> DataPartition:
     """Return the partition of a run; ValueError if the directory has none or it is damaged."""
     path = directory / PARTITION
     if not path.exists():
-        raise ValueError(f"partition: {directory} has no {PARTITION}; an older fedraa wrote it")
+        raise InputError("partition", f"{directory} has no {PARTITION}", hint="use the older fedraa that wrote it")
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
@@ -99,4 +100,6 @@ def read_partition(directory: Path) -> DataPartition:
             tuple(map(str, arrays["names"].tolist())) if "names" in arrays else None,
         )
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise ValueError(f"partition: {path} is no partition, or damaged: {str(error).splitlines()[0]}") from None
+        raise InputError(
+            "partition", f"{path} is not a partition, or is damaged: {str(error).splitlines()[0]}"
+        ) from None

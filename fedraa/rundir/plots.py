@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 
+from fedraa.errors import InputError
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -29,7 +31,7 @@ def plot(evals: "pd.DataFrame", y: str, x: str, *, title: str, clock: str) -> Pl
     """Column `y` of the evaluations over column `x`; ValueError says which there are."""
     for name in (x, y):
         if name not in evals.columns:
-            raise ValueError(f"plot: there is no column {name!r}; there are {', '.join(evals.columns)}")
+            raise InputError("plot", got=name, expected=f"one of {', '.join(evals.columns)}")
     figure = Plot(figsize=(6, 3.2), layout="constrained")
     axes = figure.subplots()
     axes.plot(evals[x], evals[y], marker="." if len(evals) < DOTTED else "", color=BLUE)

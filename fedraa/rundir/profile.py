@@ -9,6 +9,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, ValidationError
 
+from fedraa.errors import InputError
 from fedraa.reading import content
 
 PROFILE = "profile.json"
@@ -56,11 +57,11 @@ def profile(directory: Path) -> list[tuple[str, str, float, float]]:
     """
     path = directory / PROFILE
     if not path.is_file():
-        raise ValueError(f"run: {directory} has no {PROFILE}; the run has not ended, or is not a run")
+        raise InputError("run", f"{directory} has no {PROFILE}", hint="give a run that has ended")
     try:
         run = Spent.model_validate_json(content(path))
     except ValidationError as error:
-        raise ValueError(f"run: {path} is not a profile: {error.errors()[0]['msg']}") from None
+        raise InputError("run", f"{path} is not a profile: {error.errors()[0]['msg']}") from None
     rows = []
     for who, names, seconds_of, whole in (
         ("server", SERVER, run.server, run.wall),

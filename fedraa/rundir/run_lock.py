@@ -11,6 +11,7 @@ from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
+from fedraa.errors import InputError
 from fedraa.reading import content, opened
 from fedraa.rundir.atomic_files import write_text
 
@@ -30,7 +31,7 @@ class Hold:
         give_up = time.monotonic() + LOCK_SECONDS
         while not _locked(log, fcntl.LOCK_EX):
             if time.monotonic() > give_up:
-                raise ValueError(f"run: another process is writing {directory}; wait for it, or stop it")
+                raise InputError("run", f"another process is writing {directory}", hint="wait for it, or stop it")
             time.sleep(0.1)
         self._file = directory / WRITER
         write_text(self._file, driver)
@@ -54,17 +55,17 @@ def is_written(log: Path) -> bool:
 def interrupt(directory: Path, log: Path) -> None:
     """SIGTERM for the process that runs this run: it ends with a checkpoint. ValueError if there is none here."""
     if not is_written(log):
-        raise ValueError(f"run: nobody is writing {directory}; there is nothing to stop")
+        raise InputError("run", f"no process is writing {directory}, so that there is nothing to stop")
     machine, _, process = content(directory / WRITER).decode(errors="replace").rpartition(" ")
     if not process.isdecimal() or int(process) < 2:
-        raise ValueError(f"run: {directory / WRITER} does not say who writes the run; it has {process[:40]!r}")
+        raise InputError("run", f"{directory / WRITER} does not name the process that writes the run", got=process)
     if machine != socket.gethostname():
-        raise ValueError(f"run: {directory} is written by process {process} on {machine}; stop it there")
+        raise InputError("run", f"{directory} is written by process {process} on {machine}", hint="stop it there")
     try:
         os.kill(int(process), signal.SIGTERM)
     except (ProcessLookupError, OverflowError):
-        raise ValueError(
-            f"run: process {process}, which ran {directory}, has ended; there is nothing to stop"
+        raise InputError(
+            "run", f"process {process}, which wrote {directory}, has ended, so that there is nothing to stop"
         ) from None
 
 
@@ -79,7 +80,7 @@ def alone(directory: Path, doing: str) -> Iterator[None]:
         lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT)
     try:
         if not _locked(lock, fcntl.LOCK_EX):
-            raise ValueError(f"out: another process is {doing} in {directory}; wait for it, or stop it")
+            raise InputError("out", f"another process is {doing} in {directory}", hint="wait for it, or stop it")
         yield
     finally:
         os.close(lock)
@@ -91,7 +92,7 @@ def writable(directory: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ValueError(f"out: {directory} cannot be written: {error.strerror or error}") from None
+        raise InputError("out", f"{directory} cannot be written: {error.strerror or error}") from None
 
 
 def _locked(file: int | BinaryIO | FileIO, kind: int) -> bool:

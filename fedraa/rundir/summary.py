@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from fedraa.errors import InputError
 from fedraa.rundir.failures import Failures
 from fedraa.rundir.history import History
 
@@ -22,7 +23,7 @@ def so_far(history: History) -> dict[str, object]:
     Raises ValueError for one that has no evaluation yet.
     """
     if history.evals.empty:
-        raise ValueError(f"run: {history.directory} has no evaluation yet; there is nothing to tell of it")
+        raise InputError("run", f"{history.directory} has no evaluation yet", hint="wait for the first one")
     lines: list[dict[str, Any]] = history.whole_lines()
     step = next((line["step"] for line in reversed(lines) if "step" in line), 0)
     now = {"t": lines[-1]["t"], "wall": lines[-1]["wall"], "step": step}

@@ -12,6 +12,7 @@ from fedraa.components.calls import one_line
 from fedraa.components.text import paths_in
 from fedraa.config.experiment import Experiment
 from fedraa.data.transforms import make_transforms
+from fedraa.errors import InputError
 from fedraa.models import build_model
 from fedraa.models.raw_input import RawInputModel
 from fedraa.models.wrappers import unwrap_module
@@ -34,12 +35,14 @@ def load_trained(
     does not fit.
     """
     if not (directory / MODEL).exists():
-        raise ValueError(f"run: {directory} has no {MODEL}; the run has not ended")
+        raise InputError("run", f"{directory} has no {MODEL}", hint="give a run that has ended")
     experiment = Experiment(**config["experiment"])
     _refuse_foreign(directory, experiment, model=model, transforms=transforms, trust=trust)
     if model is None and "model" in config.get("given", ()):
-        raise ValueError(
-            f"model: {directory} was trained with a model given as an object; give it again: load_model(model=...)"
+        raise InputError(
+            "model",
+            f"{directory} was trained with a model given as an object",
+            hint="give it again: load_model(model=...)",
         )
     inputs = read_inputs(config)
     made = make_transforms(experiment.transforms if transforms is None else transforms, seed=experiment.seed)
@@ -56,14 +59,16 @@ def _refuse_foreign(
     named = {name: paths_in(written[name]) for name, value in given.items() if value is None}
     for name, paths in named.items():
         if made_in_script := [path for path in paths if "<" in path or path.startswith("__main__:")]:
-            raise ValueError(
-                f"{name}: {directory} was trained with {made_in_script[0]} of a script or a notebook; give it again: "
-                f"load_model({name}=...)"
+            raise InputError(
+                name,
+                f"{directory} was trained with {made_in_script[0]} of a script or a notebook",
+                hint=f"give it again: load_model({name}=...)",
             )
     if not trust and (foreign := sorted({path for paths in named.values() for path in paths})):
-        raise ValueError(
-            f"run: {directory} names code that would be imported and run, {', '.join(foreign)}; if you trust it, give "
-            "trust=True"
+        raise InputError(
+            "run",
+            f"{directory} names code that would be imported and run, {', '.join(foreign)}",
+            hint="if you trust it, give trust=True",
         )
 
 
@@ -88,11 +93,12 @@ def _load_parameters(module: nn.Module, path: Path) -> None:
         with opened(path) as stream:
             state = torch.load(stream, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises anything for a file that is damaged
-        raise ValueError(f"run: {path} cannot be read ({one_line(error)[:200]})") from None
+        raise InputError("run", f"{path} cannot be read ({one_line(error)[:200]})") from None
     try:
         module.load_state_dict(state)
     except (RuntimeError, AttributeError, TypeError) as error:
-        raise ValueError(
-            f"model: {path} does not fit {type(module).__name__} ({one_line(error)[:200]}); give the model that was "
-            "trained"
+        raise InputError(
+            "model",
+            f"{path} does not fit {type(module).__name__} ({one_line(error)[:200]})",
+            hint="give the model that was trained",
         ) from None

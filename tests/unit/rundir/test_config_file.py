@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusals import refuses
 
 from fedraa.api import resume, run
 from fedraa.config.experiment import Experiment
@@ -111,26 +112,20 @@ def test_what_is_new_among_what_a_run_came_to_keeps_no_old_run_from_going_on(old
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "name"),
     [
-        (
-            {"format": FORMAT + 1},
-            rf"^run: .*config.json has the format {FORMAT + 1}, and this fedraa reads up to {FORMAT}; use the one",
-        ),
-        ({"format": "new"}, rf"^run: .*config.json has the format 'new'; it is a number from 1 to {FORMAT}$"),
-        ({"format": 0}, "has the format 0; it is a number from 1"),
-        ({"format": FORMAT + 1, "method": []}, f"has the format {FORMAT + 1}"),
-        (
-            {"colour": "red"},
-            rf"^run: .* has the key 'colour', which format {FORMAT} does not know; a newer fedraa wrote it$",
-        ),
+        ({"format": FORMAT + 1}, str(FORMAT + 1)),
+        ({"format": "new"}, "'new'"),
+        ({"format": 0}, "got 0"),
+        ({"format": FORMAT + 1, "method": []}, str(FORMAT + 1)),
+        ({"colour": "red"}, "'colour'"),
     ],
 )
-def test_a_newer_format_is_refused(changes: dict[str, Any], said: str, old: Any) -> None:
+def test_a_newer_format_is_refused(changes: dict[str, Any], name: str, old: Any) -> None:
     directory = old("fed-raa-ended")
     rewrite(directory, **changes)
     for read_it in (lambda: History(directory).config, lambda: replay(directory), lambda: resume(directory)):
-        with pytest.raises(ValueError, match=said):
+        with refuses("run", str(directory / CONFIG), name):
             read_it()
 
 
@@ -139,7 +134,7 @@ def test_a_checkpoint_has_a_format(tmp_path: Path) -> None:
     assert read((tmp_path / "new" / "00000003.ckpt").read_bytes()) == {"format": FORMAT, "x": 1}
     assert load_latest(tmp_path / "new", lambda state: None) == {"x": 1}
     save(tmp_path / "newer", 3, {"x": 1, "format": FORMAT + 1})
-    with pytest.raises(ValueError, match=rf"00000003.ckpt has the format {FORMAT + 1}, and this fedraa reads up to"):
+    with refuses("run", "00000003.ckpt", str(FORMAT + 1)):
         load_latest(tmp_path / "newer", lambda state: None)
     with pytest.raises(Damaged):
         read(b"")
@@ -171,5 +166,5 @@ def test_what_parts_were_before_is_told_apart(method: str, choice: str, field: s
     del config["method"][choice][field]
     (directory / CONFIG).write_text(json.dumps(config))
     assert read_config(directory / CONFIG)["method"][choice][field] in (0, False, "the same units in every layer")
-    with pytest.raises(ValueError, match=rf"does not describe the method of its experiment: {choice}\.{field} differs"):
+    with pytest.raises(ValueError, match=rf"{choice}\.{field}"):
         resume(directory, time=0.4)

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from refusals import refuses
 
 from fedraa.api import run
 from fedraa.cli.main import main
@@ -34,7 +35,7 @@ def test_a_run_tells_where_its_time_went(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_what_has_not_ended_has_no_profile(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^run: .* has no profile.json; the run has not ended"):
+    with refuses("run", str(tmp_path), PROFILE):
         profile(tmp_path)
 
 
