@@ -6,6 +6,7 @@ from pathlib import Path
 from fedraa.board.board import Board
 from fedraa.board.server import BoardServer
 from fedraa.cli.display import say
+from fedraa.errors import InputError
 
 PORTS = range(65536)
 
@@ -13,12 +14,12 @@ PORTS = range(65536)
 def board(folder: Path, port: int) -> None:
     """Serve the page. ValueError, one sentence, for a folder that is not there or a port that cannot be had."""
     if port not in PORTS:
-        raise ValueError(f"port: got {port}; it is a number from 0, any that is free, to {PORTS[-1]}")
+        raise InputError("port", got=port, expected=f"a number from 0 to {PORTS[-1]}; 0 takes any free port")
     watched = Board(folder)
     try:
         server = BoardServer(watched, port)
     except OSError as error:
-        raise ValueError(f"port: {port} cannot be had: {error.strerror}; 0 takes any that is free") from None
+        raise InputError("port", f"{port} cannot be used: {error.strerror}", hint="give 0 for any free port") from None
     with suppress(KeyboardInterrupt):
         watched.start()
         say(f"{folder} is shown at {server.address} until Ctrl-C")

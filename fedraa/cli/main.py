@@ -17,6 +17,7 @@ from fedraa.cli.parse import Command, parse
 from fedraa.cli.waited import LOADING, waited, with_bar
 from fedraa.config.experiment import Experiment
 from fedraa.config.processes import cluster_address, cores
+from fedraa.errors import InputError
 from fedraa.waiting import Waiting
 
 LIMITS = ("updates", "rounds", "time", "target_accuracy", "target")
@@ -213,7 +214,7 @@ class Report:
 
     def __call__(self) -> None:
         if self.trust and not self.landscape:
-            raise ValueError("trust: has no effect without --landscape; give --landscape, or leave it out")
+            raise InputError("trust", "it has no effect without --landscape", hint="give --landscape, or leave it out")
         with waited() as waiting:
             from fedraa.cli.display import say
             from fedraa.report import report, to_tensorboard, to_wandb
@@ -277,7 +278,7 @@ class Check:
         say(repr(findings))
         if not findings.held:
             count = len(findings.failures)
-            raise PromiseBroken(f"{findings.part} breaks {count} promise{'s' * (count > 1)}")
+            raise PromiseBroken(findings.part, f"it breaks {count} promise{'s' * (count > 1)}")
 
 
 @dataclass(frozen=True)

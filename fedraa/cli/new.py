@@ -3,6 +3,8 @@
 from importlib.resources import files
 from pathlib import Path
 
+from fedraa.errors import InputError
+
 SUFFIX = ".txt"
 
 
@@ -14,9 +16,9 @@ def new(folder: Path) -> list[Path]:
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
-        raise ValueError(f"folder: {folder} is there already; give one that is not") from None
+        raise InputError("folder", f"{folder} exists already", hint="give a new folder") from None
     except OSError as error:
-        raise ValueError(f"folder: {folder} cannot be made: {error.strerror}") from None
+        raise InputError("folder", f"{folder} cannot be made: {error.strerror}") from None
     written = []
     for template in sorted(files("fedraa.cli").joinpath("study").iterdir(), key=lambda each: each.name):
         path = folder / template.name.removesuffix(SUFFIX)

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import tyro
 
+from fedraa.errors import InputError
+
 
 @dataclass(frozen=True)
 class Status:
@@ -25,7 +27,9 @@ class Status:
             status_table([status(run) for run in self.runs] if self.runs else statuses(RUNS))
             return
         if self.runs:
-            raise ValueError(f"address: with {self.address!r} all runs of the cluster are listed; give no run")
+            raise InputError(
+                "address", f"with {self.address!r} all runs of the cluster are listed", hint="give no run directories"
+            )
         from actors.cluster.operations import runs
 
         cluster_table(runs(self.address))

@@ -15,6 +15,7 @@ from fedraa.cli.help import show_help
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import CALLBACKS
 from fedraa.config.usual_names import meant
+from fedraa.errors import InputError
 
 Command = Callable[[], None]
 EXPERIMENT = "experiment"  # the value of a command whose fields are flags
@@ -56,7 +57,7 @@ def _refuse_twice(arguments: Sequence[str]) -> None:
             continue
         flag = word.partition("=")[0].replace("_", "-").replace("--no-", "--", 1)
         if flag in seen:
-            raise ValueError(f"{flag}: given twice; give it once")
+            raise InputError(flag, "it is given twice", hint="give it once")
         seen.add(flag)
 
 
@@ -109,53 +110,67 @@ def _one_sentence(
     """Turns tyro's error boxes into sentences; what is not known here is left to tyro."""
     match event:
         case _errors.UnrecognizedArgs(tokens=tokens):
-            raise ValueError(_unknown(tokens[0], program, commands, arguments))
+            raise _unknown(tokens[0], program, commands, arguments)
         case _errors.InvalidChoice(argument=argument, value=value, choices=choices):
             named = sorted(set(choices) - {"None"})  # which is to leave the flag out; they come in any order
-            raise ValueError(f"{_flag(argument)}: got {value!r}; choose one of {', '.join(named)}")
+            raise InputError(_flag(argument), got=value, expected=f"one of {', '.join(named)}")
         case _errors.BadValue(argument=argument, offending_value=value):
-            given = "no value" if value is None else repr(value)
-            raise ValueError(f"{_flag(argument)}: {_got(given, argument.lowered.metavar)}")
+            if value is None:
+                raise InputError(_flag(argument), "it has no value", expected=_allowed(argument.lowered.metavar))
+            raise InputError(_flag(argument), got=value, expected=_allowed(argument.lowered.metavar))
         case _errors.InstantiationFailure(argument=None, message=message):
-            raise ValueError(message)
+            raise InputError("arguments", message)
         case _errors.InstantiationFailure(argument=argument, message=message):
             if (wrong := _NO_NUMBER.match(message) or _NO_SUCH.match(message)) and argument is not None:
-                raise ValueError(f"{_flag(argument)}: {_got(wrong['given'], argument.lowered.metavar)}")
+                raise _not_allowed(argument, wrong["given"], argument.lowered.metavar)
             if union := _UNION.match(message):
-                raise ValueError(f"{_flag(argument)}: {_got(union['given'], union['allowed'])}")
-            raise ValueError(f"{_flag(argument)}: {message.splitlines()[0]}")
+                raise _not_allowed(argument, union["given"], union["allowed"])
+            raise InputError(_flag(argument), message.splitlines()[0])
         case _errors.MissingSubcommand(found_token=token):
-            given = "no command" if token is None else repr(token)
-            raise ValueError(f"got {given}; choose one of {', '.join(commands)}")
+            expected = f"one of {', '.join(commands)}"
+            if token is None:
+                raise InputError("command", "it is missing", expected=expected)
+            raise InputError("command", got=token, expected=expected)
         case _errors.MissingArgs(missing_arguments=missing):
-            raise ValueError(f"{_flag(missing[0].arg)}: missing; see {_asked(program, commands, arguments)} --help")
+            raise InputError(
+                _flag(missing[0].arg), "it is missing", hint=f"see {_asked(program, commands, arguments)} --help"
+            )
 
 
-def _unknown(token: str, program: str, commands: Functions, arguments: Sequence[str]) -> str:
-    """Return the sentence about a word that tyro does not know, with the word that the user may mean."""
+def _unknown(token: str, program: str, commands: Functions, arguments: Sequence[str]) -> InputError:
+    """Return the error about a word that tyro does not know, with the word that the user may mean."""
     see = f"see {_asked(program, commands, arguments)} --help"
     if not token.startswith("-"):
         if token == arguments[0]:
-            return f"{token}: there is no such command{meant(token, list(commands)) or f'; {see}'}"
-        return _too_many(token, program, arguments) or f"{token}: there is no such argument; {see}"
+            return InputError(token, "there is no such command", hint=_meant(token, list(commands)) or see)
+        return _too_many(token, program, arguments) or InputError(token, "there is no such argument", hint=see)
     token = token.partition("=")[0]
     if arguments[0] not in commands:
-        return f"{token}: comes before the command; choose one of {', '.join(commands)}"
+        return InputError(token, "it comes before the command", hint=f"begin with one of {', '.join(commands)}")
     name, flags = token.lstrip("-").replace("-", "_"), _flags(commands, arguments[0])
     if name in flags:
-        if token.startswith("--"):  # it is given by its place
-            return f"{token}: there is no such flag; give the {name} alone, {see}"
-        return f"{token}: there is no such flag; did you mean --{name.replace('_', '-')}?"
-    if name == "seeds" and "seed" in flags:
-        return f"{token}: there is no such flag; give --seed for one run, or {program} compare METHOD --seeds 0 1"
-    if name in CALLBACKS and "callbacks" in flags:
-        return f'{token}: there is no such flag; give --callbacks "{CALLBACKS[name]}"'
-    known = [f"--{flag.replace('_', '-')}" for flag in flags]
-    return f"{token}: there is no such flag{meant(token, known) or f'; {see}'}"
+        if token.startswith("--"):
+            # The argument is given by its place.
+            hint = f"give the {name} without a flag, {see}"
+        else:
+            hint = f"did you mean --{name.replace('_', '-')}?"
+    elif name == "seeds" and "seed" in flags:
+        hint = f"give --seed for one run, or {program} compare METHOD --seeds 0 1"
+    elif name in CALLBACKS and "callbacks" in flags:
+        hint = f'give --callbacks "{CALLBACKS[name]}"'
+    else:
+        known = [f"--{flag.replace('_', '-')}" for flag in flags]
+        hint = _meant(token, known) or see
+    return InputError(token, "there is no such flag", hint=hint)
 
 
-def _too_many(token: str, program: str, arguments: Sequence[str]) -> str | None:
-    """Return the sentence about a further value of a flag that takes one; None if no flag has a value before it."""
+def _meant(word: str, known: Sequence[str]) -> str:
+    """Return a question about the most similar known word, empty if no word is similar."""
+    return meant(word, known).removeprefix("; ")
+
+
+def _too_many(token: str, program: str, arguments: Sequence[str]) -> InputError | None:
+    """Return the error about a further value of a flag that takes one; None if no flag has a value before it."""
     values: list[str] = []
     flag = ""
     for word in arguments:
@@ -165,9 +180,10 @@ def _too_many(token: str, program: str, arguments: Sequence[str]) -> str | None:
             continue
         if flag and values and word == token:
             several = [*values, token]
-            example = f"{program} compare METHOD --seeds {' '.join(several)}" if flag == "--seed" else ""
-            given = f"{flag.lstrip('-').replace('-', '_')}: got {' '.join(several)}; expected one value"
-            return f"{given}; for several: {example}" if example else given
+            hint = ""
+            if flag == "--seed":
+                hint = f"for several: {program} compare METHOD --seeds {' '.join(several)}"
+            return InputError(flag.lstrip("-").replace("-", "_"), got=several, expected="one value", hint=hint)
         values.append(word)
     return None
 
@@ -177,10 +193,15 @@ def _asked(program: str, commands: Collection[str], arguments: Sequence[str]) ->
     return " ".join([program, *arguments[: bool(arguments) and arguments[0] in commands]])
 
 
-def _got(given: str, takes: str | None) -> str:
-    """What was given for what a flag takes, both without tyro's brackets; that it may be left out need not be said."""
-    takes = re.sub(r"\[(\w+) \[\1 \.\.\.\]\]", r"\1 ...", takes or "nothing")
-    return f"got {given.strip('[]')}, but takes {re.sub(r'[{}]', '', takes).replace('None|', '')}"
+def _not_allowed(argument: "tyro._arguments.ArgumentDefinition | None", text: str, allowed: str | None) -> InputError:
+    """Return the error about a value in tyro's brackets and quotes."""
+    return InputError(_flag(argument), got=text.strip("[]'\""), expected=_allowed(allowed))
+
+
+def _allowed(metavar: str | None) -> str:
+    """Return what a flag takes, without tyro's brackets and without the choice to leave it out."""
+    several = re.sub(r"\[(\w+) \[\1 \.\.\.\]\]", r"\1 ...", metavar or "no value")
+    return re.sub(r"[{}]", "", several).replace("None|", "")
 
 
 def _flag(argument: "tyro._arguments.ArgumentDefinition | None") -> str:

@@ -16,18 +16,18 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "start"),
     [
-        (["missing"], "folder: missing is not there; give a folder of run directories"),
-        (["file"], "folder: file is a file; give a folder of run directories"),
-        ([".", "--port", "65536"], "port: got 65536; it is a number from 0, any that is free, to 65535"),
-        ([".", "--port", "-1"], "port: got -1; it is a number from 0, any that is free, to 65535"),
-        ([".", "--port", "TAKEN"], "port: TAKEN cannot be had: Address already in use; 0 takes any that is free"),
+        (["missing"], "folder: missing "),
+        (["file"], "folder: file "),
+        ([".", "--port", "65536"], "port: got 65536; "),
+        ([".", "--port", "-1"], "port: got -1; "),
+        ([".", "--port", "TAKEN"], "port: TAKEN "),
     ],
 )
 def test_a_mistake_is_one_sentence(
     arguments: list[str],
-    said: str,
+    start: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -37,7 +37,10 @@ def test_a_mistake_is_one_sentence(
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         assert main(["board", *(word.replace("TAKEN", port) for word in arguments)]) == 2
-    assert capsys.readouterr() == ("", f"fedraa: {said.replace('TAKEN', port)}\n")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"fedraa: {start.replace('TAKEN', port)}")
+    assert err.count("\n") == 1
 
 
 def test_it_prints_its_address_and_ends_at_once(tmp_path: Path) -> None:

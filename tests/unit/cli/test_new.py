@@ -44,7 +44,7 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "mine").write_text("mine")
     for folder in (tmp_path, tmp_path / "mine"):
         assert main(["new", str(folder)]) == 2
-        assert "is there already" in capsys.readouterr().err
+        assert capsys.readouterr().err.startswith(f"fedraa: folder: {folder} ")
     assert main(["new", str(tmp_path / "mine" / "deeper")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert (tmp_path / "mine").read_text() == "mine"
