@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fedraa.components.text import text_of
 from fedraa.composition.method import Method
 from fedraa.composition.registry import find
 from fedraa.config.experiment import Experiment
-from fedraa.errors import short_text
+from fedraa.errors import InputError
 from fedraa.settings.resolve import without_foreign_flags
 from fedraa.settings.terms import Tuned, check_schedules, on_terms
 
@@ -21,18 +20,16 @@ def as_several(field: str, given: Any, example: str) -> tuple[Any, ...]:
     try:
         return tuple(given)
     except TypeError:
-        raise ValueError(f"{field}: got {short_text(given)}; takes a list, as {example}") from None
+        raise InputError(field, got=given, expected=f"a list, as {example}") from None
 
 
 def check_each_once(**chosen: Sequence[object]) -> None:
     """ValueError for a flag that chooses nothing, or something twice."""
     for field, values in chosen.items():
         if not values or len({str(value) for value in values}) < len(values):
-            named = ", each with a name of its own: dataclasses.replace(method, name=...)"
+            named = "give each a different name: dataclasses.replace(method, name=...)"
             objects = any(isinstance(value, Method) for value in values)
-            raise ValueError(
-                f"{field}: got {' '.join(map(str, values)) or 'none'}; give one or more, each once{named * objects}"
-            )
+            raise InputError(field, got=values, expected="one or more, each once", hint=named * objects)
 
 
 def cells(
@@ -48,7 +45,7 @@ def cells(
     check_each_once(methods=methods, seeds=seeds)
     for field, instead in (("method", "methods"), ("seed", "seeds")):
         if (given := getattr(experiment, field)) != Experiment.model_fields[field].default:
-            raise ValueError(f"{field}: got {short_text(given)}; name the {instead} to compare with {instead}")
+            raise InputError(field, got=given, hint=f"name the {instead} to compare in `{instead}`")
     for method in methods:
         find(method)
     if experiment.updates is experiment.rounds is experiment.time is None:
@@ -63,14 +60,15 @@ def cells(
             and not own_ones
             and all(getattr(each, field) != value for each in templates)
         ):
-            raise ValueError(
-                f"{field}: {text_of(value)} means nothing to {', '.join(map(str, methods))}; {_instead(field, value)}"
+            raise InputError(
+                field, f"it has no effect on {', '.join(map(str, methods))}", got=value, hint=_instead(field, value)
             )
     for each in templates:
         if each.updates is each.rounds is each.time is None:
-            raise ValueError(
-                f"updates: {each.method} counts its steps otherwise than the flags given; compare at equal "
-                "--time, or give both --updates and --rounds"
+            raise InputError(
+                "updates",
+                f"{each.method} counts its steps in another unit",
+                hint="compare at equal --time, or give both --updates and --rounds",
             )
     check_schedules({str(each.method): each for each in templates})
     # not model_dump: it takes components that are dataclasses apart

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from fedraa.engine.build import build
 from fedraa.engine.worker_spec import choose_device
+from fedraa.errors import InputError
 from fedraa.reading import opened
 from fedraa.rundir.file_names import MODEL
 from fedraa.rundir.history import History
@@ -37,22 +38,21 @@ def trained(history: History, samples: int = SAMPLES) -> tuple[nn.Module, Tensor
     Raises ValueError for a run that cannot be built from its configuration, such as one of the user's own model.
     """
     if objects := history.config.get("given"):
-        raise ValueError(
-            f"landscape: {history.directory} was run with a {' and a '.join(objects)} given as an object, which its "
-            "directory does not hold; leave --landscape out"
+        raise InputError(
+            "landscape",
+            f"{history.directory} does not hold the object that the run got as its {' and its '.join(objects)}",
+            hint="leave --landscape out",
         )
     spec = build(history.experiment)
     if not spec.objective.classifies or not isinstance(spec.example, Tensor):
-        raise ValueError(
-            f"landscape: {history.directory} learns {spec.objective.name}; it takes a classification alone"
-        )
+        raise InputError("landscape", f"{history.directory} learns {spec.objective.name}", expected="a classification")
     module = copy.deepcopy(spec.traced.module)
     try:
         with opened(history.directory / MODEL) as stream:
             module.load_state_dict(torch.load(stream, weights_only=True), assign=True)
     except Exception:  # whatever torch makes of bytes that are none of its own
         path, model = history.directory / MODEL, history.experiment.model
-        raise ValueError(f"landscape: {path} does not hold the {model} of the run's configuration") from None
+        raise InputError("landscape", f"{path} does not hold the {model} of the run's configuration") from None
     dataset = spec.data.dataset
     chosen = np.random.default_rng(0).permutation(len(dataset.y_test))[:samples]
     x, y = torch.from_numpy(dataset.x_test[chosen]), torch.from_numpy(dataset.y_test[chosen])

@@ -7,6 +7,7 @@ from typing import Literal
 
 from fedraa.components.imports import importing_only
 from fedraa.engine.resume import refuse_foreign
+from fedraa.errors import InputError
 from fedraa.numbers import counted
 from fedraa.report import comparison, fairness, single, tables, terrain
 from fedraa.report.landscape import sharpness, surface, trained
@@ -42,7 +43,7 @@ def report(
             refuse_foreign(run.directory, run.config["experiment"])
     folder = out.with_name(out.stem + FILES)
     if out.is_dir():
-        raise ValueError(f"out: {out} is a directory; name the page to write")
+        raise InputError("out", f"{out} is a directory", hint="name the page to write")
     folder.mkdir(parents=True, exist_ok=True)  # before what takes long
     with nullcontext() if trust else importing_only(()):
         sections = _sections(groups, landscape=landscape)

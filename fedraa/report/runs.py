@@ -14,7 +14,7 @@ import pandas as pd
 from fedraa.components.text import KIND, describe
 from fedraa.composition.registry import kinds
 from fedraa.config.experiment import Experiment
-from fedraa.errors import Inconsistent
+from fedraa.errors import Inconsistent, InputError
 from fedraa.objectives import Figures, figures_of
 from fedraa.report.command import command
 from fedraa.rundir.digests import check_seal
@@ -45,9 +45,9 @@ class Run:
             if not (self.ended and check_seal(self.directory, SHOWN)):
                 self.tasks, self.rounds, self.evals, self.flags, self.clients  # noqa: B018  # each is read
         except Inconsistent as error:
-            raise ValueError(f"run: {self.directory} is damaged: {error}") from None
+            raise InputError("run", f"{self.directory} is damaged: {error}") from None
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"run: {self.directory} is damaged: {type(error).__name__}: {error}") from None
+            raise InputError("run", f"{self.directory} is damaged: {type(error).__name__}: {error}") from None
 
     @property
     def flags(self) -> dict[str, Any]:
@@ -152,21 +152,23 @@ def load(directories: Sequence[Path]) -> list[Group]:
     """
     runs = [Run(directory) for given in directories for directory in _expand(given)]
     if not runs:
-        raise ValueError("runs: got none; give one or more run directories")
+        raise InputError("runs", "there are none", hint="give one or more run directories")
     for run in runs[1:]:
         if replace(run.figures, own=()) != replace(runs[0].figures, own=()):
-            raise ValueError(
-                f"runs: {run.directory} is judged by {run.figures.main}, {runs[0].directory} by "
-                f"{runs[0].figures.main}; give those of one objective"
+            raise InputError(
+                "runs",
+                f"{run.directory} is judged by {run.figures.main}, {runs[0].directory} by {runs[0].figures.main}",
+                hint="give those of one objective",
             )
     groups: dict[tuple[str, str], dict[int, Run]] = {}
     for run in runs:
         flags = {name: value for name, value in run.flags.items() if name not in PER_RUN}
         seeds = groups.setdefault((repr(flags), _whole_method(run)), {})
         if run.seed in seeds:
-            raise ValueError(
-                f"runs: {run.directory} and {seeds[run.seed].directory} are the same experiment with the same "
-                f"seed {run.seed}; give it once"
+            raise InputError(
+                "runs",
+                f"{run.directory} and {seeds[run.seed].directory} are one experiment with one seed, {run.seed}",
+                hint="give it once",
             )
         seeds[run.seed] = run
     several = [tuple(seeds[seed] for seed in sorted(seeds)) for seeds in groups.values()]

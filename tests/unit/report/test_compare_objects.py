@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from refusals import refuses
 from torch import nn
 
 import fedraa as fl
@@ -78,13 +79,13 @@ def test_compare_takes_methods_components_and_functions_as_objects(tmp_path: Pat
 @pytest.mark.parametrize(
     ("methods", "seeds", "said"),
     [
-        ("fedmagic", (0,), "^method: there is no 'fedmagic'"),
-        ("fedavg", 3, r"^seeds: got 3; .*range\(3\)"),
-        ([], (0,), "^methods: got none"),
-        (None, (0,), "^methods: got None"),
-        ([fl.method("fedavg"), "fedavg"], (0,), r"^methods: .*name of its own"),
-        ([mine()], (0,), r"^method: got a Dataset 'mine' of 40 \+ 20 samples;"),
-        (["fed-raa"], (0,), "^model: Branching cannot be traced, .*fedavg"),
+        ("fedmagic", (0,), "^method: .*'fedmagic'"),
+        ("fedavg", 3, r"^seeds: .*3; .*range\(3\)"),
+        ([], (0,), "^methods: "),
+        (None, (0,), "^methods: .*None"),
+        ([fl.method("fedavg"), "fedavg"], (0,), r"^methods: .*replace\(method, name="),
+        ([mine()], (0,), r"^method: .*a Dataset 'mine'"),
+        (["fed-raa"], (0,), "^model: .*Branching.*fedavg"),
     ],
 )
 def test_what_cannot_be_compared_is_said_in_one_sentence(methods: Any, seeds: Any, said: str, tmp_path: Path) -> None:
@@ -103,7 +104,7 @@ def test_tune_takes_objects_and_continues_with_the_same_alone(tmp_path: Path) ->
     pd.testing.assert_frame_equal(tuned.table, again.table)
     with torch.no_grad():
         module.b.bias += 1
-    with pytest.raises(ValueError, match=r"^out: .* holds another tuning"):
+    with refuses("out", str(tmp_path / "tune")):
         fl.tune([slow, "fedprox"], {"lr": [0.01, 0.1]}, trials=2, **given)
 
 
@@ -116,7 +117,7 @@ def test_trials_in_processes_are_those_of_this_process(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_sent_to_processes_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^jobs: the experiment .*jobs=1"):
+    with refuses("jobs", "experiment", "jobs=1"):
         fl.tune(
             "fedavg",
             {"lr": [0.01, 0.1]},

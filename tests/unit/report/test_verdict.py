@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from refusals import refuses
 
 import fedraa
 from fedraa import Experiment
@@ -123,7 +124,7 @@ def test_a_run_without_an_evaluation_is_refused_in_a_sentence(runs: Path, tmp_pa
     for name in ("config.json", "events.jsonl", "evals.csv"):
         text = (runs / "broken" / name).read_text()
         (tmp_path / name).write_text(text if name != "evals.csv" else text.splitlines()[0] + "\n")
-    with pytest.raises(ValueError, match=r"^run: .* has no evaluation yet; there is nothing to tell of it$"):
+    with refuses("run", str(tmp_path)):
         Run(tmp_path)
 
 
