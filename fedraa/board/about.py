@@ -8,6 +8,7 @@ from typing import Any
 from fedraa.board.tally import natural
 from fedraa.components.imports import importing_only
 from fedraa.config.experiment import Experiment
+from fedraa.errors import InputError
 from fedraa.objectives import Figures, figures_of
 from fedraa.rundir.config_file import read_config
 from fedraa.rundir.file_names import CONFIG
@@ -42,7 +43,7 @@ def about(directory: Path) -> About:
     try:
         limits, clock, figures = config["resolved"]["limits"], str(flags["clock"]), figures_of(config)
         if not {figures.main} <= {str(name) for name in figures.columns}:
-            raise ValueError(f"its figures lack {figures.main}, by which it is judged")
+            raise InputError("figures", f"{figures.main}, by which the run is judged, is not among them")
         return About(
             method=method_name(config),
             dataset=str(flags["dataset"]),
@@ -60,7 +61,7 @@ def about(directory: Path) -> About:
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         what = f"{type(error).__name__}: {error}"
-        raise ValueError(f"run: {directory / CONFIG} is not a run's configuration ({what})") from None
+        raise InputError("run", f"{directory / CONFIG} is not a run's configuration ({what})") from None
 
 
 def repeats(flags: Mapping[str, Any], given: tuple[str, ...] = ()) -> str:

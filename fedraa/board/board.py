@@ -8,6 +8,7 @@ from threading import Event, Thread
 from time import monotonic
 
 from fedraa.board.watched_run import WatchedRun
+from fedraa.errors import InputError
 from fedraa.rundir.file_names import CONFIG, EVENTS
 
 PAUSE = 0.5  # seconds between two looks at every run
@@ -24,8 +25,8 @@ class Board:
     def __init__(self, folder: Path) -> None:
         """ValueError if there is no such folder."""
         if not folder.is_dir():
-            what = "a file" if folder.exists() else "not there"
-            raise ValueError(f"folder: {folder} is {what}; give a folder of run directories")
+            what = "is a file" if folder.exists() else "does not exist"
+            raise InputError("folder", f"{folder} {what}", hint="give a folder of run directories")
         self.folder = folder
         self.runs: dict[str, WatchedRun] = {}
         self._versions = count(1)

@@ -8,6 +8,7 @@ import numpy as np
 from fedraa.board.sampling import Floats, number, plain, thinned, window
 from fedraa.board.tally import Tally
 from fedraa.board.watched_run import WatchedRun
+from fedraa.errors import InputError
 
 ACROSS = ("t", "wall", "step", "bytes")
 
@@ -18,7 +19,7 @@ def curves(runs: Sequence[WatchedRun], x: str, y: str, low: float, high: float) 
     `x` is one of `ACROSS`; ValueError for another.
     """
     if x not in ACROSS:
-        raise ValueError(f"x: got {x!r}; it is one of {', '.join(ACROSS)}")
+        raise InputError("x", got=x, expected=f"one of {', '.join(ACROSS)}")
     return [found for run in runs if (found := _curve(run, x, y, low, high)) is not None]
 
 

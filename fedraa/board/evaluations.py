@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.board.lines import GrowingLines
+from fedraa.errors import InputError
 from fedraa.objectives import Figures
 from fedraa.rundir.event_log import TIMES
 
@@ -38,7 +39,7 @@ class Evaluations:
             if self._lines.more:
                 continue
             if self._wrong:
-                raise ValueError(f"evals: {self._lines.path} is no table of evaluations: {self._wrong}")
+                raise InputError("evals", f"{self._lines.path} is not a table of evaluations: {self._wrong}")
             return is_new
 
     def __len__(self) -> int:

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
+from fedraa.errors import InputError
 from fedraa.reading import opened
 
 CHUNK = 1 << 18  # bytes that are read at a time: what takes a few milliseconds to understand
@@ -66,7 +67,7 @@ class GrowingLines:
         while parts[-1] and b"\n" not in parts[-1]:
             parts.append(stream.read(CHUNK))
             if len(parts) * CHUNK > LONGEST:
-                raise ValueError(f"line {self.number + 1} of {self.path} is longer than {LONGEST} bytes")
+                raise InputError(str(self.path), f"line {self.number + 1} is longer than {LONGEST} bytes")
         return b"".join(parts)
 
     def _is_other(self, stream: BinaryIO, facts: os.stat_result) -> bool:

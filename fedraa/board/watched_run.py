@@ -11,6 +11,7 @@ from fedraa.board.evaluations import Evaluations
 from fedraa.board.lines import GrowingLines
 from fedraa.board.sampling import number
 from fedraa.board.tally import Tally
+from fedraa.errors import InputError
 from fedraa.reading import content
 from fedraa.rundir.checked_files import is_event
 from fedraa.rundir.file_names import CONFIG, EVALS, EVENTS, SUMMARY
@@ -64,7 +65,7 @@ class WatchedRun:
     def _look(self) -> None:
         if missing := [name for name in (CONFIG, EVENTS, EVALS) if not (self.directory / name).is_file()]:
             if not (self.directory / WRITER).exists():
-                raise ValueError(f"run: {self.directory} is not a run directory; it has no {missing[0]}")
+                raise InputError("run", f"{self.directory} is not a run directory; it has no {missing[0]}")
             self._set("starting", "")
             return
         if self.about is None or self.evaluations is None:
@@ -74,7 +75,8 @@ class WatchedRun:
         if self.evaluations.follow():
             self.version = self._next_version()
         if self._wrong:
-            raise ValueError(self._wrong)
+            self._set("damaged", self._wrong)
+            return
         if self._is_new(SUMMARY):
             self.summary = self._totals()
         if self.summary:
@@ -145,7 +147,7 @@ class WatchedRun:
             }
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError):
             del self._files[SUMMARY]  # it is still wrong the next time
-            raise ValueError(f"run: {path} is no summary of a run") from None
+            raise InputError("run", f"{path} is not a summary of a run") from None
 
 
 def parsed(lines: Sequence[str]) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 from fedraa.board import timeline as timelines
 from fedraa.board.about import about, repeats
@@ -70,7 +71,7 @@ def test_a_curve_is_that_of_the_table() -> None:
     assert least["best"]["y"] == pytest.approx(evals["loss"].min(), rel=1e-6)
     assert least["x"] == evals["bytes"].tolist()
     assert curves([watched("fed-raa-ended")], "t", "f1", -inf, inf) == []
-    with pytest.raises(ValueError, match=r"^x: got 'y'; it is one of t, wall, step, bytes$"):
+    with refuses("x", "t, wall, step, bytes", got="y"):
         curves([], "y", "accuracy", -inf, inf)
 
 
