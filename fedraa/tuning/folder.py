@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from fedraa.errors import InputError
 from fedraa.rundir.atomic_files import write_text
 from fedraa.rundir.run_lock import LOCK, alone, writable
 
@@ -22,15 +23,16 @@ def tuning_folder(directory: Path, described: Mapping[str, object]) -> Iterator[
     with writable(directory):
         used = not plan.is_file() and directory.is_dir() and set(os.listdir(directory)) - {LOCK}
     if used:
-        raise ValueError(f"out: {directory} is in use; choose a directory that is new or empty")
+        raise InputError("out", f"{directory} is in use", hint="choose a directory that is new or empty")
     with alone(directory, "tuning"):
         if not plan.is_file():
             with writable(directory):
                 write_text(plan, text)
         elif _plan(plan) != json.loads(text):
-            raise ValueError(
-                f"out: {directory} holds another tuning, of other methods, values or flags; give the same to go on "
-                "with it, or another directory"
+            raise InputError(
+                "out",
+                f"{directory} holds another tuning, of other methods, values or flags",
+                hint="give the same to continue it, or another directory",
             )
         yield directory
 

@@ -11,7 +11,7 @@ from fedraa.components.text import text_of
 from fedraa.composition.method import FLAGS
 from fedraa.config.experiment import Experiment
 from fedraa.config.usual_names import meant
-from fedraa.errors import short_text
+from fedraa.errors import InputError
 
 Value = Any
 TUNABLE = {*FLAGS, "lr", "lr_schedule", "batch_size", "local_epochs", "local_steps", "compress"} - {"updates", "rounds"}
@@ -125,17 +125,18 @@ def make_space(given: Mapping[str, object] | Sequence[str]) -> dict[str, Paramet
     Raises ValueError, one sentence: the field, what was given, what is allowed.
     """
     if isinstance(given, str) or not isinstance(given, Mapping | Sequence):
-        raise ValueError(f"space: got {short_text(given)}; takes NAME=VALUES of one or more fields")
+        raise InputError("space", got=given, expected="NAME=VALUES of one or more fields")
     pairs = list(given.items()) if isinstance(given, Mapping) else [_pair(text) for text in given]
     if not pairs:
-        raise ValueError("space: got nothing; give NAME=VALUES of one or more fields, such as lr=0.01:1:log")
+        raise InputError("space", "it is empty", hint="give NAME=VALUES of one or more fields, such as lr=0.01:1:log")
     space: dict[str, Parameter] = {}
     for name, values in pairs:
         if name not in TUNABLE:
-            hint = meant(name, TUNABLE) or f"; takes {', '.join(sorted(TUNABLE))}"
-            raise ValueError(f"space: {name!r} is nothing that can be tuned{hint}")
+            known = meant(name, TUNABLE).removeprefix("; ")
+            expected = "" if known else f"one of {', '.join(sorted(TUNABLE))}"
+            raise InputError("space", f"{name!r} cannot be tuned", expected=expected, hint=known)
         if name in space:
-            raise ValueError(f"space: {name} is given twice; give it once")
+            raise InputError("space", f"{name} is given twice", hint="give it once")
         space[name] = _parameter(name, values)
     return space
 
@@ -154,37 +155,36 @@ def _text(parameter: Parameter) -> str:
 def _pair(text: str) -> tuple[str, str]:
     name, equals, values = text.partition("=")
     if not equals:
-        raise ValueError(f"space: got {text!r}; takes NAME=VALUES, such as lr=0.01:1:log")
+        raise InputError("space", got=text, expected="NAME=VALUES, such as lr=0.01:1:log")
     return name.strip().replace("-", "_"), values
 
 
 def _parameter(name: str, given: object) -> Parameter:
-    said = f"space: got {name}={given if isinstance(given, str) else short_text(given)}; "
     if isinstance(given, list):
-        return _choices(given, said)
+        return _choices(name, given, given)
     if isinstance(given, str):
         parts = given.split(":")
         numbers = [_literal(part) for part in parts[:2]]
         log = parts[2:] == ["log"]
         if not (len(parts) == 2 or log) or not all(isinstance(number, int | float) for number in numbers):
-            return _choices([_literal(part) for part in _parts(given)], said)
+            return _choices(name, [_literal(part) for part in _parts(given)], given)
     elif isinstance(given, tuple) and given[2:] in ((), ("log",)) and len(given) > 1:
         numbers, log = list(given[:2]), len(given) > 2
     else:
-        raise ValueError(said + TAKES)
-    return _range(name, numbers, log=log, said=said)
+        raise _wrong_values(name, given, expected=TAKES)
+    return _range(name, numbers, log=log, given=given)
 
 
-def _range(name: str, numbers: list[Any], *, log: bool, said: str) -> Range:
+def _range(name: str, numbers: list[Any], *, log: bool, given: object) -> Range:
     low, high = numbers
     if not all(isinstance(number, int | float) and math.isfinite(number) for number in numbers) or low >= high:
-        raise ValueError(f"{said}LOW must be below HIGH")
+        raise _wrong_values(name, given, problem="LOW must be below HIGH")
     if log and low <= 0:
-        raise ValueError(f"{said}a logarithmic range begins over 0")
+        raise _wrong_values(name, given, problem="a logarithmic range begins above 0")
     kinds = _kinds(Experiment.model_fields[name].annotation)
     whole = isinstance(low, int) and isinstance(high, int) and float not in kinds
     if not kinds & {int, float}:
-        raise ValueError(f"{said}it takes no numbers; give values with commas between them")
+        raise _wrong_values(name, given, problem="it takes no numbers", hint="give values with commas between them")
     return Range(low, high, log, whole) if whole else Range(float(low), float(high), log)
 
 
@@ -193,9 +193,14 @@ def _kinds(annotation: Any) -> set[Any]:
     return {annotation}.union(*map(_kinds, get_args(annotation))) if get_origin(annotation) else {annotation}
 
 
-def _choices(values: list[Any], said: str) -> Choices:
+def _wrong_values(name: str, given: object, *, problem: str = "", expected: str = "", hint: str = "") -> InputError:
+    """Return the error about the values of one field of the space."""
+    return InputError(f"space.{name}", problem, got=given, expected=expected, hint=hint)
+
+
+def _choices(name: str, values: list[Any], given: object) -> Choices:
     if not values or any(value == "" for value in values) or len({repr(value) for value in values}) < len(values):
-        raise ValueError(said + TAKES + ", each once")
+        raise _wrong_values(name, given, expected=f"{TAKES}, each once")
     made = [tuple(value) if isinstance(value, list) else value for value in values]
     if (family := _family(made)) is not None:
         made = [value for _, value in sorted(zip(family[0], made, strict=True), key=lambda pair: pair[0])]

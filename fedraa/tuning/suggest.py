@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from fedraa.errors import InputError
 from fedraa.rng import torch_seed
 from fedraa.tuning.journal import Trial
 from fedraa.tuning.space import Choices, Parameter, Space, Value
@@ -24,7 +25,9 @@ def check_optuna() -> None:
     try:
         import optuna
     except ImportError:
-        raise ValueError("tune: it needs Optuna, which is not installed; pip install 'optuna>=4'") from None
+        raise InputError(
+            "optuna", "tuning needs Optuna, which is not installed", hint="install it: pip install 'optuna>=4'"
+        ) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 

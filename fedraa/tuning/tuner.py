@@ -23,7 +23,7 @@ from fedraa.data.tree import leaves
 from fedraa.engine.build import build
 from fedraa.engine.objects import split_objects
 from fedraa.engine.run_spec import RunSpec
-from fedraa.errors import short_text
+from fedraa.errors import InputError
 from fedraa.objectives import Figures
 from fedraa.report.cells import cells
 from fedraa.settings.resolve import resolve
@@ -99,7 +99,7 @@ def tune(
     experiment = Experiment(**({} if experiment is None else dict(experiment)) | dict(fields))
     for name, count in (("trials", trials), ("jobs", jobs)):
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ValueError(f"{name}: got {short_text(count)}; takes a number from 1")
+            raise InputError(name, got=count, expected="a number from 1")
     objects = _Objects(module, data)
     plan = _Plan.of(methods, make_space(space), trials, experiment, follow, objects)
     if jobs > 1 and experiment.address is None:
@@ -168,7 +168,7 @@ class _Plan:
     ) -> "_Plan":
         for name in space:
             if (given := getattr(experiment, name)) != Experiment.model_fields[name].default:
-                raise ValueError(f"{name}: got {given}, and it is in the space; give one of the two")
+                raise InputError(name, "it is in the space as well", got=given, hint="give one of the two")
         share = experiment.validation or VALIDATION
         common = experiment.model_copy(
             update={"validation": share, "seed": 0, "out": None, "quiet": True, "engine": "local", "address": None}
@@ -178,10 +178,12 @@ class _Plan:
         spaces = {name: _known(each.method, space) for name, each in experiments.items()}
         for name in space:
             if not any(name in known for known in spaces.values()):
-                raise ValueError(f"space: {name} means nothing to any of {', '.join(experiments)}; leave it out")
+                raise InputError(
+                    "space", f"{name} has no effect on any of {', '.join(experiments)}", hint="leave it out"
+                )
         for name, each in experiments.items():
             if not spaces[name]:
-                raise ValueError(f"space: {name} knows none of {', '.join(space)}; give a field of its own, too")
+                raise InputError("space", f"{name} has none of {', '.join(space)}", hint="add a field of this method")
             for tried, parameter in spaces[name].items():
                 for value in parameter.ends:
                     resolve(_with(each, {tried: value}))
@@ -298,7 +300,7 @@ def _outcome(plan: _Plan, folder: Path, journal: Journal) -> Tuned:
         trials = journal.of(method)
         best = best_of(trials, plan.better)
         if best is None:
-            raise ValueError(f"tune: no trial of {method} came to an end: {trials[-1].why or 'all were given up'}")
+            raise InputError(method, f"no trial has ended: {trials[-1].why or 'all were given up'}")
         bests[method] = best
         space, widened = plan.space(method, trials)
         edges[method] = tuple(

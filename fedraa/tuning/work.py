@@ -13,7 +13,7 @@ from multiprocessing.connection import wait as gone
 from fedraa.api import calls
 from fedraa.components.calls import one_line
 from fedraa.config.experiment import Experiment
-from fedraa.errors import Interrupted
+from fedraa.errors import InputError, Interrupted
 from fedraa.tuning.attempt import Attempt, attempt, attempt_elsewhere, repeated
 from fedraa.tuning.journal import Journal, Trial
 from fedraa.tuning.suggest import check_optuna
@@ -101,9 +101,10 @@ def refuse_unsendable(parts: Mapping[str, object]) -> None:
             if script or b"__main__" not in content:
                 continue
             why = "its code is in a notebook or in no file"
-        raise ValueError(
-            f"jobs: the {name} that was given cannot be sent to other processes: {why}; take jobs=1, or define it in "
-            "a module"
+        raise InputError(
+            "jobs",
+            f"the {name} that was given cannot be sent to other processes: {why}",
+            hint="take jobs=1, or define it in a module",
         )
 
 

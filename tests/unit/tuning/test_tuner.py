@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 import fedraa as fl
 from fedraa.callbacks.events import Limits
@@ -157,7 +158,7 @@ def test_a_budget_without_an_update_is_told(tmp_path: Path, capsys: pytest.Captu
 def test_a_damaged_plan_is_another_tuning(faked: list[Attempt], tmp_path: Path) -> None:
     tuned(tmp_path / "tune")
     (tmp_path / "tune" / "tune.json").write_text("{")
-    with pytest.raises(ValueError, match=r"^out: .* holds another tuning"):
+    with refuses("out", str(tmp_path / "tune")):
         tuned(tmp_path / "tune")
 
 
@@ -170,26 +171,26 @@ def test_what_has_nothing_beyond_it_is_no_edge() -> None:
 
 
 def test_a_method_whose_trials_all_fail_is_told(faked: list[Attempt], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^tune: no trial of fedavg came to an end: too much$"):
+    with refuses("fedavg", "too much"):
         tuned(tmp_path / "tune", space={"lr": [10.0, 20.0]})
 
 
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"methods": []}, "^methods: got none"),
-        ({"methods": ["fedmagic"]}, "^method: there is no 'fedmagic'"),
-        ({"trials": 0}, "^trials: got 0; takes a number from 1"),
-        ({"jobs": 1.5}, "^jobs: got 1.5; takes a number from 1"),
-        ({"space": {"mixing": "0.1:0.9"}}, "^space: mixing means nothing to any of fedavg, fedprox; leave it out"),
-        ({"space": {"momentum": [0.5, 1.5]}}, "^momentum: got 1.5"),
-        ({"lr": 0.3}, "^lr: got 0.3, and it is in the space; give one of the two"),
-        ({"methods": ["scaffold"], "space": {"momentum": [0.0, 0.5]}}, "^momentum: 0.5 breaks scaffold"),
+        ({"methods": []}, "^methods: "),
+        ({"methods": ["fedmagic"]}, "^method: .*'fedmagic'"),
+        ({"trials": 0}, "^trials: .*0"),
+        ({"jobs": 1.5}, "^jobs: .*1.5"),
+        ({"space": {"mixing": "0.1:0.9"}}, "^space: mixing .*fedavg, fedprox"),
+        ({"space": {"momentum": [0.5, 1.5]}}, "^momentum: .*1.5"),
+        ({"lr": 0.3}, "^lr: .*0.3"),
+        ({"methods": ["scaffold"], "space": {"momentum": [0.0, 0.5]}}, "^momentum: .*0.5.*scaffold"),
         (
             {"methods": ["fedavg", "fed-raa"], "rounds": None, "space": {"mixing": [0.5, 0.6]}},
-            "^space: fedavg knows none of mixing",
+            "^space: fedavg .*mixing",
         ),
-        ({"rrounds": 3}, "^experiment: 'rrounds' is no field of an experiment; did you mean rounds"),
+        ({"rrounds": 3}, "rrounds.*did you mean rounds"),
     ],
 )
 def test_what_cannot_be_tuned_is_one_sentence_and_nothing_is_written(
@@ -208,21 +209,21 @@ def test_a_tuning_of_what_a_method_was_is_not_gone_on_with(faked: list[Attempt],
     assert described["methods"]["fedavg"]["local"]["momentum"] == 0.5
     described["methods"]["fedavg"]["local"]["momentum"] = 0.4
     plan.write_text(json.dumps(described))
-    with pytest.raises(ValueError, match="holds another tuning, of other methods, values or flags; give the same"):
+    with refuses("out", str(tmp_path / "tune")):
         tuned(tmp_path / "tune")
 
 
 def test_a_directory_is_of_one_tuning(faked: list[Attempt], tmp_path: Path) -> None:
     tuned(tmp_path / "tune", trials=1)
-    with pytest.raises(ValueError, match="holds another tuning, of other methods, values or flags; give the same"):
+    with refuses("out", str(tmp_path / "tune")):
         tuned(tmp_path / "tune", trials=2)
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "mine.txt").touch()
-    with pytest.raises(ValueError, match=r"^out: .*used is in use; choose a directory that is new or empty$"):
+    with refuses("out", str(tmp_path / "used")):
         tuned(tmp_path / "used")
     with (
         tuner.tuning_folder(tmp_path / "now", {"a": 1}),
-        pytest.raises(ValueError, match="another process is tuning"),
+        refuses("out", str(tmp_path / "now"), "tuning"),
         tuner.tuning_folder(tmp_path / "now", {"a": 1}),
     ):
         pass
