@@ -32,7 +32,7 @@ from fedraa.engine.run_warnings import find_no_step, warn
 from fedraa.engine.session import RunSession
 from fedraa.engine.stop_signals import interruptible, terminable
 from fedraa.engine.worker_spec import choose_device
-from fedraa.errors import CallbackRaised, Interrupted, Unwritable, short_text
+from fedraa.errors import CallbackRaised, InputError, Interrupted, Unwritable
 from fedraa.rundir.atomic_files import written
 from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.claim import claimed, refuse_used
@@ -265,7 +265,7 @@ def run_name(*parts: object) -> str:
 def _changed(experiment: Experiment | None, fields: Mapping[str, object]) -> Experiment:
     """The experiment (default: that of all defaults) with these fields; ValueError for what they do not take."""
     if experiment is not None and not isinstance(experiment, Experiment):
-        raise ValueError(f"experiment: got {short_text(experiment)}; takes an Experiment, or its fields by their names")
+        raise InputError("experiment", got=experiment, expected="an Experiment, or its fields by their names")
     if experiment is not None and not fields:
         return experiment
     check_names(fields, Experiment.model_fields, "experiment")
@@ -281,7 +281,7 @@ def _callbacks(given: Callbacks, *, quiet: bool, place: str = "") -> CallbackLis
         place: Which of several runs it is, for the log.
     """
     if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
-        raise ValueError(f"callbacks: got {short_text(given)}; takes a list")
+        raise InputError("callbacks", got=given, expected="a list")
     made = [CALLBACKS.make(each) for each in given]
     for callback in made:
         refuse_strange_hooks(callback)
@@ -293,11 +293,11 @@ def _callbacks(given: Callbacks, *, quiet: bool, place: str = "") -> CallbackLis
 
 def _check_restarts(restarts: int, experiment: Experiment) -> None:
     if restarts < 0:
-        raise ValueError(f"restarts: got {restarts}; takes 0 or more")
+        raise InputError("restarts", got=restarts, expected="0 or more")
     if restarts and experiment.engine != "ray":
-        raise ValueError(f"restarts: {restarts} needs engine ray, not {experiment.engine}")
+        raise InputError("restarts", f"it needs the engine ray, not {experiment.engine}", got=restarts)
     if restarts and (address := cluster_address(experiment)) is not None:
-        raise ValueError(f"restarts: the cluster at {address} is not ours to start again; leave it out")
+        raise InputError("restarts", f"the cluster at {address} cannot be started again from here", hint="leave it out")
 
 
 def _execute(spec: RunSpec, directory: Path, callbacks: CallbackList, *, resume: bool, restarts: int) -> History:

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedraa.components.imports import imported, is_path
 from fedraa.components.text import KIND
-from fedraa.errors import short_text
+from fedraa.errors import InputError, short_text
 from fedraa.testing.kinds import KINDS, Kind
 
 METHODS_OF = {  # where a seam asks for none
@@ -26,17 +26,20 @@ def belongs(given: object, as_: str | None = None) -> tuple[Kind, Any]:
     if as_ is not None:
         kind = KINDS.get(as_.replace("_", "-"))
         if kind is None:
-            raise ValueError(f"as: there is no kind of part {short_text(as_)}; takes {', '.join(KINDS)}")
+            raise InputError("as", got=as_, expected=f"one of {', '.join(KINDS)}")
         return kind, kind.make(given)
     kinds = _kinds(given)
     if not kinds:
-        raise ValueError(
-            f"part: {_said(given)} is none; takes an own part as package.module:Name, a name, a class or an object, of "
-            f"one of the kinds {', '.join(KINDS)}"
+        raise InputError(
+            "part",
+            f"{_said(given)} is not a component",
+            expected=f"package.module:Name, a name, a class or an object, of one of the kinds {', '.join(KINDS)}",
         )
     if len(kinds) > 1:
         choices = ", ".join(f"{kind.name}{kind.arguments}" for kind in kinds)
-        raise ValueError(f"part: {_said(given)} may be several kinds of part: {choices}; say which by --as, or as_=")
+        raise InputError(
+            "part", f"{_said(given)} may be a component of several kinds: {choices}", hint="say which by --as, or as_="
+        )
     return kinds[0], kinds[0].make(given)
 
 

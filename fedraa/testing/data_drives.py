@@ -16,6 +16,7 @@ from fedraa.data.sources.rows import as_rows
 from fedraa.data.transforms import Transforms
 from fedraa.data.tree import leaves, mapped
 from fedraa.engine.build import targets, with_clients
+from fedraa.errors import InputError
 from fedraa.objectives import make_objective
 from fedraa.rng import generator
 from fedraa.testing.drive import SIZE, Drive
@@ -137,7 +138,7 @@ def opened(part: Any) -> Dataset | FederatedDataset:
         rows = as_rows("part", part)
         return FederatedDataset(type(part).__name__, part, rows.read(np.arange(min(len(rows), 200))))
     if not callable(part):
-        raise ValueError(f"part: it gives {type(part).__name__}; it must give a FederatedDataset, a Dataset or Rows")
+        raise InputError("part", got=part, expected="a FederatedDataset, a Dataset or Rows")
     wanted = [each for each in inspect.signature(part).parameters.values() if each.default is each.empty]
     if len(wanted) != 1 or wanted[0].name == "data_dir":
         given = part(data_dir=None) if wanted else part()
@@ -156,7 +157,9 @@ def data_trial(part: Any, experiment: Callable[[int], Experiment]) -> Trial:
     given = opened(part)
     x, y = _two(given)
     if isinstance(x, dict | tuple):
-        raise ValueError(f"part: {given.name} has samples of several inputs, which need a model of yours; try a run")
+        raise InputError(
+            "part", f"{given.name} has samples of several inputs, which need a custom model", hint="try a run"
+        )
     fields: dict[str, Any] = {}
     model = None
     words = x.ndim == 2 and x.dtype.kind in "iu" and x.dtype != np.uint8

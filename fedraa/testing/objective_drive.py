@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedraa.config.experiment import Experiment
-from fedraa.errors import short_text
+from fedraa.errors import InputError, short_text
 from fedraa.objectives import Objective, misfit
 from fedraa.testing.drive import SIZE, Drive, numbers
 from fedraa.testing.samples import Task, Trial, made_up, tasks
@@ -38,7 +38,7 @@ def first_task(objective: Objective) -> tuple[Task, Tensor]:
             targets = torch.from_numpy(y[:ROWS].copy())
             if (wrong := misfit(objective, torch.zeros(ROWS, *task.outputs), targets, classes)) is None:
                 return task, targets
-            raise ValueError(f"{objective.name} does not take what a model {wrong}")
+            raise InputError(objective.name, f"it does not take what a model {wrong}")
         except Exception as error:  # whatever the user's own code makes of what it does not take
             first = first or error
     assert first is not None

@@ -124,7 +124,7 @@ def _stretch(
     def heard(line: Mapping[str, object]) -> None:
         number = int(str(line["seq"]))
         if number >= MOST:
-            raise RunFailed(f"it has not ended after {MOST} events, in which others end long before")
+            raise RunFailed("run", f"it has not ended after {MOST} events, although other runs end long before")
         if until is not None and number >= until:
             stop.set()
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from promises import only
+from refusals import refuses
 
 import fedraa as fl
 from fedraa.cli.main import main
@@ -157,7 +158,7 @@ def test_hidden_order_of_calls() -> None:
     only(
         Counting(), "same bits for one worker and two", "Counting makes runs on one worker and on two part from event "
     )
-    with pytest.raises(AssertionError, match=r"^counter makes two equal runs part from event .*, as in a global$"):
+    with pytest.raises(AssertionError, match=r"^counter .* event "):
         fl.testing.check(counter, as_="staleness")
     only(counter, "same bits whatever else draws", "as in a global", as_="staleness")
 
@@ -262,22 +263,20 @@ def test_a_part_that_does_not_work_at_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
+    ("given", "names"),
     [
-        (
-            lambda staleness: 1.0,
-            "several kinds of part: staleness(staleness), partitioner(labels, clients, rng), metric",
-        ),
-        ("bernoulli", "bernoulli may be several kinds of part: participation, submodel"),
-        (3, "part: 3 is none; takes an own part as package.module:Name"),
-        ("nowhere:Part", "part: nowhere:Part cannot be imported"),
-        ("gre-rao", "part: gre-rao is none"),
+        (lambda staleness: 1.0, "staleness(staleness), partitioner(labels, clients, rng), metric"),
+        ("bernoulli", "bernoulli .*participation, submodel"),
+        (3, "3 .*package.module:Name"),
+        ("nowhere:Part", "nowhere:Part "),
+        ("gre-rao", "gre-rao "),
     ],
 )
-def test_what_is_no_part(given: object, sentence: str) -> None:
-    with pytest.raises(ValueError, match="part") as caught:
+def test_what_is_no_part(given: object, names: str) -> None:
+    with pytest.raises(ValueError, match=r"^part: ") as caught:
         fl.check(given)
-    assert sentence in str(caught.value)
+    for name in names.split(" .*"):
+        assert name in str(caught.value)
 
 
 OWN = """
@@ -309,7 +308,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert (code, err) == (0, "")
     assert [line.split()[-1] for line in out.splitlines()[1:-1]] == ["held"] * 7
     code, out, err = said("parts_on_their_own:Careless")
-    assert (code, err) == (1, "fedraa: Careless breaks 1 promise\n")
+    assert (code, err) == (1, "fedraa: Careless: it breaks 1 promise\n")
     assert "Careless fails with ValueError: assignment destination is read-only" in out
     assert said("parts_on_their_own:slow")[0] == 2
     assert said("parts_on_their_own:slow", "--as", "staleness")[0] == 0
@@ -322,5 +321,5 @@ def make_unpicklable() -> Callable[[int], float]:
 
 def test_a_function_of_a_script() -> None:
     fl.testing.check(make_unpicklable(), as_="staleness")
-    with pytest.raises(ValueError, match="takes scheduler, staleness, async-rule"):
+    with refuses("as", "scheduler, staleness, async-rule", got="planner"):
         fl.testing.check(make_unpicklable(), as_="planner")
