@@ -11,6 +11,7 @@ import ray
 from ray.exceptions import AuthenticationError
 
 from actors.cluster.head import greet
+from fedraa.errors import InputError
 
 PACKAGES = ("fedraa", "actors", "schedulers")
 # What a busy head's proxy says of a client's process that took longer than 30 s, and of one that it could not look at.
@@ -36,7 +37,7 @@ def attach(address: str) -> None:
             with suppress(Exception):
                 ray.shutdown()
             if last or not any(text in str(error) for text in PASSING):
-                raise ValueError(_why_not(address, str(error))) from None
+                raise _why_not(address, str(error)) from None
 
 
 def warn_of_open_token() -> None:
@@ -58,9 +59,10 @@ def packages() -> list[str]:
     return [str(Path(__file__).parents[2] / package) for package in PACKAGES]
 
 
-def _why_not(address: str, text: str) -> str:
+def _why_not(address: str, text: str) -> InputError:
+    """Return the error about a cluster that Ray refused to join with this text."""
     versions = re.findall(r"Ray: (\S+)\s+Python: (\S+)", text)
     if len(versions) == 2:
         theirs, ours = (f"Ray {of_ray} and Python {of_python}" for of_ray, of_python in versions)
-        return f"address: the cluster at {address} has {theirs}, but here are {ours}; they must be the same"
-    return f"address: cannot attach to {address}: {' '.join(text.split())}"
+        return InputError("address", f"the cluster at {address} has {theirs}", expected=f"{ours}, as on this machine")
+    return InputError("address", f"the cluster at {address} cannot be joined: {' '.join(text.split())}")

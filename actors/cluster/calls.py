@@ -43,7 +43,9 @@ def _told(made: Future[Any]) -> Future[Any]:
         except RayTaskError as error:
             answer.set_exception(error.cause or error)
         except (Exception, CancelledError) as error:  # of Ray's: the call cannot be made
-            answer.set_exception(RunFailed(f"a node of the cluster was lost: {error}; the same command goes on"))
+            answer.set_exception(
+                RunFailed("cluster", f"a node was lost: {error}", hint="run the same command again to continue")
+            )
 
     made.add_done_callback(tell)
     return answer

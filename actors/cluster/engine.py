@@ -35,7 +35,7 @@ from fedraa.engine.resume import how_to_go_on
 from fedraa.engine.run_description import describe
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.stop_signals import Stop, interruptible, terminable, uninterrupted
-from fedraa.errors import Interrupted, RunFailed, ShardDied, without_effect
+from fedraa.errors import InputError, Interrupted, RunFailed, ShardDied, without_effect
 from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVENTS
 from fedraa.rundir.run_lock import is_written, this_process
@@ -74,7 +74,7 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
                 if stop.is_set():
                     raise _stopped(spec, directory) from None
                 if not (restarts and ours):
-                    raise RunFailed(f"{lost}; go on with: {how_to_go_on(spec, directory)}") from None
+                    raise RunFailed("cluster", str(lost), hint=f"go on with: {how_to_go_on(spec, directory)}") from None
                 restarts, resume = restarts - 1, True
                 logger.warning("%s; the run goes on with a new cluster, as it may %d more times", lost, restarts)
 
@@ -118,13 +118,15 @@ def _on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume:
                 if not isinstance(error, RayActorError | ShardDied | ServerFroze):
                     raise
                 if (missing := _missing(str(error))) is not None:
-                    raise ValueError(f"address: node {node['NodeName']} {missing}") from None
+                    raise InputError(
+                        "address", f"node {node['NodeName']} {missing}", hint="install its dependencies there"
+                    ) from None
                 newest = next(iter(newest_first(directory / CHECKPOINTS)), None)
                 deaths, last, resume = (deaths + 1 if newest == last else 1), newest, True
                 wrong = _wrong(error)
                 if deaths == DEATHS:
                     wrong += f", {DEATHS} times without a new checkpoint"
-                    raise RunFailed(f"{wrong}; go on with: {how_to_go_on(spec, directory)}") from None
+                    raise RunFailed("server", wrong, hint=f"go on with: {how_to_go_on(spec, directory)}") from None
                 logger.warning("%s; it is started again from %s", wrong, newest or "the beginning")
                 callbacks.start(
                     RunStart(experiment, directory, spec.limits, True, spec.figures, spec.method.asynchronous)
@@ -189,7 +191,7 @@ def _missing(text: str) -> str | None:
     """What of its dependencies a node lacks, if that is why an actor died there."""
     lines = [line.strip() for line in text.splitlines()]
     why = next((line for line in reversed(lines) if line.startswith(("ModuleNotFoundError", "ImportError"))), None)
-    return None if why is None else f"cannot run fedraa ({why}); install its dependencies there"
+    return None if why is None else f"cannot run fedraa ({why})"
 
 
 @contextmanager

@@ -9,6 +9,8 @@ from ray._private.services import canonicalize_bootstrap_address_or_die
 from ray.core.generated import gcs_service_pb2, ray_client_pb2
 from ray.exceptions import AuthenticationError
 
+from fedraa.errors import InputError
+
 raylet: Any = _raylet  # of these three modules, made by compilers, no types are known
 gcs: Any = gcs_service_pb2
 client: Any = ray_client_pb2
@@ -40,9 +42,9 @@ class Head:
             at = address.removeprefix(CLIENT) if as_client else canonicalize_bootstrap_address_or_die(address)
             header = raylet.AuthenticationTokenLoader.instance().get_token_for_http_header()
         except ConnectionError as error:
-            raise ValueError(f"address: got {address!r}, but {_first_line(error).split('. ')[0].lower()}") from None
+            raise InputError("address", _first_line(error).split(". ")[0].lower(), got=address) from None
         except AuthenticationError:
-            raise ValueError(f"address: the cluster at {address} {TOKEN}") from None
+            raise InputError("address", f"the cluster at {address} {TOKEN}") from None
         self._header = [(key.lower(), value) for key, value in header.items()]
         method, self._request = GREETINGS[as_client]
         self._channel = grpc.insecure_channel(at, options=(("grpc.enable_http_proxy", 0),))
@@ -63,8 +65,10 @@ def greet(address: str) -> None:
         head.ask().result()
     except grpc.RpcError as error:
         if error.code() == grpc.StatusCode.UNAUTHENTICATED:
-            raise ValueError(f"address: the cluster at {address} {TOKEN}") from None
-        raise ValueError(f"address: no Ray cluster answers at {address}; start one with: ray start --head") from None
+            raise InputError("address", f"the cluster at {address} {TOKEN}") from None
+        raise InputError(
+            "address", f"no Ray cluster answers at {address}", hint="start one with: ray start --head"
+        ) from None
     finally:
         head.close()
 

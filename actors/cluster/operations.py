@@ -14,6 +14,7 @@ from actors.cluster.attach import attach
 from actors.cluster.placement import find_node
 from actors.cluster.run_dir_sync import RunDirSync, write_all
 from fedraa.callbacks import Progress
+from fedraa.errors import InputError
 from fedraa.rundir.file_names import CONFIG
 
 NAMESPACE = "fedraa"
@@ -43,7 +44,9 @@ def stop(run: str, address: str) -> None:
         wanted = [server for label, server in servers if run == label or _directory(label) == Path(run).absolute()]
         if len(wanted) != 1:
             there = ", ".join(sorted(label for label, _ in servers)) or "none"
-            raise ValueError(f"run: {len(wanted)} runs at {address} are {run}; those that are there: {there}")
+            raise InputError(
+                "run", f"{len(wanted)} runs at {address} have this name", got=run, expected=f"one of {there}"
+            )
         ray.get(wanted[0].stop.remote(), timeout=ANSWER_SECONDS)
     finally:
         ray.shutdown()
@@ -52,14 +55,14 @@ def stop(run: str, address: str) -> None:
 def fetch(run: Path, node: str | None, address: str, out: Path) -> None:
     """Copy a run directory from a node of the cluster (default: its head) to `out`, which must be new or empty."""
     if out.exists() and (out.is_file() or os.listdir(out)):
-        raise ValueError(f"out: {out} is in use; choose a directory that is new or empty")
+        raise InputError("out", f"{out} is in use", hint="choose a directory that is new or empty")
     attach(address)
     try:
         there = NodeAffinitySchedulingStrategy(find_node(node or HEAD)["NodeID"], soft=False)
         read = ray.remote(_read).options(num_cpus=0, scheduling_strategy=there)
         files = ray.get(read.remote(run))
         if CONFIG not in files:
-            raise ValueError(f"run: {run} on that node is not a run directory; it has no {CONFIG}")
+            raise InputError("run", f"{run} on that node is not a run directory; it has no {CONFIG}")
         write_all(out, files)
     finally:
         ray.shutdown()

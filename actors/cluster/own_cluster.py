@@ -83,8 +83,9 @@ def _started(cpus: int) -> Iterator[None]:
             tries = min(MOST_TRIES, TRIES + math.floor(crowded()))
             if attempt >= tries:
                 raise RunFailed(
-                    f"Ray did not start, {attempt} times; the last: {wrong}; try again when the machine "
-                    "has less to do, or choose --engine local"
+                    "engine",
+                    f"Ray did not start, {attempt} times, at last because: {wrong}",
+                    hint="try again when the machine has less to do, or choose --engine local",
                 )
             logger.warning("Ray did not start: %s; it is tried again, %d of %d", wrong, attempt + 1, tries)
             time.sleep(PAUSE_SECONDS)

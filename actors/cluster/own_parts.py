@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ray import cloudpickle
 
 from actors.cluster.attach import PACKAGES
-from fedraa.errors import short_text
+from fedraa.errors import InputError, short_text
 
 if TYPE_CHECKING:
     from fedraa.engine.run_spec import RunSpec
@@ -37,9 +37,10 @@ def refuse_unsendable(spec: "RunSpec") -> None:
     given = ((name, value) for name, value in parts if _unsendable(value))
     name, value = next(given, ("engine", "a part of this run"))
     what = f"the {name} that was given" if name in spec.given else short_text(value)
-    raise ValueError(
-        f"{name}: {what} cannot be sent to Ray's processes: {wrong}; let it make what cannot be pickled when it is "
-        "first used, or choose --engine local"
+    raise InputError(
+        name,
+        f"{what} cannot be sent to Ray's processes: {wrong}",
+        hint="let it make what cannot be pickled when it is first used, or choose --engine local",
     )
 
 
@@ -63,7 +64,7 @@ def carry_by_value(parts: Iterable[object]) -> None:
         try:
             finder.dump(parts)  # type: ignore[no-untyped-call]  # cloudpickle has no types
         except (TypeError, AttributeError, PicklingError) as error:
-            raise ValueError(f"address: a part of this run cannot be sent to another cluster: {error}") from None
+            raise InputError("address", f"a component of this run cannot be sent to another cluster: {error}") from None
         new = finder.modules.keys() - registry.list_registry_pickle_by_value()
         if not new:
             return

@@ -13,6 +13,7 @@ from fedraa.config.experiment import Experiment
 from fedraa.config.processes import cluster_address, workers
 from fedraa.devices.worker_groups import WorkerGroup, group_of_clients, parse_group
 from fedraa.engine.memory_check import GIGA
+from fedraa.errors import InputError
 from fedraa.messages import Index
 
 ROUNDING = 1e-6  # shares of a GPU that add up to one
@@ -71,9 +72,10 @@ def server_options(node: dict[str, Any], memory: float) -> dict[str, Any]:
     """
     has = node["Resources"].get("memory", 0.0)
     if memory > has:
-        raise ValueError(
-            f"server_node: the server needs {memory / GIGA:.3g} GB, of which the node {node['NodeName']} has "
-            f"{has / GIGA:.3g}; choose another with --server-node"
+        raise InputError(
+            "server_node",
+            f"the node {node['NodeName']} has {has / GIGA:.3g} of the {memory / GIGA:.3g} GB that the server needs",
+            hint="choose another node with --server-node",
         )
     here = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
     return {"num_cpus": 0, "max_concurrency": 3, "memory": memory, "scheduling_strategy": here}
@@ -98,7 +100,7 @@ def find_node(wanted: str) -> dict[str, Any]:
         if wanted in (node["NodeID"], node["NodeManagerAddress"], node["NodeName"], *node["Resources"]):
             return dict(node)
     there = ", ".join(sorted(f"{node['NodeName']} ({node['NodeID'][:8]})" for node in nodes))
-    raise ValueError(f"server_node: got {wanted!r}; takes a node's id, address or name, or a resource of one: {there}")
+    raise InputError("server_node", got=wanted, expected=f"the id, address, name or a resource of a node: {there}")
 
 
 def _total(resource: str) -> float:

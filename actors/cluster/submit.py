@@ -14,7 +14,7 @@ from ray.job_submission import JobSubmissionClient
 from actors.cluster.attach import packages
 from actors.cluster.head import TOKEN
 from fedraa.engine.memory_check import GIGA
-from fedraa.errors import RunFailed
+from fedraa.errors import InputError, RunFailed
 
 
 def submit(arguments: Sequence[str], address: str, working_dir: Path | None, say: Callable[[str], None]) -> None:
@@ -31,18 +31,18 @@ def submit(arguments: Sequence[str], address: str, working_dir: Path | None, say
     try:
         client = JobSubmissionClient(address)
     except ConnectionError:
-        raise ValueError(f"address: no dashboard of a Ray cluster answers at {address}") from None
+        raise InputError("address", f"no dashboard of a Ray cluster answers at {address}") from None
     except (AuthenticationError, RuntimeError):
-        raise ValueError(f"address: the cluster at {address} {TOKEN}") from None
+        raise InputError("address", f"the cluster at {address} {TOKEN}") from None
     command = shlex.join(["python", "-m", "fedraa", *arguments])
     try:
         job = client.submit_job(entrypoint=command, runtime_env=environment)
     except RuntimeError as error:  # with a sentence of the dashboard's
-        raise RunFailed(f"no job could be submitted at {address}: {error}") from None
+        raise RunFailed("address", f"no job could be submitted at {address}: {error}") from None
     say(f"job {job}")
     asyncio.run(_follow(client, job, say))
     if (status := client.get_job_status(job)) != "SUCCEEDED":
-        raise RunFailed(f"job {job} at {address} ended as {status.lower()}")
+        raise RunFailed(job, f"the job at {address} ended as {status.lower()}")
 
 
 def check_size(folder: Path) -> None:
@@ -55,9 +55,10 @@ def check_size(folder: Path) -> None:
 
     _dir_travel(folder, [], add, include_gitignore=True)
     if total > GCS_STORAGE_MAX_SIZE:
-        raise ValueError(
-            f"working_dir: {folder} holds {total / GIGA:.3g} GB, a job takes {GCS_STORAGE_MAX_SIZE / GIGA:.3g} GB; "
-            "name what is not needed in its .gitignore"
+        raise InputError(
+            "working_dir",
+            f"{folder} holds {total / GIGA:.3g} GB, but a job takes {GCS_STORAGE_MAX_SIZE / GIGA:.3g} GB",
+            hint="name the files that are not needed in its .gitignore",
         )
 
 

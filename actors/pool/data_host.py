@@ -16,6 +16,7 @@ from fedraa.config.experiment import Experiment
 from fedraa.data import Federated
 from fedraa.data.tree import leaves
 from fedraa.engine.build import deal, read
+from fedraa.errors import InputError
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +36,10 @@ class DataHost:
     def _read(self, experiment: Experiment, wanted: int) -> Blocks:
         data = deal(experiment, read(experiment))
         if fingerprint(data) != wanted:
-            raise ValueError(
-                f"data_dir: {experiment.dataset} in {experiment.data_dir} on node {socket.gethostname()} "
-                "is not what the driver has read; give every node the same files"
+            raise InputError(
+                "data_dir",
+                f"{experiment.dataset} in {experiment.data_dir} on {socket.gethostname()} differs from the driver's",
+                hint="give every node the same files",
             )
         return put_blocks(data)
 

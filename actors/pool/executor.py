@@ -144,7 +144,8 @@ class RayExecutor:
             if all(handle.group != number for handle in self._handles.values()):
                 whose = f" for tier {number + 1}" if len(self.groups) > 1 else ""
                 raise RunFailed(
-                    f"no worker is left{whose}, {group.workers} died {DEATHS} times in a row; the last: {self._last}"
+                    "workers",
+                    f"none is left{whose}: {group.workers} died {DEATHS} times in a row, the last of: {self._last}",
                 )
         left = give_up - time.monotonic()
         timeout = min(GLANCE, max(0.0, left))
@@ -305,7 +306,7 @@ class RayExecutor:
     def _evaluate_again(self, pending: PendingEvaluation, wrong: str) -> None:
         pending.failures += 1
         if pending.failures == ATTEMPTS:
-            raise RunFailed(f"an evaluation failed {ATTEMPTS} times: {wrong}")
+            raise RunFailed("evaluation", f"it failed {ATTEMPTS} times: {wrong}")
         self._evaluations.append(pending)
 
     def _bury(self, handle: WorkerHandle, what: str) -> None:

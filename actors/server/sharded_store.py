@@ -156,7 +156,7 @@ class ShardedStore:
         """ShardDied if one gives no sign of life."""
         for number, pulse in enumerate(self._pulses):
             if (silence := pulse.silence()) is not None:
-                raise ShardDied(f"shard {number} of the server froze: no sign of life for {silence:.3g} s")
+                raise ShardDied("server_shards", f"shard {number} froze: no sign of life for {silence:.3g} s")
 
     def close(self) -> None:
         for shard in self._shards:
@@ -196,7 +196,7 @@ class ShardedStore:
                     return list(ray.get(refs, timeout=GLANCE))
                 self.watch()
         except (RayActorError, ActorUnschedulableError, ObjectLostError) as error:
-            raise ShardDied(f"a shard of the server died: {error}") from None
+            raise ShardDied("server_shards", f"a shard died: {error}") from None
 
 
 @dataclass(frozen=True)

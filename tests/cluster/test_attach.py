@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from nodes import Nodes, free_port
+from refusals import refuses
 
 from actors.cluster.attach import attach
 from actors.cluster.submit import GCS_STORAGE_MAX_SIZE, check_size
@@ -23,7 +24,7 @@ RUN = ("--hidden", "8", "--clients", "4", "--local-steps", "2", "--updates", "20
 @pytest.mark.parametrize("scheme", ["", "ray://"])
 def test_where_nobody_answers(scheme: str) -> None:
     started, address = time.monotonic(), f"{scheme}127.0.0.1:{free_port()}"
-    with pytest.raises(ValueError, match=f"^address: no Ray cluster answers at {address}; start one with: "):
+    with refuses("address", address, "ray start --head"):
         attach(address)
     assert time.monotonic() - started < SECONDS
 
@@ -32,7 +33,7 @@ def test_where_nobody_answers(scheme: str) -> None:
 def test_where_somebody_else_listens(scheme: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         started, address = time.monotonic(), f"{scheme}127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(ValueError, match=f"^address: no Ray cluster answers at {address}; "):
+        with refuses("address", address):
             attach(address)
     assert time.monotonic() - started < SECONDS
 
@@ -49,7 +50,9 @@ def test_a_wrong_token_or_none(ours: dict[str, str], port: str, three: Nodes) ->
     command = ("submit", "--address", address, "run") if port == "dashboard" else ("status", "--address", address)
     answer = three.fedraa(*command, **ours)
     assert answer.returncode == 2
-    assert answer.stderr.startswith(f"fedraa: address: the cluster at {address} wants the token that `ray get-auth")
+    assert answer.stderr.startswith("fedraa: address: ")
+    assert address in answer.stderr
+    assert "`ray get-auth-token`" in answer.stderr
     assert answer.stderr.count("\n") == 1
 
 
@@ -67,9 +70,9 @@ def test_another_version_of_ray(client: bool, three: Nodes) -> None:
     )
     assert answer.returncode == 2, answer.stderr
     said = answer.stderr.splitlines()[-1]
-    assert said.startswith(f"fedraa: address: the cluster at {address} has Ray ")
-    assert said.endswith("; they must be the same")
-    assert "but here are Ray 2.0.1 and Python" in said
+    assert said.startswith("fedraa: address: ")
+    assert address in said
+    assert "Ray 2.0.1 and Python" in said
 
 
 @pytest.mark.slow
@@ -83,15 +86,16 @@ def test_a_node_without_torch(three: Nodes, tmp_path: Path) -> None:
     three.kill("bare")
     assert server.returncode == 2, server.stderr
     said = server.stderr.splitlines()[-1]
-    assert said.startswith("fedraa: address: node bare cannot run fedraa (ModuleNotFoundError: No module named 'torch'")
+    assert said.startswith("fedraa: address: ")
+    assert "ModuleNotFoundError: No module named 'torch'" in said
     assert worker.returncode == 1, worker.stderr
-    assert re.search(r"^fedraa: no worker is left for tier \d, 1 died 3 times in a row; .*torch", worker.stderr, re.M)
+    assert re.search(r"^fedraa: workers: .* tier \d.*torch", worker.stderr, re.M)
 
 
 def test_a_job_with_too_much_to_send(tmp_path: Path) -> None:
     with (tmp_path / "data").open("wb") as stream:
         stream.truncate(GCS_STORAGE_MAX_SIZE + 1)  # takes no room on the disk
-    with pytest.raises(ValueError, match=r"^working_dir: .* holds 0.537 GB, a job takes 0.537 GB; name what is not"):
+    with refuses("working_dir", str(tmp_path), ".gitignore"):
         check_size(tmp_path)
     (tmp_path / ".gitignore").write_text("data\n")
     check_size(tmp_path)

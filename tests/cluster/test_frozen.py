@@ -91,7 +91,8 @@ def test_a_dead_cluster_ends_a_run_in_one_sentence(dies: str, name: str, undistu
         os.kill(below(process, dies), signal.SIGKILL)
         said, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
-    assert said.splitlines()[-1] == f"fedraa: Ray's {name} died; go on with: fedraa resume {out}"
+    assert said.splitlines()[-1].startswith(f"fedraa: cluster: Ray's {name} ")
+    assert said.endswith(f"fedraa resume {out}\n")
     assert "raylet)" not in said  # what Ray itself would print
     resumed(out)
     same(out, undisturbed)

@@ -35,10 +35,9 @@ def test_the_run_ends_in_one_sentence_and_goes_on(client: bool, tmp_path: Path) 
         finally:
             driver.kill()
     assert driver.returncode == 1, said
-    why = f"the connection to the Ray cluster at {address} was lost"
-    if not client:
-        why = f"the head of the Ray cluster at {address} gives no answer"
-    assert said == f"fedraa: {why}; go on with: fedraa resume {out}\n"
+    assert said.startswith("fedraa: cluster: ")
+    assert address in said
+    assert said.endswith(f"fedraa resume {out}\n")
     config = out / "config.json"
     config.write_text(
         config.read_text().replace('"engine": "ray"', '"engine": "local"').replace(f'"{address}"', "null")

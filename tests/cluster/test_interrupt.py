@@ -102,4 +102,5 @@ def test_one_run_directory_has_one_writer(tmp_path: Path) -> None:
             [sys.executable, "-m", "fedraa", "resume", str(out)], capture_output=True, text=True, check=False
         )
     assert second.returncode == 2
-    assert "another process is writing" in second.stderr
+    assert second.stderr.startswith("fedraa: run: ")
+    assert str(out) in second.stderr

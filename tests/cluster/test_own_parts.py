@@ -127,7 +127,7 @@ def test_a_killed_script_is_gone_on_with_by_giving_its_parts_again(folder: Path,
     killed(folder, [*SCRIPT, "run", out, name, "engine=local"], out)
     said = command(folder, [*FEDRAA, "resume", out], code=2)
     assert said.count("\n") == 1
-    again = re.search(r"go on from Python: fedraa\.resume\('killed-[\w-]+', (.*)\)$", said)
+    again = re.search(r"fedraa\.resume\('killed-[\w-]+', (.*)\)$", said)
     assert again is not None, said
     assert sorted(again[1].split(", ")) == sorted(f"{field}=..." for field in FIELDS[name])
     command(folder, [*SCRIPT, "resume", out, name])

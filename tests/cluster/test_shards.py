@@ -212,13 +212,13 @@ def test_when_a_shard_dies_the_server_goes_on_from_its_checkpoint(
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
-        ({"server_shards": 0}, r"^server_shards: got 0; input should be greater than or equal to 1$"),
-        ({"engine": "local", "server_shards": 2}, r"^server_shards: got 2; it has no effect with engine local"),
-        ({"server_shards": 5}, r"^server_shards: got 5; fed-raa has 4 fragments here, give at most as many$"),
+        ({"server_shards": 0}, r"^server_shards: .*0"),
+        ({"engine": "local", "server_shards": 2}, r"^server_shards: .*2.*engine local"),
+        ({"server_shards": 5}, r"^server_shards: .*5.*fed-raa.* 4"),
         *(
             (
                 {"method": method, "server_shards": 2, "updates": None},
-                rf"^server_shards: 2 means nothing to {method}; only",
+                rf"^server_shards: .*2.*{method}",
             )
             for method in ("fedbuff", "fedasync", "fedavg", "fed-raa-sync")
         ),

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusals import refuses
 
 import fedraa as fl
 
@@ -24,8 +25,8 @@ def test_one_at_a_time_they_are_the_same_as_here(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("cluster")
 def test_what_no_node_can_do_is_a_failed_trial_of_that_sentence(tmp_path: Path) -> None:
     given = {**SMALL, "dataset": str(tmp_path / "d.npz")}
-    with pytest.raises(ValueError, match=r"^dataset .*: there is no such file$"):
+    with pytest.raises(ValueError, match=r"^dataset .*d.npz"):
         fl.tune(["fedavg"], {"lr": [0.1, 0.2]}, out=tmp_path / "tune", address="auto", jobs=2, **given)
     rates = {"lr": [1e30, 1e31]}
-    with pytest.raises(ValueError, match=r"^tune: no trial of fedavg came to an end: "):
+    with refuses("fedavg"):
         fl.tune(["fedavg"], rates, out=tmp_path / "tune", address="auto", jobs=2, on_bad_client="stop", **SMALL)
