@@ -16,6 +16,7 @@ from benchmarks.studies.results import RESULTS, Result, read_all
 from benchmarks.studies.tables import markdown_table
 from benchmarks.studies.verdict import NOT_RUN, ONLY, OTHER_WAY, REPRODUCED, VERDICTS, Advantage, advantage, verdict
 from fedraa.cli.display import say
+from fedraa.errors import InputError
 from fedraa.rundir.atomic_files import write_text
 
 CLAIMS = Path(__file__).with_name("claims.toml")
@@ -159,8 +160,10 @@ def write_claims(out: Path = DOCS / "claims.md", results: Path = RESULTS) -> Non
         results: The folder with the tables of the studies.
     """
     if not (mnist := results / paper004.RESULTS.name).is_file():
-        raise ValueError(f"results: got {results}, which has no {mnist.name}; takes the folder of the studies' tables")
+        raise InputError(
+            "results", f"it has no {mnist.name}", got=results, expected="the folder of the studies' tables"
+        )
     if not out.parent.is_dir():
-        raise ValueError(f"out: got {out}; takes a file in a folder that there is")
+        raise InputError("out", got=out, expected="a file in an existing folder")
     write_text(out, page(load_claims(), read_all(results), pd.read_csv(mnist)))
     say(f"written to {out}")

@@ -24,6 +24,7 @@ from benchmarks.studies.weak import weak_points
 from fedraa.cli.compare import differences_table
 from fedraa.cli.display import say, show
 from fedraa.config.experiment import Experiment
+from fedraa.errors import InputError
 from fedraa.report.cells import check_each_once
 from fedraa.report.compare import DIFFERENCES
 from fedraa.report.differences import differences
@@ -80,24 +81,26 @@ def run_study(
             and not made again.
     """
     if jobs is not None and jobs < 1:
-        raise ValueError(f"jobs: got {jobs}; takes a number from 1")
+        raise InputError("jobs", got=jobs, expected="a number from 1")
     chosen = {"seeds": seeds, "setting": setting, "methods": methods, "parts": parts}
     check_each_once(**{field: values for field, values in chosen.items() if values is not None})
     if seeds and min(seeds) < 0:
-        raise ValueError(f"seeds: got {' '.join(map(str, seeds))}; takes numbers from 0")
+        raise InputError("seeds", got=seeds, expected="numbers from 0")
     if study == RACE:
         if standard or paper or terms is not None:
-            raise ValueError("study: race has sizes and terms of its own; leave out --standard, --paper and --terms")
+            raise InputError(
+                "study", "race has sizes and terms of its own", hint="leave out --standard, --paper and --terms"
+            )
         known = {"tuned": tuned, "extend": extend}
         race(setting, methods, parts, quick=quick, data_dir=data_dir, out=out, seeds=seeds, jobs=jobs, **known)
         return
     if (setting, methods, parts, extend) != (None, None, None, None):
-        raise ValueError(f"study: {study} has no settings, methods or parts to choose of or extend; race has")
+        raise InputError("study", "only race has settings, methods, parts and an extension", got=study)
     if study not in RECIPES:
-        raise ValueError(f"study: there is no {study!r}; choose one of {', '.join([*RECIPES, RACE])}")
+        raise InputError("study", got=study, expected=f"one of {', '.join([*RECIPES, RACE])}")
     sizes = [size for size, given in zip(SIZES, (quick, standard, paper), strict=True) if given]
     if len(sizes) != 1:
-        raise ValueError("quick: give one of --quick, --standard and --paper")
+        raise InputError("quick", got=quick, expected="exactly one of --quick, --standard and --paper")
     size = cast(Size, sizes[0])
     planned = RECIPES[study](Scale(size, data_dir))
     if seeds is not None:

@@ -27,7 +27,7 @@ from fedraa.api import resume, run
 from fedraa.config.experiment import Experiment
 from fedraa.engine.resume import differs
 from fedraa.engine.run_description import commit
-from fedraa.errors import RunFailed
+from fedraa.errors import InputError, RunFailed
 from fedraa.rundir.file_names import CONFIG, SUMMARY
 from fedraa.rundir.history import History
 from fedraa.rundir.run_lock import alone
@@ -131,7 +131,7 @@ def execute(
             watch(done[each], left)
     failures = [done[each].failure for each in runs]
     if all(failures):
-        raise ValueError(failures[0])
+        raise InputError("study", f"every run failed, the first with: {failures[0]}")
     return [done[each] for each in runs]
 
 

@@ -29,6 +29,7 @@ from rich.console import Console
 
 from benchmarks.system import convolution_cost
 from benchmarks.system.convolution_cases import Case, all_cases, quick_cases
+from fedraa.errors import InputError
 
 RESULTS = Path(__file__).parents[1] / "results" / "convolutions.csv"
 HEAP_CHECKS = {"MALLOC_CHECK_": "3", "MALLOC_PERTURB_": "165", "OMP_NUM_THREADS": "1"}
@@ -63,9 +64,9 @@ def main(
         convolution_cost.main(isa=isa, quick=quick)
         return
     if sampled < 0:
-        raise ValueError(f"sampled: got {sampled}; give 0 or more")
+        raise InputError("sampled", got=sampled, expected="0 or more")
     if not out.parent.is_dir():
-        raise ValueError(f"out: there is no folder {out.parent}; make it, or choose another")
+        raise InputError("out", f"there is no folder {out.parent}", hint="make it, or choose another")
     console = Console()
     setting = describe_setting(isa, protect=protect)
     cases = quick_cases() if quick else all_cases(sampled)

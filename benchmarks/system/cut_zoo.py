@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedraa.data.tree import Tree
+from fedraa.errors import InputError
 
 SIDE = 64
 _SIDES = (SIDE, 56, 96, 128, 224, 299)  # the first that a model takes
@@ -85,7 +86,7 @@ def build(name: str) -> tuple[nn.Module, Tree]:
     """`library:name` with random weights, and a batch that it takes; ValueError if there is no such."""
     library, _, model = name.partition(":")
     if library not in LIBRARIES or not model:
-        raise ValueError(f"model: {name!r} given, expected one of {', '.join(LIBRARIES)}, a colon and a name")
+        raise InputError("model", got=name, expected=f"one of {', '.join(LIBRARIES)}, a colon and a name")
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -131,7 +132,7 @@ def _for_images(name: str, ways: Sequence[Callable[[int], nn.Module]]) -> tuple[
                 why = str(error) or type(error).__name__
             else:
                 return module, x
-    raise ValueError(f"model: {name} takes no images of {', '.join(map(str, _SIDES))} pixels: {why.splitlines()[0]}")
+    raise InputError("model", f"{name} takes no images of {', '.join(map(str, _SIDES))} pixels: {why.splitlines()[0]}")
 
 
 def _from_transformers(name: str) -> tuple[nn.Module, Tree]:

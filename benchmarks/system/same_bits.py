@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedraa.cli.display import say
+from fedraa.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 # Keys of the log that this checkout has renamed: the name at the base, and the name here.
@@ -59,7 +60,7 @@ def _worktree(base: str) -> Iterator[Path]:
             text=True,
         )
         if added.returncode:
-            raise ValueError(f"base: got {base!r}; expected a commit of this repository ({added.stderr.strip()})")
+            raise InputError("base", got=base, expected=f"a commit of this repository ({added.stderr.strip()})")
         try:
             yield directory
         finally:
@@ -82,7 +83,7 @@ def _read(process: "subprocess.Popen[str]", label: str) -> dict[str, Digests]:
         digests[name] = values
         sys.stderr.write(f"{label}: {len(digests)} {name}\n")
     if process.wait():
-        raise ValueError(f"same_bits: the experiments of {label} ended with exit code {process.returncode}")
+        raise InputError("same_bits", f"the experiments of {label} ended with exit code {process.returncode}")
     return digests
 
 

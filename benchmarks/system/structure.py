@@ -7,6 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from fedraa.cli.display import say
+from fedraa.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("fedraa", "actors", "schedulers")
@@ -136,7 +137,7 @@ def below_first(graph: Graph) -> list[str]:
     try:
         return list(TopologicalSorter(graph).static_order())
     except CycleError as error:
-        raise ValueError(f"structure: the imports form a cycle, {' > '.join(error.args[1])}") from None
+        raise InputError("structure", f"the imports form a cycle, {' > '.join(error.args[1])}") from None
 
 
 def is_package(room: str) -> bool:

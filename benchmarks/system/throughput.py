@@ -37,6 +37,7 @@ from benchmarks.system.trials import (
 from fedraa.data import Dataset
 from fedraa.engine.build import build
 from fedraa.engine.worker_spec import choose_device
+from fedraa.errors import InputError
 from fedraa.messages import Task, Update, Vector
 
 
@@ -83,13 +84,13 @@ def main(
 def check(clients: tuple[int, ...], models: tuple[str, ...], repeats: int, samples: int, out: Path | None) -> None:
     """ValueError for what could not be measured, before minutes have gone into it."""
     if wrong := [count for count in clients if not 1 <= count <= samples]:
-        raise ValueError(f"clients: got {wrong[0]}; give numbers from 1 to {samples}, the samples")
+        raise InputError("clients", got=wrong[0], expected=f"numbers from 1 to {samples}, the number of samples")
     if wrong_models := [model for model in models if model not in MODELS]:
-        raise ValueError(f"models: there is no {wrong_models[0]!r}; choose among {', '.join(MODELS)}")
+        raise InputError("models", got=wrong_models[0], expected=f"one of {', '.join(MODELS)}")
     if repeats < 1:
-        raise ValueError(f"repeats: got {repeats}; give at least 1")
+        raise InputError("repeats", got=repeats, expected="at least 1")
     if out is not None and not out.parent.is_dir():
-        raise ValueError(f"out: there is no folder {out.parent}; make it, or choose another")
+        raise InputError("out", f"there is no folder {out.parent}", hint="make it, or choose another")
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from benchmarks.studies.race.runs import PARTS, Part, Race
 from benchmarks.studies.race.settings import QUICK, SETTINGS, Setting
 from benchmarks.studies.study import Finished
 from fedraa.cli.display import say
+from fedraa.errors import InputError
 from fedraa.rundir.history import History
 
 SEEDS, QUICK_SEEDS = (0, 1, 2, 3, 4), (0, 1, 2)
@@ -42,11 +43,11 @@ def race(
     entrants = _named("methods", KNOWN, asked, [*ENTRANTS, f"NAME{LENT} for each but {OURS} and {LIMIT}"])
     chosen = _named("parts", {part: part for part in PARTS}, parts)
     if quick and names:
-        raise ValueError(f"setting: got {' '.join(names)}, and the quick race has one of its own; leave it out")
+        raise InputError("setting", "the quick race has one already", got=names, hint="leave it out")
     if tuned and len(settings) > 1:
-        raise ValueError(f"tuned: {tuned} is of one setting; give one --setting, not {len(settings)}")
+        raise InputError("tuned", f"{tuned} is of one setting", hint=f"give one --setting, not {len(settings)}")
     if tuned and extend:
-        raise ValueError(f"extend: {extend} has the tuned values, too; give it or --tuned, not both")
+        raise InputError("extend", f"{extend} has the tuned values as well", hint="give it or --tuned, not both")
     earlier = {s.name: _earlier(s, tuned, extend) for s in settings}
     command = [
         "python -m benchmarks run race",
@@ -56,7 +57,7 @@ def race(
     refused = {(s.name, e.name): why for s in settings for e in entrants if (why := e.refusal(s)) is not None}
     if methods and refused:
         (where, who), why = next(iter(refused.items()))
-        raise ValueError(f"methods: {who} cannot be run in {where}; leave it out there ({why})")
+        raise InputError("methods", f"{who} cannot be run in {where}", hint=f"leave it out there ({why})")
     shown = seeds or (QUICK_SEEDS if quick else SEEDS)
     data = data_dir.absolute() if data_dir else None
     races = [Race(s, out / "race", data, shown, jobs or 1, *earlier[s.name]) for s in settings]
@@ -86,28 +87,33 @@ def _check_values(race: Race, given_by: str) -> None:
             race.cell(entrant, "tuned")
         except ValueError as error:
             where = f"{entrant.name} in {race.setting.name}"
-            raise ValueError(f"{given_by}: the values of {where} cannot be: {error}") from None
+            raise InputError(given_by, f"the values of {where} cannot be used: {error}") from None
 
 
 def _check_recorded(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part]) -> None:
     """ValueError if a recorded run would be on the new page no more, and not be made again either."""
     if lost := sorted({run.seed for run in race.recorded} - set(race.seeds)):
-        raise ValueError(
-            f"seeds: got {' '.join(map(str, race.seeds))}; runs in {race.setting.name} are recorded with "
-            f"{' '.join(map(str, lost))}, too, give all of them"
+        raise InputError(
+            "seeds",
+            f"runs in {race.setting.name} are recorded with {' '.join(map(str, lost))} as well",
+            got=race.seeds,
+            hint="give all of them",
         )
     again = {entrant.name for entrant in entrants}
     has_long = any(run.part == "long" for run in race.recorded)
     if has_long and race.long_time() is None and not (ROUNDS in again and "tuned" in parts):
-        raise ValueError(
-            f"seeds: got {' '.join(map(str, race.seeds))}; how long the long runs recorded in {race.setting.name} are "
-            f"follows from {ROUNDS}'s with all seeds, so have it run with these, too, by --methods and --parts"
+        raise InputError(
+            "seeds",
+            f"the length of the long runs recorded in {race.setting.name} follows from the runs of {ROUNDS}",
+            got=race.seeds,
+            hint=f"let {ROUNDS} run with these seeds, by --methods and --parts",
         )
     for run in race.strange():
         if run.entrant not in again or run.part not in parts:
-            raise ValueError(
-                f"extend: the {run.part} runs of {run.entrant} recorded in {race.setting.name} are of other "
-                "values than those beside them, or of what it was before; have it run again, by --methods and --parts"
+            raise InputError(
+                "extend",
+                f"the {run.part} runs of {run.entrant} recorded in {race.setting.name} have other values",
+                hint="let it run again, by --methods and --parts",
             )
 
 
@@ -153,5 +159,5 @@ def _named(
     """Those of these names, or all; ValueError says which there are, in the words of `told` if given."""
     for name in names or ():
         if name not in known:
-            raise ValueError(f"{what}: there is no {name!r}; choose of {', '.join(told or known)}")
+            raise InputError(what, got=name, expected=f"one of {', '.join(told or known)}")
     return [known[name] for name in names or known]

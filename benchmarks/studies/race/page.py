@@ -11,6 +11,7 @@ from benchmarks.studies.race.record import SUFFIX, write_record
 from benchmarks.studies.race.runs import LONG, TUNING_SEED, Race
 from benchmarks.studies.race.settings import Setting
 from benchmarks.studies.race.table import columns, end_columns, findings, frame, markdown, of_part, said
+from fedraa.errors import InputError
 from fedraa.rundir.atomic_files import write_text
 from fedraa.settings.tuned import TERMS_KEY, read_tuned_about, write_tuned
 
@@ -57,12 +58,12 @@ def read_race(path: Path, setting: Setting) -> dict[str, dict[str, Any]]:
     told, values = read_tuned_about(path)
     for name, asked in _about(setting).items():
         if told.get(name) != asked:
-            raise ValueError(f"tuned: {path} has {name} {told.get(name)!r}; the race in {setting.name} has {asked!r}")
+            raise InputError("tuned", f"{path} has {name} {told.get(name)!r}; the race in {setting.name} has {asked!r}")
     for name, found in values.items():
         space = ENTRANTS[name].space(setting).keys() if name in ENTRANTS else set()
         if found.keys() != space:
             own = f"{' '.join(space)} are tuned" if space else "it takes no part"
-            raise ValueError(f"tuned: {path} has {' '.join(found)} for {name}; {own}")
+            raise InputError("tuned", f"{path} has {' '.join(found)} for {name}; {own}")
     return values
 
 

@@ -14,6 +14,7 @@ import pandas as pd
 from benchmarks.studies.race.entrants import KNOWN
 from benchmarks.studies.race.measures import SPENT, Measured, first_at
 from benchmarks.studies.race.runs import PARTS
+from fedraa.errors import InputError
 from fedraa.reading import content
 from fedraa.rundir.atomic_files import replacing
 
@@ -32,16 +33,16 @@ def read_record(path: Path, targets: tuple[float, ...]) -> list[Measured]:
     try:
         packed = content(path)
     except OSError as error:
-        raise ValueError(f"extend: {path} cannot be read: {error.strerror or error}") from None
+        raise InputError("extend", f"{path} cannot be read: {error.strerror or error}") from None
     try:
         if not packed:  # which gzip takes for no content
             raise EOFError
         runs = [_run(json.loads(line), targets) for line in gzip.decompress(packed).decode().splitlines()]
         if len({(run.entrant, run.part, run.seed) for run in runs}) < len(runs):
-            raise ValueError("a run is there twice")
+            raise InputError("runs", "a run is there twice")
         return runs
     except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError, OverflowError):
-        raise ValueError(f"extend: {path} is no record of a race, or damaged") from None
+        raise InputError("extend", f"{path} is not a record of a race, or is damaged") from None
 
 
 def _line(run: Measured) -> dict[str, Any]:
@@ -57,7 +58,7 @@ def _run(line: Mapping[str, Any], targets: tuple[float, ...]) -> Measured:
     worst = float(line["client_worst"])
     known = who[0] in KNOWN and who[1] in PARTS and who[3].isprintable() and all(described)
     if not known or spent.empty or not worst >= 0 or not _can_be(spent, targets):
-        raise ValueError(f"{who} is no run of a race")
+        raise InputError("run", "it is not a run of a race", got=who)
     return Measured(*who, *described, worst, spent, targets)
 
 

@@ -16,6 +16,7 @@ from benchmarks.studies.race.measures import Measured, known_by, measured
 from benchmarks.studies.race.settings import Setting
 from benchmarks.studies.study import Cell, Finished, Study, ended, execute, seeded, unchanged
 from fedraa.config.experiment import Experiment
+from fedraa.errors import InputError
 from fedraa.settings.resolve import resolve
 from fedraa.settings.tuned import read_tuned
 from fedraa.tuning import tuner
@@ -47,7 +48,7 @@ class Race:
 
     def __post_init__(self) -> None:
         if self.setting.fields["dataset"] == CIFAR and self.data_dir is None:
-            raise ValueError(f"data_dir: the race cifar10 needs {CIFAR}.npz; give the folder that it is in")
+            raise InputError("data_dir", f"the race cifar10 needs {CIFAR}.npz", hint="give the folder that it is in")
 
     def tune(self, entrant: Entrant, told: Told) -> None:
         """As many trials of it as of all others; the best is the first one at what is aimed at, on validation data."""

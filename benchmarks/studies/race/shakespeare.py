@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedraa.data.sources.federated_dataset import FederatedDataset
+from fedraa.errors import InputError
 
 ROLES = 10  # those with most to say
 LENGTH = 32  # characters of a sample
@@ -50,7 +51,7 @@ def _samples(data_dir: Path | None) -> tuple[Samples, Samples, int]:
     """Training and test samples by role, and how many letters there are."""
     path = (data_dir or Path()) / "shakespeare" / "input.txt"
     if not path.is_file():
-        raise ValueError(f"dataset 'shakespeare' needs {path}: speeches, each ROLE: and its lines")
+        raise InputError("data_dir", f"shakespeare needs {path}", expected="speeches, each ROLE: and its lines")
     said: dict[str, str] = defaultdict(str)
     for speech in path.read_text().split("\n\n"):
         role, _, words = speech.partition(":\n")

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from benchmarks.studies.study import SEEDS
 from fedraa.config.experiment import Experiment
+from fedraa.errors import InputError
 
 T = TypeVar("T")
 Size = Literal["quick", "standard", "paper"]
@@ -41,7 +42,7 @@ class Scale:
         if dataset == "digits":
             return Experiment(dataset=dataset, **fields)
         if self.data_dir is None:
-            raise ValueError(f"data_dir: this study needs {dataset}; give the folder that it is in")
+            raise InputError("data_dir", f"this study needs {dataset}", hint="give the folder that it is in")
         if dataset == "cifar10-subset":
             return Experiment(dataset=str(self.data_dir / f"{dataset}.npz"), **fields)
         return Experiment(dataset=dataset, data_dir=self.data_dir, **fields)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from refusals import refuses
 
 from benchmarks.studies import paper004
 from benchmarks.studies.claims import (
@@ -157,7 +158,7 @@ def test_intervals_stay_in_the_possible_range() -> None:
 
 
 def test_a_folder_without_results_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^results: got .*, which has no paper004.csv; takes the folder of"):
+    with refuses("results", "paper004.csv", got=tmp_path):
         write_claims(tmp_path / "claims.md", tmp_path)
-    with pytest.raises(ValueError, match=r"^out: got .*nowhere.*; takes a file in a folder that there is$"):
+    with refuses("out", got=tmp_path / "nowhere" / "claims.md"):
         write_claims(tmp_path / "nowhere" / "claims.md")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusals import refuses
 
 from benchmarks.system import convolution_cases
 from benchmarks.system.convolution_cases import Case, all_cases, check_case, run_child
@@ -19,10 +20,10 @@ SETTING = {"cpu": "some CPU", "isa": "AVX2", "torch": "2.13", "onednn": "3.12", 
 
 @pytest.mark.parametrize(
     ("arguments", "field"),
-    [({"sampled": -1}, "sampled: got -1"), ({"out": Path("nowhere/out.csv")}, "out: .* nowhere")],
+    [({"sampled": -1}, "sampled"), ({"out": Path("nowhere/out.csv")}, "out")],
 )
 def test_main_with_a_bad_argument_is_refused(arguments: dict[str, Any], field: str) -> None:
-    with pytest.raises(ValueError, match=f"^{field}"):
+    with refuses(field):
         main(**arguments)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from refusals import refuses
 
 import fedraa
 from benchmarks.studies.commands import run_study
@@ -134,7 +135,7 @@ def test_where_nothing_is_calibrated_that_is_not_lent() -> None:
     fields = LENT_TO["fedbuff-lent"].fields(SETTINGS["shakespeare"])
     assert {name: fields[name] for name in parts_of_ours(A)} == {"clip": 2.0, "calibrate": 0.0, "average": 0.1}
     assert LENT_TO["fedbuff-lent"].refusal(SETTINGS["shakespeare"]) is None
-    assert "masks the logits" in str(LENT_TO["fedrolex-lent"].refusal(SETTINGS["shakespeare"]))
+    assert "logits" in str(LENT_TO["fedrolex-lent"].refusal(SETTINGS["shakespeare"]))
 
 
 def test_a_colour_means_one_entrant_in_every_race() -> None:
@@ -206,18 +207,19 @@ def test_the_long_runs_take_five_times_what_fedavg_took(tmp_path: Path, monkeypa
 
 
 def test_what_is_not_there_or_named_twice_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^setting: there is no 'Z'; choose of A, B, "):
+    with refuses("setting", "A, B, ", got="Z"):
         run_study("race", setting=("Z",), out=tmp_path)
-    with pytest.raises(ValueError, match=r"^jobs: got 0; takes a number from 1$"):
+    with refuses("jobs", got=0):
         run_study("race", quick=True, jobs=0, out=tmp_path)
-    with pytest.raises(ValueError, match=r"^seeds: got 0 -1; takes numbers from 0$"):
+    with refuses("seeds", got=(0, -1)):
         run_study("race", quick=True, seeds=(0, -1), out=tmp_path)
     for chosen in ({"methods": (ROUNDS, ROUNDS)}, {"parts": ("tuned", "tuned")}, {"seeds": (0, 0)}, {"seeds": ()}):
-        with pytest.raises(ValueError, match=r"^(methods|parts|seeds): got .*; give one or more, each once$"):
+        ((field, values),) = chosen.items()
+        with refuses(field, got=values):
             run_study("race", quick=True, out=tmp_path, **chosen)
-    with pytest.raises(ValueError, match=r"^methods: there is no 'fedmagic'; choose of fed-quilt, "):
+    with refuses("methods", "fed-quilt, ", got="fedmagic"):
         run_study("race", quick=True, methods=("fedmagic",), out=tmp_path)
-    with pytest.raises(ValueError, match=r"^study: raa_beta has no settings"):
+    with refuses("study", got="raa_beta"):
         run_study("raa_beta", quick=True, setting=("A",), out=tmp_path)
 
 
@@ -231,11 +233,11 @@ def test_who_cannot_be_run_in_a_setting_is_left_out_or_refused_if_asked_for(
     masking = {"fedrolex", "heterofl-async", "fedrolex-async"}
     assert {entrant.name for entrant in ran} == ENTRANTS.keys() - masking
     told = findings(SETTINGS["shakespeare"], [], [])
-    assert told[0].startswith("fedrolex cannot be run here: objective: fedrolex masks the logits of labels")
+    assert told[0].startswith("fedrolex cannot be run here: objective: ")
     assert not masking & set(re.findall(r"[\w-]+", told[-1]))
     cells = [Race(SETTINGS["shakespeare"], tmp_path, None, (0,)).cell(ENTRANTS[name], "untuned") for name in masking]
     assert cells == [None] * 3
-    with pytest.raises(ValueError, match=r"^methods: fedrolex cannot be run in shakespeare; leave it out there \(obj"):
+    with refuses("methods", "fedrolex", "shakespeare", "(obj"):
         run_study("race", setting=("A", "shakespeare"), methods=(OURS, "fedrolex"), out=tmp_path)
 
 
@@ -245,7 +247,7 @@ def test_who_cannot_be_run_on_a_model_is_left_out_for_the_reason_that_a_run_give
     """The first convolution of the CNN has not a unit for each of ten clients."""
     setting = SETTINGS["cifar10"]
     fields = ENTRANTS["ist"].fields(setting) | {"dataset": str(small_data / "cifar10-subset.npz"), "engine": "local"}
-    with pytest.raises(ValueError, match="each need units of their own") as said:
+    with pytest.raises(ValueError) as said:  # noqa: PT011
         fedraa.run(Experiment(**fields), out=tmp_path / "run")
     assert setting.without == {"ist": str(said.value)}
     assert ENTRANTS["ist"].refusal(setting) == LENT_TO["ist-lent"].refusal(setting) == str(said.value)
@@ -298,7 +300,7 @@ def test_a_tiny_race_from_tuning_to_page_goes_on_where_it_was(
     # Of more seeds those that are missing are made; runs are not left off the page without a word.
     run_study("race", **asked | {"parts": ("tuned",), "seeds": (0, 1), "out": page_of_one, "extend": wider})
     assert len(list(page_of_one.rglob("summary.json"))) == 2
-    with pytest.raises(ValueError, match=r"^seeds: got 0; runs in digits are recorded with 1, too, give all of them$"):
+    with refuses("seeds", "digits", "1", got=(0,)):
         run_study("race", **asked | {"out": tmp_path / "no", "extend": page_of_one})
     line = json.loads(first_run(record(wider)))
     one = {name: values[:1] for name, values in line["evaluations"].items()}
@@ -309,20 +311,20 @@ def test_a_tiny_race_from_tuning_to_page_goes_on_where_it_was(
         *({"commit": "a\nb"}, {"seed": 0.5}, {"client_worst": -5}, {"client_worst": math.nan}),
     ):
         (tmp_path / "wrong.gz").write_bytes(gzip.compress(json.dumps(line | wrong).encode()))
-        with pytest.raises(ValueError, match=r"^extend: .*wrong.gz is no record of a race, or damaged$"):
+        with refuses("extend", "wrong.gz"):
             read_record(tmp_path / "wrong.gz", tiny.targets)
     (tmp_path / "wrong.gz").write_bytes(gzip.compress(2 * first_run(record(wider))))
-    with pytest.raises(ValueError, match=r"^extend: .*wrong.gz is no record of a race, or damaged$"):
+    with refuses("extend", "wrong.gz"):
         read_record(tmp_path / "wrong.gz", tiny.targets)
     toml = wider / "race_digits.toml"
     (tmp_path / "no.toml").write_text(re.sub(r'async_rule = ".*"', 'async_rule = "Nope"', toml.read_text()))
-    with pytest.raises(ValueError, match=r"^tuned: the values of fed-quilt in digits cannot be: .*there is no 'Nope'"):
+    with refuses("tuned", "fed-quilt", "digits", "'Nope'"):
         run_study("race", **asked | {"out": tmp_path / "no", "tuned": tmp_path / "no.toml"})
     more = {"methods": (OURS,), "parts": ("tuned",), "seeds": (0, 1), "out": tmp_path / "no", "extend": tmp_path}
-    with pytest.raises(ValueError, match=r"^seeds: got 0 1; how long the long runs recorded in digits are follows"):
+    with refuses("seeds", "digits", ROUNDS, got=(0, 1)):
         run_study("race", **asked | more)
     toml.write_text(re.sub(r"lr = 0\.\d+", "lr = 0.123", toml.read_text()))
-    with pytest.raises(ValueError, match=r"^extend: the tuned runs of fedavg recorded in digits are of other values"):
+    with refuses("extend", "tuned", "fedavg", "digits"):
         run_study("race", **asked | {"methods": (OURS,), "out": tmp_path / "no", "extend": wider})
     assert not (tmp_path / "no").exists()
     # Lent ones join them, and are in no file of tuned values: ours may be others some day.
