@@ -9,7 +9,10 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from fedraa.rundir.event_reader import read_events
 from fedraa.rundir.history import History
+from fedraa.rundir.run_stats import RunStats
+from fedraa.rundir.task_timeline import read_timeline
 
 
 @dataclass(frozen=True)
@@ -62,16 +65,13 @@ def to_target(target: float | Mapping[str, float], quantity: Literal["step", "t"
 
 
 def evaluations(history: History) -> pd.DataFrame:
-    """One row per evaluation: step, t, accuracy and what was spent till then: bytes both ways, flops."""
-    rows, sent, computed = [], 0.0, 0.0
-    for line in history.lines():
-        if line["kind"] == "dispatch":
-            sent += _number(line["bytes_down"])
-        elif line["kind"] == "commit":
-            sent += _number(line["bytes_up"])
-            computed += _number(line["flops"])
-        elif line["kind"] == "eval":
-            rows.append((line["step"], line["t"], line["accuracy"], sent, computed))
+    """Return a row per evaluation: step, t, accuracy, and the bytes (both ways) and FLOPs until then."""
+    rows, stats = [], RunStats()
+    for event in read_events(history.directory):
+        stats.add(event)
+        if event["kind"] == "eval":
+            sent = stats.bytes_down + stats.bytes_up
+            rows.append((event["step"], event["t"], event["accuracy"], sent, stats.flops))
     return pd.DataFrame(rows, columns=["step", "t", "accuracy", "bytes", "flops"]).astype(float)
 
 
@@ -93,24 +93,21 @@ def _kind(history: History, kind: str) -> Sequence[dict[str, object]]:
 
 
 def _idle(history: History) -> float:
-    """Share of all client time in which nothing was given out to the client, in per cent."""
-    began = {line["task"]: _number(line["t"]) for line in _kind(history, "dispatch")}
-    commits = _kind(history, "commit")
-    end = max(_number(line["t"]) for line in commits)
-    # Tasks in flight at the end kept their clients busy until then.
-    busy = sum(_number(line["t"]) - began.pop(line["task"]) for line in commits)
-    busy += sum(max(0.0, end - t) for t in began.values())
-    return round(100 * abs(1 - busy / (end * history.experiment.clients)), 9)  # less what sums leave
+    """Return the share of all clients' time in which they had no task, in percent."""
+    idle = read_timeline(history.directory).idle_share(history.experiment.clients)
+    assert idle is not None, "a run that has ended took time"
+    # The rounding removes the rounding errors of the sums.
+    return round(100 * abs(idle), 9)
 
 
 IDLE = Metric("idle %", _idle, "less", ".1f", within=SHARE)
 
 
 def _fairness(history: History) -> float:
-    """Jain's index of updates per fragment, (sum x)^2 / (M sum x^2): 1 where all fragments had as many."""
-    fragments = range(len(history.config["resolved"]["fragments"]))
-    took = [line["fragment"] for line in _kind(history, "commit")]
-    counts = np.array([took.count(fragment) for fragment in fragments], np.float64)
+    """Return Jain's index of updates per fragment, (sum x)^2 / (M sum x^2): 1 if all fragments had equally many."""
+    tasks = read_timeline(history.directory).tasks()
+    fragments = len(history.config["resolved"]["fragments"])
+    counts = np.bincount(tasks.loc[tasks["done"], "fragment"], minlength=fragments).astype(np.float64)
     return float(counts.sum() ** 2 / (len(counts) * (counts**2).sum()))
 
 
@@ -147,7 +144,7 @@ def _longest_spell(history: History) -> float:
     parts = int(history.config["method"]["submodel"]["parts"])
     spells, longest = np.zeros((history.experiment.clients, parts), int), 0
     trained = np.zeros_like(spells, bool)
-    for line in history.stream():
+    for line in read_events(history.directory):
         if line["kind"] == "dispatch":
             label = int(line["fragment"]) or (1 << parts) - 1  # round 0 trains everything
             trained[line["client"]] = label >> np.arange(parts) & 1

@@ -22,16 +22,18 @@ from fedraa.errors import InputError
 ROOT = Path(__file__).parents[2]
 # Keys of the log that this checkout has renamed: the name at the base, and the name here.
 RENAMED: dict[str, str] = {}
+# Keys of summary.json that depend on real time: the length of the run, and the messages between server and workers.
+REAL_TIME = {"wall", "shards"}
 SHARED: dict[str, Any] = {"clients": 6, "hidden": (16,), "local_steps": 3, "seed": 7, "engine": "local", "quiet": True}
 UPDATES, ROUNDS = 24, 3
 INTERRUPTED_AT = (1, 2, 3)
 
 Digests = dict[str, str]
-"""SHA-256 of events.jsonl and evals.csv without the column `wall`, and of the final model."""
+"""SHA-256 of events.jsonl, evals.csv and summary.json without real times, and of the final model."""
 
 
 def main(base: str = "HEAD", /, only: tuple[str, ...] = ()) -> None:
-    """Run the experiments at the commit BASE and here, and compare events, evaluations and models bit for bit.
+    """Run the experiments at the commit BASE and here, and compare what they write bit for bit.
 
     Args:
         base: A commit, branch or tag.
@@ -50,7 +52,7 @@ def main(base: str = "HEAD", /, only: tuple[str, ...] = ()) -> None:
 
 @contextmanager
 def _worktree(base: str) -> Iterator[Path]:
-    """Yield a checkout of `base`; raise ValueError if there is no such commit."""
+    """Yield a checkout of `base`; raise InputError if there is no such commit."""
     with tempfile.TemporaryDirectory(prefix="same-bits-") as folder:
         directory = Path(folder) / "base"
         added = subprocess.run(
@@ -109,7 +111,13 @@ def digests_of(directory: Path) -> Digests:
     wall = rows[0].index("wall")
     evals = [",".join(row[:wall] + row[wall + 1 :]) for row in rows]
     summary = json.loads((directory / "summary.json").read_text())
-    return {"events": _sha256(events), "evals": _sha256(evals), "model": str(summary["model_sha256"])}
+    totals = {RENAMED.get(key, key): value for key, value in summary.items() if key not in REAL_TIME}
+    return {
+        "events": _sha256(events),
+        "evals": _sha256(evals),
+        "model": str(summary["model_sha256"]),
+        "summary": _sha256([json.dumps(totals, sort_keys=True)]),
+    }
 
 
 def _sha256(lines: list[str]) -> str:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedraa.board.tally import natural
 from fedraa.components.imports import importing_only
 from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError
@@ -13,6 +12,7 @@ from fedraa.objectives import Figures, figures_of
 from fedraa.rundir.config_file import read_config
 from fedraa.rundir.file_names import CONFIG
 from fedraa.rundir.history import method_name
+from fedraa.rundir.run_stats import whole_number
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ def about(directory: Path) -> About:
             method=method_name(config),
             dataset=str(flags["dataset"]),
             seed=int(flags["seed"]),
-            clients=max(1, natural(flags["clients"])),
+            clients=max(1, whole_number(flags["clients"])),
             clock=clock,
             unit="s" if clock == "wall" or flags.get("units") == "physical" else "time units",
-            parameters=max(1, natural(config["resolved"]["parameters"])),
-            steps=None if limits["steps"] is None else natural(limits["steps"]),
+            parameters=max(1, whole_number(config["resolved"]["parameters"])),
+            steps=None if limits["steps"] is None else whole_number(limits["steps"]),
             time=None if limits["time"] is None else float(limits["time"]),
             started=(directory / CONFIG).stat().st_mtime,
             figures=figures,

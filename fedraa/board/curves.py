@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from fedraa.board.sampling import Floats, number, plain, thinned, window
-from fedraa.board.tally import Tally
 from fedraa.board.watched_run import WatchedRun
 from fedraa.errors import InputError
+from fedraa.rundir.task_timeline import TaskTimeline
 
 ACROSS = ("t", "wall", "step", "bytes")
 
@@ -29,7 +29,7 @@ def _curve(run: WatchedRun, x: str, y: str, low: float, high: float) -> dict[str
         if about is None or evaluations is None or y not in evaluations.names:
             return None
         version, values = run.version, evaluations.column(y)
-        across = bytes_by(run.tally, evaluations.column("t")) if x == "bytes" else evaluations.column(x)
+        across = bytes_by(run.timeline, evaluations.column("t")) if x == "bytes" else evaluations.column(x)
     known = ~np.isnan(across)
     across, values = across[known], values[known]
     finite = np.flatnonzero(np.isfinite(values))
@@ -51,8 +51,6 @@ def _curve(run: WatchedRun, x: str, y: str, low: float, high: float) -> dict[str
     }
 
 
-def bytes_by(tally: Tally, t: Floats) -> Floats:
-    """Bytes down and up of all tasks committed by these times; NaN where the log was not read so far yet."""
-    sent = np.concatenate(([0.0], np.array(tally.sent)))
-    by = sent[np.searchsorted(np.array(tally.commit_t), t, side="right")]
-    return np.where(t <= tally.t, by, np.nan)
+def bytes_by(timeline: TaskTimeline, t: Floats) -> Floats:
+    """Return the bytes of all tasks committed by the times `t`; NaN for times that the board has not read yet."""
+    return np.where(t <= timeline.t, timeline.bytes_until(t), np.nan)

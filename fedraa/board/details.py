@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.board.sampling import number, plain
-from fedraa.board.tally import DONE, Tally
 from fedraa.board.timeline import timeline
 from fedraa.board.watched_run import WatchedRun
+from fedraa.rundir.task_timeline import ROUND_COLUMNS, Fate, TaskTimeline
 
 COLUMNS = 60  # most fragments, or groups of them, that a figure tells apart
 ROUNDS = 300  # most rounds, or groups of them
@@ -23,36 +23,42 @@ def details(run: WatchedRun, low: float, high: float) -> dict[str, Any]:
         told = {"id": run.name, "version": run.version, "state": run.state, "said": run.said}
         if run.about is None:
             return told
-        tally, clients = run.tally, run.about.clients
+        log, clients = run.timeline, run.about.clients
         return told | {
-            "timeline": timeline(tally, clients, low, high),
-            "staleness": staleness(tally),
-            "fragments": fragments(tally, clients),
-            "coverage": coverage(tally, run.about.parameters),
-            "troubles": list(tally.troubles)[: -SHOWN - 1 : -1],
-            "faults": tally.faults,
-            "drops": tally.drops,
+            "timeline": timeline(log, clients, low, high),
+            "staleness": staleness(log),
+            "fragments": fragments(log, clients),
+            "coverage": coverage(log, run.about.parameters),
+            "troubles": failures(log),
+            "faults": run.stats.faults,
+            "drops": run.stats.dropped,
         }
 
 
-def staleness(tally: Tally) -> dict[str, Any] | None:
+def failures(log: TaskTimeline) -> list[dict[str, Any]]:
+    """Return the newest faults and drops, the newest first."""
+    newest = list(log.failures)[: -SHOWN - 1 : -1]
+    return [{**failure, "t": number(failure["t"]), "wall": number(failure["wall"])} for failure in newest]
+
+
+def staleness(log: TaskTimeline) -> dict[str, Any] | None:
     """Commits by staleness, `width` whole numbers to a bar; None for a run of rounds, or before the first commit."""
     from fedraa.board.of_reports import BARS
 
-    values = np.array(tally.staleness)[np.array(tally.fate) == DONE]
-    if len(tally.round) or not len(values):
+    values = np.array(log.staleness)[np.array(log.fate) == Fate.DONE]
+    if log.round_events or not len(values):
         return None
     width = -(-(int(values.max()) + 1) // BARS)
     counts = np.bincount(values // width)
     return {"width": width, "counts": counts.tolist(), "mean": number(values.mean()), "max": int(values.max())}
 
 
-def fragments(tally: Tally, clients: int) -> dict[str, Any] | None:
+def fragments(log: TaskTimeline, clients: int) -> dict[str, Any] | None:
     """How often each fragment was committed, and by each of the clients of a timeline; None where there is but one."""
     from fedraa.board.of_reports import lanes
 
-    done = np.array(tally.fate) == DONE
-    fragment, client = np.array(tally.fragment)[done], np.array(tally.client)[done]
+    done = np.array(log.fate) == Fate.DONE
+    fragment, client = np.array(log.fragment)[done], np.array(log.client)[done]
     names, which = np.unique(fragment, return_inverse=True)
     if len(names) < 2:
         return None
@@ -71,19 +77,20 @@ def fragments(tally: Tally, clients: int) -> dict[str, Any] | None:
     }
 
 
-def coverage(tally: Tally, parameters: int) -> dict[str, Any] | None:
+def coverage(log: TaskTimeline, parameters: int) -> dict[str, Any] | None:
     """Clients per parameter, least and most, and the share of parameters that nobody trained; None without rounds.
 
     Of several rounds to a point: the least, the most, and the mean share.
     """
-    rounds = len(tally.round)
+    rounds = len(log.round_events)
     if not rounds:
         return None
     starts: Whole = np.arange(0, rounds, -(-rounds // ROUNDS))
     sizes = np.diff([*starts, rounds])
+    columns = {name: np.array([event[name] for event in log.round_events]) for name in ROUND_COLUMNS}
     return {
-        "round": np.array(tally.round)[starts].tolist(),
-        "least": np.minimum.reduceat(np.array(tally.covered_min), starts).tolist(),
-        "most": np.maximum.reduceat(np.array(tally.covered_max), starts).tolist(),
-        "uncovered": plain(np.add.reduceat(np.array(tally.uncovered), starts) / sizes / parameters),
+        "round": columns["round"][starts].tolist(),
+        "least": np.minimum.reduceat(columns["coverage_min"], starts).tolist(),
+        "most": np.maximum.reduceat(columns["coverage_max"], starts).tolist(),
+        "uncovered": plain(np.add.reduceat(columns["uncovered"], starts) / sizes / parameters),
     }

@@ -19,7 +19,7 @@ def row(run: WatchedRun) -> dict[str, Any]:
         told = {"id": run.name, "state": run.state, "said": run.said, "version": run.version}
         if run.about is None:
             return told
-        about, tally = run.about, run.tally
+        about, stats, log = run.about, run.stats, run.timeline
         return told | {
             "method": about.method,
             "dataset": about.dataset,
@@ -31,19 +31,19 @@ def row(run: WatchedRun) -> dict[str, Any]:
             "main": about.figures.main,
             "less": [name for name in about.figures.columns if about.figures.better(name) == "min"],
             **_evaluated(run, about),
-            "step": max(tally.step, _last(run, "step") or 0),
-            "t": number(max(tally.t, _last(run, "t") or 0.0)),
-            "wall": number(max(tally.wall, _last(run, "wall") or 0.0)),
+            "step": max(stats.step, _last(run, "step") or 0),
+            "t": number(max(log.t, _last(run, "t") or 0.0)),
+            "wall": number(max(stats.wall, _last(run, "wall") or 0.0)),
             "share": _share(run, about),
             "started": about.started,
-            "tasks": tally.commits,
-            "in_flight": tally.in_flight,
-            "bytes": tally.down + tally.up,
-            "staleness": number(tally.stale / tally.commits) if tally.commits else None,
-            "idle": number(tally.idle_share(about.clients)),
-            "faults": tally.faults,
-            "drops": tally.drops,
-            "rounds": len(tally.round),
+            "tasks": stats.committed,
+            "in_flight": log.in_flight,
+            "bytes": stats.bytes_down + stats.bytes_up,
+            "staleness": number(stats.staleness_sum / stats.committed) if stats.committed else None,
+            "idle": number(log.idle_share(about.clients)),
+            "faults": stats.faults,
+            "drops": stats.dropped,
+            "rounds": stats.rounds,
             "to_target": run.summary.get("time_to_target"),
         }
 
@@ -65,8 +65,8 @@ def _last(run: WatchedRun, name: str) -> float | None:
 
 def _share(run: WatchedRun, about: About) -> float | None:
     """How much of the run is done, by whichever limit is nearest; None where none tells."""
-    done = [run.tally.step / about.steps] if about.steps else []
-    done += [run.tally.t / about.time] if about.time else []
+    done = [run.stats.step / about.steps] if about.steps else []
+    done += [run.timeline.t / about.time] if about.time else []
     return number(min(1.0, max(done))) if done else None
 
 

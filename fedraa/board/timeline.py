@@ -5,13 +5,15 @@ from typing import Any
 import numpy as np
 
 from fedraa.board.sampling import Floats, number, plain
-from fedraa.board.tally import DONE, DROPPED, Tally
+from fedraa.rundir.task_timeline import TaskTimeline
 
+# The fates of tasks in the page's words, by their numbers.
+WORDS = np.array(["running", "done", "dropped"])
 BARS = 1200  # tasks that a figure can show one by one
 BINS = 240  # stretches of time otherwise
 
 
-def timeline(tally: Tally, clients: int, low: float, high: float) -> dict[str, Any]:
+def timeline(log: TaskTimeline, clients: int, low: float, high: float) -> dict[str, Any]:
     """From `low` to `high`, of all clients or some at even distances.
 
     `bars` has client, fragment, start, end, staleness and fate (running, done or dropped) of every task; in its place
@@ -19,11 +21,11 @@ def timeline(tally: Tally, clients: int, low: float, high: float) -> dict[str, A
     """
     from fedraa.board.of_reports import lanes
 
-    low, high = max(0.0, low), min(tally.t, high)
+    low, high = max(0.0, low), min(log.t, high)
     shown = lanes(clients)
-    start, end, client = np.array(tally.start), np.array(tally.end), np.array(tally.client)
-    fate = np.array(tally.fate)
-    end = np.where(np.isnan(end), tally.t, end)
+    start, end, client = np.array(log.start), np.array(log.end), np.array(log.client)
+    fate = np.array(log.fate)
+    end = np.where(np.isnan(end), log.t, end)
     seen = np.flatnonzero((start < high) & (end > low) & np.isin(client, shown))
     told = {"clients": shown.tolist(), "of": clients, "from": number(low), "to": number(high), "tasks": len(seen)}
     if len(seen) > BARS:
@@ -31,14 +33,14 @@ def timeline(tally: Tally, clients: int, low: float, high: float) -> dict[str, A
         edges = np.linspace(low, high, BINS + 1)
         busy = [busy_shares(start[seen][lane == i], end[seen][lane == i], edges) for i in range(len(shown))]
         return told | {"edges": plain(edges), "busy": [plain(each.round(3)) for each in busy]}
-    words = np.where(fate[seen] == DONE, "done", np.where(fate[seen] == DROPPED, "dropped", "running"))
+    words = WORDS[fate[seen]]
     return told | {
         "bars": {
             "client": client[seen].tolist(),
-            "fragment": np.array(tally.fragment)[seen].tolist(),
+            "fragment": np.array(log.fragment)[seen].tolist(),
             "start": plain(start[seen]),
             "end": plain(end[seen]),
-            "staleness": np.array(tally.staleness)[seen].tolist(),
+            "staleness": np.array(log.staleness)[seen].tolist(),
             "fate": words.tolist(),
         }
     }

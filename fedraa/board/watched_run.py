@@ -10,12 +10,13 @@ from fedraa.board.about import About, about
 from fedraa.board.evaluations import Evaluations
 from fedraa.board.lines import GrowingLines
 from fedraa.board.sampling import number
-from fedraa.board.tally import Tally
 from fedraa.errors import InputError
 from fedraa.reading import content
-from fedraa.rundir.checked_files import is_event
+from fedraa.rundir.event_reader import Event, not_an_event, parse_events
 from fedraa.rundir.file_names import CONFIG, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.run_lock import WRITER, is_written
+from fedraa.rundir.run_stats import WRONG_VALUES, RunStats
+from fedraa.rundir.task_timeline import TaskTimeline
 
 Facts = tuple[int, int, int] | None
 
@@ -37,7 +38,8 @@ class WatchedRun:
         """Nothing is known yet."""
         self.about: About | None = None
         self.evaluations: Evaluations | None = None
-        self.tally = Tally()
+        self.stats = RunStats()
+        self.timeline = TaskTimeline()
         self.log = GrowingLines(self.directory / EVENTS)
         self.state, self.said = "starting", ""
         self.summary: dict[str, Any] = {}
@@ -94,23 +96,26 @@ class WatchedRun:
             with self.lock:
                 self._spoilt(f"events: {error}")
             return
-        events = [] if self._wrong and not anew else parsed(lines)
+        events = [] if self._wrong and not anew else parse_events(lines)
         with self.lock:
             if anew:
-                self.tally, self._wrong = Tally(), ""
+                self.stats = RunStats()
+                self.timeline = TaskTimeline()
+                self._wrong = ""
             if lines or anew:
                 self.version = self._next_version()
             taken = self._take(events)
             if taken < len(lines) and not self._wrong:
                 number = self.log.number - len(lines) + taken + 1
-                self._spoilt(f"events: line {number} of {self.directory / EVENTS} is not an event")
+                self._spoilt(str(not_an_event(self.directory, number)))
 
-    def _take(self, events: Sequence[dict[str, Any]]) -> int:
-        """How many of them are events of a run."""
+    def _take(self, events: Sequence[Event]) -> int:
+        """Add the events up to the first that no run writes; return the number of those before it."""
         for count, event in enumerate(events):
             try:
-                self.tally.add(event)
-            except (KeyError, TypeError, OverflowError):
+                self.timeline.add(event)
+                self.stats.add(event)
+            except WRONG_VALUES:
                 return count
         return len(events)
 
@@ -148,23 +153,3 @@ class WatchedRun:
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError):
             del self._files[SUMMARY]  # it is still wrong the next time
             raise InputError("run", f"{path} is not a summary of a run") from None
-
-
-def parsed(lines: Sequence[str]) -> list[dict[str, Any]]:
-    """The events in these lines, up to the first that is none."""
-    try:
-        found = json.loads(f"[{','.join(lines)}]")  # at once, which is quicker
-        if len(found) == len(lines) and all(map(is_event, found)):
-            return list(found)
-    except (ValueError, RecursionError):
-        pass
-    events = []
-    for line in lines:
-        try:
-            event = json.loads(line)
-        except (ValueError, RecursionError):
-            break
-        if not is_event(event):
-            break
-        events.append(event)
-    return events

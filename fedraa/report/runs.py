@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from fedraa.components.text import KIND, describe
@@ -21,6 +20,7 @@ from fedraa.rundir.digests import check_seal
 from fedraa.rundir.file_names import CLIENTS, CONFIG, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.history import History, method_name
 from fedraa.rundir.summary import so_far
+from fedraa.rundir.task_timeline import TaskTimeline, read_timeline
 
 # What two runs of one group may differ in.
 PER_RUN = {"seed", "out", "quiet", "address"}
@@ -40,11 +40,11 @@ class Run:
         self._check()
 
     def _check(self) -> None:
-        """ValueError if what is shown is not what the run wrote; without its digests, if it cannot be shown."""
+        """Raise InputError if the files are not those that the run wrote, or cannot be shown."""
         try:
             if not (self.ended and check_seal(self.directory, SHOWN)):
                 self.tasks, self.rounds, self.evals, self.flags, self.clients  # noqa: B018  # each is read
-        except Inconsistent as error:
+        except (Inconsistent, InputError) as error:
             raise InputError("run", f"{self.directory} is damaged: {error}") from None
         except (KeyError, TypeError, ValueError) as error:
             raise InputError("run", f"{self.directory} is damaged: {type(error).__name__}: {error}") from None
@@ -83,49 +83,31 @@ class Run:
         return float(self.summary["time"])
 
     @cached_property
-    def events(self) -> pd.DataFrame:
-        return self.history.events if self.ended else pd.DataFrame(self.history.whole_lines())
+    def timeline(self) -> TaskTimeline:
+        """The tasks and rounds of the log."""
+        return read_timeline(self.directory, partial=not self.ended)
 
     @cached_property
     def tasks(self) -> pd.DataFrame:
-        """One row per task: client, fragment, start, end, cost, bytes, staleness; in the order of the commits.
-
-        A task in flight at the end of the run ends there, one that was dropped then; they have `done` False, and come
-        last.
-        """
-        # The log of a run without any task, or without any commit, lacks columns.
-        columns = ["kind", "t", "task", "client", "fragment", "cost", "bytes_down", "bytes_up", "staleness"]
-        events = self.events.reindex(columns=columns)
-        sent = events[events["kind"] == "dispatch"][["task", "client", "fragment", "t", "cost", "bytes_down"]]
-        back = events[events["kind"] == "commit"]
-        back = back[["task", "t", "bytes_up", "staleness"]].reset_index(drop=True)
-        dropped = events[events["kind"] == "drop"].set_index("task")["t"]
-        back["order"] = back.index
-        tasks = sent.rename(columns={"t": "start"}).merge(back.rename(columns={"t": "end"}), on="task", how="left")
-        tasks["done"] = tasks["order"].notna()
-        tasks["end"] = tasks["end"].fillna(tasks["task"].map(dropped)).fillna(self.end)
-        tasks = tasks.sort_values("order", na_position="last", ignore_index=True)
-        return tasks.astype({"client": int, "fragment": int})
+        """The rows of `TaskTimeline.tasks`; a task in flight ends with the run."""
+        tasks = self.timeline.tasks()
+        return tasks.fillna({"end": self.end})
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
         """One row per round; none for an asynchronous run."""
-        return self.events[self.events["kind"] == "round"]
+        return self.timeline.rounds()
 
     @cached_property
     def evals(self) -> pd.DataFrame:
-        """evals.csv, and `bytes`: those of all tasks committed by then, down and up."""
+        """The columns of evals.csv, and `bytes`: those of all tasks that were committed by then, down and up."""
         evals = self.history.evals
-        done = self.tasks[self.tasks["done"]]
-        sums = np.concatenate(([0.0], (done["bytes_down"] + done["bytes_up"]).cumsum().to_numpy(float)))
-        return evals.assign(bytes=sums[np.searchsorted(done["end"].to_numpy(float), evals["t"], side="right")])
+        return evals.assign(bytes=self.timeline.bytes_until(evals["t"].to_numpy(float)))
 
     @property
     def idle_share(self) -> float:
         """Share of all clients' time, from start to end, in which they had no task."""
-        if not self.end:
-            return 0.0
-        return max(0.0, 1 - float((self.tasks["end"] - self.tasks["start"]).sum()) / (self.clients * self.end))
+        return max(0.0, self.timeline.idle_share(self.clients) or 0.0)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import io
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,12 +79,3 @@ def read_evals(path: Path, figures: Figures) -> "pd.DataFrame":
         raise InputError("evals", f"{path} cannot be read: {error.strerror or error}") from None
     except ValueError as error:
         raise InputError("evals", f"{path} is not a table of evaluations: {str(error).splitlines()[0]}") from None
-
-
-def is_event(line: Any) -> bool:
-    """Whether this is an event of a log, as far as all events are alike."""
-    return (
-        isinstance(line, Mapping)
-        and isinstance(line.get("kind"), str)
-        and all(isinstance(line.get(name), int | float) for name in ("seq", "t", "wall"))
-    )

@@ -13,18 +13,20 @@ class Failures:
     """Totals of a log's `drop` lines."""
 
     def __init__(self) -> None:
-        self._tasks = 0
+        self.tasks = 0
+        """Number of tasks that failed."""
+        self.quarantined: list[dict[str, Any]] = []
+        """An entry for each quarantined client, with the reason and the time on the run's clock."""
         self._clients: dict[int, dict[str, Any]] = {}
-        self._quarantined: list[dict[str, Any]] = []
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """Count a `drop` line."""
-        self._tasks += 1
-        client, reason = line["client"], line["what"]
+        """Count a `drop` line. Nothing changes if a field is missing."""
+        client, reason, action, time = (line[name] for name in ("client", "what", "action", "t"))
         tasks = self._clients.get(client, {"tasks": 0})["tasks"] + 1
         self._clients[client] = {"client": client, "tasks": tasks, "reason": reason}
-        if line["action"] == QUARANTINED:
-            self._quarantined.append({"client": client, "reason": reason, "time": line["t"]})
+        self.tasks += 1
+        if action == QUARANTINED:
+            self.quarantined.append({"client": client, "reason": reason, "time": time})
 
     def totals(self) -> dict[str, Any]:
         """Return the keys of a summary.
@@ -33,7 +35,7 @@ class Failures:
         last reason, `quarantined` every client that was quarantined, with the reason and the time on the run's clock.
         """
         by_number = sorted(self._clients.values(), key=lambda entry: entry["client"])
-        return {"dropped": self._tasks, "dropped_clients": by_number, "quarantined": self._quarantined}
+        return {"dropped": self.tasks, "dropped_clients": by_number, "quarantined": self.quarantined}
 
 
 def describe_clients(clients: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -1,15 +1,14 @@
 """The logs of a run as files that only grow, and the digests by which a checkpoint knows what they held."""
 
-import json
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from fedraa.errors import Unwritable
 from fedraa.messages import State
 from fedraa.reading import opened
 from fedraa.rundir.atomic_files import digest
+from fedraa.rundir.event_reader import parse_event
 from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS
 
 LOGS = {"events": EVENTS, "evals": EVALS, "clients": CLIENTS}  # by their names in a checkpoint
@@ -80,8 +79,5 @@ def _has_events(path: Path, size: int, count: int) -> bool:
 
 
 def _is_event(text: bytes, number: int) -> bool:
-    try:
-        line: Any = json.loads(text)
-    except ValueError:
-        return False
-    return text.endswith(b"\n") and isinstance(line, dict) and line.get("seq") == number
+    event = parse_event(text)
+    return text.endswith(b"\n") and event is not None and event["seq"] == number

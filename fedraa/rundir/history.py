@@ -1,18 +1,17 @@
 """A run, read from its directory."""
 
-import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError
 from fedraa.objectives import Figures, figures_of
-from fedraa.reading import content
-from fedraa.rundir.checked_files import is_event, read_evals, read_summary
+from fedraa.rundir.checked_files import read_evals, read_summary
 from fedraa.rundir.clients_file import read_clients
 from fedraa.rundir.config_file import read_config
+from fedraa.rundir.event_reader import read_events
 from fedraa.rundir.file_names import CLIENTS, CONFIG, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.partition_file import DataPartition, read_partition
 from fedraa.rundir.run_lock import is_written
@@ -214,32 +213,9 @@ class History:
             rows |= {name.replace("_", " "): f"{last[name]:.4f}" for name in dict.fromkeys(names)}
         return html(self.title, rows, self.evals, self.figures.main)
 
-    def lines(self) -> list[dict[str, object]]:
-        """The events as they stand in the log; ValueError names the first line that is no event."""
-        return list(self.stream())
-
-    def whole_lines(self) -> list[dict[str, object]]:
-        """The same of a run that has not ended: without a last line that is torn, or being written at this moment."""
-        lines = []
-        try:
-            for line in self.stream():
-                lines.append(line)
-        except ValueError:
-            if content(self.directory / EVENTS).endswith(b"\n"):
-                raise
-        return lines
-
-    def stream(self) -> Iterator[dict[str, Any]]:
-        """The same one by one, which takes no memory."""
-        with (self.directory / EVENTS).open("rb") as stream:
-            for number, text in enumerate(stream, 1):
-                try:
-                    line = json.loads(text)
-                except (ValueError, RecursionError):
-                    line = None
-                if not is_event(line):
-                    raise InputError("events", f"line {number} of {self.directory / EVENTS} is not an event")
-                yield line
+    def lines(self) -> list[dict[str, Any]]:
+        """Return the events of the log; InputError names the first line that is not an event."""
+        return list(read_events(self.directory))
 
     def _last_eval(self) -> dict[str, Any] | None:
         evals = self.evals

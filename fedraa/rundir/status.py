@@ -1,15 +1,13 @@
 """The state of runs, read from their files alone."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedraa.rundir.checked_files import is_event
-from fedraa.rundir.failures import Failures
-from fedraa.rundir.file_names import CONFIG, EVENTS
+from fedraa.rundir.file_names import CONFIG
 from fedraa.rundir.history import History
+from fedraa.rundir.run_stats import read_stats
 
 
 @dataclass(frozen=True)
@@ -32,29 +30,18 @@ class Status:
 
 
 def status(directory: Path) -> Status:
-    """Return the status of a run; raise ValueError if the directory is no run directory."""
+    """Return the status of a run; raise InputError if the directory is not a run directory, or is damaged."""
     history = History(directory)
-    step, t, faults, main = 0, 0.0, 0, history.figures.main
-    failures = Failures()
-    with (directory / EVENTS).open("rb") as stream:
-        for text in stream:
-            try:
-                line = json.loads(text)
-            except (ValueError, RecursionError):  # being written at this moment, or torn
-                break
-            if not is_event(line) or not isinstance(line.get("step", step), int):
-                break
-            step, t = line.get("step", step), line["t"]
-            faults += line["kind"] == "fault"
-            if line["kind"] == "drop":
-                failures.add(line)
+    main = history.figures.main
+    stats = read_stats(directory, partial=True)
     evals = history.evals
     accuracy = None if evals.empty else float(evals[main].iloc[-1])
     state, note = history.state, ""
     if state.startswith("ended"):
         note = str(history.summary.get("note", ""))
-    quarantined = tuple(failures.totals()["quarantined"])
-    return Status(str(directory), state, step, t, accuracy, faults, quarantined, main, note)
+    return Status(
+        str(directory), state, stats.step, stats.t, accuracy, stats.faults, tuple(stats.quarantined), main, note
+    )
 
 
 def statuses(directory: Path) -> list[Status]:

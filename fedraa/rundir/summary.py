@@ -1,56 +1,38 @@
-"""Totals of a log that has ended, for summary.json."""
+"""The totals of a run, for summary.json and for reports of runs that have not ended."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from fedraa.errors import InputError
-from fedraa.rundir.failures import Failures
 from fedraa.rundir.history import History
+from fedraa.rundir.run_stats import RunStats, read_stats
 
 NO_STEP = "no step was finished"
 
 
 def summarise(history: History) -> dict[str, object]:
-    """Totals of a log that has ended, which is read line by line."""
-    return _totals(history, history.stream())
+    """Return the totals of a run whose log has ended."""
+    stats = read_stats(history.directory)
+    if stats.end is None:
+        raise InputError("events", f"the log of {history.directory} has no end", hint="resume the run")
+    return _totals(history, stats, stats.end)
 
 
 def so_far(history: History) -> dict[str, object]:
-    """The same of a run that has not ended, whose `reason` is how it stands, and whose model has no digest.
+    """Return the totals of a run that has not ended. `reason` is its state, and the model has no digest.
 
-    Raises ValueError for one that has no evaluation yet.
+    Raises InputError if the run has no evaluation yet.
     """
     if history.evals.empty:
         raise InputError("run", f"{history.directory} has no evaluation yet", hint="wait for the first one")
-    lines: list[dict[str, Any]] = history.whole_lines()
-    step = next((line["step"] for line in reversed(lines) if "step" in line), 0)
-    now = {"t": lines[-1]["t"], "wall": lines[-1]["wall"], "step": step}
-    end = {"kind": "end", "reason": history.state, "model_sha256": "", **now}
-    return _totals(history, [*lines, end]) | {"time_to_target": None}
+    stats = read_stats(history.directory, partial=True)
+    end = {"reason": history.state, "model_sha256": "", "step": stats.step, "t": stats.t, "wall": stats.wall}
+    return _totals(history, stats, end) | {"time_to_target": None}
 
 
-def _totals(history: History, lines: Iterable[Mapping[str, Any]]) -> dict[str, object]:
-    end: Mapping[str, Any] = {}
-    tasks = faults = down = up = stale = most_stale = 0
-    failures = Failures()
-    flops = 0.0
-    for line in lines:
-        match line["kind"]:
-            case "dispatch":
-                down += line["bytes_down"]
-            case "commit":
-                tasks += 1
-                up += line["bytes_up"]
-                flops += line["flops"]
-                stale += line["staleness"]
-                most_stale = max(most_stale, line["staleness"])
-            case "drop":
-                failures.add(line)
-            case "fault":
-                faults += 1
-        end = line
+def _totals(history: History, stats: RunStats, end: Mapping[str, Any]) -> dict[str, object]:
     evals = history.evals
     figures = history.figures
     last = {name: float(evals[name].iloc[-1]) for name in figures.names}
@@ -61,20 +43,20 @@ def _totals(history: History, lines: Iterable[Mapping[str, Any]]) -> dict[str, o
         **({"by": end["by"]} if "by" in end else {}),
         **({} if end["step"] else {"note": NO_STEP}),
         "steps": end["step"],
-        "tasks": tasks,
+        "tasks": stats.committed,
         "time": end["t"],
         "wall": end["wall"],
         **last,
         f"best_{figures.main}": figures.best(evals[figures.main]),
         "loss": float(evals["loss"].iloc[-1]),
         "client_worst": float(evals["client_worst"].iloc[-1]),
-        "bytes_down": down,
-        "bytes_up": up,
-        "flops": float(flops),
-        "staleness_mean": stale / max(1, tasks),
-        "staleness_max": most_stale,
-        "faults": faults,
-        **failures.totals(),
+        "bytes_down": stats.bytes_down,
+        "bytes_up": stats.bytes_up,
+        "flops": stats.flops,
+        "staleness_mean": stats.staleness_sum / max(1, stats.committed),
+        "staleness_max": stats.staleness_max,
+        "faults": stats.faults,
+        **stats.failures.totals(),
         "model_sha256": end["model_sha256"],
         **({"metrics": own} if own else {}),
     }

@@ -37,6 +37,7 @@ def test_one_changed_rounding_changes_the_digests(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(fedasync, "blend", blend_with_one_rounding)
     found = digests(tmp_path / "c")
     assert found["model"] != expected["model"]
+    assert found["summary"] != expected["summary"]
     assert same_bits._difference("fedasync", found, expected) is not None
 
 

@@ -11,14 +11,14 @@ from refusals import refuses
 from fedraa.board import timeline as timelines
 from fedraa.board.about import about, repeats
 from fedraa.board.curves import curves
-from fedraa.board.details import coverage, details, fragments, staleness
+from fedraa.board.details import coverage, details, failures, fragments, staleness
 from fedraa.board.rows import comparison
 from fedraa.board.sampling import number, plain, thinned, window
-from fedraa.board.tally import Tally
 from fedraa.board.timeline import busy_shares, timeline
 from fedraa.board.watched_run import WatchedRun
 from fedraa.config.experiment import Experiment
 from fedraa.report.runs import Run
+from fedraa.rundir.task_timeline import TaskTimeline
 
 RUNS = Path(__file__).parents[2] / "fixtures" / "runs"
 ENDED = RUNS / "fed-raa-ended"
@@ -75,7 +75,7 @@ def test_a_curve_is_that_of_the_table() -> None:
         curves([], "y", "accuracy", -inf, inf)
 
 
-def tally_of(tasks: list[tuple[int, int, float, float | None]]) -> Tally:
+def timeline_of(tasks: list[tuple[int, int, float, float | None]]) -> TaskTimeline:
     """Of tasks (client, fragment, start, end); None is in flight."""
     events: list[dict[str, Any]] = []
     for i, (client, fragment, start, end) in enumerate(tasks):
@@ -83,15 +83,15 @@ def tally_of(tasks: list[tuple[int, int, float, float | None]]) -> Tally:
         events.append({"kind": "dispatch", "t": start, "bytes_down": 10, **told})
         if end is not None:
             events.append({"kind": "commit", "t": end, "bytes_up": 5, "staleness": i, **told})
-    tally = Tally()
+    log = TaskTimeline()
     for event in sorted(events, key=lambda each: each["t"]):
-        tally.add({"wall": 0.0} | event)
-    return tally
+        log.add({"wall": 0.0} | event)
+    return log
 
 
 def test_a_timeline_has_every_task_in_sight() -> None:
-    tally = tally_of([(0, 0, 0.0, 2.0), (1, 1, 0.0, 3.0), (0, 1, 2.0, 5.0), (1, 0, 3.0, None)])
-    told = timeline(tally, 2, -inf, inf)
+    log = timeline_of([(0, 0, 0.0, 2.0), (1, 1, 0.0, 3.0), (0, 1, 2.0, 5.0), (1, 0, 3.0, None)])
+    told = timeline(log, 2, -inf, inf)
     assert (told["from"], told["to"], told["tasks"]) == (0, 5, 4)
     assert told["bars"] == {
         "client": [0, 1, 0, 1],
@@ -101,15 +101,15 @@ def test_a_timeline_has_every_task_in_sight() -> None:
         "staleness": [0, 1, 2, 0],
         "fate": ["done", "done", "done", "running"],
     }
-    assert timeline(tally, 2, 0.5, 1.5)["bars"]["client"] == [0, 1]
-    assert timeline(tally, 2, 7, 8)["bars"]["client"] == []
+    assert timeline(log, 2, 0.5, 1.5)["bars"]["client"] == [0, 1]
+    assert timeline(log, 2, 7, 8)["bars"]["client"] == []
 
 
 def test_too_many_tasks_are_shown_as_shares(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timelines, "BARS", 3)
     monkeypatch.setattr(timelines, "BINS", 5)
-    tally = tally_of([(0, 0, 0.0, 2.0), (1, 1, 0.0, 2.5), (0, 1, 3.0, 5.0), (1, 0, 4.75, None)])
-    told = timeline(tally, 2, -inf, inf)
+    log = timeline_of([(0, 0, 0.0, 2.0), (1, 1, 0.0, 2.5), (0, 1, 3.0, 5.0), (1, 0, 4.75, None)])
+    told = timeline(log, 2, -inf, inf)
     assert "bars" not in told
     assert told["edges"] == [0, 1, 2, 3, 4, 5]
     assert told["busy"] == [[1, 1, 0, 1, 1], [1, 1, 0.5, 0, 0.25]]
@@ -126,53 +126,53 @@ def test_shares_of_busy_time_are_those_of_every_moment() -> None:
 
 
 def test_idle_time_is_that_of_all_clients() -> None:
-    tally = tally_of([(0, 0, 0.0, 2.0), (1, 0, 0.0, 1.0), (0, 0, 3.0, 4.0)])
-    assert tally.idle_share(2) == pytest.approx(1 - 4 / 8)
-    assert Tally().idle_share(2) is None
-    assert tally_of([(0, 0, 0.0, None), (1, 0, 2.0, 4.0)]).idle_share(2) == pytest.approx(1 - 6 / 8)
+    log = timeline_of([(0, 0, 0.0, 2.0), (1, 0, 0.0, 1.0), (0, 0, 3.0, 4.0)])
+    assert log.idle_share(2) == pytest.approx(1 - 4 / 8)
+    assert TaskTimeline().idle_share(2) is None
+    assert timeline_of([(0, 0, 0.0, None), (1, 0, 2.0, 4.0)]).idle_share(2) == pytest.approx(1 - 6 / 8)
 
 
 def test_staleness_is_counted_in_bars() -> None:
-    tally = tally_of([(0, 0, float(i), i + 0.5) for i in range(100)])
-    told = staleness(tally)
+    log = timeline_of([(0, 0, float(i), i + 0.5) for i in range(100)])
+    told = staleness(log)
     assert told == {"width": 3, "counts": [3] * 33 + [1], "mean": 49.5, "max": 99}
-    assert staleness(Tally()) is None
+    assert staleness(TaskTimeline()) is None
 
 
 def test_fragments_are_counted_by_client() -> None:
-    tally = tally_of([(0, 0, 0.0, 1.0), (1, 2, 0.0, 1.0), (1, 2, 1.0, 2.0), (0, 2, 1.0, None)])
-    told = fragments(tally, 2)
+    log = timeline_of([(0, 0, 0.0, 1.0), (1, 2, 0.0, 1.0), (1, 2, 1.0, 2.0), (0, 2, 1.0, None)])
+    told = fragments(log, 2)
     assert told is not None
     assert (told["names"], told["counts"], told["by_client"]) == (["0", "2"], [1, 2], [[1, 0], [0, 2]])
-    assert fragments(tally_of([(0, 0, 0.0, 1.0)]), 1) is None
+    assert fragments(timeline_of([(0, 0, 0.0, 1.0)]), 1) is None
 
 
 def test_many_fragments_are_grouped() -> None:
-    tally = tally_of([(0, i, float(i), i + 0.5) for i in range(100)])
-    told = fragments(tally, 1)
+    log = timeline_of([(0, i, float(i), i + 0.5) for i in range(100)])
+    told = fragments(log, 1)
     assert told is not None
     assert told["names"][:2] == ["0–1", "2–3"]
     assert told["counts"] == [2] * 50
 
 
 def test_coverage_is_the_least_the_most_and_the_mean() -> None:
-    tally = Tally()
+    log = TaskTimeline()
     for i in range(600):
         told = {"coverage_min": i % 2, "coverage_max": 5 + i % 2, "uncovered": 10 * (i % 2)}
-        tally.add({"kind": "round", "t": float(i), "wall": 0.0, "round": i} | told)
-    told = coverage(tally, parameters=100)
+        log.add({"kind": "round", "t": float(i), "wall": 0.0, "round": i} | told)
+    told = coverage(log, parameters=100)
     assert told is not None
     assert (told["round"][:2], told["least"][0], told["most"][0], told["uncovered"][0]) == ([0, 2], 0, 6, 0.05)
-    assert coverage(Tally(), 100) is None
+    assert coverage(TaskTimeline(), 100) is None
 
 
 def test_faults_and_drops_are_told_newest_first() -> None:
-    tally = tally_of([(3, 0, 0.0, None)])
-    tally.add({"kind": "fault", "t": 1.0, "wall": 2.0, "task": 0, "worker": 1, "what": "died", "action": "retry"})
-    tally.add({"kind": "drop", "t": 2.0, "wall": 3.0, "task": 0, "client": 3, "what": "nan", "action": "stop"})
-    assert (tally.faults, tally.drops, tally.in_flight) == (1, 1, 0)
-    assert [each["what"] for each in tally.troubles] == ["died", "nan"]
-    assert timeline(tally, 4, -inf, inf)["bars"]["fate"] == ["dropped"]
+    log = timeline_of([(3, 0, 0.0, None)])
+    log.add({"kind": "fault", "t": 1.0, "wall": 2.0, "task": 0, "worker": 1, "what": "died", "action": "retry"})
+    log.add({"kind": "drop", "t": 2.0, "wall": 3.0, "task": 0, "client": 3, "what": "nan", "action": "stop"})
+    assert log.in_flight == 0
+    assert [failure["what"] for failure in failures(log)] == ["nan", "died"]
+    assert timeline(log, 4, -inf, inf)["bars"]["fate"] == ["dropped"]
 
 
 def test_details_of_every_kind_of_run() -> None:

@@ -59,7 +59,7 @@ def test_bytes_by_an_evaluation_are_those_of_a_report() -> None:
     board = Board(FIXTURES)
     looked(board)
     evals = Run(ENDED).evals
-    found = bytes_by(board.runs["fed-raa-ended"].tally, evals["t"].to_numpy(float))
+    found = bytes_by(board.runs["fed-raa-ended"].timeline, evals["t"].to_numpy(float))
     assert np.array_equal(found, evals["bytes"])
 
 
@@ -90,7 +90,7 @@ def test_a_run_that_is_gone_on_with_is_counted_anew(folder: Path) -> None:
     (folder / "first" / "summary.json").unlink()
     found = looked(board)["first"]
     assert found["state"] == "interrupted"
-    assert board.runs["first"].tally.events == 20
+    assert board.runs["first"].stats.events == 20
     log.write_text("".join(kept).replace('"wall":0.1', '"wall":0.2'))
     assert looked(board)["first"]["tasks"] == before["tasks"]
 
@@ -192,7 +192,7 @@ def test_damage_is_one_sentence_until_it_is_mended(folder: Path, name: str, text
 NASTY = (None, "x", -1, 1.5, float("nan"), 1e999, 10**400, [], {}, True)
 KINDS = [
     {"kind": "dispatch", "task": 90, "client": 1, "fragment": 0, "step": 1, "bytes_down": 3},
-    {"kind": "commit", "task": 80, "staleness": 0, "bytes_up": 4},
+    {"kind": "commit", "task": 80, "staleness": 0, "bytes_up": 4, "flops": 2.0},
     {"kind": "round", "round": 0, "coverage_min": 1, "coverage_max": 2, "uncovered": 3},
     {"kind": "drop", "task": 80, "client": 0, "what": "nan", "action": "retry"},
     {"kind": "fault", "task": 80, "worker": 0, "what": "died", "action": "retry"},

@@ -1,0 +1,134 @@
+"""The totals of a log: tasks, bytes, FLOPs, staleness and failures."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedraa.rundir.event_reader import Event, not_an_event, read_events
+from fedraa.rundir.failures import Failures
+
+MAX_COUNT = 2**63
+# The errors that a value of an event raises if a run cannot have written it.
+WRONG_VALUES = (KeyError, TypeError, OverflowError)
+
+
+class RunStats:
+    """Totals of the events so far. They take constant memory, besides an entry per client that failed.
+
+    Attributes:
+        events: Number of events.
+        step: Server updates, or rounds, as of the last event that has them.
+        t: Time of the last event on the run's clock.
+        wall: Real seconds of the last event.
+        dispatched: Number of tasks that were sent.
+        committed: Number of updates that were applied.
+        faults: Number of faults of workers.
+        rounds: Number of rounds that were closed.
+        bytes_down: Bytes of all tasks that were sent.
+        bytes_up: Bytes of all updates that were applied.
+        flops: Training FLOPs of all updates that were applied, added in the order of the log.
+        staleness_sum: Sum of the stalenesses of all updates.
+        staleness_max: Largest staleness.
+        failures: The tasks that failed by their clients' fault.
+        end: The last event of a run that has ended; None until then.
+    """
+
+    def __init__(self) -> None:
+        self.events = self.step = 0
+        self.t = self.wall = 0.0
+        self.dispatched = self.committed = self.faults = self.rounds = 0
+        self.bytes_down = self.bytes_up = 0
+        self.flops = 0.0
+        self.staleness_sum = self.staleness_max = 0
+        self.failures = Failures()
+        self.end: Event | None = None
+
+    @property
+    def dropped(self) -> int:
+        """Number of tasks that failed by their clients' fault."""
+        return self.failures.tasks
+
+    @property
+    def quarantined(self) -> list[dict[str, Any]]:
+        """An entry for each client that gets no more work, with the reason and the time on the run's clock."""
+        return self.failures.quarantined
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Add one event.
+
+        Raises:
+            KeyError, TypeError, OverflowError: A run does not write such an event. Then nothing has changed.
+        """
+        t = number(event["t"])
+        wall = number(event["wall"])
+        step = whole_number(event.get("step", self.step))
+        match event["kind"]:
+            case "dispatch":
+                self.bytes_down += whole_number(event["bytes_down"])
+                self.dispatched += 1
+            case "commit":
+                self._add_commit(event)
+            case "drop":
+                self.failures.add(event)
+            case "fault":
+                self.faults += 1
+            case "round":
+                self.rounds += 1
+            case "end":
+                self.end = dict(event)
+        self.events += 1
+        self.step = step
+        self.t = t
+        self.wall = wall
+
+    def _add_commit(self, event: Mapping[str, Any]) -> None:
+        bytes_up = whole_number(event["bytes_up"])
+        staleness = whole_number(event["staleness"])
+        flops = number(event["flops"])
+        self.committed += 1
+        self.bytes_up += bytes_up
+        self.flops += flops
+        self.staleness_sum += staleness
+        self.staleness_max = max(self.staleness_max, staleness)
+
+
+def read_stats(directory: Path, *, partial: bool = False) -> RunStats:
+    """Return the totals of a run's log.
+
+    Args:
+        directory: The run directory.
+        partial: Leave out a last line that is being written or was torn.
+
+    Raises:
+        InputError: A line is not an event of a run. The error names the first such line.
+    """
+    stats = RunStats()
+    for event in read_events(directory, partial=partial):
+        try:
+            stats.add(event)
+        except WRONG_VALUES:
+            raise not_an_event(directory, stats.events + 1) from None
+    return stats
+
+
+def number(value: object) -> float:
+    """Return the value as a float.
+
+    Raises:
+        TypeError: It is not a number.
+        OverflowError: It is an integer that no float can hold.
+    """
+    if isinstance(value, int | float):
+        return float(value)
+    raise TypeError(f"got {value!r}; expected a number")
+
+
+def whole_number(value: object) -> int:
+    """Return the value if it is a whole number from 0 that fits into 63 bits.
+
+    Raises:
+        TypeError: It is anything else.
+    """
+    if isinstance(value, int) and 0 <= value < MAX_COUNT:
+        return value
+    raise TypeError(f"got {value!r}; expected a whole number from 0")

@@ -1,0 +1,209 @@
+"""The tasks, the rounds and the newest failures of a log, as columns."""
+
+from array import array
+from collections import deque
+from collections.abc import Mapping
+from enum import IntEnum
+from math import nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraa.rundir.event_reader import not_an_event, read_events
+from fedraa.rundir.run_stats import WRONG_VALUES, number, whole_number
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Number of faults and drops that are kept in full.
+MAX_FAILURES = 200
+ROUND_COLUMNS = ("round", "coverage_min", "coverage_max", "uncovered")
+
+Floats = npt.NDArray[np.float64]
+
+
+class Fate(IntEnum):
+    """How a task ended."""
+
+    RUNNING = 0
+    """It is in flight."""
+    DONE = 1
+    """Its update was applied."""
+    DROPPED = 2
+    """It failed by its client's fault."""
+
+
+class TaskTimeline:
+    """Columns with an entry per task, in the order of dispatch, and an entry per round. A task takes some 90 bytes.
+
+    Attributes:
+        task: Numbers of the tasks.
+        client: Clients of the tasks.
+        fragment: Fragments, or labels of sampled submodels.
+        start: Times of dispatch on the run's clock.
+        end: Times of commit or drop; NaN while the task is in flight.
+        cost: Costs that were foretold; NaN if the log has none.
+        bytes_down: Bytes that the server sent.
+        bytes_up: Bytes of the update; 0 without an update.
+        staleness: Updates of the fragment since the dispatch; 0 without an update.
+        fate: A `Fate` for each task.
+        commits: Places in the columns of the tasks whose updates were applied, in the order of the commits.
+        round_events: The event of each round.
+        failures: The newest faults and drops, with `kind`, `t`, `wall`, `what`, `action`, `task`, `client`, `worker`.
+        t: Latest time of all events.
+    """
+
+    def __init__(self) -> None:
+        self.task = array("q")
+        self.client = array("q")
+        self.fragment = array("q")
+        self.start = array("d")
+        self.end = array("d")
+        self.cost = array("d")
+        self.bytes_down = array("q")
+        self.bytes_up = array("q")
+        self.staleness = array("q")
+        self.fate = array("b")
+        self.commits = array("q")
+        self.round_events: list[dict[str, Any]] = []
+        self.failures: deque[dict[str, Any]] = deque(maxlen=MAX_FAILURES)
+        self.t = 0.0
+        # Time of all tasks that are over, and the sum of the starts of those in flight.
+        self._busy = 0.0
+        self._starts = 0.0
+        # Place in the columns of each task in flight, by its number.
+        self._in_flight: dict[int, int] = {}
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Add one event.
+
+        Raises:
+            KeyError, TypeError, OverflowError: A run does not write such an event. Then nothing has changed.
+        """
+        t = number(event["t"])
+        match event["kind"]:
+            case "dispatch":
+                self._add_dispatch(event, t)
+            case "commit":
+                self._add_commit(event, t)
+            case "drop":
+                failure = _failure(event)
+                self._end_task(self._in_flight.pop(event["task"]), t, Fate.DROPPED)
+                self.failures.append(failure)
+            case "fault":
+                self.failures.append(_failure(event))
+            case "round":
+                columns = {name: whole_number(event[name]) for name in ROUND_COLUMNS}
+                self.round_events.append({**event, **columns})
+        self.t = max(self.t, t)
+
+    @property
+    def in_flight(self) -> int:
+        """Number of tasks in flight."""
+        return len(self._in_flight)
+
+    def idle_share(self, clients: int) -> float | None:
+        """Return the share of all clients' time so far in which they had no task; None before any time has passed."""
+        if not self.t:
+            return None
+        busy = self._busy + len(self._in_flight) * self.t - self._starts
+        return 1 - busy / (clients * self.t)
+
+    def bytes_until(self, t: Floats) -> Floats:
+        """Return the bytes, down and up, of all tasks that were committed by the times `t` [K]."""
+        places = np.array(self.commits, np.int64)
+        per_task = np.array(self.bytes_down)[places] + np.array(self.bytes_up)[places]
+        sums = np.concatenate(([0.0], np.cumsum(per_task, dtype=np.float64)))
+        committed: Floats = sums[np.searchsorted(np.array(self.end)[places], t, side="right")]
+        return committed
+
+    def tasks(self) -> "pd.DataFrame":
+        """Return a row per task: task, client, fragment, start, end, cost, bytes_down, bytes_up, staleness, done.
+
+        Tasks whose updates were applied come first, in the order of the commits. `end` is NaN for a task in flight.
+        """
+        # It is slow to import, and workers do without it.
+        import pandas as pd
+
+        columns = {
+            "task": np.array(self.task),
+            "client": np.array(self.client),
+            "fragment": np.array(self.fragment),
+            "start": np.array(self.start),
+            "end": np.array(self.end),
+            "cost": np.array(self.cost),
+            "bytes_down": np.array(self.bytes_down),
+            "bytes_up": np.array(self.bytes_up),
+            "staleness": np.array(self.staleness),
+        }
+        done = np.array(self.fate) == Fate.DONE
+        order = np.concatenate([np.array(self.commits), np.flatnonzero(~done)]).astype(np.int64)
+        return pd.DataFrame({**columns, "done": done}).iloc[order].reset_index(drop=True)
+
+    def rounds(self) -> "pd.DataFrame":
+        """Return a row per round with the fields of its event; no row for an asynchronous run."""
+        import pandas as pd
+
+        return pd.DataFrame(self.round_events) if self.round_events else pd.DataFrame(columns=ROUND_COLUMNS)
+
+    def _add_dispatch(self, event: Mapping[str, Any], t: float) -> None:
+        task = whole_number(event["task"])
+        client = whole_number(event["client"])
+        fragment = whole_number(event["fragment"])
+        bytes_down = whole_number(event["bytes_down"])
+        cost = number(event.get("cost", nan))
+        self._in_flight[task] = len(self.start)
+        self.task.append(task)
+        self.client.append(client)
+        self.fragment.append(fragment)
+        self.start.append(t)
+        self.end.append(nan)
+        self.cost.append(cost)
+        self.bytes_down.append(bytes_down)
+        self.bytes_up.append(0)
+        self.staleness.append(0)
+        self.fate.append(Fate.RUNNING)
+        self._starts += t
+
+    def _add_commit(self, event: Mapping[str, Any], t: float) -> None:
+        bytes_up = whole_number(event["bytes_up"])
+        staleness = whole_number(event["staleness"])
+        place = self._in_flight.pop(event["task"])
+        self._end_task(place, t, Fate.DONE)
+        self.bytes_up[place] = bytes_up
+        self.staleness[place] = staleness
+        self.commits.append(place)
+
+    def _end_task(self, place: int, t: float, fate: Fate) -> None:
+        self.end[place] = t
+        self.fate[place] = fate
+        self._busy += t - self.start[place]
+        self._starts -= self.start[place]
+
+
+def read_timeline(directory: Path, *, partial: bool = False) -> TaskTimeline:
+    """Return the tasks and rounds of a run's log.
+
+    Args:
+        directory: The run directory.
+        partial: Leave out a last line that is being written or was torn.
+
+    Raises:
+        InputError: A line is not an event of a run. The error names the first such line.
+    """
+    timeline = TaskTimeline()
+    for line, event in enumerate(read_events(directory, partial=partial), 1):
+        try:
+            timeline.add(event)
+        except WRONG_VALUES:
+            raise not_an_event(directory, line) from None
+    return timeline
+
+
+def _failure(event: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a fault or a drop; the texts are None if the event does not have them."""
+    texts = {name: event.get(name) for name in ("what", "action", "task", "client", "worker")}
+    words = {name: None if value is None else str(value) for name, value in texts.items()}
+    return {"kind": event["kind"], "t": number(event["t"]), "wall": number(event["wall"]), **words}
