@@ -1,4 +1,4 @@
-"""What config.json says of a run: who it is, and what its figures are."""
+"""The identity of a run and its metrics, as config.json holds them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,8 +17,23 @@ from fedraa.rundir.run_stats import whole_number
 
 @dataclass(frozen=True)
 class About:
-    """`flags` is the experiment as JSON holds it; `steps` and `time` are the limits that end the run, if there are any;
-    `started` is when it was configured, in seconds since 1970."""
+    """The identity of a run.
+
+    Attributes:
+        method: Name of the method.
+        dataset: Name of the data set.
+        seed: Seed of the run.
+        clients: Number of clients.
+        clock: `virtual` or `wall`.
+        unit: Unit of the run's clock.
+        parameters: Number of trained parameters.
+        steps: Limit of steps; None without one.
+        time: Limit of time; None without one.
+        started: Time at which the run was configured, in seconds since 1970.
+        figures: The metrics of an evaluation.
+        flags: The experiment as JSON holds it.
+        given: The fields that were given as objects.
+    """
 
     method: str
     dataset: str
@@ -33,11 +48,10 @@ class About:
     figures: Figures
     flags: Mapping[str, Any]
     given: tuple[str, ...] = ()
-    """The fields that were given as objects."""
 
 
 def about(directory: Path) -> About:
-    """ValueError, one sentence, for what is no configuration of a run."""
+    """Return the identity of the run in a directory; raise InputError if config.json is not a run's configuration."""
     config = read_config(directory / CONFIG)
     flags = config["experiment"]
     try:
@@ -60,8 +74,8 @@ def about(directory: Path) -> About:
             given=tuple(map(str, config.get("given", ()))),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise InputError("run", f"{directory / CONFIG} is not a run's configuration ({what})") from None
+        reason = f"{type(error).__name__}: {error}"
+        raise InputError("run", f"{directory / CONFIG} is not a run's configuration ({reason})") from None
 
 
 def repeats(flags: Mapping[str, Any], given: tuple[str, ...] = ()) -> str:
@@ -75,4 +89,4 @@ def repeats(flags: Mapping[str, Any], given: tuple[str, ...] = ()) -> str:
         with importing_only(()):
             return command(Experiment(**flags), given)
     except (TypeError, ValueError) as error:
-        return f"# cannot be told: {' '.join(str(error).split())}"
+        return f"# this version cannot repeat the run: {' '.join(str(error).split())}"

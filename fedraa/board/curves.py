@@ -1,4 +1,4 @@
-"""A figure of the evaluations of some runs over time, updates or bytes, in as many points as can be seen."""
+"""A metric of some runs over time, updates or bytes, in the number of points that a plot can show."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,9 +14,17 @@ ACROSS = ("t", "wall", "step", "bytes")
 
 
 def curves(runs: Sequence[WatchedRun], x: str, y: str, low: float, high: float) -> list[dict[str, Any]]:
-    """Of every run that has this figure: its points from `low` to `high`, its best one, and its version.
+    """Return the points of every run that has the metric `y`, its best point, and its version.
 
-    `x` is one of `ACROSS`; ValueError for another.
+    Args:
+        runs: The runs.
+        x: One of `ACROSS`.
+        y: Name of the metric.
+        low: Lowest value of `x`.
+        high: Highest value of `x`.
+
+    Raises:
+        InputError: `x` is another name.
     """
     if x not in ACROSS:
         raise InputError("x", got=x, expected=f"one of {', '.join(ACROSS)}")

@@ -1,4 +1,4 @@
-"""What one run's figures show, besides its curves."""
+"""The plots of one run besides its curves."""
 
 from typing import Any
 
@@ -10,15 +10,18 @@ from fedraa.board.timeline import timeline
 from fedraa.board.watched_run import WatchedRun
 from fedraa.rundir.task_timeline import ROUND_COLUMNS, Fate, TaskTimeline
 
-COLUMNS = 60  # most fragments, or groups of them, that a figure tells apart
-ROUNDS = 300  # most rounds, or groups of them
-SHOWN = 50  # newest faults
+# Largest number of fragments, or groups of them, in a plot.
+COLUMNS = 60
+# Largest number of rounds, or groups of them, in a plot.
+ROUNDS = 300
+# Number of the newest failures that are shown.
+SHOWN = 50
 
 Whole = npt.NDArray[np.int64]
 
 
 def details(run: WatchedRun, low: float, high: float) -> dict[str, Any]:
-    """Timeline from `low` to `high`, staleness, updates of fragments, coverage, faults; without configuration none."""
+    """Return the timeline from `low` to `high`, staleness, updates of fragments, coverage and failures of a run."""
     with run.lock:
         told = {"id": run.name, "version": run.version, "state": run.state, "said": run.said}
         if run.about is None:
@@ -42,7 +45,7 @@ def failures(log: TaskTimeline) -> list[dict[str, Any]]:
 
 
 def staleness(log: TaskTimeline) -> dict[str, Any] | None:
-    """Commits by staleness, `width` whole numbers to a bar; None for a run of rounds, or before the first commit."""
+    """Return the commits by staleness, `width` values per bar; None for rounds, or before the first commit."""
     from fedraa.board.of_reports import BARS
 
     values = np.array(log.staleness)[np.array(log.fate) == Fate.DONE]
@@ -54,7 +57,7 @@ def staleness(log: TaskTimeline) -> dict[str, Any] | None:
 
 
 def fragments(log: TaskTimeline, clients: int) -> dict[str, Any] | None:
-    """How often each fragment was committed, and by each of the clients of a timeline; None where there is but one."""
+    """Return the commits of each fragment, in total and by client; None if there is only one fragment."""
     from fedraa.board.of_reports import lanes
 
     done = np.array(log.fate) == Fate.DONE
@@ -78,9 +81,9 @@ def fragments(log: TaskTimeline, clients: int) -> dict[str, Any] | None:
 
 
 def coverage(log: TaskTimeline, parameters: int) -> dict[str, Any] | None:
-    """Clients per parameter, least and most, and the share of parameters that nobody trained; None without rounds.
+    """Return the least and most clients per parameter, and the share of untrained parameters; None without rounds.
 
-    Of several rounds to a point: the least, the most, and the mean share.
+    A point of several rounds has their least, their most, and their mean share.
     """
     rounds = len(log.round_events)
     if not rounds:

@@ -1,4 +1,4 @@
-"""The table of evaluations of a run, as it grows."""
+"""The growing table of a run's evaluations."""
 
 from array import array
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Evaluations:
-    """evals.csv of a run with these figures; a column each, NaN and infinities where a figure is not finite."""
+    """The columns of evals.csv; a metric that is not finite is NaN or infinite."""
 
     def __init__(self, path: Path, figures: Figures) -> None:
         self._lines, self.names = GrowingLines(path), (*TIMES, *figures.columns)
@@ -27,7 +27,7 @@ class Evaluations:
         self._wrong = ""
 
     def follow(self) -> bool:
-        """Take in what is new; whether anything was. OSError; ValueError, one sentence, for what is no such table."""
+        """Read new rows; return True if there were any. Raise InputError if the file is not such a table."""
         is_new = False
         while True:
             lines, anew = self._lines.read()
@@ -46,11 +46,11 @@ class Evaluations:
         return len(self._columns[0])
 
     def column(self, name: str) -> Floats:
-        """A copy."""
+        """Return a copy of a column."""
         return np.array(self._columns[self.names.index(name)])
 
     def _take(self, number: int, cells: Sequence[str]) -> str:
-        """What is wrong with a line, or nothing."""
+        """Add a row; return what is wrong with it, or an empty text."""
         if number == 1:
             return "" if tuple(cells[: len(self.names)]) == self.names else f"its columns are {', '.join(cells)[:100]}"
         try:

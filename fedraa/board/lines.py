@@ -1,4 +1,4 @@
-"""A file that another process goes on writing: its whole lines as they come, each read once."""
+"""The lines of a file that another process is writing; each line is read once."""
 
 import os
 from pathlib import Path
@@ -7,22 +7,25 @@ from typing import BinaryIO
 from fedraa.errors import InputError
 from fedraa.reading import opened
 
-CHUNK = 1 << 18  # bytes that are read at a time: what takes a few milliseconds to understand
-LONGEST = 1 << 26  # bytes of a line
-LAST = 256  # bytes by which it is known again
+# Bytes per reading, which take a few milliseconds to parse.
+CHUNK = 1 << 18
+# Bytes of the longest line.
+LONGEST = 1 << 26
+# Bytes before the end of the last reading that must still be in the file.
+LAST = 256
 
 
 class GrowingLines:
-    """The lines of a file from where the last reading ended, by byte offset.
+    """The lines of a file from the end of the last reading, by byte offset.
 
-    A run that is gone on with cuts its log back to a checkpoint and writes on, so whatever was read last must still be
-    there; else the file is read anew.
+    A resumed run cuts its log back to a checkpoint. Therefore the bytes that were read last must still be there.
+    Otherwise the file is read again from its beginning.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.size = 0
-        """Bytes of the file when it was looked at last."""
+        """Bytes of the file at the last reading."""
         self._forget()
 
     def _forget(self) -> None:
@@ -32,10 +35,13 @@ class GrowingLines:
         self._seen: tuple[int, int, int] | None = None
 
     def read(self) -> tuple[list[str], bool]:
-        """The next whole lines, none if there are none yet; and whether they begin anew.
+        """Return the next whole lines, and True if they begin at the start of a file that was cut back or replaced.
 
-        Anew: what was read before is no longer in the file, which was cut back or replaced. A last line without an end
-        is left for later. Raises OSError if the file cannot be read, ValueError if it has no lines.
+        A last line without an end is left for later.
+
+        Raises:
+            OSError: The file cannot be read.
+            InputError: A line is longer than `LONGEST`.
         """
         with opened(self.path) as stream:
             facts = os.fstat(stream.fileno())
@@ -58,11 +64,11 @@ class GrowingLines:
 
     @property
     def more(self) -> bool:
-        """Whether another reading would find lines at once."""
+        """Return True if another reading would find lines at once."""
         return self._more
 
     def _some(self, stream: BinaryIO) -> bytes:
-        """A chunk, and so much more that the first line in it is whole, if it is."""
+        """Return a chunk, extended until its first line is whole or the file ends."""
         parts = [stream.read(CHUNK)]
         while parts[-1] and b"\n" not in parts[-1]:
             parts.append(stream.read(CHUNK))
@@ -71,7 +77,7 @@ class GrowingLines:
         return b"".join(parts)
 
     def _is_other(self, stream: BinaryIO, facts: os.stat_result) -> bool:
-        """Whether what was read last is not where it was."""
+        """Return True if the bytes that were read last are no longer in their place."""
         assert self._seen is not None
         if facts.st_ino != self._seen[0] or facts.st_size < self.offset:
             return True

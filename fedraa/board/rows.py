@@ -1,4 +1,4 @@
-"""A run in a line: what the list and the comparison show of it."""
+"""One row per run, for the list and for the comparison."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,11 +10,12 @@ from fedraa.board.sampling import number
 from fedraa.board.watched_run import WatchedRun
 from fedraa.config.experiment import Experiment
 
-TOLD = {"method", "dataset"}  # flags that have a column of their own
+# Flags that have their own columns.
+TOLD = {"method", "dataset"}
 
 
 def row(run: WatchedRun) -> dict[str, Any]:
-    """All of it as JSON."""
+    """Return the row of a run as JSON holds it."""
     with run.lock:
         told = {"id": run.name, "state": run.state, "said": run.said, "version": run.version}
         if run.about is None:
@@ -49,7 +50,7 @@ def row(run: WatchedRun) -> dict[str, Any]:
 
 
 def _evaluated(run: WatchedRun, about: About) -> dict[str, Any]:
-    """The last value of every figure, and the best of the main one; None before there are any."""
+    """Return the last value of every metric, and the best of the main one; None before the first evaluation."""
     evaluations, figures = run.evaluations, about.figures
     if evaluations is None or not len(evaluations):
         return {"last": {}, "best": None}
@@ -64,14 +65,14 @@ def _last(run: WatchedRun, name: str) -> float | None:
 
 
 def _share(run: WatchedRun, about: About) -> float | None:
-    """How much of the run is done, by whichever limit is nearest; None where none tells."""
+    """Return the share of the run that is done, by its nearest limit; None without a limit."""
     done = [run.stats.step / about.steps] if about.steps else []
     done += [run.timeline.t / about.time] if about.time else []
     return number(min(1.0, max(done))) if done else None
 
 
 def comparison(runs: Sequence[WatchedRun]) -> dict[str, Any]:
-    """What tells these runs apart besides their seeds, flag by flag, and the command that repeats each."""
+    """Return the flags in which the runs differ besides their seeds, and the command that repeats each run."""
     from fedraa.board.of_reports import PER_RUN, words
 
     known = {run.name: run.about for run in runs if run.about is not None}

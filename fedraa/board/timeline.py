@@ -9,15 +9,17 @@ from fedraa.rundir.task_timeline import TaskTimeline
 
 # The fates of tasks in the page's words, by their numbers.
 WORDS = np.array(["running", "done", "dropped"])
-BARS = 1200  # tasks that a figure can show one by one
-BINS = 240  # stretches of time otherwise
+# Largest number of tasks that a plot shows one by one.
+BARS = 1200
+# Number of stretches of time for more tasks.
+BINS = 240
 
 
 def timeline(log: TaskTimeline, clients: int, low: float, high: float) -> dict[str, Any]:
-    """From `low` to `high`, of all clients or some at even distances.
+    """Return the tasks from `low` to `high` of all clients, or of clients at even distances.
 
-    `bars` has client, fragment, start, end, staleness and fate (running, done or dropped) of every task; in its place
-    `busy` [clients, bins] is the share of each stretch in which the client worked.
+    `bars` has the client, fragment, start, end, staleness and fate (running, done or dropped) of every task. If there
+    are too many tasks, `busy` [clients, bins] has the share of each stretch in which the client worked instead.
     """
     from fedraa.board.of_reports import lanes
 
@@ -47,14 +49,14 @@ def timeline(log: TaskTimeline, clients: int, low: float, high: float) -> dict[s
 
 
 def busy_shares(start: Floats, end: Floats, edges: Floats) -> Floats:
-    """Share of every stretch between two edges that the tasks of one client fill."""
+    """Return the share of every stretch between two edges that the tasks of one client fill."""
     busy = _passed(np.sort(start), edges) - _passed(np.sort(end), edges)
     shares: Floats = np.clip(np.diff(busy) / np.diff(edges), 0, 1)
     return shares
 
 
 def _passed(moments: Floats, edges: Floats) -> Floats:
-    """Sum of the times since each of the ascending moments, as of every edge."""
+    """Return the sum of the times since each of the ascending moments, at every edge."""
     count = np.searchsorted(moments, edges)
     sums = np.concatenate(([0.0], np.cumsum(moments)))
     return np.asarray(count * edges - sums[count])

@@ -1,4 +1,4 @@
-"""A run directory as it is watched: read on by a thread, looked at by others."""
+"""A run directory that is watched: one thread reads its files, other threads look at the result."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -22,10 +22,10 @@ Facts = tuple[int, int, int] | None
 
 
 class WatchedRun:
-    """What is known of a run by now; whoever reads it holds `lock`.
+    """The state of a run, as far as its files were read. A reader holds `lock`.
 
-    `version` grows with every change. `state` is starting, running, interrupted, ended or damaged; `said` is what else
-    there is to say of it, a sentence of what is damaged, or empty.
+    `version` grows with every change. `state` is starting, running, interrupted, ended or damaged. `said` adds the
+    reason of the end, or a sentence about the damage.
     """
 
     def __init__(self, directory: Path, name: str, next_version: Callable[[], int]) -> None:
@@ -35,7 +35,7 @@ class WatchedRun:
         self._begin()
 
     def _begin(self) -> None:
-        """Nothing is known yet."""
+        """Forget all that was read."""
         self.about: About | None = None
         self.evaluations: Evaluations | None = None
         self.stats = RunStats()
@@ -43,17 +43,18 @@ class WatchedRun:
         self.log = GrowingLines(self.directory / EVENTS)
         self.state, self.said = "starting", ""
         self.summary: dict[str, Any] = {}
-        self._wrong = ""  # with the log
+        # The sentence about a damaged log; empty for a sound one.
+        self._wrong = ""
         self._files.pop(SUMMARY, None)
         self.version = self._next_version()
 
     @property
     def more(self) -> bool:
-        """Whether there is more of the log to read at once."""
+        """Return True if more of the log can be read at once."""
         return self.about is not None and self.log.more
 
     def look(self) -> None:
-        """See what has become of the run: configuration, evaluations, state."""
+        """Read what changed in the configuration, the evaluations and the state of the run."""
         with self.lock:
             if self._is_new(CONFIG):
                 self._begin()
@@ -87,7 +88,7 @@ class WatchedRun:
             self._set("running" if is_written(self.directory / EVENTS) else "interrupted", "")
 
     def read(self) -> None:
-        """Take in the next part of the log. From a line on that is no event it is not counted, and that is said."""
+        """Read the next part of the log. A line that is not an event marks the run as damaged."""
         if self.about is None:
             return
         try:
@@ -128,7 +129,7 @@ class WatchedRun:
             self.state, self.said, self.version = state, said, self._next_version()
 
     def _is_new(self, name: str) -> bool:
-        """Whether this file is another one than when it was looked at last."""
+        """Return True if the file was changed or replaced since the last look."""
         try:
             found = (self.directory / name).stat()
             facts: Facts = (found.st_ino, found.st_size, found.st_mtime_ns)
@@ -139,7 +140,7 @@ class WatchedRun:
         return is_new
 
     def _totals(self) -> dict[str, Any]:
-        """Of a run that has ended; empty if it has not. ValueError for what are none."""
+        """Return the reason of the end and the time to the target; empty for a run that has not ended."""
         path = self.directory / SUMMARY
         if not path.exists():
             return {}
@@ -151,5 +152,6 @@ class WatchedRun:
                 "time_to_target": None if reached is None else number(float(reached)),
             }
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError):
-            del self._files[SUMMARY]  # it is still wrong the next time
+            # The next look must find the same error.
+            del self._files[SUMMARY]
             raise InputError("run", f"{path} is not a summary of a run") from None

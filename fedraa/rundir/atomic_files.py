@@ -39,7 +39,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """The names in a directory, on the disk for good."""
+    """Write the names of a directory to the disk."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -49,7 +49,7 @@ def sync_directory(directory: Path) -> None:
 
 @contextmanager
 def written(directory: Path) -> Iterator[None]:
-    """What the disk refuses within is Unwritable, one sentence."""
+    """Turn an OSError in the block into Unwritable."""
     try:
         yield
     except OSError as error:

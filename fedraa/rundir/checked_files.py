@@ -1,4 +1,4 @@
-"""What a run has written besides its configuration, read and checked: damage is one sentence that names the file."""
+"""Readers of summary.json and evals.csv; an error names the damaged file."""
 
 import io
 import json
@@ -19,7 +19,7 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class Totals(BaseModel):
-    """summary.json: what is always in it."""
+    """The fields that summary.json always has."""
 
     reason: str
     steps: Count
@@ -43,7 +43,7 @@ class Totals(BaseModel):
 
 
 def read_summary(path: Path, figures: Figures) -> dict[str, Any]:
-    """The totals of a run with these figures; ValueError if the file holds none."""
+    """Return the totals of a run with these metrics; raise InputError if the file does not hold them."""
     try:
         found = json.loads(content(path))
         Totals.model_validate(found)
@@ -64,8 +64,9 @@ def read_summary(path: Path, figures: Figures) -> dict[str, Any]:
 
 
 def read_evals(path: Path, figures: Figures) -> "pd.DataFrame":
-    """The table of evaluations, numbers all; a last row that is being written is left out. ValueError if it is none."""
-    import pandas as pd  # it is slow to import, and workers do without
+    """Return the table of evaluations without a last row that is being written; raise InputError if it is not one."""
+    # It is slow to import, and workers do without it.
+    import pandas as pd
 
     columns = (*TIMES, *figures.columns)
     try:

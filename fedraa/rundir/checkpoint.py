@@ -27,10 +27,13 @@ from fedraa.rundir.config_file import FORMAT, check_format
 from fedraa.rundir.upgrade import upgrade_state
 
 MAGIC = b"fedraa checkpoint 1\n"
-LENGTH, DIGEST = 8, 32  # bytes
+# Bytes of the length, and of the digest.
+LENGTH, DIGEST = 8, 32
 SUFFIX = ".ckpt"
-BESIDE = 1 << 25  # bytes of arrays; what is less is written at once
-KEPT = 2  # the newest, and the one before in case that one is damaged
+# Bytes of arrays from which on a thread writes the checkpoint.
+BESIDE = 1 << 25
+# The newest checkpoint, and the one before it in case the newest is damaged.
+KEPT = 2
 ARRAY = "$array"
 NOT_A_CHECKPOINT = "it is not a checkpoint"
 TORN = "it is torn or changed: its checksum is wrong"
@@ -39,23 +42,23 @@ FORMAT_KEY = "format"  # beside what the state itself has; without it a checkpoi
 
 
 def save(directory: Path, step: int, state: State) -> None:
-    """Write `directory`/STEP.ckpt, with the format that it has, and drop all but the `KEPT` newest."""
+    """Write `directory`/STEP.ckpt with its format, and delete all but the `KEPT` newest."""
     _put(directory, step, *_laid_out({FORMAT_KEY: FORMAT} | state))
 
 
 class Saver:
-    """Saves checkpoints; large ones are written while the run goes on, from a copy of all that may change meanwhile."""
+    """Saves checkpoints. A thread writes large ones while the run continues, from a copy of all that may change."""
 
     def __init__(self, beside: int = BESIDE) -> None:
-        """From so many bytes on they are written by a thread."""
+        """Let a thread write checkpoints of at least `beside` bytes."""
         self._beside = beside
         self._writing: Thread | None = None
         self._error: BaseException | None = None
         self.seconds = 0.0
-        """How long the last one took to be written that is on the disk."""
+        """Seconds that the newest checkpoint on the disk took."""
 
     def save(self, directory: Path, step: int, state: State) -> None:
-        """As `save`; the checkpoint is of this moment. Raises what went wrong with the one before, too."""
+        """Save the state of this moment. An error of the checkpoint before is raised here as well."""
         self.wait()
         text, arrays = _laid_out({FORMAT_KEY: FORMAT} | state)
         if sum(array.nbytes for array in arrays) < self._beside:
@@ -67,7 +70,7 @@ class Saver:
         self._writing.start()
 
     def wait(self) -> None:
-        """Until the one under way is on the disk."""
+        """Wait until the checkpoint under way is on the disk."""
         if self._writing is not None:
             self._writing.join()
         error, self._writing, self._error = self._error, None, None
@@ -78,7 +81,8 @@ class Saver:
         started = time.monotonic()
         try:
             _put(directory, step, text, arrays)
-        except BaseException as error:  # told to whoever waits
+        # `wait` raises it in the thread of the run.
+        except BaseException as error:
             self._error = error
         self.seconds = time.monotonic() - started
 
@@ -92,7 +96,7 @@ def _put(directory: Path, step: int, text: bytes, arrays: Sequence[npt.NDArray[A
 
 
 def _may_change(array: npt.NDArray[Any]) -> bool:
-    """Whether anybody can write to the memory of an array."""
+    """Return True if the memory of an array can be written."""
     base: object = array
     while isinstance(base, np.ndarray):
         if base.flags.writeable:
@@ -102,10 +106,17 @@ def _may_change(array: npt.NDArray[Any]) -> bool:
 
 
 def load_latest(directory: Path, wrong_with: Callable[[State], str | None]) -> State | None:
-    """The newest checkpoint that is whole and right by `wrong_with`; newer files, which are neither, are deleted.
+    """Return the state of the newest checkpoint that is whole and fits the log; delete newer files, which do not.
 
-    Those of an older format are upgraded. None if no checkpoint was ever written. Raises ValueError if there are some
-    and none will do, or one is of a newer format.
+    Args:
+        directory: The folder of checkpoints.
+        wrong_with: Returns a clause about a state that does not fit, such as "it is ahead of the log", else None.
+
+    Returns:
+        None if no checkpoint was ever written. A checkpoint of an older format is upgraded.
+
+    Raises:
+        InputError: No checkpoint can be used, or one has a newer format.
     """
     choice = choose(directory, wrong_with, lambda path: read(_content(path)))
     if choice is None:
@@ -119,7 +130,7 @@ def load_latest(directory: Path, wrong_with: Callable[[State], str | None]) -> S
 
 @dataclass(frozen=True)
 class Choice:
-    """The checkpoint to go on from, and what is wrong with the newer ones, by their names."""
+    """The checkpoint to resume from, and a clause about each newer one, by its name."""
 
     path: Path
     state: State
@@ -129,7 +140,7 @@ class Choice:
 def choose(
     directory: Path, wrong_with: Callable[[State], str | None], read_it: Callable[[Path], State]
 ) -> Choice | None:
-    """The newest checkpoint that is whole and right; nothing is changed. None, and ValueError, as `load_latest`."""
+    """Return the newest checkpoint that is whole and fits; nothing is changed. For the errors see `load_latest`."""
     wrong: dict[str, str] = {}
     for path in newest_first(directory):
         try:
@@ -156,12 +167,12 @@ def newest_first(directory: Path) -> list[Path]:
 
 
 def write(stream: BinaryIO, state: State) -> None:
-    """Raises TypeError for what is neither a JSON value nor an array of plain numbers."""
+    """Write a state; raise TypeError for a value that is neither JSON nor an array of plain numbers."""
     _write_parts(stream, *_laid_out(state))
 
 
 def _laid_out(state: State) -> tuple[bytes, list[npt.NDArray[Any]]]:
-    """The text of the tree, and the arrays; those that are the same memory are one."""
+    """Return the text of the tree, and the arrays; arrays that share their memory are one."""
     arrays: dict[object, tuple[int, npt.NDArray[Any]]] = {}
     text = json.dumps(state, default=lambda value: _encode(value, arrays)).encode()
     return text, [array for _, array in arrays.values()]
@@ -176,7 +187,7 @@ def _write_parts(stream: BinaryIO, text: bytes, arrays: Sequence[npt.NDArray[Any
 
 
 def read(content: bytes) -> State:
-    """The state in a checkpoint's bytes; Damaged if they are not those that were written."""
+    """Return the state in a checkpoint's bytes; raise Damaged if they are not the bytes that were written."""
     if not content.startswith(MAGIC):
         raise Damaged("checkpoint", NOT_A_CHECKPOINT)
     body, digest = memoryview(content)[:-DIGEST], content[-DIGEST:]
@@ -191,7 +202,7 @@ def read(content: bytes) -> State:
 
 
 def head(path: Path) -> State:
-    """The state in a checkpoint less its arrays, in little memory; Damaged if the file is not what was written."""
+    """Return the state in a checkpoint without its arrays, in little memory; raise Damaged if it was changed."""
     try:
         with opened(path) as stream:
             body = os.fstat(stream.fileno()).st_size - DIGEST

@@ -1,4 +1,4 @@
-"""A run directory belongs to one run: it is claimed before anything is written, and nobody else gets it then."""
+"""Claims of run directories: a run claims its directory before it writes, and no other run can take it."""
 
 import fcntl
 import os
@@ -12,17 +12,19 @@ from fedraa.errors import InputError
 from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS
 from fedraa.rundir.run_lock import WRITER, this_process, writable
 
-STARTED = (EVENTS, EVALS, CLIENTS)  # what a run makes, empty, before it writes anything
-ATTEMPTS = 3  # to make a directory that is not there
+# The files that a run makes, empty, before it writes anything.
+STARTED = (EVENTS, EVALS, CLIENTS)
+# Attempts to make a directory that does not exist.
+ATTEMPTS = 3
 
 
 class Claim:
     """The right of this process to start a run in `directory`, which is new or empty and stays so until it is used.
 
-    It is a lock on the file that says who writes the run: it ends with the process, however that ends. Of two that
-    claim a directory at the same moment one gets it, and the other changes nothing.
+    The claim is a lock on the file that names the writer of the run, and ends with the process. If two processes claim
+    a directory at the same moment, one gets it, and the other changes nothing.
 
-    Raises ValueError, one sentence, for a directory that is in use or cannot be made.
+    Raises InputError if the directory is in use or cannot be made.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -47,7 +49,7 @@ class Claim:
         self.release()
 
     def release(self) -> None:
-        """The end of the claim. Of a run that has not begun, nothing stays but what was there before."""
+        """End the claim. A run that has not begun leaves nothing behind."""
         assert self._lock is not None
         if self._is_unused():
             for name in STARTED:
@@ -59,33 +61,36 @@ class Claim:
         self._unmake()
 
     def _is_unused(self) -> bool:
-        """Whether all that is there are logs that are empty."""
+        """Return True if the directory holds only empty logs."""
         with suppress(OSError):
             there = {entry.name: entry.stat().st_size for entry in os.scandir(self.directory)}
             return there.keys() <= {*STARTED, WRITER} and not any(there.get(name) for name in STARTED)
         return False
 
     def _make(self) -> None:
-        """The directory, and those above it that are not there."""
+        """Make the directory, and the directories above it that do not exist."""
         missing = [path for path in (self.directory, *self.directory.parents) if not path.exists()]
         for path in reversed(missing):
-            with suppress(FileExistsError):  # someone was quicker: then it is not ours to remove
+            # A directory that another process has just made must not be removed by this one.
+            with suppress(FileExistsError):
                 path.mkdir()
                 self._made.insert(0, path)
 
     def _unmake(self) -> None:
-        """Removes what was made, if nothing is in it."""
+        """Remove the directories that were made, if they are empty."""
         for path in self._made:
             with suppress(OSError):
                 path.rmdir()
 
     def _locked(self) -> int | None:
-        """The lock, if nobody else has it and nothing is there yet."""
+        """Return the lock; None if another process has it or the directory is not empty."""
         path, made = self.directory / WRITER, True
         try:
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         except FileExistsError:
-            made, lock = False, os.open(path, os.O_RDWR | os.O_NONBLOCK)  # or a named pipe would be waited for
+            made = False
+            # Without O_NONBLOCK a named pipe would be waited for.
+            lock = os.open(path, os.O_RDWR | os.O_NONBLOCK)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             made = made and _is_at(lock, path)
@@ -108,13 +113,13 @@ class Claim:
 
 @contextmanager
 def claimed(directory: Path | None, names: Callable[[int], Path]) -> Iterator[Path]:
-    """Meanwhile this directory is ours; without one, the first of `names(1)`, `names(2)`, ... that nobody has."""
+    """Claim a directory; without one, the first of `names(1)`, `names(2)`, ... that no run has."""
     with Claim(directory) if directory is not None else _first_free(names) as claim:
         yield claim.directory
 
 
 def refuse_used(directory: Path) -> None:
-    """ValueError, one sentence, for a directory in which a run cannot be started; nothing is changed."""
+    """Raise InputError for a directory in which a run cannot be started; nothing is changed."""
     try:
         used = os.listdir(directory) not in ([], [WRITER]) if directory.is_dir() else os.path.lexists(directory)
     except OSError as error:
@@ -136,7 +141,8 @@ def _first_free(names: Callable[[int], Path]) -> Claim:
             if not os.path.lexists(directory):
                 return Claim(directory)
         except ValueError:
-            if not os.path.lexists(directory):  # it cannot be made, unless whoever was quicker has just given it up
+            # It cannot be made, unless another process has just given it up.
+            if not os.path.lexists(directory):
                 failures += 1
                 if failures == ATTEMPTS:
                     raise
@@ -145,7 +151,7 @@ def _first_free(names: Callable[[int], Path]) -> Claim:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether this open file is the one that has the name `path` now."""
+    """Return True if the open file still has the name `path`."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:

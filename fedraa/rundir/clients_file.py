@@ -40,8 +40,9 @@ def rows_of(step: int, t: float, columns: Mapping[str, Any], order: Sequence[str
 
 
 def read_clients(directory: Path, figures: Figures) -> "pd.DataFrame":
-    """Return the table of a run; a last row that is being written is left out. ValueError if it has none."""
-    import pandas as pd  # it is slow to import, and workers do without
+    """Return the table of a run without a last row that is being written; raise InputError if it has none."""
+    # It is slow to import, and workers do without it.
+    import pandas as pd
 
     path, columns = directory / CLIENTS, columns_of(figures)
     if not path.exists():

@@ -1,4 +1,4 @@
-"""The digests of what a run that has ended has written, as `sha256sum -c SHA256SUMS` checks them, too."""
+"""The digests of the files of a run that has ended, in the format of `sha256sum -c SHA256SUMS`."""
 
 import hashlib
 import re
@@ -18,7 +18,7 @@ _LINE = re.compile(r"(?P<digest>[0-9a-f]{64})  (?P<name>\S+)")
 
 
 def seal(directory: Path, coming: Mapping[str, str]) -> None:
-    """Write down the digests of the files, some of which are yet to come with this text."""
+    """Write the digests of the files. `coming` has the texts of files that are not written yet."""
     digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in coming.items()}
     there = [*FILES, *(name for name in OPTIONAL if (directory / name).exists())]
     digests |= {name: digest(directory / name).hexdigest() for name in there if name not in coming}
@@ -26,9 +26,9 @@ def seal(directory: Path, coming: Mapping[str, str]) -> None:
 
 
 def check_seal(directory: Path, names: Sequence[str] = (*FILES, *OPTIONAL)) -> bool:
-    """Check that these files of a run that has ended are what it wrote; False if it is of a format without digests.
+    """Check that files of a run that has ended are those that it wrote; return False for a format without digests.
 
-    Raises Inconsistent, one sentence that names the first file that is not.
+    Raises Inconsistent, which names the first file that was changed.
     """
     if not (directory / SEAL).exists() and read_config(directory / CONFIG)["format"] < SEALED:
         return False

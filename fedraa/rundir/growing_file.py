@@ -24,7 +24,7 @@ class GrowingFile:
         self.size, self._digest = os.fstat(self.stream.fileno()).st_size, digest(path)
 
     def append(self, line: bytes) -> None:
-        """The whole line, or Unwritable and nothing of it."""
+        """Write the whole line, or raise Unwritable and write nothing."""
         rest = memoryview(line)
         try:
             while rest:
@@ -49,10 +49,10 @@ class GrowingFile:
 
 
 def damage(directory: Path, log: State) -> str | None:
-    """Why a checkpoint with this state of the log cannot be gone on from, in words; None if it can.
+    """Return a clause about a checkpoint that does not fit the logs; None if the run can resume from it.
 
-    The logs must begin with just those bytes that they had then; where no digest says which they were, with as many
-    whole events.
+    The logs must begin with the bytes that they had when the checkpoint was written. A checkpoint without digests must
+    have the same number of whole events.
     """
     for name, file in LOGS.items():
         if name not in log:
@@ -72,7 +72,7 @@ def damage(directory: Path, log: State) -> str | None:
 
 
 def _has_events(path: Path, size: int, count: int) -> bool:
-    """Whether the first `size` bytes are as many numbered events."""
+    """Return True if the first `size` bytes are `count` numbered events."""
     with opened(path) as stream:
         lines = stream.read(size).splitlines(keepends=True)
     return len(lines) == count and all(_is_event(line, number) for number, line in enumerate(lines))

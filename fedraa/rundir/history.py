@@ -99,17 +99,17 @@ class History:
 
     @property
     def config(self) -> dict[str, Any]:
-        """config.json, the whole resolved configuration, with the names of today; ValueError if the file holds none."""
+        """The resolved configuration in config.json, with current names; InputError if the file does not hold one."""
         return read_config(self.directory / CONFIG)
 
     @property
     def figures(self) -> Figures:
-        """What every evaluation gives, which way each is better, and which one runs are judged by."""
+        """The metrics of an evaluation, the direction of each, and the main metric."""
         return figures_of(self.config)
 
     @property
     def experiment(self) -> Experiment:
-        """What was asked for; ValueError if this version knows no such experiment."""
+        """The experiment; InputError if this version cannot run it."""
         return Experiment(**self.config["experiment"])
 
     @property

@@ -1,4 +1,4 @@
-"""Columns of config.json with an entry per client: a list, or packed where there are very many."""
+"""Columns of config.json with an entry per client: a list, or packed bytes if there are very many."""
 
 import base64
 import zlib
@@ -15,7 +15,7 @@ Column = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
 
 def written(column: Column) -> Any:
-    """As JSON: a list in which None is infinite, or the bytes of the array, compressed, as text."""
+    """Return a column for JSON: a list in which None is infinite, or the compressed bytes of the array as text."""
     if len(column) > PACKED:
         raw = zlib.compress(np.ascontiguousarray(column, column.dtype.newbyteorder("<")).tobytes(), 1)
         return {"dtype": str(column.dtype), "packed": base64.b64encode(raw).decode()}
@@ -23,7 +23,7 @@ def written(column: Column) -> Any:
 
 
 def read(written: Any) -> Any:
-    """A list again, in which None is infinite; ValueError for what is damaged."""
+    """Return the column as a list, in which None is infinite; raise InputError if it is damaged."""
     if not isinstance(written, dict):
         return written
     try:

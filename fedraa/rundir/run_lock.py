@@ -1,4 +1,4 @@
-"""Who writes a run directory: one process, which holds a lock on its log until it ends, however it ends."""
+"""The lock of a run directory: one process writes it, and holds a lock on its log until the process ends."""
 
 import fcntl
 import os
@@ -16,15 +16,17 @@ from fedraa.reading import content, opened
 from fedraa.rundir.atomic_files import write_text
 
 LOCK_SECONDS = 15
-WRITER = "writer"  # the file that says whom to ask to stop
-LOCK = "lock"  # in a directory of many runs
+# The file that names the process that must be asked to stop.
+WRITER = "writer"
+# The lock file in a directory of many runs.
+LOCK = "lock"
 
 
 class Hold:
-    """The right to write a run. `driver` is the process that Ctrl-C stops: this one, unless a server is told another.
+    """The right to write a run. `driver` is the process that Ctrl-C stops; it is another one if a server writes.
 
-    Raises ValueError if another process goes on writing this run for `LOCK_SECONDS`: a killed run's server may live
-    a moment longer.
+    Raises InputError if another process still writes this run after `LOCK_SECONDS`, because the server of a killed run
+    may live a moment longer.
     """
 
     def __init__(self, directory: Path, log: FileIO, driver: str) -> None:
@@ -37,23 +39,23 @@ class Hold:
         write_text(self._file, driver)
 
     def release(self) -> None:
-        """The lock itself goes when the log is closed."""
+        """Remove the writer's name. The lock itself ends when the log is closed."""
         self._file.unlink(missing_ok=True)
 
 
 def this_process() -> str:
-    """This process among all of all machines."""
+    """Return the name of this process among the processes of all machines."""
     return f"{socket.gethostname()} {os.getpid()}"
 
 
 def is_written(log: Path) -> bool:
-    """Whether a living process holds the lock on this log."""
+    """Return True if a living process holds the lock on this log."""
     with opened(log) as stream:
         return not _locked(stream, fcntl.LOCK_SH)
 
 
 def interrupt(directory: Path, log: Path) -> None:
-    """SIGTERM for the process that runs this run: it ends with a checkpoint. ValueError if there is none here."""
+    """Send SIGTERM to the process of a run, which ends with a checkpoint; raise InputError if none runs here."""
     if not is_written(log):
         raise InputError("run", f"no process is writing {directory}, so that there is nothing to stop")
     machine, _, process = content(directory / WRITER).decode(errors="replace").rpartition(" ")
@@ -71,9 +73,14 @@ def interrupt(directory: Path, log: Path) -> None:
 
 @contextmanager
 def alone(directory: Path, doing: str) -> Iterator[None]:
-    """Meanwhile no other process gets this far in `directory`, where it is `doing` something of many runs.
+    """Hold the lock of a directory of many runs, so that only one process at a time works there.
 
-    Raises ValueError, one sentence, if one is there, or if the directory cannot be written.
+    Args:
+        directory: The directory, which is made if it does not exist.
+        doing: The work, for the error of another process.
+
+    Raises:
+        InputError: Another process holds the lock, or the directory cannot be written.
     """
     with writable(directory):
         directory.mkdir(parents=True, exist_ok=True)
@@ -88,7 +95,7 @@ def alone(directory: Path, doing: str) -> Iterator[None]:
 
 @contextmanager
 def writable(directory: Path) -> Iterator[None]:
-    """What the disk refuses within is ValueError, one sentence that names `out`."""
+    """Turn an OSError in the block into an InputError about `out`."""
     try:
         yield
     except OSError as error:

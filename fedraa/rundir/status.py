@@ -1,4 +1,4 @@
-"""The state of runs, read from their files alone."""
+"""The state of runs, read only from their files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -56,5 +56,5 @@ def statuses(directory: Path) -> list[Status]:
 
 
 def runs_below(directory: Path) -> list[Path]:
-    """The run directories in a folder, by name."""
+    """Return the run directories in a folder, by name."""
     return sorted(path.parent for path in directory.glob(f"*/{CONFIG}"))
