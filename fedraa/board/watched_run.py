@@ -13,6 +13,7 @@ from fedraa.board.sampling import number
 from fedraa.board.tally import Tally
 from fedraa.reading import content
 from fedraa.rundir.checked_files import is_event
+from fedraa.rundir.failures import read_failure
 from fedraa.rundir.file_names import CONFIG, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.run_lock import WRITER, is_written
 
@@ -22,8 +23,8 @@ Facts = tuple[int, int, int] | None
 class WatchedRun:
     """What is known of a run by now; whoever reads it holds `lock`.
 
-    `version` grows with every change. `state` is starting, running, interrupted, ended or damaged; `said` is what else
-    there is to say of it, a sentence of what is damaged, or empty.
+    `version` grows with every change. `state` is starting, running, interrupted, failed, ended or damaged. `said` adds
+    to it: a sentence about what is damaged or why the run failed, what ended it, or nothing.
     """
 
     def __init__(self, directory: Path, name: str, next_version: Callable[[], int]) -> None:
@@ -80,7 +81,13 @@ class WatchedRun:
         if self.summary:
             self._set("ended", f"by {self.summary['reason']}")
         else:
-            self._set("running" if is_written(self.directory / EVENTS) else "interrupted", "")
+            failure = read_failure(self.directory)
+            if is_written(self.directory / EVENTS):
+                self._set("running", "")
+            elif failure:
+                self._set("failed", failure)
+            else:
+                self._set("interrupted", "")
 
     def read(self) -> None:
         """Take in the next part of the log. From a line on that is no event it is not counted, and that is said."""

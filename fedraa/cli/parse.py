@@ -146,6 +146,8 @@ def _unknown(token: str, program: str, commands: Functions, arguments: Sequence[
         if token.startswith("--"):  # it is given by its place
             return f"{token}: there is no such flag; give the {name} alone, {see}"
         return f"{token}: there is no such flag; did you mean --{name.replace('_', '-')}?"
+    if name in commands:
+        return f"{token}: there is no such flag; the command is {program} {name}"
     if name == "seeds" and "seed" in flags:
         return f"{token}: there is no such flag; give --seed for one run, or {program} compare METHOD --seeds 0 1"
     if name in CALLBACKS and "callbacks" in flags:

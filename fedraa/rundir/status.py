@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from fedraa.rundir.checked_files import is_event
-from fedraa.rundir.failures import Failures
+from fedraa.rundir.failures import Failures, read_failure
 from fedraa.rundir.file_names import CONFIG, EVENTS
 from fedraa.rundir.history import History
 
 
 @dataclass(frozen=True)
 class Status:
-    """`state` is running, ended (by what), or interrupted; step and time are those of the last line in the log.
+    """`state` is running, ended (by what), failed (why), or interrupted; step and time are of the log's last line.
 
     `accuracy` is the last value of `figure`, that its objective is judged by. `quarantined` has an entry of
     `Failures.totals` for each quarantined client. `note` is the note of the summary of a run that ended.
@@ -53,6 +53,8 @@ def status(directory: Path) -> Status:
     state, note = history.state, ""
     if state.startswith("ended"):
         note = str(history.summary.get("note", ""))
+    if state == "failed":
+        state = f"failed ({read_failure(directory)})"
     quarantined = tuple(failures.totals()["quarantined"])
     return Status(str(directory), state, step, t, accuracy, faults, quarantined, main, note)
 
