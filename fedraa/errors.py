@@ -1,7 +1,8 @@
 """Errors with the field, the value, what is expected and the next step; and short descriptions of objects."""
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
+from difflib import get_close_matches
 from enum import Enum
 from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -10,6 +11,8 @@ from typing import Any, Self
 MAX_CHARACTERS = 80
 _PLAIN = (bool, int, float, complex, type(None), Enum, range, slice)
 _NOTHING = object()
+# Names of other libraries that differ in more than capitals and hyphens.
+OTHER_NAMES = {"fmnist": "fashion-mnist"}
 
 
 class StructuredError(Exception):
@@ -123,6 +126,24 @@ def staying() -> Iterator[None]:
 def without_effect(field: str, value: object, beside: str, remedy: str = "leave it out") -> InputError:
     """Return the error about a field that has no effect `beside` something."""
     return InputError(field, f"it has no effect with {beside}", got=value, hint=remedy)
+
+
+def closest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the known name that a misspelt word probably means; capitals and punctuation do not count.
+
+    Args:
+        word: What the user wrote.
+        known: The names that exist.
+        cutoff: The least similarity, 0 to 1.
+    """
+    names = {_plain(name): name for name in known}
+    plain = _plain(OTHER_NAMES.get(_plain(word), word))
+    close = get_close_matches(plain, names, n=1, cutoff=cutoff)
+    return names[close[0]] if close else None
+
+
+def _plain(name: str) -> str:
+    return "".join(filter(str.isalnum, name)).lower()
 
 
 def plain_text(value: object) -> str:

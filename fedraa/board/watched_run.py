@@ -13,6 +13,7 @@ from fedraa.board.sampling import number
 from fedraa.errors import InputError
 from fedraa.reading import content
 from fedraa.rundir.event_reader import Event, not_an_event, parse_events
+from fedraa.rundir.failures import read_failure
 from fedraa.rundir.file_names import CONFIG, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.run_lock import WRITER, is_written
 from fedraa.rundir.run_stats import WRONG_VALUES, RunStats
@@ -24,8 +25,8 @@ Facts = tuple[int, int, int] | None
 class WatchedRun:
     """The state of a run, as far as its files were read. A reader holds `lock`.
 
-    `version` grows with every change. `state` is starting, running, interrupted, ended or damaged. `said` adds the
-    reason of the end, or a sentence about the damage.
+    `version` grows with every change. `state` is starting, running, interrupted, failed, ended or damaged. `said` is the
+    reason of the end or of the failure, or a sentence about the damage.
     """
 
     def __init__(self, directory: Path, name: str, next_version: Callable[[], int]) -> None:
@@ -85,7 +86,13 @@ class WatchedRun:
         if self.summary:
             self._set("ended", f"by {self.summary['reason']}")
         else:
-            self._set("running" if is_written(self.directory / EVENTS) else "interrupted", "")
+            failure = read_failure(self.directory)
+            if is_written(self.directory / EVENTS):
+                self._set("running", "")
+            elif failure:
+                self._set("failed", failure)
+            else:
+                self._set("interrupted", "")
 
     def read(self) -> None:
         """Read the next part of the log. A line that is not an event marks the run as damaged."""

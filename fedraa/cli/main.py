@@ -270,11 +270,14 @@ class Check:
     """Also run it on Ray, with one worker and with two."""
 
     def __call__(self) -> None:
-        from fedraa.cli.display import say
-        from fedraa.errors import PromiseBroken
-        from fedraa.testing.kit import check
+        with waited() as waiting:
+            from fedraa.cli.display import say
+            from fedraa.errors import PromiseBroken
+            from fedraa.testing.kit import check
 
-        findings = check(self.part, as_=self.as_, ray=self.ray)
+            assert waiting is not None
+            waiting.say(f"checking {self.part} in small experiments")
+            findings = check(self.part, as_=self.as_, ray=self.ray)
         say(repr(findings))
         if not findings.held:
             count = len(findings.failures)

@@ -154,6 +154,8 @@ def _unknown(token: str, program: str, commands: Functions, arguments: Sequence[
             hint = f"give the {name} without a flag, {see}"
         else:
             hint = f"did you mean --{name.replace('_', '-')}?"
+    elif name in commands:
+        hint = f"the command is {program} {name}"
     elif name == "seeds" and "seed" in flags:
         hint = f"give --seed for one run, or {program} compare METHOD --seeds 0 1"
     elif name in CALLBACKS and "callbacks" in flags:

@@ -115,18 +115,22 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
     elif scheduler is not None and not SCHEDULER.make(scheduler).bounded:
         reasons["delay_bound"] = f"scheduler {text_of(scheduler)}, which keeps to no bound"
     if len(getattr(method.submodel, "ratios", "several")) == 1:
-        reasons |= dict.fromkeys(("scheduler", "delay_bound"), "one fragment")
+        reasons |= dict.fromkeys(("scheduler", "delay_bound", "fragment_scale", "full_rate"), "one fragment")
     levels: Any = getattr(getattr(method.submodel, "capacities", None), "levels", ())
     if levels != AUTO and len(set(levels)) == 1:
         reasons["redraw"] = f"capacities {levels[0]:g}, the same for all clients"
+        if levels[0] == 1:
+            full = "capacities 1, with which clients train the whole model"
+            reasons |= dict.fromkeys(("stride", "shuffled", "fragment_scale", "full_rate"), full)
     if not method.local.split:
         reasons["server_compute"] = f"{experiment.method}, whose clients train without the server"
-    defaults = Experiment.model_fields
-    return {
-        field: why
-        for field, why in reasons.items()
-        if getattr(experiment, field) not in (defaults[field].default, False)
-    }
+    return {field: why for field, why in reasons.items() if _is_set(experiment, field)}
+
+
+def _is_set(experiment: Experiment, field: str) -> bool:
+    """Return True if the field is not at its default, and no flag that is off."""
+    value = getattr(experiment, field)
+    return value is not False and value != Experiment.model_fields[field].default
 
 
 def _masks(policy: SubmodelPolicy) -> bool:

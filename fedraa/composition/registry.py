@@ -5,7 +5,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
 
@@ -16,7 +15,7 @@ from fedraa.components.imports import imported, is_path
 from fedraa.components.registry import load_plugins
 from fedraa.components.text import is_ours, rebuild
 from fedraa.composition.method import Method, PaperSettings
-from fedraa.errors import short_text
+from fedraa.errors import closest, short_text
 from fedraa.server.async_rule import AsyncRule
 from fedraa.server.optimizers import ServerOptimizer
 from fedraa.server.round_state import NoAuxiliary
@@ -95,8 +94,8 @@ def _named(name: str) -> Method:
     if name in registered:
         return registered[name]
     if not is_path(name):
-        close = get_close_matches(name, registered, n=1)
-        hint = f"did you mean {close[0]}? " if close else ""
+        close = closest(name, registered)
+        hint = f"did you mean {close}? " if close else ""
         listed = ", ".join(registered)
         raise ValueError(f"method: there is no {name!r}; {hint}choose one of {listed}, or an own one as module:NAME")
     method = imported("method", name)

@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -26,6 +25,7 @@ from fedraa.components.text import KIND, text_of
 from fedraa.config.field_docs import document
 from fedraa.config.file import read_values
 from fedraa.config.no_effect import refuse_without_effect
+from fedraa.config.usual_names import value_hint
 from fedraa.errors import short_text
 from fedraa.numbers import Count, Decay, NotNegative, Positive, Share, UpToOne
 
@@ -283,7 +283,7 @@ class Experiment(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise ValueError(_one_sentence(error)) from None
+            raise ValueError(_one_sentence(error, values)) from None
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Self:
@@ -312,7 +312,7 @@ class Experiment(BaseModel):
     def _named(cls, value: object) -> object:
         """A name or a path; objects are not part of an experiment."""
         if not isinstance(value, str | Path):
-            raise ValueError("takes a name or a path; give an object to run, compare or tune, as dataset=...")
+            raise ValueError("takes a name or a path; give an object or a function to run(experiment, dataset=...)")
         return str(value)
 
     @classmethod
@@ -325,17 +325,13 @@ class Experiment(BaseModel):
     @field_validator(*NAMES)
     @classmethod
     def _known(cls, value: object, info: ValidationInfo) -> object:
-        """A name is one of those that are built in; import paths are followed when the run is built.
-
-        So are names of classes, as a configuration that was written has them.
-        """
+        """Refuse a name that is not built in; import paths and names of classes are resolved when the run is built."""
         if isinstance(value, str) and not is_path(value.partition("(")[0].strip()):
             name, names = value.partition("(")[0].strip(), NAMES[str(info.field_name)]
             if info.field_name == "partition":
                 name = name.partition(":")[0]
             if name not in names and not name[:1].isupper():
-                close = get_close_matches(name, names, n=1)
-                hint = f"did you mean {close[0]}? it " if close else ""
+                hint = value_hint(str(info.field_name), name, names)
                 raise ValueError(f"{hint}takes {', '.join(names)}, or an own one as package.module:Name")
         return value
 
@@ -387,11 +383,13 @@ def _list(values: tuple[float, ...]) -> str:
     return " ".join(f"{value:g}" for value in values)
 
 
-def _one_sentence(error: ValidationError) -> str:
-    """The first thing wrong with a configuration: field, value, what is allowed."""
+def _one_sentence(error: ValidationError, values: Mapping[str, object]) -> str:
+    """Return the first thing wrong with these values: the field, the value as it was given, and what is allowed."""
     first = error.errors(include_url=False)[0]
     message = first["msg"].removeprefix("Value error, ")
     if not first["loc"]:
         return message
-    field = first["loc"][0]
-    return f"{field}: got {short_text(first['input'])}; {message[0].lower()}{message[1:]}"
+    field = str(first["loc"][0])
+    # A list or an array for one number was checked as a tuple.
+    got = first["input"] if field in SEVERAL else values.get(field, first["input"])
+    return f"{field}: got {short_text(got)}; {message[0].lower()}{message[1:]}"

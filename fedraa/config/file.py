@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedraa.components.text import KIND
-from fedraa.config.usual_names import meant
+from fedraa.config.usual_names import CALLS, meant
 from fedraa.errors import short_text
 from fedraa.reading import content
 
@@ -47,6 +47,8 @@ def check_names(names: Iterable[str], known: Collection[str], where: str) -> Non
     for name in names:
         if name in CALLBACKS:
             raise ValueError(f"{where}: {name!r} is no field of an experiment; give callbacks=[{CALLBACKS[name]!r}]")
+        if name in CALLS and name not in known:
+            raise ValueError(f"{where}: {name!r} is no field of an experiment, but a function, fedraa.{name}")
         if name not in known:
             raise ValueError(f"{where}: {name!r} is no field of an experiment{meant(name, known)}")
 

@@ -1,9 +1,12 @@
 """What other libraries call the fields of an experiment, to name ours when a user types theirs."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
-CLOSE = 0.66  # similarity, 0 to 1, from which on a misspelt word is taken for another
+from fedraa.errors import closest
+
+# Similarity, 0 to 1, from which on a misspelt word is taken for another.
+CLOSE = 0.66
 
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "activation_scale": ("fragment_scale",),
@@ -137,6 +140,27 @@ USUAL_COMMANDS: dict[str, tuple[str, ...]] = {
     "ui": ("board",),
 }
 """Commands by the name that others have for them."""
+
+LR_SCHEDULES: dict[str, str] = {
+    "constant": "constant",
+    "cosine": "cosine:100",
+    "exponential": "exponential:0.998",
+    "step": "steps:150,250:0.1",
+    "steps": "steps:150,250:0.1",
+}
+"""Values of `lr_schedule` by the names that users give to a `scheduler` of the learning rate."""
+
+CALLS = ("check", "compare", "replay", "report", "resume", "tune")
+"""Functions and commands that users look for among the fields."""
+
+
+def value_hint(field: str, word: str, known: Iterable[str]) -> str:
+    """Return the beginning of a sentence that names what the user may mean by a value that the field does not take."""
+    schedule = LR_SCHEDULES.get(word.lower())
+    if field == "scheduler" and schedule is not None:
+        return f"did you mean lr_schedule {schedule}? scheduler "
+    close = closest(word, known)
+    return f"did you mean {close}? it " if close else ""
 
 
 def meant(word: str, known: Collection[str]) -> str:

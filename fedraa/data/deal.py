@@ -226,7 +226,7 @@ def _read(
         scaling = measure_scaling(read_measured(samples, how.seed, name))
     plain = replace(plain, scaling=scaling)
     x, y = _few(plain, how.seed)
-    if not how.scales and isinstance(samples, Dealt):
+    if not how.scales:
         with plain.generators.seeded(how.seed, "fixed items", 0):
             as_inputs(samples(0)[0], name)
     x_test = apply_scaling(scaling, x_test)

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable
-from difflib import get_close_matches
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +19,7 @@ from fedraa.data.sources.files import csv, folder, hf, npy
 from fedraa.data.sources.table_file import PACKED
 from fedraa.data.text import load_agnews
 from fedraa.data.vision import VISION, load_vision
-from fedraa.errors import without_effect
+from fedraa.errors import closest, without_effect
 
 FILES: dict[str, Callable[..., FederatedDataset]] = {"folder": folder, "csv": csv, "npy": npy, "hf": hf}
 SOURCES: Seam[Any] = Seam("dataset", (), FILES)
@@ -55,8 +54,8 @@ def load_dataset(name: str, data_dir: Path | None = None, targets: Targets | Non
     if name not in DATASETS:
         if Path(name).exists():
             raise ValueError(_no_form(name))
-        known, close = ", ".join(DATASETS), get_close_matches(name, DATASETS, n=1)
-        hint = f"did you mean {close[0]}? it" if close else "it"
+        known, close = ", ".join(DATASETS), closest(name, DATASETS)
+        hint = f"did you mean {close}? it" if close else "it"
         raise ValueError(
             f"dataset is {name!r}; {hint} must be one of {known}, the path of an .npz or .csv file, folder:PATH, "
             "npy:PATH, hf:PATH, or package.module:callable"

@@ -30,7 +30,7 @@ from fedraa.devices.availability import Timing, read_availability
 from fedraa.devices.capabilities import make_fleet
 from fedraa.engine.model_parts import naming_whole_methods, own_model, trace_model
 from fedraa.engine.objects import objects_of, with_object_names
-from fedraa.engine.preflight import preflight, warn_of_small_shards
+from fedraa.engine.preflight import preflight, warn_of_no_adapters, warn_of_small_shards
 from fedraa.engine.process_guard import exclusive
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.run_warnings import find_large_inputs, find_probabilities, find_unused_labels, warn
@@ -159,7 +159,7 @@ def _build(
     with naming_whole_methods(method):
         preflight(spec)
     found = find_large_inputs(data, standardise=experiment.standardise), find_unused_labels(data), probabilities
-    warn((*found, *state.warnings, *warn_of_small_shards(spec)))
+    warn((*found, *state.warnings, *warn_of_small_shards(spec), *warn_of_no_adapters(spec)))
     return spec
 
 

@@ -6,10 +6,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fedraa.aggregation.adapters import adapters
+from fedraa.aggregation.low_rank import LowRank
+from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.client.flat_module import BatchedModule
+from fedraa.client.lr_schedule import LOCAL, lr_unit, mean_local_factor
+from fedraa.components.text import text_of
 from fedraa.data.tree import leaves
 from fedraa.engine import memory_check
 from fedraa.engine.run_spec import RunSpec
+from fedraa.errors import without_effect
 from fedraa.messages import EXTRA_PREFIX
 from fedraa.server.async_rule import factor_at
 from fedraa.server.schedule import SCHEDULER
@@ -28,6 +34,8 @@ def preflight(spec: RunSpec) -> None:
         _check_feasible(spec)
     _check_inputs(spec)
     _check_small_batches(spec)
+    _check_local_schedule(spec)
+    _check_adapters(spec)
     if spec.experiment.stack > 1:
         _check_stack(spec)
     if spec.method.update.waits:
@@ -121,6 +129,48 @@ def _check_small_batches(spec: RunSpec) -> None:
             f"on_bad_client: stop would end the run at {_name_clients(small, spec.data.names)}, with one training "
             f"sample each, on which {kind} cannot be trained; take skip, or another partition"
         )
+
+
+def _check_local_schedule(spec: RunSpec) -> None:
+    """Raise InputError for a schedule over local steps if each task has one step, at the full learning rate."""
+    solver = spec.method.local
+    if lr_unit(solver.lr_schedule) != LOCAL or solver.auto is not None:
+        return
+    longest = solver.batches(int(spec.data.sizes.max()))
+    if longest == 1 and mean_local_factor(solver.lr_schedule, 1) == 1:
+        raise without_effect(
+            "lr_schedule",
+            solver.lr_schedule,
+            "one local step per task",
+            "let it count updates or rounds, as in cosine:100, or give more local steps",
+        )
+
+
+def _check_adapters(spec: RunSpec) -> None:
+    """Raise InputError for an aggregator of low-rank adapters that the user sets for a model without any."""
+    if spec.experiment.aggregator is not None and _lacks_adapters(spec):
+        raise without_effect(
+            "aggregator",
+            text_of(spec.experiment.aggregator),
+            f"{type(spec.traced.module).__name__}, which has no low-rank adapters",
+            "leave it out, or give adapters to the model with fedraa.lora",
+        )
+
+
+def _lacks_adapters(spec: RunSpec) -> bool:
+    """Return True if the method averages low-rank adapters and the model has none."""
+    aggregator = getattr(spec.method.update, "aggregator", None)
+    return aggregator is not None and isinstance(AGGREGATOR.make(aggregator), LowRank) and not adapters(spec.traced)
+
+
+def warn_of_no_adapters(spec: RunSpec) -> list[str]:
+    """Return a sentence if the method is one for low-rank adapters, and the model has none."""
+    if not _lacks_adapters(spec):
+        return []
+    return [
+        f"method: {spec.experiment.method} averages low-rank adapters, and {type(spec.traced.module).__name__} has "
+        "none, so that it averages like heterofl; give adapters to the model with fedraa.lora"
+    ]
 
 
 def warn_of_small_shards(spec: RunSpec) -> list[str]:

@@ -142,7 +142,10 @@ def find_no_step(summary: Mapping[str, Any]) -> str | None:
     """Return a sentence if a run has ended before its first step."""
     if summary["steps"]:
         return None
+    remedy = "; give it more time" if summary["reason"] == "time" else ""
+    if summary["reason"] in ("accuracy", "target"):
+        remedy = ", which meets the target already; set a harder target"
     return (
         f"{NO_STEP}: the run ended by {summary['reason']} at time {summary['time']:.4g}, so its figures are those of "
-        "the untrained model; give it more time"
+        f"the untrained model{remedy}"
     )

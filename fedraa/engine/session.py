@@ -18,14 +18,14 @@ from fedraa.engine.loop import CALLBACK, Loop
 from fedraa.engine.resume_guard import asked
 from fedraa.engine.run_description import describe, recorded_aside, sha256
 from fedraa.engine.run_spec import RunSpec
-from fedraa.errors import CallbackRaised
+from fedraa.errors import CallbackRaised, RunFailed
 from fedraa.messages import State
 from fedraa.rundir.atomic_files import replacing, write_text, written
 from fedraa.rundir.checkpoint import ASKED, Saver, load_latest
 from fedraa.rundir.clients_file import columns_of
 from fedraa.rundir.digests import seal
 from fedraa.rundir.event_log import EventLog
-from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, MODEL, SEAL, SUMMARY
+from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, FAILURE, MODEL, SEAL, SUMMARY
 from fedraa.rundir.growing_file import damage
 from fedraa.rundir.history import History
 from fedraa.rundir.partition_file import write_partition
@@ -104,6 +104,11 @@ class RunSession:
             self._finish(reason)
             self._announcer.tell()
             return True
+        except RunFailed as error:
+            # The disk may be why the run failed.
+            with suppress(OSError):
+                write_text(self._directory / FAILURE, f"{error}\n")
+            raise
         finally:
             with suppress(Exception):  # of a checkpoint, where something else has gone wrong before
                 self._saver.wait()
@@ -124,6 +129,7 @@ class RunSession:
         state = load_latest(self._directory / CHECKPOINTS, self._damage) if resume else None
         with written(self._directory):
             (self._directory / SEAL).unlink(missing_ok=True)
+            (self._directory / FAILURE).unlink(missing_ok=True)
             if state is None and not (self._directory / CONFIG).exists():  # so early may a server have died
                 write_partition(self._directory, self._spec.data)
                 description = self._description or describe(self._spec, self._announcer.waits_for_evaluations)

@@ -10,6 +10,8 @@ When (j, w) arrives:
     theta_j <- (1 - a) * theta_j + a * w
     q[j] += 1
 
+From scratch: examples/fed_raa_from_scratch.py.
+
 Read next: methods/fedasync.py (the update rule), schedulers/greedy.py (Gre-RAA), server/async_server.py (the server),
 client/trainer.py (local training).
 """

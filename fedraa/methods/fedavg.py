@@ -5,6 +5,8 @@ Round:
     Client n: E epochs of minibatch SGD on f_n, from theta to w_n
     theta <- sum over the cohort of n_k * w_k / sum of n_k      # n_k samples of client k
 
+From scratch: examples/fed_avg_from_scratch.py.
+
 Read next: server/round_server.py (the round), aggregation/coverage_mean.py (the mean), client/trainer.py (epochs and
 minibatches), client/local_step.py (one step).
 """

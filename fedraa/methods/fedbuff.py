@@ -7,6 +7,8 @@ When delta = w - theta_sent arrives with staleness k:
         theta <- theta + server_lr / K * buffer
         buffer = 0
 
+From scratch: examples/fedbuff_from_scratch.py.
+
 Read next: server/staleness.py (s), server/async_server.py (the server), server/optimizers.py (momentum at the server).
 """
 

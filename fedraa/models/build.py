@@ -3,7 +3,6 @@
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from fedraa.components.calls import one_line
 from fedraa.components.imports import imported
 from fedraa.components.text import path_of
 from fedraa.data.tree import Tree, leaves, mapped
-from fedraa.errors import short_text, without_effect
+from fedraa.errors import closest, short_text, without_effect
 from fedraa.models.cnn import cnn, emnist_cnn, wide_cnn
 from fedraa.models.fasttext import FastText
 from fedraa.models.forward import forward
@@ -158,8 +157,8 @@ def _unknown(name: str) -> str:
     known = f"it must be one of {', '.join(MODELS)}, or package.module:callable"
     if Path(name).suffix in _FILES:
         return f"model is {name!r}; a file has values only: give the module that has loaded it with load_state_dict"
-    close = get_close_matches(name, MODELS, n=1, cutoff=0.72)
-    hint = f"did you mean {close[0]}? " if close else ""
+    close = closest(name, MODELS, cutoff=0.72)
+    hint = f"did you mean {close}? " if close else ""
     return f"model is {name!r}; {hint}{known}; in Python also an nn.Module, of any library"
 
 

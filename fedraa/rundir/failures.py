@@ -1,9 +1,12 @@
-"""Clients whose tasks failed by their own fault, with the number of tasks and the reason."""
+"""Clients whose tasks failed by their own fault, with the number of tasks and the reason; why a run failed."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from fedraa.ledger.bad_clients import QUARANTINED
+from fedraa.reading import content
+from fedraa.rundir.file_names import FAILURE
 
 MAX_NAMED_CLIENTS = 10  # of those that fail for one reason
 MAX_NAMED_REASONS = 3
@@ -58,3 +61,11 @@ def name_clients(numbers: Sequence[int]) -> str:
     """Return the first of some clients by their numbers, and how many more there are."""
     more = f" and {len(numbers) - MAX_NAMED_CLIENTS} more" if len(numbers) > MAX_NAMED_CLIENTS else ""
     return f"client{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers[:MAX_NAMED_CLIENTS]))}{more}"
+
+
+def read_failure(directory: Path) -> str:
+    """Return the reason for which the run in this directory failed; empty if it did not fail, or was resumed since."""
+    try:
+        return content(directory / FAILURE).decode(errors="replace").strip()
+    except FileNotFoundError:
+        return ""

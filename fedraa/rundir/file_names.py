@@ -8,4 +8,5 @@ PARTITION = "partition.npz"  # which sample belongs to which client
 SUMMARY = "summary.json"  # totals; there once the run has ended
 MODEL = "model.pt"  # the final parameters, for torch.load
 CHECKPOINTS = "checkpoints"  # a folder
+FAILURE = "failure.txt"  # why the run failed; there until it is resumed
 SEAL = "SHA256SUMS"  # digests of the other files, for `sha256sum -c`; there once the run has ended

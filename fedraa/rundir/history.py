@@ -12,6 +12,7 @@ from fedraa.rundir.checked_files import read_evals, read_summary
 from fedraa.rundir.clients_file import read_clients
 from fedraa.rundir.config_file import read_config
 from fedraa.rundir.event_reader import read_events
+from fedraa.rundir.failures import read_failure
 from fedraa.rundir.file_names import CLIENTS, CONFIG, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.partition_file import DataPartition, read_partition
 from fedraa.rundir.run_lock import is_written
@@ -92,10 +93,12 @@ class History:
 
     @property
     def state(self) -> str:
-        """`running` (another process is writing it), `interrupted`, or `ended by` what ended it."""
+        """`running` (another process is writing it), `interrupted`, `failed`, or `ended by` what ended it."""
         if (self.directory / SUMMARY).exists():
             return f"ended by {self.summary['reason']}"
-        return "running" if is_written(self.directory / EVENTS) else "interrupted"
+        if is_written(self.directory / EVENTS):
+            return "running"
+        return "failed" if read_failure(self.directory) else "interrupted"
 
     @property
     def config(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedraa.rundir.failures import read_failure
 from fedraa.rundir.file_names import CONFIG
 from fedraa.rundir.history import History
 from fedraa.rundir.run_stats import read_stats
@@ -12,7 +13,7 @@ from fedraa.rundir.run_stats import read_stats
 
 @dataclass(frozen=True)
 class Status:
-    """`state` is running, ended (by what), or interrupted; step and time are those of the last line in the log.
+    """`state` is running, ended (by what), failed (why), or interrupted; step and time are of the log's last line.
 
     `accuracy` is the last value of `figure`, that its objective is judged by. `quarantined` has an entry of
     `Failures.totals` for each quarantined client. `note` is the note of the summary of a run that ended.
@@ -39,6 +40,8 @@ def status(directory: Path) -> Status:
     state, note = history.state, ""
     if state.startswith("ended"):
         note = str(history.summary.get("note", ""))
+    if state == "failed":
+        state = f"failed ({read_failure(directory)})"
     return Status(
         str(directory), state, stats.step, stats.t, accuracy, stats.faults, tuple(stats.quarantined), main, note
     )

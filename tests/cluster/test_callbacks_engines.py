@@ -122,12 +122,12 @@ def test_all_calls_are_the_same_on_every_engine(kind: type[Records], tmp_path: P
 @pytest.mark.usefixtures("cluster")
 def test_rounds_are_the_same_on_every_engine_and_end_within_one(tmp_path: Path) -> None:
     flags: dict[str, Any] = {"method": "fedavg", "updates": None, "rounds": 9, "eval_every": 1}
-    seen = {engine: Records() for engine in ENGINES}
+    seen = {engine: Records() for engine in ("local", "ray 2")}
     histories = [
-        run(experiment(tmp_path / engine, engine, **flags), callbacks=[seen[engine], StopAt(6)]) for engine in ENGINES
+        run(experiment(tmp_path / engine, engine, **flags), callbacks=[seen[engine], StopAt(6)]) for engine in seen
     ]
     assert histories[0].summary["steps"] == 1  # of four commits; two of the next round are lost
-    assert seen["local"].calls == seen["ray 1"].calls == seen["ray 2"].calls
+    assert seen["local"].calls == seen["ray 2"].calls
     same(histories)
 
 

@@ -53,7 +53,10 @@ def once(happens: Callable[[], None], mark: Path) -> type[Worker]:
 
 @pytest.mark.parametrize(
     ("happens", "what"),
-    [(die, "worker died"), (err, "ArithmeticError: seven is not eight")],
+    [
+        (die, "worker died"),
+        pytest.param(err, "ArithmeticError: seven is not eight", marks=pytest.mark.slow),
+    ],
 )
 def test_each_task_of_a_group_that_came_to_nothing_goes_again(
     happens: Callable[[], None], what: str, tmp_path: Path

@@ -19,14 +19,20 @@ CROSSED = [
     for solver in ("fedavg", "fedprox", "scaffold", "fedadam")
 ]
 EVERY = [*METHODS, *CROSSED]
+# One crossing of each submodel, and each local training once.
+CROSSED_IN_SHORT = ("ist+fedavg", "oap+fedprox", "prunefl+scaffold", "fedrolex+fedadam")
+# One method of each way in which a convolution is cut, masked or split, and one of whole models.
+CNN_IN_SHORT = {
+    *("fed-raa", "fed-quilt", "fedavg", "heterofl", "fedrolex", "heterofl-async", "ist", "oap", "prunefl", "splitfed"),
+    *("ra-fed", "ra-fed-units", "subdismo", "bernoulli", "bernoulli-kernels", "shuffled", "shuffled-kernels", "fedgmr"),
+}
 MODELS: dict[str, dict[str, Any]] = {"mlp": {"hidden": (32,)}, "cnn": {}}
 CLIENTS, ROUNDS = 4, 2
 
-# One of each thing that crosses to a worker: full models, fragments, slices and masks, drawn by rounds or at
-# will; versions trained again; buffers that ride along down, up and whole; activations.
+# One of each thing that crosses to a worker: full models, slices and masks, drawn by rounds or at will; versions
+# trained again; buffers that ride along down, up and whole; activations. `test_engines.py` has fragments.
 ON_RAY = {
     "mlp": [
-        "fed-raa",
         "scaffold",
         "prunefl",
         "splitfed",
@@ -63,8 +69,16 @@ def story(history: History) -> list[dict[str, object]]:
     return [{key: value for key, value in line.items() if key != "wall"} for line in history.lines()]
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("method", EVERY)
+def in_one_process() -> list[Any]:
+    short = [(method, "mlp") for method in (*METHODS, *CROSSED_IN_SHORT)] + [(name, "cnn") for name in CNN_IN_SHORT]
+    return [
+        pytest.param(method, model, marks=[] if (method, model) in short else [pytest.mark.slow])
+        for method in EVERY
+        for model in MODELS
+    ]
+
+
+@pytest.mark.parametrize(("method", "model"), in_one_process())
 def test_it_runs(method: str, model: str, tmp_path: Path) -> None:
     """Two rounds, or as many tasks: each client gets work, and what was trained is in a model that is finite."""
     history = go(method, model, tmp_path / "run", engine="local")

@@ -99,7 +99,7 @@ def test_updates_per_fragment_sum_to_the_step(method: str, tmp_path: Path) -> No
         assert versions.tolist() == [*range(1, len(versions) + 1)]
 
 
-@pytest.mark.parametrize("fragments", [1, 3, 5])
+@pytest.mark.parametrize("fragments", [3, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 5))])
 def test_mean_global_staleness_is_the_number_of_other_clients(fragments: int, tmp_path: Path) -> None:
     """Between two updates of a client come, on the average, one of each other client: whatever their speeds."""
     events = simulate("fed-raa", tmp_path, 3000, fragments=fragments).events
@@ -122,8 +122,18 @@ def test_mean_staleness_of_the_offline_assignment(tmp_path: Path) -> None:
     np.testing.assert_allclose(shares, rates / rates.sum(), atol=0.01)
 
 
-@pytest.mark.parametrize("fragments", [2, 3, 4, 5])
-@pytest.mark.parametrize("method", ["fed-raa", "fed-raa-mp", "fed-raa-random"])
+# Each scheduler once, with another number of fragments; the others are slow tests.
+QUICK_SHARES = (("fed-raa", 4), ("fed-raa-mp", 3), ("fed-raa-random", 2))
+
+
+@pytest.mark.parametrize(
+    ("method", "fragments"),
+    [
+        pytest.param(method, fragments, marks=[] if (method, fragments) in QUICK_SHARES else [pytest.mark.slow])
+        for method in ("fed-raa", "fed-raa-mp", "fed-raa-random")
+        for fragments in (2, 3, 4, 5)
+    ],
+)
 def test_time_per_update(method: str, fragments: int, tmp_path: Path) -> None:
     """Work-conserving and with equal shares of updates: mean cost / sum of capabilities, here 1 / (20 M).
 

@@ -52,7 +52,11 @@ def test_an_example_runs(
     assert said in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+# `test_from_scratch.py` tests the programs that are written from scratch.
+SHORT = [path for path in sorted(EXAMPLES.glob("*.py")) if not path.stem.endswith("_from_scratch")]
+
+
+@pytest.mark.parametrize("example", SHORT, ids=lambda path: path.stem)
 def test_an_example_is_read_at_a_glance(example: Path) -> None:
     assert len(example.read_text().splitlines()) < 60
 

@@ -77,7 +77,7 @@ function item(row) {
   const about = text("span", "", "about quiet");
   const dot = text("span", "", `dot ${row.state}`);
   const what = row.method === undefined ? row.said || "is starting"
-    : `${row.method} · ${row.dataset} · seed ${row.seed} · ${row.state}${row.state === "damaged" ? `: ${row.said}` : ""}`;
+    : `${row.method} · ${row.dataset} · seed ${row.seed} · ${row.state}${["damaged", "failed"].includes(row.state) ? `: ${row.said}` : ""}`;
   about.append(dot, what);
   label.append(about);
   if (row.state === "running" && row.share !== null) {

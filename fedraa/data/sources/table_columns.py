@@ -101,6 +101,7 @@ def find_target(path: str, names: Sequence[str], target: str | None, options: di
             f"as in {spell_csv(path, options | {'target': clear[0]})}, and leave the other out with drop"
         )
     if known:
+        _warn_second_label(path, by_name, known)
         return known[0]
     if any(is_number(name) for name in names):
         raise ValueError(
@@ -111,6 +112,19 @@ def find_target(path: str, names: Sequence[str], target: str | None, options: di
         f"target: no column is called {', '.join(TARGETS[:-1])} or {TARGETS[-1]}; expected the column to predict, "
         f"one of {listed(names)}; as in {example}"
     )
+
+
+def _warn_second_label(path: str, by_name: dict[str, str], known: list[str]) -> None:
+    """Warn about a feature y beside the column to predict: unless there is an x, it may be the label once more."""
+    if len(known) > 1 and "x" not in by_name:
+        logger.warning(
+            "dataset %r: column %r is a feature, and %r is the one to predict; if both are labels, leave one out with "
+            "drop=%r",
+            path,
+            by_name["y"],
+            known[0],
+            (by_name["y"],),
+        )
 
 
 def drop_row_numbers(path: str, frame: Any, kept: Sequence[str | None]) -> Any:

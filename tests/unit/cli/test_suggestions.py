@@ -97,6 +97,16 @@ def test_the_usual_name_of_a_flag_or_command_leads_to_ours(
         ("run --method fedavgg --engine local", "did you mean fedavg?"),
         ("run --dataset minst --engine local", "did you mean mnist?"),
         ("run --scheduler gre-ra", "did you mean gre-raa?"),
+        ("run --scheduler cosine", "lr_schedule cosine:100"),
+        ("run --scheduler step", "lr_schedule steps:150,250:0.1"),
+        ("run --resume runs/x", "fedraa resume"),
+        ("run --dataset CIFAR-10 --engine local", "cifar10?"),
+        ("run --dataset CIFAR10 --engine local", "cifar10?"),
+        ("run --dataset FashionMNIST --engine local", "fashion-mnist?"),
+        ("run --dataset fmnist --engine local", "fashion-mnist?"),
+        ("run --dataset MNIST --engine local", "mnist?"),
+        ("run --method FedAvg --engine local", "fedavg?"),
+        ("run --model ResNet-18 --engine local", "resnet18?"),
     ],
 )
 def test_a_near_mistake_is_met_with_what_works(words: str, part: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,6 +126,8 @@ def test_what_is_far_from_every_flag_has_no_suggestion(words: str, capsys: pytes
 def test_usual_names_lead_to_fields_in_python_and_in_files(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"learning_rate.* lr\?$"):
         fl.run(learning_rate=0.1)
+    with pytest.raises(ValueError, match=r"fedraa\.resume$"):
+        fl.run(resume="runs/x")
     with pytest.raises(ValueError, match=r"callbacks=\[.*wandb"):
         fl.run(wandb="mine")
     (tmp_path / "my.toml").write_text("num_clients = 3\n")

@@ -4,6 +4,7 @@ import json
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedraa import Experiment
@@ -37,6 +38,25 @@ def test_a_bad_value_is_named_with_what_is_allowed(field: str, value: Any, said:
     with pytest.raises(ValueError, match=f"^{field}: got .*{said}") as refused:
         Experiment(**{field: value})
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [
+        ("lr", np.arange(300.0), "an array of float64 [300]"),
+        ("local_steps", np.arange(2), "an array of int64 [2]"),
+        ("clients", [3, 4], "[3, 4]"),
+        ("hidden", np.array([8, 0]), "0"),
+        ("dataset", lambda: None, "a lambda; takes a name or a path; give an object or a function to run("),
+    ],
+)
+def test_a_bad_value_is_described_as_it_was_given(field: str, value: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=f"^{field}: got {re.escape(text)}"):
+        Experiment(**{field: value})
+
+
+def test_an_array_with_one_number_is_that_number() -> None:
+    assert Experiment(clients=np.array(3)).clients == 3
 
 
 @pytest.mark.parametrize(

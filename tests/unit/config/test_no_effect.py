@@ -18,6 +18,7 @@ from fedraa.config.experiment import Experiment
 from fedraa.data import make_partitioner
 from fedraa.data.partition import Dirichlet, Labels, LogNormal, Noise, PowerLaw, SortedShards
 from fedraa.engine.build import build
+from fedraa.errors import RunWarning
 from fedraa.settings.resolve import resolve, without_foreign_flags
 
 METHODS = methods()
@@ -161,6 +162,16 @@ IGNORED: list[dict[str, Any]] = [
     {"delay_bound": 1.0, "fragments": 1},
     {"redraw": True, "method": "bernoulli"},
     {"redraw": True, "capacities": (0.5,), "method": "heterofl"},
+    {"fragment_scale": True, "fragments": 1},
+    {"full_rate": True, "fragments": 1},
+    {"stride": 3, "capacities": (1.0,), "method": "fedrolex"},
+    {"stride": 0, "capacities": (1.0, 1.0), "method": "fedrolex"},
+    {"shuffled": True, "capacities": (1.0,), "method": "shuffled"},
+    {"fragment_scale": True, "capacities": (1.0,), "method": "heterofl"},
+    {"lr_schedule": "cosine:auto@local", "local_steps": 1},
+    {"lr_schedule": "cosine:8@local", "local_epochs": 1, "batch_size": 2000},
+    {"aggregator": "hetlora", "method": "heterofl"},
+    {"aggregator": "flora", "method": "fedavg"},
     {"rounds": 3, "updates": 3},
     {"rounds": 3},
     {"updates": 3, "method": "fedavg"},
@@ -173,6 +184,26 @@ def test_field_without_effect_is_refused_in_python(fields: dict[str, Any]) -> No
     with pytest.raises(ValueError, match=rf"^{name}\b") as error:
         build(Experiment(**{"clients": 4} | fields))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"stride": 3, "capacities": (1.0, 0.5), "method": "fedrolex"},
+        {"fragment_scale": True, "fragments": 2},
+        {"lr_schedule": "steps:0:0.1@local", "local_steps": 1},
+        {"lr_schedule": "cosine:auto@local", "local_steps": 2},
+        {"lr_schedule": "cosine:100", "local_steps": 1},
+    ],
+    ids=lambda fields: "-".join(map(str, fields.items())),
+)
+def test_fields_with_an_effect_are_accepted(fields: dict[str, Any]) -> None:
+    assert build(Experiment(**{"clients": 4} | fields)).method
+
+
+def test_a_method_for_adapters_warns_about_a_model_without_any() -> None:
+    with pytest.warns(RunWarning, match=r"^method: flora .* Sequential .*fedraa\.lora$"):
+        build(Experiment(clients=4, method="flora"))
 
 
 def test_every_field_that_can_be_without_effect_is_listed() -> None:

@@ -51,6 +51,14 @@ def test_samples_of_clients(*, read_by_row: bool, standardise: bool) -> None:
     assert "feature 1 has values near 1.7e+09" in found[0]
 
 
+@pytest.mark.parametrize("standardise", [False, True])
+def test_samples_that_a_function_makes(*, standardise: bool) -> None:
+    given = fl.FederatedDataset("mine", lambda client: (TIMES, Y), (PLAIN, Y), sizes=100, classes=2)
+    found = sentences(deal, given, Dealing(Iid(), 2, seed=0, standardise=standardise))
+    assert len(found) == 1
+    assert "feature 1 has values near 1.7e+09" in found[0]
+
+
 def test_files(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x_train=TIMES, y_train=Y, x_test=PLAIN, y_test=Y)
     with pytest.warns(RunWarning, match=f"^x_train: {SAID}"):

@@ -162,6 +162,15 @@ def test_feature_that_counts_the_rows_stays_with_a_warning(tmp_path: Path, caplo
     assert "'day' counts the rows" in caplog.text
 
 
+@pytest.mark.parametrize(("header", "warns"), [("a,y,label", True), ("x,y,label", False), ("a,b,y", False)])
+def test_feature_y_beside_a_label_is_kept_with_a_warning(
+    header: str, warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a.csv").write_text(header + "\n" + "".join(f"{n % 7},{n % 3},{n % 2}\n" for n in range(20)))
+    assert np.shape(csv(str(tmp_path / "a.csv")).train[0]) == (16, 2)
+    assert ("'y' is a feature" in caplog.text) is warns
+
+
 def test_words_become_columns_of_the_training_rows(tmp_path: Path) -> None:
     path = write(tmp_path, "city,x,label\n" + "NA,1,no\nnull,2,yes\n?,3,no\n" * 4)
     test = write(tmp_path, "label,city,x\nyes,NA,2\nno,Rome,2\n", "u.csv")

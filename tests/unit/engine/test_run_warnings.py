@@ -15,6 +15,7 @@ import fedraa as fl
 from fedraa.cli.main import main
 from fedraa.engine.build import build
 from fedraa.engine.run_warnings import find_probabilities
+from fedraa.errors import RunWarning
 from fedraa.objectives import Classification, MultiLabel, NextToken, Objective, Regression, Segmentation
 from fedraa.report.runs import load
 from fedraa.report.tables import by_run, metrics
@@ -118,6 +119,12 @@ def test_a_run_without_a_step_is_marked_everywhere(tmp_path: Path, capsys: pytes
     table = by_run(groups, metrics(groups, {}))
     assert table.frame["method"].tolist() == ["fedavg (no step was finished)"]
     assert table.frame["ended_by"].tolist() == ["time: no step was finished"]
+
+
+def test_a_target_that_the_untrained_model_meets_is_no_lack_of_time(tmp_path: Path) -> None:
+    with pytest.warns(RunWarning, match=r"no step was finished: .* by target at time 0, .* target") as caught:
+        fl.run(target="loss:100", engine="local", hidden=(8,), clients=2, out=tmp_path / "run", quiet=True)
+    assert "more time" not in str(caught[0].message)
 
 
 def test_a_comparison_marks_the_methods_that_finished_no_step(

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from fedraa.api import run
+from fedraa.api import resume, run
 from fedraa.cli.main import main
 from fedraa.config.experiment import Experiment
-from fedraa.rundir.file_names import EVENTS, SUMMARY
+from fedraa.errors import RunFailed
+from fedraa.rundir.file_names import EVENTS, FAILURE, SUMMARY
+from fedraa.rundir.history import History
 from fedraa.rundir.run_lock import WRITER, is_written
 from fedraa.rundir.status import Status, runs_below, status
 
@@ -67,6 +69,24 @@ def test_a_run_is_seen_while_it_is_written_and_stopped_with_a_checkpoint(
     assert status(out).state == "interrupted"
     assert not is_written(out / EVENTS)
     assert not (out / WRITER).exists()
+
+
+def test_status_of_a_failed_run_has_the_reason_until_it_is_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    fields = {"hidden": (8,), "clients": 4, "local_steps": 2, "updates": 3, "engine": "local", "quiet": True}
+    with pytest.raises(RunFailed) as failed:
+        run(Experiment(**fields, max_update_norm=1e-6, on_bad_client="stop", out=out))
+    assert status(out).state == f"failed ({failed.value})"
+    assert History(out).state == "failed"
+    assert main(["status", str(out)]) == 0
+    assert "failed" in capsys.readouterr().out
+    with pytest.raises(RunFailed):
+        resume(out, quiet=True)
+    assert status(out).state.startswith("failed (")
+    (out / FAILURE).unlink()
+    assert status(out).state == "interrupted"
 
 
 def test_status_quarantined_clients_are_sorted_with_their_reasons(
