@@ -268,7 +268,7 @@ def _changed(experiment: Experiment | None, fields: Mapping[str, object]) -> Exp
         raise InputError("experiment", got=experiment, expected="an Experiment, or its fields by their names")
     if experiment is not None and not fields:
         return experiment
-    check_names(fields, Experiment.model_fields, "experiment")
+    check_names(fields, Experiment.model_fields)
     return Experiment(**({} if experiment is None else dict(experiment)) | dict(fields))
 
 

@@ -1,5 +1,6 @@
-"""Numbers: those that a value takes, told by its annotation, and how people read them."""
+"""Numbers: the values that a field allows, by its annotation, and their text for readers."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
@@ -9,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
-from fedraa.errors import short_text
+from fedraa.errors import InputError, plain_text
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -18,41 +19,66 @@ UpToOne = Annotated[float, Field(ge=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
 
+# The words for a bound of pydantic, and the key of its value.
+_BOUNDS = {
+    "greater_than": ("above", "gt"),
+    "greater_than_equal": ("from", "ge"),
+    "less_than": ("below", "lt"),
+    "less_than_equal": ("up to", "le"),
+}
 
-def taken(values: Mapping[str, object], kind: Any, said: str) -> dict[str, Any]:
-    """Those of the values that are numbers, flags or text, and tuples of these, as the dataclass `kind` has them.
 
-    1 is 1.0 where it has floats, and what is NumPy's is Python's: so they can be written down, and come back the same.
-    ValueError, one sentence that begins with `said`, for one that it does not take.
+def convert_numbers(values: Mapping[str, object], kind: Any, field: str) -> dict[str, Any]:
+    """Return the values that are numbers, flags or text, and tuples of these, in the types of a dataclass.
+
+    An int becomes a float if the field has floats, and NumPy's numbers become Python's. Such values can be written down
+    and read again without a change.
+
+    Args:
+        values: The values by the names of the dataclass's fields.
+        kind: The dataclass.
+        field: The name of the component, which an error's field begins with.
+
+    Raises:
+        InputError: The dataclass does not allow one of the values.
     """
-    found = {}
-    for name, takes in _taken(kind).items():
+    converted = {}
+    for name, adapter in _adapters(kind).items():
         if name not in values:
             continue
         try:
-            found[name] = takes.validate_python(of_python(values[name]), strict=True)
+            converted[name] = adapter.validate_python(of_python(values[name]), strict=True)
         except ValidationError as error:
-            message = error.errors(include_url=False)[0]["msg"].replace("Input", "it", 1)
-            raise ValueError(f"{said}: {name} is {short_text(values[name])}; {message}") from None
-    return found
+            expected = expected_text(error.errors(include_url=False)[0])
+            raise InputError(f"{field}.{name}", got=values[name], expected=expected) from None
+    return converted
+
+
+def expected_text(details: Any) -> str:
+    """Return the allowed values, in words that follow "expected", from one of pydantic's error details."""
+    if details["type"] in _BOUNDS:
+        words, name = _BOUNDS[details["type"]]
+        return f"a number {words} {plain_text(details['ctx'][name])}"
+    text = details["msg"].removeprefix("Input should be ")
+    return re.sub(r", (got|unable) .*", "", text, flags=re.DOTALL)
 
 
 def of_python(value: object) -> object:
-    """A number, or an array of numbers, of NumPy as Python has it; lists are tuples."""
+    """Return a number or an array of NumPy as Python's number or tuple, and a list as a tuple."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     return tuple(map(of_python, value)) if isinstance(value, list | tuple) else value
 
 
 @cache
-def _taken(kind: type[Any]) -> dict[str, TypeAdapter[Any]]:
-    """What each field of a dataclass takes that is a number, a flag or text, or a tuple of these."""
+def _adapters(kind: type[Any]) -> dict[str, TypeAdapter[Any]]:
+    """Return the validator of each field of a dataclass that is a number, a flag, text or a tuple of these."""
     hints = get_type_hints(kind, include_extras=True)
     return {each.name: TypeAdapter(hints[each.name]) for each in fields(kind) if _is_plain(hints[each.name])}
 
 
 def _is_plain(hint: Any) -> bool:
-    """Whether values of this annotation are numbers, flags or text, or tuples of these, None among them."""
+    """Return True if values of this annotation are numbers, flags or text, tuples of these, or None."""
     if get_origin(hint) in (UnionType, Union, Annotated, tuple):
         alternatives = get_args(hint)[:1] if get_origin(hint) is Annotated else get_args(hint)
         return all(map(_is_plain, alternatives))
@@ -60,7 +86,7 @@ def _is_plain(hint: Any) -> bool:
 
 
 def quantity(value: object, unit: str) -> str:
-    """A number with a decimal prefix: 1234567 B is 1.23 MB."""
+    """Return a number with a decimal prefix: 1234567 B is 1.23 MB."""
     number = float(str(value))
     for prefix in ("", "k", "M", "G", "T"):
         if number < 999.5:
@@ -70,5 +96,5 @@ def quantity(value: object, unit: str) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """1 run, 2 runs."""
+    """Return a number with its noun: 1 run, 2 runs."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""Local steps that follow from what sending costs: short tasks, but communication no more than about half of them."""
+"""Numbers of local steps that follow from the cost of sending: short tasks that send for about half of their time."""
 
 import re
 from dataclasses import dataclass
@@ -6,17 +6,20 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.errors import InputError
+
 Floats = npt.NDArray[np.float64]
 _TEXT = re.compile(r"auto(?::(?P<least>[1-9]\d*)(?::(?P<kappa>\d+(?:\.\d+)?))?)?")
-SHORT = 20  # batches of a task, where a pass has as many
+# The batches of a task that sends in no time.
+SHORT = 20
 
 
 @dataclass(frozen=True)
 class AutoSteps:
     """H = max(least, round(kappa * move / step)): `move` the time to send a fragment there and back, `step` of a batch.
 
-    Without `least` that is `SHORT`, but no more than a pass over the client's shard: with few data longer tasks only
-    come back later. A task goes on with the client's last pass, where the task before left off.
+    Without `least` that is `SHORT`, but no more than a pass over the client's shard, because longer tasks on few data
+    only end later. A task continues the client's last pass at the batch where the task before ended.
     """
 
     least: int | None = None
@@ -24,18 +27,19 @@ class AutoSteps:
 
     @classmethod
     def of(cls, steps: int | str | None) -> "AutoSteps | None":
-        """Of auto, auto:LEAST or auto:LEAST:KAPPA; None if it is no text. ValueError says what it takes."""
+        """Read auto, auto:LEAST or auto:LEAST:KAPPA; return None for a number. Raises InputError for other text."""
         if not isinstance(steps, str):
             return None
         match = _TEXT.fullmatch(steps)
         if match is None:
-            raise ValueError("takes a number from 1, auto, auto:LEAST or auto:LEAST:KAPPA")
+            expected = "a number from 1, auto, auto:LEAST or auto:LEAST:KAPPA"
+            raise InputError("local_steps", got=steps, expected=expected)
         return cls(int(match["least"]) if match["least"] else None, float(match["kappa"] or cls.kappa))
 
     def shortest(self, whole: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """H where sending takes no time, on shards of `whole` batches."""
+        """Return H if sending takes no time, on shards of `whole` batches."""
         return np.minimum(SHORT, whole) if self.least is None else np.full_like(whole, self.least)
 
     def count(self, move: Floats, step: Floats, whole: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """H of tasks whose fragment takes `move` to send and `step` per batch, on shards of `whole` batches."""
+        """Return H of tasks whose fragment takes `move` to send and `step` per batch, on shards of `whole` batches."""
         return np.maximum(self.shortest(whole), np.rint(self.kappa * move / step)).astype(np.int64)

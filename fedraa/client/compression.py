@@ -1,4 +1,4 @@
-"""Compressors C(.) of what a client sends back: its delta, w - w_received, on the coordinates that it trained."""
+"""Compressors C(.) of the delta that a client sends back: w - w_received, on the coordinates that it trained."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from torch import Tensor
 
 from fedraa.components.calls import calling
 from fedraa.components.registry import Seam
-from fedraa.errors import short_text
+from fedraa.errors import InputError
 from fedraa.numbers import Share
 
 LEVELS = 255
-TAKES = "is none of none, 8bit or topk:SHARE with a share over 0 and at most 1"
+EXPECTED = "none, 8bit, topk:SHARE with a share above 0 and up to 1, or a custom Compressor as package.module:Name"
 
 
 class Compressor(ABC):
-    """How a client sends its delta back. Both methods must be functions of their arguments alone.
+    """The form in which a client sends its delta back. Both methods must depend only on their arguments.
 
-    A `lossless` one is not applied at all; one that `drops` entries has them arrive as 0.
+    A `lossless` compressor is not applied at all. The entries that a compressor `drops` are 0 at the server.
     """
 
     lossless: ClassVar[bool] = False
@@ -28,28 +28,26 @@ class Compressor(ABC):
 
     @abstractmethod
     def apply(self, delta: Tensor) -> Tensor:
-        """The delta [k] as it arrives: compressed and decoded."""
+        """Return the delta [k] as the server receives it: compressed and decoded."""
 
     @abstractmethod
     def bytes(self, coordinates: int) -> int:
-        """Bytes on the wire for a delta of so many coordinates, for the bill."""
+        """Return the bytes on the wire for a delta of so many coordinates, which the traffic counts."""
 
 
 def wire_bytes(compressor: Compressor, coordinates: int) -> int:
-    """Bytes on the wire for a delta of so many coordinates; ValueError if a compressor does not say so."""
+    """Return the bytes on the wire for a delta of so many coordinates; raise InputError if they are no number."""
     with calling("compress", compressor):
-        said = compressor.bytes(coordinates)
-    if isinstance(said, bool) or not isinstance(said, int | np.integer) or said < 0:
-        who = type(compressor).__name__
-        raise ValueError(
-            f"compress: {who} gave {short_text(said)} bytes for {coordinates} coordinates; takes a whole number"
-        )
-    return int(said)
+        size = compressor.bytes(coordinates)
+    if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:
+        problem = f"{type(compressor).__name__}.bytes returned it for {coordinates} coordinates"
+        raise InputError("compress", problem, got=size, expected="a whole number from 0")
+    return int(size)
 
 
 @dataclass(frozen=True)
 class NoCompression(Compressor):
-    """As it is, 4 bytes a number."""
+    """The delta itself, 4 bytes a number."""
 
     lossless: ClassVar[bool] = True
 
@@ -68,7 +66,7 @@ class TopK(Compressor):
     drops: ClassVar[bool] = True
 
     def kept(self, coordinates: int) -> int:
-        """How many entries it keeps of so many."""
+        """Return the number of entries that are kept of so many."""
         return min(coordinates, max(1, round(self.share * coordinates)))
 
     def apply(self, delta: Tensor) -> Tensor:
@@ -95,14 +93,14 @@ class EightBit(Compressor):
 
 
 def _short(text: str) -> Compressor:
-    """From `topk:SHARE`."""
+    """Read `topk:SHARE`."""
     kind, _, number = text.partition(":")
     try:
         share = float(number) if kind == "topk" else 0.0
     except ValueError:
         share = 0.0
     if not 0 < share <= 1:
-        raise ValueError(f"compress: {text!r} {TAKES}, or an own one as package.module:Name")
+        raise InputError("compress", got=text, expected=EXPECTED)
     return TopK(share)
 
 

@@ -29,7 +29,7 @@ from fedraa.client.local_training import Solver
 from fedraa.client.lr_schedule import local_factor
 from fedraa.components.calls import calling
 from fedraa.data.tree import mapped
-from fedraa.errors import short_text
+from fedraa.errors import InputError
 from fedraa.messages import EXTRA_PREFIX, Task
 from fedraa.submodels import view
 
@@ -98,13 +98,12 @@ class LocalStep:
             w[trained] = anchor[trained] + self._compressed((w - anchor)[trained])
 
     def _compressed(self, delta: Tensor) -> Tensor:
-        """The delta as it arrives, of a compressor that is the user's own, perhaps."""
+        """Return the delta as the server receives it; raise InputError if a custom compressor changes its shape."""
         with calling("compress", self._compressor):
             arrived = self._compressor.apply(delta)
         if not isinstance(arrived, Tensor) or arrived.shape != delta.shape:
-            what = list(arrived.shape) if isinstance(arrived, Tensor) else short_text(arrived)
-            who = type(self._compressor).__name__
-            raise ValueError(f"compress: {who} gave {what}; takes a tensor {list(delta.shape)}, as it was given")
+            problem = f"{type(self._compressor).__name__}.apply returned it"
+            raise InputError("compress", problem, got=arrived, expected=f"a tensor {list(delta.shape)}, like the delta")
         return arrived
 
     def optimizer_state(self, row: int | EllipsisType = ...) -> dict[str, Tensor]:

@@ -4,30 +4,32 @@ import math
 from collections.abc import Callable
 from functools import cache
 
+from fedraa.errors import InputError
+
 LOCAL = "local"
 STEP_UNITS = ("steps", LOCAL)
 UNITS = (*STEP_UNITS, "time", "passes")
 AUTO = "auto"
-TAKES = (
-    "is none of constant, exponential:0.998, steps:150,250:0.1 or cosine:100, counted by server steps, or, with @time, "
-    "@passes or @local behind it, by the run's clock, by passes over the training data, or by the local steps of each "
-    "task, as many as there are with cosine:auto@local"
+EXPECTED = (
+    "constant, exponential:0.998, steps:150,250:0.1 or cosine:100 by server steps, or with @time, @passes or @local by "
+    "the run's clock, by passes over the training data or by the local steps of each task, as in cosine:auto@local"
 )
-LAST = 0.99  # of a cosine's length where it is not counted in steps
+# The last point of a cosine that is not counted in steps, as a share of its length.
+LAST = 0.99
 
 
 def lr_unit(spec: str) -> str:
     """Return the unit of a schedule: server `steps`, `local` steps, `time` on the run's clock, or `passes`.
 
     Methods take unequally many server steps in equal time. Passes are the samples of all applied updates over the
-    training samples of all clients. Local steps are those of one task, from 0: each task starts the schedule again, as
-    a client does that makes a torch.optim.lr_scheduler for each task. Raises ValueError for anything else.
+    training samples of all clients. Local steps are those of one task, from 0: each task starts the schedule again,
+    like a torch.optim.lr_scheduler that is made for each task. Raises InputError for any other text.
     """
     _, at, unit = spec.partition("@")
     if not at:
         return "steps"
     if unit not in UNITS:
-        raise ValueError(f"lr_schedule: {spec!r} {TAKES}")
+        raise InputError("lr_schedule", got=spec, expected=EXPECTED)
     return unit
 
 
@@ -35,9 +37,9 @@ def lr_schedule(spec: str, length: int = 1) -> Callable[[float], float]:
     """Return the factor on the learning rate as a function of the progress in the unit of `lr_unit`.
 
     `constant`; `exponential:D`, D^step (FedCM's .998); `steps:A,B,...:F`, times F at each of the steps
-    (HeteroFL's 150,250:0.1); `cosine:T`, from 1 towards 0 over T steps, and on at the last of them: methods
-    divide by the rate. A `length` is the number of local steps in a task, for which T may be `auto`. Raises ValueError
-    for anything else.
+    (HeteroFL's 150,250:0.1); `cosine:T`, from 1 towards 0 over T steps. The factor stays at its last value above 0,
+    because methods divide by the rate. A `length` is the number of local steps in a task, for which T may be `auto`.
+    Raises InputError for any other text.
     """
     unit = lr_unit(spec)
     name, *arguments = spec.partition("@")[0].split(":")
@@ -58,7 +60,7 @@ def lr_schedule(spec: str, length: int = 1) -> Callable[[float], float]:
                     return lambda at: 0.5 * (1 + math.cos(math.pi * min(at, last) / total))
     except ValueError:
         pass
-    raise ValueError(f"lr_schedule: {spec!r} {TAKES}")
+    raise InputError("lr_schedule", got=spec, expected=EXPECTED)
 
 
 def local_factor(spec: str, length: int) -> Callable[[float], float]:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedraa.errors import InputError
 from fedraa.messages import Vector
 from fedraa.submodels import Cost
 from fedraa.submodels.meter import Meter
@@ -77,18 +78,16 @@ class SplitBody(nn.Module):
 
 
 def check_split(module: nn.Module, at: int) -> list[nn.Module]:
-    """The layers of a model that can be split after the first `at`; ValueError if it cannot."""
+    """Return the layers of a model that can be split after the first `at`; raise InputError if it cannot."""
     if not isinstance(module, nn.Sequential) or len(module) <= at:
-        layers = f"has {len(module)} layers" if isinstance(module, nn.Sequential) else "is no nn.Sequential"
-        raise ValueError(
-            f"split: {type(module).__name__} {layers}; to be split after layer {at} it must be an nn.Sequential "
-            f"of more than {at}"
-        )
+        layers = f"it has {len(module)} layers" if isinstance(module, nn.Sequential) else "it is no nn.Sequential"
+        expected = f"a model that is an nn.Sequential of more than {at} layers"
+        raise InputError("split", f"{layers}, and the split is after layer {at}", got=module, expected=expected)
     return list(module)
 
 
 def measure_stem(module: nn.Module, at: int, example: Tensor) -> Stem:
-    """The client's part of a model split after its first `at` layers; `example` is a batch [b, ...]."""
+    """Return the client's part of a model split after its first `at` layers; `example` is a batch [b, ...]."""
     layers = check_split(module, at)
     stem = copy.deepcopy(nn.Sequential(*layers[:at])).train()
     with Meter() as meter:
@@ -97,7 +96,7 @@ def measure_stem(module: nn.Module, at: int, example: Tensor) -> Stem:
             activations.sum().backward()
     params = sum(parameter.numel() for parameter in stem.parameters())
     if params == 0:
-        raise ValueError(f"split: {at} leaves the client no parameter to train; split after a later layer")
+        raise InputError("split", "the client has no parameter to train", got=at, hint="split after a later layer")
     crossing = activations[0].numel()
     flops = meter.flops / len(example)
     memory = 4 * (3 * params + len(example) * (example[0].numel() + crossing))

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fedraa.client.snapshot import Snapshot, is_same
 from fedraa.client.training_state import TrainingState, freeze_ranges, is_quantiser
 from fedraa.data.tree import Tree, leaves, mapped, take
+from fedraa.errors import InputError
 from fedraa.models.forward import forward
 from fedraa.models.statistics import (
     Unsettled,
@@ -225,18 +226,22 @@ class _Probe:
         lasting = self._copy().state_dict().keys()
         for name in buffers:
             if name in read and name not in lasting:
-                raise ValueError(
-                    f"model: evaluation reads the {_named('buffer', name, self._module)}, which training changes and "
-                    "no state_dict holds, so that model.pt would lack it; register it with persistent=True"
+                raise InputError(
+                    "model",
+                    f"evaluation reads the {_named('buffer', name, self._module)}, which training changes, and which "
+                    "model.pt would lack, because no state_dict has it",
+                    hint="register it with persistent=True",
                 )
         later = self._copy()
         self._run(later, self._batch)
         put_buffers(later, self._start.buffers)
         before = self._tried(self._copy(), training=False)
         if attributes and not _alike(self._tried(later, training=False), before):
-            raise ValueError(
-                f"model: evaluation reads the {_named('attribute', attributes[0], self._module)}, which training "
-                "changes and no state_dict holds, so that model.pt would lack it; make it a buffer by register_buffer"
+            raise InputError(
+                "model",
+                f"evaluation reads the {_named('attribute', attributes[0], self._module)}, which training changes, and "
+                "which model.pt would lack, because no state_dict has it",
+                hint="make it a buffer by register_buffer",
             )
         chosen = [name for name in buffers if name not in constant | self._spectral and name in lasting]
         return self._settled(chosen, read)
@@ -248,10 +253,11 @@ class _Probe:
         try:
             reestimate_over(module, lambda: [sample], estimated=buffers, read=read)
         except Unsettled as error:
-            raise ValueError(
-                f"model: training changes the {_named('buffer', str(error), self._module)}, and never comes to rest "
-                "when the same samples pass again and again; fedraa cannot estimate it before an evaluation; take "
-                "nn.BatchNorm1d or another layer of torch for it, or leave it out"
+            raise InputError(
+                "model",
+                f"training changes the {_named('buffer', str(error), self._module)}, which does not converge when the "
+                "same samples pass again, so that it cannot be estimated before an evaluation",
+                hint="replace it by nn.BatchNorm1d or another layer of torch, or leave it out",
             ) from None
         now = copy_buffers(module)
         moved = [
@@ -259,10 +265,11 @@ class _Probe:
         ]
         for name in buffers:
             if name in read and name not in moved:
-                raise ValueError(
-                    f"model: evaluation reads the {_named('buffer', name, self._module)}, which only the backward pass "
-                    "of training changes; fedraa does not carry such state between clients; make it a parameter, or "
-                    "leave it out"
+                raise InputError(
+                    "model",
+                    f"evaluation reads the {_named('buffer', name, self._module)}, which only the backward pass of "
+                    "training changes, and such state is not sent between clients",
+                    hint="make it a parameter, or leave it out",
                 )
         return moved, [name for name in moved if name in read]
 

@@ -22,6 +22,7 @@ from fedraa.client.training_state import TrainingState
 from fedraa.data import Transforms
 from fedraa.data.sources.clients import ReadEpoch
 from fedraa.data.tree import Tree, mapped, nbytes
+from fedraa.errors import InputError
 from fedraa.messages import Task, Update
 from fedraa.models import set_scaler_rate
 from fedraa.models.statistics import settle_spectral
@@ -148,12 +149,10 @@ class Trainer:
         self._weights = self._gradient = torch.empty(0, device=self._device)
 
     def _refuse_small(self, samples: int) -> None:
-        """Raise ValueError for a shard that is smaller than any batch that the model can be trained on."""
+        """Raise InputError for a client with fewer samples than the smallest batch that the model can be trained on."""
         if samples < self._solver.min_batch:
-            raise ValueError(
-                f"the client has {samples} sample, and the model cannot be trained on a batch of fewer than "
-                f"{self._solver.min_batch}"
-            )
+            problem = f"it has {samples} sample, and the model needs batches of at least {self._solver.min_batch}"
+            raise InputError("client", problem)
 
     def _seed_dropout(self, task: Task) -> None:
         """Seeds the one generator that is drawn from: torch.manual_seed asks for a traceback per kind of device."""

@@ -1,24 +1,34 @@
-"""Turn an exception of a custom component into one sentence."""
+"""Conversion of the exceptions of custom components to errors about a field."""
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_SENTENCE = re.compile(r"[a-z_]+: ")  # ours, which names a field
+from fedraa.errors import InputError, StructuredError
+
+# The beginning of a message that names its field.
+_FIELD = re.compile(r"[a-z_]+: ")
 
 
 @contextmanager
 def calling(where: str, part: object) -> Iterator[None]:
-    """Whatever a part raises within is a ValueError, a sentence that names the field `where` and the part."""
+    """Within, an error that the component raises becomes an InputError about the field `where`."""
     try:
         yield
     except (Exception, SystemExit) as error:
-        if isinstance(error, ValueError) and _SENTENCE.match(str(error)):
+        if names_field(error):
             raise
-        who = getattr(part, "__qualname__", type(part).__qualname__)
-        raise ValueError(f"{where}: {who} failed with {type(error).__name__}: {one_line(error)}") from error
+        name = getattr(part, "__qualname__", type(part).__qualname__)
+        raise InputError(where, f"{name} failed with {type(error).__name__}: {one_line(error)}") from error
+
+
+def names_field(error: BaseException) -> bool:
+    """Return True for an error that names its field."""
+    if isinstance(error, StructuredError):
+        return True
+    return isinstance(error, ValueError) and _FIELD.match(str(error)) is not None
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, which may be of several lines, as a part of a sentence."""
+    """Return the text of an error in one line."""
     return " ".join(str(error).split())

@@ -10,19 +10,21 @@ from types import ModuleType
 from typing import Any
 
 from fedraa.components.calls import one_line
+from fedraa.errors import InputError
 
 _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.<>]*")
-_importable: ContextVar[Collection[str] | None] = ContextVar("_importable", default=None)  # None: any path
+# The import paths that are followed; None is all of them.
+_importable: ContextVar[Collection[str] | None] = ContextVar("_importable", default=None)
 
 
 def is_path(text: str) -> bool:
-    """Whether this is an import path, `package.module:Name`."""
+    """Return True for an import path, `package.module:Name`."""
     return _PATH.fullmatch(text) is not None
 
 
 @contextmanager
 def importing_only(paths: Collection[str]) -> Iterator[None]:
-    """Within, no other import path is followed, wherever it comes from: nobody's code is run that was not asked for."""
+    """Within, raise InputError for any other import path, so that only the code that the user named is run."""
     token = _importable.set(paths)
     try:
         yield
@@ -31,10 +33,11 @@ def importing_only(paths: Collection[str]) -> Iterator[None]:
 
 
 def imported(where: str, path: str) -> Any:
-    """What `package.module:Name` stands for; ValueError, a sentence that names the field `where`, if there is none."""
+    """Return the object at `package.module:Name`; raise InputError about the field `where` if there is none."""
     allowed = _importable.get()
     if allowed is not None and path not in allowed:
-        raise ValueError(f"{where}: {path} is code that would be imported and run; if you trust it, give --trust")
+        problem = "it is code that would be imported and run"
+        raise InputError(where, problem, got=path, hint="give --trust if you trust it")
     module, _, name = path.partition(":")
     try:
         found: Any = imported_module(where, module, path)
@@ -42,20 +45,18 @@ def imported(where: str, path: str) -> Any:
             found = getattr(found, part)
     except AttributeError as error:
         if module == "__main__" or "<" in name:
-            raise ValueError(f"{where}: {path} was made in a script or a notebook; give it again") from None
-        raise ValueError(f"{where}: {path} cannot be imported: {error}") from None
+            raise InputError(where, "it was made in a script or a notebook", got=path, hint="give it again") from None
+        raise InputError(where, f"it cannot be imported: {error}", got=path) from None
     return found
 
 
 def imported_module(where: str, module: str, path: str = "") -> ModuleType:
-    """A module of the user's own; ValueError, a sentence that names the field `where`, if there is none.
-
-    `path` is what is wanted of it, for that sentence.
-    """
+    """Return a user's module; raise InputError about the field `where`, with the `path` that needs it, if it fails."""
     try:
         return sys.modules[module] if module == "__main__" else import_module(module)
     except (ImportError, ValueError) as error:
-        raise ValueError(f"{where}: {path or module} cannot be imported: {error}") from None
-    except (Exception, SystemExit) as error:  # whatever a module of the user's own does as it is read
-        said = f"{type(error).__name__}: {one_line(error)}"
-        raise ValueError(f"{where}: {path or module} cannot be imported: {said}") from error
+        raise InputError(where, f"it cannot be imported: {error}", got=path or module) from None
+    except (Exception, SystemExit) as error:
+        # The user's module can raise anything.
+        problem = f"it cannot be imported: {type(error).__name__}: {one_line(error)}"
+        raise InputError(where, problem, got=path or module) from error

@@ -4,17 +4,17 @@ import inspect
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, Generic, TypeVar
 
-from fedraa.components.calls import one_line
+from fedraa.components.calls import names_field, one_line
+from fedraa.components.component_errors import argument_error, names_text, unknown_component
 from fedraa.components.field_checks import check_arguments, check_part
 from fedraa.components.imports import imported, is_path
 from fedraa.components.text import COMPONENT_TEXT, KIND, parse_arguments
-from fedraa.errors import short_text
+from fedraa.errors import InputError
 
 T = TypeVar("T")
 Made = TypeVar("Made", bound=Callable[..., Any])
@@ -29,7 +29,7 @@ class Seam(Generic[T]):
         name: The field of an experiment that takes the component.
         needs: The methods that a component must have; `__call__` means that it is called itself.
         registered: The components that have a name so far. `names` gives all of them.
-        short: Reads text that is neither a name nor a path, such as `sample:10`. It raises ValueError.
+        short: Reads text that is neither a name nor a path, such as `sample:10`. It raises InputError.
         example: An example for the help texts.
     """
 
@@ -55,30 +55,27 @@ class Seam(Generic[T]):
         return self.registered
 
     def make(self, given: object) -> T:
-        """The component that was given, ready for use.
-
-        Raises ValueError with one sentence: the field, what was given, what it takes.
-        """
+        """Return the component that a user gave, in any of the forms; raise InputError if it is none."""
         if isinstance(given, str):
             return self._checked(self._from_text(given), given)
         if isinstance(given, Mapping):
             values = dict(given)
             what = values.pop(KIND, None)
             if not isinstance(what, str):
-                raise ValueError(f"{self.name}: {short_text(dict(given))} has no {KIND!r}, a component's name or path")
+                raise InputError(self.name, got=given, expected=f"a mapping with {KIND!r}, a component's name or path")
             return self._checked(self._called(self._find(what), (), values, what), what)
-        said = short_text(given)
-        return self._checked(self._called(given, (), {}, said) if inspect.isclass(given) else given, said)
+        return self._checked(self._called(given, (), {}, given) if inspect.isclass(given) else given, given)
 
     def own(self, given: object) -> T:
-        """A copy that one run may change; ValueError for what cannot be copied."""
+        """Return a copy that one run may change; raise InputError if the component cannot be copied."""
         made = self.make(given)
         try:
             return deepcopy(made)
-        except Exception as error:  # of whatever it holds: locks, files, generators
-            raise ValueError(
-                f"{self.name}: {type(made).__name__} cannot be copied for a run: {one_line(error)}; make what "
-                "cannot be copied when it is first needed"
+        except Exception as error:
+            # It has a lock, a file or a generator, which raise errors of any type.
+            problem = f"it cannot be copied for a run: {one_line(error)}"
+            raise InputError(
+                self.name, problem, got=made, hint="create such values when they are first used"
             ) from error
 
     def _from_text(self, text: str) -> Any:
@@ -88,16 +85,18 @@ class Seam(Generic[T]):
             return self.short(text)
         found = self._find(what)
         if values is None and not inspect.isclass(found) and what not in self.registered:
-            return found  # a function, or an object that its module has made
+            # A function, or an object of its module.
+            return found
         return self._called(found, *parse_arguments(self.name, text, values or ""), text)
 
     def _is_short(self, what: str) -> bool:
-        """Whether it is neither a name that stands alone nor a path; names come before modules."""
+        """Return True for text that is neither the name of a component without arguments nor a path."""
         if what in self.registered:
             parameters = inspect.signature(self.registered[what]).parameters.values()
             return any(parameter.default is inspect.Parameter.empty for parameter in parameters)
         if any(getattr(made, "__name__", "") == what for made in self.registered.values()):
-            return False  # the class's name, as a configuration that was written has it
+            # A written configuration has the name of the class.
+            return False
         return what.partition(":")[0] in self.registered or not is_path(what)
 
     def _find(self, what: str) -> Any:
@@ -106,38 +105,31 @@ class Seam(Generic[T]):
         # Server shards find their components without the plug-ins, which need torch.
         component = _named(self.registered, what) or _named(self.names(), what)
         if component is None:
-            close = get_close_matches(what, self.registered, n=1)
-            hint = f"did you mean {close[0]}? " if close else ""
-            raise ValueError(f"{self.name}: there is no {what!r}; {hint}{self._takes()}")
+            raise unknown_component(self.name, what, self.registered)
         return component
 
-    def _called(self, make: Any, arguments: tuple[Any, ...], values: dict[str, Any], said: str) -> Any:
+    def _called(self, make: Any, arguments: tuple[Any, ...], values: dict[str, Any], given: object) -> Any:
         if arguments or values:
-            check_arguments(make, arguments, values, f"{self.name}: {said}")
+            check_arguments(make, arguments, values, self.name)
         try:
             return make(*arguments, **values)
         except TypeError as error:
-            why = _misfit(make, arguments, values, said) or one_line(error)
-            raise ValueError(f"{self.name}: {said} cannot be made: {why}") from None
-        except ValueError:  # which says what is wrong itself
-            raise
-        except (Exception, SystemExit) as error:  # of the user's own
-            raise ValueError(
-                f"{self.name}: {said} cannot be made: {type(error).__name__}: {one_line(error)}"
-            ) from error
+            mismatch = argument_error(self.name, make, arguments, values, given)
+            raise mismatch or InputError(self.name, f"it cannot be made: {one_line(error)}", got=given) from None
+        except (Exception, SystemExit) as error:
+            if names_field(error):
+                raise
+            problem = f"it cannot be made: {type(error).__name__}: {one_line(error)}"
+            raise InputError(self.name, problem, got=given) from error
 
-    def _checked(self, part: Any, said: str) -> T:
+    def _checked(self, part: Any, given: object) -> T:
         missing = [name for name in self.needs if not callable(getattr(part, name, None))]
         if missing:
-            what = "is not callable" if missing == ["__call__"] else f"has no method {' or '.join(missing)}"
-            raise ValueError(f"{self.name}: {said} {what}; {self._takes()}")
-        check_part(part, f"{self.name}: {said}")
+            problem = "it is not callable" if missing == ["__call__"] else f"it has no method {' or '.join(missing)}"
+            raise InputError(self.name, problem, got=given, expected=names_text(self.names()))
+        check_part(part, self.name)
         result: T = part
         return result
-
-    def _takes(self) -> str:
-        names = ", ".join(self.names())
-        return f"takes {names + ', or ' if names else ''}an own one as package.module:Name"
 
 
 def _named(registered: Mapping[str, Callable[..., T]], name: str) -> Callable[..., T] | None:
@@ -153,20 +145,3 @@ def load_plugins() -> None:
         paths = import_module(package).__path__
         for module in sorted(info.name for info in iter_modules(paths, f"{package}.")):
             import_module(module)
-
-
-def _misfit(make: Any, arguments: tuple[Any, ...], values: Mapping[str, Any], said: str) -> str | None:
-    """Return what is wrong with the values that a component is made with; None if its signature takes them."""
-    try:
-        signature = inspect.signature(make)
-        signature.bind(*arguments, **values)
-    except ValueError:  # of what has no signature
-        return None
-    except TypeError as error:
-        named = [each for each in signature.parameters.values() if each.kind is each.POSITIONAL_OR_KEYWORD]
-        needed = [each.name for each in named if each.default is each.empty]
-        if lacking := [name for name in needed[len(arguments) :] if name not in values]:
-            example = ", ".join(f"{name}=..." for name in needed)
-            return f"it lacks {' and '.join(lacking)}; give {said.partition('(')[0].strip()}({example})"
-        return f"{one_line(error)}; it takes {', '.join(each.name for each in named) or 'no values'}"
-    return None

@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 
 from fedraa.components.calls import calling
+from fedraa.errors import InputError
 
 
 class Stateful:
-    """Whatever a part keeps in its attributes is saved with checkpoints and comes back on resume.
+    """A component whose attributes are saved with checkpoints and restored on resume.
 
-    Override both for what is neither numbers, text, lists, dicts with text keys nor NumPy arrays.
+    Override both methods if an attribute is not a number, text, a list, a dict with text keys or a NumPy array.
     """
 
     def state(self) -> dict[str, Any]:
@@ -22,15 +23,17 @@ class Stateful:
 
 
 def saved(part: Any) -> dict[str, Any]:
-    """A part's state for a checkpoint; ValueError if a checkpoint cannot hold it."""
+    """Return a component's state for a checkpoint; raise InputError if a checkpoint cannot hold it."""
     with calling("state", part):
         state: dict[str, Any] = part.state()
     if not isinstance(state, Mapping):
-        raise ValueError(f"state: {type(part).__name__} gave {type(state).__name__}; takes a dict")
+        raise InputError("state", f"{type(part).__name__} returned it", got=state, expected="a dict")
     if wrong := _unfit(state):
-        raise ValueError(
-            f"state: {type(part).__name__} keeps {wrong}; a checkpoint takes numbers, text, lists, dicts with text "
-            "keys and NumPy arrays, so give it methods state and restore"
+        raise InputError(
+            "state",
+            f"{type(part).__name__} keeps {wrong}",
+            expected="numbers, text, lists, dicts with text keys and NumPy arrays",
+            hint="define the methods state and restore",
         )
     return state
 

@@ -17,33 +17,35 @@ from typing import Any
 import numpy as np
 
 from fedraa.components.imports import imported, is_path
+from fedraa.errors import InputError
 
 KIND = "kind"
-OURS = ("fedraa", "schedulers")  # packages whose classes are known by their names alone
+# The packages whose classes are known by their bare names.
+OURS = ("fedraa", "schedulers")
 COMPONENT_TEXT = re.compile(r"\s*(?P<what>[^()]+?)\s*(?:\((?P<values>.*)\))?\s*", re.DOTALL)
 
 
 def is_foreign(described: Any) -> bool:
-    """Whether a component, as it was written down, is none of ours."""
+    """Return True if the description of a component is of one that is not built in."""
     kind = described.get(KIND, "") if isinstance(described, Mapping) else described
     return isinstance(kind, str) and is_path(kind.partition("(")[0].strip())
 
 
 def is_ours(made: object) -> bool:
-    """Whether a class or a function, or the class of an object, is one of our packages'."""
+    """Return True if a class, a function, or the class of an object is in one of our packages."""
     module: str = getattr(made, "__module__", type(made).__module__)
     return module.partition(".")[0] in OURS
 
 
 def path_of(made: object) -> str:
-    """Where a class or a function can be imported from; the bare name for our own classes."""
+    """Return the import path of a class or a function; the bare name of a built-in class."""
     name: str = getattr(made, "__qualname__", type(made).__qualname__)
     module: str = getattr(made, "__module__", type(made).__module__)
     return name if is_ours(made) and inspect.isclass(made) else f"{module}:{name}"
 
 
 def paths_in(written: object) -> list[str]:
-    """The import paths in a component as it was written down, and in the components that it holds."""
+    """Return the import paths in the description of a component, and of the components that it holds."""
     if isinstance(written, Mapping | list | tuple):
         items = written.values() if isinstance(written, Mapping) else written
         return [path for item in items for path in paths_in(item)]
@@ -58,9 +60,9 @@ def paths_in(written: object) -> list[str]:
 
 
 def describe(part: object) -> Any:
-    """A component as JSON, from which `Seam.make` makes its equal: kind and values, or what it was if that is JSON.
+    """Return a component as JSON, from which `Seam.make` makes its equal: its kind and values, or the JSON that it is.
 
-    Values are the fields of a dataclass, or the attributes that are named like the arguments of `__init__`.
+    The values are the fields of a dataclass, or the attributes that are named like the arguments of `__init__`.
     """
     if isinstance(part, Enum | np.generic):
         part = part.value if isinstance(part, Enum) else part.item()
@@ -76,19 +78,19 @@ def describe(part: object) -> Any:
 
 
 def text_of(part: object) -> Any:
-    """A component as a flag takes it, `package.module:Name(field=value)`; as JSON where that cannot be said so."""
+    """Return a component as a flag takes it, `package.module:Name(field=value)`, or as JSON if it holds others."""
     described = describe(part)
     if not isinstance(described, dict) or any(isinstance(value, dict) for value in described.values()):
         return described
     given = {name: value for name, value in described.items() if name != KIND}
-    if not isinstance(part, Mapping):  # which says no more than it means to
+    if not isinstance(part, Mapping):
         given = {name: value for name, value in given.items() if value != _default(part, name)}
     values = ", ".join(f"{name}={value!r}" for name, value in given.items())
     return described[KIND] + (f"({values})" if values else "")
 
 
 def says(text: str, described: Mapping[str, Any]) -> bool:
-    """Whether a component's text, `Name(field=value)`, says of what `describe` wrote down what it is."""
+    """Return True if every value in a component's text, `Name(field=value)`, is the one that `describe` wrote."""
     match = COMPONENT_TEXT.fullmatch(text)
     try:
         arguments, values = ((), {}) if match is None else parse_arguments("", text, match["values"] or "")
@@ -99,7 +101,7 @@ def says(text: str, described: Mapping[str, Any]) -> bool:
 
 
 def values_of(part: object) -> dict[str, Any]:
-    """The values that a component was made with, as far as it keeps them."""
+    """Return the values that a component was made with and keeps."""
     if is_dataclass(part):
         return {item.name: getattr(part, item.name) for item in fields(part) if item.init and hasattr(part, item.name)}
     parameters = inspect.signature(type(part).__init__).parameters
@@ -112,7 +114,7 @@ def _default(part: object, name: str) -> object:
 
 
 def parse_arguments(where: str, text: str, values: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The literals between the brackets of a component."""
+    """Return the literals between the brackets of a component's text."""
     try:
         call = ast.parse(f"f({values})", mode="eval").body
         assert isinstance(call, ast.Call)
@@ -120,15 +122,15 @@ def parse_arguments(where: str, text: str, values: str) -> tuple[tuple[Any, ...]
         by_name = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
         made = tuple(ast.literal_eval(argument) for argument in call.args), by_name
     except (SyntaxError, ValueError, AssertionError):
-        raise ValueError(f"{where}: the values in {text!r} are not Python literals, as in Name(share=0.1)") from None
+        raise InputError(where, got=text, expected="values that are Python literals, as in Name(share=0.1)") from None
     names = [word.arg for word in call.keywords]
     if twice := [name for name in by_name if names.count(name) > 1]:
-        raise ValueError(f"{where}: {text!r} has {twice[0]} twice; give it once")
+        raise InputError(where, f"it has {twice[0]} twice", got=text, hint="give it once")
     return made
 
 
 def rebuild(where: str, described: Any, kinds: Mapping[str, Callable[..., Any]]) -> Any:
-    """What `describe` wrote down: mappings with a kind become objects, of one of `kinds` or imported, lists tuples."""
+    """Return the object that `describe` wrote: a mapping with a kind is one of `kinds` or imported, a list a tuple."""
     if isinstance(described, list | tuple):
         return tuple(rebuild(where, item, kinds) for item in described)
     if not isinstance(described, Mapping) or KIND not in described:
@@ -136,8 +138,8 @@ def rebuild(where: str, described: Any, kinds: Mapping[str, Callable[..., Any]])
     values = {name: rebuild(where, value, kinds) for name, value in described.items() if name != KIND}
     kind = str(described[KIND])
     if kind not in kinds and not is_path(kind):
-        raise ValueError(f"{where}: there is no {kind!r}; it was written by another version")
+        raise InputError(where, "there is no such component; it was written by another version", got=kind)
     try:
         return (kinds.get(kind) or imported(where, kind))(**values)
     except TypeError as error:
-        raise ValueError(f"{where}: {kind} cannot be made: {error}") from None
+        raise InputError(where, f"it cannot be made: {error}", got=kind) from None

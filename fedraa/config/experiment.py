@@ -20,13 +20,15 @@ from pydantic import (
 )
 from pydantic_core.core_schema import ValidationInfo
 
+from fedraa.components.component_errors import unknown_component
 from fedraa.components.imports import is_path
 from fedraa.components.text import KIND, text_of
 from fedraa.config.field_docs import document
 from fedraa.config.file import read_values
 from fedraa.config.no_effect import refuse_without_effect
 from fedraa.config.usual_names import value_hint
-from fedraa.errors import short_text
+from fedraa.config.validation_errors import input_error
+from fedraa.errors import InputError
 from fedraa.numbers import Count, Decay, NotNegative, Positive, Share, UpToOne
 
 TARGET = r"^[A-Za-z_]\w*:[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
@@ -279,23 +281,24 @@ class Experiment(BaseModel):
     """No progress, no table."""
 
     def __init__(self, **values: object) -> None:
-        """Raises ValueError with one sentence: the field, the value and what is allowed."""
+        """Raise InputError for the first field that cannot be used."""
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise ValueError(_one_sentence(error, values)) from None
+            given = {name: value for name, value in values.items() if name not in SEVERAL}
+            raise input_error(error, given, type(self).model_fields) from None
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Self:
-        """The experiment that a TOML file describes, its keys the fields; a component is text or a table with `kind`.
+        """Return the experiment of a TOML file, whose keys are the fields. A component is text or a table with `kind`.
 
-        Raises ValueError, one sentence: the file, the field, the value and what is allowed.
+        Raises InputError, with the file before the field: `my.toml: lr`.
         """
         values = read_values(path, cls.model_fields)
         try:
             return cls(**values)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+        except InputError as error:
+            raise error.with_field(f"{path}: {error.field}") from None
 
     @field_validator("*", mode="before")
     @classmethod
@@ -310,9 +313,10 @@ class Experiment(BaseModel):
     @field_validator("dataset", mode="before")
     @classmethod
     def _named(cls, value: object) -> object:
-        """A name or a path; objects are not part of an experiment."""
+        """Return a name or a path as text. Objects are not part of an experiment."""
         if not isinstance(value, str | Path):
-            raise ValueError("takes a name or a path; give an object or a function to run(experiment, dataset=...)")
+            hint = "give an object or a function to run(experiment, dataset=...)"
+            raise InputError("dataset", got=value, expected="a name or a path", hint=hint)
         return str(value)
 
     @classmethod
@@ -325,71 +329,61 @@ class Experiment(BaseModel):
     @field_validator(*NAMES)
     @classmethod
     def _known(cls, value: object, info: ValidationInfo) -> object:
-        """Refuse a name that is not built in; import paths and names of classes are resolved when the run is built."""
+        """Check the name of a component. Import paths and names of classes are resolved when the run is built."""
         if isinstance(value, str) and not is_path(value.partition("(")[0].strip()):
             name, names = value.partition("(")[0].strip(), NAMES[str(info.field_name)]
             if info.field_name == "partition":
                 name = name.partition(":")[0]
             if name not in names and not name[:1].isupper():
-                hint = value_hint(str(info.field_name), name, names)
-                raise ValueError(f"{hint}takes {', '.join(names)}, or an own one as package.module:Name")
+                field = str(info.field_name)
+                raise unknown_component(field, name, names, hint=value_hint(field, name))
         return value
 
     @field_validator("local_steps")
     @classmethod
     def _counted(cls, value: int | str | None) -> int | str | None:
-        """A number, or what AutoSteps reads; it is imported only then, for it takes seconds."""
+        """Check a number, or the text for AutoSteps, which is imported only here because that takes seconds."""
         if isinstance(value, str):
             from fedraa.client.auto_steps import AutoSteps
 
             AutoSteps.of(value)
         elif value is not None and value < 1:
-            raise ValueError("takes a number from 1, or auto")
+            raise InputError("local_steps", got=value, expected="a number from 1, or auto")
         return value
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.ratios is not None:
             if abs(sum(self.ratios) - 1) > 1e-6:
-                raise ValueError(f"ratios: {_list(self.ratios)} sum to {sum(self.ratios):g}; they must sum to 1")
+                expected = f"shares that sum to 1, not {sum(self.ratios):g}"
+                raise InputError("ratios", got=self.ratios, expected=expected)
             if self.fragments is not None and self.fragments != len(self.ratios):
-                raise ValueError(
-                    f"fragments: {self.fragments} does not match the {len(self.ratios)} ratios "
-                    f"{_list(self.ratios)}; give one of the two"
+                raise InputError(
+                    "fragments",
+                    f"it does not match the {len(self.ratios)} ratios",
+                    got=self.fragments,
+                    hint="give one of the two",
                 )
         if self.target is not None and self.target_accuracy is not None:
-            raise ValueError(f"target: {self.target} and target_accuracy {self.target_accuracy:g} are given; give one")
+            problem = f"target_accuracy {self.target_accuracy:g} is given as well"
+            raise InputError("target", problem, got=self.target, hint="give one of the two")
         refuse_without_effect(self)
         if self.address is not None and not ADDRESS.fullmatch(self.address):
-            raise ValueError(f"address: got {short_text(self.address)}; takes auto, HOST:PORT or ray://HOST:PORT")
+            raise InputError("address", got=self.address, expected="auto, HOST:PORT or ray://HOST:PORT")
         if self.resources is not None:
             self._check_resources(self.resources)
         return self
 
     def _check_resources(self, resources: tuple[str, ...]) -> None:
-        from fedraa.devices.worker_groups import group_of_clients, parse_group  # they take seconds to import
+        # They take seconds to import.
+        from fedraa.devices.worker_groups import group_of_clients, parse_group
 
         groups = [parse_group(text) for text in resources]
         group_of_clients(groups, self.capabilities, self.clients)
         total = sum(group.workers for group in groups)
         if self.workers not in (None, total):
-            raise ValueError(f"workers: {self.workers} does not match the {total} of resources; give one of the two")
+            problem = f"it does not match the {total} workers of resources"
+            raise InputError("workers", problem, got=self.workers, hint="give one of the two")
 
 
 document(Experiment)
-
-
-def _list(values: tuple[float, ...]) -> str:
-    return " ".join(f"{value:g}" for value in values)
-
-
-def _one_sentence(error: ValidationError, values: Mapping[str, object]) -> str:
-    """Return the first thing wrong with these values: the field, the value as it was given, and what is allowed."""
-    first = error.errors(include_url=False)[0]
-    message = first["msg"].removeprefix("Value error, ")
-    if not first["loc"]:
-        return message
-    field = str(first["loc"][0])
-    # A list or an array for one number was checked as a tuple.
-    got = first["input"] if field in SEVERAL else values.get(field, first["input"])
-    return f"{field}: got {short_text(got)}; {message[0].lower()}{message[1:]}"

@@ -18,10 +18,10 @@ from typing import Any
 
 from fedraa.components.text import KIND
 from fedraa.config.usual_names import CALLS, meant
-from fedraa.errors import short_text
+from fedraa.errors import InputError
 from fedraa.reading import content
 
-# How the built-in callbacks are given that users look for among the fields.
+# The built-in callbacks that users look for among the fields, and how they are given.
 CALLBACKS = {
     "csv": "csv(path='evals.csv')",
     "tensorboard": "tensorboard(directory='logs')",
@@ -30,42 +30,64 @@ CALLBACKS = {
 
 
 def read_values(path: str | os.PathLike[str], known: Collection[str]) -> dict[str, Any]:
-    """The values in this file, a component always as text; ValueError, one sentence, if it has a key that is not known.
+    """Return the values in a TOML file, with components as text.
 
-    The sentence names the file and the key, as all do that this raises.
+    Args:
+        path: The file.
+        known: The names that the file may have.
+
+    Raises:
+        InputError: The file cannot be read, is not TOML, or has another name. Its field names the file and the option.
     """
-    values = _read(Path(path))
+    values = read_toml(Path(path), "config")
     check_names(values, known, str(path))
-    try:
-        return {name: _text(value) if isinstance(value, dict) else value for name, value in values.items()}
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+    for name, value in values.items():
+        if isinstance(value, dict):
+            values[name] = _component_text(f"{path}: {name}", value)
+    return values
 
 
-def check_names(names: Iterable[str], known: Collection[str], where: str) -> None:
-    """Raise ValueError, one sentence, for a name that is no field of an experiment."""
-    for name in names:
-        if name in CALLBACKS:
-            raise ValueError(f"{where}: {name!r} is no field of an experiment; give callbacks=[{CALLBACKS[name]!r}]")
-        if name in CALLS and name not in known:
-            raise ValueError(f"{where}: {name!r} is no field of an experiment, but a function, fedraa.{name}")
-        if name not in known:
-            raise ValueError(f"{where}: {name!r} is no field of an experiment{meant(name, known)}")
-
-
-def _read(path: Path) -> dict[str, Any]:
+def read_toml(path: Path, field: str) -> dict[str, Any]:
+    """Return the content of a TOML file; raise InputError about `field` if it cannot be read."""
     try:
         return tomllib.loads(content(path).decode())
     except OSError as error:
-        raise ValueError(f"config: {path} cannot be read: {error.strerror or error}") from None
-    except ValueError as error:  # not TOML, or not UTF-8
-        raise ValueError(f"config: {path} is not TOML: {error}") from None
+        raise InputError(field, f"it cannot be read: {error.strerror or error}", got=path) from None
+    except ValueError as error:
+        # The text is not TOML, or the bytes are not UTF-8.
+        raise InputError(field, f"it is not TOML: {error}", got=path) from None
 
 
-def _text(table: Mapping[str, Any]) -> str:
-    """A table as the text of the component that it means: `kind(name=value, ...)`."""
+def check_names(names: Iterable[str], known: Collection[str], where: str = "") -> None:
+    """Raise InputError for the first name that is no field of an experiment.
+
+    Args:
+        names: The names to check.
+        known: The names of the experiment's fields.
+        where: The file that has the names, which comes before the field of the error.
+    """
+    for name in names:
+        if name not in known:
+            error = unknown_field(name, known)
+            raise error.with_field(f"{where}: {name}") if where else error
+
+
+def unknown_field(name: str, known: Collection[str]) -> InputError:
+    """Return the error about a name that is no field of an experiment, with the name that the user may mean."""
+    problem = "it is no field of an experiment"
+    if name in CALLBACKS:
+        return InputError(name, problem, hint=f"give callbacks=[{CALLBACKS[name]!r}]")
+    if name in CALLS:
+        return InputError(name, problem, hint=f"call the function fedraa.{name}")
+    return InputError(name, problem, hint=meant(name, known).removeprefix("; "))
+
+
+def _component_text(field: str, table: Mapping[str, Any]) -> str:
+    """Return the text of the component that a table describes: `kind(name=value, ...)`."""
     values = dict(table)
     kind = values.pop(KIND, None)
     if not isinstance(kind, str):
-        raise ValueError(f"the table {short_text(dict(table))} has no {KIND!r}, the name or import path of a component")
-    return f"{kind}({', '.join(f'{name}={value!r}' for name, value in values.items())})" if values else kind
+        raise InputError(field, got=dict(table), expected=f"a table with {KIND!r}, a component's name or import path")
+    if not values:
+        return kind
+    return f"{kind}({', '.join(f'{name}={value!r}' for name, value in values.items())})"

@@ -87,7 +87,7 @@ _RULES = (
 
 
 def refuse_without_effect(experiment: Any) -> None:
-    """Raise ValueError, one sentence, for the first field that is set and has no effect beside the others.
+    """Raise InputError for the first field that is set and has no effect beside the others.
 
     Fields whose effect depends on the method, the data or the model are checked where those are known.
     """

@@ -1,9 +1,7 @@
 """What other libraries call the fields of an experiment, to name ours when a user types theirs."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from difflib import get_close_matches
-
-from fedraa.errors import closest
 
 # Similarity, 0 to 1, from which on a misspelt word is taken for another.
 CLOSE = 0.66
@@ -154,13 +152,12 @@ CALLS = ("check", "compare", "replay", "report", "resume", "tune")
 """Functions and commands that users look for among the fields."""
 
 
-def value_hint(field: str, word: str, known: Iterable[str]) -> str:
-    """Return the beginning of a sentence that names what the user may mean by a value that the field does not take."""
+def value_hint(field: str, word: str) -> str:
+    """Return a question about the other field that the user may mean by this value, or nothing."""
     schedule = LR_SCHEDULES.get(word.lower())
     if field == "scheduler" and schedule is not None:
-        return f"did you mean lr_schedule {schedule}? scheduler "
-    close = closest(word, known)
-    return f"did you mean {close}? it " if close else ""
+        return f"did you mean lr_schedule {schedule}?"
+    return ""
 
 
 def meant(word: str, known: Collection[str]) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedraa.devices.capabilities import tier_sizes
+from fedraa.errors import InputError
 from fedraa.messages import Index
 
 FORM = "COUNT:NAME=AMOUNT,..., as in 2:CPU=1,GPU=0.5"
@@ -24,7 +25,7 @@ def parse_group(text: str) -> WorkerGroup:
     count, _, needs = text.partition(":")
     pairs = [part.partition("=")[::2] for part in needs.split(",")]
     if not count.isdecimal() or int(count) < 1 or not all(name for name, _ in pairs):
-        raise ValueError(f"resources: got {text!r}; takes {FORM}, once for every tier of capabilities")
+        raise InputError("resources", got=text, expected=f"{FORM}, once for every tier of capabilities")
     return WorkerGroup(int(count), {name: _amount(text, amount) for name, amount in pairs})
 
 
@@ -32,10 +33,8 @@ def group_of_clients(groups: Sequence[WorkerGroup], capabilities: object, client
     """The group that trains each client, int64 [clients]; ValueError unless there is one group for every tier."""
     sizes = tier_sizes(capabilities, clients)
     if len(sizes) != len(groups):
-        raise ValueError(
-            f"resources: {len(groups)} kinds of workers for the {len(sizes)} tiers of capabilities {capabilities!r}; "
-            "give one for every tier, in their order"
-        )
+        problem = f"it has {len(groups)} kinds of workers, and capabilities has {len(sizes)} tiers"
+        raise InputError("resources", problem, hint="give one for every tier, in their order")
     return np.repeat(np.arange(len(groups)), sizes)
 
 
@@ -45,5 +44,5 @@ def _amount(text: str, amount: str) -> float:
     except ValueError:
         value = np.nan
     if not 0 <= value < np.inf:
-        raise ValueError(f"resources: {amount!r} in {text!r} is no amount; takes {FORM}")
+        raise InputError("resources", f"{amount!r} is no amount", got=text, expected=FORM)
     return value

@@ -72,7 +72,7 @@ def resumed(
     """
     history = History(directory)
     config = history.config
-    check_names(fields, Experiment.model_fields, "resume")
+    check_names(fields, Experiment.model_fields)
     longer = {name: value for name, value in fields.items() if name in LIMITS}
     if not longer and (directory / SUMMARY).exists():
         raise ValueError(

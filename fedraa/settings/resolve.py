@@ -1,4 +1,4 @@
-"""From an experiment to its method: the flags that concern one of the four choices replace the method's own values."""
+"""Resolution of an experiment to its method: flags about one of the four choices replace the method's values."""
 
 from dataclasses import replace
 from typing import Any
@@ -21,17 +21,17 @@ from fedraa.composition.compatibility import (
 from fedraa.composition.method import FLAGS, Method
 from fedraa.composition.registry import find
 from fedraa.config.experiment import Experiment
-from fedraa.errors import short_text
+from fedraa.errors import InputError, without_effect
 from fedraa.objectives import Classification, make_objective
 from fedraa.submodels.policies.policy import AUTO, Capacities
 from fedraa.submodels.policies.slices import FRAGMENT_RATIOS
 
 
 def resolve(experiment: Experiment) -> Method:
-    """The experiment's method with the experiment's flags in place, calibrated for classification alone.
+    """Return the experiment's method with the experiment's flags in place. Only classification is calibrated.
 
-    Raises ValueError for a flag that none of the method's choices knows, for terms that break each other, and for what
-    does not go with the objective.
+    Raises InputError for a flag that none of the method's choices has, for terms that exclude each other, and for a
+    method that cannot train the objective.
     """
     method = find(experiment.method)
     solver = replace(
@@ -44,24 +44,22 @@ def resolve(experiment: Experiment) -> Method:
     )
     given = _given(experiment, method)
     if experiment.fragments is not None and method.path("ratios") is None:
-        raise ValueError(f"fragments: {experiment.fragments} means nothing to {experiment.method}; leave it out")
+        raise without_effect("fragments", experiment.fragments, str(experiment.method))
     if given.get("capacities") == "auto":
-        given |= {"capacities": AUTO, "redraw": bool(given.get("redraw"))}  # which rolling submodels have on
+        # Rolling submodels draw capacities again by default.
+        given |= {"capacities": AUTO, "redraw": bool(given.get("redraw"))}
     method = replace(method, local=solver).replaced(given, str(experiment.method))
     method = replace(method, local=with_optimizer(method.local, experiment))
     squares = method.local.squares or method.submodel.needs_squares
     method = replace(method, local=replace(method.local, split=getattr(method.submodel, "at", 0), squares=squares))
     for choice, part in method.choices().items():
-        check_part(part, f"method: {experiment.method} has {choice} {type(part).__name__}")
-    try:
-        _ = method.local.auto
-    except ValueError as error:
-        raise ValueError(f"local_steps: got {short_text(method.local.steps)}; {error}") from None
+        check_part(part, f"method.{choice}")
+    # The property raises an InputError if it cannot read the steps.
+    _ = method.local.auto
     objective = make_objective(experiment.objective)
     if not isinstance(objective, Classification):
         if experiment.calibrate:
-            what = f"calibrate: {experiment.calibrate:g} moves the logits of classification"
-            raise ValueError(f"{what}, and {objective.name} has none; leave it out")
+            raise without_effect("calibrate", experiment.calibrate, f"{objective.name}, which has no logits of labels")
         method = replace(method, local=replace(method.local, calibrate=0.0))
     check_objective(experiment, method, objective)
     check_terms(str(experiment.method), method)
@@ -74,23 +72,24 @@ def resolve(experiment: Experiment) -> Method:
 def with_optimizer(local: Solver, experiment: Experiment) -> Solver:
     """Return the solver with the momentum and the weight decay that its local optimizer will use.
 
-    Values that the optimizer names win over the method's; the user gives each value only once. A momentum of the
-    method, which is one of SGD, means nothing to Adam. Raises ValueError for values that do not go together.
+    The optimizer's values replace the method's. A momentum of the method, which is one of SGD, has no effect on Adam.
+    Raises InputError for values that exclude each other, and for a value that is given twice.
     """
     text = text_of(local.local_optimizer)
     if str(text).startswith("torch.optim"):
-        raise ValueError(f"local_optimizer: got {text}; name sgd, adam or adamw, or give a custom LocalOptimizer")
+        raise InputError("local_optimizer", got=text, expected="sgd, adam, adamw, or a custom LocalOptimizer")
     optimizer = LOCAL_OPTIMIZER.make(local.local_optimizer)
     if optimizer.lr is not None:
-        raise ValueError(f"local_optimizer: got {text}; the rate is a field of its own, give lr {optimizer.lr:g}")
+        raise InputError("local_optimizer.lr", got=optimizer.lr, hint=f"leave it out, and give lr {optimizer.lr:g}")
     for field in ("momentum", "weight_decay"):
         inner, outer = getattr(optimizer, field), getattr(experiment, field)
         if None not in (inner, outer) and inner != outer:
-            raise ValueError(f"{field}: got {outer:g}, but local_optimizer {text} has {inner:g}; give one of the two")
+            problem = f"local_optimizer {text} has {inner:g}"
+            raise InputError(field, problem, got=outer, hint="give one of the two")
     momentum, decay = optimizer.momentum, optimizer.weight_decay
     if not optimizer.has_momentum:
         if experiment.momentum:
-            raise ValueError(f"momentum: {experiment.momentum:g} means nothing to local_optimizer {text}; leave it out")
+            raise without_effect("momentum", experiment.momentum, f"local_optimizer {text}")
         momentum = 0.0
     if decay is None and experiment.weight_decay is None and optimizer.decoupled:
         decay = ADAMW_WEIGHT_DECAY
@@ -99,11 +98,10 @@ def with_optimizer(local: Solver, experiment: Experiment) -> Solver:
     if decay is not None:
         local = replace(local, weight_decay=decay)
     if (wrong := optimizer.check(local.momentum)) is not None:
-        raise ValueError(f"local_optimizer: got {text}; {wrong}")
+        raise InputError("local_optimizer", wrong, got=text)
     if local.optimizer_state == "keep" and not optimizer.buffers(local.momentum):
-        raise ValueError(
-            f"local_optimizer_state: keep means nothing to {text} without momentum, which has no state; leave it out"
-        )
+        beside = f"{text} without momentum, which has no state"
+        raise without_effect("local_optimizer_state", local.optimizer_state, beside)
     return local
 
 
@@ -115,17 +113,17 @@ def _task_length(experiment: Experiment) -> dict[str, Any]:
 
 
 def with_capacities(method: Method, compute: npt.NDArray[np.float64]) -> Method:
-    """The method with clients' shares of the model that follow from the speeds of their devices [N], if they are to."""
+    """Return the method with `auto` capacities replaced by shares that follow from the speeds of the devices [N]."""
     policy: Any = method.submodel
     if getattr(getattr(policy, "capacities", None), "levels", None) != AUTO:
         return method
     if policy.capacities.redraw:
-        raise ValueError("redraw: capacities auto follow each client's device; leave it out")
+        raise without_effect("redraw", True, "capacities auto, which follow each client's device")
     return replace(method, submodel=replace(policy, capacities=Capacities.following(compute, policy.shares)))
 
 
 def without_foreign_flags(experiment: Experiment) -> Experiment:
-    """Return the experiment without the flags that do nothing to its method, to compare methods under one command."""
+    """Return the experiment without the flags that have no effect on its method, to compare methods by one command."""
     method = find(experiment.method)
     given = _given(experiment, method)
     foreign = {flag for flag in given if method.path(flag) is None}
@@ -139,21 +137,19 @@ def without_foreign_flags(experiment: Experiment) -> Experiment:
 
 
 def _given(experiment: Experiment, method: Method) -> dict[str, Any]:
-    """The experiment's flags that were given, by name."""
+    """Return the flags that the experiment sets, by name."""
     values = {flag: getattr(experiment, flag) for flag in FLAGS} | {"ratios": _ratios(experiment, method)}
     return {flag: value for flag, value in values.items() if value is not None}
 
 
 def _ratios(experiment: Experiment, method: Method) -> tuple[float, ...] | None:
-    """Of so many fragments: equal ones, if the method's own are, or else those of the table."""
+    """Return the ratios of the experiment's number of fragments: equal if the method's are, or those of the table."""
     if experiment.ratios is not None or experiment.fragments is None:
         return experiment.ratios
     own = getattr(method.submodel, "ratios", ())
     if len(own) > 1 and len(set(own)) == 1:
         return (1 / experiment.fragments,) * experiment.fragments
     if experiment.fragments not in FRAGMENT_RATIOS:
-        raise ValueError(
-            f"fragments: there are no table ratios for {experiment.fragments} fragments, only for 1 to "
-            f"{max(FRAGMENT_RATIOS)}; give --ratios"
-        )
+        expected = f"a number from 1 to {max(FRAGMENT_RATIOS)}, for which the table has ratios"
+        raise InputError("fragments", got=experiment.fragments, expected=expected, hint="give --ratios for others")
     return FRAGMENT_RATIOS[experiment.fragments]

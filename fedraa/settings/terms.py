@@ -1,4 +1,4 @@
-"""On which terms methods are compared: equal ones, those of each one's paper, or those that were tuned for each."""
+"""The terms of a comparison of methods: equal ones, those of each method's paper, or those tuned for each method."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
@@ -9,7 +9,7 @@ from fedraa.components.text import text_of
 from fedraa.composition.method import Method, PaperSettings
 from fedraa.composition.registry import find
 from fedraa.config.experiment import Experiment
-from fedraa.errors import InputError, short_text
+from fedraa.errors import InputError
 from fedraa.ledger.participation import PARTICIPATION, Bernoulli, Sample
 
 Terms = Literal["equal", "paper", "tuned"]
@@ -17,7 +17,7 @@ TERMS: tuple[str, ...] = get_args(Terms)
 Tuned = Mapping[str, Mapping[str, Any]]
 """Fields of an experiment by method."""
 
-# What is one for all methods on equal terms, unless the experiment says another: what every one of them can do.
+# The values of every method on equal terms, unless the experiment sets others: every method allows them.
 EQUAL: dict[str, Any] = {
     "momentum": 0.0,
     "weight_decay": 0.0,
@@ -31,15 +31,22 @@ EQUAL: dict[str, Any] = {
 def on_terms(
     experiment: Experiment, terms: str | None, tuned: Tuned | None = None, *, over: bool = False
 ) -> Experiment:
-    """The experiment of one method on these terms; None: as its flags, and the method itself, have it.
+    """Return the experiment of one method on these terms.
 
-    With `over` the terms win over fields that the experiment sets, which are refused otherwise. Raises ValueError, one
-    sentence, for such fields, and for a method of which nobody has stated or found terms.
+    Args:
+        experiment: The experiment.
+        terms: One of TERMS; None changes nothing.
+        tuned: The tuned fields by method, for the terms `tuned`.
+        over: Let the terms replace fields that the experiment sets.
+
+    Raises:
+        InputError: The experiment sets a field of the terms, without `over`, or the method has no such terms.
     """
     if terms not in (None, *TERMS):
-        raise ValueError(f"terms: got {short_text(terms)}; takes {', '.join(TERMS)}")
+        raise InputError("terms", got=terms, expected=", ".join(TERMS))
     if (terms == "tuned") != (tuned is not None):
-        raise ValueError("tuned: the file of `fedraa tune` and --terms tuned need each other; give both or neither")
+        problem = "the file of `fedraa tune` and --terms tuned need each other"
+        raise InputError("tuned", problem, hint="give both or neither")
     if terms is None:
         return experiment
     method = find(experiment.method)
@@ -51,8 +58,8 @@ def on_terms(
         return _with(experiment, fields, f"the paper of {name}", over=over)
     assert tuned is not None
     if name not in tuned:
-        raise ValueError(f"tuned: nothing was tuned for {name}; tune it, too, or leave it out")
-    return _with(experiment, tuned[name], f"what was tuned for {name}", over=over)
+        raise InputError("tuned", f"it has no values for {name}", hint="tune this method also, or leave it out")
+    return _with(experiment, tuned[name], f"the tuned file for {name}", over=over)
 
 
 def paper_settings(method: Method) -> PaperSettings:
@@ -63,14 +70,16 @@ def paper_settings(method: Method) -> PaperSettings:
 
 
 def check_schedules(experiments: Mapping[str, Experiment]) -> None:
-    """ValueError if a learning rate falls with server steps, and these methods count them otherwise."""
+    """Raise InputError if a learning rate falls with server steps, of which the methods take unequal numbers."""
     asynchronous = {find(experiment.method).asynchronous for experiment in experiments.values()}
     spec = next(iter(experiments.values())).lr_schedule
     same = {experiment.lr_schedule for experiment in experiments.values()} == {spec}
     if same and len(asynchronous) > 1 and spec != "constant" and lr_unit(spec) == "steps":
-        raise ValueError(
-            f"lr_schedule: {spec} counts server steps, of which rounds have few and arrivals many in equal time; give "
-            f"it as {spec}@time or {spec}@passes, with numbers to suit"
+        raise InputError(
+            "lr_schedule",
+            "it counts server steps, and asynchronous methods take more of them than rounds in equal time",
+            got=spec,
+            hint=f"give {spec}@time or {spec}@passes, with numbers in that unit",
         )
 
 
@@ -84,7 +93,7 @@ def _equal(experiment: Experiment, method: Method) -> dict[str, Any]:
 
 
 def _at_a_time(experiment: Experiment) -> int | None:
-    """As many clients as take part in a round, for a method without rounds."""
+    """Return the number of clients that take part in a round, as the concurrency of a method without rounds."""
     if experiment.concurrency is not None or experiment.participation is None:
         return None
     drawn = PARTICIPATION.make(experiment.participation)
@@ -97,7 +106,7 @@ def _with(experiment: Experiment, values: Mapping[str, Any], whose: str, *, over
     for field, value in values.items():
         given, usual = getattr(experiment, field), Experiment.model_fields[field].default
         if given not in (usual, value) and not over:
-            raise ValueError(f"{field}: got {text_of(given)}, but {whose} has {text_of(value)}; leave it out")
+            raise InputError(field, f"{whose} has {text_of(value)}", got=given, hint="leave it out")
     steps = {"local_steps", "local_epochs"} & values.keys()
     other = dict.fromkeys({"local_steps", "local_epochs"} - steps) if steps else {}
     return experiment.model_copy(update={**other, **values})

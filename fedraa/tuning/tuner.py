@@ -95,7 +95,7 @@ def tune(
     for a method of which no trial came to an end; Interrupted after Ctrl-C.
     """
     module, data, fields = split_objects(model, dataset, fields)
-    check_names(fields, Experiment.model_fields, "experiment")
+    check_names(fields, Experiment.model_fields)
     experiment = Experiment(**({} if experiment is None else dict(experiment)) | dict(fields))
     for name, count in (("trials", trials), ("jobs", jobs)):
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:

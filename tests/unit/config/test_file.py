@@ -1,4 +1,4 @@
-"""Configuration files: the fields of an experiment as TOML, flags over them, one sentence for a mistake."""
+"""Configuration files: the fields of an experiment as TOML, flags over them, and errors with the file and the field."""
 
 import json
 import subprocess
@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from refusals import refuses
 
 from fedraa import Experiment
 from fedraa.cli.main import main
@@ -53,24 +54,27 @@ def test_every_kind_of_value_is_read(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "field", "value", "hint"),
     [
-        ("datset = 'digits'", r"^bad.toml: 'datset' is no field of an experiment; did you mean dataset\?$"),
-        ("zzz = 1", r"^bad.toml: 'zzz' is no field of an experiment$"),
-        ("clients = 0", r"^bad.toml: clients: got 0; input should be greater than or equal to 1$"),
-        ("clients = 'many'", r"^bad.toml: clients: got 'many'; "),
-        ("quiet = 'very'", r"^bad.toml: quiet: got 'very'; "),
-        ("scheduler = 'gre-ra'", r"^bad.toml: scheduler: got 'gre-ra'; did you mean gre-raa\?"),
-        ("[staleness]\nexponent = 1", r"^bad.toml: the table {'exponent': 1} has no 'kind', the name or import path"),
-        ("clients = ", r"^config: bad.toml is not TOML: "),
-        ("ratios = [0.5, 0.6]", r"^bad.toml: ratios: 0.5 0.6 sum to 1.1; they must sum to 1$"),
+        ("datset = 'digits'", "bad.toml: datset", None, "did you mean dataset?"),
+        ("zzz = 1", "bad.toml: zzz", None, ""),
+        ("clients = 0", "bad.toml: clients", 0, ""),
+        ("clients = 'many'", "bad.toml: clients", "many", ""),
+        ("quiet = 'very'", "bad.toml: quiet", "very", ""),
+        ("scheduler = 'gre-ra'", "bad.toml: scheduler", "gre-ra", "did you mean gre-raa?"),
+        ("[staleness]\nexponent = 1", "bad.toml: staleness", {"exponent": 1}, ""),
+        ("clients = ", "config", Path("bad.toml"), ""),
+        ("ratios = [0.5, 0.6]", "bad.toml: ratios", (0.5, 0.6), ""),
     ],
 )
-def test_a_mistake_is_one_sentence(text: str, said: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_in_a_file_names_the_file_and_the_field(
+    text: str, field: str, value: object, hint: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (here / "bad.toml").write_text(text)
-    with pytest.raises(ValueError, match=said):
+    with refuses(field, "bad.toml", got=value) as refused:
         Experiment.from_file("bad.toml")
-    with pytest.raises(ValueError, match=r"^config: none.toml cannot be read: No such file or directory$"):
+    assert refused.value.hint == hint
+    with refuses("config", got=Path("none.toml")):
         Experiment.from_file("none.toml")
     for command in (["run"], ["plan"], ["compare", "fed-raa"]):
         assert main([*command, "--config", "bad.toml"]) == 2

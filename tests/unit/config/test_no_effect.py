@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import refuses
 from torch import nn
 
 import fedraa as fl
@@ -105,7 +106,7 @@ def test_scale_needs_cut_widths_and_server_compute_a_split(method: str, field: s
     ignored = method != "splitfed" if field == "server_compute" else method in of_full_width
     changes: Mapping[str, Any] = {"method": method, field: value, "hidden": (8,)}
     if ignored:
-        with pytest.raises(ValueError, match=f"^{field}: .* no effect"):
+        with pytest.raises(ValueError, match=rf"^{field}: "):
             resolve(Experiment(**changes))
         kept = getattr(without_foreign_flags(Experiment(**changes)), field)
         assert kept == Experiment.model_fields[field].default
@@ -222,7 +223,7 @@ def test_every_field_that_can_be_without_effect_is_listed() -> None:
 
 def test_the_same_holds_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "my.toml").write_text('partition = "iid"\ndirichlet = 0.05\n')
-    with pytest.raises(ValueError, match=r"my\.toml: dirichlet: got 0.05; it has no effect with partition iid"):
+    with refuses(f"{tmp_path / 'my.toml'}: dirichlet", "partition iid", got=0.05):
         Experiment.from_file(tmp_path / "my.toml")
 
 
@@ -272,13 +273,14 @@ def test_partition_is_the_one_that_the_fields_name(fields: dict[str, Any], expec
     ["dirichlet:x", "dirichlet:", "dirichlet:0", "dirichlet:-1", "labels:0", "labels:1.5", "iid:3", "rotation:2"],
 )
 def test_number_that_a_partition_does_not_take_is_refused(partition: str) -> None:
-    with pytest.raises(ValueError, match=r"^partition: "):
+    with pytest.raises(ValueError, match=r"^partition[.:]"):
         build(Experiment(clients=4, partition=partition))
 
 
 def test_partition_misspelt_with_a_number_has_a_suggestion() -> None:
-    with pytest.raises(ValueError, match=r"^partition: .*did you mean dirichlet\?"):
+    with refuses("partition", got="dirchlet") as refused:
         Experiment(partition="dirchlet:0.1")
+    assert refused.value.hint == "did you mean dirichlet?"
 
 
 def test_compare_leaves_out_what_has_no_effect_on_one_of_the_methods() -> None:
@@ -300,7 +302,7 @@ def test_fields_of_the_mlp_are_refused_beside_a_model_that_is_an_object(field: s
             return out
 
     values = {"hidden": (8,), "dropout": 0.5}
-    with pytest.raises(ValueError, match=f"^{field}: .* no effect with a model"):
+    with refuses(field, got=values[field]):
         build(Experiment(clients=4, **{field: values[field]}), Net())
 
 
@@ -317,7 +319,7 @@ def test_fields_of_the_mlp_are_refused_beside_a_model_that_is_an_object(field: s
     ],
 )
 def test_flag_given_twice_is_refused(words: str) -> None:
-    with pytest.raises(ValueError, match=r"^--[a-z0-9-]+: given twice"):
+    with pytest.raises(ValueError, match=r"^--[a-z0-9-]+: .*twice"):
         parse(COMMANDS, words.split(), None)
 
 

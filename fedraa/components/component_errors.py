@@ -1,0 +1,51 @@
+"""Errors about the component that a user gave for a field."""
+
+import inspect
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from fedraa.errors import InputError, closest
+
+
+def unknown_component(field: str, name: str, names: Collection[str], hint: str = "") -> InputError:
+    """Return the error about a name that no component of the field has. The default hint is the closest name."""
+    close = closest(name, names)
+    if not hint and close:
+        hint = f"did you mean {close}?"
+    return InputError(field, got=name, expected=names_text(names), hint=hint)
+
+
+def names_text(names: Collection[str]) -> str:
+    """Return the components that a field takes: those with a name, and custom ones."""
+    custom = "a custom one as package.module:Name"
+    return f"{', '.join(names)}, or {custom}" if names else custom
+
+
+def argument_error(
+    field: str, make: Any, arguments: tuple[Any, ...], values: Mapping[str, Any], given: object
+) -> InputError | None:
+    """Return the error about the values that a component is made with, or None if its signature takes them.
+
+    Args:
+        field: The field that takes the component.
+        make: The class or the function that makes it.
+        arguments: The values without a name.
+        values: The values by their names.
+        given: The component as the user gave it.
+    """
+    try:
+        signature = inspect.signature(make)
+        signature.bind(*arguments, **values)
+    except ValueError:
+        # Some code in C has no signature.
+        return None
+    except TypeError as error:
+        named = [each for each in signature.parameters.values() if each.kind is each.POSITIONAL_OR_KEYWORD]
+        needed = [each.name for each in named if each.default is each.empty]
+        if lacking := [name for name in needed[len(arguments) :] if name not in values]:
+            example = ", ".join(f"{name}=..." for name in needed)
+            name = given.partition("(")[0].strip() if isinstance(given, str) else make.__name__
+            return InputError(field, f"it lacks {' and '.join(lacking)}", got=given, hint=f"give {name}({example})")
+        allowed = ", ".join(each.name for each in named) or "no values"
+        return InputError(field, str(error), got=given, expected=allowed)
+    return None

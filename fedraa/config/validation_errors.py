@@ -1,0 +1,32 @@
+"""Conversion of pydantic's errors about an experiment to errors about one field."""
+
+from collections.abc import Collection, Mapping
+
+from pydantic import ValidationError
+
+from fedraa.config.file import unknown_field
+from fedraa.errors import InputError
+from fedraa.numbers import expected_text
+
+
+def input_error(error: ValidationError, given: Mapping[str, object], known: Collection[str]) -> ValueError:
+    """Return pydantic's first error as an InputError about the experiment's field.
+
+    An error that a validator of the experiment raised is returned as it is. A
+    field that allows several types has one error for each of them.
+
+    Args:
+        error: The error of pydantic.
+        given: The values as the user gave them. pydantic has a list or an array for one number as a tuple.
+        known: The names of the experiment's fields.
+    """
+    details = error.errors(include_url=False)
+    first = details[0]
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, ValueError):
+        return cause
+    field, value = str(first["loc"][0]), first["input"]
+    if first["type"] == "extra_forbidden":
+        return unknown_field(field, known)
+    alternatives = [expected_text(each) for each in details if each["loc"][0] == field and each["input"] is value]
+    return InputError(field, got=given.get(field, value), expected=" or ".join(dict.fromkeys(alternatives)))
