@@ -1,4 +1,4 @@
-"""An aggregator at work in one run: the user's own, perhaps, which may be any object that can do what is needed."""
+"""An aggregator in one run, with checks of its results: a custom one may be any object with the needed methods."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ import numpy as np
 from fedraa.aggregation.aggregator import Contribution, RoundTotals
 from fedraa.components.calls import calling
 from fedraa.components.state import saved
+from fedraa.errors import InputError
 from fedraa.messages import State, Vector
 from fedraa.submodels.assignment import Assignment, Mask
 from fedraa.submodels.policies.policy import RunContext
@@ -14,9 +15,9 @@ from fedraa.vectors.finite import LARGEST, at_most, largest_of, unfit
 
 
 class BoundAggregator:
-    """What an Aggregator does, of whatever was given: `see` and `moves` need not be there.
+    """An Aggregator around any object with `add` and `finish`; it may lack `see` and `moves`.
 
-    Whatever it raises, or gives that is no use, is a ValueError, one sentence that names it.
+    An error that the object raises, and a result that cannot be used, is an InputError that names its class.
     """
 
     def __init__(self, given: Any, run: RunContext) -> None:
@@ -27,7 +28,7 @@ class BoundAggregator:
                 self._part.see(run)
 
     def moves(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
-        """How many coordinates go down and up with the client's next task, if not those of its part of the model."""
+        """Return the coordinates down and up of the client's next task; None means those of its part of the model."""
         if not hasattr(self._part, "moves"):
             return None
         with calling("aggregator", self._part):
@@ -41,18 +42,17 @@ class BoundAggregator:
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
         with calling("aggregator", self._part):
             delta, moved = self._part.finish(totals)
-        for name, given, kind in (("delta", delta, np.float32), ("moved", moved, np.bool_)):
-            array = isinstance(given, np.ndarray)
-            if not array or given.shape != (self._size,) or given.dtype != kind:
-                got = f"{given.dtype} {given.shape}" if array else f"a {type(given).__name__}"
-                raise ValueError(f"{self._name} gave {name} as {got}; takes {np.dtype(kind)} {(self._size,)}")
-        if not at_most(delta, LARGEST) and (wrong := unfit(largest_of(delta[moved]))):  # elsewhere it may be anything
-            raise ValueError(f"{self._name} gave a delta with {wrong}")
+        for name, array, kind in (("delta", delta, np.float32), ("moved", moved, np.bool_)):
+            if not isinstance(array, np.ndarray) or array.shape != (self._size,) or array.dtype != kind:
+                problem = f"{type(self._part).__name__}.finish returned it as {name}"
+                expected = f"an array of {np.dtype(kind)} [{self._size}]"
+                raise InputError("aggregator", problem, got=array, expected=expected)
+        if not at_most(delta, LARGEST):
+            # Coordinates that did not move may have any value.
+            wrong = unfit(largest_of(delta[moved]))
+            if wrong:
+                raise InputError("aggregator", f"{type(self._part).__name__}.finish returned a delta with {wrong}")
         return delta, moved
-
-    @property
-    def _name(self) -> str:
-        return f"aggregator: {type(self._part).__name__}"
 
     def state(self) -> State:
         return saved(self._part)

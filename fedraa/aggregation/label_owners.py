@@ -4,6 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.data import Federated
+from fedraa.errors import InputError
 from fedraa.submodels import Traced
 from fedraa.submodels.assignment import Mask
 from fedraa.submodels.flat import frozen
@@ -11,10 +12,11 @@ from fedraa.vectors.reusable_buffer import Room
 
 
 def labels_held(data: Federated, classes: int) -> npt.NDArray[np.bool_]:
-    """Which labels each client's training samples have: bool [clients, classes]."""
+    """Return the labels that each client's training samples have: bool [clients, classes]."""
     held = np.zeros((len(data.sizes), classes), bool)
     labels = data.y_train if data.source is None else data.labels
-    if labels is None:  # nobody knows before they are made
+    if labels is None:
+        # They are not known before the samples are made.
         return np.ones((len(data.sizes), classes), bool)
     held[np.repeat(np.arange(len(data.sizes)), data.sizes), labels] = True
     return held
@@ -23,7 +25,7 @@ def labels_held(data: Federated, classes: int) -> npt.NDArray[np.bool_]:
 class LabelOwners:
     """The coordinates [d] that a client may report: all but the output rows of labels that it lacks.
 
-    The output layer is the last weight with a row per class, and the bias that follows it; it is never cut. Where it is
+    The output layer is the last weight with a row per class, and the bias that follows it; it is never cut. If it is
     frozen, every client may report everything.
     """
 
@@ -40,11 +42,12 @@ class LabelOwners:
         if last_weight is None and frozen(traced.module):
             last_weight = len(rows)
         if last_weight is None:
-            raise ValueError(f"model: {type(traced.module).__name__} has no output layer of {classes} rows")
+            raise InputError("model", f"it has no output layer of {classes} rows", got=traced.module)
         self._rows = rows[last_weight:]
 
     def __call__(self, client: int) -> Mask:
-        last = self._room.last()  # only the output rows differ
+        # Only the output rows differ from the last mask.
+        last = self._room.last()
         mask: Mask = self._room.filled(True) if last is None else last
         held = self._held[client]
         for offset, width in self._rows:

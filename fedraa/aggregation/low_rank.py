@@ -8,6 +8,7 @@ import numpy as np
 from fedraa.aggregation.adapters import Pair, adapters
 from fedraa.aggregation.aggregator import Contribution
 from fedraa.aggregation.coverage_mean import Covered
+from fedraa.errors import InputError
 from fedraa.messages import Index, Vector
 from fedraa.submodels.assignment import Assignment, Mask
 from fedraa.submodels.policies.policy import RunContext
@@ -33,9 +34,10 @@ class LowRank(Covered):
 
     def moves(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
         if self._pairs and assignment.mask is not None:
-            raise ValueError(
-                f"aggregator: {type(self).__name__} takes whole units of adapters, and the submodels here are masks "
-                "over them; take full, prefix or rolling"
+            raise InputError(
+                "aggregator",
+                f"{type(self).__name__} adds whole units of adapters, and the submodels are masks over them",
+                hint="give the submodel full, prefix or rolling",
             )
         return None
 

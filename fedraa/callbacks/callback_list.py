@@ -8,7 +8,7 @@ from typing import Protocol
 
 from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Event, Progress, RunStart, metrics_of
-from fedraa.errors import CallbackRaised
+from fedraa.errors import CallbackRaised, InputError
 
 OTHER_HOOKS = ("on_prepare", "on_start", "on_progress", "on_close")
 HOOKS = {kind: f"on_{kind}" for kind in ("dispatch", "commit", "drop", "round", "fault", "eval", "end")}
@@ -81,15 +81,14 @@ class CallbackList:
 
 
 def refuse_strange_hooks(callback: object) -> None:
-    """ValueError for a method that looks like a hook and is none: nobody would ever call it."""
+    """Raise InputError for a method with the name of a hook that does not exist: it would never be called."""
     known = (*HOOKS.values(), *OTHER_HOOKS)
     for name in dir(type(callback)):
         if name.startswith("on_") and name not in known and callable(getattr(type(callback), name)):
             close = get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]}? " if close else ""
-            raise ValueError(
-                f"callbacks: {type(callback).__name__} has {name}, which is no hook; {hint}hooks are {', '.join(known)}"
-            )
+            problem = f"{type(callback).__name__} has {name}, which is no hook"
+            hint = f"did you mean {close[0]}?" if close else ""
+            raise InputError("callbacks", problem, expected=f"one of {', '.join(known)}", hint=hint)
 
 
 def _waits(callback: Callback) -> bool:

@@ -1,4 +1,4 @@
-"""Ends a run that no longer gets better."""
+"""Early stopping: a callback that ends a run whose metric no longer improves."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,17 +6,18 @@ from typing import Literal
 
 from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import RunStart
+from fedraa.errors import InputError
 from fedraa.numbers import Count, NotNegative
 from fedraa.objectives import Figures
 
 
 @dataclass(eq=False)
 class EarlyStopping(Callback):
-    """Ends the run at the `patience`-th evaluation in a row that is not better than the best before it.
+    """End the run at the `patience`-th evaluation in a row that is not better than the best one before.
 
-    Better is more (mode `max`) or less (`min`) by over `min_delta`, in units of `metric`; NaN never is. The metrics are
-    those of evals.csv; by default it is the one that the objective is judged by (accuracy, of a classification), and
-    the mode the way in which it is better. ValueError before the start for a metric that the run does not have.
+    A value is better if it is more (mode `max`) or less (`min`) by over `min_delta`, in units of `metric`. NaN is never
+    better. The metrics are those of evals.csv. The default is the objective's main metric (accuracy for a
+    classification) with its own mode. Raises InputError before the start for a metric that the run does not have.
     """
 
     metric: str | None = None
@@ -29,8 +30,7 @@ class EarlyStopping(Callback):
 
     def on_start(self, run: RunStart) -> None:
         if self.metric is not None and self.metric not in run.figures.columns:
-            known = ", ".join(run.figures.columns)
-            raise ValueError(f"callbacks: early-stopping got metric={self.metric!r}; takes {known}")
+            raise InputError("callbacks.metric", got=self.metric, expected=f"one of {', '.join(run.figures.columns)}")
         self._best, self._worse, self._figures = None, 0, run.figures
 
     def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> bool:

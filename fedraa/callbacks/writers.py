@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Event, RunStart
+from fedraa.errors import InputError
 
 
 class CSV(Callback):
@@ -128,4 +129,4 @@ def _package(module: str, name: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ValueError(f"{name}: not to be had ({error}); pip install {name} first") from None
+        raise InputError("callbacks", f"{name} cannot be imported: {error}", hint=f"pip install {name}") from None

@@ -73,10 +73,8 @@ class Seam(Generic[T]):
             return deepcopy(made)
         except Exception as error:
             # It has a lock, a file or a generator, which raise errors of any type.
-            problem = f"it cannot be copied for a run: {one_line(error)}"
-            raise InputError(
-                self.name, problem, got=made, hint="create such values when they are first used"
-            ) from error
+            problem = f"a part of it cannot be copied for a run: {one_line(error)}"
+            raise InputError(self.name, problem, got=made, hint="create it on first use") from error
 
     def _from_text(self, text: str) -> Any:
         match = COMPONENT_TEXT.fullmatch(text)

@@ -34,7 +34,7 @@ from fedraa.engine.preflight import preflight, warn_of_no_adapters, warn_of_smal
 from fedraa.engine.process_guard import exclusive
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.run_warnings import find_large_inputs, find_probabilities, find_unused_labels, warn
-from fedraa.errors import without_effect
+from fedraa.errors import InputError, without_effect
 from fedraa.evaluation.metrics import make_metrics, refuse_misfit
 from fedraa.models import build_model
 from fedraa.models.statistics import has_statistics
@@ -58,9 +58,9 @@ def build(
     dataset: Dataset | FederatedDataset | None = None,
     doing: Callable[[str], None] = silently,
 ) -> RunSpec:
-    """Builds a run's parts; ValueError says in one sentence what is wrong with the experiment.
+    """Build the parts of a run; raise InputError if the experiment has a mistake.
 
-    `model` and `dataset` are the user's own, in place of the named ones. `doing` is told what takes long.
+    `model` and `dataset` are a user's objects, which replace the named ones. `doing` gets a text about each long step.
     """
     with exclusive():
         return _build(experiment, model, dataset, doing)
@@ -74,7 +74,7 @@ def _build(
 ) -> RunSpec:
     given = objects_of(experiment, model, dataset)
     if dataset is not None and experiment.data_on_nodes:
-        raise ValueError("data_on_nodes: nodes cannot read a dataset that is given as an object; leave it out")
+        raise without_effect("data_on_nodes", True, "a dataset that is given as an object")
     for field in _ONLY_BY_NAME["model"] if model is not None else ():
         _refuse_set(experiment, field, "a model that is given as an object")
     for field in _ONLY_BY_NAME["dataset"] if dataset is not None else ():
@@ -87,9 +87,8 @@ def _build(
     experiment = with_clients(experiment, dataset)
     experiment = with_object_names(experiment, model, dataset if "dataset" in given else None)
     if experiment.concurrency is not None and experiment.concurrency > experiment.clients:
-        raise ValueError(
-            f"concurrency: got {experiment.concurrency}; there are {experiment.clients} clients, give at most as many"
-        )
+        expected = f"at most {experiment.clients}, the number of clients"
+        raise InputError("concurrency", got=experiment.concurrency, expected=expected)
     fleet = make_fleet(experiment.capabilities, experiment.clients, units=experiment.units, seed=experiment.seed)
     method, timing = with_capacities(method, fleet.compute), _timing(experiment)
     doing(f"dealing the data to {experiment.clients} clients")
@@ -97,7 +96,7 @@ def _build(
     _check_clients_with_tests(experiment, int((np.diff(data.test_offsets) > 0).sum()))
     dataset = data.dataset
     transforms = make_transforms(experiment.transforms, seed=experiment.seed).drawn
-    # a real minibatch, for memory is measured on it; two samples at least, as the tracer wants
+    # A real minibatch, because memory is measured on it, with at least the two samples that the tracer needs.
     batch = take(dataset.x_train, slice(max(2, experiment.batch_size)))
     transforms = transforms.fitted(batch) if transforms else transforms
     example = mapped(lambda part: torch.from_numpy(part.copy()), batch)
@@ -135,7 +134,7 @@ def _build(
         _refuse_set(experiment, "statistics", f"{type(traced.module).__name__}, which has no statistics to estimate")
     params = flatten(traced.module)
     if not np.isfinite(params).all():
-        raise ValueError(f"model: {type(traced.module).__name__} begins with values that are not finite")
+        raise InputError("model", "it has initial values that are not finite", got=traced.module)
     params[owners(traced, sets) == 0] = 0.0
     drop_weights(traced.module)
     spec = RunSpec(
@@ -164,25 +163,23 @@ def _build(
 
 
 def _refuse_set(experiment: Experiment, field: str, beside: str) -> None:
-    """Raise ValueError, one sentence, if the field is not at its default, for it has no effect beside that."""
+    """Raise InputError if the field is not at its default, because it has no effect beside that."""
     value = getattr(experiment, field)
     if value != Experiment.model_fields[field].default:
         raise without_effect(field, value, beside)
 
 
 def _check_clients_with_tests(experiment: Experiment, able: int) -> None:
-    """Raise ValueError if more clients are to be evaluated than the `able` ones, which have test samples."""
+    """Raise InputError if more clients are to be evaluated than the `able` ones, which have test samples."""
     for field, count in (("personalised", experiment.personalised), ("client_evals_of", experiment.client_evals_of)):
         if (experiment.client_evals if field == "client_evals_of" else count) is None:
             continue
         if not able:
             name = "client_evals" if field == "client_evals_of" else field
-            raise ValueError(f"{name}: no client that trains has test samples of its own; leave it out")
+            raise InputError(name, "no client that trains has its own test samples", hint="leave it out")
         if count is not None and count > able:
-            raise ValueError(
-                f"{field}: got {count}; {able} of the {experiment.clients} clients have test samples of their own, "
-                f"give at most {able}"
-            )
+            expected = f"at most {able}, the number of the {experiment.clients} clients with their own test samples"
+            raise InputError(field, got=count, expected=expected)
 
 
 def _tell(text: str) -> None:
@@ -209,17 +206,17 @@ def with_clients(experiment: Experiment, dataset: Dataset | FederatedDataset) ->
 
 
 def read(experiment: Experiment) -> Dataset | FederatedDataset:
-    """The experiment's dataset, with targets as its objective takes them."""
+    """Return the experiment's dataset, with targets in the form of its objective."""
     return load_dataset(experiment.dataset, experiment.data_dir, targets(make_objective(experiment.objective)))
 
 
 def targets(objective: Objective) -> Targets | None:
-    """What checks the targets of a data set; None for labels, which a data set has otherwise."""
+    """Return the check of a data set's targets; None if the targets are labels."""
     return None if objective.classifies else objective.targets
 
 
 def deal(experiment: Experiment, dataset: Dataset | FederatedDataset) -> Federated:
-    """The dataset as the experiment's clients hold it."""
+    """Return the dataset divided among the experiment's clients."""
     partitioner = make_partitioner(
         "iid" if experiment.partition is None else experiment.partition,
         dirichlet=experiment.dirichlet,
@@ -244,6 +241,6 @@ def deal(experiment: Experiment, dataset: Dataset | FederatedDataset) -> Federat
 def _timing(experiment: Experiment) -> Timing:
     path, period = experiment.availability, experiment.availability_period
     if path is None and period is not None:
-        raise ValueError(f"availability_period: {period:g} needs the spans that it repeats; give --availability, too")
+        raise without_effect("availability_period", period, "no availability", "give --availability also")
     there = None if path is None else read_availability(path, experiment.clients, period, experiment.seed)
     return Timing(experiment.seed, experiment.jitter, there)

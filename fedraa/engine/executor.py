@@ -157,9 +157,10 @@ class LocalExecutor:
         try:
             return Evaluated(params.copy(), self._evaluator.evaluate(params))
         except ValueError:
-            raise  # a sentence about a part of the user's
+            # An error about a component of the user.
+            raise
         except Exception as error:
-            raise RunFailed(f"an evaluation failed: {told(error)}") from error
+            raise RunFailed("evaluation", f"it failed with {told(error)}") from error
 
     def drop(self) -> None:
         """Breaks off what is being trained; for a signal handler, which runs in the midst of it."""

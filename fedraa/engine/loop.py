@@ -204,24 +204,21 @@ class Loop:
         self._report(self.server_time.seconds["mix"] - before)
 
     def _drop(self, task: Task, what: str) -> None:
-        """RunFailed if nobody is left to go on with, or nobody is to."""
+        """Record that a task failed; raise RunFailed if no client is left, or if the run is to stop."""
         self._waiting.extend(self.server.drop(task.id, what, self._now))
         bad = self.server.task_table.bad_clients
         if bad.stop and task.client in bad.left_out:
             raise RunFailed(
-                f"client {task.client} came to nothing {bad.retries + 1} times in a row, the last time with task "
-                f"{task.id}: {what}; --on-bad-client skip goes on without such clients"
+                f"client {task.client}",
+                f"it failed {bad.retries + 1} times in a row, the last time with task {task.id}: {what}",
+                hint="give --on-bad-client skip to continue without such clients",
             )
         if not self._tasks and not self._waiting:
-            raise RunFailed(
-                f"no client is left: all {len(bad.left_out)} came to nothing {bad.retries + 1} times in a row; the "
-                f"last, client {task.client} with task {task.id}: {what}"
-            )
+            times = f"all {len(bad.left_out)} failed {bad.retries + 1} times in a row"
+            raise RunFailed("clients", f"{times}; the last, client {task.client} with task {task.id}: {what}")
         if bad.hopeless:
-            raise RunFailed(
-                f"the first {HOPELESS} clients all came to nothing; the last, client {task.client} with task "
-                f"{task.id}: {what}"
-            )
+            problem = f"the first {HOPELESS} all failed; the last, client {task.client} with task {task.id}: {what}"
+            raise RunFailed("clients", problem)
 
     def _tell(self) -> None:
         asking = self._announcer.tell()
@@ -284,9 +281,8 @@ class Loop:
     def _next_virtual(self) -> tuple[Task, Update | Fault] | None:
         due, number = self._due[0]
         if due == inf:
-            raise RunFailed(
-                f"no device at work ({len(self._tasks)} are) will ever be there to finish; end the run earlier"
-            )
+            problem = f"none of the {len(self._tasks)} devices that train will be available again"
+            raise RunFailed("availability", problem, hint="end the run earlier")
         with self.server_time.on("wait"):
             outcome = self.executor.wait(number, POLL)
         final = None if outcome is None else self._admit(outcome, number)
@@ -333,8 +329,9 @@ class Loop:
             return None
         if outcome.of_client and (broken := unsound(task, update)) is not None:
             raise RunFailed(
-                f"the model has {broken}, as it was sent to client {task.client} with task {task.id}; that is not the "
-                "client's fault; --max-update-norm auto refuses what makes it so"
+                "model",
+                f"it was sent to client {task.client} with task {task.id}, and has {broken}",
+                hint="give --max-update-norm auto to refuse such updates",
             )
         return self._failed(task, due, outcome)
 
@@ -347,7 +344,8 @@ class Loop:
         again = failures < ATTEMPTS
         self._record(fault, "retry" if again else "give up")
         if not again:
-            raise RunFailed(f"task {task.id} of client {task.client} failed {ATTEMPTS} times: {fault.what}")
+            problem = f"task {task.id} failed {ATTEMPTS} times, the last time with {fault.what}"
+            raise RunFailed(f"client {task.client}", problem)
         self.executor.submit(task, due)
         return None
 

@@ -10,6 +10,7 @@ from fedraa.data.sources.contents import Contents, inspect_contents
 from fedraa.data.tree import nbytes
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.worker_spec import choose_device
+from fedraa.errors import InputError
 
 PROCESS = 200e6  # bytes of a process with torch and ray, measured on Linux
 CONTEXT = 400e6  # bytes of a process on a GPU before it holds anything
@@ -77,9 +78,9 @@ class Need:
 
 
 def check(spec: RunSpec, free: Free | None = None) -> None:
-    """ValueError for a run that cannot fit, with the numbers and the smallest change that fits.
+    """Raise InputError for a run that does not fit into memory, with the smallest change that fits.
 
-    Of a cluster that is there already nothing is known here.
+    The memory of a running cluster is not known here, and not checked.
     """
     experiment = spec.experiment
     if cluster_address(experiment) is not None:
@@ -89,25 +90,29 @@ def check(spec: RunSpec, free: Free | None = None) -> None:
     beside = free.memory - need.data - need.worker
     if need.server > beside:
         few = int((beside - need.server) / need.per_client) + experiment.clients if need.per_client else 0
-        change = f"--clients {few} would fit" if few > 0 else "take a smaller model or a larger machine"
-        raise ValueError(
-            f"memory: the server of {experiment.method} needs {need.server / GIGA:.3g} GB for {experiment.clients} "
-            f"clients, data and a worker {(need.data + need.worker) / GIGA:.3g} GB, and {free.memory / GIGA:.3g} GB "
-            f"are free; {change}"
+        problem = (
+            f"the server of {experiment.method} needs {need.server / GIGA:.3g} GB for {experiment.clients} clients, "
+            f"data and a worker {(need.data + need.worker) / GIGA:.3g} GB, and {free.memory / GIGA:.3g} GB are free"
         )
+        if few > 0:
+            raise InputError("clients", problem, got=experiment.clients, expected=f"at most {few}")
+        raise InputError("memory", problem, hint="take a smaller model or a larger machine")
     fit = int((free.memory - need.server - need.data) / need.worker)
     if count > fit:
-        raise ValueError(
-            f"workers: {count} need {need.worker / GIGA:.3g} GB each, server and data "
-            f"{(need.server + need.data) / GIGA:.3g} GB, and {free.memory / GIGA:.3g} GB are free; {fit} would fit"
+        problem = (
+            f"each needs {need.worker / GIGA:.3g} GB, server and data {(need.server + need.data) / GIGA:.3g} GB, and "
+            f"{free.memory / GIGA:.3g} GB are free"
         )
+        raise InputError("workers", problem, got=count, expected=f"at most {fit}")
     fit = count if free.gpu is None else int(free.gpu / (CONTEXT + need.task))
     if count > fit:
         assert free.gpu is not None
-        raise ValueError(
-            f"workers: {count} need {(CONTEXT + need.task) / GIGA:.3g} GB of the GPU each, which has "
-            f"{free.gpu / GIGA:.3g} GB free; {f'{fit} would fit' if fit else '--device cpu would fit'}"
+        problem = (
+            f"each needs {(CONTEXT + need.task) / GIGA:.3g} GB of the GPU, which has {free.gpu / GIGA:.3g} GB free"
         )
+        if fit:
+            raise InputError("workers", problem, got=count, expected=f"at most {fit}")
+        raise InputError("workers", problem, got=count, hint="give --device cpu")
 
 
 def _available() -> float:

@@ -1,4 +1,4 @@
-"""What a user gave a run as an object, which its written configuration does not bring back."""
+"""The objects that a user gave a run, which its written configuration cannot make again."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from fedraa.components.calls import one_line
 from fedraa.components.text import values_of
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset, FederatedDataset
-from fedraa.errors import short_text
+from fedraa.errors import InputError, short_text
 
 _MARK = "given as an object"
 
@@ -39,17 +39,18 @@ def split_objects(
 
 
 def _call_dataset(make: Callable[[], object]) -> Dataset | FederatedDataset:
-    """Return the dataset that a function makes; raise ValueError if the function fails or makes something else."""
+    """Return the dataset that a function makes; raise InputError if the function fails or makes something else."""
     try:
         dataset = make()
     except Exception as error:
-        raise ValueError(
-            f"dataset: {short_text(make)} failed with {type(error).__name__}: {one_line(error)}"
-        ) from error
+        problem = f"it failed with {type(error).__name__}: {one_line(error)}"
+        raise InputError("dataset", problem, got=make) from error
     if not isinstance(dataset, Dataset | FederatedDataset):
-        raise ValueError(
-            f"dataset: got {short_text(make)} that returns {short_text(dataset)}; expected a fedraa.Dataset or a "
-            "fedraa.FederatedDataset"
+        raise InputError(
+            "dataset",
+            f"{short_text(make)} returned it",
+            got=dataset,
+            expected="a fedraa.Dataset or a fedraa.FederatedDataset",
         )
     return dataset
 

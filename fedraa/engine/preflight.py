@@ -1,4 +1,4 @@
-"""What is refused before the start: devices without work, models that cannot be batched, too little memory."""
+"""Checks before the start of a run: clients without work, models that cannot be batched, too little memory."""
 
 from collections.abc import Sequence
 
@@ -15,20 +15,22 @@ from fedraa.components.text import text_of
 from fedraa.data.tree import leaves
 from fedraa.engine import memory_check
 from fedraa.engine.run_spec import RunSpec
-from fedraa.errors import without_effect
+from fedraa.errors import InputError, without_effect
 from fedraa.messages import EXTRA_PREFIX
 from fedraa.server.async_rule import factor_at
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS
 from schedulers import TOLERANCE, delay_bound
 
-SHOWN = 8  # clients that a sentence names
-SENT = {"squares": "squares", "gradient": "full_gradient", "adversary": "adversary"}  # by which field of a Solver
+# The clients that an error names.
+MAX_NAMED_CLIENTS = 8
+# The field of a Solver that makes clients send an array.
+SENT = {"squares": "squares", "gradient": "full_gradient", "adversary": "adversary"}
 
 
 def preflight(spec: RunSpec) -> None:
-    """Raise ValueError, one sentence, for a run that cannot reach its end."""
-    # a target that the run has no figure for
+    """Raise InputError for a run that cannot reach its end."""
+    # The property raises an error for a target whose metric the run does not have.
     _ = spec.limits
     if spec.method.schedule.scheduled:
         _check_feasible(spec)
@@ -44,90 +46,94 @@ def preflight(spec: RunSpec) -> None:
     if (staleness := getattr(spec.method.update, "staleness", None)) is not None:
         factor_at(0, STALENESS.make(staleness))
     server = spec.server(_nowhere)
-    task = server.assign(next(iter(server.begin())), 0.0)  # what they refuse is refused here
-    server.state()  # and what no checkpoint can hold
+    # Custom components raise their errors in the first task, and for a state that no checkpoint can hold.
+    task = server.assign(next(iter(server.begin())), 0.0)
+    server.state()
     asks = [name for name in task.asks if not name.startswith(EXTRA_PREFIX)]
     if unsent := [name for name in asks if not getattr(spec.method.local, SENT.get(name, ""), False)]:
-        raise ValueError(
-            f"method: {spec.experiment.method} takes {unsent[0]} from its clients, which send none; they would by "
-            f"{SENT[unsent[0]]} of a Solver"
-            if unsent[0] in SENT
-            else f"method: {spec.experiment.method} takes {unsent[0]} from its clients, who can send {', '.join(SENT)}"
-        )
+        problem = f"{spec.experiment.method} asks its clients for {unsent[0]}, which they do not send"
+        if unsent[0] in SENT:
+            raise InputError("method", problem, hint=f"set {SENT[unsent[0]]} of its Solver")
+        raise InputError("method", problem, expected=f"one of {', '.join(SENT)}")
 
 
 def _nowhere(kind: str, t: float, /, **fields: object) -> None:
-    """Records nothing."""
+    """Record nothing."""
 
 
 def _check_feasible(spec: RunSpec) -> None:
-    """Refuses a start in which some client could never be given work."""
+    """Raise InputError if some client could never get a task."""
     schedule = spec.method.schedule
     table = spec.costs().table([submodel.widths for submodel in spec.submodels])
     cheapest, costs = table.argmin(axis=1), table.min(axis=1)
     worst = int(costs.argmax())
     where = f"client {worst} with its cheapest fragment {cheapest[worst]}"
     if not np.isfinite(costs[worst]):
-        raise ValueError(f"capabilities: {where} lacks the memory to train it; give it more or cut smaller fragments")
+        problem = f"{where} lacks the memory to train it"
+        raise InputError("capabilities", problem, hint="give it more memory, or cut smaller fragments")
     bound = schedule.delay_bound
     if bound is not None and costs[worst] > bound * (1 + TOLERANCE) and SCHEDULER.make(schedule.scheduler).bounded:
-        raise ValueError(
-            f"delay_bound: {bound:g} leaves {where} nothing to train, which costs {costs[worst]:.4g}; "
-            f"give at least {costs[worst]:.4g}, or leave it out for K* = {delay_bound(table):.4g}"
+        raise InputError(
+            "delay_bound",
+            f"{where} costs {costs[worst]:.4g}",
+            got=bound,
+            expected=f"at least {costs[worst]:.4g}",
+            hint=f"leave it out for K* = {delay_bound(table):.4g}",
         )
 
 
 def _check_all_return(spec: RunSpec) -> None:
-    """Refuses devices that go for good, or that are not asked again, where nothing goes on without them."""
+    """Raise InputError for clients that may never return, with a method that waits for every client."""
     if spec.at_a_time < spec.experiment.clients:
-        raise ValueError(
-            f"concurrency: {spec.at_a_time} of {spec.experiment.clients}, but {spec.experiment.method} waits for every "
-            "client; leave it out"
-        )
+        problem = f"{spec.experiment.method} waits for every one of the {spec.experiment.clients} clients"
+        raise InputError("concurrency", problem, got=spec.at_a_time, hint="leave it out")
     there = spec.timing.availability
     if there is not None and there.period is None:
-        raise ValueError(
-            f"availability: {spec.experiment.availability} has no period, and {spec.experiment.method} waits for every "
-            "client; give --availability-period"
-        )
+        problem = f"it has no period, and {spec.experiment.method} waits for every client"
+        raise InputError("availability", problem, got=spec.experiment.availability, hint="give --availability-period")
 
 
 def _check_inputs(spec: RunSpec) -> None:
-    """ValueError for what needs one input, or one of numbers, where the data have others."""
+    """Raise InputError for an option that needs one input, or one of numbers, if the data have others."""
     method, inputs, name = spec.experiment.method, leaves(spec.example), spec.data.dataset.name
     if len(inputs) > 1:
         for field, on, what in (
-            ("split", spec.method.local.split, f"{method} sends one input through two halves of a model"),
-            ("stack", spec.experiment.stack > 1, "minibatches of one input alone can be stacked"),
+            ("split", spec.method.local.split, f"{method} sends one input through the two halves of a model"),
+            ("stack", spec.experiment.stack > 1, "only minibatches of one input can be stacked"),
         ):
             if on:
-                raise ValueError(f"{field}: {what}, and the samples of {name} have {len(inputs)} inputs")
+                raise InputError(field, f"{what}, and the samples of {name} have {len(inputs)} inputs")
     if spec.method.local.adversary and (len(inputs) > 1 or not inputs[0].is_floating_point()):
         kinds = " and ".join(str(each.dtype).removeprefix("torch.") for each in inputs)
-        raise ValueError(
-            f"method: {method} bends inputs that are one array of numbers, and those of {name} are {kinds}; "
-            "take another method"
-        )
+        problem = f"it changes inputs that are one array of numbers, and those of {name} are {kinds}"
+        raise InputError("method", problem, got=method, hint="give another method")
 
 
 def _check_small_batches(spec: RunSpec) -> None:
-    """Raise ValueError if no client, or not every client, can be trained on batches as the model takes them."""
+    """Raise InputError if no client, or not every client, has enough samples for a batch of the model."""
     least, sizes, kind = spec.state.min_batch, spec.data.sizes, type(spec.traced.module).__name__
     if spec.method.local.batch_size < least:
-        raise ValueError(
-            f"batch_size: got {spec.method.local.batch_size}, and {kind} cannot be trained on batches of one sample, "
-            f"as with batch norm; give {least} or more"
+        raise InputError(
+            "batch_size",
+            f"{kind} cannot be trained on batches of one sample, as with batch norm",
+            got=spec.method.local.batch_size,
+            expected=f"{least} or more",
         )
     small = np.flatnonzero(sizes < least)
     if len(small) == len(sizes):
-        raise ValueError(
-            f"clients: each of the {len(sizes)} has one training sample, and {kind} cannot be trained on batches of "
-            "one sample, as with batch norm; give fewer clients, or take a model without it"
+        raise InputError(
+            "clients",
+            f"each of the {len(sizes)} has one training sample, and {kind} cannot be trained on batches of one sample, "
+            "as with batch norm",
+            hint="give fewer clients, or a model without batch norm",
         )
     if len(small) and spec.experiment.on_bad_client == "stop":
-        raise ValueError(
-            f"on_bad_client: stop would end the run at {_name_clients(small, spec.data.names)}, with one training "
-            f"sample each, on which {kind} cannot be trained; take skip, or another partition"
+        raise InputError(
+            "on_bad_client",
+            f"it would end the run at {_name_clients(small, spec.data.names)}, with one training sample each, on which "
+            f"{kind} cannot be trained",
+            got="stop",
+            hint="give skip, or another partition",
         )
 
 
@@ -187,29 +193,28 @@ def warn_of_small_shards(spec: RunSpec) -> list[str]:
 
 
 def _name_clients(clients: npt.NDArray[np.int64], names: Sequence[str] | None = None) -> str:
-    """Return the first of some clients by number, with what the data call them, and how many more there are."""
+    """Return the first of some clients by number, with their names in the data, and the number of the others."""
     words = []
-    for client in clients[:SHOWN].tolist():
+    for client in clients[:MAX_NAMED_CLIENTS].tolist():
         name = str(client) if names is None else names[client]
         words.append(str(client) if name == str(client) else f"{client} ({name})")
-    more = f" and {len(clients) - SHOWN} more" if len(clients) > SHOWN else ""
+    hidden = len(clients) - MAX_NAMED_CLIENTS
+    more = f" and {hidden} more" if hidden > 0 else ""
     return f"client{'s' * (len(clients) > 1)} {', '.join(words)}{more}"
 
 
 def _check_stack(spec: RunSpec) -> None:
-    """ValueError for what cannot be trained in stacks."""
+    """Raise InputError for a method or a model that cannot be trained in stacks."""
     experiment, solver = spec.experiment, spec.method.local
     for on, what in (
-        (solver.full_gradient, "takes the gradient of a whole shard"),
-        (solver.adversary, "has inputs that an adversary of the client's own bends"),
-        (solver.split, "is split in two"),
+        (solver.full_gradient, "it takes the gradient of all samples of a client"),
+        (solver.adversary, "an adversary of each client changes its inputs"),
+        (solver.split, "it splits the model in two"),
     ):
         if on:
-            raise ValueError(f"stack: what {experiment.method} trains {what}; it cannot be stacked, set stack to 1")
+            raise _unstackable(experiment.stack, f"{experiment.method} cannot be stacked, because {what}")
     if spec.state.changes:
-        raise ValueError(
-            f"stack: training changes {spec.state.changes[0]!r} in this model; it cannot be stacked, set stack to 1"
-        )
+        raise _unstackable(experiment.stack, f"training changes {spec.state.changes[0]!r} in this model")
     widths = spec.traced.widths(spec.traced.full())
     model = BatchedModule(spec.traced.skeleton(widths), 1, torch.device("cpu"))
     model.load(spec.params[None])
@@ -217,10 +222,12 @@ def _check_stack(spec: RunSpec) -> None:
     try:
         alone, other = (model.forward(rows[None])[0, 0] for rows in (batch, torch.stack([batch[0], batch[0]])))
     except (RuntimeError, ValueError) as error:
-        why = str(error).strip().splitlines()[0]
-        raise ValueError(f"stack: torch.func.vmap cannot do with this model ({why}); set stack to 1") from None
+        reason = str(error).strip().splitlines()[0]
+        raise _unstackable(experiment.stack, f"torch.func.vmap cannot run this model ({reason})") from None
     if not torch.allclose(alone, other, atol=1e-5):
-        raise ValueError(
-            "stack: what this model makes of a sample depends on the others of its minibatch, as with batch "
-            "normalisation; it cannot be stacked, set stack to 1"
-        )
+        problem = "the output for a sample depends on the others of its minibatch, as with batch normalisation"
+        raise _unstackable(experiment.stack, problem)
+
+
+def _unstackable(stack: int, problem: str) -> InputError:
+    return InputError("stack", problem, got=stack, hint="set stack to 1")

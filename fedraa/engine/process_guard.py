@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import torch
 
 from fedraa.data.sources.item_generators import ItemGenerators
+from fedraa.errors import InputError
 
 logger = logging.getLogger(__name__)
 
@@ -31,11 +32,13 @@ os.register_at_fork(after_in_child=_guard.release_all)
 
 
 def refuse_nested_run() -> None:
-    """Raise ValueError if the calling thread is in a run, as a callback is."""
+    """Raise InputError if the calling thread is in a run, as a callback is."""
     if _guard.running_thread == threading.get_ident():
-        raise ValueError(
-            "run: got a run inside a run, as from a callback; expected one run at a time in a process: start it after "
-            "this run has ended, or in a new process"
+        raise InputError(
+            "run",
+            "it starts inside another run, as from a callback",
+            expected="one run at a time in a process",
+            hint="start it after this run has ended, or in a new process",
         )
 
 
@@ -67,7 +70,7 @@ def _say_that_runs_wait() -> None:
 
 @contextmanager
 def run_alone() -> Iterator[None]:
-    """Be `exclusive` for a run; ValueError inside another run of the same thread."""
+    """Be `exclusive` for a run; InputError inside another run of the same thread."""
     refuse_nested_run()
     with exclusive():
         _guard.running_thread = threading.get_ident()

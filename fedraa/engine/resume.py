@@ -25,7 +25,7 @@ from fedraa.engine.build import build, silently
 from fedraa.engine.resume_guard import ELSEWHERE, LIMITS, asked, changed
 from fedraa.engine.run_description import ASIDE_KEY, describe, recorded_aside
 from fedraa.engine.run_spec import RunSpec
-from fedraa.errors import short_text
+from fedraa.errors import InputError, short_text
 from fedraa.ledger.participation import PARTICIPATION
 from fedraa.objectives import Target
 from fedraa.rundir.atomic_files import write_text
@@ -64,21 +64,19 @@ def resumed(
     trust: bool,
     doing: Callable[[str], None] = silently,
 ) -> tuple[RunSpec, bool]:
-    """The run in this directory as it goes on, and whether it is made longer by the limits among `fields`.
+    """Return the run in this directory as it will continue, and True if the limits among `fields` extend it.
 
-    All other `fields` are components given again, the same as before. Other code that config.json names is imported
-    with `trust` alone. Raises ValueError, one sentence, for a run that has ended and is not made longer, that lacks
-    something, or that was of something else, and for a log or a configuration that was changed since.
+    All other `fields` are components that are given again, equal to those at the start. Other code that config.json
+    names is only imported with `trust`. Raises InputError for a run that has ended and is not extended, for an object
+    that is missing or differs, and for a log or a configuration that was changed.
     """
     history = History(directory)
     config = history.config
     check_names(fields, Experiment.model_fields)
     longer = {name: value for name, value in fields.items() if name in LIMITS}
     if not longer and (directory / SUMMARY).exists():
-        raise ValueError(
-            f"run: {directory} has ended; there is nothing to go on with; make it longer by a larger --updates, "
-            "--rounds, --time, --target-accuracy or --target"
-        )
+        hint = "extend it by a larger --updates, --rounds, --time, --target-accuracy or --target"
+        raise InputError("run", "it has ended", got=directory, hint=hint)
     given = {"model": model, "dataset": dataset} | dict(fields)
     _check_given(directory, config, given)
     with nullcontext() if trust else _only_what_is_given(directory, config["experiment"], given):
@@ -94,7 +92,7 @@ def resumed(
 
 
 def how_to_go_on(spec: RunSpec, directory: Path) -> str:
-    """What goes on with a run that was interrupted: a command, or a call from Python where objects are given again."""
+    """Return the command that resumes an interrupted run, or the call from Python if objects must be given again."""
     written = spec.experiment.model_dump(mode="json")
     again = [name for name, value in written.items() if any(map(_is_of_a_script, paths_in(value)))]
     if again := list(dict.fromkeys([*spec.given, *again])):
@@ -103,12 +101,12 @@ def how_to_go_on(spec: RunSpec, directory: Path) -> str:
 
 
 def lengthen(directory: Path, spec: RunSpec) -> None:
-    """Make the run one with the limits of `spec`, that has not ended yet.
+    """Write the limits of `spec` into the run's configuration, and remove the files of its end.
 
-    Killed anywhere in between, it is either a run with the old limits that was interrupted, or one with the new ones.
+    If the process is killed here, the run is an interrupted one, with the old limits or with the new ones.
     """
     if is_written(directory / EVENTS):
-        raise ValueError(f"run: another process is writing {directory}; wait for it, or stop it")
+        raise InputError("run", "another process is writing it", got=directory, hint="wait for it, or stop it")
     config, now = History(directory).config, describe(spec)
     for name in (SUMMARY, MODEL, PROFILE, SEAL):
         (directory / name).unlink(missing_ok=True)
@@ -118,7 +116,7 @@ def lengthen(directory: Path, spec: RunSpec) -> None:
 
 
 def _check_given(directory: Path, config: Mapping[str, Any], given: Mapping[str, object]) -> None:
-    """All that the run was started with as an object, and that cannot be imported, is given again."""
+    """Raise InputError unless every object that the run was started with, and that cannot be imported, is given."""
     lacking = [(name, f"a {name} given as an object") for name in config.get("given", ())]
     for name, written in config["experiment"].items():
         if name in config.get("given", ()):
@@ -128,7 +126,7 @@ def _check_given(directory: Path, config: Mapping[str, Any], given: Mapping[str,
     if lacking := [(name, what) for name, what in lacking if given.get(name) is None]:
         what = " and ".join(what for _, what in lacking)
         again = _call(directory, [name for name, _ in lacking])
-        raise ValueError(f"run: {directory} was started with {what}; go on from Python: {again}")
+        raise InputError("run", f"it was started with {what}", got=directory, hint=f"resume it from Python: {again}")
 
 
 def _call(directory: Path, again: Sequence[str]) -> str:
@@ -136,12 +134,12 @@ def _call(directory: Path, again: Sequence[str]) -> str:
 
 
 def _is_of_a_script(path: str) -> bool:
-    """Whether this names what a script or a notebook has made, which no command can import."""
+    """Return True for the path of an object of a script or a notebook, which no command can import."""
     return "<" in path or path.startswith("__main__:")
 
 
 def _is_gone(name: str, path: str) -> bool:
-    """Whether this names what was made in a script or a notebook that is not the one running now."""
+    """Return True for the path of an object of a script or a notebook that is not the running one."""
     if "<" in path or not _is_of_a_script(path):
         return "<" in path
     try:
@@ -154,32 +152,31 @@ def _is_gone(name: str, path: str) -> bool:
 def _only_what_is_given(
     directory: Path, written: Mapping[str, Any], given: Mapping[str, Any]
 ) -> AbstractContextManager[None]:
-    """No code is imported but what was given again; ValueError, one sentence, if the run needs other."""
+    """Return a context that only imports the code that was given again; raise InputError if others are needed."""
     refuse_foreign(directory, {name: value for name, value in written.items() if given.get(name) is None})
     return importing_only([path for value in given.values() for path in paths_in(value)])
 
 
 def refuse_foreign(directory: Path, written: Mapping[str, Any]) -> None:
-    """ValueError if any of these fields, as they were written down, names code to import: it may be anyone's."""
+    """Raise InputError if one of these written fields names code to import, which anyone may have put there."""
     if paths := foreign_in(written):
-        raise ValueError(
-            f"run: {directory} names code that would be imported and run, {', '.join(paths)}; if you trust it, "
-            "give --trust, in Python trust=True"
-        )
+        problem = f"it names code that would be imported and run, {', '.join(paths)}"
+        raise InputError("run", problem, got=directory, hint="give --trust, in Python trust=True, if you trust it")
 
 
 def foreign_in(written: Mapping[str, Any]) -> list[str]:
-    """The code to import that fields name, as they were written down."""
+    """Return the import paths in the written fields."""
     return sorted({path for name, value in written.items() if name not in ELSEWHERE for path in paths_in(value)})
 
 
 def _check_log(directory: Path, experiment: Mapping[str, Any]) -> None:
-    """Before anything is trained: what is there is what the checkpoint knew; tells what has to be passed over."""
+    """Check the log and the configuration against the last intact checkpoint; warn about damaged ones."""
     choice = choose(directory / CHECKPOINTS, lambda state: damage(directory, state["log"]), head)
     if choice is None:
         return
     if wrong := changed(choice.state.get(ASKED), experiment):
-        raise ValueError(f"run: {directory / CONFIG} {wrong}, when {choice.path.name} was written; put that back")
+        problem = f"it {wrong}, when {choice.path.name} was written"
+        raise InputError(str(directory / CONFIG), problem, hint="put that back")
     if choice.passed_over:
         listed = "; ".join(f"{name} {why}" for name, why in choice.passed_over.items())
         logger.warning("%s goes on from %s: %s", directory, choice.path.name, listed)
@@ -188,48 +185,50 @@ def _check_log(directory: Path, experiment: Mapping[str, Any]) -> None:
 def _check_same(was: Mapping[str, Any], experiment: Experiment, names: set[str]) -> None:
     now = experiment.model_dump(mode="json")
     for name in sorted(names):
-        if now[name] != was.get(name) and isinstance(now[name], dict):  # too long for a sentence
-            raise ValueError(f"{name}: the run was started with another one; give the same")
-        if now[name] != was.get(name):
-            before, after = short_text(was.get(name)), short_text(now[name])
-            raise ValueError(f"{name}: the run was started with {before}, not {after}; give the same")
+        if now[name] == was.get(name):
+            continue
+        if isinstance(now[name], dict):
+            # It is too long for a sentence.
+            raise InputError(name, "the run was started with another one", hint="give the same")
+        problem = f"the run was started with {short_text(was.get(name))}"
+        raise InputError(name, problem, got=now[name], hint="give the same")
 
 
 def _check_resolved(directory: Path, was: Mapping[str, Any], spec: RunSpec, *, longer: bool) -> None:
-    """Of what a run came to, all that its directory knows is the same now."""
+    """Raise InputError if a resolved value in the directory is not the same now."""
     now = json.loads(json.dumps(describe(spec)["resolved"]))
     may_differ = {ASIDE_KEY, "limits"} if longer else {ASIDE_KEY}
     if wrong := [key for key in was if now.get(key) != was[key] and key not in may_differ]:
-        raise ValueError(
-            f"run: {directory} was of another model, dataset or fleet, its {min(wrong)} differs; "
-            "give those that it was started with"
-        )
+        problem = f"it had another model, dataset or fleet: {min(wrong)} differs"
+        raise InputError("run", problem, got=directory, hint="give those that it was started with")
 
 
 def _check_further(given: object, before: Target, now: Target | None) -> None:
-    """A target for the same figure that is harder to reach."""
+    """Raise InputError unless the target is for the same metric and harder to reach."""
     if now is None or now.name != before.name or now.value == before.value or not before.reached(now.value):
-        raise ValueError(f"target: got {given}; the run goes to {before}, give a better {before.name}, or leave it out")
+        expected = f"a better {before.name} than {before}"
+        raise InputError("target", got=given, expected=expected, hint="give one, or leave it out")
 
 
 def _check_method(directory: Path, was: Mapping[str, Any], spec: RunSpec, longer: set[str]) -> None:
-    """The method that config.json describes is the one that the experiment comes to, but for limits that are new."""
+    """Raise InputError if config.json does not describe the method of the experiment, apart from new limits."""
     if longer and isinstance(schedule := was.get("schedule"), Mapping):
         was = {**was, "schedule": {name: value for name, value in schedule.items() if name not in longer}}
     if (where := differs(was, spec.method)) is not None:
-        raise ValueError(
-            f"run: {directory / CONFIG} does not describe the method of its experiment: {where} differs; put it back, "
-            "or start the run anew if an older fedraa began it"
+        raise InputError(
+            str(directory / CONFIG),
+            f"it does not describe the method of its experiment: {where} differs",
+            hint="put it back, or start the run again if another version of fedraa began it",
         )
 
 
 def differs(was: Mapping[str, Any], method: Method) -> str | None:
-    """The part in which a method is not what config.json describes, as far as that goes; None where it is."""
+    """Return the first part of a method that differs from config.json's description; None if no part does."""
     return _parts(was, json.loads(json.dumps(method.described())))
 
 
 def _parts(was: Any, now: Any, where: str = "") -> str | None:
-    """Where two descriptions part, as far as the older one goes; one may be the text of what the other describes."""
+    """Return the first place where two descriptions differ, of those in `was`. One may be the text of the other."""
     for text, described in ((was, now), (now, was)):
         if isinstance(text, str) and isinstance(described, Mapping):
             return None if _is_of(text, described, where) else where
@@ -240,7 +239,7 @@ def _parts(was: Any, now: Any, where: str = "") -> str | None:
 
 
 def _is_of(text: str, described: Mapping[str, Any], where: str) -> bool:
-    """Whether the text of a component makes what was described; of an own one, whether it says no other values."""
+    """Return True if the text makes the described component, or for a custom one, if it has no other values."""
     seam = _SEAMS.get(where.rpartition(".")[2])
     if seam is None or is_foreign(text):
         return says(text, described)
@@ -248,19 +247,20 @@ def _is_of(text: str, described: Mapping[str, Any], where: str) -> bool:
 
 
 def _check_longer(history: History, longer: Mapping[str, Any], spec: RunSpec) -> None:
-    """Every limit given is larger than it was, and that by which the run has ended, if it has, is among them."""
+    """Raise InputError unless every limit is larger than before, and the one that ended the run is among them."""
     was, now = history.config["resolved"]["limits"], vars(spec.limits)
     for name, value in longer.items():
         before = was.get(LIMITS[name])
         if before is None:
-            raise ValueError(f"{name}: the run has no such limit that {value} could extend; leave it out")
+            raise InputError(name, "the run has no such limit", got=value, hint="leave it out")
         if name == "target":
             _check_further(value, Target(**before), spec.limits.target)
         elif now[LIMITS[name]] <= before:
-            raise ValueError(f"{name}: got {value}; the run goes to {before:g}, give more, or leave it out")
+            expected = f"more than {before:g}, the limit of the run"
+            raise InputError(name, got=value, expected=expected, hint="give more, or leave it out")
     if (history.directory / SUMMARY).exists():
         reason = history.summary["reason"]
         if reason not in {LIMITS[name] for name in longer}:
             flags = " or ".join(f"--{name.replace('_', '-')}" for name, limit in LIMITS.items() if limit == reason)
-            change = f"make it longer by {flags}" if flags else "no limit makes it longer"
-            raise ValueError(f"run: {history.directory} ended by {reason}; {change}")
+            hint = f"extend it by {flags}" if flags else ""
+            raise InputError("run", f"it ended by {reason}", got=history.directory, hint=hint)

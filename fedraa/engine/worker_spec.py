@@ -11,6 +11,7 @@ from fedraa.client.trainer import Trainer
 from fedraa.client.training_state import TrainingState
 from fedraa.data import Federated, Transforms
 from fedraa.data.sources.clients import Source
+from fedraa.errors import InputError
 from fedraa.evaluation.evaluator import Evaluator
 from fedraa.evaluation.metrics import NamedMetric
 from fedraa.evaluation.personal import Personal
@@ -74,9 +75,9 @@ class WorkerSpec:
 
 
 def choose_device(device: str) -> str:
-    """The torch device that `auto` stands for here; ValueError if there is no such device."""
+    """Return the torch device, which for `auto` is CUDA if there is one; raise InputError if it does not exist."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device: cuda was asked for, but torch finds no CUDA device here; use cpu or auto")
+        raise InputError("device", "torch finds no CUDA device here", got=device, hint="use cpu or auto")
     return device

@@ -1,4 +1,4 @@
-"""Further figures of an evaluation: the user's own, each a number per test sample and the mean of all of them."""
+"""Custom metrics of an evaluation: each is a number per test sample, and the mean of all of them."""
 
 import math
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedraa.components.registry import Seam
 from fedraa.data.tree import mapped, take
-from fedraa.errors import short_text
+from fedraa.errors import InputError
 from fedraa.models.statistics import kept_buffers
 from fedraa.objectives import Classification, Figures, Objective
 from fedraa.objectives.figures import PERSONAL, Direction
@@ -31,7 +31,7 @@ TAKEN = frozenset((*_LOGS, *_TOTALS, *_FAILURES, *_MORE_TOTALS, *_MARKS, *_TABLE
 
 
 class Metric(ABC):
-    """A figure of every evaluation: the mean of `values` over all test samples, summed exactly.
+    """A custom metric of every evaluation: the mean of `values` over all test samples, summed exactly.
 
         class Top3(fl.Metric):
             name = "top3"
@@ -39,8 +39,8 @@ class Metric(ABC):
             def values(self, outputs, labels):
                 return (outputs.topk(3).indices == labels[:, None]).any(dim=1)
 
-    A plain function with these arguments is one, too. `name` is the column of evals.csv; without it the name of the
-    class, or of the function, is. Values must depend on nothing but the arguments: a worker has its own copy.
+    A plain function with these arguments is a metric also. `name` is the column of evals.csv, by default the name of
+    the class or of the function. Values must depend only on the arguments, because each worker has its own copy.
     """
 
     name: str
@@ -54,44 +54,44 @@ class Metric(ABC):
 
 @dataclass(frozen=True)
 class NamedMetric:
-    """A metric that was given, in whatever way."""
+    """A metric with its name and its direction."""
 
     name: str
     function: Callable[[Tensor, Tensor], Tensor]
     better: Direction = "max"
 
     def values(self, outputs: Tensor, labels: Tensor) -> npt.NDArray[np.float64]:
-        """One number per sample, float64 [b]; ValueError with one sentence if they are not that."""
+        """Return one number per sample, float64 [b]; raise InputError if the function does not."""
         try:
-            given = self.function(outputs.clone(), labels.clone())  # which the next one needs as they are
+            # The next metric needs the tensors unchanged.
+            result = self.function(outputs.clone(), labels.clone())
         except Exception as error:
-            raise ValueError(f"metrics: {self.name} failed with {type(error).__name__}: {error}") from error
-        if not isinstance(given, Tensor) or given.shape != labels.shape[:1] or given.is_complex():
-            got = f"{given.dtype} {list(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
-            raise ValueError(
-                f"metrics: {self.name} gave {got} for a batch of {len(labels)}; it must give a tensor of one number "
-                f"per sample, [{len(labels)}]"
-            )
-        return np.asarray(given.detach().cpu().to(torch.float64).numpy(), np.float64)
+            raise InputError("metrics", f"{self.name} failed with {type(error).__name__}: {error}") from error
+        if not isinstance(result, Tensor) or result.shape != labels.shape[:1] or result.is_complex():
+            problem = f"{self.name} returned it for a batch of {len(labels)}"
+            expected = f"a tensor with one real number per sample, [{len(labels)}]"
+            raise InputError("metrics", problem, got=result, expected=expected)
+        return np.asarray(result.detach().cpu().to(torch.float64).numpy(), np.float64)
 
 
 def make_metrics(given: Sequence[object], figures: Figures | None = None) -> tuple[NamedMetric, ...]:
-    """The metrics that were given, each an import path, an object or a function; `figures` has names that are taken.
+    """Return the metrics that a user gave, each an import path, an object or a function.
 
-    Raises ValueError with one sentence: what is no metric, and names that are taken or that no column can have.
+    Raises InputError for an object that is no metric, and for a name that no column can have or that `figures` has.
     """
     made = tuple(_named(each) for each in given)
     names = [metric.name for metric in made]
     for number, name in enumerate(names):
         if not name.isidentifier() or iskeyword(name) or name.startswith("_"):
-            raise ValueError(f"metrics: the name {name!r} is no column's; give the metric a name such as top3")
+            problem = f"the name {name!r} cannot be the name of a column"
+            raise InputError("metrics", problem, hint="give the metric a name such as top3")
         if name in TAKEN or name in names[:number] or (figures is not None and name in taken_by(figures)):
-            raise ValueError(f"metrics: the name {name} is taken; give the metric another name")
+            raise InputError("metrics", f"the name {name} is taken", hint="give the metric another name")
     return made
 
 
 def taken_by(figures: Figures) -> tuple[str, ...]:
-    """The names of an objective's own figures, and of the best one in a summary."""
+    """Return the names of an objective's own metrics, and of the best value in a summary."""
     return (*figures.names, f"best_{figures.main}")
 
 
@@ -100,15 +100,17 @@ def _named(given: object) -> NamedMetric:
     function = getattr(made, "values", made)
     name = getattr(made, "name", None) or getattr(made, "__name__", type(made).__name__)
     if not callable(function) or isinstance(made, dict):
-        raise ValueError(f"metrics: {short_text(made)} has no method values, and is no function (outputs, labels)")
+        raise InputError(
+            "metrics", got=made, expected="an object with a method values, or a function (outputs, labels)"
+        )
     better: Direction = getattr(made, "better", "max")
     if better not in ("max", "min"):
-        raise ValueError(f"metrics: {name} has better = {short_text(better)}; takes max or min")
+        raise InputError("metrics.better", f"it is the direction of {name}", got=better, expected="max or min")
     return NamedMetric(str(name), function, better)
 
 
 def mean(values: npt.NDArray[np.float64]) -> float:
-    """The exact mean of values [n], rounded once, in whatever order they are; not finite if one of them is not."""
+    """Return the exact mean of values [n], rounded once, for any order; it is not finite if one of them is not."""
     with np.errstate(invalid="ignore"):
         return math.fsum(values) / len(values) if np.isfinite(values).all() else float(values.mean())
 
@@ -120,9 +122,9 @@ def refuse_misfit(
     y: Tensor,
     objective: Objective | None = None,
 ) -> None:
-    """Tries the metrics on a batch, and on one sample, as an evaluation's last batch may be.
+    """Try the metrics on a batch and on one sample, which an evaluation's last batch may be.
 
-    Raises ValueError with one sentence if one of them gives anything but a finite number per sample.
+    Raises InputError if a metric does not return a finite number per sample.
     """
     if not metrics:
         return
@@ -134,5 +136,6 @@ def refuse_misfit(
             outputs = objective.outputs(objective.forward(model, mapped(Tensor.clone, take(x, slice(rows)))))
             for metric in metrics:
                 if not np.isfinite(metric.values(outputs, y[:rows])).all():
-                    raise ValueError(f"metrics: {metric.name} gave what is not finite for the untrained model")
+                    problem = f"{metric.name} returned a value that is not finite for the untrained model"
+                    raise InputError("metrics", problem)
     model.train(training)

@@ -17,6 +17,7 @@ from fedraa.aggregation.low_rank import LowRank
 from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.composition.method import Method, PaperSettings
 from fedraa.composition.registry import register
+from fedraa.errors import InputError
 from fedraa.messages import Vector
 from fedraa.rng import generator
 from fedraa.server.round_update import Mean
@@ -52,9 +53,10 @@ class FLoRA(LowRank):
     def see(self, run: RunContext) -> None:
         super().see(run)
         if any(pair.merged is None for pair in self._pairs):
-            raise ValueError(
-                "aggregator: FLoRA adds what adapters learnt to the weights of their layers, and this model has no "
-                "room for that; make it by fedraa.lora(model, merge=True)"
+            raise InputError(
+                "aggregator",
+                "FLoRA adds the trained adapters to the weights of their layers, which this model keeps without them",
+                hint="make the model by fedraa.lora(model, merge=True)",
             )
         self._clear()
 
