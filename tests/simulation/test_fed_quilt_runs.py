@@ -134,14 +134,14 @@ def test_what_is_delivered_is_the_average_and_the_run_says_so(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("flags", "sentence"),
+    ("flags", "pattern"),
     [
-        ({"method": "ace", "balance": 0.5}, "balance: 0.5 means nothing to ace; leave it out"),
-        ({"method": "fed-raa", "gain": 2.0}, "gain: 2 means nothing to fed-raa; leave it out"),
-        ({"method": "splitfed", "updates": None, "rounds": 2}, "local_steps: auto:3 means nothing to splitfed"),
+        ({"method": "ace", "balance": 0.5}, "balance: .*ace"),
+        ({"method": "fed-raa", "gain": 2.0}, "gain: .*fed-raa"),
+        ({"method": "splitfed", "updates": None, "rounds": 2}, "local_steps: .*splitfed"),
     ],
 )
-def test_what_does_not_go_together_is_one_sentence(flags: dict[str, Any], sentence: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=f"^{sentence}"):
+def test_option_without_effect_on_the_method_is_refused(flags: dict[str, Any], pattern: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"^{pattern}"):
         run(small(tmp_path, "run", **flags))
     assert not (tmp_path / "run").exists()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from refusals import refuses
 from torch import nn
 
 import fedraa as fl
@@ -96,7 +97,7 @@ def test_another_base_is_noticed(tmp_path: Path) -> None:
     given: dict[str, Any] = {"dataset": dataset(), **fields("hetlora")}
     with pytest.raises(Killed):
         fl.run(model=adapted(), out=tmp_path / "run", callbacks=[KillAt(6)], **given)
-    with pytest.raises(ValueError, match=r"^run: .* was of another model, dataset or fleet, its base differs; give"):
+    with refuses("run", "base", got=tmp_path / "run"):
         fl.resume(tmp_path / "run", model=adapted(1), dataset=given["dataset"])
     fl.resume(tmp_path / "run", model=adapted(), dataset=given["dataset"])
     path = tmp_path / "run" / "model.pt"
@@ -107,9 +108,7 @@ def test_another_base_is_noticed(tmp_path: Path) -> None:
         fl.replay(tmp_path / "run")
     state["0.base.bias"] += 1
     torch.save(state, path)
-    with pytest.raises(
-        Inconsistent, match=r"^model\.pt: the digest of its frozen base is [0-9a-f]{64}; config\.json says"
-    ):
+    with pytest.raises(Inconsistent, match=r"^model\.pt: .*[0-9a-f]{64}"):
         fl.replay(tmp_path / "run")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from refusals import refuses
 from test_async_invariants import CLIENTS, simulate
 
 import fedraa as fl
@@ -81,7 +82,7 @@ def test_a_log_that_sends_where_a_version_is_held_is_refused(tmp_path: Path) -> 
     where = next(number for number, line in enumerate(lines) if '"bytes_down":0' in line)
     lines[where] = lines[where].replace('"bytes_down":0', '"bytes_down":400')
     path.write_text("".join(lines))
-    with pytest.raises(Inconsistent, match="bytes_down is 400; the rules give 0"):
+    with pytest.raises(Inconsistent, match=r"bytes_down.*400"):
         replay(tmp_path)
 
 
@@ -89,7 +90,7 @@ def test_a_log_that_takes_in_what_is_ignored_is_refused(tmp_path: Path) -> None:
     simulate("ringmaster", tmp_path, 60, delay_limit=3, **UNEVEN)
     path = tmp_path / "events.jsonl"
     path.write_text(path.read_text().replace('"mix":0.0', '"mix":1.0', 1))
-    with pytest.raises(Inconsistent, match=r"mix is 1\.0; the rules give 0\.0"):
+    with pytest.raises(Inconsistent, match=r"mix.*1\.0"):
         replay(tmp_path)
 
 
@@ -126,8 +127,7 @@ def test_who_waits_for_every_client_refuses_those_that_go_for_good(method: str, 
     there = tmp_path / "there.csv"
     there.write_text("client,start,end\n0,0,1\n")
     flags: dict[str, Any] = {"method": method, "engine": "local", "availability": there, "updates": 3}
-    message = f"^availability: .*there.csv has no period, and {method} waits for every client; give --availability-per"
-    with pytest.raises(ValueError, match=message):
+    with refuses("availability", method, "--availability-period"):
         build(Experiment(**flags))
     build(Experiment(**flags, availability_period=2))
 
@@ -186,5 +186,5 @@ def test_memory_for_every_client_is_counted_once(method: str, tables: int) -> No
 
 
 def test_ringmaster_cannot_be_spread() -> None:
-    with pytest.raises(ValueError, match=r"^server_shards: 2 means nothing to ringmaster; "):
+    with pytest.raises(ValueError, match=r"^server_shards: .*ringmaster"):
         resolve(Experiment(method="ringmaster", server_shards=2))

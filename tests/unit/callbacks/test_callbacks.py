@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusals import refuses
 
 from fedraa.api import resume, run
 from fedraa.callbacks import Callback, EarlyStopping, Event, Limits, Progress, RunStart
@@ -266,31 +267,29 @@ def test_early_stopping_takes_no_less_than_its_delta_for_better() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "field", "value", "name"),
     [
-        ("early-stoping", r"^callbacks: there is no 'early-stoping'; did you mean early-stopping\?"),
-        ("early-stopping(patience=0)", "^callbacks: .*: patience is 0; it should be greater than or equal to 1$"),
-        ("early-stopping(min_delta=-1)", "^callbacks: .*: min_delta is -1; it should be greater than or equal to 0$"),
-        ("early-stopping(mode='most')", "^callbacks: .*: mode is 'most'; it should be 'max' or 'min'$"),
-        ("csv", "^callbacks: csv cannot be made: "),
-        (print, "^callbacks: .* has no method on_eval; takes early-stopping, "),
+        ("early-stoping", "callbacks", "early-stoping", "did you mean early-stopping?"),
+        ("early-stopping(patience=0)", "callbacks.patience", 0, "1"),
+        ("early-stopping(min_delta=-1)", "callbacks.min_delta", -1, "0"),
+        ("early-stopping(mode='most')", "callbacks.mode", "most", "'max' or 'min'"),
+        ("csv", "callbacks", "csv", "csv(path=...)"),
+        (print, "callbacks", print, "early-stopping"),
     ],
 )
-def test_what_is_no_callback_is_refused_before_anything_is_written(given: Any, said: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_callback_that_is_none_is_refused_before_anything_is_written(
+    given: Any, field: str, value: object, name: str, tmp_path: Path
+) -> None:
+    with refuses(field, name, got=value):
         run(experiment(tmp_path / "run"), callbacks=[given])
     assert not (tmp_path / "run").exists()
 
 
-def test_a_metric_that_is_not_there_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_early_stopping_with_an_unknown_metric_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     flags = ["--engine", "local", "--hidden", "8", "--clients", "4", "--updates", "8", "--quiet", "--out", str(out)]
     assert main(["run", *flags, "--callbacks", "early-stopping(metric='acuracy')"]) == 2
-    said = capsys.readouterr().err
-    assert said == (
-        "fedraa: callbacks: early-stopping got metric='acuracy'; takes accuracy, loss, client_mean, client_std, "
-        "client_worst\n"
-    )
+    assert capsys.readouterr().err.startswith("fedraa: callbacks.metric: got 'acuracy'")
     assert not out.exists()
 
 

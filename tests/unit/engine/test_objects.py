@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from refusals import refuses
 from torch import nn
 
 import fedraa as fl
@@ -69,9 +70,9 @@ def test_dataset_from_a_function_is_that_of_the_object(tmp_path: Path) -> None:
 @pytest.mark.parametrize("make", [lambda: None, lambda: "digits", lambda: 1 / 0, lambda folder: mine(), fl.Dataset])
 def test_function_that_returns_no_dataset_is_refused(make: Any) -> None:
     for start in (lambda **fields: fl.compare(["fedavg"], [0], **fields), fl.run):
-        with pytest.raises(ValueError, match=r"^dataset: .* (returns|failed with) "):
+        with refuses("dataset"):
             start(dataset=make)
-    with pytest.raises(ValueError, match=r"^dataset: .* (returns|failed with) "):
+    with refuses("dataset"):
         fl.tune(["fedavg"], {"lr": "0.01:1:log"}, trials=1, dataset=make)
 
 
@@ -120,7 +121,7 @@ def test_every_page_has_that_call(run: fl.History, tmp_path: Path, capsys: pytes
 
 
 def test_landscape_of_an_object_is_refused(run: fl.History, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^landscape: .*model and a dataset given as an object"):
+    with pytest.raises(ValueError, match=r"^landscape: .*model and .*dataset"):
         fl.report([run.directory], tmp_path / "page.html", landscape=True)
 
 
@@ -129,7 +130,7 @@ def test_component_that_forgets_a_value_is_given_again(tmp_path: Path) -> None:
     history = fl.run(scheduler=Forgetful(0.9), **fields)
     assert history.config["given"] == ["scheduler"]
     assert "scheduler=..." in command(history.experiment, history.config["given"])
-    with pytest.raises(ValueError, match=r"^run: .*scheduler given as an object.*scheduler=\.\.\."):
+    with refuses("run", "scheduler=...", got=history.directory):
         fl.resume(history.directory, trust=True, updates=6)
     assert fl.resume(history.directory, scheduler=Forgetful(0.9), updates=6).summary["steps"] == 6
 

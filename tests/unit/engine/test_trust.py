@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusals import refuses
 from torch import nn
 
 import fedraa as fl
@@ -56,14 +57,13 @@ def test_nothing_is_imported_without_trust(foreign: Path, mark: Path, capsys: py
     before = (foreign / "config.json").read_bytes()
     for command in (["resume", str(foreign), "--updates", "6"], ["report", str(foreign), "--out", page, "--landscape"]):
         assert main(command) == 2
-        assert capsys.readouterr().err == (
-            f"fedraa: run: {foreign} names code that would be imported and run, {', '.join(FOREIGN)}; if you trust it, "
-            "give --trust, in Python trust=True\n"
-        )
+        message = capsys.readouterr().err
+        assert message.startswith("fedraa: run: ")
+        assert all(name in message for name in (*FOREIGN, "--trust"))
     assert main(["replay", str(foreign)]) == 0
     assert main(["status", str(foreign)]) == 0
     assert main(["report", str(foreign), "--out", page]) == 0
-    with pytest.raises(ValueError, match=r"would be imported and run, module_of_mine:First, module_of_mine:net; if"):
+    with refuses("run", *FOREIGN, got=foreign):
         fl.resume(foreign, updates=6)
     assert not mark.exists()
     assert (foreign / "config.json").read_bytes() == before
@@ -79,7 +79,7 @@ def test_with_trust_it_goes_on(foreign: Path, mark: Path) -> None:
 def test_what_is_given_again_is_trusted(foreign: Path) -> None:
     history = fl.resume(foreign, updates=6, scheduler=FOREIGN[0], model=FOREIGN[1])
     assert history.summary["steps"] == 6
-    with pytest.raises(ValueError, match=r"names code that would be imported and run, module_of_mine:net; "):
+    with refuses("run", "module_of_mine:net", got=foreign):
         fl.resume(foreign, updates=7, scheduler=FOREIGN[0])
 
 
@@ -145,5 +145,5 @@ def test_paths_in_what_was_written_down() -> None:
     assert paths_in(["gre-raa", "sample:10", "uniform:1:2", "lognormal:0.5"]) == []
     with importing_only(["json:loads"]):
         assert imported("x", "json:loads") is json.loads
-        with pytest.raises(ValueError, match=r"^x: json:dumps is code that would be imported and run; "):
+        with refuses("x", "--trust", got="json:dumps"):
             imported("x", "json:dumps")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 import fedraa as fl
 from fedraa.methods.fed_quilt import SQUARES_WINDOW, DeltaMix, EvenedDelta
@@ -78,12 +79,12 @@ def test_it_goes_on_from_its_state_bit_for_bit() -> None:
 
 @pytest.mark.parametrize("even", [-0.1, 1.5, float("nan")])
 def test_even_is_a_share(even: float) -> None:
-    with pytest.raises(ValueError, match=r"^async_rule: .*EvenedDelta.*: even is .*; it should be "):
+    with refuses("async_rule.even"):
         ASYNC_RULE.make(EvenedDelta(even=even))
 
 
-def test_what_is_wrong_is_said_of_it_and_not_of_the_delta_mix() -> None:
-    with pytest.raises(ValueError, match=r"^async_rule: .*EvenedDelta.*: gain is 0; it should be greater than 0$"):
+def test_evened_delta_with_gain_0_is_refused() -> None:
+    with refuses("async_rule.gain", got=0):
         ASYNC_RULE.make(EvenedDelta(gain=0))
 
 

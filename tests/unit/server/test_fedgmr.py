@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from refusals import refuses
 from torch import Tensor, nn
 
 from fedraa.composition.registry import methods
@@ -106,8 +107,8 @@ def test_the_papers_densities() -> None:
     assert METHODS["fedgmr"].update == FedGMR(size=1, exponent=0.6)
 
 
-def test_a_mistake_is_one_sentence() -> None:
-    with pytest.raises(ValueError, match=r"^submodel: growing\(until=0\): until is 0; it should be greater than 0$"):
+def test_growing_until_0_is_refused() -> None:
+    with refuses("submodel.until", got=0):
         SUBMODEL.make("growing(until=0)")
 
 
@@ -124,5 +125,5 @@ class Scaled(nn.Module):
 
 def test_blocks_without_matrices_cannot_grow() -> None:
     traced = trace(nn.Sequential(Scaled(), Scaled(), nn.Linear(4, 2)), torch.zeros(2, 4))
-    with pytest.raises(ValueError, match=r"^model: nothing of Sequential can grow: its blocks have no matrices$"):
+    with pytest.raises(ValueError, match=r"^model: .*Sequential"):
         Growing().bind(RunContext(traced, 2, 0))

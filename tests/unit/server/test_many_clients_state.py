@@ -143,8 +143,8 @@ def test_daily_devices_are_those_of_spans_that_say_so() -> None:
 
 @pytest.mark.parametrize(
     ("text", "period", "said"),
-    [("daily:2", 8.0, "must have a share over 0"), ("daily:x", 8.0, "must have a share"), ("daily:0.5", None, "a day")],
+    [("daily:2", 8.0, "share"), ("daily:x", 8.0, "share"), ("daily:0.5", None, "day")],
 )
 def test_days_that_are_none(text: str, period: float | None, said: str) -> None:
-    with pytest.raises(ValueError, match=f"^availability: '{text}' .*{said}"):
+    with pytest.raises(ValueError, match=f"^availability.*{text}.*{said}"):
         read_availability(Path(text), 5, period)

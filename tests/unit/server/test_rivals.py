@@ -1,5 +1,6 @@
 """Asynchronous rules of other papers on numbers worked out by hand: gains of two coordinates, theta from (1, 2)."""
 
+import re
 from collections.abc import Sequence
 from copy import deepcopy
 from math import sqrt
@@ -360,26 +361,20 @@ def test_coordinates_that_nobody_trained_stay(rule: AsyncRule) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "field", "name"),
     [
-        ("buffer(size=0)", "async_rule: buffer(size=0): size is 0; it should be greater than or equal to 1"),
-        ("ca2fl(size=0)", "async_rule: ca2fl(size=0): size is 0; it should be greater than or equal to 1"),
-        (
-            "ringmaster(delay_limit=0)",
-            "async_rule: ringmaster(delay_limit=0): delay_limit is 0; it should be greater than or equal to 1",
-        ),
-        (
-            "fadas(delay_limit=0)",
-            "async_rule: fadas(delay_limit=0): delay_limit is 0; it should be greater than or equal to 1",
-        ),
-        ("fadas(optimizer=None)", "optimizer: got None; FADAS takes a server optimizer, such as amsgrad"),
-        ("asyncfeded(epsilon=0)", "async_rule: asyncfeded(epsilon=0): epsilon is 0; it should be greater than 0"),
-        ("ace(size=3)", "async_rule: ace(size=3) cannot be made"),
-        ("buffer(optimizer='amsgrd')", "server_optimizer: there is no 'amsgrd'; did you mean amsgrad?"),
+        ("buffer(size=0)", "async_rule.size", "0"),
+        ("ca2fl(size=0)", "async_rule.size", "0"),
+        ("ringmaster(delay_limit=0)", "async_rule.delay_limit", "0"),
+        ("fadas(delay_limit=0)", "async_rule.delay_limit", "0"),
+        ("fadas(optimizer=None)", "optimizer", "amsgrad"),
+        ("asyncfeded(epsilon=0)", "async_rule.epsilon", "0"),
+        ("ace(size=3)", "async_rule", "size"),
+        ("buffer(optimizer='amsgrd')", "server_optimizer", "did you mean amsgrad?"),
     ],
 )
-def test_mistakes_are_one_sentence(text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=r"^" + message.replace("(", r"\(").replace(")", r"\)").replace("?", r"\?")):
+def test_rule_with_a_wrong_value_names_the_field(text: str, field: str, name: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{field}: .*{re.escape(name)}"):
         ASYNC_RULE.make(text)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from refusals import refuses
 
 import fedraa as fl
 from fedraa.components.calls import calling
@@ -39,15 +40,15 @@ class Shuffles(fl.Scheduler):
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "said"),
+    ("scheduler", "name"),
     [
-        (Locked(), "scheduler: Locked cannot be copied for a run: cannot pickle"),
-        (Changes(), "scheduler: Changes failed with ValueError: assignment destination is read-only"),
-        (Shuffles(), "scheduler: Shuffles failed with ValueError: array is read-only"),
+        (Locked(), "cannot pickle"),
+        (Changes(), "ValueError: assignment destination is read-only"),
+        (Shuffles(), "ValueError: array is read-only"),
     ],
 )
-def test_schedulers(scheduler: fl.Scheduler, said: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=f"^{said}"):
+def test_scheduler_that_cannot_work_is_named(scheduler: fl.Scheduler, name: str, tmp_path: Path) -> None:
+    with refuses("scheduler", name, type(scheduler).__name__):
         fl.run(**SMALL, method="fed-raa", updates=3, scheduler=scheduler, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -63,11 +64,11 @@ class State:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
-    [(5, "state: State gave int; takes a dict"), (OSError("no"), "state: State failed with OSError: no")],
+    ("given", "name"),
+    [(5, "got 5"), (OSError("no"), "OSError: no")],
 )
-def test_what_is_no_state(given: object, said: str) -> None:
-    with pytest.raises(ValueError, match=f"^{said}$"):
+def test_state_that_is_no_dict_is_refused(given: object, name: str) -> None:
+    with refuses("state", "State", name):
         saved(State(given))
 
 
@@ -75,30 +76,28 @@ def leaves() -> None:
     sys.exit(3)
 
 
-def test_whoever_ends_the_process_or_speaks_in_lines_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(ValueError, match=r"^x: leaves failed with SystemExit: 3$"), calling("x", leaves):
+def test_error_of_a_component_is_one_line_with_its_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with refuses("x", "leaves", "SystemExit: 3"), calling("x", leaves):
         leaves()
-    with pytest.raises(ValueError, match=r"^x: leaves failed with KeyError: 'a b'$"), calling("x", leaves):
+    with refuses("x", "leaves", "KeyError: 'a b'"), calling("x", leaves):
         raise KeyError("a b")
-    with pytest.raises(ValueError, match=r"^x: leaves failed with RuntimeError: two lines$"), calling("x", leaves):
+    with refuses("x", "leaves", "RuntimeError: two lines"), calling("x", leaves):
         raise RuntimeError("two\n  lines")
     (tmp_path / "ends_the_process.py").write_text("import sys\nsys.exit(7)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     seam: Seam[Any] = Seam("scheduler", (), {"leaving": leaves})
-    with pytest.raises(ValueError, match=r"^scheduler: ends_the_process:X cannot be imported: SystemExit: 7$"):
+    with refuses("scheduler", "SystemExit: 7", got="ends_the_process:X"):
         seam.make("ends_the_process:X")
-    with pytest.raises(ValueError, match=r"^scheduler: leaving cannot be made: SystemExit: 3$"):
+    with refuses("scheduler", "SystemExit: 3", got="leaving"):
         seam.make("leaving")
 
 
-def test_a_hook_that_there_is_not_is_refused(tmp_path: Path) -> None:
+def test_callback_with_an_unknown_hook_suggests_the_known_one(tmp_path: Path) -> None:
     class Late(fl.Callback):
         def on_evaluation(self, step: int) -> None:
             raise AssertionError
 
-    with pytest.raises(ValueError, match=r"^callbacks: Late has on_evaluation, which is no hook; did you mean on_eval"):
+    with refuses("callbacks", "Late", "on_evaluation", "did you mean on_eval?"):
         fl.run(**SMALL, callbacks=[Late()], out=tmp_path / "run")
 
 
@@ -116,10 +115,10 @@ def test_a_callback_that_ends_the_process_leaves_a_checkpoint(tmp_path: Path) ->
 
 
 def test_what_is_no_experiment_and_no_model(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^experiment: got 'fedavg'; takes an Experiment"):
+    with pytest.raises(ValueError, match=r"^experiment: got 'fedavg'"):
         fl.run("fedavg")  # type: ignore[arg-type]  # a mistake
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
     torch.nn.init.constant_(net[1].weight, float("nan"))
     small = {name: value for name, value in SMALL.items() if name != "hidden"}
-    with pytest.raises(ValueError, match=r"^model: .* not finite"):
+    with refuses("model", "Sequential"):
         fl.run(**small, model=net, method="fedavg", rounds=1, out=tmp_path / "run")

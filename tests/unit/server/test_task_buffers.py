@@ -34,7 +34,7 @@ def nowhere(kind: str, t: float, /, **fields: object) -> None:
 def test_values_that_are_elsewhere_cannot_be_read_but_their_number_is_known() -> None:
     task = Task(7, 0, 0, 0, 0, 0, (), RemoteBuffer(5), 0.1, 1.0)
     assert (task.size, task.nbytes) == (5, 20)
-    with pytest.raises(TypeError, match=r"^the buffer of task 7 is elsewhere"):
+    with pytest.raises(TypeError, match="task 7"):
         _ = task.params
 
 
