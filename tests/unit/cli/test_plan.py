@@ -104,7 +104,7 @@ def test_that_few_clients_stand_for_all_is_told(
 
 def test_an_infeasible_bound_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--delay-bound", "0.05"]) == 2
-    assert "leaves client" in capsys.readouterr().err
+    assert "delay_bound: " in capsys.readouterr().err
 
 
 def fleet(compute: list[float]) -> Fleet:

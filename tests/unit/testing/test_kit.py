@@ -268,7 +268,7 @@ def test_a_part_that_does_not_work_at_all() -> None:
         (lambda staleness: 1.0, "staleness(staleness), partitioner(labels, clients, rng), metric"),
         ("bernoulli", "bernoulli .*participation, submodel"),
         (3, "3 .*package.module:Name"),
-        ("nowhere:Part", "nowhere:Part "),
+        ("nowhere:Part", "'nowhere:Part'"),
         ("gre-rao", "gre-rao "),
     ],
 )
