@@ -103,7 +103,7 @@ class Aggregator(Stateful, ABC):
     def see(self, run: RunContext) -> None:
         """What it is bound to, before the first round, for one that treats some tensors in their own way.
 
-        `run.params` [d] is the model as it stands at any time. ValueError if the model does not suit it.
+        `run.params` [d] is the model as it stands at any time. Raises InputError if the model does not suit it.
         """
 
     def moves(self, client: int, assignment: Assignment) -> tuple[int, int] | None:

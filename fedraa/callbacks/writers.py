@@ -55,7 +55,7 @@ def _at_once(path: str, flags: int) -> int:
 class TensorBoard(Callback):
     """Every metric, and t, against the server's step, below `directory` in a folder `name` (default: the run's own).
 
-    ValueError, when it is made, if the package tensorboard is missing.
+    Raises InputError if the package tensorboard is missing.
     """
 
     waits = False
@@ -90,7 +90,7 @@ class WandB(Callback):
     """Every metric, and t, against the server's step, to a project of Weights & Biases; at the end what ended the run.
 
     `name` is the run's (default: that of its directory), `group` the group that it is in. A resumed run goes on in the
-    same run there. ValueError, when it is made, if the package wandb is missing.
+    same run there. Raises InputError if the package wandb is missing.
     """
 
     waits = False

@@ -43,7 +43,7 @@ def probe(module: nn.Module, example: Tree, outputs: Callable[[Any], Tensor]) ->
         outputs: takes the tensor with a row per sample from what the module returns.
 
     Raises:
-        ValueError: training reads and changes state that no client sends back, or evaluation reads state that the
+        InputError: training reads and changes state that no client sends back, or evaluation reads state that the
             model's file cannot hold.
     """
     with warnings.catch_warnings():
@@ -128,7 +128,7 @@ class _Probe:
         return [x.detach() for x in found], [p.grad for p in module.parameters() if p.grad is not None]
 
     def _refuse_memory(self, buffers: list[str], attributes: list[str]) -> None:
-        """Raise ValueError if the output or gradient of a step in training depends on what earlier steps changed."""
+        """Raise InputError if the output or gradient of a step in training depends on what earlier steps changed."""
         expected = self._run(self._copy(), self._other)
         known = {name: self._start.buffers[name] for name in self._known if name in self._start.buffers}
         later = self._copy()
@@ -319,11 +319,12 @@ class _Probe:
                 finite = finite and all(bool(g.isfinite().all()) for g in gradients)
         return tuple(found.shape), finite
 
-    def _refused(self, what: str, name: str) -> ValueError:
-        return ValueError(
-            f"model: training reads and changes the {_named(what, name, self._module)}; fedraa does not carry such "
-            "state between clients; make it a parameter that the optimizer trains, let training use the values of the "
-            "batch alone, or leave it out"
+    def _refused(self, what: str, name: str) -> InputError:
+        return InputError(
+            "model",
+            f"training reads and changes the {_named(what, name, self._module)}, and such state is not sent between "
+            "clients",
+            hint="make it a parameter that the optimizer trains, use only values of the batch, or leave it out",
         )
 
 

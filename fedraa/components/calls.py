@@ -6,8 +6,7 @@ from contextlib import contextmanager
 
 from fedraa.errors import InputError, StructuredError
 
-# The beginning of a message that names its field.
-_FIELD = re.compile(r"[a-z_]+: ")
+_MESSAGE = re.compile(r"(?P<field>[a-z_]+): (?P<problem>.+)")
 
 
 @contextmanager
@@ -16,17 +15,23 @@ def calling(where: str, part: object) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
-        if names_field(error):
+        known = as_structured(error)
+        if known is error:
             raise
         name = getattr(part, "__qualname__", type(part).__qualname__)
-        raise InputError(where, f"{name} failed with {type(error).__name__}: {one_line(error)}") from error
+        raise known or InputError(where, f"{name} failed with {type(error).__name__}: {one_line(error)}") from error
 
 
-def names_field(error: BaseException) -> bool:
-    """Return True for an error that names its field."""
+def as_structured(error: BaseException) -> StructuredError | None:
+    """Return a structured error itself, or the one that a ValueError with the message `field: problem` means.
+
+    The package schedulers raises such errors, because it does not import fedraa. None for any other error.
+    """
     if isinstance(error, StructuredError):
-        return True
-    return isinstance(error, ValueError) and _FIELD.match(str(error)) is not None
+        return error
+    if isinstance(error, ValueError) and (match := _MESSAGE.fullmatch(one_line(error))):
+        return InputError(match["field"], match["problem"])
+    return None
 
 
 def one_line(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, Generic, TypeVar
 
-from fedraa.components.calls import names_field, one_line
+from fedraa.components.calls import as_structured, one_line
 from fedraa.components.component_errors import argument_error, names_text, unknown_component
 from fedraa.components.field_checks import check_arguments, check_part
 from fedraa.components.imports import imported, is_path
@@ -115,10 +115,11 @@ class Seam(Generic[T]):
             mismatch = argument_error(self.name, make, arguments, values, given)
             raise mismatch or InputError(self.name, f"it cannot be made: {one_line(error)}", got=given) from None
         except (Exception, SystemExit) as error:
-            if names_field(error):
+            known = as_structured(error)
+            if known is error:
                 raise
             problem = f"it cannot be made: {type(error).__name__}: {one_line(error)}"
-            raise InputError(self.name, problem, got=given) from error
+            raise known or InputError(self.name, problem, got=given) from error
 
     def _checked(self, part: Any, given: object) -> T:
         missing = [name for name in self.needs if not callable(getattr(part, name, None))]
