@@ -25,8 +25,8 @@ Facts = tuple[int, int, int] | None
 class WatchedRun:
     """The state of a run, as far as its files were read. A reader holds `lock`.
 
-    `version` grows with every change. `state` is starting, running, interrupted, failed, ended or damaged. `said` is the
-    reason of the end or of the failure, or a sentence about the damage.
+    `version` grows with every change. `state` is starting, running, interrupted, failed, ended or damaged. `said` gives
+    the reason of the end or of the failure, or a sentence about the damage.
     """
 
     def __init__(self, directory: Path, name: str, next_version: Callable[[], int]) -> None:
