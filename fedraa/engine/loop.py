@@ -206,7 +206,7 @@ class Loop:
     def _drop(self, task: Task, what: str) -> None:
         """RunFailed if nobody is left to go on with, or nobody is to."""
         self._waiting.extend(self.server.drop(task.id, what, self._now))
-        bad = self.server.task_table.bad_clients
+        bad = self.server.ledger.bad_clients
         if bad.stop and task.client in bad.left_out:
             raise RunFailed(
                 f"client {task.client} came to nothing {bad.retries + 1} times in a row, the last time with task "

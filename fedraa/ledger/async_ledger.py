@@ -20,6 +20,7 @@ class AsyncLedger(TaskLedger):
 
     Attributes:
         held: By client, the task whose buffer the client trains again.
+        concurrency: How many clients train at a time.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class AsyncLedger(TaskLedger):
     ) -> None:
         super().__init__(clients=clients, seed=seed, bad_clients=bad_clients, fragments=fragments, scheduler=scheduler)
         self.held: dict[int, Dispatch] = {}
-        self._concurrency = Concurrency(clients, concurrency, seed)
+        self.concurrency = Concurrency(clients, concurrency, seed)
         self._busy: set[int] = set()
 
     def replan(self, costs: Costs, bound: float | None) -> None:
@@ -45,7 +46,7 @@ class AsyncLedger(TaskLedger):
 
     def first_clients(self) -> Sequence[int]:
         """Return the clients that get a task at the start."""
-        return self._concurrency.first()
+        return self.concurrency.first()
 
     def assign(self, client: int, now: float, *, fragment: int | None = None, may_resend: bool = True) -> Dispatch:
         """Decide a client's next task.
@@ -112,4 +113,4 @@ class AsyncLedger(TaskLedger):
     def _next_clients(self, dispatch: Dispatch) -> tuple[int, ...]:
         """Return the clients that get a task because this one has ended."""
         self._busy.discard(dispatch.client)
-        return self._concurrency.next(dispatch.client, dispatch.task, self._busy, self.bad_clients.left_out)
+        return self.concurrency.next(dispatch.client, dispatch.task, self._busy, self.bad_clients.left_out)

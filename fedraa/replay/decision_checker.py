@@ -155,7 +155,7 @@ class RoundChecker:
     """Every client of a round's cohort is given work once, and answers once or is dropped; that is one server update.
 
     Where a scheduler gives out fragments, `counts` rise as a round is assigned; by the next one they are the updates
-    per fragment, one for each round in which it was trained (in older runs one for each client). Where a policy draws
+    per fragment, one for each round in which it was trained. Where a policy draws
     submodels with the help of the model, its label and its costs are taken from the log.
     """
 
@@ -168,7 +168,6 @@ class RoundChecker:
         self._by_samples = update.get("weights") == "samples"
         self._standing = Standing.start(len(rules.resolved.fragments))
         self._before = self._standing.counts.copy()
-        self._per_round = bool(rules.method["schedule"].get("per_round"))
         self._planner = rules.planner() if rules.scheduled else None
         self._coverage = Coverage(rules)
         self._round: list[LoggedTask] = []
@@ -215,8 +214,7 @@ class RoundChecker:
         line.expect("round", self.step)
         line.expect("clients", len(self._round))
         self._coverage.check(line, self.step, [flight.fragment for flight in self._round])
-        if self._per_round:
-            once(self._standing.counts, self._before)
+        once(self._standing.counts, self._before)
         self._round, self._weight_sum = [], 0.0
         self.due = None
         self.step += 1

@@ -93,9 +93,6 @@ def upgrade_config(config: dict[str, Any]) -> dict[str, Any]:
             experiment = experiment | {field: None}
             config = config | {"experiment": experiment}
     config = _without_unused_groups(config)
-    schedule = config["method"].get("schedule")
-    if isinstance(schedule, Mapping) and schedule.get("kind") == "ScheduledRounds":
-        config = config | {"method": config["method"] | {"schedule": {"per_round": False} | dict(schedule)}}
     update = config["method"].get("update")
     if not isinstance(update, Mapping):
         return config
