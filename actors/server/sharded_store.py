@@ -24,7 +24,7 @@ from fedraa.messages import State, Task, Update, Vector
 from fedraa.server.async_rule import AsyncModel, AsyncRule, Taken
 from fedraa.server.stores.local import shared_again
 from fedraa.server.stores.sharded import Split, assemble_pieces
-from fedraa.submodels.assignment import Submodel
+from fedraa.submodels.assignment import Assignment, Submodel
 
 UNSETTLED = 64  # mixes that the server runs ahead of the shards
 GLANCE = 1.0  # seconds between two looks at who has frozen
@@ -81,13 +81,14 @@ class ShardedStore:
     def params(self) -> Vector:
         return self._gathered("values")
 
-    def cut(self, fragment: int, version: int) -> CutOnShards:
+    def cut(self, assignment: Assignment, version: int) -> CutOnShards:
+        fragment = assignment.label
         if fragment not in self._cuts or self._cuts[fragment][0] != version:
             cuts = [self._shards[piece.shard].publish.remote(fragment) for piece in self._split.pieces[fragment]]
             self._cuts[fragment] = (version, self._cut(fragment, cuts))
         return self._cuts[fragment][1]
 
-    def take(self, task: Task, update: Update, stale: int, balance: float = 1.0) -> Taken:
+    def take(self, task: Task, assignment: Assignment, update: Update, stale: int, balance: float = 1.0) -> Taken:
         assert update.receipt is not None
         mix = self._rule.weight(stale, balance)
         for piece in self._split.pieces[task.fragment]:

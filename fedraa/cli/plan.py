@@ -244,7 +244,7 @@ def async_outlook(spec: RunSpec, planner: Planner) -> str:
         time=limits.time,
         tasks_per_step=update.per_step,
         rule=update if isinstance(update, AsyncRule) and not is_foreign(describe(update)) else None,
-        again=held_cost(spec, few),
+        resend_cost=held_cost(spec, few),
         concurrency=spec.at_a_time if spec.at_a_time < len(few) else None,
     )
     steps, time = dry.steps * times, dry.time

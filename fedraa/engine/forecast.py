@@ -1,9 +1,8 @@
-"""What a run will take, by its costs alone: nothing is trained."""
+"""The course of a run by its costs only: nothing is trained."""
 
-import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import count
+from math import inf
 
 import numpy as np
 import numpy.typing as npt
@@ -11,20 +10,29 @@ import numpy.typing as npt
 from fedraa.devices.availability import Timing
 from fedraa.devices.fleet import Floats
 from fedraa.engine.run_spec import RunSpec
-from fedraa.ledger.concurrency import Concurrency
+from fedraa.ledger.async_ledger import AsyncLedger
+from fedraa.ledger.bad_clients import BadClients
+from fedraa.ledger.dispatch import Dispatch
+from fedraa.ledger.due_queue import DueQueue
 from fedraa.messages import Task
-from fedraa.rng import generator
 from fedraa.server.async_rule import Arrival, AsyncModel, AsyncRule, Taken
-from schedulers import Planner, Standing
+from schedulers import Planner
 
-MOST = 20_000  # clients at a time that are looked at one by one; of more, so many stand for all
+# Clients at a time that are looked at one by one; if there are more, so many stand for all.
+MOST = 20_000
+EMPTY = np.zeros(0, np.float32)
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """An asynchronous run: `steps` server updates by `time` on the run's clock.
+    """The course of an asynchronous run.
 
-    `tasks` are the tasks answered per fragment; staleness is on the fragments' own versions.
+    Attributes:
+        time: Time of the last update on the run's clock.
+        steps: Server updates.
+        tasks: Updates per fragment.
+        staleness_mean: Mean staleness, on the fragments' own versions.
+        staleness_max: Largest staleness.
     """
 
     time: float
@@ -43,72 +51,74 @@ def dry_run(
     time: float | None = None,
     tasks_per_step: int = 1,
     rule: AsyncRule | None = None,
-    again: Callable[[int, int], float] | None = None,
+    resend_cost: Callable[[int, int], float] | None = None,
     concurrency: int | None = None,
 ) -> Forecast:
-    """The asynchronous run of a planned scheduler, with the very draws that the real one makes on the virtual clock.
+    """Run the decisions of an asynchronous run on the virtual clock, with the same random draws and without training.
 
-    Losses are not known: they stay infinite.
+    Losses are not known and stay infinite.
 
-    It ends after `steps` server updates, one every `tasks_per_step` arrivals, or with the last arrival at `time`. A
-    `rule` tells itself which arrivals are one, at work on a model without parameters; `again` gives what a
-    task costs a client on a fragment that it has already. At most `concurrency` clients train at a time (None: all).
+    Args:
+        planner: The scheduler with its costs and its bound.
+        timing: Duration of tasks.
+        seed: Seed of the run.
+        steps: The run ends after so many server updates.
+        time: The run ends at this time.
+        tasks_per_step: Updates per server update, if there is no `rule`.
+        rule: Decides which updates make a new version. It works on a model without parameters.
+        resend_cost: Returns the cost of a task of a client on a fragment that it already holds.
+        concurrency: Number of clients that train at a time; None: all.
     """
-    costs = planner.costs
-    clients, fragments = costs.shape
-    standing, tasks = Standing.start(fragments), np.zeros(fragments, np.int64)
-    versions = standing.counts
-    turns = np.zeros(clients, np.int64)
-    due: list[tuple[float, int, int, int, int]] = []
+    clients, fragments = planner.costs.shape
+    ledger = AsyncLedger(
+        clients=clients,
+        seed=seed,
+        bad_clients=BadClients(),
+        fragments=fragments,
+        scheduler=planner,
+        concurrency=concurrency,
+    )
+    model = AsyncModel(EMPTY, clients, fragments, concurrency)
+    rule = None if rule is None else rule.bind(model)
+    due = DueQueue()
+    tasks = [0] * fragments
     staleness: list[int] = []
     now = 0.0
-    nothing = np.zeros(0, np.float32)
-    model = AsyncModel(nothing, clients, fragments, concurrency)
-    rule = None if rule is None else rule.bind(model)
-    who, busy, kept = Concurrency(clients, concurrency, seed), set[int](), dict[int, tuple[int, int]]()
-    numbers = count()
 
-    def dispatch(client: int) -> None:
-        turn = int(turns[client])
-        if (held := kept.pop(client, None)) is None:
-            rng = generator(seed, "schedule", client, turn)
-            j = planner.choose(client, turn, now, planner.feasible(client), standing, rng)
-            version, cost = int(versions[j]), float(costs[client, j])
+    def send(client: int) -> None:
+        decision = ledger.assign(client, now)
+        if decision.resent:
+            assert resend_cost is not None
+            cost = resend_cost(client, decision.fragment)
         else:
-            assert again is not None
-            j, version = held
-            cost = again(client, j)
-        standing.sent[j] += 1
-        end = timing.due(client, turn, now, cost)
-        heapq.heappush(due, (end, next(numbers), client, j, version))
-        turns[client] += 1
-        busy.add(client)
+            cost = float(planner.costs[client, decision.fragment])
+        due.push(timing.due(client, decision.turn, now, cost), decision.task)
 
-    def taken(client: int, j: int) -> Taken:
+    for client in ledger.first_clients():
+        send(client)
+    while ledger.step < steps and (time is None or due.next_due <= time):
+        now, task = due.pop()
+        decision = ledger.in_flight[task]
+        staleness.append(ledger.staleness(task).fragment)
+        tasks[decision.fragment] += 1
         if rule is None:
-            return Taken(0.0, len(staleness) % tasks_per_step == 0)
-        return rule.take(Arrival(client, j, slice(None), nothing, nothing, staleness[-1], 1, np.inf), model)
+            result = Taken(0.0, len(staleness) % tasks_per_step == 0)
+        else:
+            result = rule.take(_update_without_values(decision, staleness[-1]), model)
+        done = ledger.commit(task, loss=inf, new_version=result.advanced, keep_task=result.held)
+        for client in done.next_clients:
+            send(client)
+    known = staleness or [0]
+    return Forecast(now, ledger.step, tuple(tasks), float(np.mean(known)), max(known))
 
-    for client in who.first():
-        dispatch(client)
-    while int(versions.sum()) < steps and (time is None or due[0][0] <= time):
-        now, number, client, j, version = heapq.heappop(due)
-        staleness.append(int(versions[j]) - version)
-        standing.staleness[j] = staleness[-1]
-        tasks[j] += 1
-        _, advanced, held = taken(client, j)
-        versions[j] += advanced
-        if held:
-            kept[client] = (j, version)
-        busy.discard(client)
-        for following in who.next(client, number, busy):
-            dispatch(following)
-    done = staleness or [0]
-    return Forecast(now, int(versions.sum()), tuple(tasks.tolist()), float(np.mean(done)), max(done))
+
+def _update_without_values(decision: Dispatch, staleness: int) -> Arrival:
+    """Return the update of a task on a model without parameters."""
+    return Arrival(decision.client, decision.fragment, slice(None), EMPTY, EMPTY, staleness, samples=1, loss=inf)
 
 
 def first_round(spec: RunSpec) -> tuple[list[Task], int]:
-    """The tasks that a method in rounds gives out first, and how many these are: of very many `MOST` are made."""
+    """Return the tasks of the first round, at most `MOST` of them, and the number of clients in that round."""
     server = spec.server(lambda kind, t, /, **fields: None)
     clients = np.fromiter(server.begin(), np.int64)
     costs = spec.costs().table([spec.traced.widths(spec.traced.full())])[clients, 0]
@@ -116,7 +126,7 @@ def first_round(spec: RunSpec) -> tuple[list[Task], int]:
 
 
 def evenly(costs: Floats, most: int) -> npt.NDArray[np.int64]:
-    """The places of `most` of the costs [N] from the least to the greatest, both among them, ascending; or all."""
+    """Return the positions, ascending, of `most` of the costs [N], evenly from the least to the greatest; or all."""
     if len(costs) <= most:
         return np.arange(len(costs))
     by_cost = np.argsort(costs, kind="stable")

@@ -6,7 +6,6 @@ next update is not there yet. On the wall clock an update is committed once it h
 worker that is faster than the device it stands for is held back, a slower one is taken as it comes.
 """
 
-import heapq
 import time
 from collections import deque
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from fedraa.engine.event_dispatcher import Announcer
 from fedraa.engine.executor import Executor
 from fedraa.errors import RunFailed
 from fedraa.ledger.bad_clients import HOPELESS
+from fedraa.ledger.due_queue import DueQueue
 from fedraa.messages import Fault, State, Task, Update
 from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.profile import Stopwatch
@@ -78,9 +78,9 @@ class Loop:
         self._now = 0.0
         self._started = time.monotonic()
         self._tasks: dict[int, tuple[Task, float]] = {}
-        self._due: list[tuple[float, int]] = []
+        self._due = DueQueue()
         self._arrived: dict[int, Update | Fault] = {}
-        self._there: list[tuple[float, int]] = []  # a heap of what has arrived, by when it is due
+        self._there = DueQueue()  # what has arrived
         self._failures: dict[int, int] = {}
         self._blamed: dict[int, int] = {}  # failures that may be the client's
         self._waiting: deque[int] = deque()
@@ -206,7 +206,7 @@ class Loop:
     def _drop(self, task: Task, what: str) -> None:
         """Record that a task failed; raise RunFailed if no client is left, or if the run is to stop."""
         self._waiting.extend(self.server.drop(task.id, what, self._now))
-        bad = self.server.task_table.bad_clients
+        bad = self.server.ledger.bad_clients
         if bad.stop and task.client in bad.left_out:
             raise RunFailed(
                 f"client {task.client}",
@@ -258,7 +258,7 @@ class Loop:
         limit = self._limits.time
         if limit is None or self._evaluation_is_due() or (not self._wall and self._waiting):
             return False
-        return (self._clock() if self._wall else self._due[0][0]) > limit
+        return (self._clock() if self._wall else self._due.next_due) > limit
 
     def _begin_end(self, reason: str) -> None:
         with self.server_time.on("save"):
@@ -275,11 +275,11 @@ class Loop:
     def _send(self, task: Task, due: float) -> None:
         self._tasks[task.id] = (task, due)
         if not self._wall:
-            heapq.heappush(self._due, (due, task.id))
+            self._due.push(due, task.id)
         self.executor.submit(task, due)
 
     def _next_virtual(self) -> tuple[Task, Update | Fault] | None:
-        due, number = self._due[0]
+        due, number = self._due.next_due, self._due.next_task
         if due == inf:
             problem = f"none of the {len(self._tasks)} devices that train will be available again"
             raise RunFailed("availability", problem, hint="end the run earlier")
@@ -288,13 +288,13 @@ class Loop:
         final = None if outcome is None else self._admit(outcome, number)
         if final is None:
             return None
-        heapq.heappop(self._due)
+        self._due.pop()
         self._now = due
         return self._tasks.pop(number)[0], final
 
     def _next_real(self) -> tuple[Task, Update | Fault] | None:
         """The outcome that was first both there and due; None if there is none yet."""
-        patience = min(POLL, max(0.0, self._there[0][0] - self._clock())) if self._there else POLL
+        patience = min(POLL, max(0.0, self._there.next_due - self._clock())) if self._there else POLL
         with self.server_time.on("wait"):
             outcomes = self.executor.ready(patience)
         for outcome in outcomes:
@@ -302,13 +302,13 @@ class Loop:
             if (final := self._admit(outcome, number)) is not None:
                 assert number is not None
                 self._arrived[number] = final
-                heapq.heappush(self._there, (self._tasks[number][1], number))
+                self._there.push(self._tasks[number][1], number)
         if self._pending:
             self._collect(0)
         self._now = self._clock()
-        if not self._there or self._there[0][0] > self._now:
+        if not self._there or self._there.next_due > self._now:
             return None
-        _, number = heapq.heappop(self._there)
+        _, number = self._there.pop()
         return self._tasks.pop(number)[0], self._arrived.pop(number)
 
     def _admit(self, outcome: Update | Fault, number: int | None) -> Update | Fault | None:

@@ -6,7 +6,6 @@ from fedraa.replay.decision_checker import AsyncChecker, Checker, RoundChecker
 from fedraa.replay.evaluation_check import Evaluations
 from fedraa.replay.log_line import Line
 from fedraa.replay.rules import Rules
-from fedraa.replay.task_clock import Tasks
 
 
 class Audit:
@@ -19,25 +18,26 @@ class Audit:
         self.evaluations = Evaluations(rules)
         self._rules = rules
         asynchronous = rules.method["schedule"]["kind"] in ("Asynchronous", "Drawn")
-        self._tasks = Tasks(rules, rules.concurrency.first() if asynchronous else rules.cohort(0))
-        self._checker: Checker = AsyncChecker(rules, self._tasks) if asynchronous else RoundChecker(rules, self._tasks)
+        self._checker: Checker = AsyncChecker(rules) if asynchronous else RoundChecker(rules)
+        self._ledger = self._checker.ledger
+        self._clock = self._checker.clock
         self._saved = -1
 
     def check(self, line: Line) -> None:
         if self.end is not None:
             raise line.wrong(f"the rules give nothing after the end in line {self.end.number}")
-        if self._tasks.bad_clients.stop and self._tasks.bad_clients.left_out:
+        if self._ledger.bad_clients.stop and self._ledger.bad_clients.left_out:
             raise line.wrong("the rules give nothing after a bad client that stops the run")
         if line.kind not in self.lines:
             raise line.wrong(f"the rules give one of {', '.join(self.lines)}")
         self.lines[line.kind] += 1
         if line.kind == "eval":
-            self.evaluations.evaluated(line, self._checker.step)
+            self.evaluations.evaluated(line, self._ledger.step)
             return
         self.evaluations.before(line)
         if self._checker.due not in (None, line.kind):
             raise line.wrong(f"the rules give a {self._checker.due} here")
-        step = self._checker.step
+        step = self._ledger.step
         match line.kind:
             case "dispatch":
                 self._not_over(line)
@@ -54,37 +54,37 @@ class Audit:
                 self._checker.round(line)
             case "fault":
                 self._settled(line)
-                self._tasks.fault(line)
+                self._clock.fault(line)
             case "checkpoint":
                 self._checkpoint(line)
             case "end":
                 self._end(line)
-        if self._checker.step > step:
-            self.evaluations.after(self._checker.step, self._tasks.now)
+        if self._ledger.step > step:
+            self.evaluations.after(self._ledger.step, self._clock.now)
 
     @property
     def _checkpoint_due(self) -> bool:
         """Checkpoints that real time brings about are not in the log."""
-        step, every = self._checker.step, self._rules.experiment.checkpoint_every
-        return every is not None and step % every == 0 and step > self._saved and not self._tasks.waiting
+        step, every = self._ledger.step, self._rules.experiment.checkpoint_every
+        return every is not None and step % every == 0 and step > self._saved and not self._clock.waiting
 
     def _checkpoint(self, line: Line) -> None:
         if not self._checkpoint_due:
             raise line.wrong("the rules give no checkpoint here")
-        line.expect("t", self._tasks.now)
-        line.expect("step", self._checker.step)
-        self._saved = self._checker.step
+        line.expect("t", self._clock.now)
+        line.expect("step", self._ledger.step)
+        self._saved = self._ledger.step
 
     def _settled(self, line: Line) -> None:
         """Every client is at work and what is due is saved before the next update is waited for."""
-        if self._tasks.waiting:
-            raise line.wrong(f"the rules give client {self._tasks.waiting[0]}, which waits, a task first")
+        if self._clock.waiting:
+            raise line.wrong(f"the rules give client {self._clock.waiting[0]}, which waits, a task first")
         if self._checkpoint_due:
-            raise line.wrong(f"the rules give the checkpoint of step {self._checker.step} before it")
+            raise line.wrong(f"the rules give the checkpoint of step {self._ledger.step} before it")
 
     def _not_over(self, line: Line) -> None:
         limits = self._rules.resolved.limits
-        if limits.steps is not None and self._checker.step >= limits.steps:
+        if limits.steps is not None and self._ledger.step >= limits.steps:
             raise line.wrong(f"the rules give the end after step {limits.steps}")
         if self.evaluations.reached is not None:
             raise line.wrong(f"the rules give the end once the {_words(limits.goal)}")
@@ -94,29 +94,29 @@ class Audit:
     def _end(self, line: Line) -> None:
         reason, t = self._why(line)
         line.expect("reason", reason)
-        line.expect("step", self._checker.step)
+        line.expect("step", self._ledger.step)
         line.expect("t", t if self.evaluations.final is None else self.evaluations.final)
         line.expect("t", t)
-        if not self.evaluations.complete(self._checker.step):
-            raise line.wrong(f"the rules give the evaluation of step {self._checker.step} before it")
+        if not self.evaluations.complete(self._ledger.step):
+            raise line.wrong(f"the rules give the evaluation of step {self._ledger.step} before it")
         self.end = line
 
     def _why(self, line: Line) -> tuple[str, float]:
         """What ended the run by the rules, and when; on the wall clock not before the last event."""
-        limits, tasks = self._rules.resolved.limits, self._tasks
+        limits, clock = self._rules.resolved.limits, self._clock
         if self._rules.wall:
-            t = line.at_least("t", tasks.now)
+            t = line.at_least("t", clock.now)
             late = limits.time is not None and t >= limits.time
         else:
-            late = limits.time is not None and not tasks.waiting and tasks.first_due() > limits.time
-            t = limits.time if late and limits.time is not None else tasks.now
+            late = limits.time is not None and not clock.waiting and clock.first_due() > limits.time
+            t = limits.time if late and limits.time is not None else clock.now
         if line["reason"] == CALLBACK:  # that it was asked for is believed, when is not
             if not isinstance(line["by"], str):
                 raise line.wrong(f"by is {line['by']!r}; the rules give the name of a callback")
-            return CALLBACK, t if self._rules.wall else tasks.now
+            return CALLBACK, t if self._rules.wall else clock.now
         if self.evaluations.reached is not None:
             return "accuracy" if limits.target is None else "target", t
-        if limits.steps is not None and self._checker.step >= limits.steps:
+        if limits.steps is not None and self._ledger.step >= limits.steps:
             return "steps", t
         if late:
             return "time", t

@@ -21,7 +21,7 @@ from fedraa.devices.availability import Timing, availability_from
 from fedraa.devices.costs import CostModel
 from fedraa.devices.device_columns import check_values
 from fedraa.devices.fleet import COLUMNS, Fleet, Floats
-from fedraa.ledger.concurrency import Concurrency
+from fedraa.ledger.bad_clients import BadClients
 from fedraa.ledger.participation import PARTICIPATION, draw_cohort
 from fedraa.messages import ExtraBuffers
 from fedraa.numbers import Count
@@ -140,9 +140,14 @@ class Rules:
         return len(self.resolved.samples)
 
     @property
-    def concurrency(self) -> Concurrency:
-        """Who trains at a time, of an asynchronous method."""
-        return Concurrency(self.clients, self.method["schedule"].get("concurrency"), self.experiment.seed)
+    def concurrency(self) -> int | None:
+        """How many clients of an asynchronous method train at a time; None: all."""
+        limit: int | None = self.method["schedule"].get("concurrency")
+        return limit
+
+    def bad_clients(self) -> BadClients:
+        """Return the decisions about failing clients, at their start."""
+        return BadClients(self.experiment.client_retries, stop=self.experiment.on_bad_client == "stop")
 
     @property
     def whole(self) -> bool:
@@ -240,7 +245,7 @@ class Rules:
         """Each client's factor of data against speed in an arrival's weight, by the costs as they are known now."""
         shapes, samples = self.resolved.fragments, np.array(self.resolved.samples, np.int64)
         power = self.method["update"].get("balance", 0.0)
-        factors: list[float] = planned_balances(self.costs, shapes, samples, power, self.concurrency.most).tolist()
+        factors: list[float] = planned_balances(self.costs, shapes, samples, power, self.concurrency).tolist()
         return factors
 
     def cohort(self, round: int, left_out: Collection[int] = ()) -> Sequence[int]:

@@ -24,7 +24,6 @@ from fedraa.messages import State
 from fedraa.reading import content, opened
 from fedraa.rundir.atomic_files import PARTIAL, digest, replacing
 from fedraa.rundir.config_file import FORMAT, check_format
-from fedraa.rundir.upgrade import upgrade_state
 
 MAGIC = b"fedraa checkpoint 1\n"
 # Bytes of the length, and of the digest.
@@ -113,19 +112,22 @@ def load_latest(directory: Path, wrong_with: Callable[[State], str | None]) -> S
         wrong_with: Returns a clause about a state that does not fit, such as "it is ahead of the log", else None.
 
     Returns:
-        None if no checkpoint was ever written. A checkpoint of an older format is upgraded.
+        None if no checkpoint was ever written.
 
     Raises:
-        InputError: No checkpoint can be used, or one has a newer format.
+        InputError: No checkpoint can be used, or one has another format.
     """
     choice = choose(directory, wrong_with, lambda path: read(_content(path)))
     if choice is None:
         return None
+    format = choice.state.pop(FORMAT_KEY, 1)
+    if format != FORMAT:
+        problem = f"{choice.path} has the format {format}, and only runs of format {FORMAT} can be resumed"
+        raise InputError("run", problem, hint="start the run again")
     for bad in (*map(directory.joinpath, choice.passed_over), *directory.glob("*" + PARTIAL)):
         with suppress(OSError):
             bad.unlink()
-    state = choice.state
-    return upgrade_state(state) if state.pop(FORMAT_KEY, 1) == 1 else state
+    return choice.state
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """The format of a run directory, which has a version: what this version of fedraa writes, and how it reads older ones.
 
-Format 1 is that of directories without the key `format`; from 3 on checkpoints have digests of the log, and a run that
-has ended those of its files; from 4 on the local steps `auto` end with a pass, where they were 20 before. Reading
+Format 1 is that of directories without the key `format`. From 3 on checkpoints have digests of the log, and a run that
+has ended those of its files. From 4 on the local steps `auto` end with a pass, where they were 20 before. Checkpoints
+of 5 hold the decisions of the server apart from its buffers; those of earlier formats cannot be resumed. Reading
 changes nothing on the disk.
 """
 
@@ -13,7 +14,7 @@ from typing import Any
 from fedraa.errors import InputError
 from fedraa.reading import content
 
-FORMAT = 4
+FORMAT = 5
 SEALED = 3  # the first format in which a run that has ended has its digests
 PASSES = 4  # the first format in which `auto` has a pass over the client's data as its most, and
 AUTO = "auto:20"  # what it was before
@@ -92,9 +93,6 @@ def upgrade_config(config: dict[str, Any]) -> dict[str, Any]:
             experiment = experiment | {field: None}
             config = config | {"experiment": experiment}
     config = _without_unused_groups(config)
-    schedule = config["method"].get("schedule")
-    if isinstance(schedule, Mapping) and schedule.get("kind") == "ScheduledRounds":
-        config = config | {"method": config["method"] | {"schedule": {"per_round": False} | dict(schedule)}}
     update = config["method"].get("update")
     if not isinstance(update, Mapping):
         return config

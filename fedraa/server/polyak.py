@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from fedraa.ledger.task_ledger import TaskLedger
 from fedraa.messages import State, Task, Update, Vector
 from fedraa.server.running_mean import Mean
 from fedraa.server.server import Server
@@ -21,6 +22,10 @@ class AveragedServer:
     @property
     def step(self) -> int:
         return self._server.step
+
+    @property
+    def ledger(self) -> TaskLedger:
+        return self._server.ledger
 
     @property
     def task_table(self) -> TaskTable:

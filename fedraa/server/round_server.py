@@ -1,6 +1,6 @@
 """The synchronous server: rounds with a barrier, alternate to the asynchronous one."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +12,7 @@ from fedraa.client.compression import Compressor, NoCompression
 from fedraa.components.calls import calling
 from fedraa.components.state import saved
 from fedraa.errors import short_text
-from fedraa.ledger.participation import Participation, draw_cohort
+from fedraa.ledger.round_ledger import RoundLedger
 from fedraa.messages import SharedBuffer, State, Task, Update, Vector
 from fedraa.server.optimizers import ServerOptimizer
 from fedraa.server.round_state import NoAuxiliary
@@ -29,62 +29,87 @@ from fedraa.vectors.run_length import spread
 
 
 class RoundServer:
-    """Each round a cohort trains what `sampler` gives it; then theta steps along the mean delta.
+    """Each round the clients of a cohort train their submodels; then theta steps along the mean delta.
 
     With full models, the mean weighted by samples and a step of 1 this is FedAvg (McMahan et al. 2017,
-    Algorithm 1); every other synchronous method changes the sampler, the aggregator, the optimizer or the
-    auxiliary state. `held` [clients, d], where given, tells which coordinates a client may report
-    (HeteroFL's label-aware head).
+    Algorithm 1). Every other synchronous method changes the submodels, the aggregator, the optimizer or the
+    auxiliary state. The ledger decides the cohorts and, with a scheduler, the fragments.
 
-    A client whose task came to nothing has not reported: the round is that of the others, and what is remembered of
-    the client stays as it was. A round in which nobody has reported changes nothing. Who is left out is drawn no more.
+    A client whose task failed has not reported: the round is that of the others, and the state that is kept for the
+    client stays as it was. A round without reports changes nothing. A quarantined client is not drawn again.
+
+    Args:
+        params: The model [d].
+        run: The run.
+        ledger: The decisions.
+        submodels: A sampler draws a submodel for every task; with a scheduler these are the fragments.
+        aggregator: Forms the mean delta of a round.
+        optimizer: Takes the server's step.
+        auxiliary: State beside the model.
+        task_table: The tasks.
+        record: Writes an event to the log.
+        held: Returns the coordinates that a client may report (HeteroFL's label-aware head).
+        download: Compresses the model that is sent to the clients.
     """
 
     def __init__(
         self,
         params: Vector,
         run: RunContext,
-        sampler: SubmodelSampler,
+        ledger: RoundLedger,
+        submodels: SubmodelSampler | Sequence[Submodel],
         aggregator: BoundAggregator,
         optimizer: ServerOptimizer,
         auxiliary: NoAuxiliary,
-        participation: Participation,
         task_table: TaskTable,
         record: Record,
         *,
-        by_samples: bool,
         held: Callable[[int], Mask] | None = None,
         download: Compressor | None = None,
     ) -> None:
         self.params = params
-        self.step = 0
+        self.ledger = ledger
         self.task_table = task_table
-        self._run, self._sampler, self._aggregator, self._optimizer = run, sampler, aggregator, optimizer
-        self._followers: Sequence[NoAuxiliary | SubmodelSampler] = (auxiliary, sampler)
-        self._auxiliary, self._participation = auxiliary, participation
-        self._record, self._held, self._by_samples = record, held, by_samples
+        self._run = run
+        self._fragments: list[Assignment] = []
+        # Without a sampler nothing follows the rounds: the base class does nothing.
+        self._sampler = SubmodelSampler()
+        if isinstance(submodels, SubmodelSampler):
+            self._sampler = submodels
+        else:
+            self._fragments = [Assignment(j, submodel) for j, submodel in enumerate(submodels)]
+        self._aggregator = aggregator
+        self._optimizer = optimizer
+        self._auxiliary = auxiliary
+        self._followers: Sequence[NoAuxiliary | SubmodelSampler] = (auxiliary, self._sampler)
+        self._record = record
+        self._held = held
         self._download = download or NoCompression()
         self._coverage = Tally(len(params), np.int32)
         self._last_trained = LastTrained(len(params))
-        self._missing = self._reported = 0
-        self._begin_round(())
+        self._reset()
+
+    @property
+    def step(self) -> int:
+        return self.ledger.step
 
     def begin(self) -> Iterable[int]:
-        return self._cohort
+        return self.ledger.cohort
 
     def assign(self, client: int, now: float) -> Task:
-        feasible, counts = self._sampler.audit(client)
-        place = RoundContext(client, self.step, self._position[client], len(self._cohort), now, self.params, self._run)
-        assignment = self._sampler.draw(place)
+        if self._fragments:
+            decision = self.ledger.assign(client, now)
+            assignment = self._fragments[decision.fragment]
+        else:
+            position, cohort = self.ledger.position[client], len(self.ledger.cohort)
+            context = RoundContext(client, self.step, position, cohort, now, self.params, self._run)
+            assignment = self._sampler.draw(context)
+            decision = self.ledger.assign(client, now, fragment=assignment.label)
         return self.task_table.dispatch(
-            client,
+            decision,
             now,
             assignment,
             self._snapshot(assignment.submodel),
-            version=self.step,
-            step=self.step,
-            feasible=feasible,
-            counts=counts,
             extras=dict(self._auxiliary.send(client, assignment)),
             extra_buffers=[follower.extra_buffers for follower in self._followers],
             moves=self._aggregator.moves(client, assignment),
@@ -96,7 +121,7 @@ class RoundServer:
         task, assignment = flight.task, flight.assignment
         if self._held is not None:
             assignment = _reported(assignment, self._held(task.client))
-        weight = self._weight(task.client)
+        weight = self.ledger.weight(task.client)
         change = Change(
             where_of(assignment.submodel), update.params, task.params, assignment.mask, norm=True, gather=True
         )
@@ -107,82 +132,65 @@ class RoundServer:
         self._aggregator.add(contribution)
         self._coverage.add(change)
         change.settle()
-        self._missing -= 1
         self._scales += lr * update.steps
         self._square += change.squared
         self._lr = lr
-        self.task_table.settle(
-            update,
-            now,
-            version=self.step + 1,
-            staleness=0,
-            global_staleness=0,
-            mix=self._optimizer.server_lr * weight / self._weight_sum,
-        )
-        return self._after(now)
+        done = self.ledger.commit(task.id, loss=update.loss)
+        self.task_table.commit(update, done, self._optimizer.server_lr * weight / self.ledger.weight_sum, now)
+        return self._next_round(now) if done.round_complete else ()
 
     def drop(self, task: int, what: str, now: float) -> Iterable[int]:
-        flight = self.task_table.in_flight[task]
-        self._sampler.drop(flight.assignment)
-        self.task_table.drop(task, what, now)
-        self._missing -= 1
-        self._reported -= 1
-        return self._after(now)
+        dropped = self.ledger.drop(task)
+        self.task_table.drop(dropped, what, now)
+        return self._next_round(now) if dropped.round_complete else ()
 
     def state(self) -> State:
         return {
             "params": self.params,
-            "step": self.step,
-            "missing": self._missing,
-            "reported": self._reported,
-            "left_out": list(self._left_out),
+            "ledger": self.ledger.state(),
             "scales": self._scales,
             "square": self._square,
             "lr": self._lr,
             "last_trained": self._last_trained.state(),
             "coverage": self._coverage.state(),
-            "aggregate": self._aggregator.state(),
-            "stepper": saved(self._optimizer),
-            "companions": [saved(follower) for follower in self._followers],
-            "ledger": self.task_table.state(),
+            "aggregator": self._aggregator.state(),
+            "optimizer": saved(self._optimizer),
+            "followers": [saved(follower) for follower in self._followers],
+            "task_table": self.task_table.state(),
         }
 
     def restore(self, state: State) -> None:
-        self.params[:], self.step = state["params"], state["step"]
-        self._begin_round(state.get("left_out", ()))  # which older checkpoints do not have
-        if "reported" in state:
-            self._reported = state["reported"]
-        self._missing, self._scales = state["missing"], state["scales"]
-        self._square, self._lr = state["square"], state["lr"]
+        self.params[:] = state["params"]
+        self.ledger.restore(state["ledger"])
+        self._reset()
+        self._scales = state["scales"]
+        self._square = state["square"]
+        self._lr = state["lr"]
         self._last_trained.restore(state["last_trained"])
-        self._aggregator.restore(state["aggregate"])
-        self._optimizer.restore(state["stepper"])
+        self._aggregator.restore(state["aggregator"])
+        self._optimizer.restore(state["optimizer"])
         self._coverage.restore(state["coverage"])
-        for follower, ours in zip(self._followers, state["companions"], strict=True):
-            follower.restore(ours)
-        self.task_table.restore(state["ledger"])
+        for follower, follower_state in zip(self._followers, state["followers"], strict=True):
+            follower.restore(follower_state)
+        self.task_table.restore(state["task_table"], self.ledger.in_flight.values())
 
-    def _after(self, now: float) -> Iterable[int]:
-        """What follows when a task has ended: the next round, if it was the last of this one and anyone is left."""
-        if self._missing:
-            return ()
+    def _next_round(self, now: float) -> Iterable[int]:
+        """Close the round and begin the next one; return its cohort."""
         self._close_round(now)
-        left_out = sorted(self.task_table.bad_clients.left_out)
-        return self._begin_round(left_out) if len(left_out) < len(self.task_table.sizes) else ()
+        self.ledger.close_round()
+        self._reset()
+        return self.ledger.begin_round()
 
-    def _begin_round(self, left_out: Collection[int]) -> Iterable[int]:
-        clients, self._left_out = len(self.task_table.sizes), left_out
-        alone = self._sampler.alone
-        self._cohort = draw_cohort(self._participation, clients, self.step, self._run.seed, left_out, alone)
-        self._position = {client: position for position, client in enumerate(self._cohort)}
-        self._missing = self._reported = len(self._cohort)
-        self._weight_sum = sum(self._weight(client) for client in self._cohort)
+    def _reset(self) -> None:
+        """Forget the sums and the snapshots of a round."""
         self._scales = self._square = self._lr = 0.0
-        self._snapshots: dict[Submodel | None, SharedBuffer] = {}  # None: of the whole model
-        return self._cohort
+        # By submodel; None is the whole model.
+        self._snapshots: dict[Submodel | None, SharedBuffer] = {}
 
     def _close_round(self, now: float) -> None:
-        coverage, reported = self._coverage.finish(), self._reported
+        """Move the model by the reports of the round, and record the round."""
+        coverage = self._coverage.finish()
+        reported = self.ledger.reported
         if reported:
             self._move(RoundTotals(coverage, self._lr))
         self._last_trained.now(self.step, coverage)
@@ -195,7 +203,6 @@ class RoundServer:
             longest_untrained=self.step - self._last_trained.oldest,
             drift=(self._square / max(1, reported)) ** 0.5,
         )
-        self.step += 1
 
     def _move(self, totals: RoundTotals) -> None:
         """The model moves by what was reported, and those who follow a run learn of it."""
@@ -204,7 +211,7 @@ class RoundServer:
             self._optimizer.step(self.params, delta, moved)
         refuse_unsound("server_optimizer", self._optimizer, self.params)
         for follower in self._followers:
-            follower.close(self.params, delta, moved, self._scales / self._reported)
+            follower.close(self.params, delta, moved, self._scales / self.ledger.reported)
 
     def _snapshot(self, submodel: Submodel) -> SharedBuffer:
         """The submodel at the start of the round: one buffer for all clients that train it.
@@ -218,9 +225,6 @@ class RoundServer:
             part = whole if submodel.index is None else cut(whole, where_of(submodel))
             self._snapshots[key] = SharedBuffer(part if self._download.lossless else arriving(self._download, part))
         return self._snapshots[key]
-
-    def _weight(self, client: int) -> float:
-        return float(self.task_table.sizes[client]) if self._by_samples else 1.0
 
 
 def arriving(download: Compressor, part: Vector) -> Vector:

@@ -1,31 +1,30 @@
 """Who trains when: given work at once by a scheduler, or in rounds with a barrier. A schedule builds the server."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fedraa.aggregation.checked_aggregator import BoundAggregator
 from fedraa.aggregation.label_owners import LabelOwners
 from fedraa.client.compression import COMPRESSOR
-from fedraa.components.calls import calling
 from fedraa.components.registry import Seam
-from fedraa.components.state import saved
-from fedraa.ledger.participation import PARTICIPATION, All, Participation
-from fedraa.messages import State, Update, Vector
+from fedraa.ledger.async_ledger import AsyncLedger
+from fedraa.ledger.participation import PARTICIPATION, All, Participation, draw_cohort
+from fedraa.ledger.round_ledger import RoundLedger
+from fedraa.messages import Vector
 from fedraa.numbers import Count, Positive, UpToOne
-from fedraa.rng import generator
 from fedraa.server.async_rule import AsyncRule
 from fedraa.server.async_server import AsyncServer
-from fedraa.server.drawing import DrawingServer
 from fedraa.server.round_server import RoundServer
 from fedraa.server.round_state import AuxiliaryRun
 from fedraa.server.round_update import RoundUpdate
 from fedraa.server.server import Server
 from fedraa.server.setup import ServerSetup
 from fedraa.server.stores.local import LocalStore
-from fedraa.submodels.assignment import Assignment, Mask, Submodel
+from fedraa.submodels.assignment import Assignment, Submodel
 from fedraa.submodels.policies.policy import RoundContext, SubmodelSampler
-from schedulers import SCHEDULERS, Planner, Scheduler, Standing, once
+from schedulers import SCHEDULERS, Planner, Scheduler
 
 SCHEDULER: Seam[Scheduler] = Seam("scheduler", ("choose", "plan", "state", "restore"), dict(SCHEDULERS))
 
@@ -64,22 +63,32 @@ class Asynchronous(Schedule):
     def server(self, update: AsyncRule, setup: ServerSetup) -> Server:
         sizes, at_a_time = setup.task_table.sizes, self.concurrency
         store = setup.store or LocalStore(setup.params, setup.submodels, update, sizes, setup.share, at_a_time)
+        ledger = AsyncLedger(
+            clients=setup.run.clients,
+            seed=setup.run.seed,
+            bad_clients=setup.bad_clients,
+            fragments=len(setup.submodels),
+            scheduler=Planner(SCHEDULER.own(self.scheduler)),
+            concurrency=self.concurrency,
+        )
         return AsyncServer(
             store,
-            setup.submodels,
-            SCHEDULER.own(self.scheduler),
+            ledger,
             setup.task_table,
+            fragments=setup.submodels,
             bound=self.delay_bound,
             balance=update.balance,
-            seed=setup.run.seed,
             learn=setup.learn,
-            concurrency=self.concurrency,
         )
 
 
 @dataclass(frozen=True)
 class Drawn(Schedule):
-    """Idle clients are given work at once: a submodel that a policy draws for the task."""
+    """Idle clients are given work at once: a submodel that a policy draws for the task.
+
+    The model has one version, which staleness counts. For the policy a version is a round, and all clients are its
+    cohort: what it shares in a round, tasks of the same version share.
+    """
 
     updates: Count | None = None
     average: UpToOne = 0.0
@@ -89,21 +98,32 @@ class Drawn(Schedule):
     def server(self, update: AsyncRule, setup: ServerSetup) -> Server:
         if update.balance:
             raise ValueError(f"balance: got {update.balance:g}, but what a policy draws has no planned costs; give 0")
-        sampler = setup.policy.bind(setup.run)
+        run = setup.run
+        sampler = setup.policy.bind(run)
         if type(sampler).close is not SubmodelSampler.close:
             raise ValueError(
                 f"submodel: {type(setup.policy).__name__} chooses anew when a round is over, and here is none; take "
                 "one that draws every task by itself"
             )
-        return DrawingServer(setup.params, setup.run, sampler, update, setup.task_table, setup.share)
+
+        def sample(client: int, step: int, now: float, params: Vector) -> Assignment:
+            return sampler.draw(RoundContext(client, step, client, run.clients, now, params, run))
+
+        store = LocalStore(setup.params, (), update, setup.task_table.sizes, setup.share)
+        ledger = AsyncLedger(clients=run.clients, seed=run.seed, bad_clients=setup.bad_clients)
+        return AsyncServer(store, ledger, setup.task_table, sample=sample)
 
 
 class Barrier(Schedule):
     """Rounds: all of a cohort train before the model moves."""
 
     @abstractmethod
-    def sampler(self, setup: ServerSetup) -> SubmodelSampler:
-        """What gives each client of a round its submodel."""
+    def submodels(self, setup: ServerSetup) -> SubmodelSampler | Sequence[Submodel]:
+        """Return the sampler of the policy, or the fragments of the scheduler."""
+
+    def planner(self, setup: ServerSetup) -> Planner | None:
+        """Return the scheduler with its costs, if there is one."""
+        return None
 
     def participants(self) -> Participation:
         return All()
@@ -111,17 +131,32 @@ class Barrier(Schedule):
     def server(self, update: RoundUpdate, setup: ServerSetup) -> Server:
         run = setup.run
         size, clients = run.traced.size, run.clients
+        participation = self.participants()
+        submodels = self.submodels(setup)
+        alone = submodels.alone if isinstance(submodels, SubmodelSampler) else 0
+
+        def cohort(round: int, quarantined: Collection[int]) -> Sequence[int]:
+            return draw_cohort(participation, clients, round, run.seed, quarantined, alone)
+
+        ledger = RoundLedger(
+            clients=clients,
+            seed=run.seed,
+            bad_clients=setup.bad_clients,
+            draw_cohort=cohort,
+            samples=setup.task_table.sizes if update.weights == "samples" else None,
+            fragments=len(setup.submodels),
+            scheduler=self.planner(setup),
+        )
         return RoundServer(
             setup.params,
             run,
-            self.sampler(setup),
+            ledger,
+            submodels,
             BoundAggregator(update.averaging(), run),
             update.stepping().bind(size),
             update.auxiliary.bind(AuxiliaryRun(size, clients, setup.inputs, setup.fresh)),
-            self.participants(),
             setup.task_table,
             setup.record,
-            by_samples=update.weights == "samples",
             held=LabelOwners(run.traced, setup.labels_held) if update.owned_head else None,
             download=COMPRESSOR.make(self.download),
         )
@@ -136,7 +171,7 @@ class Rounds(Barrier):
     average: UpToOne = 0.0
     download: Any = "none"
 
-    def sampler(self, setup: ServerSetup) -> SubmodelSampler:
+    def submodels(self, setup: ServerSetup) -> SubmodelSampler:
         return setup.policy.bind(setup.run)
 
     def participants(self) -> Participation:
@@ -145,73 +180,24 @@ class Rounds(Barrier):
 
 @dataclass(frozen=True)
 class ScheduledRounds(Barrier):
-    """Rounds with a barrier, fragments given out by a scheduler.
+    """Rounds with a barrier, fragments given out by a scheduler (Sync Fed-RAA).
 
-    While a round is assigned each task counts as an update of its fragment; with `per_round` a fragment has one update
-    more after a round in which it was trained, however many clients trained it: that is what became of the model.
+    While a round is assigned each task counts as an update of its fragment. After the round a fragment has one more
+    update if any client trained it.
     """
 
     scheduler: Any = "gre-raa"
     delay_bound: Positive | None = None
     rounds: Count | None = None
     average: UpToOne = 0.0
-    per_round: bool = True
 
     scheduled: ClassVar[bool] = True
 
-    def sampler(self, setup: ServerSetup) -> SubmodelSampler:
+    def submodels(self, setup: ServerSetup) -> Sequence[Submodel]:
+        return setup.submodels
+
+    def planner(self, setup: ServerSetup) -> Planner:
         planner = Planner(SCHEDULER.own(self.scheduler))
         costs = setup.task_table.costs.table([submodel.widths for submodel in setup.submodels])
         planner.plan(costs, self.delay_bound)
-        return ScheduledSampler(setup.submodels, planner, setup.run.seed, per_round=self.per_round)
-
-
-class ScheduledSampler(SubmodelSampler):
-    """Sync Fed-RAA: the scheduler's fragment, with counts that rise as the round is assigned.
-
-    Every task of a round returns before the next, or is dropped: what has risen by then was trained.
-    """
-
-    def __init__(self, submodels: list[Submodel], planner: Planner, seed: int, *, per_round: bool) -> None:
-        self._assignments = [Assignment(j, submodel) for j, submodel in enumerate(submodels)]
-        self._planner, self._seed = planner, seed
-        self._standing = Standing.start(len(submodels))
-        self._before, self._per_round = self._standing.counts.copy(), per_round
-
-    def draw(self, context: RoundContext) -> Assignment:
-        rng = generator(self._seed, "schedule", context.client, context.round)
-        feasible = self._planner.feasible(context.client)
-        with calling("scheduler", self._planner.scheduler):
-            j = self._planner.choose(context.client, context.round, context.now, feasible, self._standing, rng)
-        self._standing.counts[j] += 1
-        self._standing.sent[j] += 1
-        return self._assignments[j]
-
-    def audit(self, client: int) -> tuple[list[int], list[int]]:
-        return self._planner.feasible(client).tolist(), self._standing.counts.tolist()
-
-    def receive(self, assignment: Assignment, update: Update, weight: float) -> None:
-        self._standing.losses[assignment.label] = update.loss
-
-    def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
-        if self._per_round:
-            once(self._standing.counts, self._before)
-
-    def drop(self, assignment: Assignment) -> None:
-        self._standing.counts[assignment.label] -= 1
-        self._standing.sent[assignment.label] -= 1
-
-    def state(self) -> State:
-        return {
-            "counts": self._standing.counts,
-            "before": self._before,
-            "sent": self._standing.sent,
-            "losses": self._standing.losses,
-            "scheduler": saved(self._planner.scheduler),
-        }
-
-    def restore(self, state: State) -> None:
-        self._standing.counts[:], self._standing.losses[:] = state["counts"], state["losses"]
-        self._before[:] = state["before" if "before" in state else "counts"]  # which older checkpoints do not have
-        self._standing.sent[:] = state["sent" if "sent" in state else "counts"]  # the same, in older checkpoints
-        self._planner.scheduler.restore(state["scheduler"])
+        return planner

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Protocol
 
+from fedraa.ledger.task_ledger import TaskLedger
 from fedraa.messages import State, Task, Update, Vector
 from fedraa.server.tasks import TaskTable
 
@@ -18,8 +19,12 @@ class Server(Protocol):
         """Server updates so far."""
 
     @property
+    def ledger(self) -> TaskLedger:
+        """Its decisions."""
+
+    @property
     def task_table(self) -> TaskTable:
-        """The book of its tasks."""
+        """The tasks in flight with their buffers."""
 
     @property
     def params(self) -> Vector:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.ledger.bad_clients import BadClients
 from fedraa.messages import Vector
 from fedraa.server.stores.local import Share, Store
 from fedraa.server.tasks import Record, TaskTable
@@ -26,6 +27,7 @@ class ServerSetup:
     policy: SubmodelPolicy
     task_table: TaskTable
     record: Record
+    bad_clients: BadClients
     labels_held: npt.NDArray[np.bool_]
     inputs: int
     fresh: float

@@ -1,13 +1,14 @@
-"""The book of tasks: what was sent to whom, what is still out. Both servers keep one."""
+"""The tasks of a server with their buffers, costs and log lines. The ledger decides them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
 from fedraa.devices.costs import BYTES, CostModel
-from fedraa.ledger.bad_clients import QUARANTINED, RETRY, BadClients
+from fedraa.ledger.bad_clients import QUARANTINED
+from fedraa.ledger.dispatch import Committed, Dispatch, Dropped
 from fedraa.messages import EXTRA_PREFIX, Buffer, Extra, ExtraBuffers, SharedBuffer, State, Task, Update, Vector
 from fedraa.server.optimizer_states import OptimizerStates
 from fedraa.server.stores.local import shared_again
@@ -24,7 +25,7 @@ class Record(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class InFlightTask:
-    """A task on its way, what it was cut from and when it left."""
+    """A task in flight, the submodel that it trains, and the time at which it was sent."""
 
     task: Task
     assignment: Assignment
@@ -32,11 +33,17 @@ class InFlightTask:
 
 
 class TaskTable:
-    """Numbers tasks, records `dispatch`, `commit` and `drop`, and knows what is in flight, and who is left out.
+    """Makes tasks from decisions, holds those in flight, and records `dispatch`, `commit` and `drop`.
 
-    `lr` gives the local learning rate, of a submodel of these widths, at a server step, or wherever the run is in what
-    `counts` names: `time`, or `passes` over all training samples by the updates that were taken in. `mean_factor` is
-    the mean over the local steps of a task of the factor on that rate. `optimizer_states` are those that clients keep.
+    Args:
+        sizes: Number of training samples of each client.
+        costs: The costs of tasks.
+        record: Writes an event to the log.
+        lr: Returns the local learning rate, given the progress of the run in `counts` and the submodel's widths.
+        counts: The progress that the learning rate follows: server "steps", "time", or "passes" over all training
+            samples by the updates that were applied.
+        mean_factor: Returns the mean over the local steps of a task of the factor on that rate.
+        optimizer_states: The states of local optimizers that clients keep.
     """
 
     def __init__(
@@ -45,13 +52,11 @@ class TaskTable:
         costs: CostModel,
         record: Record,
         lr: Callable[[float, tuple[int, ...]], float],
-        bad_clients: BadClients | None = None,
         counts: str = "steps",
         *,
         mean_factor: Callable[[int], float] = lambda steps: 1.0,
         optimizer_states: OptimizerStates | None = None,
     ) -> None:
-        self.turns = np.zeros(len(sizes), np.int64)
         self.in_flight: dict[int, InFlightTask] = {}
         self.applied = np.zeros(len(sizes), np.int64)
         """The number of updates of each client that were applied."""
@@ -59,53 +64,55 @@ class TaskTable:
         """Why each client that is quarantined is."""
         self.staleness = 0.0
         self.sizes, self.costs = sizes, costs
-        self.bad_clients = bad_clients or BadClients()
         self._record, self._lr, self._counts, self._mean_factor = record, lr, counts, mean_factor
         self._optimizer_states = optimizer_states or OptimizerStates(0, len(sizes), ())
-        self._next = 0
         self._trained = 0.0  # samples, of the updates that were taken in
         self._taken = np.zeros(len(sizes), np.int64)  # minibatches of each client's tasks so far, where these go on
 
     def dispatch(
         self,
-        client: int,
+        decision: Dispatch,
         now: float,
         assignment: Assignment,
         buffer: Buffer,
         *,
-        version: int,
-        step: int,
-        feasible: list[int],
-        counts: list[int],
         extras: Mapping[str, Extra] | None = None,
         extra_buffers: Sequence[ExtraBuffers] = (),
         moves: tuple[int, int] | None = None,
         asks: tuple[str, ...] = (),
-        held: bool = False,
     ) -> Task:
-        """The client's next task: `buffer`, that of the part as it stands, and the decision's audit trail.
+        """Make the task of a decision, put it in flight and record it.
 
-        `extra_buffers` is billed besides the submodel, or besides the coordinates down and up that it `moves` in its
-        place; what the client has `held` is not sent to it.
+        Args:
+            decision: The decision of the ledger.
+            now: Time on the run's clock.
+            assignment: The submodel.
+            buffer: Its parameters.
+            extras: Further buffers that the task carries.
+            extra_buffers: Buffers that are billed in addition.
+            moves: Coordinates down and up that are billed instead of the submodel's.
+            asks: Names of further buffers that the answer must have.
         """
+        client, widths = decision.client, assignment.submodel.widths
         down, up = self._bytes(assignment, client, extra_buffers, moves)
-        if held:
+        if decision.resent:
             down = 0
+        steps = self.costs.steps(widths, client)
         task = Task(
-            id=self._next,
+            id=decision.task,
             client=client,
-            turn=int(self.turns[client]),
+            turn=decision.turn,
             fragment=assignment.label,
-            version=version,
-            step=step,
-            widths=assignment.submodel.widths,
+            version=decision.version,
+            step=decision.step,
+            widths=widths,
             buffer=buffer,
-            lr=self._lr(self._at(step, now), assignment.submodel.widths),
-            cost=self.costs.cost(assignment.submodel.widths, client, down, up),
+            lr=self._lr(self._at(decision.step, now), widths),
+            cost=self.costs.cost(widths, client, down, up),
             mask=assignment.mask,
             extras={**(extras or {}), **self._optimizer_states.send(client, assignment)},
             bytes_up=up,
-            steps=(steps := self.costs.steps(assignment.submodel.widths, client)),
+            steps=steps,
             first=int(self._taken[client]),
             asks=asks + self._optimizer_states.names,
         )
@@ -116,29 +123,24 @@ class TaskTable:
             task=task.id,
             client=client,
             fragment=assignment.label,
-            version=version,
-            step=step,
+            version=task.version,
+            step=task.step,
             cost=task.cost,
-            feasible=feasible,
-            counts=counts,
+            feasible=list(decision.feasible),
+            counts=list(decision.fragment_updates),
             bytes_down=down,
         )
-        self._next += 1
-        self.turns[client] += 1
         self.in_flight[task.id] = InFlightTask(task, assignment, now)
         return task
 
-    def settle(
-        self, update: Update, now: float, *, version: int, staleness: int, global_staleness: int, mix: float
-    ) -> None:
-        """Record that the task is answered and that its update is in the model as `version`."""
+    def commit(self, update: Update, done: Committed, weight: float, now: float) -> None:
+        """Record an update that was applied with this weight, and take its task out of flight."""
         flight = self.in_flight.pop(update.task)
         task = flight.task
         self._optimizer_states.receive(flight.assignment, update)
-        self.bad_clients.well(task.client)
         self.applied[task.client] += 1
         self._trained += self.costs.samples(task.widths, task.client)
-        self.staleness += FORGETTING * (staleness - self.staleness)
+        self.staleness += FORGETTING * (done.staleness.fragment - self.staleness)
         self._record(
             "commit",
             now,
@@ -146,31 +148,30 @@ class TaskTable:
             client=task.client,
             fragment=task.fragment,
             base_version=task.version,
-            version=version,
-            staleness=staleness,
-            global_staleness=global_staleness,
-            mix=mix,
+            version=done.version,
+            staleness=done.staleness.fragment,
+            global_staleness=done.staleness.total,
+            mix=weight,
             bytes_up=task.bytes_up,
             samples=self.sizes[task.client],
             flops=self.costs.flops(task.widths, task.client),
             train_loss=update.loss,
         )
 
-    def drop(self, number: int, what: str, now: float) -> bool:
-        """The task came to nothing, by its client's fault; whether the client is to be given work again."""
-        task = self.in_flight.pop(number).task
-        action = self.bad_clients.failed(task.client)
+    def drop(self, dropped: Dropped, what: str, now: float) -> None:
+        """Record a task that failed, and take it out of flight; `what` says why it failed."""
+        task = self.in_flight.pop(dropped.dispatch.task).task
+        action = dropped.action
         if action == QUARANTINED:
             self.quarantined[task.client] = what
         self._record("drop", now, task=task.id, client=task.client, fragment=task.fragment, what=what, action=action)
-        return action == RETRY
 
     def mean_lr(self, task: Task, steps: int) -> float:
         """Return the mean learning rate of a task over so many local steps."""
         return task.lr * self._mean_factor(steps)
 
     def _at(self, step: int, now: float) -> float:
-        """Where the run is, in what the learning rate's schedule counts."""
+        """Return the progress of the run in the unit of the learning rate's schedule."""
         if self._counts == "passes":
             return self._trained / sum(self.sizes)
         return now if self._counts == "time" else step
@@ -194,15 +195,16 @@ class TaskTable:
         return down + crossing, up + crossing
 
     def state(self, sent: Mapping[int, Vector] | None = None) -> State:
-        """`sent` are the values of all tasks' buffers, by number; without it tasks carry them themselves."""
+        """Return the values of a checkpoint.
+
+        Args:
+            sent: The values of all tasks' buffers by number, if the tasks do not carry them.
+        """
         return {
-            "turns": self.turns,
             "applied": self.applied,
             "quarantined": [[client, what] for client, what in self.quarantined.items()],
             "taken": self._taken,
-            "next": self._next,
             "trained": self._trained,
-            "bad_clients": self.bad_clients.state(),
             "optimizer_states": self._optimizer_states.state(),
             "in_flight": [
                 flight_state(flight, None if sent is None else sent[flight.task.id])
@@ -210,17 +212,25 @@ class TaskTable:
             ],
         }
 
-    def restore(self, state: State, send: Callable[[list[Task]], list[Task]] | None = None) -> None:
-        """`send` brings the buffers of all tasks back to where they were; without it tasks carry them themselves."""
-        self.turns[:], self._next = state["turns"], state["next"]
-        self.applied[:] = state.get("applied", 0)  # which older checkpoints do not have
-        self.quarantined = dict(map(tuple, state.get("quarantined", [])))  # likewise
-        self._taken[:] = state.get("taken", 0)  # which older checkpoints do not have
-        self._trained = state.get("trained", 0.0)  # likewise
-        if "bad_clients" in state:  # likewise
-            self.bad_clients.restore(state["bad_clients"])
-        self._optimizer_states.restore(state.get("optimizer_states", {}))  # likewise
-        flights = [self._with_optimizer_state(flight) for flight in restored_flights(state["in_flight"], send)]
+    def restore(
+        self,
+        state: State,
+        decisions: Iterable[Dispatch],
+        send: Callable[[list[Task]], list[Task]] | None = None,
+    ) -> None:
+        """Continue from the values of a checkpoint.
+
+        Args:
+            state: The values.
+            decisions: The decisions of the tasks in flight, in the same order.
+            send: Puts the buffers of all tasks back where the server keeps them; None: the tasks carry them.
+        """
+        self.applied[:] = state["applied"]
+        self.quarantined = dict(map(tuple, state["quarantined"]))
+        self._taken[:] = state["taken"]
+        self._trained = state["trained"]
+        self._optimizer_states.restore(state["optimizer_states"])
+        flights = map(self._with_optimizer_state, restored_flights(state["in_flight"], decisions, send))
         self.in_flight = {flight.task.id: flight for flight in flights}
 
     def _with_optimizer_state(self, flight: InFlightTask) -> InFlightTask:
@@ -230,34 +240,17 @@ class TaskTable:
 
 
 def flight_state(flight: InFlightTask, params: Vector | None = None) -> State:
-    """`params` [k] are the values of its buffer; without them the task carries them itself."""
+    """Return the values of a task in flight for a checkpoint, without those of its decision.
+
+    Args:
+        flight: The task.
+        params: The values [k] of its buffer, if the task does not carry them.
+    """
+    task = flight.task
     return {
-        "task": task_state(flight.task, flight.task.params if params is None else params),
-        "choice": flight.assignment.state(),
+        "assignment": flight.assignment.state(),
         "left": flight.left,
-    }
-
-
-def restored_flights(
-    states: Sequence[State], send: Callable[[list[Task]], list[Task]] | None = None
-) -> list[InFlightTask]:
-    """As `TaskTable.restore` has it."""
-    assignments = [Assignment.restored(flight["choice"]) for flight in states]
-    tasks = [restored_task(f["task"], assignment) for f, assignment in zip(states, assignments, strict=True)]
-    tasks = shared_again(tasks, lambda task: SharedBuffer(task.params)) if send is None else send(tasks)
-    flights = zip(tasks, assignments, states, strict=True)
-    return [InFlightTask(task, assignment, flight["left"]) for task, assignment, flight in flights]
-
-
-def task_state(task: Task, params: Vector) -> State:
-    """All of a task but what its assignment knows; `params` are the values of its buffer [k]."""
-    return {
-        "id": task.id,
-        "client": task.client,
-        "turn": task.turn,
-        "version": task.version,
-        "step": task.step,
-        "params": params,
+        "params": task.params if params is None else params,
         "lr": task.lr,
         "cost": task.cost,
         "bytes_up": task.bytes_up,
@@ -268,7 +261,39 @@ def task_state(task: Task, params: Vector) -> State:
     }
 
 
-def restored_task(state: State, assignment: Assignment) -> Task:
-    known = {name: value for name, value in state.items() if name != "params"} | {"buffer": state["params"]}
-    known["asks"] = tuple(known.get("asks", ()))  # which older checkpoints do not have
-    return Task(**known, fragment=assignment.label, widths=assignment.submodel.widths, mask=assignment.mask)
+def restored_flights(
+    states: Sequence[State],
+    decisions: Iterable[Dispatch],
+    send: Callable[[list[Task]], list[Task]] | None = None,
+) -> list[InFlightTask]:
+    """Return the tasks in flight of a checkpoint; the arguments are those of `TaskTable.restore`."""
+    assignments = [Assignment.restored(state["assignment"]) for state in states]
+    tasks = [
+        _restored_task(state, decision, assignment)
+        for state, decision, assignment in zip(states, decisions, assignments, strict=True)
+    ]
+    tasks = shared_again(tasks, lambda task: SharedBuffer(task.params)) if send is None else send(tasks)
+    flights = zip(tasks, assignments, states, strict=True)
+    return [InFlightTask(task, assignment, state["left"]) for task, assignment, state in flights]
+
+
+def _restored_task(state: State, decision: Dispatch, assignment: Assignment) -> Task:
+    """Return a task of a checkpoint, which carries the values of its buffer."""
+    return Task(
+        id=decision.task,
+        client=decision.client,
+        turn=decision.turn,
+        fragment=decision.fragment,
+        version=decision.version,
+        step=decision.step,
+        widths=assignment.submodel.widths,
+        buffer=state["params"],
+        lr=state["lr"],
+        cost=state["cost"],
+        mask=assignment.mask,
+        extras=state["extras"],
+        bytes_up=state["bytes_up"],
+        steps=state["steps"],
+        first=state["first"],
+        asks=tuple(state["asks"]),
+    )

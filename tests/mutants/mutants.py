@@ -158,16 +158,19 @@ MUTANTS: list[Mutant] = [
     ),
     # the server
     *_in(
+        "fedraa/ledger/round_ledger.py",
+        ("return 1.0 if self._samples is None else float(self._samples[client])", "return 1.0", FULL),
+    ),
+    *_in(
         "fedraa/server/round_server.py",
-        ("return float(self.task_table.sizes[client]) if self._by_samples else 1.0", "return 1.0", FULL),
         (
-            "follower.close(self.params, delta, moved, self._scales / self._reported)",
+            "follower.close(self.params, delta, moved, self._scales / self.ledger.reported)",
             "follower.close(self.params, delta, moved, self._scales)",
             TERMS,
         ),
         (
-            "mix=self._optimizer.server_lr * weight / self._weight_sum,",
-            "mix=self._optimizer.server_lr * weight,",
+            "self._optimizer.server_lr * weight / self.ledger.weight_sum, now)",
+            "self._optimizer.server_lr * weight, now)",
             "tests/unit/replay/test_replay.py",
         ),
     ),
@@ -200,8 +203,8 @@ MUTANTS: list[Mutant] = [
         ("np.float32(update.steps * contribution.lr)", "np.float32(contribution.lr)", FULL),
     ),
     *_in(
-        "fedraa/server/async_server.py",
-        ("staleness = int(self.versions[j]) - task.version", "staleness = self.step - task.step", RAA),
+        "fedraa/ledger/async_ledger.py",
+        ("Staleness(version - dispatch.version,", "Staleness(self.step - dispatch.step,", RAA),
     ),
     *_in(
         "fedraa/methods/fed_quilt.py",
@@ -221,7 +224,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "fedraa/server/round_server.py",
         "self._scales += lr * update.steps",
-        "self._scales += lr * update.steps * self._reported / len(self.task_table.sizes)",
+        "self._scales += lr * update.steps * self.ledger.reported / self.ledger.clients",
         (GUARDS,),
     ),
     *_in(

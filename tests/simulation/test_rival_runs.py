@@ -112,7 +112,7 @@ def test_a_plan_foretells_the_run(method: str, tmp_path: Path) -> None:
     planner.plan(spec.costs().table([part.widths for part in spec.submodels]), None)
     update: Any = spec.method.update
     dry = dry_run(
-        planner, timing=Timing(3, 0.1), seed=3, steps=60, rule=update, again=held_cost(spec, np.arange(CLIENTS))
+        planner, timing=Timing(3, 0.1), seed=3, steps=60, rule=update, resend_cost=held_cost(spec, np.arange(CLIENTS))
     )
     assert dry.time == pytest.approx(commits["t"].iloc[-1], rel=1e-12)
     assert (dry.steps, sum(dry.tasks), dry.staleness_max) == (60, len(commits), commits["staleness"].max())

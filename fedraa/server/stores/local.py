@@ -27,11 +27,19 @@ class Store(Protocol):
     def params(self) -> Vector:
         """The full model [d] as it stands."""
 
-    def cut(self, fragment: int, version: int) -> Buffer:
-        """The fragment's buffer as it stands; the same object as long as `version`, that of the model, is the same."""
+    def cut(self, assignment: Assignment, version: int) -> Buffer:
+        """Return the submodel's parameters; the same object as long as the model has the same version."""
 
-    def take(self, task: Task, update: Update, stale: int, balance: float = 1.0) -> Taken:
-        """Takes in the answer to a task of a client with that factor of data against speed."""
+    def take(self, task: Task, assignment: Assignment, update: Update, stale: int, balance: float = 1.0) -> Taken:
+        """Apply the update of a client.
+
+        Args:
+            task: The task that it answers.
+            assignment: The submodel of the task.
+            update: The update.
+            stale: Its staleness.
+            balance: The client's factor of data against speed.
+        """
 
     def drop(self, task: Task) -> None:
         """The task has no answer."""
@@ -111,31 +119,46 @@ class LocalStore:
         share: Share = SharedBuffer,
         at_a_time: int | None = None,
     ) -> None:
-        """`sizes` [N] are the clients' samples; so many of them train at a time (None: all)."""
+        """Bind the rule to the model.
+
+        Args:
+            params: The model [d], which the rule changes in place.
+            fragments: The fragments that a scheduler gives out; none: a submodel is sampled for every task.
+            rule: Applies the updates.
+            sizes: Number of samples of each client [N].
+            share: Makes the buffers that tasks carry.
+            at_a_time: Number of clients that train at a time; None: all.
+        """
         self.params = params
-        self._model = AsyncModel(params, len(sizes), len(fragments), at_a_time)
+        self._fragments = fragments
+        self._model = AsyncModel(params, len(sizes), max(1, len(fragments)), at_a_time)
         self._rule, self._sizes, self._share = rule.bind(self._model), sizes, share
-        if self._rule.in_common != 1:
+        if self._rule.in_common != 1 and fragments:
             common = common_places([part.index for part in fragments], len(params))
             self._model = replace(self._model, common=common)
-        self._assignments = [Assignment(j, submodel) for j, submodel in enumerate(fragments)]
-        self._cuts: dict[int, tuple[int, SharedBuffer]] = {}
+        self._cuts: dict[Submodel, SharedBuffer] = {}
+        self._cuts_version = 0
 
-    def cut(self, fragment: int, version: int) -> Buffer:
-        if fragment not in self._cuts or self._cuts[fragment][0] != version:
-            values = cut(self.params, where_of(self._assignments[fragment].submodel))
-            values.flags.writeable = False  # so that a checkpoint need not copy it
-            self._cuts[fragment] = (version, self._share(values))
-        return self._cuts[fragment][1]
+    def cut(self, assignment: Assignment, version: int) -> Buffer:
+        if version != self._cuts_version:
+            self._cuts = {}
+            self._cuts_version = version
+        submodel = assignment.submodel
+        if submodel not in self._cuts:
+            values = cut(self.params, where_of(submodel))
+            # A checkpoint need not copy what cannot change.
+            values.flags.writeable = False
+            self._cuts[submodel] = self._share(values)
+        return self._cuts[submodel]
 
-    def take(self, task: Task, update: Update, stale: int, balance: float = 1.0) -> Taken:
-        where = where_of(self._assignments[task.fragment].submodel)
+    def take(self, task: Task, assignment: Assignment, update: Update, stale: int, balance: float = 1.0) -> Taken:
+        where = where_of(assignment.submodel) if assignment.mask is None else assignment.where
         arrival = Arrival(
             task.client,
-            task.fragment,
+            task.fragment if self._fragments else 0,
             index_of(where),
-            update.params,
-            task.params,
+            assignment.trained(update.params),
+            assignment.trained(task.params),
             stale,
             self._sizes[task.client],
             update.loss,

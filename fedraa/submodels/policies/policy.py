@@ -123,15 +123,8 @@ class SubmodelSampler:
     def draw(self, context: RoundContext) -> Assignment:
         raise AssertionError("a sampler draws")
 
-    def audit(self, client: int) -> tuple[list[int], list[int]]:
-        """What a choice for this client is made from, for the log: feasible fragments and counts, if there are any."""
-        return [], []
-
     def receive(self, assignment: Assignment, update: Update, weight: float) -> None:
         """Takes in what came back from a client that has that weight in the mean."""
-
-    def drop(self, assignment: Assignment) -> None:
-        """Nothing came back from a client that was given this."""
 
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
         """The round is over: `delta` [d] is its mean, `scale` the learning rate times the mean local steps."""

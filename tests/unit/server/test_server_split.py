@@ -16,7 +16,7 @@ from fedraa.server.async_rule import AsyncModel, AsyncRule
 from fedraa.server.stores.local import LocalStore
 from fedraa.server.stores.sharded import Shard, Split, assemble_pieces
 from fedraa.server.update_checks import refuse
-from fedraa.submodels.assignment import Submodel
+from fedraa.submodels.assignment import Assignment, Submodel
 
 # Three fragments of 0..8, 10 and 11; 0 and 5 are in all of them, 9 is in none.
 INDICES = ([0, 1, 2, 5], [0, 3, 4, 5, 10], [0, 5, 6, 7, 8, 11])
@@ -68,11 +68,12 @@ def test_the_same_bits_as_in_one_place(rule: AsyncRule, count: int, seed: int, a
     whole, split = LocalStore(start.copy(), PARTS, rule, [1] * 5), Split.of(ALL, SIZE, count)
     there = shards(split, start, rule.bind(AsyncModel(start, 5, len(PARTS))))
     for number, (fragment, stale) in enumerate(arrivals):
-        sent = values_of(whole.cut(fragment, number))
+        assignment = Assignment(fragment, PARTS[fragment])
+        sent = values_of(whole.cut(assignment, number))
         assert sent.tobytes() == cut(split, there, fragment).tobytes()
         new = rng.normal(size=len(sent)).astype(np.float32)
         work = task(fragment, sent, number)
-        mix, _, _ = whole.take(work, update(work, new), stale)
+        mix, _, _ = whole.take(work, assignment, update(work, new), stale)
         squared = 0.0
         for piece in split.pieces[fragment]:
             shard = there[piece.shard]

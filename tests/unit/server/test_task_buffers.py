@@ -9,6 +9,7 @@ import pytest
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build
 from fedraa.engine.run_spec import RunSpec
+from fedraa.ledger.dispatch import Dispatch
 from fedraa.messages import RemoteBuffer, SharedBuffer, State, Task
 from fedraa.rundir.checkpoint import read, write
 from fedraa.server.round_server import RoundServer
@@ -76,8 +77,9 @@ def test_a_checkpoint_holds_the_values_of_remote_buffers_and_they_go_back() -> N
     first, part = table(), spec.submodels[1]
     values = part.take(spec.params)
     buffer = RemoteBuffer(values.size)
+    decisions = [Dispatch(task=n, client=n, turn=0, fragment=1, version=0, step=0) for n in range(3)]
     for client in range(3):
-        first.dispatch(client, 0.0, Assignment(1, part), buffer, version=0, step=0, feasible=[], counts=[])
+        first.dispatch(decisions[client], 0.0, Assignment(1, part), buffer)
     with pytest.raises(TypeError):
         first.state()
     state = saved(first.state(dict.fromkeys(first.in_flight, values)))
@@ -87,7 +89,7 @@ def test_a_checkpoint_holds_the_values_of_remote_buffers_and_they_go_back() -> N
         seen.extend(task.params for task in tasks)
         return [replace(task, buffer=buffer) for task in tasks]
 
-    second.restore(state, send)
+    second.restore(state, decisions, send)
     assert all(array is seen[0] for array in seen)
     np.testing.assert_array_equal(seen[0], values)
     assert [flight.task.buffer for flight in second.in_flight.values()] == [buffer] * 3

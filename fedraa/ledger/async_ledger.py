@@ -1,0 +1,116 @@
+"""The decisions of an asynchronous server."""
+
+from collections.abc import Sequence
+
+from fedraa.components.calls import calling
+from fedraa.ledger.bad_clients import RETRY, BadClients
+from fedraa.ledger.concurrency import Concurrency
+from fedraa.ledger.dispatch import Committed, Dispatch, Dropped, Staleness
+from fedraa.ledger.task_ledger import TaskLedger, dispatches, rows
+from fedraa.messages import State
+from schedulers import Planner
+from schedulers.protocol import Costs
+
+
+class AsyncLedger(TaskLedger):
+    """Fragment versions, staleness and the next client of an asynchronous server (Fed-RAA, Algorithms 1 and 2).
+
+    Both ends of a staleness are on the fragment's own clock: q(j) when the update arrives minus q(j) when the fragment
+    was sent. The paper's literal t - tau mixes two clocks.
+
+    Attributes:
+        held: By client, the task whose buffer the client trains again.
+        concurrency: How many clients train at a time.
+    """
+
+    def __init__(
+        self,
+        *,
+        clients: int,
+        seed: int,
+        bad_clients: BadClients,
+        fragments: int = 1,
+        scheduler: Planner | None = None,
+        concurrency: int | None = None,
+    ) -> None:
+        super().__init__(clients=clients, seed=seed, bad_clients=bad_clients, fragments=fragments, scheduler=scheduler)
+        self.held: dict[int, Dispatch] = {}
+        self.concurrency = Concurrency(clients, concurrency, seed)
+        self._busy: set[int] = set()
+
+    def replan(self, costs: Costs, bound: float | None) -> None:
+        """Use the costs c[n, j] [N, M] from now on, and the bound K* that follows from them if `bound` is None."""
+        assert self.scheduler is not None
+        with calling("scheduler", self.scheduler.scheduler):
+            self.scheduler.plan(costs, bound)
+
+    def first_clients(self) -> Sequence[int]:
+        """Return the clients that get a task at the start."""
+        return self.concurrency.first()
+
+    def assign(self, client: int, now: float, *, fragment: int | None = None, may_resend: bool = True) -> Dispatch:
+        """Decide a client's next task.
+
+        Args:
+            client: A client that waits for a task.
+            now: Time on the run's clock.
+            fragment: Replaces the scheduler's choice. Without a scheduler it is the label of the sampled submodel.
+            may_resend: False if the client cannot train again what it holds.
+        """
+        feasible = self.feasible(client)
+        held = self.held.pop(client, None)
+        self._busy.add(client)
+        if held is not None and may_resend:
+            return self._send(
+                client, held.fragment, version=held.version, step=held.step, resent=True, feasible=feasible
+            )
+        if fragment is None:
+            fragment = self._choose(client, now, feasible)
+        version = int(self.stats.counts[self.index(fragment)])
+        return self._send(client, fragment, version=version, step=self.step, resent=False, feasible=feasible)
+
+    def staleness(self, task: int) -> Staleness:
+        """Return the staleness that an update of this task in flight has now."""
+        dispatch = self.in_flight[task]
+        version = int(self.stats.counts[self.index(dispatch.fragment)])
+        return Staleness(version - dispatch.version, self.step - dispatch.step)
+
+    def commit(self, task: int, *, loss: float, new_version: bool, keep_task: bool) -> Committed:
+        """Count an update that was applied.
+
+        Args:
+            task: A task in flight.
+            loss: Mean training loss of the task.
+            new_version: True if the model has a new version.
+            keep_task: True if the client trains again the buffer that it holds.
+        """
+        staleness = self.staleness(task)
+        dispatch = self._succeed(task)
+        if keep_task:
+            self.held[dispatch.client] = dispatch
+        index = self.index(dispatch.fragment)
+        self.stats.staleness[index] = staleness.fragment
+        self.stats.losses[index] = loss
+        if new_version:
+            self.stats.counts[index] += 1
+            self.step += 1
+        return Committed(dispatch, int(self.stats.counts[index]), staleness, self._next_clients(dispatch))
+
+    def drop(self, task: int) -> Dropped:
+        """Count a task that failed. A client that is retried stays at work."""
+        dispatch, action = self._fail(task)
+        clients = (dispatch.client,) if action == RETRY else self._next_clients(dispatch)
+        return Dropped(dispatch, action, clients)
+
+    def state(self) -> State:
+        return {**super().state(), "held": rows(self.held.values())}
+
+    def restore(self, state: State) -> None:
+        super().restore(state)
+        self.held = {dispatch.client: dispatch for dispatch in dispatches(state["held"])}
+        self._busy = {dispatch.client for dispatch in self.in_flight.values()}
+
+    def _next_clients(self, dispatch: Dispatch) -> tuple[int, ...]:
+        """Return the clients that get a task because this one has ended."""
+        self._busy.discard(dispatch.client)
+        return self.concurrency.next(dispatch.client, dispatch.task, self._busy, self.bad_clients.left_out)

@@ -1,0 +1,79 @@
+"""The decisions of a server as values: what is sent, what an applied update and a failed task lead to."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """The decision to give one task to one client.
+
+    Attributes:
+        task: Number of the task in the run, from 0.
+        client: The client, from 0.
+        turn: Number of tasks that the client had before.
+        fragment: The fragment, from 0, or the label of a sampled submodel.
+        version: Version of the fragment that is sent; in rounds, the round.
+        step: Server step at dispatch.
+        resent: True if the client trains the buffer that it holds again, so that nothing is sent.
+        feasible: Fragments within the delay bound; empty without a scheduler.
+        fragment_updates: q(j) [M] at the decision; empty without a scheduler.
+    """
+
+    task: int
+    client: int
+    turn: int
+    fragment: int
+    version: int
+    step: int
+    resent: bool = False
+    feasible: tuple[int, ...] = ()
+    fragment_updates: tuple[int, ...] = ()
+
+
+class Staleness(NamedTuple):
+    """The updates that were applied since a task was sent.
+
+    Attributes:
+        fragment: Updates of the task's fragment.
+        total: Updates of the server.
+    """
+
+    fragment: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The result of an update that was applied.
+
+    Attributes:
+        dispatch: The task that it answers.
+        version: Version of the fragment after the update; in rounds, of the model after the round.
+        staleness: Staleness of the update.
+        next_clients: The clients that wait for a task now.
+        round_complete: True if no other client of the round is at work or waits for its task.
+    """
+
+    dispatch: Dispatch
+    version: int
+    staleness: Staleness
+    next_clients: tuple[int, ...] = ()
+    round_complete: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """The result of a task that failed.
+
+    Attributes:
+        dispatch: The task.
+        action: "retry", "quarantined" or "stop".
+        next_clients: The clients that wait for a task now.
+        round_complete: True if no other client of the round is at work or waits for its task.
+    """
+
+    dispatch: Dispatch
+    action: str
+    next_clients: tuple[int, ...] = ()
+    round_complete: bool = False

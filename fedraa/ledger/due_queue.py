@@ -1,0 +1,31 @@
+"""The queue of tasks by the time at which they are due."""
+
+import heapq
+
+
+class DueQueue:
+    """Tasks in the order of their due times; of equal times, the lower task number comes first."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._heap)
+
+    @property
+    def next_due(self) -> float:
+        """The time at which the first task is due."""
+        return self._heap[0][0]
+
+    @property
+    def next_task(self) -> int:
+        """The number of the first task."""
+        return self._heap[0][1]
+
+    def push(self, due: float, task: int) -> None:
+        """Add a task."""
+        heapq.heappush(self._heap, (due, task))
+
+    def pop(self) -> tuple[float, int]:
+        """Remove the first task; return its due time and its number."""
+        return heapq.heappop(self._heap)

@@ -1,0 +1,137 @@
+"""The decisions of a synchronous server."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedraa.ledger.bad_clients import BadClients
+from fedraa.ledger.dispatch import Committed, Dispatch, Dropped, Staleness
+from fedraa.ledger.task_ledger import TaskLedger
+from fedraa.messages import State
+from schedulers import Planner, once
+
+DrawCohort = Callable[[int, Collection[int]], Sequence[int]]
+"""Returns the clients of a round, given its number and the quarantined clients."""
+
+
+@dataclass(frozen=True)
+class RoundClosed:
+    """A round that has ended.
+
+    Attributes:
+        round: The round, from 0.
+        fragments: The fragments, or labels, of the clients that reported, in the order of their reports.
+    """
+
+    round: int
+    fragments: tuple[int, ...]
+
+
+class RoundLedger(TaskLedger):
+    """Cohorts, weights and the barrier of a synchronous server.
+
+    Every client of a cohort gets one task and reports once, or fails. A scheduled round counts a task as an update of
+    its fragment when it is assigned. After the round a fragment has one more update if any client trained it.
+
+    Attributes:
+        cohort: The clients of the round, in the order in which they get their tasks.
+        position: The position of each client in the cohort.
+        weight_sum: Sum of the weights of the whole cohort, also of clients that fail later.
+    """
+
+    def __init__(
+        self,
+        *,
+        clients: int,
+        seed: int,
+        bad_clients: BadClients,
+        draw_cohort: DrawCohort,
+        samples: Sequence[int] | None = None,
+        fragments: int = 1,
+        scheduler: Planner | None = None,
+    ) -> None:
+        super().__init__(clients=clients, seed=seed, bad_clients=bad_clients, fragments=fragments, scheduler=scheduler)
+        self._draw_cohort = draw_cohort
+        self._samples = samples
+        self._counts_before = self.stats.counts.copy()
+        self._draw(())
+
+    @property
+    def reported(self) -> int:
+        """The number of clients that have reported in this round."""
+        return len(self._reported)
+
+    def begin_round(self) -> Sequence[int]:
+        """Draw the next cohort without quarantined clients; return it, or nobody if all clients are quarantined."""
+        quarantined = sorted(self.bad_clients.left_out)
+        if len(quarantined) == self.clients:
+            return ()
+        self._draw(quarantined)
+        return self.cohort
+
+    def weight(self, client: int) -> float:
+        """Return the client's weight in the mean: its number of samples, or 1 without `samples`."""
+        return 1.0 if self._samples is None else float(self._samples[client])
+
+    def assign(self, client: int, now: float, *, fragment: int | None = None) -> Dispatch:
+        """Decide the task of a client of the cohort.
+
+        Args:
+            client: The client.
+            now: Time on the run's clock.
+            fragment: Replaces the scheduler's choice. Without a scheduler it is the label of the sampled submodel.
+        """
+        feasible = self.feasible(client)
+        if fragment is None:
+            fragment = self._choose(client, now, feasible)
+        dispatch = self._send(client, fragment, version=self.step, step=self.step, resent=False, feasible=feasible)
+        self.stats.counts[self.index(fragment)] += 1
+        return dispatch
+
+    def commit(self, task: int, *, loss: float) -> Committed:
+        """Count a client's report."""
+        dispatch = self._succeed(task)
+        self.stats.losses[self.index(dispatch.fragment)] = loss
+        self._reported.append(dispatch.fragment)
+        self._missing -= 1
+        return Committed(dispatch, self.step + 1, Staleness(0, 0), round_complete=self._missing == 0)
+
+    def drop(self, task: int) -> Dropped:
+        """Count a client that failed; its fragment loses the count of this task again."""
+        dispatch, action = self._fail(task)
+        self.stats.counts[self.index(dispatch.fragment)] -= 1
+        self._missing -= 1
+        return Dropped(dispatch, action, round_complete=self._missing == 0)
+
+    def close_round(self) -> RoundClosed:
+        """End the round: a fragment has one more update if any client trained it."""
+        once(self.stats.counts, self._counts_before)
+        closed = RoundClosed(self.step, tuple(self._reported))
+        self.step += 1
+        return closed
+
+    def state(self) -> State:
+        return {
+            **super().state(),
+            "quarantined": list(self._quarantined),
+            "counts_before": self._counts_before,
+            "missing": self._missing,
+            "reported": np.array(self._reported, np.int64),
+        }
+
+    def restore(self, state: State) -> None:
+        super().restore(state)
+        self._draw(state["quarantined"])
+        self._counts_before[:] = state["counts_before"]
+        self._missing = state["missing"]
+        self._reported[:] = state["reported"].tolist()
+
+    def _draw(self, quarantined: Collection[int]) -> None:
+        """Begin a round with a cohort without the quarantined clients. The draw follows from the step and these."""
+        self._quarantined = quarantined
+        self.cohort = self._draw_cohort(self.step, quarantined)
+        self.position = {client: position for position, client in enumerate(self.cohort)}
+        self.weight_sum = sum(self.weight(client) for client in self.cohort)
+        self._missing = len(self.cohort)
+        self._reported: list[int] = []

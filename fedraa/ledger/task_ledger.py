@@ -1,0 +1,131 @@
+"""The part of the ledger that all servers share: task numbers, tasks in flight, turns and failed clients."""
+
+from collections.abc import Collection, Iterable
+
+import numpy as np
+
+from fedraa.components.calls import calling
+from fedraa.components.state import saved
+from fedraa.ledger.bad_clients import BadClients
+from fedraa.ledger.dispatch import Dispatch
+from fedraa.messages import State
+from fedraa.rng import generator
+from schedulers import Planner, Standing
+from schedulers.protocol import Ints
+
+
+class TaskLedger:
+    """Numbers tasks; tracks which are in flight, each client's turns, and which clients failed.
+
+    It decides by the times and results that its caller gives. It holds no parameters, reads no clock and opens no file.
+
+    Attributes:
+        step: Server updates, or rounds, so far.
+        turns: Tasks per client so far [N].
+        in_flight: The tasks that have not ended, by number.
+        stats: Counts, tasks sent, last staleness and last loss of every fragment [M].
+        scheduler: Chooses the fragments; None: the caller gives the label of each task.
+        bad_clients: Decides between retry, quarantine and stop.
+    """
+
+    def __init__(
+        self, *, clients: int, seed: int, bad_clients: BadClients, fragments: int = 1, scheduler: Planner | None = None
+    ) -> None:
+        self.step = 0
+        self.turns: Ints = np.zeros(clients, np.int64)
+        self.in_flight: dict[int, Dispatch] = {}
+        self.stats = Standing.start(fragments)
+        self.scheduler = scheduler
+        self.bad_clients = bad_clients
+        self._seed = seed
+        self._next_task = 0
+
+    @property
+    def clients(self) -> int:
+        """Number of clients."""
+        return len(self.turns)
+
+    def feasible(self, client: int) -> Ints:
+        """Return the fragments within the client's delay bound, ascending; none without a scheduler."""
+        if self.scheduler is None:
+            return np.empty(0, np.int64)
+        return self.scheduler.feasible(client)
+
+    def index(self, fragment: int) -> int:
+        """Return the position of a fragment in `stats`: without a scheduler all labels share one version."""
+        return 0 if self.scheduler is None else fragment
+
+    def state(self) -> State:
+        """Return the values of a checkpoint."""
+        return {
+            "step": self.step,
+            "turns": self.turns,
+            "next_task": self._next_task,
+            "in_flight": rows(self.in_flight.values()),
+            "stats": dict(vars(self.stats)),
+            "bad_clients": self.bad_clients.state(),
+            "scheduler": {} if self.scheduler is None else saved(self.scheduler.scheduler),
+        }
+
+    def restore(self, state: State) -> None:
+        """Continue from the values of a checkpoint."""
+        self.step = state["step"]
+        self.turns[:] = state["turns"]
+        self._next_task = state["next_task"]
+        self.in_flight = {dispatch.task: dispatch for dispatch in dispatches(state["in_flight"])}
+        for name, values in vars(self.stats).items():
+            values[:] = state["stats"][name]
+        self.bad_clients.restore(state["bad_clients"])
+        if self.scheduler is not None:
+            self.scheduler.scheduler.restore(state["scheduler"])
+
+    def _choose(self, client: int, now: float, feasible: Ints) -> int:
+        """Return the scheduler's fragment for the client's next task."""
+        assert self.scheduler is not None
+        turn = int(self.turns[client])
+        rng = generator(self._seed, "schedule", client, turn)
+        with calling("scheduler", self.scheduler.scheduler):
+            return self.scheduler.choose(client, turn, now, feasible, self.stats, rng)
+
+    def _send(self, client: int, fragment: int, *, version: int, step: int, resent: bool, feasible: Ints) -> Dispatch:
+        """Number the client's next task and put it in flight."""
+        dispatch = Dispatch(
+            task=self._next_task,
+            client=client,
+            turn=int(self.turns[client]),
+            fragment=fragment,
+            version=version,
+            step=step,
+            resent=resent,
+            feasible=tuple(feasible.tolist()),
+            fragment_updates=() if self.scheduler is None else tuple(self.stats.counts.tolist()),
+        )
+        self._next_task += 1
+        self.turns[client] += 1
+        self.stats.sent[self.index(fragment)] += 1
+        self.in_flight[dispatch.task] = dispatch
+        return dispatch
+
+    def _succeed(self, task: int) -> Dispatch:
+        """Take a task out of flight whose update was applied."""
+        dispatch = self.in_flight.pop(task)
+        self.bad_clients.well(dispatch.client)
+        return dispatch
+
+    def _fail(self, task: int) -> tuple[Dispatch, str]:
+        """Take a failed task out of flight; return it with the action that follows."""
+        dispatch = self.in_flight.pop(task)
+        self.stats.sent[self.index(dispatch.fragment)] -= 1
+        return dispatch, self.bad_clients.failed(dispatch.client)
+
+
+def rows(decisions: Collection[Dispatch]) -> Ints:
+    """Return decisions as an array [n, 7] for a checkpoint, without what each was decided from."""
+    columns = [(d.task, d.client, d.turn, d.fragment, d.version, d.step, d.resent) for d in decisions]
+    return np.array(columns, np.int64).reshape(-1, 7)
+
+
+def dispatches(saved_rows: Ints) -> Iterable[Dispatch]:
+    """Return the decisions of an array that `rows` returned."""
+    for task, client, turn, fragment, version, step, resent in saved_rows.tolist():
+        yield Dispatch(task, client, turn, fragment, version, step, bool(resent))

@@ -1,0 +1,175 @@
+"""The decisions of both kinds of servers, counted from the log only: counts, versions, steps, weights.
+
+This is the second opinion on the decisions of `fedraa.ledger`: it gets no new features, and must not import the ledger.
+"""
+
+from typing import Any
+
+from reference.task_clock import LoggedTask, Tasks
+
+from fedraa.replay.log_line import Line
+from fedraa.rng import generator
+from fedraa.server.async_rule import Taken
+from schedulers import Planner, Standing, once
+
+
+class AsyncChecker:
+    """The log tells whether an update made a new version, and whether a client trained again what it held."""
+
+    def __init__(self, rules: Any, tasks: Tasks) -> None:
+        self.step = 0
+        self._rules, self._tasks = rules, tasks
+        self._last: dict[int, LoggedTask] = {}
+        """The task that each client has answered last."""
+        self._standing = Standing.start(rules.fragments)
+        self._plan()
+
+    def _plan(self) -> None:
+        """Plan by the costs of now."""
+        self._planner = self._rules.planner()
+
+    def dispatch(self, line: Line) -> None:
+        client = self._tasks.next_client(line)
+        held = self._last.pop(client, None)
+        if line["bytes_down"] != 0:
+            held = None
+        if held is None:
+            j = self._given(line, client)
+            version, step = int(self._standing.counts[self._place(j)]), self.step
+        else:
+            self._audited(line, client)
+            j, version, step = held.fragment, held.version, held.step
+        self._standing.sent[self._place(j)] += 1
+        self._tasks.depart(line, fragment=j, version=version, step=step)
+
+    def commit(self, line: Line) -> None:
+        flight = self._tasks.arrive(line)
+        j, counts = self._place(flight.fragment), self._standing.counts
+        staleness = int(counts[j]) - flight.version
+        global_staleness = self.step - flight.step
+        taken = self._taken(line, flight)
+        if taken.held:
+            self._last[flight.client] = flight
+        if taken.advanced:
+            counts[j] += 1
+            self.step += 1
+        self._standing.staleness[j] = staleness
+        self._standing.losses[j] = line.number_of("train_loss")
+        line.expect("version", int(counts[j]))
+        line.expect("staleness", staleness)
+        line.expect("global_staleness", global_staleness)
+        self._next(flight)
+        if self._rules.costs_changed:
+            self._plan()
+
+    def drop(self, line: Line) -> None:
+        flight, again = self._tasks.drop(line)
+        self._standing.sent[self._place(flight.fragment)] -= 1
+        if again:
+            self._tasks.waiting.append(flight.client)
+            return
+        self._next(flight)
+
+    def _next(self, flight: LoggedTask) -> None:
+        """Somebody is given work now that this task is over."""
+        concurrency, left_out = self._rules.concurrency, self._tasks.bad_clients.left_out
+        busy = {other.client for other in self._tasks.flights.values()} if concurrency.limited else ()
+        self._tasks.waiting.extend(concurrency.next(flight.client, flight.task, busy, left_out))
+
+    def _given(self, line: Line, client: int) -> int:
+        """What the client trains; what a policy draws is in the log."""
+        if self._planner is None:
+            self._audited(line, client)
+            return int(line.at_least("fragment", 0))
+        return scheduled(line, self._rules, client, self._tasks.turns[client], self._planner, self._standing)
+
+    def _audited(self, line: Line, client: int) -> None:
+        """Check what the log says that a decision was made from: nothing, where a policy draws."""
+        if self._planner is None:
+            line.expect("feasible", [])
+            line.expect("counts", [])
+        else:
+            audited(line, self._planner.feasible(client).tolist(), self._standing)
+
+    def _place(self, label: int) -> int:
+        """Which of the versions that are counted is that of what was trained: there is one where a policy draws."""
+        return 0 if self._planner is None else label
+
+    def _taken(self, line: Line, flight: LoggedTask) -> Taken:
+        version = int(self._standing.counts[self._place(flight.fragment)])
+        return Taken(0.0, line.between("version", version, version + 1) > version, held=True)
+
+
+class RoundChecker:
+    """Every client of a cohort gets one task, and answers once or is dropped; that is one server update."""
+
+    def __init__(self, rules: Any, tasks: Tasks) -> None:
+        self.step = 0
+        self.due: str | None = None
+        self._rules, self._tasks = rules, tasks
+        self._standing = Standing.start(rules.fragments)
+        self._before = self._standing.counts.copy()
+        self._planner = rules.planner()
+        self._round: list[LoggedTask] = []
+        self._weight_sum = 0.0
+
+    def dispatch(self, line: Line) -> None:
+        rules = self._rules
+        client = self._tasks.next_client(line)
+        if self._planner is not None:
+            j = scheduled(line, rules, client, self._tasks.turns[client], self._planner, self._standing)
+            self._standing.counts[j] += 1
+            self._standing.sent[j] += 1
+        else:
+            line.expect("feasible", [])
+            line.expect("counts", [])
+            j = int(line.at_least("fragment", 0))
+        self._round.append(self._tasks.depart(line, fragment=j, version=self.step, step=self.step))
+        self._weight_sum += self._weight(client)
+
+    def commit(self, line: Line) -> None:
+        flight = self._tasks.arrive(line)
+        line.expect("version", self.step + 1)
+        line.expect("staleness", 0)
+        line.expect("global_staleness", 0)
+        line.expect("mix", self._weight(flight.client) / self._weight_sum)
+        self.due = None if self._tasks.flights else "round"
+
+    def drop(self, line: Line) -> None:
+        flight, _ = self._tasks.drop(line)
+        self._round.remove(flight)
+        if self._planner is not None:
+            self._standing.counts[flight.fragment] -= 1
+            self._standing.sent[flight.fragment] -= 1
+        self.due = None if self._tasks.flights else "round"
+
+    def round(self, line: Line) -> None:
+        if self.due is None:
+            raise line.wrong(f"the round is closed; the rules wait for {len(self._tasks.flights)} more updates")
+        line.expect("round", self.step)
+        line.expect("clients", len(self._round))
+        line.expect("fragments", sorted(flight.fragment for flight in self._round))
+        once(self._standing.counts, self._before)
+        self._round, self._weight_sum = [], 0.0
+        self.due = None
+        self.step += 1
+        left_out = self._tasks.bad_clients.left_out
+        if len(left_out) < self._rules.clients:
+            self._tasks.waiting.extend(self._rules.cohort(self.step, left_out))
+
+    def _weight(self, client: int) -> float:
+        return float(self._rules.samples[client])
+
+
+def scheduled(line: Line, rules: Any, client: int, turn: int, planner: Planner, standing: Standing) -> int:
+    """Return the scheduler's choice for the client's `turn`-th task; check what the log says it was made from."""
+    feasible = planner.feasible(client)
+    audited(line, feasible.tolist(), standing)
+    rng = generator(rules.experiment.seed, "schedule", client, turn)
+    return planner.choose(client, turn, line.t, feasible, standing, rng)
+
+
+def audited(line: Line, feasible: list[int], standing: Standing) -> None:
+    """Check what the log says that a decision was made from."""
+    line.expect("counts", standing.counts.tolist())
+    line.expect("feasible", feasible)
