@@ -215,7 +215,7 @@ def test_run_in_which_every_client_fails_ends_and_names_the_last(
         "clients", "all 4", "2 times", "client ", "task ", "ZeroDivisionError: no such thing", error=RunFailed
     ):
         execute(method, tmp_path / "run")
-    assert status(tmp_path / "run").state.startswith("failed (no client is left: ")
+    assert status(tmp_path / "run").state.startswith("failed (clients: ")
     assert sorted(entry["client"] for entry in status(tmp_path / "run").quarantined) == [0, 1, 2, 3]
     assert "consistent so far" in fl.replay(tmp_path / "run")
 
