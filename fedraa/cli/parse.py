@@ -121,7 +121,9 @@ def _one_sentence(
                 raise InputError(_flag(argument), "it has no value", expected=_allowed(argument.lowered.metavar))
             raise InputError(_flag(argument), got=value, expected=_allowed(argument.lowered.metavar))
         case _errors.InstantiationFailure(argument=None, message=message):
-            raise InputError("arguments", message)
+            # The message is the sentence of an experiment's InputError.
+            field, _, rest = message.partition(": ")
+            raise InputError(field, rest)
         case _errors.InstantiationFailure(argument=argument, message=message):
             if (wrong := _NO_NUMBER.match(message) or _NO_SUCH.match(message)) and argument is not None:
                 raise _not_allowed(argument, wrong["given"], argument.lowered.metavar)
