@@ -1,4 +1,4 @@
-"""Joins a Ray cluster that is there, or says in one sentence, within seconds, why it cannot."""
+"""Join a running Ray cluster, or raise an error within seconds."""
 
 import logging
 import os
@@ -14,24 +14,26 @@ from actors.cluster.head import greet
 from fedraa.errors import InputError
 
 PACKAGES = ("fedraa", "actors", "schedulers")
-# What a busy head's proxy says of a client's process that took longer than 30 s, and of one that it could not look at.
+# The answers of a busy head about a client's process that took longer than 30 s, or that it could not inspect.
 PASSING = ("Starting Ray client server failed", "Initialization failure from server")
-OTHERS = 0o077  # what a file lets others than its owner do
+# Permissions of users other than the owner of a file.
+OTHERS = 0o077
 
 logger = logging.getLogger(__name__)
 
 
 def attach(address: str) -> None:
-    """Join the cluster at `auto`, HOST:PORT or ray://HOST:PORT; its nodes need not have this code, they are sent it.
+    """Join the cluster at `auto`, HOST:PORT or ray://HOST:PORT. Its nodes get this code from here.
 
-    Raises ValueError if there is none, if it wants another token, or is of another version of Ray or Python.
+    Raises InputError if there is no cluster, or it wants another token, or has another version of Ray or Python.
     """
     greet(address)
     warn_of_open_token()
     for last in (False, True):
         try:
             ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, runtime_env=carried())
-            logging.getLogger("ray.util.client.logsclient").setLevel(logging.ERROR)  # which takes no level from `init`
+            # This logger takes no level from `init`.
+            logging.getLogger("ray.util.client.logsclient").setLevel(logging.ERROR)
             return
         except (RuntimeError, ConnectionError, AuthenticationError) as error:
             with suppress(Exception):
@@ -41,21 +43,21 @@ def attach(address: str) -> None:
 
 
 def warn_of_open_token() -> None:
-    """Whoever can read the token can run what they like on the cluster; Ray writes it for all to read."""
+    """Warn if other users can read the token: they could run any code on the cluster, and Ray lets all read it."""
     path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
     if "RAY_AUTH_TOKEN" not in os.environ and path.exists() and path.stat().st_mode & OTHERS:
         logger.warning("other users of this machine can read the token of the cluster; run: chmod 600 %s", path)
 
 
 def carried() -> dict[str, Any]:
-    """The runtime environment that brings this code to all nodes; a submitted job has brought its own."""
+    """Return the runtime environment that brings this code to all nodes; a submitted job has brought it already."""
     if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
         return {}
     return {"py_modules": packages()}
 
 
 def packages() -> list[str]:
-    """The folders that this code consists of."""
+    """Return the folders of this code."""
     return [str(Path(__file__).parents[2] / package) for package in PACKAGES]
 
 

@@ -33,7 +33,7 @@ TOKEN = (
 
 
 class Head:
-    """That of the cluster at an address, to be asked whether it is there; ValueError for no address of one."""
+    """The head of the cluster at an address; InputError if the address cannot be one."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -51,7 +51,7 @@ class Head:
         self._call = self._channel.unary_unary(method, request_serializer=type(self._request).SerializeToString)
 
     def ask(self) -> Any:
-        """A question under way, as of gRPC."""
+        """Send a greeting and return the future of its answer."""
         return self._call.future(self._request, timeout=ANSWER_SECONDS, metadata=self._header)
 
     def close(self) -> None:
@@ -59,7 +59,7 @@ class Head:
 
 
 def greet(address: str) -> None:
-    """ValueError unless a cluster is there that takes our token."""
+    """Raise InputError unless a cluster answers that accepts the token of this machine."""
     head = Head(address)
     try:
         head.ask().result()

@@ -37,7 +37,7 @@ def runs(address: str) -> list[tuple[str, Progress | None, int]]:
 
 
 def stop(run: str, address: str) -> None:
-    """Ask a run, named by its label or its directory, to end with a checkpoint; ValueError if it is not there."""
+    """Ask a run, named by its label or its directory, to end with a checkpoint; raise InputError if none has it."""
     attach(address)
     try:
         servers = list(_servers())

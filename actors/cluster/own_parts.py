@@ -30,7 +30,7 @@ PATH = "PYTHONPATH"
 
 
 def refuse_unsendable(spec: "RunSpec") -> None:
-    """Raises ValueError, one sentence, for a part of a run that cannot be pickled."""
+    """Raise InputError for a component of a run that cannot be pickled."""
     if (wrong := _unsendable(spec)) is None:
         return
     parts = (*spec.experiment, ("dataset", spec.data.source), ("model", spec.traced.module))
@@ -54,9 +54,9 @@ def _unsendable(part: object) -> str | None:
 
 
 def carry_by_value(parts: Iterable[object]) -> None:
-    """From now on pickles hold the user's own modules that these objects need, so that no node has to have them.
+    """Let pickles hold the user's modules that these objects need from now on, so that no node must have them.
 
-    Raises ValueError if the objects cannot be pickled so.
+    Raises InputError if the objects cannot be pickled so.
     """
     parts = list(parts)
     while True:

@@ -89,12 +89,12 @@ def nodes_for_shards(count: int) -> list[str]:
 
 
 def living_nodes() -> list[dict[str, Any]]:
-    """What Ray knows of the nodes that are there."""
+    """Return the descriptions of all living nodes."""
     return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]  # ray leaves it untyped
 
 
 def find_node(wanted: str) -> dict[str, Any]:
-    """The first living node with this id, address or name, or that has a resource of this name."""
+    """Return the first living node with this id, address or name, or with a resource of this name."""
     nodes = living_nodes()
     for node in nodes:
         if wanted in (node["NodeID"], node["NodeManagerAddress"], node["NodeName"], *node["Resources"]):

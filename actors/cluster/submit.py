@@ -1,4 +1,4 @@
-"""Submits a fedraa command to a cluster as a job: it goes on when this machine is switched off."""
+"""Submit a fedraa command to a cluster as a job, which continues when this machine is switched off."""
 
 import asyncio
 import logging
@@ -20,8 +20,8 @@ from fedraa.errors import InputError, RunFailed
 def submit(arguments: Sequence[str], address: str, working_dir: Path | None, say: Callable[[str], None]) -> None:
     """Run `fedraa ARGUMENTS` on the head node with this machine's code; `say` gets its output as it comes.
 
-    Raises ValueError if no dashboard answers at `address`, if it wants another token, or if there is too much to
-    send; RunFailed if the command fails.
+    Raises InputError if no dashboard answers at `address`, or it wants another token, or the files are too large;
+    RunFailed if the command fails.
     """
     environment: dict[str, Any] = {"py_modules": packages()}
     if working_dir is not None:
@@ -37,7 +37,8 @@ def submit(arguments: Sequence[str], address: str, working_dir: Path | None, say
     command = shlex.join(["python", "-m", "fedraa", *arguments])
     try:
         job = client.submit_job(entrypoint=command, runtime_env=environment)
-    except RuntimeError as error:  # with a sentence of the dashboard's
+    except RuntimeError as error:
+        # Its text is a sentence of the dashboard.
         raise RunFailed("address", f"no job could be submitted at {address}: {error}") from None
     say(f"job {job}")
     asyncio.run(_follow(client, job, say))
@@ -46,7 +47,7 @@ def submit(arguments: Sequence[str], address: str, working_dir: Path | None, say
 
 
 def check_size(folder: Path) -> None:
-    """ValueError if a folder, less what its .gitignore names, is more than a cluster takes with a job."""
+    """Raise InputError if a folder, without the files in its .gitignore, is larger than a job may be."""
     total = 0
 
     def add(path: Path) -> None:

@@ -28,7 +28,7 @@ class DataHost:
         self._blocks: Blocks | None = None
 
     def blocks(self, experiment: Experiment, wanted: int) -> Blocks:
-        """The shards as this node reads them, once; ValueError if they have not the fingerprint `wanted`."""
+        """Return the shards as this node reads them, once; raise InputError if their fingerprint is not `wanted`."""
         if self._blocks is None:
             self._blocks = self._read(experiment, wanted)
         return self._blocks

@@ -1,4 +1,4 @@
-"""What a command comes to: an exit code, and one sentence for every mistake."""
+"""The end of a command: an exit code, and one sentence for every mistake."""
 
 import signal
 import sys
@@ -27,12 +27,13 @@ THEIRS = {
     "tyro",
 }
 TERMINATED = "stopped by SIGTERM"
-LIBRARIES = OURS | THEIRS | sys.stdlib_module_names  # whose modules are not the user's
+# Packages whose modules are not the user's.
+LIBRARIES = OURS | THEIRS | sys.stdlib_module_names
 
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM is as Ctrl-C, wherever nobody else takes it: while files are read, parts made, pages written."""
+    """Treat SIGTERM like Ctrl-C in the block, unless another handler is set."""
     is_free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     with stop_signals.terminable(_terminate) if is_free else nullcontext():
         yield
@@ -40,7 +41,7 @@ def terminable() -> Iterator[None]:
 
 @contextmanager
 def warnings_in_sentences() -> Iterator[None]:
-    """Within, a warning about a run is one line for the user, without the place in the code that issued it."""
+    """Show a warning about a run in the block as one line, without the place in the code that issued it."""
     show = warnings.showwarning
 
     def show_sentence(
@@ -66,8 +67,10 @@ def _terminate() -> None:
 
 
 def exit_code(command: Callable[[], object]) -> int:
-    """Exit code 0; 1: a run failed, a log or a part is wrong; 2: a mistake in what was asked for; 130: Ctrl-C, or
-    SIGTERM."""
+    """Run a command and return its exit code.
+
+    0: success. 1: a run failed, or a log or a component is wrong. 2: the user's mistake. 130: Ctrl-C or SIGTERM.
+    """
     try:
         command()
     except ValueError as error:
@@ -92,14 +95,14 @@ def exit_code(command: Callable[[], object]) -> int:
 
 
 def _told(what: str, error: BaseException, code: int) -> int:
-    """Says what went wrong on one line, whatever the user's own words in it hold; returns the exit code."""
+    """Write the error on one line, also if it has line breaks, and return the exit code."""
     said = " ".join("; ".join((what, *getattr(error, "__notes__", ()))).split())
     sys.stderr.write(f"fedraa: {said}\n")
     return code
 
 
 def own_code(error: BaseException) -> str | None:
-    """The innermost code of the user's own that an error has come through, and where it is; None if there is none."""
+    """Return the user's innermost function that an error has passed, and its place; None if there is none."""
     own = [
         f"{frame.f_code.co_qualname} ({Path(frame.f_code.co_filename).name}, line {line})"
         for frame, line in traceback.walk_tb(error.__traceback__)
@@ -109,7 +112,7 @@ def own_code(error: BaseException) -> str | None:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """What a run or a log may come to."""
+    """Return the errors that mean a failed run or a wrong log."""
     from fedraa.errors import Inconsistent, PromiseBroken, RunFailed
 
     return RunFailed, Inconsistent, PromiseBroken

@@ -50,7 +50,7 @@ def parse(commands: Commands, arguments: Sequence[str], description: str | None)
 
 
 def _refuse_twice(arguments: Sequence[str]) -> None:
-    """Raise ValueError for a flag that is given twice: the parser would keep the last one."""
+    """Raise InputError for a flag that is given twice, because the parser would keep only the last one."""
     seen = set[str]()
     for word in takewhile(lambda word: word != "--", arguments):
         if not word.startswith("--"):
@@ -63,7 +63,7 @@ def _refuse_twice(arguments: Sequence[str]) -> None:
 
 @contextmanager
 def in_sentences(program: str, commands: Functions, arguments: Sequence[str]) -> Iterator[None]:
-    """Within, a mistake in these words, for tyro to read, is a ValueError, one sentence."""
+    """Turn mistakes that tyro finds in the words into an InputError."""
 
     def mistake(event: _errors.ParseErrorEvent) -> None:
         _one_sentence(event, program, commands, arguments)
@@ -73,7 +73,7 @@ def in_sentences(program: str, commands: Functions, arguments: Sequence[str]) ->
 
 
 def _config(arguments: Sequence[str]) -> str | None:
-    """The configuration file that was given."""
+    """Return the configuration file among the arguments."""
     for word, value in zip(arguments, [*arguments[1:], None], strict=True):
         flag, equals, rest = word.partition("=")
         if flag == "--config":
@@ -82,7 +82,7 @@ def _config(arguments: Sequence[str]) -> str | None:
 
 
 def _defaults(command: Callable[..., Command], path: str | None) -> dict[str, Any]:
-    """The command as it is without flags, where a configuration file says so."""
+    """Return the default of the command, which is that of the configuration file."""
     if path is None:
         return {}
     rest = {
@@ -93,9 +93,10 @@ def _defaults(command: Callable[..., Command], path: str | None) -> dict[str, An
 
 
 def _flags(commands: Functions, name: str) -> list[str]:
-    """The flags of a command as its values are called."""
+    """Return the flags of a command as Python names them."""
     own = list(signature(commands[name]).parameters) if name in commands else []
-    if EXPERIMENT in own:  # which is none itself
+    # The experiment is not a flag; its fields are.
+    if EXPERIMENT in own:
         own.remove(EXPERIMENT)
         own += Experiment.model_fields
     return own
@@ -107,19 +108,22 @@ def _one_sentence(
     commands: Functions,
     arguments: Sequence[str],
 ) -> None:
-    """Turns tyro's error boxes into sentences; what is not known here is left to tyro."""
+    """Raise an InputError for an error of tyro; other errors are left to tyro."""
     match event:
         case _errors.UnrecognizedArgs(tokens=tokens):
             raise _unknown(tokens[0], program, commands, arguments)
         case _errors.InvalidChoice(argument=argument, value=value, choices=choices):
-            named = sorted(set(choices) - {"None"})  # which is to leave the flag out; they come in any order
+            # None means to leave the flag out. The order of tyro is arbitrary.
+            named = sorted(set(choices) - {"None"})
             raise InputError(_flag(argument), got=value, expected=f"one of {', '.join(named)}")
         case _errors.BadValue(argument=argument, offending_value=value):
             if value is None:
                 raise InputError(_flag(argument), "it has no value", expected=_allowed(argument.lowered.metavar))
             raise InputError(_flag(argument), got=value, expected=_allowed(argument.lowered.metavar))
         case _errors.InstantiationFailure(argument=None, message=message):
-            raise InputError("arguments", message)
+            # The message is the sentence of an experiment's InputError.
+            field, _, rest = message.partition(": ")
+            raise InputError(field, rest)
         case _errors.InstantiationFailure(argument=argument, message=message):
             if (wrong := _NO_NUMBER.match(message) or _NO_SUCH.match(message)) and argument is not None:
                 raise _not_allowed(argument, wrong["given"], argument.lowered.metavar)
@@ -191,7 +195,7 @@ def _too_many(token: str, program: str, arguments: Sequence[str]) -> InputError 
 
 
 def _asked(program: str, commands: Collection[str], arguments: Sequence[str]) -> str:
-    """The program, and its command if there is one."""
+    """Return the program, and its command if there is one."""
     return " ".join([program, *arguments[: bool(arguments) and arguments[0] in commands]])
 
 

@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from fedraa.errors import Inconsistent
+from fedraa.rundir.event_reader import parse_object
 from fedraa.rundir.file_names import EVENTS
 
 
@@ -62,17 +62,10 @@ def read(directory: Path) -> Iterator[Line]:
     """The lines of a run's log, numbered without gaps."""
     with (directory / EVENTS).open(encoding="utf-8", errors="replace") as stream:
         for number, text in enumerate(stream, 1):
-            try:
-                fields = json.loads(text, parse_constant=_refuse)
-            except (ValueError, RecursionError):
-                fields = None
-            if not isinstance(fields, dict):
+            fields = parse_object(text)
+            if fields is None:
                 raise Inconsistent(f"{EVENTS} line {number}: is no JSON object: {text[:60]!r}")
             line = Line(number, fields)
             line.expect("seq", number - 1)
             line.at_least("wall", 0)
             yield line
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")

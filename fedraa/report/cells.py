@@ -14,7 +14,7 @@ DEFAULT_TIME = 20.0
 
 
 def as_several(field: str, given: Any, example: str) -> tuple[Any, ...]:
-    """Return the values of a field that takes several, also if one is given without a list; ValueError if it cannot."""
+    """Return the values of a field that takes a list; one value is allowed without a list."""
     if isinstance(given, str | Method):
         return (given,)
     try:
@@ -24,7 +24,7 @@ def as_several(field: str, given: Any, example: str) -> tuple[Any, ...]:
 
 
 def check_each_once(**chosen: Sequence[object]) -> None:
-    """ValueError for a flag that chooses nothing, or something twice."""
+    """Raise InputError for a flag without a value, or with one value twice."""
     for field, values in chosen.items():
         if not values or len({str(value) for value in values}) < len(values):
             named = "give each a different name: dataclasses.replace(method, name=...)"
@@ -39,7 +39,7 @@ def cells(
     terms: str | None = None,
     tuned: Tuned | None = None,
 ) -> list[Experiment]:
-    """One experiment per method and seed, on these terms, each with the flags that its method knows and a budget."""
+    """Return an experiment per method and seed on these terms, each with a budget and the flags of its method."""
     methods = as_several("methods", methods, "['fed-raa', 'fedavg']")
     seeds = as_several("seeds", seeds, "range(3)")
     check_each_once(methods=methods, seeds=seeds)
@@ -71,11 +71,11 @@ def cells(
                 hint="compare at equal --time, or give both --updates and --rounds",
             )
     check_schedules({str(each.method): each for each in templates})
-    # not model_dump: it takes components that are dataclasses apart
+    # `model_dump` would turn components that are dataclasses into mappings.
     return [Experiment(**dict(each) | {"seed": seed}) for each in templates for seed in seeds]
 
 
 def _instead(field: str, value: object) -> str:
-    """What to do about a field that no method knows."""
+    """Return the next step for a field that no method has."""
     other = {"updates": "rounds", "rounds": "updates"}.get(field)
     return "leave it out" if other is None else f"what is compared counts {other}: --{other} {value}"

@@ -24,12 +24,14 @@ from fedraa.rundir.task_timeline import TaskTimeline, read_timeline
 
 # What two runs of one group may differ in.
 PER_RUN = {"seed", "out", "quiet", "address"}
-SHOWN = (CONFIG, EVENTS, EVALS, SUMMARY, CLIENTS)  # files that a report is made of
-LABEL = 40  # characters of a label that a legend can take
+# The files that a report shows.
+SHOWN = (CONFIG, EVENTS, EVALS, SUMMARY, CLIENTS)
+# Characters of the longest label in a legend.
+LABEL = 40
 
 
 class Run:
-    """One run; of one that has not ended, all as far as it is."""
+    """One run, which may not have ended."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -51,7 +53,7 @@ class Run:
 
     @property
     def flags(self) -> dict[str, Any]:
-        """The experiment, as JSON holds it; fields that came after the run are at their defaults."""
+        """The experiment as JSON holds it; fields that are newer than the run have their defaults."""
         return {**Experiment().model_dump(mode="json"), **self.config["experiment"]}
 
     @property
@@ -61,12 +63,12 @@ class Run:
 
     @property
     def figures(self) -> Figures:
-        """What its evaluations give, and which of it the run is judged by."""
+        """The metrics of its evaluations, and the main metric."""
         return figures_of(self.config)
 
     @property
     def method(self) -> str:
-        """What the method is called, which may have been given as an object."""
+        """The name of the method, which may have been given as an object."""
         return method_name(self.config)
 
     @property
@@ -79,7 +81,7 @@ class Run:
 
     @property
     def end(self) -> float:
-        """When the run ended, on its own clock."""
+        """The end of the run on its clock."""
         return float(self.summary["time"])
 
     @cached_property
@@ -112,7 +114,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in nothing but their seed."""
+    """Runs that differ only in their seed."""
 
     label: str
     runs: tuple[Run, ...]
@@ -128,9 +130,9 @@ class Group:
 
 
 def load(directories: Sequence[Path]) -> list[Group]:
-    """The runs in these directories, or in the folders of runs that they are, in groups.
+    """Return the runs in these directories, or in these folders of runs, in groups.
 
-    Raises ValueError for what is no run, has no evaluation yet, or is there twice.
+    Raises InputError if a directory is not a run, has no evaluation yet, or is given twice.
     """
     runs = [Run(directory) for given in directories for directory in _expand(given)]
     if not runs:
@@ -158,7 +160,7 @@ def load(directories: Sequence[Path]) -> list[Group]:
 
 
 def _whole_method(run: Run) -> str:
-    """What its flags came to: under another fedraa a method may have had other defaults."""
+    """Return the resolved method as text, because another version of fedraa may have had other defaults."""
     method = dict(run.config["method"])
     if run.flags["capacities"] == "auto" and isinstance(submodel := method.get("submodel"), Mapping):
         # The shares are then of the fleet, which may be drawn from the seed.
@@ -167,7 +169,7 @@ def _whole_method(run: Run) -> str:
 
 
 def _whole(described: Any) -> Any:
-    """With what its parts were before they had a field: as they are without it; 1 is 1.0."""
+    """Return a description with the defaults of fields that it lacks, and with floats for integers."""
     if not isinstance(described, Mapping):
         return float(described) if type(described) is int else described
     made = kinds().get(str(described.get(KIND)))
@@ -177,13 +179,13 @@ def _whole(described: Any) -> Any:
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
-    """The flags, besides method and seed, in which these runs differ."""
+    """Return the flags, besides method and seed, in which the runs differ."""
     names = [name for name in runs[0].flags if name not in PER_RUN | {"method"}]
     return [name for name in names if len({repr(run.flags.get(name)) for run in runs}) > 1]
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
-    """The method, and what tells a run from others of its name: its flags, and a number if they are many or none."""
+    """Return a label per run: the method, and the flags or the number that distinguish it."""
     labels = []
     for run in runs:
         alike = [other for other in runs if other.method == run.method]
@@ -201,12 +203,12 @@ def _labels(runs: Sequence[Run]) -> list[str]:
 
 
 def own_figures(summary: Mapping[str, Any]) -> dict[str, float | None]:
-    """The last values of the user's own metrics by their names; None where one was not finite."""
+    """Return the last values of custom metrics by their names; None for a value that is not finite."""
     return dict(summary.get("metrics", {}))
 
 
 def words(value: object) -> str:
-    """A value from JSON on one line, as a flag takes it."""
+    """Return a value from JSON on one line, as a flag takes it."""
     if isinstance(value, list):
         return " ".join(map(words, value))
     return "–" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -14,13 +14,19 @@ Event = dict[str, Any]
 
 def parse_event(text: str | bytes) -> Event | None:
     """Return the event in a line of a log; None if the line is not an event."""
+    event = parse_object(text)
+    return event if _is_event(event) else None
+
+
+def parse_object(text: str | bytes) -> Event | None:
+    """Return the JSON object in a line of a log; None if the line is anything else."""
     if isinstance(text, bytes):
         text = text.decode(errors="replace")
     try:
-        event = _DECODER.decode(text)
+        value = _DECODER.decode(text)
     except (ValueError, RecursionError):
         return None
-    return event if _is_event(event) else None
+    return value if isinstance(value, dict) else None
 
 
 def parse_events(lines: list[str]) -> list[Event]:

@@ -1,4 +1,4 @@
-"""Which kind of part it is that was given."""
+"""The kind of a component."""
 
 import inspect
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ METHODS_OF = {  # where a seam asks for none
 
 
 def belongs(given: object, as_: str | None = None) -> tuple[Kind, Any]:
-    """The kind of what was given, in whatever form, and the part itself.
+    """Return the kind of a component that was given in any form, and the component itself.
 
-    Raises ValueError, one sentence, for what is no part, or may be several kinds and `as_` does not say which.
+    Raises InputError if it is not a component, or may be of several kinds and `as_` does not name one.
     """
     if as_ is not None:
         kind = KINDS.get(as_.replace("_", "-"))
@@ -44,7 +44,7 @@ def belongs(given: object, as_: str | None = None) -> tuple[Kind, Any]:
 
 
 def _kinds(given: object) -> list[Kind]:
-    """All that it may be."""
+    """Return all kinds that it may be."""
     text = given.get(KIND) if isinstance(given, Mapping) else given
     if not isinstance(text, str):
         return _of(given)

@@ -17,7 +17,7 @@ PLAN = "tune.json"
 def tuning_folder(directory: Path, described: Mapping[str, object]) -> Iterator[Path]:
     """Meanwhile `directory` is ours; what has ended in it is gone on with, if it was planned as `described` says.
 
-    Raises ValueError, one sentence, for a directory that is another's, or in use by another process.
+    Raises InputError if the directory holds another tuning, or another process uses it.
     """
     plan, text = directory / PLAN, json.dumps(described, indent=2) + "\n"
     with writable(directory):

@@ -120,9 +120,9 @@ Space = Mapping[str, Parameter]
 
 
 def make_space(given: Mapping[str, object] | Sequence[str]) -> dict[str, Parameter]:
-    """The space that was given: `["lr=0.01:1:log", ...]`, or by name `"0.01:1:log"`, (0.01, 1, "log") or [0.1, 0.2].
+    """Return a space from `["lr=0.01:1:log", ...]`, or by name from `"0.01:1:log"`, (0.01, 1, "log") or [0.1, 0.2].
 
-    Raises ValueError, one sentence: the field, what was given, what is allowed.
+    Raises InputError with the field `space`, or `space.NAME` for the values of a field.
     """
     if isinstance(given, str) or not isinstance(given, Mapping | Sequence):
         raise InputError("space", got=given, expected="NAME=VALUES of one or more fields")
@@ -142,7 +142,7 @@ def make_space(given: Mapping[str, object] | Sequence[str]) -> dict[str, Paramet
 
 
 def described(space: Space) -> dict[str, str]:
-    """As text that `make_space` takes."""
+    """Return the space as texts that `make_space` takes."""
     return {name: _text(parameter) for name, parameter in space.items()}
 
 
@@ -189,7 +189,7 @@ def _range(name: str, numbers: list[Any], *, log: bool, given: object) -> Range:
 
 
 def _kinds(annotation: Any) -> set[Any]:
-    """The types that a field takes."""
+    """Return the types that a field takes."""
     return {annotation}.union(*map(_kinds, get_args(annotation))) if get_origin(annotation) else {annotation}
 
 
@@ -208,7 +208,7 @@ def _choices(name: str, values: list[Any], given: object) -> Choices:
 
 
 def _parts(text: str) -> list[str]:
-    """What is between the commas that are in no parentheses."""
+    """Return the texts between the commas that are not in parentheses."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter == "(") - (letter == ")")

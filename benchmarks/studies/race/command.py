@@ -81,7 +81,7 @@ def _earlier(
 
 
 def _check_values(race: Race, given_by: str) -> None:
-    """ValueError, before anything is run, for tuned values that an entrant cannot have, for all are on the page."""
+    """Raise InputError, before anything runs, for tuned values that an entrant cannot have."""
     for entrant in KNOWN.values():
         try:
             race.cell(entrant, "tuned")
@@ -91,7 +91,7 @@ def _check_values(race: Race, given_by: str) -> None:
 
 
 def _check_recorded(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part]) -> None:
-    """ValueError if a recorded run would be on the new page no more, and not be made again either."""
+    """Raise InputError if a recorded run would be missing on the new page and not run again."""
     if lost := sorted({run.seed for run in race.recorded} - set(race.seeds)):
         raise InputError(
             "seeds",
@@ -156,7 +156,7 @@ T = TypeVar("T")
 def _named(
     what: str, known: Mapping[str, T], names: Sequence[str] | None, told: Iterable[str] | None = None
 ) -> list[T]:
-    """Those of these names, or all; ValueError says which there are, in the words of `told` if given."""
+    """Return the values with these names, or all; the error lists `told`, or the known names."""
     for name in names or ():
         if name not in known:
             raise InputError(what, got=name, expected=f"one of {', '.join(told or known)}")

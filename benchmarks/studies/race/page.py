@@ -53,7 +53,7 @@ def write(race: Race, directory: Path, command: str) -> list[str]:
 def read_race(path: Path, setting: Setting) -> dict[str, dict[str, Any]]:
     """What was tuned, by entrant, in the race in this setting that wrote the file.
 
-    ValueError, one sentence, for a file of another one: who was tuned otherwise is not on equal terms.
+    Raises InputError for a file of another race, because its methods were not tuned on equal terms.
     """
     told, values = read_tuned_about(path)
     for name, asked in _about(setting).items():

@@ -1,4 +1,4 @@
-"""The record of a race: every run that its page stands on, evaluation by evaluation, for who goes on from it."""
+"""The record of a race: all runs of its page with their evaluations, from which another race can continue."""
 
 import gzip
 import json
@@ -22,20 +22,21 @@ SUFFIX = ".runs.jsonl.gz"
 
 
 def write_record(path: Path, runs: Iterable[Measured]) -> None:
-    """A line of JSON per run, compressed; the same runs make the same bytes."""
+    """Write a line of JSON per run, compressed; the same runs give the same bytes."""
     lines = "".join(json.dumps(_line(run)) + "\n" for run in runs)
     with replacing(path) as file:
         file.write(gzip.compress(lines.encode(), mtime=0))
 
 
 def read_record(path: Path, targets: tuple[float, ...]) -> list[Measured]:
-    """ValueError, one sentence, for what is no such file."""
+    """Return the runs of a record; raise InputError if the file is not a record."""
     try:
         packed = content(path)
     except OSError as error:
         raise InputError("extend", f"{path} cannot be read: {error.strerror or error}") from None
     try:
-        if not packed:  # which gzip takes for no content
+        # gzip accepts an empty file.
+        if not packed:
             raise EOFError
         runs = [_run(json.loads(line), targets) for line in gzip.decompress(packed).decode().splitlines()]
         if len({(run.entrant, run.part, run.seed) for run in runs}) < len(runs):
@@ -63,7 +64,7 @@ def _run(line: Mapping[str, Any], targets: tuple[float, ...]) -> Measured:
 
 
 def _can_be(spent: pd.DataFrame, targets: tuple[float, ...]) -> bool:
-    """Whether a run can have come to this: accuracies to 1, no last target untrained, nothing spent less."""
+    """Return True if a run can have these evaluations: accuracies up to 1, and costs that never fall."""
     numbers = np.isfinite(spent).all(axis=None) and (spent >= 0).all(axis=None) and spent["accuracy"].max() <= 1
     rises = (spent.drop(columns="accuracy").diff().iloc[1:] >= 0).all(axis=None)
     return bool(numbers and rises and first_at(spent, targets[-1])["t"] > 0)

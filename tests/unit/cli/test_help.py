@@ -68,6 +68,6 @@ def test_what_is_done_before_training_is_told(tmp_path_factory: pytest.TempPathF
         None,
     ]
     told.clear()
-    with pytest.raises(ValueError, match=r"^clients: .*2000"):
+    with pytest.raises(ValueError, match="2000"):
         fedraa.run(callbacks=[Listens()], engine="local", clients=2000)
     assert told[-1] is None
