@@ -17,6 +17,7 @@ from benchmarks.system import (
     million,
     same_bits,
     structure,
+    tasks,
     throughput,
 )
 from fedraa.cli.exit_code import exit_code
@@ -36,6 +37,7 @@ COMMANDS: dict[str, Callable[..., object]] = {
     "million": million.main,
     "same_bits": same_bits.main,
     "structure": structure.main,
+    "tasks": tasks.main,
     "throughput": throughput.main,
 }
 

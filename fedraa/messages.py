@@ -63,8 +63,8 @@ class Receipt:
 
     `wrong` is its type or shape if that is not what was asked for, `bad` how many of its values are not finite;
     `squared` is the squared norm of its difference from what was sent, and `squared_sent` that of what was sent, if
-    they measure it. `largest` is the largest of its values by size, `sent` that of what was sent where there may be
-    something wrong, else 0.
+    they measure it. `largest` is the largest of its values by size, or 0 if all are so small that none can be wrong;
+    `sent` is that of what was sent where there may be something wrong, else 0.
     """
 
     push: str

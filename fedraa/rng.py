@@ -1,9 +1,12 @@
 """Every random stream is a pure function of (seed, name, index): nothing to save, nothing to restore."""
 
 import hashlib
+from collections.abc import Iterable
 from functools import cache
 
 import numpy as np
+
+WORD = 2**32
 
 
 def generator(seed: int, stream: str, *index: int) -> np.random.Generator:
@@ -12,15 +15,41 @@ def generator(seed: int, stream: str, *index: int) -> np.random.Generator:
     Streams are independent of each other and of the order in which they are asked for, so a run may be
     resumed, replayed or spread over processes without carrying generator states along.
     """
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, _key(stream), *index])))
+    return np.random.Generator(np.random.PCG64(_seed_sequence(seed, stream, index)))
 
 
 def torch_seed(seed: int, stream: str, *index: int) -> int:
     """A 63-bit seed for torch's own generator, of the same streams."""
-    words = np.random.SeedSequence([seed, _key(stream), *index]).generate_state(2, np.uint32)
+    words = _seed_sequence(seed, stream, index).generate_state(2, np.uint32)
     return (int(words[0]) << 31) ^ int(words[1])
 
 
+def _seed_sequence(seed: int, stream: str, index: Iterable[int]) -> np.random.SeedSequence:
+    """Return `SeedSequence([seed, key of the stream, *index])`.
+
+    NumPy needs less than half the time if it gets the words of 32 bits into which it splits these numbers.
+    """
+    words = [*_prefix(seed, stream)]
+    for number in index:
+        words += _words(number)
+    return np.random.SeedSequence(np.array(words, np.uint32))
+
+
 @cache
+def _prefix(seed: int, stream: str) -> list[int]:
+    """Return the words of the numbers that all indices of a stream share."""
+    return _words(seed) + _words(_key(stream))
+
+
+def _words(number: int) -> list[int]:
+    """Return a number as words of 32 bits, the lowest first; 0 is one word."""
+    words = []
+    rest = int(number)
+    while rest >= WORD:
+        rest, word = divmod(rest, WORD)
+        words.append(word)
+    return [*words, rest]
+
+
 def _key(stream: str) -> int:
     return int.from_bytes(hashlib.blake2b(stream.encode(), digest_size=8).digest(), "little")

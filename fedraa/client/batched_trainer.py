@@ -66,7 +66,9 @@ class BatchedTrainer(Trainer):
         stack = self._stack(work[0].task.widths)
         whole, labels = stacked([one.task for one in filled]), [one.y for one in filled]
         steps = [self._steps(one.task, len(one.y)) for one in work]
-        local_step = LocalStep(self._solver, stack, whole, labels, self._device, steps=steps[0], bf16=self._bf16)
+        local_step = LocalStep(
+            self._solver, self._components, stack, whole, labels, self._device, steps=steps[0], bf16=self._bf16
+        )
         totals = torch.zeros(self._height, device=self._device)
         trained: dict[int, Update] = {}
         for step, batch in enumerate(self._stacked_minibatches(work), 1):

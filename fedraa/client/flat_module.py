@@ -13,6 +13,7 @@ from fedraa.messages import Vector
 from fedraa.models.images import ImageConv2d
 from fedraa.objectives import Classification, Objective
 from fedraa.submodels import trainable, view
+from fedraa.submodels.flat import BY_PIECE
 
 PADDING = -100  # a label that stands for no sample
 
@@ -73,9 +74,24 @@ class FlatModule:
         return self._objective.training_loss(result, outputs, labels)
 
     def backward(self, loss: Tensor) -> None:
-        """Leaves the gradient of the loss in `gradient`."""
-        self.gradient.zero_()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves Tensor.backward untyped
+        """Leave the gradient of the loss in `gradient`.
+
+        To copy the gradients that the backward pass makes is faster than to have them added to zeros, but needs
+        memory for both.
+        """
+        if len(self.weights) >= BY_PIECE:
+            self.gradient.zero_()
+            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves Tensor.backward untyped
+            return
+        for parameter in self._pieces:
+            parameter.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]  # likewise
+        for parameter, piece in self._pieces.items():
+            target = self.gradient[piece].view(parameter.shape)
+            if parameter.grad is None:
+                target.zero_()
+            else:
+                target.copy_(parameter.grad)
 
     def backward_by_piece(self, loss: Tensor, take: Take) -> None:
         """Hands the gradient of the loss to `take`, for each parameter once, flat and with its piece of the buffer.

@@ -1,15 +1,16 @@
 """The steps of local training: a local optimizer and the terms that change its gradient."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import EllipsisType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedraa.client.compression import COMPRESSOR
+from fedraa.client.compression import COMPRESSOR, Compressor
 from fedraa.client.flat_module import BatchedModule, FlatModule
 from fedraa.client.gradient_transforms import (
     EPSILON,
@@ -24,7 +25,7 @@ from fedraa.client.gradient_transforms import (
     norm,
 )
 from fedraa.client.input_adversary import Adversary
-from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, OptimizerSteps
+from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, LocalOptimizer, OptimizerSteps
 from fedraa.client.local_training import Solver
 from fedraa.client.lr_schedule import local_factor
 from fedraa.components.calls import calling
@@ -34,6 +35,24 @@ from fedraa.messages import EXTRA_PREFIX, Task
 from fedraa.submodels import view
 
 BLENDED = ("control", "momentum")  # buffers beside a task that terms read
+
+
+@dataclass(frozen=True)
+class StepComponents:
+    """The components of a solver that take part in local steps, made once for all tasks of a trainer."""
+
+    compressor: Compressor
+    optimizer: LocalOptimizer
+    terms: tuple[LocalTerm, ...]
+    """Custom terms only."""
+
+    @classmethod
+    def of(cls, solver: Solver) -> Self:
+        return cls(
+            COMPRESSOR.make(solver.compress),
+            LOCAL_OPTIMIZER.make(solver.local_optimizer),
+            tuple(LOCAL_TERM.make(term) for term in solver.terms),
+        )
 
 
 class LocalStep:
@@ -46,6 +65,7 @@ class LocalStep:
     def __init__(
         self,
         solver: Solver,
+        components: StepComponents,
         model: FlatModule | BatchedModule,
         task: Task,
         labels: Sequence[npt.NDArray[np.int64]],
@@ -64,10 +84,10 @@ class LocalStep:
         self._solver, self._lr, self._bf16 = solver, task.lr, bf16
         self._factor, self._steps_taken = local_factor(solver.lr_schedule, steps), 0
         self._unperturbed = torch.empty_like(model.weights) if solver.sam else model.weights
-        self._compressor = COMPRESSOR.make(solver.compress)
+        self._compressor = components.compressor
         self._mask = None if task.mask is None else tensor(task.mask).to(torch.float32)
         extras = {name: tensor(task.extra(name)) for name in task.extras if name in BLENDED}
-        self._terms = [term.begin(extras) for term in terms(solver, momentum="momentum" in extras)]
+        self._terms = [term.begin(extras) for term in terms(solver, components, momentum="momentum" in extras)]
         model.load(task.params)
         self._masked(model.weights)
         self._anchor = model.weights
@@ -75,7 +95,7 @@ class LocalStep:
             self._anchor = model.weights.clone() if self._mask is not None else view(task.params).to(device)
         kept = {name: tensor(task.extra(name)) for name in task.extras if name.startswith(EXTRA_PREFIX)}
         self._optimizer = OptimizerSteps(
-            LOCAL_OPTIMIZER.make(solver.local_optimizer),
+            components.optimizer,
             model.weights,
             {name.removeprefix(EXTRA_PREFIX): buffer for name, buffer in kept.items()},
             momentum=solver.momentum,
@@ -212,13 +232,12 @@ def set_random_state(device: torch.device, state: Tensor) -> None:
         torch.default_generator.set_state(state)
 
 
-def terms(solver: Solver, *, momentum: bool) -> list[LocalTerm]:
+def terms(solver: Solver, components: StepComponents, *, momentum: bool) -> list[LocalTerm]:
     """Return the terms of a step in the order that Solver states; `momentum`: the server sends one to blend in."""
-    own = [LOCAL_TERM.make(term) for term in solver.terms]
-    decay = 0.0 if LOCAL_OPTIMIZER.make(solver.local_optimizer).decoupled else solver.weight_decay
+    decay = 0.0 if components.optimizer.decoupled else solver.weight_decay
     return [
         *([Proximal(solver.proximal)] if solver.proximal else []),
-        *own,
+        *components.terms,
         *([ControlVariate()] if solver.control else []),
         *([ServerMomentum(solver.fresh)] if momentum else []),
         *([Clipping(solver.clip)] if solver.clip else []),

@@ -63,6 +63,7 @@ def lr_schedule(spec: str, length: int = 1) -> Callable[[float], float]:
     raise InputError("lr_schedule", got=spec, expected=EXPECTED)
 
 
+@cache
 def local_factor(spec: str, length: int) -> Callable[[float], float]:
     """Return the factor at each local step of a task of that `length`; 1 if the schedule counts something else."""
     return lr_schedule(spec if lr_unit(spec) == LOCAL else "constant", length)

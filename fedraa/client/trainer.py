@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedraa.client.activation_scale import scale_readers
 from fedraa.client.flat_module import FlatModule
 from fedraa.client.input_adversary import Adversary
-from fedraa.client.local_step import LocalStep
+from fedraa.client.local_step import LocalStep, StepComponents
 from fedraa.client.local_training import Solver
 from fedraa.client.split import SplitBody
 from fedraa.client.training_state import TrainingState
@@ -85,6 +85,7 @@ class Trainer:
         self._device = torch.device(device)
         self._traced = traced if self._device.type == "cpu" else traced.on(self._device)
         self._objective, self._solver = objective, solver
+        self._components = StepComponents.of(solver)
         self._seed, self._state = seed, state or TrainingState()
         self._fragment_scale, self._scale_inner = fragment_scale, scale_inner
         self._bf16 = bf16
@@ -105,7 +106,9 @@ class Trainer:
         model = self._model(task.widths)
         self._seed_dropout(task)
         length = self._steps(task, len(y))
-        local_step = LocalStep(self._solver, model, task, [y], self._device, steps=length, bf16=self._bf16)
+        local_step = LocalStep(
+            self._solver, self._components, model, task, [y], self._device, steps=length, bf16=self._bf16
+        )
         if self._state.changes:
             settle_spectral(model.module)
         extras: dict[str, Tensor] = {}

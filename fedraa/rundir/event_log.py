@@ -18,6 +18,7 @@ from fedraa.rundir.run_lock import Hold, this_process
 
 TIMES = ("step", "t", "wall")
 EVAL_COLUMNS = (*TIMES, *Figures().columns)  # of a classification
+_as_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 class EventLog:
@@ -85,7 +86,7 @@ class EventLog:
     def record(self, kind: str, t: float, /, **fields: object) -> None:
         """One event, written whole; Unwritable, and the log ends with the one before, where the disk takes no more."""
         line = {"seq": self._seq, "kind": kind, "t": t, "wall": round(self.wall, 6), **fields}
-        self._events.append((json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n").encode())
+        self._events.append((_as_json(line) + "\n").encode())
         self._seq += 1
         if self._on_line is not None:
             self._on_line(line)

@@ -61,7 +61,18 @@ def frozen(module: nn.Module) -> list[nn.Parameter]:
 
 
 def view(array: np.ndarray) -> torch.Tensor:
-    """A tensor in the array's own memory, which may be read-only as the object store's is: never write to it."""
+    """Return a tensor in the array's own memory, which may be read-only: never write to it."""
+    return torch.from_numpy(array)
+
+
+def _use_up_warning() -> None:
+    """Let torch give its warning about read-only arrays, unseen: it gives it once per process."""
+    array = np.zeros(0)
+    array.flags.writeable = False
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        return torch.from_numpy(array)
+        torch.from_numpy(array)
+
+
+# To change the filters for every task would take longer than all that a small task does with its buffer.
+_use_up_warning()

@@ -78,7 +78,9 @@ class Transforms:
         return Transforms(tuple(part for part in self.parts if part.random), self.seed)
 
     def augment(self, client: int, turn: int) -> Augment:
-        """What changes the minibatches of a client's `turn`-th task, in their order."""
+        """Return the function that changes the minibatches of a client's `turn`-th task, in their order."""
+        if not self.parts:
+            return lambda x: x
         rng = generator(self.seed, "transforms", client, turn)
         return lambda x: self._apply(x, rng)
 

@@ -1,0 +1,170 @@
+"""Measure what a short task costs beyond its SGD steps.
+
+`python -m benchmarks tasks` writes `benchmarks/results/tasks.csv`. FedAvg trains an MLP (784-200-10) with plain SGD on
+1,000 clients of 60 samples, one epoch of two minibatches per task. After each round of fedraa the same process
+takes the same steps with a bare PyTorch loop, so that both have the same conditions. The bare loop loads no weights,
+shuffles nothing and combines no models: all of that counts as overhead. Times are CPU time of all processes, because
+other programs may run at the same time. `wall_ms` is real time per task; on Ray two workers train in parallel.
+"""
+
+import csv
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event
+from typing import Literal
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch.nn import functional as F
+
+from actors.pool.executor import RayExecutor
+from benchmarks.system.bare import mlp
+from benchmarks.system.throughput import cluster
+from benchmarks.system.trials import CORES, cpu_seconds_of_all, synthetic
+from fedraa.callbacks import Callback, Progress
+from fedraa.callbacks.callback_list import CallbackList
+from fedraa.config.experiment import Experiment
+from fedraa.data import Federated
+from fedraa.devices.worker_groups import WorkerGroup
+from fedraa.engine.build import build
+from fedraa.engine.executor import Executor, LocalExecutor
+from fedraa.engine.run_spec import RunSpec
+from fedraa.engine.session import RunSession
+from fedraa.errors import InputError
+
+RESULTS = Path(__file__).parents[1] / "results" / "tasks.csv"
+Engine = Literal["local", "ray"]
+HIDDEN, SAMPLES_PER_CLIENT, BATCH_SIZE, LR = 200, 60, 32, 0.05
+
+
+def main(
+    engines: tuple[Engine, ...] = ("local", "ray"), clients: int = 1000, rounds: int = 7, out: Path = RESULTS
+) -> None:
+    """Measure the overhead per task of each engine, print a table, and write it.
+
+    Args:
+        engines: The engines to measure.
+        clients: The number of clients, which all train in every round.
+        rounds: Measured rounds.
+        out: The CSV file to write.
+    """
+    if rounds < 1:
+        raise InputError("rounds", got=rounds, expected="at least 1")
+    rows = [measure(engine, clients, rounds) for engine in engines]
+    table = Table(*rows[0])
+    for row in rows:
+        table.add_row(*row.values())
+    Console().print(table)
+    with out.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def measure(engine: Engine, clients: int, rounds: int) -> dict[str, str]:
+    """Return one row of the table, in ms per task: the least of the rounds, which other programs disturbed least."""
+    spec = build(experiment(engine, clients, rounds), dataset=synthetic(SAMPLES_PER_CLIENT * clients))
+    turns = Turns(BareLoop(spec.data))
+    with _executor(engine, spec) as executor, TemporaryDirectory() as directory:
+        callbacks = CallbackList([turns], progress_seconds=0.0)
+        RunSession(spec, Path(directory), executor, Event(), callbacks).execute()
+    task, bare, wall = (
+        1000 * min(seconds) / clients for seconds in (turns.round_cpu_s, turns.bare_cpu_s, turns.round_wall_s)
+    )
+    return {
+        "engine": engine,
+        "workers": str(executor.workers),
+        "tasks": str(clients * rounds),
+        "task_cpu_ms": f"{task:.2f}",
+        "bare_cpu_ms": f"{bare:.2f}",
+        "overhead_cpu_ms": f"{task - bare:.2f}",
+        "wall_ms": f"{wall:.2f}",
+        "overhead_wall_ms": f"{wall - bare / executor.workers:.2f}",
+    }
+
+
+def experiment(engine: Engine, clients: int, rounds: int) -> Experiment:
+    """Return the experiment that the bare loop repeats, with one warm-up round."""
+    return Experiment(
+        method="fedavg",
+        clients=clients,
+        partition="iid",
+        hidden=(HIDDEN,),
+        local_epochs=1,
+        batch_size=BATCH_SIZE,
+        lr=LR,
+        momentum=0.0,
+        engine=engine,
+        workers=CORES if engine == "ray" else None,
+        quiet=True,
+        rounds=rounds + 1,
+        eval_every=rounds + 1,
+        checkpoint_every=rounds + 1,
+    )
+
+
+@contextmanager
+def _executor(engine: Engine, spec: RunSpec) -> Iterator[Executor]:
+    """Yield an executor of one thread per worker, and close it at the end."""
+    if engine == "local":
+        torch.set_num_threads(1)
+        evaluator = spec.worker_spec.evaluator(spec.evaluation_data, "cpu")
+        yield LocalExecutor(spec.worker_spec.trainer("cpu"), evaluator, spec.data)
+        return
+    with cluster():
+        executor = RayExecutor.of(spec, groups=(WorkerGroup(CORES, {"CPU": 1}),))
+        try:
+            yield executor
+        finally:
+            executor.close()
+
+
+class BareLoop:
+    """SGD steps on the minibatches of every client, and nothing else."""
+
+    def __init__(self, data: Federated) -> None:
+        self._model = mlp((784, HIDDEN, 10))
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=LR)
+        self._batches: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for client in range(len(data.sizes)):
+            x, y = (torch.tensor(array) for array in data.client(client))
+            self._batches += zip(x.split(BATCH_SIZE), y.split(BATCH_SIZE), strict=True)
+
+    def train(self) -> None:
+        """Take all steps of one round."""
+        for x, y in self._batches:
+            self._optimizer.zero_grad()
+            torch.autograd.backward([F.cross_entropy(self._model(x), y)])
+            self._optimizer.step()
+
+
+class Turns(Callback):
+    """Run the bare loop after each round of fedraa, and keep the seconds of both; the first round is warm-up."""
+
+    waits = False
+
+    def __init__(self, bare: BareLoop) -> None:
+        self._bare = bare
+        self._step = 0
+        self._started: Sequence[float] = ()
+        self.round_cpu_s: list[float] = []
+        self.round_wall_s: list[float] = []
+        self.bare_cpu_s: list[float] = []
+
+    def on_progress(self, progress: Progress) -> None:
+        if progress.step == self._step:
+            return
+        self._step = progress.step
+        if self._started:
+            self.round_cpu_s.append(cpu_seconds_of_all() - self._started[0])
+            self.round_wall_s.append(time.perf_counter() - self._started[1])
+            started = time.process_time()
+            self._bare.train()
+            self.bare_cpu_s.append(time.process_time() - started)
+        else:
+            self._bare.train()
+        self._started = (cpu_seconds_of_all(), time.perf_counter())
