@@ -76,11 +76,12 @@ def test_killed_twice_and_resumed_it_is_the_same_run(method: str, tmp_path: Path
     same_run(directory, undisturbed)
 
 
+@pytest.mark.parametrize("every", [7, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", ["fed-raa", "fedavg"])
-def test_it_does_not_matter_where_it_was_killed(method: str, tmp_path: Path) -> None:
+def test_it_does_not_matter_where_it_was_killed(method: str, every: int, tmp_path: Path) -> None:
     undisturbed = tmp_path / "undisturbed"
     run(experiment(method, undisturbed))
-    for commit in range(1, commits(undisturbed), 2):
+    for commit in range(1, commits(undisturbed), every):
         directory = tmp_path / str(commit)
         killed(experiment(method, directory), commit)
         resume(directory)

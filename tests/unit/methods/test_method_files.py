@@ -142,7 +142,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def _weights(history: fl.History) -> list[float]:
-    return [event["mix"] for event in history.stream() if event["kind"] == "commit"]
+    return [event["mix"] for event in history.lines() if event["kind"] == "commit"]
 
 
 @pytest.mark.usefixtures("plugin")

@@ -36,7 +36,23 @@ BUILT_IN = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "part"), BUILT_IN, ids=[f"{kind} {text_of(part)}" for kind, part in BUILT_IN])
+# Of the kinds whose check takes longest, the usual component and those that keep the most. The others are slow tests.
+IN_SHORT = {
+    "scheduler": ("gre-raa", "offline"),
+    "staleness": ("constant", "polynomial"),
+    "async-rule": ("staleness-mix", "buffer", "ringleader"),
+    "aggregator": ("covered", "memorised", "flora"),
+}
+
+
+def marks_of(kind: str, part: Any) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow] if part not in IN_SHORT.get(kind, (part,)) else []
+
+
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [pytest.param(kind, part, id=f"{kind} {text_of(part)}", marks=marks_of(kind, part)) for kind, part in BUILT_IN],
+)
 def test_what_is_built_in_keeps_the_promises(kind: str, part: Any) -> None:
     findings = fl.check(part, as_=kind)
     assert findings.held, repr(findings)
