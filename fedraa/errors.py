@@ -146,6 +146,17 @@ def _plain(name: str) -> str:
     return "".join(filter(str.isalnum, name)).lower()
 
 
+def located(error: Exception, place: str) -> InputError:
+    """Return an error of user code or data with its place: the data set, file or client, which only the caller knows.
+
+    The place comes before the field of an InputError, and is the field of any other error.
+    """
+    if isinstance(error, InputError):
+        return error.with_field(f"{place}: {error.field}")
+    text = " ".join(str(error).split())
+    return InputError(place, text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}")
+
+
 def plain_text(value: object) -> str:
     """Return a value as the command line takes it: the items of a list, a number without trailing zeros, or text."""
     if isinstance(value, list | tuple):
