@@ -42,6 +42,11 @@ class StructuredError(Exception):
         rest = "; ".join(filter(None, (value, problem, wanted, hint)))
         super().__init__(f"{field}: {rest}" if rest else field)
 
+    @property
+    def text(self) -> str:
+        """Return the sentence without the field."""
+        return str(self).removeprefix(f"{self.field}: ")
+
     def with_field(self, field: str) -> Self:
         """Return the same error about another field: a caller knows which option a value belongs to."""
         other = type(self).__new__(type(self))
