@@ -48,7 +48,7 @@ BAD = {
     "malformed npz": ("--dataset missing.npz", ["dataset", "missing.npz", "lacks y_train, x_test, y_test"]),
     "no such csv": ("--capabilities none.csv", ["capabilities", "none.csv", "cannot be read"]),
     "malformed csv": ("--capabilities words.csv", ["capabilities", "words.csv row 1", "quick"]),
-    "csv of the wrong length": ("--capabilities short.csv", ["capabilities", "2 devices for 10 clients"]),
+    "csv of the wrong length": ("--capabilities short.csv", ["capabilities", "2 rows", "10"]),
     "out in use": ("--out used", ["out", "used", "new or empty"]),
     "out is a file": ("--out good.npz", ["out", "good.npz", "new or empty"]),
     "no workers": ("--workers 0", ["workers", "0", "1"]),
