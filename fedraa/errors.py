@@ -42,6 +42,11 @@ class StructuredError(Exception):
         rest = "; ".join(filter(None, (value, problem, wanted, hint)))
         super().__init__(f"{field}: {rest}" if rest else field)
 
+    @property
+    def text(self) -> str:
+        """Return the sentence without the field."""
+        return str(self).removeprefix(f"{self.field}: ")
+
     def with_field(self, field: str) -> Self:
         """Return the same error about another field: a caller knows which option a value belongs to."""
         other = type(self).__new__(type(self))
@@ -144,6 +149,17 @@ def closest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
 
 def _plain(name: str) -> str:
     return "".join(filter(str.isalnum, name)).lower()
+
+
+def located(error: Exception, place: str) -> InputError:
+    """Return an error of user code or data with its place: the data set, file or client, which only the caller knows.
+
+    The place comes before the field of an InputError, and is the field of any other error.
+    """
+    if isinstance(error, InputError):
+        return error.with_field(f"{place}: {error.field}")
+    text = " ".join(str(error).split())
+    return InputError(place, text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}")
 
 
 def plain_text(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Files that a user names, opened: OSError for what is none, such as a named pipe, which may stay empty for ever."""
+"""Opening of files that a user names. OSError for anything else, such as a named pipe, which may never have data."""
 
 import os
 import stat
@@ -7,20 +7,20 @@ from typing import BinaryIO
 
 
 def opened(path: Path) -> BinaryIO:
-    """The file, to be read."""
+    """Open the file for reading."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(None, "it is no file", str(path))
+        raise OSError(None, "it is not a file", str(path))
     return os.fdopen(descriptor, "rb")
 
 
 def content(path: Path) -> bytes:
-    """All that is in the file."""
+    """Return the bytes of the file."""
     with opened(path) as stream:
         return stream.read()
 
 
 def refuse_no_file(path: Path) -> None:
-    """OSError for what cannot be opened, before a library does so that would wait."""
+    """Raise OSError if the file cannot be opened, before a library opens it and waits."""
     opened(path).close()

@@ -1,6 +1,6 @@
-"""The user's own data: one `.npz` file with x_train, y_train, x_test and y_test, checked before use.
+"""Custom data in one `.npz` file with x_train, y_train, x_test and y_test, checked before use.
 
-With `clients_train`, and `clients_test` perhaps, it says whose each row is, as a folder of `.npy` files does.
+`clients_train`, and optionally `clients_test`, name the client of each row, as in a folder of `.npy` files.
 """
 
 import zipfile
@@ -12,55 +12,58 @@ import numpy as np
 from fedraa.data.check import NAMES, Array, Targets, as_tokens, check_arrays, check_inputs, count_classes
 from fedraa.data.dataset import Dataset, Features, as_float32, finite
 from fedraa.data.sources.federated_dataset import FederatedDataset
+from fedraa.errors import InputError, located
 from fedraa.reading import opened
 
 OWNERS = ("clients_train", "clients_test")
+NPZ_HINT = "write it with numpy.savez"
 
 
 def load_npz(path: Path, targets: Targets | None = None) -> Dataset | FederatedDataset:
     """Read and check `path`.
 
     `x_*` is `[n, d]` features or `[n, channels, height, width]` images, floats or uint8; or `[n, length]` tokens, of
-    any other integer type, none negative. `y_*` is integer `[n]`, from 0, or what `targets` takes. With `clients_*`
-    they are samples of clients. The values are those of the file. Raises ValueError with one sentence that names the
-    file, the array and what is wrong.
+    any other integer type, none negative. `y_*` is integer `[n]`, from 0, or the form that `targets` takes. With
+    `clients_*` the samples belong to clients. The values stay the same. Raises InputError about the file and the array.
     """
+    field = f"dataset {str(path)!r}"
+    arrays = _read(path, field)
     try:
-        arrays = _read(path)
         if OWNERS[0] not in arrays:
             return _checked(path.stem, arrays, targets)
         train, test = (_owners(arrays, name) for name in OWNERS)
-        # what is wrong with a target is told later, with the client
+        # The targets are checked later, when an error can name the client.
         check_inputs(arrays)
         x_train, x_test = _inputs(arrays)
         y_train, y_test = arrays["y_train"], arrays["y_test"]
         return FederatedDataset(path.stem, (x_train, y_train), (x_test, y_test), None, train, test)
     except ValueError as error:
-        raise ValueError(f"dataset {str(path)!r}: {error}") from error
+        raise located(error, field) from error
 
 
-def _read(path: Path) -> dict[str, Array]:
+def _read(path: Path, field: str) -> dict[str, Array]:
     try:
         if not _looks_like_numpy(path):
-            raise ValueError("cannot be read as an .npz archive (it is something else)")
+            raise InputError(field, "it is not an .npz file", hint=NPZ_HINT)
         archive = np.load(path, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise ValueError("is a single array; it must be an archive as numpy.savez writes it")
+            raise InputError(field, "it is a single array", hint=NPZ_HINT)
         with archive:
             missing = [name for name in NAMES if name not in archive.files]
             if missing:
-                raise ValueError(f"lacks {', '.join(missing)}; it must hold {', '.join(NAMES)}")
+                raise InputError(field, f"it has no {', '.join(missing)}", expected=f"the arrays {', '.join(NAMES)}")
             return {name: archive[name] for name in (*NAMES, *OWNERS) if name in archive.files}
     except FileNotFoundError:
-        raise ValueError("there is no such file") from None
-    except ValueError:
+        raise InputError(field, "there is no such file") from None
+    except InputError:
         raise
-    except Exception as error:  # NumPy and zipfile raise anything for a header that is damaged, or of more than fits
-        raise ValueError(f"cannot be read as an .npz archive ({_first_line(error)})") from error
+    except Exception as error:
+        # NumPy and zipfile raise many types for a damaged header, or one that claims too many values.
+        raise InputError(field, f"it cannot be read ({_first_line(error)})", hint=NPZ_HINT) from error
 
 
 def _looks_like_numpy(path: Path) -> bool:
-    """An archive or a single array; numpy takes whatever is neither for a pickle, and says so."""
+    """Return True for an archive or a single array: numpy would try to read any other file as a pickle."""
     with opened(path) as stream:
         return stream.read(6) == b"\x93NUMPY" or zipfile.is_zipfile(path)
 
@@ -72,15 +75,16 @@ def _first_line(error: Exception) -> str:
 def _owners(arrays: dict[str, Array], name: str) -> list[Any] | None:
     if name not in arrays:
         return None
-    found: list[Any] = arrays[name].tolist()
     if arrays[name].ndim != 1:
-        raise ValueError(f"{name} has shape {arrays[name].shape}; it must be [samples], one client for each")
-    return found
+        raise InputError(name, got=arrays[name], expected="an array [samples], one client for each")
+    owners: list[Any] = arrays[name].tolist()
+    return owners
 
 
 def _inputs(arrays: dict[str, Array]) -> list[Features]:
-    """Return x_train and x_test, tokens or float32; ValueError if x_test has a value that float32 does not hold."""
-    if (tokens := as_tokens(arrays)) is not None:
+    """Return x_train and x_test, tokens or float32; raise InputError if float32 does not hold a value of x_test."""
+    tokens = as_tokens(arrays)
+    if tokens is not None:
         return tokens
     x_train, x_test = (as_float32(arrays[name], name) for name in ("x_train", "x_test"))
     return [x_train, finite("x_test", x_test)]
@@ -96,6 +100,6 @@ def _checked(name: str, arrays: dict[str, Array], targets: Targets | None) -> Da
     y_train, y_test = arrays["y_train"], arrays["y_test"]
     classes = count_classes(y_train)
     if y_test.max() >= classes:
-        raise ValueError(f"y_test holds label {y_test.max()}, but y_train ends at {classes - 1}")
+        raise InputError("y_test", got=int(y_test.max()), expected=f"labels of y_train, from 0 to {classes - 1}")
     x_train, x_test = _inputs(arrays)
     return Dataset(name, x_train, y_train.astype(np.int64), x_test, y_test.astype(np.int64), classes)

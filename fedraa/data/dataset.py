@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from fedraa.data.precision import warn_lost_digits
 from fedraa.data.tree import first_not_finite
+from fedraa.errors import InputError
 
 Features = npt.NDArray[np.float32] | npt.NDArray[np.int64]
 Labels = npt.NDArray[np.int64]
@@ -19,12 +20,12 @@ class Dataset:
 
     `x_train` holds features `[n, d]` or images `[n, channels, height, width]`, floats or bytes, or integer tokens
     `[n, length]`; `y_train` holds integer labels `[n]` from 0 to `classes - 1`. Without `classes` the largest label of
-    `y_train` is that of the last class. The values are those that the user has:
-    a run with `standardise`, the default, scales floats and bytes by the statistics of the training samples.
+    `y_train` is that of the last class. The values are raw: a run with `standardise`, the default, scales floats and
+    bytes by the statistics of the training samples.
 
-    With another objective than classification `y_train` is what that takes: numbers `[n]` or `[n, k]`, labels of
-    positions or pixels `[n, ...]`, 0 and 1 `[n, labels]`. `x_train` may be several
-    inputs: a tuple of arrays, or a dict of them by the names of the model's arguments.
+    Other objectives than classification take other targets as `y_train`: numbers `[n]` or `[n, k]`, labels of
+    positions or pixels `[n, ...]`, 0 and 1 `[n, labels]`. `x_train` may be several inputs: a tuple of arrays, or a
+    dict of them by the names of the model's arguments.
 
     A run checks the data set before the start. It takes tensors, lists and all types of integers and floats.
 
@@ -46,7 +47,7 @@ class Dataset:
 
 
 def count_rows(rows: Any) -> object:
-    """Return how many rows there are; a question mark where that is not known."""
+    """Return the number of rows, or a question mark if it is not known."""
     try:
         return len(rows)
     except TypeError:
@@ -54,10 +55,17 @@ def count_rows(rows: Any) -> object:
 
 
 def finite(name: str, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """`x` itself; ValueError if it has a value that float32 could not hold."""
-    if (row := first_not_finite(x)) is not None:
-        raise ValueError(f"{name} row {row} holds NaN, an infinity or a value beyond float32; all must be finite")
+    """Return `x` itself; raise InputError if it has a value that float32 does not hold."""
+    row = first_not_finite(x)
+    if row is not None:
+        raise not_finite(f"{name} row {row}")
     return x
+
+
+def not_finite(field: str, hint: str = "") -> InputError:
+    """Return the error about a row with a value that is not finite."""
+    problem = "it holds NaN, an infinity or a value beyond float32"
+    return InputError(field, problem, expected="finite numbers", hint=hint)
 
 
 def as_float32(x: npt.NDArray[np.generic], name: str = "") -> npt.NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""A data set dealt to clients, whatever it is: their samples as the run will train on them."""
+"""Dealing of a data set of any kind to clients: their samples as the run will train on them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fedraa.components.calls import one_line
 from fedraa.data.check import Targets, as_dataset
-from fedraa.data.dataset import Dataset
+from fedraa.data.dataset import Dataset, not_finite
 from fedraa.data.federated import Federated, federate
 from fedraa.data.held_back import hold_back
 from fedraa.data.measured import read_measured
@@ -24,21 +23,26 @@ from fedraa.data.sources.random_items import are_rows_steady, is_steady, read_wh
 from fedraa.data.sources.rows import ArrayRows, Rows, as_rows
 from fedraa.data.transforms import Transforms
 from fedraa.data.tree import Array, Tree, first_not_finite, joined, leaves, mapped, take
+from fedraa.errors import InputError, located
 from fedraa.rng import generator
 
-FEW = 1024  # training samples that are read before the start, for the model's shapes and its norms' statistics
-FITTED = 8192  # of those in memory, an even random share, that transforms are fitted to
-# Larger data sets are read into arrays once, which processes share, unless their items are random.
+FEW = 1024
+"""Training samples that are read before the start, for the model's shapes and the statistics of its norms."""
+FITTED = 8192
+"""Samples in memory, an even random share, that transforms are fitted to."""
 HELD_BYTES = 16 * 2**20
+"""Larger data sets are read once into arrays that processes share, unless their items are random."""
+OPTIONS = ("dataset ", "partition", "clients", "transforms", "labels_per_client")
+"""Starts of the fields of errors that already name the data set, or are about another option."""
 
 
 @dataclass(frozen=True)
 class Dealing:
-    """How it is dealt. With `allow_nan` training samples need not be finite.
+    """Settings of the dealing.
 
-    `targets` checks what is learnt; None: labels, one of several classes per sample. With a share for `validation` that
-    much of each client's training samples takes the place of the test samples. With `standardise` inputs are scaled by
-    the statistics of the training samples, those that `validation` takes included.
+    With `allow_nan` training samples need not be finite. `targets` checks the targets; None means labels of classes,
+    one per sample. With `validation` that share of each client's training samples replaces the test samples. With
+    `standardise` inputs are scaled by the statistics of the training samples, including the validation samples.
     """
 
     partitioner: Partitioner
@@ -52,16 +56,16 @@ class Dealing:
 
     @property
     def scales(self) -> bool:
-        """Return True if inputs are scaled: not if a transform has values of the user's for that."""
+        """Return True if inputs are scaled. They are not if a transform scales them by the user's values."""
         return self.standardise and not any(part.scales for part in self.transforms.parts)
 
     def labels(self, y: Array) -> Array:
-        """What samples with these targets are dealt by: nothing [n, 0] where they are no classes."""
+        """Return the labels that samples are dealt by; nothing, [n, 0], if the targets are not classes."""
         return y if self.targets is None else np.zeros((len(y), 0), np.int64)
 
 
 def deal(given: Dataset | FederatedDataset, how: Dealing) -> Federated:
-    """The clients' samples; ValueError with one sentence for what is wrong with them, by client and row."""
+    """Return the clients' samples; raise InputError about the client and the row if they cannot be used."""
     data = _dealt(given, how)
     return hold_back(data, how.validation, how.seed) if how.validation else data
 
@@ -71,13 +75,11 @@ def _dealt(given: Dataset | FederatedDataset, how: Dealing) -> Federated:
         return _of_arrays(given, how)
     try:
         return _of_clients(given, how)
-    except ValueError as error:
-        said = str(error)
-        if said.startswith(("dataset ", "partition: ", "clients: ", "transforms: ")):
+    except Exception as error:
+        # The code of a data set may raise any type.
+        if isinstance(error, InputError) and error.field.startswith(OPTIONS):
             raise
-        raise ValueError(f"dataset {given.name!r}: {said}") from error
-    except Exception as error:  # the code of a data set raises anything
-        raise ValueError(f"dataset {given.name!r}: {type(error).__name__}: {one_line(error)}") from error
+        raise located(error, f"dataset {given.name!r}") from error
 
 
 def _of_arrays(dataset: Dataset, how: Dealing, names: tuple[str, ...] | None = None) -> Federated:
@@ -118,11 +120,8 @@ def _refuse_nan(dataset: Dataset, shards: Partition, names: tuple[str, ...] | No
     place, owner = np.flatnonzero(shards.train.order == row), ""
     if place.size:
         client = int(np.searchsorted(shards.train.offsets, place[0], side="right")) - 1
-        owner = f", of client {repr(names[client]) if names else client},"
-    raise ValueError(
-        f"dataset {dataset.name!r}: x_train row {row}{owner} holds NaN, an infinity or a value beyond float32; all "
-        "must be finite, or choose allow_nan"
-    )
+        owner = f" of client {repr(names[client]) if names else client}"
+    raise not_finite(f"dataset {dataset.name!r}: x_train row {row}{owner}", "correct it, or choose allow_nan")
 
 
 def _of_clients(given: FederatedDataset, how: Dealing) -> Federated:
@@ -132,15 +131,15 @@ def _of_clients(given: FederatedDataset, how: Dealing) -> Federated:
         return _made(given, x_test, y_test, how)
     rows = as_rows("train", given.train, given.input, given.target)
     if not len(rows):
-        raise ValueError("train has no sample")
+        raise InputError("train", "it has no sample")
     generators = ItemGenerators.of(rows)
     steady = are_rows_steady(rows, generators, how.seed)
     if not steady:
         warn_unsteady(given.name, "train")
     with generators.seeded(how.seed, "labels"):
         y, classes = as_targets(rows.labels()), given.classes or 0
-    _check_owners("clients", given.clients, len(y))
-    _check_owners("test_clients", given.test_clients, len(y_test))
+    _check_owners(given, "clients", given.clients, len(y))
+    _check_owners(given, "test_clients", given.test_clients, len(y_test))
     if how.targets is None:
         classes = classes or _classes(y)
         _check_labels(given, y, classes)
@@ -151,14 +150,14 @@ def _of_clients(given: FederatedDataset, how: Dealing) -> Federated:
         try:
             dataset = as_dataset(Dataset(given.name, x, as_targets(y), x_test, y_test, classes), how.targets)
         except ValueError as error:
-            raise ValueError(f"{error}{_whose(given, as_targets(y), how)}") from None
+            raise _with_client(error, given, as_targets(y), how) from None
         _check_classes(given, dataset.classes)
         return _of_arrays(dataset, how, names)
     if how.targets is not None:
         try:
             y, y_test, classes = how.targets(y, y_test, classes)
         except ValueError as error:
-            raise ValueError(f"{error}{_whose(given, y, how)}") from None
+            raise _with_client(error, given, y, how) from None
         _check_classes(given, classes)
     shards = divide(how.partitioner, how.labels(y), how.labels(y_test), how.clients, seed=how.seed)
     order, offsets = shards.train
@@ -170,21 +169,24 @@ def _of_clients(given: FederatedDataset, how: Dealing) -> Federated:
 def _made(given: FederatedDataset, x_test: Tree, y_test: Array, how: Dealing) -> Federated:
     sizes = np.asarray(given.sizes)
     if sizes.dtype.kind not in "iu" or sizes.ndim > 1:
-        raise ValueError(f"sizes is {sizes.dtype} {list(sizes.shape)}; it must be one whole number, or one per client")
+        raise InputError("sizes", got=given.sizes, expected="one whole number, or one per client")
     sizes = np.full(how.clients, sizes) if sizes.ndim == 0 else sizes.astype(np.int64)
     if len(sizes) != how.clients:
-        raise ValueError(f"clients: the data have {len(sizes)}, not {how.clients}; give --clients {len(sizes)}")
-    if (none := np.flatnonzero(sizes < 1)).size:
-        raise ValueError(f"client {none[0]} has {sizes[none[0]]} samples; every client must have one at least")
+        hint = f"give --clients {len(sizes)}"
+        raise InputError("clients", got=how.clients, expected=f"the {len(sizes)} clients of the data", hint=hint)
+    without = np.flatnonzero(sizes < 1)
+    if without.size:
+        client = without[0]
+        raise InputError(f"sizes: client {client}", got=int(sizes[client]), expected="one sample or more")
     offsets = np.concatenate(([0], np.cumsum(sizes)))
-    nobody = np.zeros(0, np.int64)
-    test = Iid().deal(nobody, np.zeros(len(y_test), np.int64), how.clients, np.random.default_rng(how.seed)).test
+    no_labels = np.zeros(0, np.int64)
+    test = Iid().deal(no_labels, np.zeros(len(y_test), np.int64), how.clients, np.random.default_rng(how.seed)).test
     classes = given.classes or 0
     if how.targets is not None:
         y_test, _, classes = how.targets(y_test, y_test, classes)
         _check_classes(given, classes)
     if given.classes is None and y_test.dtype.kind == "i":
-        raise ValueError("train is a function; give classes, how many there are")
+        raise InputError("classes", got=None, expected="the number of classes, because train is a function")
     made = Made(given.train, offsets)
     return _read(given, made, None, test, x_test, y_test, classes, None, how)
 
@@ -202,7 +204,7 @@ def _read(
     *,
     unsteady: bool = False,
 ) -> Federated:
-    """Let clients read what they train on, and read a few samples here and now."""
+    """Let clients read their training samples, and read a few samples now."""
     shapes = tuple(part.shape[1:] for part in leaves(x_test))
     nothing = Transforms((), how.seed)
     plain = ClientSource(
@@ -239,7 +241,7 @@ def _read(
 
 
 def _few(source: ClientSource, seed: int) -> tuple[Tree, Array]:
-    """About `FEW` training samples, of clients drawn by chance until there are enough."""
+    """Return about `FEW` training samples, of clients drawn at random until there are enough."""
     offsets = source.samples.offsets
     clients = len(offsets) - 1
     drawn = generator(seed, "few").choice(clients, min(clients, 64), replace=False)
@@ -247,7 +249,8 @@ def _few(source: ClientSource, seed: int) -> tuple[Tree, Array]:
     for client in drawn.tolist():
         x, y = source.client(client)
         share = slice(0, max(2, FEW // len(drawn)))
-        parts.append((mapped(np.copy, take(x, share)), y[share].copy()))  # or all that it has would stay
+        # A view would keep all samples of the client in memory.
+        parts.append((mapped(np.copy, take(x, share)), y[share].copy()))
         if sum(len(y) for _, y in parts) >= FEW:
             break
     xs, ys = zip(*parts, strict=True)
@@ -258,26 +261,30 @@ def _test(given: FederatedDataset, seed: int) -> tuple[Tree, Array]:
     """Read the test samples; random ones are drawn from the seed."""
     rows = as_rows("test", given.test, given.input, given.target)
     if not len(rows):
-        raise ValueError("test has no sample")
+        raise InputError("test", "it has no sample")
     generators = ItemGenerators.of(rows)
     if not are_rows_steady(rows, generators, seed):
         warn_unsteady(given.name, "test")
     with generators.seeded(seed, "test items"):
         x, y = rows.read(np.arange(len(rows)))
     x = as_inputs(x, f"dataset {given.name!r}: test")
-    if (row := first_not_finite(x)) is not None:
-        raise ValueError(f"test row {row} holds NaN or an infinity; all must be finite")
+    row = first_not_finite(x)
+    if row is not None:
+        raise not_finite(f"test row {row}")
     return x, as_targets(y)
 
 
-def _check_owners(what: str, owners: Sequence[Any] | None, samples: int) -> None:
+def _check_owners(given: FederatedDataset, name: str, owners: Sequence[Any] | None, samples: int) -> None:
     if owners is None:
         return
+    field = f"dataset {given.name!r}: {name}"
     if len(owners) != samples:
-        raise ValueError(f"{what} names {len(owners)} owners of {samples} samples; give one for each")
+        raise InputError(
+            field, f"it names {len(owners)} clients for {samples} samples", hint="give one for each sample"
+        )
     for row, owner in enumerate(owners):
         if owner is None or owner != owner or owner == "":
-            raise ValueError(f"{what} row {row} has no owner; every sample must have one")
+            raise InputError(f"{field} row {row}", got=owner, expected="a client for every sample")
 
 
 def _classes(y: Array) -> int:
@@ -286,28 +293,29 @@ def _classes(y: Array) -> int:
 
 def _check_classes(given: FederatedDataset, classes: int) -> None:
     if given.classes not in (None, classes):
-        raise ValueError(f"it has {given.classes} classes, and what is learnt has {classes}; leave classes out")
+        raise InputError("classes", got=given.classes, expected=f"the {classes} of the targets", hint="leave it out")
 
 
 def _check_labels(given: FederatedDataset, y: Array, classes: int) -> None:
     as_labels(y)
-    if (row := outside(y, classes)) is not None:
-        owner = "" if given.clients is None else f", of client {given.clients[row]!r},"
-        raise ValueError(f"row {row}{owner} has label {y[row]}; labels count from 0 to {classes - 1}")
+    row = outside(y, classes)
+    if row is not None:
+        owner = "" if given.clients is None else f" of client {given.clients[row]!r}"
+        raise InputError(f"row {row}{owner}", got=int(y[row]), expected=f"labels from 0 to {classes - 1}")
 
 
-def _whose(given: FederatedDataset, y: Array, how: Dealing) -> str:
-    """The first client whose targets alone are refused, as the end of a sentence; nothing where there is none."""
+def _with_client(error: ValueError, given: FederatedDataset, y: Array, how: Dealing) -> ValueError:
+    """Return the error with the first client whose targets are also refused without those of other clients."""
     if how.targets is None or given.clients is None:
-        return ""
+        return error
     owners = np.array([str(owner) for owner in given.clients])
     for owner in dict.fromkeys(owners.tolist()):
-        mine = y[owners == owner]
+        targets = y[owners == owner]
         try:
-            how.targets(mine, mine, given.classes or 0)
+            how.targets(targets, targets, given.classes or 0)
         except ValueError:
-            return f"; that is of client {owner!r}"
-    return ""
+            return located(error, f"client {owner!r}")
+    return error
 
 
 def _names(given: FederatedDataset, how: Dealing) -> tuple[str, ...] | None:

@@ -1,4 +1,4 @@
-"""Validation data: a share of each client's training samples, which nobody trains on and runs are judged by instead."""
+"""Validation data: a share of each client's training samples, used for evaluation and never for training."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,18 +9,24 @@ from fedraa.data.federated import Federated
 from fedraa.data.partition.partitioner import Index
 from fedraa.data.sources.clients import ClientSource, Kept
 from fedraa.data.tree import Tree, joined, take
+from fedraa.errors import InputError
 from fedraa.rng import generator
 
 
 def hold_back(data: Federated, share: float, seed: int) -> Federated:
-    """The same clients without `share` of each one's training samples, drawn from the seed; these are the test samples.
+    """Return the clients without `share` of their training samples, drawn from the seed. These become the test samples.
 
-    A client keeps one sample at least, and one that has several gives one at least. The test samples of `data` are
-    gone. Raises ValueError if no client has a sample to give.
+    A client keeps at least one sample. A client with several samples gives at least one. The test samples of `data`
+    are dropped. Raises InputError if every client has only one sample.
     """
     held, kept = _split(data.sizes, share, seed)
     if not any(len(places) for places in held):
-        raise ValueError(f"validation: {share:g} of every client's samples is none; give more data, or fewer clients")
+        raise InputError(
+            "validation",
+            "no client has a sample to spare, because each has only one",
+            got=share,
+            hint="give more data, or fewer clients",
+        )
     parts = [_of(data, client, places) for client, places in enumerate(held) if len(places)]
     x_test, y_test = joined([x for x, _ in parts]), np.concatenate([y for _, y in parts])
     counts = np.array([len(places) for places in held])
@@ -30,8 +36,8 @@ def hold_back(data: Federated, share: float, seed: int) -> Federated:
     rows = np.concatenate([start + places for start, places in zip(data.offsets[:-1], kept, strict=True)])
     data = replace(data, labels=None if data.labels is None else data.labels[rows])
     if data.order is not None:
-        given = np.concatenate([start + places for start, places in zip(data.offsets[:-1], held, strict=True)])
-        data = replace(data, order=data.order[rows], held_back=data.order[given])
+        held_rows = np.concatenate([start + places for start, places in zip(data.offsets[:-1], held, strict=True)])
+        data = replace(data, order=data.order[rows], held_back=data.order[held_rows])
     offsets = _offsets(sizes)
     if data.source is None:
         dataset = replace(dataset, x_train=take(dataset.x_train, rows), y_train=dataset.y_train[rows])
@@ -42,7 +48,7 @@ def hold_back(data: Federated, share: float, seed: int) -> Federated:
 
 
 def _split(sizes: Index, share: float, seed: int) -> tuple[tuple[Index, ...], tuple[Index, ...]]:
-    """For every client the places that are held back, and those that are kept, both ascending."""
+    """Return every client's places that are held back, and those that are kept, both ascending."""
     held, kept = [], []
     for client, size in enumerate(sizes.tolist()):
         order = generator(seed, "validation", client).permutation(size)

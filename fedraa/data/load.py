@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fedraa.components.calls import one_line
 from fedraa.components.imports import is_path
 from fedraa.components.registry import Seam
 from fedraa.data.archive import load_npz
@@ -19,19 +20,20 @@ from fedraa.data.sources.files import csv, folder, hf, npy
 from fedraa.data.sources.table_file import PACKED
 from fedraa.data.text import load_agnews
 from fedraa.data.vision import VISION, load_vision
-from fedraa.errors import closest, without_effect
+from fedraa.errors import InputError, closest, located, without_effect
 
 FILES: dict[str, Callable[..., FederatedDataset]] = {"folder": folder, "csv": csv, "npy": npy, "hf": hf}
 SOURCES: Seam[Any] = Seam("dataset", (), FILES)
 TABLES = (".csv", ".tsv", ".txt")
-DIGITS_TEST = 360  # rows, a fifth
+DIGITS_TEST = 360
+"""Test rows of digits, a fifth."""
 DATASETS: tuple[str, ...] = ("digits", *VISION, "agnews")
 
 
 def load_dataset(name: str, data_dir: Path | None = None, targets: Targets | None = None) -> Dataset | FederatedDataset:
-    """Return the data set called `name`, one of `DATASETS`, or that in the file or the folder that `name` gives.
+    """Return the data set called `name`, one of `DATASETS`, or the one in a file or folder.
 
-    The values are those of the data, before a run scales them: a model of `history.load_model()` takes them.
+    The values are raw, before a run scales them: a model of `history.load_model()` takes them.
 
         data = fedraa.load_dataset("sales.csv")
         x_test, y_test = data.test
@@ -41,9 +43,9 @@ def load_dataset(name: str, data_dir: Path | None = None, targets: Targets | Non
     client='COLUMN')` and so on. `package.module:callable` returns a Dataset or a FederatedDataset; it is called with
     `data_dir` if it takes that.
 
-    `data_dir` is the folder with the files of the named sets, where missing images are downloaded to;
-    digits comes with scikit-learn. `targets` checks what is learnt, if that is not labels. Raises ValueError with one
-    sentence if the name is unknown or the data is missing or malformed.
+    `data_dir` is the folder with the files of the named sets. Missing images are downloaded to it; digits comes with
+    scikit-learn. `targets` checks targets that are not labels. Raises InputError if the name is unknown, or the data
+    are missing or malformed.
     """
     if name.endswith(".npz"):
         return load_npz(Path(name), targets)
@@ -53,12 +55,14 @@ def load_dataset(name: str, data_dir: Path | None = None, targets: Targets | Non
         return _own(name, data_dir, targets)
     if name not in DATASETS:
         if Path(name).exists():
-            raise ValueError(_no_form(name))
-        known, close = ", ".join(DATASETS), closest(name, DATASETS)
-        hint = f"did you mean {close}? it" if close else "it"
-        raise ValueError(
-            f"dataset is {name!r}; {hint} must be one of {known}, the path of an .npz or .csv file, folder:PATH, "
-            "npy:PATH, hf:PATH, or package.module:callable"
+            raise _unknown_form(name)
+        close = closest(name, DATASETS)
+        raise InputError(
+            "dataset",
+            got=name,
+            expected=f"one of {', '.join(DATASETS)}, the path of an .npz or .csv file, folder:PATH, npy:PATH, hf:PATH, "
+            "or package.module:callable",
+            hint=f"did you mean {close}?" if close else "",
         )
     named = _named(name, data_dir)
     return named if targets is None else as_dataset(named, targets)
@@ -68,14 +72,14 @@ def _named(name: str, data_dir: Path | None) -> Dataset:
     if name == "digits":
         return _digits()
     if data_dir is None or not data_dir.is_dir():
-        raise ValueError(f"data_dir is {data_dir}; dataset {name!r} needs a folder that exists")
+        raise InputError("data_dir", got=data_dir, expected=f"a folder that exists, for dataset {name!r}")
     return load_agnews(data_dir) if name == "agnews" else load_vision(name, data_dir)
 
 
 def _in_files(name: str, *, classes: bool) -> FederatedDataset | None:
-    """The data in files of one kind that `name` says; None if it says something else.
+    """Return the data in files of the kind that `name` states, or None for another name.
 
-    A table's targets are `classes`, or numbers, unless it says so itself.
+    The targets of a table are classes, or numbers without `classes`; the options in `name` take precedence.
     """
     kind = name.partition("(")[0].strip()
     try:
@@ -88,8 +92,9 @@ def _in_files(name: str, *, classes: bool) -> FederatedDataset | None:
         kind, _, path = name.partition(":")
         return FILES[kind](path) if path and kind in FILES else None
     except ValueError as error:
-        said = str(error)
-        raise ValueError(said if said.startswith("dataset") else f"dataset {name!r}: {said}") from None
+        if str(error).startswith("dataset"):
+            raise
+        raise located(error, f"dataset {name!r}") from None
 
 
 def _is_table(name: str) -> bool:
@@ -100,17 +105,18 @@ def _is_table(name: str) -> bool:
     return ":" not in name and lower.endswith(TABLES)
 
 
-def _no_form(path: str) -> str:
-    """Return a sentence for a path from which nothing can be read without more words."""
+def _unknown_form(path: str) -> InputError:
+    """Return the error about a path that does not state the kind of its data."""
+    field = f"dataset {path!r}"
     if Path(path).is_dir():
-        return (
-            f"dataset {path!r}: got a folder; expected its kind: folder:{path} for images in train/CLASS and "
-            f"test/CLASS, npy:{path} for x_train.npy and so on, or hf:{path} for a table of Hugging Face"
+        expected = (
+            f"the kind of its data: folder:{path} for images in train/CLASS and test/CLASS, npy:{path} for x_train.npy "
+            f"and so on, or hf:{path} for a table of Hugging Face"
         )
-    return (
-        f"dataset {path!r}: got a file of another kind; expected a table in {', '.join(TABLES)}, or arrays in .npz; "
-        f"save a table with pandas: frame.to_csv('{Path(path).stem}.csv', index=False)"
-    )
+        return InputError(field, "it is a folder", expected=expected)
+    hint = f"save a table with pandas: frame.to_csv('{Path(path).stem}.csv', index=False)"
+    expected = f"a table in {', '.join(TABLES)}, or arrays in .npz"
+    return InputError(field, "it is a file of another kind", expected=expected, hint=hint)
 
 
 def _own(path: str, data_dir: Path | None, targets: Targets | None) -> Dataset | FederatedDataset:
@@ -121,7 +127,8 @@ def _own(path: str, data_dir: Path | None, targets: Targets | None) -> Dataset |
             takes_folder = "data_dir" in inspect.signature(made).parameters
             made = made(data_dir=data_dir) if takes_folder else made()
     except Exception as error:
-        raise ValueError(f"dataset: {path} failed with {type(error).__name__}: {error}") from error
+        problem = f"{path} failed with {type(error).__name__}: {one_line(error)}"
+        raise InputError("dataset", problem) from error
     if data_dir is not None and not takes_folder:
         raise without_effect("data_dir", data_dir, f"dataset {path}, which takes no data_dir")
     return made if isinstance(made, FederatedDataset) else as_dataset(made, targets)
@@ -130,11 +137,12 @@ def _own(path: str, data_dir: Path | None, targets: Targets | None) -> Dataset |
 def _digits() -> Dataset:
     """scikit-learn's bundled 8x8 digits (UCI, Alpaydin and Kaynak 1998): one fixed split, stratified by label.
 
-    The table is read where scikit-learn has it, and `digits_split.npy` holds the rows of its `train_test_split` with
-    random_state 0: to import scikit-learn takes longer than to start a worker.
+    The table is read from the files of scikit-learn, and `digits_split.npy` holds the rows of its `train_test_split`
+    with random_state 0, because importing scikit-learn takes longer than starting a worker.
     """
     package = find_spec("sklearn")
-    assert package is not None  # it is among our dependencies
+    # It is among the dependencies.
+    assert package is not None
     table = np.loadtxt(Path(package.origin or "").parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
     images, labels = table[:, :-1].reshape(-1, 1, 8, 8), table[:, -1].astype(np.int64)
     train, test = np.split(np.load(Path(__file__).with_name("digits_split.npy")), [-DIGITS_TEST])

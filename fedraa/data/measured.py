@@ -1,10 +1,11 @@
-"""The training samples from which the scaling of inputs follows, where samples are read by the clients."""
+"""The training samples that the scaling of inputs is measured on, if the clients read the samples."""
 
 import numpy as np
 
 from fedraa.data.sources.clients import Dealt, Made, as_inputs
 from fedraa.data.sources.item_generators import ItemGenerators
 from fedraa.data.tree import Tree, joined, mapped, nbytes, take
+from fedraa.errors import located
 from fedraa.rng import generator
 
 MOST_SAMPLES = 8192
@@ -45,8 +46,7 @@ def _read_clients(samples: Made, seed: int, name: str) -> Tree:
                 x, y = samples(client)
                 x = mapped(np.copy, take(as_inputs(x, "" if parts else name), slice(MOST_SAMPLES)))
         except Exception as error:
-            text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-            raise ValueError(f"client {client}: {text}") from error
+            raise located(error, f"client {client}") from error
         # `ClientSource` refuses a client whose samples differ from the others in shape.
         if not parts or _shapes(x) == _shapes(parts[0]):
             parts.append(x)

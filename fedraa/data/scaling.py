@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.data.tree import Array, Tree
+from fedraa.errors import InputError
 
 BLOCK_VALUES = 2**24
 """Values that the statistics are taken over at a time, so that no copy of a large array is made."""
@@ -77,8 +78,8 @@ def apply_scaling_in_place(scaling: Scaling, x: Tree) -> None:
 
 def _check_names(scaling: dict[str, Scaling], x: Tree) -> None:
     if not isinstance(x, dict) or x.keys() != scaling.keys():
-        names = sorted(x) if isinstance(x, dict) else type(x).__name__
-        raise ValueError(f"samples have the inputs {names}, but others {sorted(scaling)}; they must be alike")
+        names = sorted(x) if isinstance(x, dict) else x
+        raise InputError("samples", got=names, expected=f"the inputs of other samples, {sorted(scaling)}")
 
 
 def _mapped_inputs(function: Any, x: Tree) -> Tree:

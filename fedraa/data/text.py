@@ -9,10 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.data.dataset import Dataset
+from fedraa.errors import InputError
 from fedraa.reading import refuse_no_file
 
-VOCABULARY = 10_000  # ids, with 0 for padding and 1 for a word that is not among the most frequent
+VOCABULARY = 10_000
+"""Ids of tokens: 0 is padding, 1 is a word that is not among the most frequent, and each other word has its own."""
 LENGTH = 64
+"""Tokens of a text."""
 _CLASSES = 4
 _WORD = re.compile(r"[a-z0-9]+")
 
@@ -20,8 +23,8 @@ _WORD = re.compile(r"[a-z0-9]+")
 def load_agnews(data_dir: Path) -> Dataset:
     """Read `agnews/train.csv.gz` and `agnews/test.csv.gz` (columns label, 0 to 3, and text) in `data_dir`.
 
-    Words get ids by their frequency in the training rows (ties in alphabetical order); a text is its first
-    `LENGTH` words, padded with 0. Raises ValueError with one sentence for a missing or malformed file.
+    Words get ids by their frequency in the training rows (ties in alphabetical order). A text is its first
+    `LENGTH` words, padded with 0. Raises InputError for a missing or malformed file.
     """
     y_train, train = _read(data_dir / "agnews" / "train.csv.gz")
     y_test, test = _read(data_dir / "agnews" / "test.csv.gz")
@@ -32,22 +35,25 @@ def load_agnews(data_dir: Path) -> Dataset:
 
 
 def _read(path: Path) -> tuple[npt.NDArray[np.int64], list[list[str]]]:
-    import pandas as pd  # slow to import, and workers do without
+    # Importing pandas is slow, and workers do without it.
+    import pandas as pd
 
+    field = f"dataset 'agnews': {path}"
     try:
         refuse_no_file(path)
         frame = pd.read_csv(path, usecols=["label", "text"], dtype={"text": str}, keep_default_na=False)
     except FileNotFoundError:
-        raise ValueError(
-            f"dataset 'agnews' needs {path}: AG News with the columns label (0 to {_CLASSES - 1}) and text"
-        ) from None
+        expected = f"AG News with the columns label (0 to {_CLASSES - 1}) and text"
+        raise InputError(field, "there is no such file", expected=expected) from None
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise ValueError(f"dataset 'agnews': {path} cannot be read ({error})") from error
+        raise InputError(field, f"it cannot be read ({error})") from error
     if frame.empty or not pd.api.types.is_integer_dtype(frame["label"]):
-        raise ValueError(f"dataset 'agnews': {path} must have rows, each with an integer label")
-    labels = frame["label"].to_numpy(np.int64, copy=True)  # pandas lends a read-only view
-    if labels.min() < 0 or labels.max() >= _CLASSES:
-        raise ValueError(f"dataset 'agnews': {path} has a label outside 0 to {_CLASSES - 1}")
+        raise InputError(field, "it lacks rows or labels", expected="rows, each with an integer label")
+    # The view of pandas is read-only.
+    labels = frame["label"].to_numpy(np.int64, copy=True)
+    wrong = labels[(labels < 0) | (labels >= _CLASSES)]
+    if wrong.size:
+        raise InputError(field, got=int(wrong[0]), expected=f"labels from 0 to {_CLASSES - 1}")
     return labels, [_WORD.findall(text.lower())[:LENGTH] for text in frame["text"]]
 
 

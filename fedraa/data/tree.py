@@ -6,13 +6,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.errors import InputError
+
 Array = npt.NDArray[Any]
 Tree = Any
 """An array [n, ...], or a dict or a tuple of such arrays, all of n rows."""
 
 
 def mapped(function: Callable[[Any], Any], tree: Tree) -> Tree:
-    """`function` of every array, in the shape of the tree."""
+    """Return the results of `function` for every array, in the shape of the tree."""
     if isinstance(tree, dict):
         return {name: mapped(function, part) for name, part in tree.items()}
     if isinstance(tree, tuple | list):
@@ -21,20 +23,23 @@ def mapped(function: Callable[[Any], Any], tree: Tree) -> Tree:
 
 
 def leaves(tree: Tree) -> list[Any]:
-    """The arrays, in order."""
-    parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, tuple | list) else None
-    return [tree] if parts is None else [leaf for part in parts for leaf in leaves(part)]
+    """Return the arrays, in order."""
+    if isinstance(tree, dict):
+        tree = tuple(tree.values())
+    if not isinstance(tree, tuple | list):
+        return [tree]
+    return [leaf for part in tree for leaf in leaves(part)]
 
 
 def take(tree: Tree, rows: Any) -> Tree:
-    """These rows: of a slice views, of an array of row numbers copies."""
+    """Return these rows: views for a slice, copies for an array of row numbers."""
     if isinstance(rows, slice):
         return mapped(lambda array: array[rows], tree)
     return mapped(lambda array: array.take(rows, axis=0), tree)
 
 
 def joined(trees: Sequence[Tree]) -> Tree:
-    """The rows of several trees of one shape, one after another."""
+    """Return the rows of several trees of one shape, one tree after another."""
     if isinstance(trees[0], dict):
         return {name: joined([tree[name] for tree in trees]) for name in trees[0]}
     if isinstance(trees[0], tuple):
@@ -43,7 +48,10 @@ def joined(trees: Sequence[Tree]) -> Tree:
 
 
 def refuse_masked(name: str, x: Any) -> None:
-    """Raise ValueError if NumPy masks a value of x, an array or a list of rows; an array would show the value below."""
+    """Raise InputError if NumPy masks a value of x, an array or a list of rows.
+
+    A plain array would show the value below the mask.
+    """
     if isinstance(x, np.ma.MaskedArray):
         rows = np.argwhere(np.ma.getmaskarray(x))
     elif isinstance(x, list | tuple):
@@ -51,20 +59,21 @@ def refuse_masked(name: str, x: Any) -> None:
     else:
         return
     if rows.size:
-        raise ValueError(f"{name} row {rows[0][0]} is masked; fill it in".lstrip())
+        raise InputError(f"{name} row {rows[0][0]}", "it is masked", hint="fill it in")
 
 
 def nbytes(tree: Tree) -> int:
+    """Return the number of bytes of all arrays."""
     return sum(int(leaf.nbytes) for leaf in leaves(tree))
 
 
 def first_not_finite(tree: Tree, block: int = 4096) -> int | None:
-    """The first row with a NaN or an infinity; None if there is none. Looks at `block` rows at a time."""
+    """Return the first row with a NaN or an infinity, or None. Checks `block` rows at a time, to save memory."""
     arrays = [leaf for leaf in leaves(tree) if leaf.dtype.kind == "f"]
     for start in range(0, len(arrays[0]) if arrays else 0, block):
         rows = slice(start, start + block)
         bad = [~np.isfinite(array[rows]).reshape(len(array[rows]), -1).all(axis=1) for array in arrays]
-        found = np.flatnonzero(np.logical_or.reduce(bad))
-        if found.size:
-            return start + int(found[0])
+        bad_rows = np.flatnonzero(np.logical_or.reduce(bad))
+        if bad_rows.size:
+            return start + int(bad_rows[0])
     return None

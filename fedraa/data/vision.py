@@ -1,4 +1,4 @@
-"""Image data sets through torchvision: extracted already, from their archives, or downloaded."""
+"""Image data sets of torchvision, read from extracted files or archives, or downloaded."""
 
 import contextlib
 import importlib
@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from fedraa.data.check import check_arrays
 from fedraa.data.dataset import Dataset, Labels, as_float32
+from fedraa.errors import InputError, located
 
 Images = npt.NDArray[np.uint8]
 Arrays = tuple[Images, Labels, Images, Labels]
@@ -21,7 +22,8 @@ Arrays = tuple[Images, Labels, Images, Labels]
 
 class _Source(NamedTuple):
     class_name: str
-    archives: str  # where torchvision keeps the downloads, as a glob under its root
+    archives: str
+    """Downloads of torchvision, as a glob below its root."""
     options: dict[str, str]
 
 
@@ -36,32 +38,34 @@ VISION: tuple[str, ...] = tuple(_SOURCES)
 
 
 def load_vision(name: str, data_dir: Path) -> Dataset:
-    """Return one of `VISION`, float32 `[n, channels, height, width]` from 0 to 255; ValueError if it is not there.
+    """Return one of `VISION`, float32 `[n, channels, height, width]` from 0 to 255.
 
-    emnist is every fifth sample of the 62 classes of EMNIST's split by class: the 20 % that Qu et al. 2022
-    use, and 0.5 GB in memory.
+    emnist is every fifth sample of the 62 classes of EMNIST's split by class: the 20 % that Qu et al. 2022 use. It
+    needs 0.5 GB of memory. Raises InputError if the files are missing or damaged.
     """
     source = _SOURCES[name]
     try:
         _refuse_pipes(data_dir / source.archives.partition("/")[0])
         x_train, y_train, x_test, y_test = _arrays(source, data_dir)
-    except Exception as error:  # torchvision raises anything for files that are damaged
+    except Exception as error:
+        # torchvision raises many types for damaged files.
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise ValueError(
-            f"dataset {name!r} is not in {data_dir} and could not be fetched ({reason}); put there what "
-            f"torchvision.datasets.{source.class_name}(root, download=True) writes into its root"
+        raise InputError(
+            f"dataset {name!r}",
+            f"it is not in {data_dir} and could not be downloaded ({reason})",
+            hint=f"put the files there that torchvision.datasets.{source.class_name}(root, download=True) writes",
         ) from error
     if name == "emnist":
         x_train, y_train, x_test, y_test = x_train[::5], y_train[::5], x_test[::5], y_test[::5]
     try:
         check_arrays({"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test})
     except ValueError as error:
-        raise ValueError(f"dataset {name!r} in {data_dir}: {error}") from None
+        raise located(error, f"dataset {name!r} in {data_dir}") from None
     return Dataset(name, as_float32(x_train), y_train, as_float32(x_test), y_test, classes=int(y_train.max()) + 1)
 
 
 def _refuse_pipes(place: Path) -> None:
-    """Whoever opened a named pipe would wait for ever."""
+    """Raise OSError for a named pipe, because reading one would wait for ever."""
     for path in (place, *place.rglob("*")):
         if path.is_fifo():
             raise OSError(f"{path} is a named pipe")
@@ -88,12 +92,12 @@ def _read(source: _Source, root: Path, *, download: bool) -> Arrays:
 
 
 def _samples(split: Any) -> tuple[Images, Labels]:
-    """Images come as a tensor `[n, height, width]` or an array `[n, height, width, channels]`."""
+    """Return images `[n, channels, height, width]`, of a tensor `[n, h, w]` or an array `[n, h, w, c]`, and labels."""
     images = np.asarray(split.data)
     images = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
     return images, np.asarray(split.targets, dtype=np.int64)
 
 
 def _is_writable(folder: Path) -> bool:
-    """Whether one may write there and it is meant so: root may also where no permission says so."""
+    """Return True if the folder's permissions allow writing: root could also write without one."""
     return os.access(folder, os.W_OK) and bool(folder.stat().st_mode & 0o222)

@@ -1,4 +1,4 @@
-"""When a task is due: its cost, how it varies, and when the device is there at all."""
+"""The end times of tasks: their cost, its variation, and the availability of devices."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedraa.errors import InputError
 from fedraa.reading import refuse_no_file
 from fedraa.rng import generator
 
@@ -14,17 +15,18 @@ Spans = list[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Availability:
-    """When devices are there: ascending spans [start, end) of the run's clock per client.
+    """Times when devices are available: ascending spans [start, end) of the run's clock per client.
 
-    With a `period` the spans repeat (a day). A client that is not listed is always there. A device that goes away
-    goes on with its task when it is back: work is late, never lost. Without a period the last span ends for good.
+    With a `period`, such as a day, the spans repeat. A client without spans is always available. A device that becomes
+    unavailable continues its task when it is available again: work is late, never lost. Without a period a device is
+    never available after its last span.
     """
 
     spans: dict[int, Spans]
     period: float | None = None
 
     def finish(self, client: int, start: float, work: float) -> float:
-        """The time by which the device has been there for `work` since `start`; infinite if it never has."""
+        """Return the time by which the device was available for `work` since `start`, or infinity."""
         spans = self.spans.get(client)
         if spans is None:
             return start + work
@@ -34,7 +36,8 @@ class Availability:
             base = cycle * self.period
             whole = sum(end - begin for begin, end in spans)
             first = sum(max(0.0, end - max(begin, start - base)) for begin, end in spans)
-            if work > first:  # over into later periods: those that are used up entirely need no walk
+            if work > first:
+                # The work continues in later periods; those that it fills are skipped.
                 skipped = max(0.0, float(np.ceil((work - first) / whole)) - 1)
                 work -= first + skipped * whole
                 base = (cycle + 1 + skipped) * self.period
@@ -57,17 +60,18 @@ class Availability:
 
 @dataclass(frozen=True)
 class Daily:
-    """Every device is there for a `share` of each `period`, from a time of day of its own that the seed draws."""
+    """Every device is available for a `share` of each `period`, from a time of day that is drawn from the seed."""
 
     share: float
     period: float
     seed: int
 
     def finish(self, client: int, start: float, work: float) -> float:
-        """As of Availability."""
+        """Return the time by which the device was available for `work` since `start`."""
         phase = float(generator(self.seed, "availability", client).uniform(0, self.period))
         length = self.share * self.period
-        since = (start - phase) % self.period  # since it came last
+        # Time since the device last became available.
+        since = (start - phase) % self.period
         begin = start if since < length else start + self.period - since
         left = length - since if since < length else length
         if work <= left:
@@ -82,7 +86,7 @@ class Daily:
 
 
 def availability_from(described: dict[str, Any]) -> Availability | Daily:
-    """What `described` wrote down."""
+    """Return the availability that `described` returned as a dict."""
     return Daily(**described) if "share" in described else Availability.from_described(described)
 
 
@@ -95,7 +99,7 @@ class Timing:
     availability: Availability | Daily | None = None
 
     def due(self, client: int, turn: int, now: float, cost: float) -> float:
-        """When the client's `turn`-th task is done that is given out at `now` and costs `cost` on average.
+        """Return the end time of the client's `turn`-th task, which is sent at `now` and costs `cost` on average.
 
         The duration is uniform in cost * [1 - jitter, 1 + jitter].
         """
@@ -107,23 +111,26 @@ class Timing:
 
 
 def read_availability(path: Path, clients: int, period: float | None, seed: int = 0) -> Availability | Daily:
-    """From a CSV file with the columns client, start, end: a row per span in which a device is there.
+    """Return the availability in a CSV file with the columns client, start, end and a row per span.
 
-    `daily:SHARE` in its place is a Daily.
+    `daily:SHARE` instead of a file is a Daily. Raises InputError if the file cannot be used.
     """
     if str(path).startswith("daily:"):
         return _daily(str(path), period, seed)
-    import pandas as pd  # slow to import, and workers do without
+    # Importing pandas is slow, and workers do without it.
+    import pandas as pd
 
+    field = f"availability: {path}"
     try:
         refuse_no_file(path)
         frame = pd.read_csv(path)
     except (OSError, ValueError) as error:
-        raise ValueError(f"availability: {path} cannot be read as CSV: {str(error).splitlines()[0]}") from error
+        raise InputError(field, f"it cannot be read as CSV: {str(error).splitlines()[0]}") from error
     if list(frame.columns) != ["client", "start", "end"]:
-        raise ValueError(f"availability: {path} has the columns {list(frame.columns)}; it needs client, start, end")
+        raise InputError(f"{field} columns", got=list(frame.columns), expected="client, start, end")
     if frame.empty:
-        raise ValueError(f"availability: {path} has no row; give a span for every device that is not always there")
+        hint = "give a span for every device that is not always available"
+        raise InputError(field, "it has no row", hint=hint)
     numbers = frame.apply(pd.to_numeric, errors="coerce").to_numpy(np.float64)
     spans: dict[int, Spans] = {}
     for row, (client, start, end) in enumerate(numbers.tolist(), 1):
@@ -131,10 +138,8 @@ def read_availability(path: Path, clients: int, period: float | None, seed: int 
         limit = np.inf if period is None else period
         if not (0 <= client < clients and client == int(client) and last <= start < end <= limit):
             within = "" if period is None else f" to the period {period:g}"
-            raise ValueError(
-                f"availability: {path} row {row} is {frame.iloc[row - 1].tolist()}; clients go from 0 to "
-                f"{clients - 1}, and the spans of each ascend without overlap from 0{within}"
-            )
+            expected = f"clients from 0 to {clients - 1}, with ascending spans without overlap from 0{within}"
+            raise InputError(f"{field} row {row}", got=frame.iloc[row - 1].tolist(), expected=expected)
         spans.setdefault(int(client), []).append((start, end))
     return Availability(spans, period)
 
@@ -145,7 +150,8 @@ def _daily(text: str, period: float | None, seed: int) -> Daily:
     except ValueError:
         share = 0.0
     if not 0 < share <= 1:
-        raise ValueError(f"availability: {text!r} must have a share over 0 and at most 1, as in daily:0.3")
+        raise InputError("availability", got=text, expected="a share over 0 and at most 1, as in daily:0.3")
     if period is None:
-        raise ValueError(f"availability: {text!r} needs the length of a day; give --availability-period, too")
+        hint = "also give --availability-period"
+        raise InputError("availability", "it needs the length of a day", got=text, hint=hint)
     return Daily(share, period, seed)

@@ -1,4 +1,4 @@
-"""The columns of a table of devices, read and checked: one row per client."""
+"""Reading and checks of a table of devices with one row per client."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,20 +6,24 @@ from pathlib import Path
 import numpy as np
 
 from fedraa.devices.fleet import COLUMNS, Floats
+from fedraa.errors import InputError
 from fedraa.reading import refuse_no_file
 
 
 def read_csv(path: Path, clients: int) -> dict[str, Floats]:
-    import pandas as pd  # slow to import, and workers do without
+    """Return the columns of a table of devices; raise InputError if it cannot be used."""
+    # Importing pandas is slow, and workers do without it.
+    import pandas as pd
 
     try:
         refuse_no_file(path)
         frame = pd.read_csv(path)
     except (OSError, ValueError) as error:
-        raise ValueError(f"capabilities: {path} cannot be read as CSV: {_first_line(error)}") from error
+        raise InputError(f"capabilities: {path}", f"it cannot be read as CSV: {_first_line(error)}") from error
     check_columns(str(path), list(frame.columns))
     if len(frame) != clients:
-        raise ValueError(f"capabilities: {path} has {len(frame)} devices for {clients} clients; give one row each")
+        expected = f"{clients}, one for each client"
+        raise InputError(f"capabilities: {path}", f"it has {len(frame)} rows", expected=expected)
     table = {name: pd.to_numeric(frame[name], errors="coerce").to_numpy(np.float64) for name in frame.columns}
     for name, values in table.items():
         check_values(str(path), name, values, lambda n: f"row {n + 1}", frame[name].tolist())
@@ -27,22 +31,28 @@ def read_csv(path: Path, clients: int) -> dict[str, Floats]:
 
 
 def check_columns(source: str, columns: list[str]) -> None:
+    """Raise InputError unless the columns are those of a table of devices."""
     if set(columns) - set(COLUMNS) or "compute" not in columns:
-        raise ValueError(
-            f"capabilities: {source} has the columns {columns}; it needs compute and may have "
-            "downlink, uplink, latency, memory"
-        )
+        expected = "compute and optionally downlink, uplink, latency, memory"
+        raise InputError(f"capabilities: {source} columns", got=columns, expected=expected)
 
 
-def check_values(source: str, column: str, values: Floats, where: Callable[[int], str], said: list[object]) -> None:
-    """ValueError names the first device, `where`, whose value is none; `said` is as the user wrote them."""
+def check_values(source: str, column: str, values: Floats, where: Callable[[int], str], raw: list[object]) -> None:
+    """Raise InputError about the first device with a wrong value.
+
+    Args:
+        source: The file or the function.
+        column: The name of the column.
+        values: Its values, NaN for anything that is not a number.
+        where: A function that names the device with this index.
+        raw: The values as the user wrote them.
+    """
     low_enough = values < 0 if column == "latency" else values <= 0
     bad = np.flatnonzero(np.isnan(values) | low_enough | ((column in ("compute", "latency")) & np.isinf(values)))
     if bad.size:
-        least = "at least 0" if column == "latency" else "over 0"
-        raise ValueError(
-            f"capabilities: {source} {where(int(bad[0]))} has {column} {said[bad[0]]}; it must be a number {least}"
-        )
+        least = "from 0" if column == "latency" else "over 0"
+        field = f"capabilities: {source} {where(int(bad[0]))} {column}"
+        raise InputError(field, got=raw[bad[0]], expected=f"a number {least}")
 
 
 def _first_line(error: Exception) -> str:

@@ -9,7 +9,7 @@ from torch import nn
 from fedraa.composition.method import Method
 from fedraa.composition.registry import methods
 from fedraa.data.tree import Tree
-from fedraa.errors import Uncuttable
+from fedraa.errors import InputError, Uncuttable
 from fedraa.models.build import refuse_misfit
 from fedraa.models.wrappers import unwrap_module
 from fedraa.objectives import Objective
@@ -43,41 +43,39 @@ def trace_model(method: Method, model: nn.Module, pair: Tree, tell: Callable[[st
 
     Raises:
         Uncuttable: the method cuts models, and this one can only be trained whole.
-        ValueError: nothing can train the model.
+        InputError: nothing can train the model.
     """
     with _naming_the_model():
         if not method.cuts:
             return take_whole(model, pair)
         try:
             return check_updates(trace_once(model, pair, tell), pair)
-        except ValueError as error:
-            if str(error).startswith("tracing_rules: "):
+        except InputError as error:
+            if error.field.startswith("tracing_rules"):
                 raise
             take_whole(model, pair)
-            raise Uncuttable(f"{error}, and {method.name} cuts models") from error
+            raise Uncuttable("model", f"{error.text}, and {method.name} cuts models") from error
 
 
 @contextmanager
 def naming_whole_methods(method: Method) -> Iterator[None]:
-    """Within, a model that the method cannot cut is a ValueError that names methods which take it."""
+    """Raise InputError with methods that accept the model if the method cannot cut it inside the block."""
     try:
         yield
     except Uncuttable as error:
-        alike = [name for name, each in methods().items() if isinstance(each.submodel, Full) and not each.cuts]
-        names = [name for name in alike if methods()[name].asynchronous == method.asynchronous][:NAMED_METHODS]
-        names += [name for name in alike if methods()[name].asynchronous != method.asynchronous][:NAMED_METHODS]
-        raise ValueError(
-            f"{error}; methods that train the whole model accept it: {', '.join(names)}, ... (see `fedraa methods`)"
-        ) from error
+        whole = [(name, each) for name, each in methods().items() if isinstance(each.submodel, Full) and not each.cuts]
+        names = [name for name, each in whole if each.asynchronous == method.asynchronous][:NAMED_METHODS]
+        names += [name for name, each in whole if each.asynchronous != method.asynchronous][:NAMED_METHODS]
+        hint = f"choose a method that trains the whole model, such as {', '.join(names)} (see `fedraa methods`)"
+        raise InputError(error.field, error.text, hint=hint) from error
 
 
 @contextmanager
 def _naming_the_model() -> Iterator[None]:
-    """Within, a sentence about a module or an example names the field that the user gives, `model`."""
+    """Change the field of errors about a module or an example to the user's option, `model`."""
     try:
         yield
-    except ValueError as error:
-        field, _, text = str(error).partition(": ")
-        if field not in ("module", "example"):
+    except InputError as error:
+        if error.field not in ("module", "example"):
             raise
-        raise type(error)(f"model: {text}") from error
+        raise error.with_field("model") from error

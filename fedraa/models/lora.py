@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA, Hu et al. 2022) for the layers of any module, and back into plain layers."""
+"""Low-rank adapters (LoRA, Hu et al. 2022) for the layers of any module, and their merge into plain layers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from torch.func import functional_call
 from torch.nn import functional as F
 from torch.nn.parameter import is_lazy
 
-from fedraa.errors import short_text
+from fedraa.errors import InputError
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _LAYERS = (nn.Linear, *_CONVOLUTIONS, nn.Embedding)
+LAYERS = "Linear, Conv without groups or Embedding layers with a weight of floats"
 
 
 class _Lookup(nn.Module):
-    """A table [rank, entries], read by entry; the one of padding gets no gradient."""
+    """A table [rank, entries] that is read by entry; the entry of padding gets no gradient."""
 
     def __init__(self, entries: int, rank: int, padding: int | None) -> None:
         super().__init__()
@@ -33,15 +34,16 @@ class _Lookup(nn.Module):
 
 
 class Adapted(nn.Module):
-    """A frozen layer and what is learnt beside it: base(x) + scale * lora_B(lora_A(x)).
+    """A frozen layer with an adapter: base(x) + scale * lora_B(lora_A(x)).
 
-    `lora_A.weight` is [rank, in, ...], `lora_B.weight` [out, rank, ...], in float32 whatever the base is. `merged`
-    [like the layer's weight], if there is one, is added to the weight and gets no gradient: a server moves it.
-    Code that reads the layer's `weight` instead of calling it gets that with what is learnt, as a product that is
-    dense; what else is asked of the layer is the base's.
+    `lora_A.weight` is [rank, in, ...], `lora_B.weight` is [out, rank, ...], both float32 for a base of any type.
+    `merged` [like the layer's weight], if it exists, is added to the weight and gets no gradient: a server changes it.
+    Code that reads the layer's `weight` instead of calling the layer gets the weight plus the adapter's dense product.
+    All other attributes are those of the base.
     """
 
-    lora_A: Any  # peft's names  # noqa: N815
+    # The names are those of peft.
+    lora_A: Any  # noqa: N815
     lora_B: Any  # noqa: N815
     merged: nn.Parameter | None
 
@@ -49,7 +51,8 @@ class Adapted(nn.Module):
         super().__init__()
         self.base, self.scale = base, scale
         weight = base.get_parameter("weight")
-        with torch.random.fork_rng(devices=[]):  # torch's layers draw values of their own
+        # The layers of torch draw initial values.
+        with torch.random.fork_rng(devices=[]):
             self.lora_A, self.lora_B = _pair(base, rank)
         self.to(weight.device)
         self.merged = nn.Parameter(torch.zeros_like(weight, dtype=torch.float32)) if merge else None
@@ -58,7 +61,8 @@ class Adapted(nn.Module):
         with torch.no_grad():
             self.lora_A.weight.copy_(start / math.sqrt(fan_in))
             if isinstance(base, nn.Embedding) and base.padding_idx is not None:
-                self.lora_A.weight[:, base.padding_idx] = 0  # as what is padded is in the table
+                # The table also has zeros for padding.
+                self.lora_A.weight[:, base.padding_idx] = 0
             self.lora_B.weight.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -79,7 +83,7 @@ class Adapted(nn.Module):
         return weight + self.product().to(weight.dtype)
 
     def product(self) -> Tensor:
-        """What is learnt, as a change of the layer's weight, in float32."""
+        """Return the adapter as a change of the layer's weight, in float32."""
         weight = self.base.get_parameter("weight")
         product: Tensor = self.lora_B.weight.flatten(1) @ self.lora_A.weight.flatten(1)
         product = product.T if isinstance(self.base, nn.Embedding) else product
@@ -90,7 +94,8 @@ class Adapted(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name in ("base", "lora_A", "lora_B"):  # an object that is still being made
+            # These are missing while the object is being made.
+            if name in ("base", "lora_A", "lora_B"):
                 raise
             return getattr(self.base, name)
 
@@ -105,39 +110,41 @@ def lora(
     merge: bool = False,
     seed: int = 0,
 ) -> nn.Module:
-    """The model with low-rank adapters beside its layers, which are frozen: only the adapters are trained and sent.
+    """Return the model with low-rank adapters beside its frozen layers: only the adapters are trained and sent.
 
-    The model itself stays as it is; its parameters are shared, not copied. An adapter starts as 0, and its `rank` units
-    are a width group as any other: weak devices get the first of them, or a fragment, as the method has it. The scale
-    is alpha / rank, with the full rank for every device, so that a device's part is what the whole gives with the other
-    units silent; with fragment_scale it is alpha / its own rank while it trains.
+    The model itself does not change; its parameters are shared, not copied. An adapter starts as 0. Its `rank` units
+    are a width group like any other: the method gives weak devices the first units, or a fragment. The scale is
+    alpha / rank, with the full rank for every device, so that a device's part equals the whole with the other units
+    at zero. With fragment_scale it is alpha / the device's rank while it trains.
 
     Args:
-        model: any module. Linear, Conv1d to Conv3d without groups, and Embedding layers take adapters.
-        rank: units of each adapter; more than a layer's own sides gain nothing.
-        targets: the layers, by their names or the ends of their names (`"query"` is every `...query`). Default: every
-            Linear and every Conv that can.
-        train: layers or containers, named likewise, that are trained whole beside the adapters, such as a new head.
-        alpha: default `rank`, for a scale of 1.
-        merge: with room for what FLoRA adds to the layers' weights, which is as large as they are.
-        seed: the same seed makes the same adapters.
+        model: Any module. Linear, Conv1d to Conv3d without groups, and Embedding layers take adapters.
+        rank: Units of each adapter; more than the sides of a layer have no effect.
+        targets: The layers, by their names or the ends of their names (`"query"` is every `...query`). Default: every
+            Linear and every Conv that takes an adapter.
+        train: Layers or containers, named in the same way, that are trained whole, such as a new head.
+        alpha: Default `rank`, for a scale of 1.
+        merge: True to keep a tensor as large as the layers' weights, which FLoRA adds to them.
+        seed: The same seed makes the same adapters.
 
-    Raises ValueError, one sentence, for what matches nothing or takes no adapter.
+    Raises:
+        InputError: A name matches no layer, or a layer takes no adapter.
 
         model = fedraa.lora(Net(), rank=8, targets=("query", "value"), train="head")
         history = fedraa.run(method="hetlora", model=model, dataset=data, rounds=20)
     """
     if not isinstance(model, nn.Module):
-        raise ValueError(f"model: got {type(model).__name__}; takes an nn.Module")
+        raise InputError("model", got=model, expected="an nn.Module")
     if isinstance(rank, bool) or not isinstance(rank, Integral) or rank < 1:
-        raise ValueError(f"rank: got {short_text(rank)}; takes a whole number from 1")
+        raise InputError("rank", got=rank, expected="a whole number from 1")
     alpha = float(rank) if alpha is None else alpha
     if isinstance(alpha, bool) or not isinstance(alpha, Real) or not 0 < alpha < math.inf:
-        raise ValueError(f"alpha: got {short_text(alpha)}; takes a number over 0")
+        raise InputError("alpha", got=alpha, expected="a number over 0")
     if isinstance(seed, bool) or not isinstance(seed, Integral) or not -(2**63) <= seed < 2**64:
-        raise ValueError(f"seed: got {short_text(seed)}; takes a whole number of at most 64 bits")
+        raise InputError("seed", got=seed, expected="a whole number of at most 64 bits")
     if any(isinstance(part, Adapted) for part in model.modules()):
-        raise ValueError(f"model: {type(model).__name__} has adapters already; take merged(model), or the plain one")
+        problem = f"{type(model).__name__} already has adapters"
+        raise InputError("model", problem, hint="give merged(model), or the plain model")
     rank, scale = int(rank), float(alpha) / int(rank)
     whole = _named(model, "train", train)
     chosen = _chosen(model, targets, whole)
@@ -152,43 +159,46 @@ def lora(
 
 
 def merged(model: nn.Module) -> nn.Module:
-    """A copy of a model with adapters as the plain model that it was, what the adapters learnt added to its weights.
+    """Return a plain copy of a model with adapters, which are added to its weights.
 
-    Layers that shared a weight have one each then: their adapters differ. What was frozen still is.
+    Layers that shared a weight then have one each, because their adapters differ. Frozen parameters stay frozen.
 
-    Raises ValueError if it has no adapters of `lora`.
+    Raises:
+        InputError: The model has no adapters of `lora`.
     """
     if not isinstance(model, nn.Module):
-        raise ValueError(f"model: got {type(model).__name__}; takes an nn.Module")
+        raise InputError("model", got=model, expected="an nn.Module")
     plain = copy.deepcopy(model)
-    found = [(name, part) for name, part in plain.named_modules(remove_duplicate=False) if isinstance(part, Adapted)]
-    if not found:
-        raise ValueError(f"model: {type(model).__name__} has no adapters of fedraa.lora")
-    for part in dict.fromkeys(part for _, part in found):
+    adapted = [(name, part) for name, part in plain.named_modules(remove_duplicate=False) if isinstance(part, Adapted)]
+    if not adapted:
+        raise InputError("model", f"{type(model).__name__} has no adapters of fedraa.lora")
+    for part in dict.fromkeys(part for _, part in adapted):
         weight = part.base.get_parameter("weight")
-        moved = (weight.float() + part.product()).detach().to(weight.dtype)  # rounded once
+        # The sum is rounded once.
+        moved = (weight.float() + part.product()).detach().to(weight.dtype)
         part.base.register_parameter("weight", nn.Parameter(moved, requires_grad=False))
-    for name, part in found:
+    for name, part in adapted:
         plain = _put(plain, name, part.base)
     return plain
 
 
 def _frozen(model: nn.Module, whole: Collection[str]) -> nn.Module:
-    """A copy that shares the parameters of the model, less those of `whole`, which are trained."""
-    if lazy := [name for name, p in model.named_parameters() if is_lazy(p)]:
-        raise ValueError(f"model: {lazy[0]!r} has no shape yet; run the model once on a batch before")
+    """Return a copy that shares the parameters of the model, without those of `whole`, which are trained."""
+    for name, p in model.named_parameters():
+        if is_lazy(p):
+            raise InputError("model", f"{name!r} has no shape yet", hint="run the model once on a batch before")
     free = {id(p) for name in whole for p in model.get_submodule(name).parameters()}
     computed = [each for part in model.modules() for each in vars(part).values() if isinstance(each, Tensor)]
-    memo: dict[int, Any] = {id(each): each.detach() for each in computed if not each.is_leaf}  # as by a hook
+    # Hooks may have computed tensors from parameters.
+    memo: dict[int, Any] = {id(tensor): tensor.detach() for tensor in computed if not tensor.is_leaf}
     for p in model.parameters():
         own = p.detach().clone() if id(p) in free else p.detach()
         memo[id(p)] = nn.Parameter(own, requires_grad=id(p) in free)
     try:
         return copy.deepcopy(model, memo)
     except (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
-        raise ValueError(
-            f"model: {type(model).__name__} cannot be copied: {str(error).partition(chr(10))[0]}"
-        ) from error
+        reason = str(error).partition("\n")[0]
+        raise InputError("model", f"{type(model).__name__} cannot be copied: {reason}") from error
 
 
 def _pair(base: nn.Module, rank: int) -> tuple[nn.Module, nn.Module]:
@@ -205,60 +215,58 @@ def _pair(base: nn.Module, rank: int) -> tuple[nn.Module, nn.Module]:
 
 
 def _chosen(model: nn.Module, targets: str | Sequence[str] | None, whole: Collection[str]) -> set[str]:
-    """The names of the layers that get adapters, all names of each."""
+    """Return all names of the layers that get adapters."""
     names = dict(model.named_modules(remove_duplicate=False))
     parts = {part for name in whole for part in model.get_submodule(name).modules()}
     if targets is None:
         usual = [name for name, layer in names.items() if not isinstance(layer, nn.Embedding) and layer not in parts]
-        found = {name for name in usual if _unfit(names[name]) is None}
+        chosen = {name for name in usual if _unfit(names[name]) is None}
     else:
-        found = _named(model, "targets", targets)
-    for name in sorted(found):
-        if (why := _unfit(names[name])) is not None:
-            raise ValueError(f"targets: {name!r} {why}")
+        chosen = _named(model, "targets", targets)
+    for name in sorted(chosen):
+        reason = _unfit(names[name])
+        if reason is not None:
+            raise InputError("targets", f"{name!r} {reason}", expected=LAYERS)
         if names[name] in parts:
-            raise ValueError(f"targets: {name!r} is trained whole by train; name it in one of the two")
-    if not found:
-        raise ValueError(
-            f"targets: {type(model).__name__} has no layer that takes an adapter; takes Linear, Conv without groups, "
-            "Embedding"
-        )
-    layers = {names[name] for name in found}
+            raise InputError("targets", f"{name!r} is trained whole by train", hint="name it in one of the two")
+    if not chosen:
+        raise InputError("targets", f"{type(model).__name__} has no layer that takes an adapter", expected=LAYERS)
+    layers = {names[name] for name in chosen}
     return {name for name, layer in names.items() if layer in layers}
 
 
 def _named(model: nn.Module, field: str, given: str | Sequence[str]) -> set[str]:
-    """The modules that are so called, or whose names end so."""
+    """Return the modules with these names, or with names that end so."""
     names = [name for name, _ in model.named_modules(remove_duplicate=False)]
-    found: set[str] = set()
+    named: set[str] = set()
     for end in given if isinstance(given, Iterable) and not isinstance(given, str) else (given,):
         if not isinstance(end, str):
-            raise ValueError(f"{field}: got {short_text(end)}; takes names of layers, or the ends of their names")
-        mine = {name for name in names if name == end or name.endswith(f".{end}")}
-        if not mine:
+            raise InputError(field, got=end, expected="names of layers, or the ends of their names")
+        matching = {name for name in names if name == end or name.endswith(f".{end}")}
+        if not matching:
             known = list(dict.fromkeys(name.rpartition(".")[2] for name in names if name))
             close = get_close_matches(end.rpartition(".")[2], known, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known[:8])}"
-            raise ValueError(f"{field}: {end!r} is the name of no layer of {type(model).__name__}; {hint}")
-        found |= mine
-    return found
+            raise InputError(field, got=end, expected=f"the name of a layer of {type(model).__name__}", hint=hint)
+        named |= matching
+    return named
 
 
 def _unfit(layer: nn.Module) -> str | None:
-    """Why a layer takes no adapter, if it takes none."""
+    """Return the reason why a layer takes no adapter, or None if it takes one."""
     if not isinstance(layer, _LAYERS):
-        return f"is a {type(layer).__name__}, which takes no adapter; name Linear, Conv or Embedding layers"
+        return f"is a {type(layer).__name__}"
     if isinstance(layer, _CONVOLUTIONS) and layer.groups > 1:
-        return f"is a convolution of {layer.groups} groups, which takes no adapter"
+        return f"is a convolution of {layer.groups} groups"
     if "weight" not in dict(layer.named_parameters(recurse=False)):
-        return "computes its weight from other tensors, so that it takes no adapter"
+        return "computes its weight from other tensors"
     if not layer.weight.is_floating_point():
-        return f"has a weight of {layer.weight.dtype}, which takes no adapter"
+        return f"has a weight of {layer.weight.dtype}"
     return None
 
 
 def _put(model: nn.Module, name: str, part: nn.Module) -> nn.Module:
-    """Put a part in place of a submodule; the model, or the part itself if it stands for all of it."""
+    """Replace a submodule by `part`; return the model, or the part if it replaces the whole model."""
     owner, _, last = name.rpartition(".")
     if not last:
         return part

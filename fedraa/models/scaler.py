@@ -3,6 +3,8 @@
 import torch
 from torch import nn
 
+from fedraa.errors import InputError
+
 
 class Scaler(nn.Module):
     """Divides activations by the width rate of the submodel, in training only (Diao et al. 2021).
@@ -19,9 +21,9 @@ class Scaler(nn.Module):
 
 
 def set_scaler_rate(module: nn.Module, rate: float) -> None:
-    """Set the rate, 0 < rate <= 1, of every `Scaler` in `module`; a module without any is left as it is."""
+    """Set the rate, 0 < rate <= 1, of every `Scaler` in `module`, if it has any."""
     if not 0 < rate <= 1:
-        raise ValueError(f"rate is {rate}; it must be above 0 and at most 1")
+        raise InputError("rate", got=rate, expected="a number over 0 and at most 1")
     for part in module.modules():
         if isinstance(part, Scaler):
             part.rate = rate

@@ -4,6 +4,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from fedraa.errors import InputError
+
 _GRID = 4  # patches per side; see `vit_small`
 
 
@@ -69,7 +71,9 @@ class VisionTransformer(nn.Module):
         super().__init__()
         channels, *sides = image
         if any(side % _GRID for side in sides):
-            raise ValueError(f"a vision transformer takes images with sides divisible by {_GRID}, not {sides}")
+            raise InputError(
+                "model", f"images have the sides {sides}", expected=f"sides divisible by {_GRID} for a vit"
+            )
         patch = (sides[0] // _GRID, sides[1] // _GRID)
         self.patches = nn.Conv2d(channels, width, patch, stride=patch)
         self.class_token = nn.Parameter(torch.empty(1, 1, width).normal_(std=0.02))

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedraa.components.registry import Seam
+from fedraa.errors import InputError
 from fedraa.objectives.figures import Direction
 from fedraa.objectives.objective import Array, Objective, Sums, integers, numbers, refuse
 
@@ -82,10 +83,10 @@ class MultiLabel(Objective):
     def targets(self, train: Array, test: Array, classes: int) -> tuple[Array, Array, int]:
         for name, y in (("y_train", train), ("y_test", test)):
             if y.ndim != 2 or y.dtype.kind not in "iubf":
-                raise ValueError(f"{name} is {y.dtype} of shape {y.shape}; it must be 0s and 1s [samples, labels]")
-            refuse(name, y, (y != 0) & (y != 1), "must be 0 or 1")
+                raise InputError(name, got=y, expected="0 and 1 of shape [samples, labels]")
+            refuse(name, y, (y != 0) & (y != 1), "0 or 1")
         if train.shape[1] != test.shape[1]:
-            raise ValueError(f"y_train has {train.shape[1]} labels and y_test {test.shape[1]}; they must be as many")
+            raise InputError("y_test", got=test, expected=f"{train.shape[1]} labels per sample, as in y_train")
         return np.asarray(train, np.float32, "C"), np.asarray(test, np.float32, "C"), train.shape[1]
 
     def misfit(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
@@ -129,7 +130,8 @@ class Regression(Objective):
     def targets(self, train: Array, test: Array, classes: int) -> tuple[Array, Array, int]:
         for name, y in (("y_train", train), ("y_test", test)):
             if y.ndim not in (1, 2) or y.shape[1:] != train.shape[1:]:
-                raise ValueError(f"{name} has shape {y.shape}; it must be [samples] or [samples, outputs] in both")
+                expected = "the shape [samples] or [samples, outputs], the same in y_train and y_test"
+                raise InputError(name, got=y, expected=expected)
         train, test = (numbers(name, y).astype(np.float32) for name, y in (("y_train", train), ("y_test", test)))
         return train, test, 1 if train.ndim == 1 else train.shape[1]
 
@@ -231,9 +233,10 @@ def _labels(train: Array, test: Array, classes: int, ignore: int, ndim: int, for
     classes = classes or int(train.max(initial=0, where=train != ignore)) + 1
     for name, y in (("y_train", train), ("y_test", test)):
         wrong = (y != ignore) & ((y < 0) | (y >= classes))
-        refuse(name, y, wrong, f"must be a label from 0 to {classes - 1}, or {ignore} for none")
-        if not one and (y == ignore).all():  # a client may have none, a data set may not
-            raise ValueError(f"{name} holds {ignore} alone, which is no label; nothing could be learnt")
+        refuse(name, y, wrong, f"labels from 0 to {classes - 1}, or {ignore} for none")
+        # A client may have no label, but a data set may not.
+        if not one and (y == ignore).all():
+            raise InputError(name, f"it holds only {ignore}, which is no label", expected="at least one label")
     return train, test, classes
 
 

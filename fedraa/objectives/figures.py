@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from fedraa.errors import InputError
+
 Direction = Literal["max", "min"]
 CLIENTS = ("client_mean", "client_std", "client_worst")
 PERSONAL = ("personal_mean", "personal_std", "personal_worst")
@@ -69,17 +71,16 @@ class Target:
 
 
 def make_target(text: str, figures: Figures) -> Target:
-    """The target in `METRIC:VALUE`; ValueError with one sentence for a metric that the run does not have."""
+    """Return the target in `METRIC:VALUE`; raise InputError for a metric that the run does not have."""
     name, _, value = text.rpartition(":")
     if name not in figures.columns:
-        raise ValueError(f"target: this run has no figure {name!r}; it has {', '.join(figures.columns)}")
+        raise InputError("target", got=text, expected=f"a metric of this run: {', '.join(figures.columns)}")
     return Target(name, float(value), figures.better(name))
 
 
 def refuse_no_accuracy(value: float, figures: Figures) -> None:
-    """Raise ValueError if the run has no accuracy that could reach a target."""
+    """Raise InputError if the run has no accuracy that could reach a target."""
     if "accuracy" not in figures.columns:
-        raise ValueError(
-            f"target_accuracy: got {value:g}, but this run has no accuracy; it has {', '.join(figures.columns)}: give "
-            f"--target METRIC:VALUE, as --target {figures.main}:VALUE"
-        )
+        problem = f"this run has no accuracy, but {', '.join(figures.columns)}"
+        hint = f"give --target METRIC:VALUE, as --target {figures.main}:VALUE"
+        raise InputError("target_accuracy", problem, got=value, hint=hint)

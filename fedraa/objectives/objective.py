@@ -1,4 +1,4 @@
-"""What is learnt: how a batch goes through the model, its loss, and figures that are summed exactly."""
+"""The base class of objectives: how a batch goes through the model, its loss, and metrics from exact sums."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -9,18 +9,20 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from fedraa.errors import InputError
 from fedraa.models.forward import forward
 from fedraa.objectives.figures import Direction, Figures
 
 Array = npt.NDArray[Any]
-_MAIN_OUTPUTS = ("logits", "out", "0")  # by key or attribute, as transformers and torchvision name it, or by place
+# The main output by key or attribute, as transformers and torchvision name it, or by place.
+_MAIN_OUTPUTS = ("logits", "out", "0")
 
 Sums = Mapping[str, Array]
 """Sums over samples by name, float64 [] or [k]."""
 
 
 class Objective(ABC):
-    """What a run learns. An own one needs `losses` alone; here a quantile, with a figure of its own:
+    """The objective of a run. A custom one needs only `losses`; this one learns a quantile and adds a metric:
 
         class Quantile(fl.Objective):
             better = {"covered": "max"}
@@ -32,20 +34,20 @@ class Objective(ABC):
             def measured(self, outputs, targets):
                 return {"covered": targets <= outputs.squeeze(1)}
 
-    `better` names the further figures of an evaluation, and which way each is better, "max" or "min"; `main` is the one
-    that runs are judged by. `auxiliary` gives weights to further outputs of the model: a key or attribute of
-    what it returns, or a place in a tuple, as text. They are in the loss of training alone, where the model returns
-    them. Nothing may depend on anything but the arguments: every worker has its own copy.
+    `better` names the further metrics of an evaluation, and the better direction of each, "max" or "min". Runs are
+    compared by `main`. `auxiliary` gives weights to further outputs of the model: a key or attribute of its result, or
+    a place in a tuple, as text. Only the training loss has them, if the model returns them. Every worker has its own
+    copy, so that methods may depend only on their arguments.
     """
 
     better: ClassVar[Mapping[str, Direction]] = {}
     main: ClassVar[str] = "loss"
     classifies: ClassVar[bool] = False
-    """Whether every sample has one label of several."""
+    """True if every sample has one label of several."""
     placed: ClassVar[bool] = False
-    """Whether targets are of places in a sample, pixels or positions, which no transform may move."""
+    """True if targets belong to places in a sample, pixels or positions, which no transform may move."""
     name: ClassVar[str]
-    """What sentences call it: that of the class unless it says so."""
+    """The name in errors, by default the name of the class."""
     auxiliary: Mapping[str, float] = {}
 
     def __init_subclass__(cls) -> None:
@@ -54,45 +56,45 @@ class Objective(ABC):
 
     @abstractmethod
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of every sample [b], or of every part of every sample [b, ...]: the loss is the mean of all."""
+        """Return the loss of every sample [b], or of its parts [b, ...]. The loss of a batch is the mean of all."""
 
     def counted(self, outputs: Tensor, targets: Tensor) -> Tensor | None:
-        """Which of the losses count, a bool for each; None: all. Padding does not."""
+        """Return a bool for each loss, True if it counts; None means all. Padding does not count."""
         return None
 
     def measured(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
-        """What further figures are made of, for every sample [b] or [b, k]; it is summed over samples."""
+        """Return the values of every sample, [b] or [b, k], whose sums give the further metrics."""
         return {}
 
     def figures(self, sums: Sums) -> Mapping[str, float]:
-        """The further figures of some samples, from what was summed over them: their parts as a rule.
+        """Return the further metrics of some samples, from sums over them: by default the means.
 
-        `sums` has the names that `measured` has, `loss`, and `count`, how many losses that is the sum of.
+        `sums` has the names of `measured`, `loss`, and `count`, the number of losses in the sum.
         """
         return {name: float(sums[name] / sums["count"]) for name in self.better}
 
     def forward(self, model: nn.Module, inputs: Any) -> Any:
-        """What the model makes of a batch: of a dict by the names of its arguments, of a tuple in their order."""
+        """Return the model's result for a batch: a dict by the names of its arguments, a tuple in their order."""
         return forward(model, inputs)
 
     def outputs(self, result: Any) -> Tensor:
         """Return the output that the loss is of, in float32 if it is half precision.
 
-        That is the result itself, its `logits`, its `out`, the first of a tuple, or the only tensor in a dict or an
-        object. Raises TypeError if there is none, or more than one that it could be.
+        This is the result itself, its `logits`, its `out`, the first item of a tuple, or the only tensor in a dict or
+        an object. Raises TypeError if there is no such tensor, or several.
         """
-        found = _main_output(result)
-        return found.float() if found.dtype in (torch.float16, torch.bfloat16) else found
+        output = _main_output(result)
+        return output.float() if output.dtype in (torch.float16, torch.bfloat16) else output
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss of a batch: what a step descends. 0 where nothing counts."""
+        """Return the mean loss of a batch, or 0 if nothing counts."""
         losses, counted = self.losses(outputs, targets), self.counted(outputs, targets)
         if counted is None:
             return losses.mean()
         return torch.where(counted, losses, 0.0).sum() / counted.sum().clamp(min=1)
 
     def training_loss(self, result: Any, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss, and those of auxiliary outputs with their weights."""
+        """Return the loss plus the weighted losses of auxiliary outputs."""
         loss = self.loss(outputs, targets)
         for name, weight in self.auxiliary.items():
             if (head := _head(result, name)) is not None:
@@ -100,27 +102,28 @@ class Objective(ABC):
         return loss
 
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """`measured`, `loss` and `count` of every sample, float64 [b] or [b, k]."""
-        losses, counted = self.losses(outputs, targets), self.counted(outputs, targets)
-        counts = torch.ones_like(losses, dtype=torch.bool) if counted is None else counted
-        found = {"loss": torch.where(counts, losses, 0.0), "count": counts}
-        whole = {name: each.double().reshape(len(each), -1).sum(1) for name, each in found.items()}
-        return whole | {name: each.double() for name, each in self.measured(outputs, targets).items()}
+        """Return `measured`, `loss` and `count` of every sample, float64 [b] or [b, k]."""
+        losses = self.losses(outputs, targets)
+        counts = self.counted(outputs, targets)
+        if counts is None:
+            counts = torch.ones_like(losses, dtype=torch.bool)
+        parts = {"loss": torch.where(counts, losses, 0.0), "count": counts}
+        sums = {name: values.double().reshape(len(values), -1).sum(1) for name, values in parts.items()}
+        return sums | {name: values.double() for name, values in self.measured(outputs, targets).items()}
 
     def summed_loss(self, outputs: Tensor, targets: Tensor) -> float:
-        """The sum of all losses of a batch."""
+        """Return the sum of all losses of a batch."""
         return float(self.sums(outputs, targets)["loss"].sum())
 
     def targets(self, train: Array, test: Array, classes: int) -> tuple[Array, Array, int]:
-        """The targets of a data set as they must be, float32 or int64, and the number of outputs that they ask for.
+        """Return the targets of a data set as float32 or int64, and the number of outputs that they need.
 
-        Both are one array where they are the targets of one client. ValueError, one sentence: the array, the row and
-        what is wrong.
+        For the targets of one client both arrays are the same. Raises InputError about the array and the row.
         """
         return numbers("y_train", train), numbers("y_test", test), max(1, classes)
 
     def of_clients(self, sums: Sums) -> Array:
-        """The main figure of every client [c], from its sums [c] or [c, k]."""
+        """Return the main metric of every client [c], from its sums [c] or [c, k]."""
         if self.main == "loss":
             return np.asarray(sums["loss"] / sums["count"])
         if type(self).figures is Objective.figures:
@@ -129,25 +132,25 @@ class Objective(ABC):
         return np.array([self.figures({name: each[row] for name, each in sums.items()})[self.main] for row in rows])
 
     def figures_by_client(self, sums: Sums) -> dict[str, Array]:
-        """Return the loss and each further figure of every client [c], from its sums [c] or [c, k]."""
-        found = {"loss": np.asarray(sums["loss"] / sums["count"])}
+        """Return the loss and each further metric of every client [c], from its sums [c] or [c, k]."""
+        metrics = {"loss": np.asarray(sums["loss"] / sums["count"])}
         if type(self).figures is Objective.figures:
-            return found | {name: np.asarray(sums[name] / sums["count"]) for name in self.better}
+            return metrics | {name: np.asarray(sums[name] / sums["count"]) for name in self.better}
         rows = [self.figures({name: each[row] for name, each in sums.items()}) for row in range(len(sums["count"]))]
-        return found | {name: np.array([row[name] for row in rows]) for name in self.better}
+        return metrics | {name: np.array([row[name] for row in rows]) for name in self.better}
 
     def misfit(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
-        """What a model must return instead of outputs of this shape; None if they are right."""
+        """Return the form that a model must return if outputs of this shape are wrong, else None."""
         return None
 
     def summary(self) -> Figures:
-        """The figures of an evaluation."""
+        """Return the metrics of an evaluation."""
         less = tuple(name for name, way in self.better.items() if way == "min")
         return Figures(tuple(self.better), self.main, less)
 
 
 def _main_output(result: Any) -> Tensor:
-    """Return the tensor that a model's result is judged by; TypeError if that is not clear."""
+    """Return the main tensor of a model's result; raise TypeError if it is not clear."""
     if isinstance(result, Tensor):
         return result
     for name in _MAIN_OUTPUTS:
@@ -165,7 +168,7 @@ def _main_output(result: Any) -> Tensor:
 
 
 def _head(result: Any, name: str) -> Tensor | None:
-    """A tensor by key, attribute or place; None if there is none."""
+    """Return a tensor by key, attribute or place, or None."""
     if isinstance(result, Mapping):
         found = result.get(name)
     elif name.isdigit():
@@ -176,26 +179,26 @@ def _head(result: Any, name: str) -> Tensor | None:
 
 
 def numbers(name: str, y: Array) -> Array:
-    """Targets as float32, or int64 where they are integers."""
+    """Return targets as float32, or int64 if they are integers."""
     if y.dtype.kind in "iub":
         return np.require(y, np.int64, ["C", "W"])
     if y.dtype.kind != "f":
-        raise ValueError(f"{name} holds {y.dtype}; it must hold numbers")
+        raise InputError(name, got=y, expected="numbers")
     with np.errstate(over="ignore"):
-        found = np.require(y, np.float32, ["C", "W"])
-    refuse(name, y, ~np.isfinite(found), "must be a finite float32")
-    return found
+        values = np.require(y, np.float32, ["C", "W"])
+    refuse(name, y, ~np.isfinite(values), "finite numbers that float32 can hold")
+    return values
 
 
 def integers(name: str, y: Array, ndim: int, form: str) -> Array:
-    """Targets as int64 of so many dimensions."""
+    """Return targets with `ndim` dimensions as int64."""
     if y.dtype.kind not in "iu" or y.ndim != ndim:
-        raise ValueError(f"{name} is {y.dtype} of shape {y.shape}; it must be integers of shape {form}")
+        raise InputError(name, got=y, expected=f"integers of shape {form}")
     return np.require(y, np.int64, ["C", "W"])
 
 
-def refuse(name: str, y: Array, wrong: npt.NDArray[np.bool_], rule: str) -> None:
-    """ValueError for the first row that has something wrong."""
+def refuse(name: str, y: Array, wrong: npt.NDArray[np.bool_], expected: str) -> None:
+    """Raise InputError about the first row that has a wrong value."""
     if wrong.any():
-        row = np.unravel_index(int(wrong.argmax()), wrong.shape)
-        raise ValueError(f"{name} has {y[row]} in row {row[0]}; it {rule}")
+        place = np.unravel_index(int(wrong.argmax()), wrong.shape)
+        raise InputError(f"{name} row {place[0]}", got=y[place].item(), expected=expected)

@@ -1,4 +1,4 @@
-"""Which parameters element-wise masks are drawn over."""
+"""The parameters that element-wise masks are drawn over."""
 
 from torch import nn
 
@@ -7,22 +7,22 @@ from fedraa.submodels.traced import Traced
 
 
 def maskable(traced: Traced) -> tuple[str, ...]:
-    """The parameters inside repeated blocks or, in a model without such blocks, those that width groups cut.
+    """Return the parameters inside repeated blocks or, in a model without such blocks, those that width groups cut.
 
-    SubDisMO's Table 7 tells that exactly the encoder blocks are masked (133,120 parameters of its ViT), never
-    the patch embedding, position, class token or head. Raises ValueError for a model with neither.
+    In SubDisMO's Table 7 exactly the encoder blocks are masked (133,120 parameters of its ViT), never the patch
+    embedding, position, class token or head. Raises Uncuttable for a model with neither.
     """
     blocks = tuple(f"{name}." for name in _block_names(traced.module))
     if blocks:
         return tuple(name for name in traced.names if name.startswith(blocks))
     cut = {entry.tensor for group in traced.groups for entry in group.entries}
     if not cut:
-        raise Uncuttable(f"model: nothing of {type(traced.module).__name__} can be masked: {traced.reasons()}")
+        raise Uncuttable("model", f"nothing of {type(traced.module).__name__} can be masked: {traced.reasons()}")
     return tuple(name for name in traced.names if name in cut)
 
 
 def _block_names(module: nn.Module) -> list[str]:
-    """Composite children of which a container holds two or more of one class."""
+    """Return the composite children of which a container holds two or more of one class."""
     names = []
     for name, container in module.named_modules():
         children = list(container.named_children())

@@ -9,14 +9,15 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedraa.errors import InputError
 from fedraa.submodels.scripted import copy_scripts
 
-# Parameters of a submodel from which descent goes piece by piece: about as many as the cache of a core holds.
 BY_PIECE = 2**19
+"""Parameters of a submodel that is updated piece by piece: about as many as the cache of a core holds."""
 
 
 def flatten(module: nn.Module) -> np.ndarray:
-    """The trainable parameters in the order of `named_parameters`: float32 `[d]`, a copy."""
+    """Return a copy of the trainable parameters in the order of `named_parameters`: float32 `[d]`."""
     parts = [p.detach().to("cpu", torch.float32).reshape(-1).numpy() for p in trainable(module)]
     return np.concatenate([np.zeros(0, np.float32), *parts])
 
@@ -24,13 +25,13 @@ def flatten(module: nn.Module) -> np.ndarray:
 def load(module: nn.Module, vector: np.ndarray, *, writable: bool = True) -> None:
     """Make the trainable parameters views of a copy of a vector that `flatten` made of a module of this shape.
 
-    Unless they are to be `writable`: then they are views of the vector itself where the module is on the CPU.
-    Raises ValueError if the length does not match.
+    Without `writable` they are views of the vector itself, if the module is on the CPU. Raises InputError if the
+    length does not match.
     """
     parameters = trainable(module)
     size = sum(p.numel() for p in parameters)
     if vector.shape != (size,):
-        raise ValueError(f"vector: shape {vector.shape} given, this module takes ({size},)")
+        raise InputError("vector", got=vector, expected=f"{size} values, as this module has parameters")
     flat = torch.tensor(vector) if writable else view(vector)
     start = 0
     for p in parameters:
@@ -39,34 +40,34 @@ def load(module: nn.Module, vector: np.ndarray, *, writable: bool = True) -> Non
 
 
 def drop_weights(module: nn.Module) -> None:
-    """Leave of the trainable parameters their shapes alone, which take no memory; the values are lost."""
+    """Replace the trainable parameters by their shapes, which take no memory; the values are lost."""
     for p in trainable(module):
         p.data = p.new_zeros(()).expand(p.shape)
 
 
 def twin(module: nn.Module) -> nn.Module:
-    """A copy of the module that shares the memory of its parameters, until either is given another."""
+    """Return a copy of the module that shares the memory of its parameters, until one of them gets another."""
     shared = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in module.parameters()}
     return copy.deepcopy(module, shared | copy_scripts(module))
 
 
 def trainable(module: nn.Module) -> list[nn.Parameter]:
-    """The parameters that the flat vector holds, in its order."""
+    """Return the parameters that the flat vector holds, in its order."""
     return [p for p in module.parameters() if p.requires_grad]
 
 
 def frozen(module: nn.Module) -> list[nn.Parameter]:
-    """The others, which stay as they are where a model is trained."""
+    """Return the parameters that training does not change."""
     return [p for p in module.parameters() if not p.requires_grad]
 
 
 def view(array: np.ndarray) -> torch.Tensor:
-    """Return a tensor in the array's own memory, which may be read-only: never write to it."""
+    """Return a tensor in the array's memory. Never write to it: it may be read-only, like the object store's."""
     return torch.from_numpy(array)
 
 
 def _use_up_warning() -> None:
-    """Let torch give its warning about read-only arrays, unseen: it gives it once per process."""
+    """Make torch warn about read-only arrays here, unseen: it warns once per process."""
     array = np.zeros(0)
     array.flags.writeable = False
     with warnings.catch_warnings():
@@ -74,5 +75,5 @@ def _use_up_warning() -> None:
         torch.from_numpy(array)
 
 
-# To change the filters for every task would take longer than all that a small task does with its buffer.
+# A change of the warning filters for every task would take longer than the rest of a small task's work on its buffer.
 _use_up_warning()

@@ -1,4 +1,4 @@
-"""Element-wise masks, for the methods that are defined on single parameters.
+"""Element-wise masks for methods that are defined on single parameters.
 
 Each mask is a bool vector `[d]` in the flat layout, True where a client trains. A masked client holds and
 computes the full model.
@@ -11,25 +11,26 @@ from collections.abc import Sequence
 import numpy as np
 from torch import nn
 
+from fedraa.errors import InputError
 from fedraa.submodels.traced import Traced
 
 
 def bernoulli(traced: Traced, p: float, rng: np.random.Generator) -> np.ndarray:
-    """Each coordinate on its own with probability `p` (shuffled sub-models, Algorithm 1)."""
+    """Return a mask that has each coordinate with probability `p` (shuffled sub-models, Algorithm 1)."""
     if not 0 < p <= 1:
-        raise ValueError(f"p: {p} given, expected more than 0 and at most 1")
+        raise InputError("p", got=p, expected="a number over 0 and at most 1")
     return np.less(rng.random(traced.size), p)
 
 
 def magnitude(vector: np.ndarray, low: float, high: float) -> np.ndarray:
-    """The coordinates of a vector `[d]` whose rank by `|value|` is in `[low * d, high * d)`.
+    """Return the coordinates of a vector `[d]` whose rank by `|value|` is in `[low * d, high * d)`.
 
     Rank 0 is the smallest value; equal values rank in the order of their coordinates. `(1 - r, 1)` keeps the
     largest share `r`; OAP's and RA-Fed's quarters are `(0, 0.25)` and so on. Their released code takes the
     positions that sort the values for ranks, which makes a random partition; these are ranks.
     """
     if not 0 <= low < high <= 1:
-        raise ValueError(f"low, high: {low}, {high} given, expected 0 <= low < high <= 1")
+        raise InputError("low, high", got=(low, high), expected="0 <= low < high <= 1")
     rank = np.empty(vector.size, dtype=np.int64)
     rank[np.argsort(np.abs(vector), kind="stable")] = np.arange(vector.size)
     bounds = np.rint(np.array([low, high]) * vector.size)
@@ -38,9 +39,10 @@ def magnitude(vector: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 def top(vector: np.ndarray, count: int) -> np.ndarray:
-    """The `count` coordinates of a vector `[d]` with the largest `|value|`, of equals the first, NaN after all others.
+    """Return the `count` coordinates of a vector `[d]` with the largest `|value|`.
 
-    By selection, which is linear: sorting a model took longer than a short task on it.
+    Of equal values the first ones are chosen, and NaN comes after all others. This selects in linear time, because
+    sorting a model takes longer than a short task on it.
     """
     rank = -np.abs(vector)
     rank[np.isnan(rank)] = np.inf
@@ -51,14 +53,14 @@ def top(vector: np.ndarray, count: int) -> np.ndarray:
 
 
 def hidden_parts(traced: Traced, parts: int) -> np.ndarray:
-    """RA-Fed's regions: which of `parts` regions each coordinate is in, int8 `[d]`, by its hidden unit.
+    """Return the region of each coordinate, one of `parts`, by its hidden unit: int8 `[d]` (RA-Fed).
 
-    A hidden unit has the weights into it and its bias, and of an output layer, whose own units are classes, the weights
-    out of it. Regions are equal contiguous shares of a tensor's hidden units: of the first of its dimensions that can
-    be cut, else of its output units, the columns of an embedding and the rows of all else, else of its elements.
+    A hidden unit has the weights into it and its bias. In an output layer, whose own units are classes, it has the
+    weights out of it. Regions are equal contiguous shares of a tensor's hidden units: along the first dimension that
+    can be cut, otherwise of its output units (columns of an embedding, rows of any other), otherwise of its elements.
     """
     if parts < 1:
-        raise ValueError(f"parts: {parts} given, expected at least 1")
+        raise InputError("parts", got=parts, expected="1 or more")
     region = np.empty(traced.size, np.int8)
     for name, shape, offset in zip(traced.names, traced.shapes, traced.offsets, strict=True):
         size = int(np.prod(shape))
@@ -74,16 +76,16 @@ def hidden_parts(traced: Traced, parts: int) -> np.ndarray:
 
 
 def random_parts(traced: Traced, parts: int, names: Sequence[str], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-    """SubDisMO's split: `parts` masks that share out the elements of the named parameters at random.
+    """Return `parts` masks that divide the elements of the named parameters at random (SubDisMO).
 
     Every element of these parameters is in exactly one mask, and masks differ by at most one element in size;
     all other parameters are in every mask.
     """
     if parts < 1:
-        raise ValueError(f"parts: {parts} given, expected at least 1")
+        raise InputError("parts", got=parts, expected="1 or more")
     unknown = sorted(set(names) - set(traced.names))
     if unknown or not names:
-        raise ValueError(f"names: {unknown or 'nothing'} given, expected trainable parameters of the module")
+        raise InputError("names", got=unknown, expected="trainable parameters of the module")
     chosen = [
         np.arange(offset, offset + int(np.prod(shape)))
         for name, shape, offset in zip(traced.names, traced.shapes, traced.offsets, strict=True)

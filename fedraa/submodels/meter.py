@@ -1,4 +1,4 @@
-"""What training a cut costs, measured on the cut itself."""
+"""The cost of training a cut, measured on the cut itself."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count, shape_wrapper
 
 from fedraa.data.tree import Tree, leaves, mapped
+from fedraa.errors import InputError
 from fedraa.models.forward import forward
 from fedraa.submodels.cost import Cost
 from fedraa.submodels.flat import trainable
@@ -20,14 +21,15 @@ from fedraa.submodels.traced import IndexSet, Traced
 from fedraa.submodels.tracing.accept import first_line
 from fedraa.submodels.tracing.recorder import tensors
 
-_BYTES = 4  # of one float32
+# Bytes of one float32.
+_BYTES = 4
 
 
 def measure(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tree) -> Cost:
-    """Return the cost of a cut, by its index set or widths alone; `example` is a batch `[b, ...]`, b >= 2.
+    """Return the cost of a cut with this index set or these widths; `example` is a batch `[b, ...]`, b >= 2.
 
-    One real step is taken for each shape of a module and batch, and remembered with `traced`. Raises ValueError for a
-    module that cannot take it.
+    One real step is taken for each shape of a module and batch, and remembered in `traced`. Raises InputError if the
+    step fails.
     """
     shape = tuple(w if isinstance(w, int) else len(w) for w in widths)
     key = (shape, tuple(size for part in leaves(example) for size in part.shape))
@@ -35,11 +37,11 @@ def measure(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tree) -
         module, inputs = traced.skeleton(shape), mapped(lambda part: part.clone(), example)
         try:
             traced.costs[key] = _measure(module, inputs)
-        except Exception as error:  # whatever its code raises
+        except Exception as error:
+            # The code of a module may raise any type.
             rows = len(leaves(example)[0])
-            raise ValueError(
-                f"model: {type(module).__name__} cannot be trained on a batch of {rows}: {first_line(error)}"
-            ) from error
+            problem = f"{type(module).__name__} cannot be trained on a batch of {rows}: {first_line(error)}"
+            raise InputError("model", problem) from error
     return traced.costs[key]
 
 

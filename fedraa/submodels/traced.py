@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedraa.errors import InputError
 from fedraa.submodels.cost import Cost
 from fedraa.submodels.cutting import shrink
 from fedraa.submodels.flat import frozen, twin
@@ -94,43 +95,43 @@ class Traced:
         return tuple(np.arange(group.size) for group in self.groups)
 
     def reasons(self) -> str:
-        """Why so much is whole, in a few words: the most frequent reasons."""
+        """Return the most frequent reasons why units stay whole, in a few words."""
         counts = Counter(sentence.partition(": ")[2].rstrip(".") for sentence in self.uncut.values())
-        said = [f"{reason} ({count} x)" for reason, count in counts.most_common(2)]
-        if not said:
+        reasons = [f"{reason} ({count} x)" for reason, count in counts.most_common(2)]
+        if not reasons:
             return "it has no hidden units"
-        text = "; ".join(said)
-        return text if len(text) <= _SHORT else said[0][:_SHORT]
+        text = "; ".join(reasons)
+        return text if len(text) <= _SHORT else reasons[0][:_SHORT]
 
     def widths(self, indices: IndexSet) -> tuple[int, ...]:
-        """How many units of each group an index set keeps."""
+        """Return the number of units of each group that an index set keeps."""
         return tuple(len(kept) for kept in self.check(indices))
 
     def cut(self, indices: IndexSet) -> nn.Module:
-        """A dense module of the kept units alone, with parameters of its own, less the frozen ones, which are shared.
+        """Return a dense module of only the kept units. It has its own parameters and shares the frozen ones.
 
-        Buffers that run through units (running statistics) are cut too. Raises ValueError for an index set
-        that does not fit the groups.
+        Buffers that run through units (running statistics) are also cut. Raises InputError for an index set that does
+        not fit the groups.
         """
         sizes = restated(self.sizes, self.widths(indices), [group.size for group in self.groups])
         return shrink(self.module, self._kept(indices), self.grouped, sizes)
 
     def skeleton(self, widths: Sequence[int]) -> nn.Module:
-        """A cut of the given widths, its weights to be loaded: that makes it any cut of these widths.
+        """Return a cut of these widths. With the right weights it becomes any cut of these widths.
 
-        Nothing but trained parameters tells units apart, less the running statistics that are estimated anew.
+        Units differ only in their trained parameters, and in running statistics, which are estimated again.
         """
         return self.cut(tuple(np.arange(width) for width in widths))
 
     def on(self, device: torch.device) -> Traced:
-        """Itself with its frozen parameters there, which all cuts share."""
+        """Return a copy whose frozen parameters, which all cuts share, are on the device."""
         module = twin(self.module)
         for p in frozen(module):
             p.data = p.data.to(device)
         return replace(self, module=module)
 
     def count(self, indices: IndexSet) -> int:
-        """How many parameters a cut has."""
+        """Return the number of parameters of a cut."""
         kept = self._kept(indices)
         return sum(
             math.prod(len(kept.get(name, {}).get(dim, range(size))) for dim, size in enumerate(shape))
@@ -138,10 +139,10 @@ class Traced:
         )
 
     def flat_index(self, indices: IndexSet) -> np.ndarray:
-        """Where a cut's parameters are in the full flat vector: int64 `[k]`, in the cut's own flat layout.
+        """Return the places of a cut's parameters in the full flat vector: int64 `[k]`, in the cut's flat layout.
 
-        `theta[flat_index]` is the cut's buffer, `theta[flat_index] = buffer` writes it back. The last few
-        are remembered, so treat the result as read-only.
+        `theta[flat_index]` is the cut's buffer, `theta[flat_index] = buffer` writes it back. The last few results are
+        remembered, so that they are read-only.
         """
         key = tuple(kept.tobytes() for kept in self.check(indices))
         if key in self._flat:
@@ -164,17 +165,16 @@ class Traced:
         return flat
 
     def check(self, indices: IndexSet) -> IndexSet:
-        """The index set itself; ValueError if it does not fit the groups."""
+        """Return the index set; raise InputError if it does not fit the groups."""
         if len(indices) != len(self.groups):
-            raise ValueError(f"indices: {len(indices)} arrays given, expected one per group, {len(self.groups)} in all")
+            problem = f"there are {len(indices)} arrays"
+            raise InputError("indices", problem, expected=f"one per group, {len(self.groups)} in all")
         for group, kept in zip(self.groups, indices, strict=True):
             if len(kept) == 0:
-                raise ValueError(f"indices: group {group.name!r} would keep none of its {group.size} units")
+                raise InputError(f"indices of group {group.name!r}", got=[], expected="one unit or more")
             if kept[0] < 0 or kept[-1] >= group.size or (np.diff(kept) <= 0).any():
-                raise ValueError(
-                    f"indices: group {group.name!r} takes ascending unit numbers from 0 to {group.size - 1}, "
-                    f"got {np.array2string(np.asarray(kept), threshold=8)}"
-                )
+                expected = f"ascending numbers of units from 0 to {group.size - 1}"
+                raise InputError(f"indices of group {group.name!r}", got=np.asarray(kept).tolist(), expected=expected)
         return indices
 
     def _kept(self, indices: IndexSet) -> dict[str, dict[int, np.ndarray]]:

@@ -1,4 +1,4 @@
-"""A module that is only trained whole. Nothing follows its units, so any code that PyTorch trains will do."""
+"""A module that is only trained whole. Nothing follows its units, so that any code that PyTorch trains is accepted."""
 
 from __future__ import annotations
 
@@ -9,10 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from fedraa.data.tree import Tree, mapped
+from fedraa.errors import InputError
 from fedraa.models.forward import forward
 from fedraa.submodels.flat import BY_PIECE, trainable
 from fedraa.submodels.traced import Traced
-from fedraa.submodels.tracing.accept import check_kinds, first_line, refuse_sparse
+from fedraa.submodels.tracing.accept import (
+    check_kinds,
+    first_line,
+    no_gradient,
+    no_output,
+    refuse_sparse,
+    unregistered,
+)
 from fedraa.submodels.tracing.grouping import flat_layout
 from fedraa.submodels.tracing.recorder import tensors
 from fedraa.submodels.tracing.trace import copied
@@ -26,7 +34,7 @@ def take_whole(module: nn.Module, example: Tree) -> Traced:
         example: a batch of at least two inputs.
 
     Raises:
-        ValueError: the module does not train on the example, or not as one float32 vector.
+        InputError: the module does not train on the example, or not as one float32 vector.
     """
     check_kinds(module)
     module = copied(module)
@@ -53,7 +61,7 @@ def _with_known_updates(traced: Traced, example: Tree, gradients: Sequence[Tenso
 
 
 def _checked_gradients(module: nn.Module, inputs: Tree) -> list[Tensor | None]:
-    """Return the gradient of each trainable parameter; ValueError if the module cannot be trained.
+    """Return the gradient of each trainable parameter; raise InputError if the module cannot be trained.
 
     A forward that was replaced by a closure, or that reads layers from a plain list, reads parameters that are not
     the module's: they would never be trained.
@@ -66,27 +74,25 @@ def _checked_gradients(module: nn.Module, inputs: Tree) -> list[Tensor | None]:
         strange = [p for p in _read_parameters(outputs) if id(p) not in registered]
         if outputs and not strange:
             _differentiate(outputs)
-    except Exception as error:  # whatever its code raises
-        raise ValueError(f"module: {kind} cannot be trained: {first_line(error)}") from error
+    except Exception as error:
+        # The code of a module may raise any type.
+        raise InputError("module", f"{kind} cannot be trained: {first_line(error)}") from error
     if not outputs:
-        raise ValueError(f"module: no tensor is found in what {kind} returns; return tensors, or a dict or tuple")
-    for p in strange:
-        raise ValueError(
-            f"module: {kind} reads a parameter {tuple(p.shape)} that is not registered in it, so that it would "
-            "never be trained; register it, freeze it, or define forward in the class"
-        )
+        raise no_output(kind)
+    if strange:
+        raise unregistered(kind, strange[0])
     gradients = [p.grad for p in parameters]
     if all(gradient is None for gradient in gradients):
-        raise ValueError(f"module: no parameter of {kind} gets a gradient from its output, so nothing is trained")
+        raise no_gradient(kind)
     refuse_sparse(module, gradients)
     return gradients
 
 
 def _survive_updates(module: nn.Module, inputs: Tree, gradients: Sequence[Tensor | None]) -> bool:
-    """Return True if every parameter may change as soon as its gradient is there.
+    """Return True if every parameter may change as soon as its gradient is computed.
 
-    That is tried: each parameter becomes NaN then. A backward pass that still reads it, or that comes to it again as
-    reentrant checkpoints do, gives other gradients.
+    This is tried: each parameter then becomes NaN. A backward pass that still reads it, or that computes its gradient
+    again as reentrant checkpoints do, returns other gradients.
     """
     parameters = trainable(module)
     found: dict[int, Tensor] = {}
@@ -102,7 +108,8 @@ def _survive_updates(module: nn.Module, inputs: Tree, gradients: Sequence[Tensor
         p.register_post_accumulate_grad_hook(take)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     try:
         _differentiate(_run(module, inputs))
-    except Exception:  # whatever its code does with NaN
+    except Exception:
+        # The code of a module may raise any type for NaN.
         return False
     for p, first in zip(parameters, gradients, strict=True):
         second = found.get(id(p))

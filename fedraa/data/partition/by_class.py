@@ -1,4 +1,4 @@
-"""Partitioners that say how many samples of each class a client gets; which ones is chance."""
+"""Partitioners that set how many samples of each class a client gets; the samples are drawn at random."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ import numpy as np
 
 from fedraa.data.partition.counts import apportion, shuffled
 from fedraa.data.partition.partitioner import Index, Partition, Partitioner, Shards
+from fedraa.errors import InputError
 
 
 class ByClass(Partitioner):
@@ -16,14 +17,15 @@ class ByClass(Partitioner):
     needs_classes: ClassVar[bool] = True
     name: ClassVar[str]
     remedy: ClassVar[str]
-    """What to change, besides fewer clients, when a client is left without a sample."""
+    """A change, besides fewer clients, that gives every client a sample."""
 
     @abstractmethod
     def counts(self, totals: Index, clients: int, rng: np.random.Generator) -> Index:
-        """Samples `[classes, clients]` of each class for each client, where there are `totals` of the classes."""
+        """Return the number `[classes, clients]` of samples of each class for each client; classes have `totals`."""
 
     def assign(self, labels: Index, clients: int, rng: np.random.Generator) -> Sequence[Index]:
-        shards = ByClass.deal(self, labels, labels[:0], clients, rng).train  # whatever a subclass assigns
+        # A subclass may override `deal`.
+        shards = ByClass.deal(self, labels, labels[:0], clients, rng).train
         return np.split(shards.order, shards.offsets[1:-1])
 
     def deal(self, train: Index, test: Index, clients: int, rng: np.random.Generator) -> Partition:
@@ -33,8 +35,7 @@ class ByClass(Partitioner):
         counts = self.counts(totals, clients, rng)
         empty = np.flatnonzero(counts.sum(axis=0) == 0)
         if empty.size:
-            raise ValueError(
-                f"client {empty[0]} has no training sample in the {self.name} split; use fewer clients or {self.remedy}"
-            )
+            problem = f"client {empty[0]} has no training sample in the {self.name} split"
+            raise InputError("partition", problem, hint=f"use fewer clients or {self.remedy}")
         test_counts = apportion(counts / totals[:, None], np.bincount(test, minlength=len(classes)), rng)
         return Partition(Shards(*shuffled(train, counts, rng)), Shards(*shuffled(test, test_counts, rng)))

@@ -1,4 +1,4 @@
-"""A partitioner as it was given, and the labels divided by it."""
+"""Creation of a partitioner, and the division of labels by it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from fedraa.data.partition.natural import Natural
 from fedraa.data.partition.partitioner import Assign, Index, Partition, Partitioner, deal_assigned
 from fedraa.data.partition.quantity import LogNormal, PowerLaw
 from fedraa.data.partition.shards import SortedShards
-from fedraa.errors import short_text
+from fedraa.errors import InputError
 
 _BUILTIN: dict[str, type[Partitioner]] = {
     "iid": Iid,
@@ -31,7 +31,7 @@ _BUILTIN: dict[str, type[Partitioner]] = {
     "rotation": Rotation,
     "natural": Natural,
 }
-# The one number of a partitioner, which `name:number` sets.
+# The number of a partitioner that `name:number` sets.
 _NUMBER = {
     "dirichlet": "alpha",
     "labels": "per_client",
@@ -47,12 +47,11 @@ def _from_short(text: str) -> Partitioner:
     name, _, written = (part.strip() for part in text.partition(":"))
     if name not in _BUILTIN:
         close = get_close_matches(name, _BUILTIN, n=1)
-        hint = f"did you mean {close[0]}? " if close else ""
-        raise ValueError(
-            f"partition: there is no {text!r}; {hint}takes {', '.join(_BUILTIN)}, or an own one as package.module:Name"
-        )
+        hint = f"did you mean {close[0]}?" if close else ""
+        expected = f"one of {', '.join(_BUILTIN)}, or a custom one as package.module:Name"
+        raise InputError("partition", got=text, expected=expected, hint=hint)
     if name not in _NUMBER:
-        raise ValueError(f"partition: got {text!r}; {name} takes no number, give --partition {name}")
+        raise InputError("partition", f"{name} takes no number", got=text, hint=f"give --partition {name}")
     made: Partitioner = PARTITIONERS.make({KIND: name, _NUMBER[name]: _number(text, written)})
     return made
 
@@ -63,7 +62,7 @@ def _number(text: str, written: str) -> int | float:
             return kind(written)
         except ValueError:
             continue
-    raise ValueError(f"partition: got {text!r}; expected a number after the colon, as in dirichlet:0.1")
+    raise InputError("partition", got=text, expected="a number after the colon, as in dirichlet:0.1")
 
 
 PARTITIONERS: Seam[Any] = Seam("partition", (), _BUILTIN, _from_short)
@@ -71,7 +70,7 @@ PARTITIONERS: Seam[Any] = Seam("partition", (), _BUILTIN, _from_short)
 
 @dataclass(frozen=True)
 class _Called(Partitioner):
-    """A function, or the `assign` of what is no Partitioner, that goes by `name`."""
+    """A function, or the `assign` of an object that is no Partitioner, with a name for errors."""
 
     name: str
     function: Assign
@@ -94,7 +93,7 @@ def make_partitioner(
         labels_per_client: The labels per client of a labels partition that is named without values.
 
     Raises:
-        ValueError: One sentence, if there is no such partitioner.
+        InputError: There is no such partitioner.
     """
     numbers = {"dirichlet": dirichlet, "labels": labels_per_client}
     values: dict[object, dict[str, object]] = {
@@ -110,38 +109,34 @@ def make_partitioner(
     function = getattr(made, "assign", made)
     name = getattr(made, "__qualname__", type(made).__qualname__)
     if not callable(function):
-        raise ValueError(
-            f"partition: {short_text(made)} has no method assign, and is no function (labels, clients, rng)"
-        )
+        expected = "a function (labels, clients, rng), or an object with a method assign"
+        raise InputError("partition", got=made, expected=expected)
     return _Called(name, function)
 
 
 def divide(partitioner: Partitioner, labels_train: Index, labels_test: Index, clients: int, *, seed: int) -> Partition:
     """Deal the samples to `clients`. Every training shard has a sample; a test shard may be empty.
 
-    Raises ValueError with one sentence: what cannot be divided so, or what is wrong with an own partitioner.
+    Raises InputError if the samples cannot be divided in this way, or a custom partitioner is wrong.
     """
     if clients < 1:
-        raise ValueError(f"clients is {clients}; it must be at least 1")
+        raise InputError("clients", got=clients, expected="1 or more")
     labels_train, labels_test = (_classes(partitioner, labels) for labels in (labels_train, labels_test))
     unknown = np.setdiff1d(labels_test, labels_train)
     if unknown.size:
-        raise ValueError(f"the test labels hold class {unknown[0]}, of which there is no training sample")
+        problem = f"they hold class {unknown[0]}, of which there is no training sample"
+        raise InputError("test labels", problem, hint="add training samples of it, or remove it")
     if clients > len(labels_train):
-        raise ValueError(
-            f"client {len(labels_train)} has no training sample: {clients} clients share {len(labels_train)} samples; "
-            "use fewer clients or more data"
-        )
+        expected = f"{len(labels_train)} at most, the number of training samples"
+        raise InputError("clients", got=clients, expected=expected, hint="use fewer clients or more data")
     return partitioner.deal(labels_train, labels_test, clients, np.random.default_rng(seed))
 
 
 def _classes(partitioner: Partitioner, labels: npt.NDArray[Any]) -> Index:
-    """One class per sample; where there is none, the same for all, for partitioners that do without."""
+    """Return one class per sample; without classes the same one for all, if the partitioner needs none."""
     if labels.ndim == 1 and labels.dtype.kind in "iu":
         return labels
     if partitioner.needs_classes:
-        raise ValueError(
-            f"partition: {type(partitioner).__name__} deals by class, and these samples have none; take iid, powerlaw, "
-            "lognormal or natural"
-        )
+        problem = f"{type(partitioner).__name__} deals by class, and these samples have none"
+        raise InputError("partition", problem, hint="choose iid, powerlaw, lognormal or natural")
     return np.zeros(len(labels), np.int64)

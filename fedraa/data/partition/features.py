@@ -1,4 +1,4 @@
-"""Clients whose features differ: dealt as iid does, then changed client by client. Test samples stay as they are."""
+"""Clients whose features differ: dealt like iid, then changed client by client. Test samples stay the same."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -6,8 +6,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedraa.data.partition.iid import Iid
+from fedraa.errors import InputError
 from fedraa.numbers import NotNegative
 from fedraa.rng import generator
+
+OTHER = "choose another partition"
 
 
 @dataclass(frozen=True)
@@ -19,21 +22,24 @@ class Noise(Iid):
 
     def skew(self, client: int, clients: int, x: Any) -> Any:
         if isinstance(x, dict | tuple) or x.dtype.kind != "f":
-            what = "several inputs" if isinstance(x, dict | tuple) else "tokens"
-            raise ValueError(f"partition: noise changes features; these samples are {what}")
+            kind = "have several inputs" if isinstance(x, dict | tuple) else "are tokens"
+            raise InputError("partition", f"noise changes features, and these samples {kind}", hint=OTHER)
         drawn = generator(0, "noise", client, clients).standard_normal(x.shape, np.float32)
         return x + np.float32((self.level * (client + 1) / clients) ** 0.5) * drawn
 
 
 @dataclass(frozen=True)
 class Rotation(Iid):
-    """Client n's images are turned by n modulo 4 quarters of a circle."""
+    """Client n's images are rotated by n modulo 4 quarters of a circle."""
 
     skews: ClassVar[bool] = True
 
     def skew(self, client: int, clients: int, x: Any) -> Any:
         if isinstance(x, dict | tuple):
-            raise ValueError("partition: rotation takes square images; these samples are several inputs")
+            raise InputError(
+                "partition", "rotation needs square images, and these samples have several inputs", hint=OTHER
+            )
         if x.ndim != 4 or x.shape[2] != x.shape[3]:
-            raise ValueError(f"partition: rotation takes square images, not samples {list(x.shape[1:])}")
+            problem = f"rotation needs square images, and these samples have the shape {list(x.shape[1:])}"
+            raise InputError("partition", problem, hint=OTHER)
         return np.ascontiguousarray(np.rot90(x, client % 4, (2, 3)))

@@ -9,6 +9,7 @@ import numpy as np
 from fedraa.data.partition.by_class import ByClass
 from fedraa.data.partition.counts import Shares, apportion
 from fedraa.data.partition.partitioner import Index
+from fedraa.errors import InputError
 from fedraa.numbers import Count
 
 
@@ -27,19 +28,18 @@ class Labels(ByClass):
         return apportion(self._shares(len(totals), clients, rng), totals, rng)
 
     def _shares(self, classes: int, clients: int, rng: np.random.Generator) -> Shares:
-        """Who holds which class, as shares `[classes, clients]`.
+        """Return the share `[classes, clients]` of each class that each client holds.
 
-        A block is the fewest clients that can hold every class equally often; each block is dealt the classes
-        round a circle of its own random order, so that no client gets the same class twice.
+        A block is the fewest clients that can hold every class equally often. Each block is dealt the classes round a
+        circle of random order, so that no client gets the same class twice.
         """
         labels = self.per_client
         if not 1 <= labels <= classes:
-            raise ValueError(f"labels_per_client is {labels}; it must be from 1 to the {classes} classes")
+            raise InputError("labels_per_client", got=labels, expected=f"1 to {classes}, the number of classes")
         if clients * labels < classes:
-            raise ValueError(
-                f"labels_per_client is {labels}, with which {clients} clients cannot hold all {classes} classes; "
-                f"it must be at least {math.ceil(classes / clients)}"
-            )
+            least = math.ceil(classes / clients)
+            expected = f"{least} or more, so that {clients} clients hold all {classes} classes"
+            raise InputError("labels_per_client", got=labels, expected=expected)
         block = classes // math.gcd(classes, labels)
         client = np.arange(clients)
         circles = rng.permuted(np.tile(np.arange(classes), (math.ceil(clients / block), 1)), axis=1)

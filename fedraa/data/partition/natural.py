@@ -1,4 +1,4 @@
-"""Clients as the data have them: a writer, a role, a value of a column."""
+"""Clients that the data name: a writer, a role, a value of a column."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,13 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.data.partition.partitioner import Index, Partition, Partitioner, Shards, like
+from fedraa.errors import InputError
 
 
 @dataclass(frozen=True)
 class Natural(Partitioner):
-    """Each client owns the rows that are its own, in their order; clients are numbered as their ids are sorted.
+    """Each client owns the rows with its id, in their order; clients are numbered in the sorted order of their ids.
 
-    There are as many clients as ids. With `some`, which of them is drawn where there are to be fewer.
+    There are as many clients as ids. With `some` there may be fewer clients, which are drawn at random.
     """
 
     needs_classes: ClassVar[bool] = False
@@ -40,21 +41,21 @@ class Natural(Partitioner):
 
     def _train(self, clients: int, rng: np.random.Generator) -> tuple[Shards, npt.NDArray[Any]]:
         if self.owners is None:
-            raise ValueError(
-                "partition: natural needs data that have clients of their own; name a column as their client, or take "
-                "iid, dirichlet, labels, shards, powerlaw or lognormal"
-            )
+            problem = "natural needs data that name clients, and these do not"
+            hint = "name a column as client, or choose iid, dirichlet, labels, shards, powerlaw or lognormal"
+            raise InputError("partition", problem, hint=hint)
         ids = np.unique(self.owners)
         if self.some and clients < len(ids):
             ids = np.sort(rng.choice(ids, clients, replace=False))
         if len(ids) != clients:
             few = f", or partition natural(some=True) for {clients} of them" if clients < len(ids) else ""
-            raise ValueError(f"clients: the data have {len(ids)}, not {clients}; give --clients {len(ids)}{few}")
+            hint = f"give --clients {len(ids)}{few}"
+            raise InputError("clients", got=clients, expected=f"the {len(ids)} clients of the data", hint=hint)
         return _of(ids, self.owners), ids
 
 
 def _of(ids: npt.NDArray[Any], owners: npt.NDArray[Any]) -> Shards:
-    """The rows of each of `ids`, ascending."""
+    """Return the rows of each of `ids`, ascending."""
     place = np.minimum(np.searchsorted(ids, owners), len(ids) - 1)
     rows = np.flatnonzero(ids[place] == owners)
     counts = np.bincount(place[rows], minlength=len(ids))

@@ -1,4 +1,4 @@
-"""What a partitioner is, and what a partition is."""
+"""The base class of partitioners, and the partition that they return."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from fedraa.data.partition.assigned import checked
 from fedraa.data.partition.counts import apportion, shuffled
+from fedraa.errors import InputError
 
 Index = npt.NDArray[np.int64]
 Assign = Callable[[Index, int, np.random.Generator], Sequence[npt.ArrayLike]]
@@ -26,8 +27,8 @@ class Shards(NamedTuple):
 class Partition:
     """Disjoint shards of the training and of the test samples.
 
-    Those that are built in leave no sample out; an own partitioner may, and what it leaves out of a class altogether
-    is in no client's test shard either.
+    The built-in partitioners deal every sample. A custom one may leave samples out; a class that it leaves out is in no
+    client's test shard either.
     """
 
     train: Shards
@@ -35,46 +36,46 @@ class Partition:
 
 
 class Partitioner(ABC):
-    """Says which client owns which training row; the test rows follow the classes that a client then has.
+    """Assignment of training rows to clients; the test rows follow the classes that a client then has.
 
         class ByParity(fl.Partitioner):
             def assign(self, labels, clients, rng):
                 return np.array_split(np.argsort(labels % 2, kind="stable"), clients)
 
-    A plain function with these arguments is one, too. Values that it takes are best the fields of a frozen dataclass:
-    they are written down with the run.
+    A plain function with these arguments is also a partitioner. Make its settings the fields of a frozen dataclass:
+    they are saved with the run.
     """
 
     needs_classes: ClassVar[bool] = False
-    """Whether it deals by class: then every sample must have one."""
+    """True if it deals by class, so that every sample must have one."""
     skews: ClassVar[bool] = False
-    """Whether clients' features differ by `skew`."""
+    """True if `skew` changes clients' features."""
 
     def __init_subclass__(cls) -> None:
-        """Who overrides `assign` of a partitioner that deals in its own way is dealt by what it assigns."""
+        """Deal by `assign` in a subclass that overrides it, even if its base class has its own `deal`."""
         if "assign" in vars(cls) and "deal" not in vars(cls):
-            cls.deal = Partitioner.deal  # type: ignore[method-assign]  # as said above
+            cls.deal = Partitioner.deal  # type: ignore[method-assign]
 
     @abstractmethod
     def assign(self, labels: Index, clients: int, rng: np.random.Generator) -> Sequence[npt.ArrayLike]:
-        """The training rows that each client owns: `clients` arrays of integers, none empty.
+        """Return the training rows that each client owns: `clients` arrays of integers, none empty.
 
-        `labels` is int64 `[samples]`. No row may be given twice; rows may be left out. Whatever is random is to be
-        drawn from `rng` alone, so that the seed decides.
+        `labels` is int64 `[samples]`. No row may be returned twice; rows may be left out. Draw random numbers only from
+        `rng`, so that the seed decides them.
         """
 
     def bound(self, owners: Any, test_owners: Any) -> "Partitioner":
-        """Itself, for data whose rows belong to the clients with these ids; None: to none."""
+        """Return the partitioner for data whose rows belong to the clients with these ids; None if to none."""
         return self
 
     def skew(self, client: int, clients: int, x: Any) -> Any:
-        """The training samples x [n, ...] of one client as it has them, of the same shape and type."""
+        """Return the training samples x [n, ...] as the client has them, of the same shape and type."""
         return x
 
     def deal(self, train: Index, test: Index, clients: int, rng: np.random.Generator) -> Partition:
-        """The shards of the training labels `train` and of the test labels `test`.
+        """Return the shards of the training labels `train` and of the test labels `test`.
 
-        ValueError says what is wrong with what `assign` has returned.
+        Raises InputError if `assign` returned something else than rows for each client.
         """
         return deal_assigned(type(self).__qualname__, self.assign, train, test, clients, rng)
 
@@ -82,22 +83,23 @@ class Partitioner(ABC):
 def deal_assigned(
     name: str, assign: Assign, train: Index, test: Index, clients: int, rng: np.random.Generator
 ) -> Partition:
-    """The shards that `assign`, known to the user as `name`, makes of the training labels, and test shards like them.
+    """Return the shards that `assign` makes of the training labels, and test shards like them.
 
-    ValueError says what is wrong with what it has returned.
+    Errors call the function by `name`. Raises InputError if it returned something else than rows for each client.
     """
     try:
-        given = assign(train.copy(), clients, rng)
+        rows_of_clients = assign(train.copy(), clients, rng)
+    except InputError:
+        raise
     except Exception as error:
-        if isinstance(error, ValueError) and str(error).startswith(("partition: ", "clients: ")):
-            raise
-        raise ValueError(f"partition: {name} failed with {type(error).__name__}: {error}") from error
-    order, offsets = checked(name, given, len(train), clients)
+        text = " ".join(str(error).split())
+        raise InputError("partition", f"{name} failed with {type(error).__name__}: {text}") from error
+    order, offsets = checked(name, rows_of_clients, len(train), clients)
     return Partition(Shards(order, offsets), like(train[order], offsets, test, rng))
 
 
 def like(held: Index, offsets: Index, test: Index, rng: np.random.Generator) -> Shards:
-    """Test rows in the class proportions of each client's training labels, `held[offsets[n]:offsets[n + 1]]`."""
+    """Return test rows in the class proportions of each client's training labels, `held[offsets[n]:offsets[n + 1]]`."""
     classes, number = np.unique(held, return_inverse=True)
     clients = len(offsets) - 1
     counts = np.zeros((len(classes), clients), np.int64)

@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedraa.data.partition.partitioner import Index, Partitioner
+from fedraa.errors import InputError
 from fedraa.numbers import Count
 
 
@@ -20,7 +21,8 @@ class SortedShards(Partitioner):
     def assign(self, labels: Index, clients: int, rng: np.random.Generator) -> Sequence[Index]:
         runs = clients * self.per_client
         if runs > len(labels):
-            raise ValueError(f"partition: {runs} shards of {len(labels)} samples leave some empty; take fewer")
+            problem = f"some of {runs} shards of {len(labels)} samples would be empty"
+            raise InputError("partition", problem, hint="use fewer clients, or fewer shards per client")
         order = rng.permutation(len(labels))
         pieces = np.array_split(order[np.argsort(labels[order], kind="stable")], runs)
         dealt = rng.permutation(runs).reshape(clients, self.per_client)

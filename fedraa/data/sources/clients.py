@@ -7,14 +7,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedraa.data.check import Targets, refuse_nan_labels, remedy_for_labels
-from fedraa.data.dataset import as_float32
+from fedraa.data.check import Targets, hint_for_labels, refuse_nan_labels
+from fedraa.data.dataset import as_float32, not_finite
 from fedraa.data.partition.partitioner import Index, Partitioner
 from fedraa.data.scaling import Scaling, apply_scaling
 from fedraa.data.sources.item_generators import ItemGenerators
 from fedraa.data.sources.rows import Rows, as_rows
 from fedraa.data.transforms import Transforms
 from fedraa.data.tree import Array, Tree, first_not_finite, joined, leaves, mapped, refuse_masked, take
+from fedraa.errors import InputError, located
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,27 +28,29 @@ class Dealt:
 
     def __call__(self, client: int) -> tuple[Tree, Array]:
         mine = self.order[self.offsets[client] : self.offsets[client + 1]]
-        ascending = np.argsort(mine, kind="stable")  # as files are read best
+        # Files are read fastest in ascending order.
+        ascending = np.argsort(mine, kind="stable")
         x, y = self.rows.read(mine[ascending])
         back = np.argsort(ascending)
         return take(x, back), y[back]
 
     def row(self, client: int, place: int) -> int:
-        """The number of a client's sample among all."""
+        """Return the row of a client's sample in the whole data set."""
         return int(self.order[self.offsets[client] + place])
 
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """Client n's samples are what a function of n gives; `offsets` say how many they are."""
+    """Client n's samples are made by a function of n; `offsets` state their number."""
 
     function: Callable[[int], tuple[Any, Any]]
     offsets: Index
 
     def __call__(self, client: int) -> tuple[Tree, Array]:
-        rows, size = as_rows("what it makes", self.function(client)), self.size(client)
+        rows = as_rows("train", self.function(client))
+        size = self.size(client)
         if len(rows) != size:
-            raise ValueError(f"got {len(rows)} samples; sizes says {size}")
+            raise InputError("samples", got=len(rows), expected=f"{size}, as sizes states")
         x, y = rows.read(np.arange(size))
         return x, y
 
@@ -60,7 +63,7 @@ class Made:
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """Client n has the `places[n]` of what `samples` give it."""
+    """Client n has the samples at `places[n]` among those that `samples` gives it."""
 
     samples: "Dealt | Made | Kept"
     places: tuple[Index, ...]
@@ -81,7 +84,7 @@ Shard = tuple[Tree, Array, ReadEpoch | None]
 
 
 class Source(Protocol):
-    """What training and evaluation read clients' samples from."""
+    """Interface from which training and evaluation read clients' samples."""
 
     def client(self, client: int) -> tuple[Tree, Array]:
         """Read the samples of a client outside training: random ones are the same in every call."""
@@ -98,14 +101,15 @@ class Source(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ClientSource:
-    """Where clients' samples come from, wherever they train: picklable, without the samples themselves.
+    """Source of clients' samples in any process: picklable, without the samples themselves.
 
-    A client's features are scaled, then get the partitioner's skew, then the fixed transforms. `shapes` are those of
-    one sample's arrays, `target_shape` that of its target, which `targets` checks; None: it is one of `classes` labels.
+    A client's features are scaled, then get the partitioner's skew, then the fixed transforms. `shapes` are the shapes
+    of one sample's arrays, `target_shape` is the shape of its target. `targets` checks the targets; None means one of
+    `classes` labels.
 
     Samples may be drawn at random when they are read. The random generators are seeded from `seed`, the client, its
-    task and the epoch before each read. If a read has drawn from one of them, every epoch of the task reads again.
-    Without, every epoch has the samples of the first, unless `unsteady` says that they differ all the same.
+    task and the epoch before each read. If a read draws from one of them, every epoch of the task reads again.
+    Otherwise every epoch has the samples of the first, unless `unsteady` states that they differ anyway.
     """
 
     name: str
@@ -122,7 +126,7 @@ class ClientSource:
     scaling: Scaling = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields only: each process finds the generators of its copy."""
+        """Return only the fields: each process finds the generators of its copy."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     @cached_property
@@ -132,12 +136,12 @@ class ClientSource:
     def client(self, client: int) -> tuple[Tree, Array]:
         """Read the samples x [n, ...] and targets y [n, ...] of a client; random ones are the same in every call.
 
-        ValueError names the client, and the row if there is one.
+        Raises InputError about the client, and the row if there is one.
         """
         return self._read_seeded(client, "fixed items", client)[:2]
 
     def shard(self, client: int, turn: int) -> Shard:
-        """Read the samples of a client's `turn`-th task; ValueError names the client and the row if there is one."""
+        """Read the samples of a client's `turn`-th task; raise InputError about the client, and the row if known."""
         x, y, drew = self._read_seeded(client, "items", client, turn, 0)
         return x, y, partial(self._read_epoch, client, turn) if drew or self.unsteady else None
 
@@ -145,13 +149,12 @@ class ClientSource:
         return self._read_seeded(client, "items", client, turn, epoch)[:2]
 
     def _read_seeded(self, client: int, stream: str, *index: int) -> tuple[Tree, Array, bool]:
-        """Return the client's samples, its targets, and True if reading them has drawn random numbers."""
+        """Return the client's samples, its targets, and True if reading them drew random numbers."""
         try:
             with self.generators.seeded(self.seed, stream, *index) as draws:
                 x, y = self.read(client)
         except Exception as error:
-            said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-            raise ValueError(f"dataset {self.name!r}: client {client}: {said}") from error
+            raise located(error, f"dataset {self.name!r}: client {client}") from error
         return self.fixed.all(x), y, draws.drew
 
     def inputs(self, chosen: Index) -> Tree:
@@ -182,33 +185,36 @@ class ClientSource:
             held, have = [mapped(np.copy, take(whole, slice(size, None)))], have - size
 
     def read(self, client: int) -> tuple[Tree, Array]:
+        """Read and check the samples of a client, before the fixed transforms."""
         x, y = self.samples(client)
         x, y = as_inputs(x), as_targets(y)
-        if (shapes := tuple(part.shape[1:] for part in leaves(x))) != self.shapes:
-            raise ValueError(f"samples are {_listed(shapes)}, but others {_listed(self.shapes)}; they must be alike")
-        wanted = int(self.samples.offsets[client + 1] - self.samples.offsets[client])
-        if len(y) != wanted or any(len(part) != wanted for part in leaves(x)):
-            raise ValueError(f"got {len(y)} samples; there must be {wanted}")
+        shapes = tuple(part.shape[1:] for part in leaves(x))
+        if shapes != self.shapes:
+            expected = f"{_listed(self.shapes)}, as other clients have"
+            raise InputError("samples", f"they have the shape {_listed(shapes)}", expected=expected)
+        size = int(self.samples.offsets[client + 1] - self.samples.offsets[client])
+        if len(y) != size or any(len(part) != size for part in leaves(x)):
+            raise InputError("samples", got=len(y), expected=f"{size}, as the partition states")
         y = self._checked(client, y)
-        if not self.allow_nan and (place := first_not_finite(x)) is not None:
-            raise ValueError(f"row {self.samples.row(client, place)} holds NaN or an infinity")
+        place = None if self.allow_nan else first_not_finite(x)
+        if place is not None:
+            raise not_finite(f"row {self.samples.row(client, place)}")
         x = apply_scaling(self.scaling, x)
         if self.partitioner.skews:
             x = self.partitioner.skew(client, len(self.samples.offsets) - 1, x)
         return x, y
 
     def _checked(self, client: int, y: Array) -> Array:
-        """The client's targets, as they must be."""
+        """Return the client's targets after the check."""
         if self.targets is not None:
             if y.shape[1:] != self.target_shape:
-                raise ValueError(
-                    f"targets are {list(y.shape[1:])}, but others {list(self.target_shape)}; they must be alike"
-                )
+                expected = f"the shape {list(self.target_shape)}, as other clients have"
+                raise InputError("targets", f"they have the shape {list(y.shape[1:])}", expected=expected)
             return self.targets(y, y, self.classes)[0]
-        if (place := outside(as_labels(y), self.classes)) is not None:
-            raise ValueError(
-                f"row {self.samples.row(client, place)} has label {y[place]}; labels count from 0 to {self.classes - 1}"
-            )
+        place = outside(as_labels(y), self.classes)
+        if place is not None:
+            row = self.samples.row(client, place)
+            raise InputError(f"row {row}", got=int(y[place]), expected=f"labels from 0 to {self.classes - 1}")
         return y
 
 
@@ -230,10 +236,10 @@ def as_inputs(x: Tree, name: str = "") -> Tree:
 
 
 def _as_input(x: Any, name: str, *, tokens: bool, mask: bool = False) -> Array:
-    refuse_masked("the samples'", x)
+    refuse_masked("samples", x)
     array = np.asarray(x)
     if array.dtype.kind not in "fiub":
-        raise ValueError(f"samples hold {array.dtype}; they must be numbers")
+        raise InputError("samples", got=array, expected="numbers")
     if mask and array.dtype.kind == "b":
         return array
     if tokens and array.dtype.kind in "iu" and array.dtype != np.uint8:
@@ -242,21 +248,19 @@ def _as_input(x: Any, name: str, *, tokens: bool, mask: bool = False) -> Array:
 
 
 def as_labels(y: Array) -> Array:
-    """Itself; ValueError unless it is one class per sample."""
-    refuse_nan_labels("the labels'", y)
+    """Return the labels; raise InputError unless they are one class per sample."""
+    refuse_nan_labels("labels", y)
     if y.ndim != 1 or y.dtype.kind != "i":
-        raise ValueError(
-            f"labels are {y.dtype} of shape {y.shape}; they must be integers of shape [samples]{remedy_for_labels(y)}"
-        )
+        raise InputError("labels", got=y, expected="integers of shape [samples]", hint=hint_for_labels(y))
     return y
 
 
 def as_targets(y: Any) -> Array:
-    """Int64 for integers, else float32; contiguous."""
-    refuse_masked("the labels'", y)
+    """Return integers as int64 and other numbers as float32; contiguous."""
+    refuse_masked("labels", y)
     array = np.asarray(y)
     if array.dtype.kind not in "fiub":
-        raise ValueError(f"labels hold {array.dtype}; they must be numbers{remedy_for_labels(array)}")
+        raise InputError("labels", got=array, expected="numbers", hint=hint_for_labels(array))
     with np.errstate(over="ignore"):
         return np.require(array, np.float32 if array.dtype.kind == "f" else np.int64, ["C", "W"])
 

@@ -1,4 +1,4 @@
-"""Federated data in files: a folder of images, a CSV table, arrays in `.npy` files, a table of Hugging Face's."""
+"""Federated data in files: a folder of images, a CSV table, arrays in `.npy` files, a table of Hugging Face."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +20,7 @@ from fedraa.data.sources.table_columns import (
     read_frames,
 )
 from fedraa.data.sources.table_file import is_unnamed, listed
+from fedraa.errors import InputError
 from fedraa.rng import generator
 
 TEST_SHARE = 0.2
@@ -28,42 +29,45 @@ TEST_SHARE = 0.2
 def folder(path: str, size: int | None = None) -> FederatedDataset:
     """Return the images in `PATH/train/CLASS/` and `PATH/test/CLASS/`, or in `PATH/train/CLIENT/CLASS/` and so on.
 
-    They are read when they are trained on, all of one size or resized to `size` x `size`, from 0 to 1.
-    All are grey, or all are made RGB.
+    Images are read when a client trains on them, with values from 0 to 1. All have one size or are resized to
+    `size` x `size`. All are grey, or all are converted to RGB.
     """
     root = Path(path)
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-        raise ValueError(f"size: got {size!r}; expected how many pixels images are high and wide, as in size=64")
+        raise InputError("size", got=size, expected="the height and width of images in pixels, as in size=64")
     for split in ("train", "test"):
         if not (root / split).is_dir():
-            raise ValueError(
-                f"there is no folder {root / split}; expected images in {root}/train/CLASS and {root}/test/CLASS; "
-                "move some of the images, such as a fifth of each class, into such a folder"
+            raise InputError(
+                str(root / split),
+                "there is no such folder",
+                expected=f"images in {root}/train/CLASS and {root}/test/CLASS",
+                hint="move some of the images, such as a fifth of each class, into such a folder",
             )
-    found: dict[str, list[Path]] = {}
+    images: dict[str, list[Path]] = {}
     empty: dict[str, list[Path]] = {}
     for split in ("train", "test"):
-        found[split], empty[split] = find_images(root / split)
-    depth = _depth_of_images(root, [*found["train"], *found["test"]])
-    classes = sorted({path.parent.name for path in found["train"]})
+        images[split], empty[split] = find_images(root / split)
+    depth = _depth_of_images(root, [*images["train"], *images["test"]])
+    classes = sorted({path.parent.name for path in images["train"]})
     number = {name: place for place, name in enumerate(classes)}
-    for nothing in empty["train"]:
-        if nothing.name not in number:
-            raise ValueError(f"{nothing} has no image; put some into it, or remove it")
-    form = common_format(path, [*found["train"], *found["test"]], size)
-    made: dict[str, Rows] = {}
-    for split, paths in found.items():
-        if unknown := [path for path in paths if path.parent.name not in number]:
-            raise ValueError(
-                f"{unknown[0]} is of the class {unknown[0].parent.name!r}, of which {root / 'train'} has no image; "
-                "add some, or remove the class"
-            )
+    for empty_folder in empty["train"]:
+        if empty_folder.name not in number:
+            raise InputError(str(empty_folder), "it has no image", hint="put some into it, or remove it")
+    form = common_format(path, [*images["train"], *images["test"]], size)
+    rows: dict[str, Rows] = {}
+    for split, paths in images.items():
+        unknown = [path for path in paths if path.parent.name not in number]
+        if unknown:
+            problem = f"it is of the class {unknown[0].parent.name!r}, of which {root / 'train'} has no image"
+            raise InputError(str(unknown[0]), problem, hint="add some, or remove the class")
         labels = np.array([number[path.parent.name] for path in paths], np.int64)
-        made[split] = ImageRows(tuple(paths), labels, form)
+        rows[split] = ImageRows(tuple(paths), labels, form)
     if len(classes) == 1:
-        raise ValueError(f"all images are of the class {classes[0]!r}; expected two classes or more in {root}/train")
-    owners = [[path.parts[-3] for path in paths] for paths in found.values()] if depth == 4 else [None, None]
-    return FederatedDataset(root.resolve().name, made["train"], made["test"], len(classes), owners[0], owners[1])
+        raise InputError(f"{root}/train", f"all images are of the class {classes[0]!r}", expected="two classes or more")
+    owners: list[Any] = [None, None]
+    if depth == 4:
+        owners = [[path.parts[-3] for path in paths] for paths in images.values()]
+    return FederatedDataset(root.resolve().name, rows["train"], rows["test"], len(classes), owners[0], owners[1])
 
 
 def csv(
@@ -91,7 +95,7 @@ def csv(
     names = [str(name) for name in frames[0].columns]
     for name in dropped:
         if name not in names:
-            raise ValueError(f"drop: there is no column {name!r}; expected one of {listed(names)}")
+            raise InputError("drop", got=name, expected=f"one of the columns {listed(names)}")
     kept = [name for name in names if name not in dropped]
     target = find_target(path, [name for name in kept if not is_unnamed(name)], target, options)
     client = _client_column(names, kept, client, target)
@@ -101,7 +105,7 @@ def csv(
     owners = encode_owners(table, client) if client else None
     features = [name for name in frame.columns if name not in (target, client)]
     if not features:
-        raise ValueError(f"{path} has no column besides {target}; there must be features")
+        raise InputError(path, f"it has no column besides {target}", expected="columns that are features")
     x = encode_features(table, features)
     y = encode_classes(table, target) if classes else encode_numbers(table, target)
     return FederatedDataset(
@@ -119,11 +123,11 @@ def _client_column(names: Sequence[str], kept: Sequence[str], client: str | None
     if client is None:
         return "client" if "client" in kept and target != "client" else None
     if client not in names:
-        raise ValueError(f"client: there is no column {client!r}; expected one of {listed(names)}")
+        raise InputError("client", got=client, expected=f"one of the columns {listed(names)}")
     if client == target:
-        raise ValueError(f"client: got {client!r}, which is the column to predict; expected another one")
+        raise InputError("client", got=client, expected="another column than the one to predict")
     if client not in kept:
-        raise ValueError(f"drop: got {client!r}, which names the clients; expected a column that is a feature")
+        raise InputError("drop", got=client, expected="a column that is a feature; this one names the clients")
     return client
 
 
@@ -136,28 +140,27 @@ def _with_test_rows(path: str, test: str | None, frames: Sequence[Any]) -> tuple
     if test is not None:
         for name in frame.columns:
             if name not in frames[1].columns:
-                raise ValueError(f"{test} has no column {name!r}, which {path} has")
+                raise InputError(test, f"it has no column {name!r}, which {path} has")
         return pd.concat([frame, frames[1][frame.columns]]), len(frame)
     if len(frame) < 2:
-        raise ValueError(f"{path} has one row; there must be some to train on and some to test on")
+        raise InputError(path, "it has one row", expected="rows to train on and rows to test on")
     order = generator(0, "csv").permutation(len(frame))
     cut = len(frame) - max(1, int(TEST_SHARE * len(frame)))
     return frame.iloc[np.concatenate((np.sort(order[:cut]), np.sort(order[cut:])))], cut
 
 
 def npy(path: str, classes: int | None = None) -> FederatedDataset:
-    """`x_train.npy`, `y_train.npy`, `x_test.npy`, `y_test.npy` in a folder, the first memory-mapped.
+    """Return the data in `x_train.npy`, `y_train.npy`, `x_test.npy`, `y_test.npy` in a folder, memory-mapped.
 
-    `clients_train.npy` and `clients_test.npy`, where there, say whose a row is. Values are taken as they are.
+    `clients_train.npy` and `clients_test.npy`, if they exist, name the client of each row. Values stay the same.
     """
     root = Path(path)
     rows = {split: NpyRows(root / f"x_{split}.npy", root / f"y_{split}.npy") for split in ("train", "test")}
     for split, pair in rows.items():
         counts = [len(open_array(file)) for file in (pair.x, pair.y)]
         if counts[0] != counts[1]:
-            raise ValueError(
-                f"x_{split}.npy has {counts[0]} samples but y_{split}.npy {counts[1]}; they must be as many"
-            )
+            problem = f"it has {counts[1]} rows"
+            raise InputError(f"y_{split}.npy", problem, expected=f"{counts[0]}, as x_{split}.npy has")
     train_owners, test_owners = (_owners(root / f"clients_{split}.npy") for split in rows)
     return FederatedDataset(root.resolve().name, rows["train"], rows["test"], classes, train_owners, test_owners)
 
@@ -165,22 +168,29 @@ def npy(path: str, classes: int | None = None) -> FederatedDataset:
 def hf(
     path: str, input: str = "image", target: str = "label", client: str | None = None, name: str | None = None
 ) -> FederatedDataset:
-    """A table of Hugging Face's `datasets` with the splits train and test: a saved one's folder, or a name of theirs.
+    """Return a table of Hugging Face's `datasets` with the splits train and test.
 
-    `input` and `target` are columns, `client` the one that says whose a row is.
+    Args:
+        path: The folder of a saved table, or a name on Hugging Face.
+        input: The column of samples.
+        target: The column of labels.
+        client: The column that names the client of each row.
+        name: The configuration on Hugging Face.
     """
     try:
         import datasets
     except ImportError:
-        raise ValueError("hf needs the package datasets; install it: pip install 'datasets>=3'") from None
+        raise InputError("hf", "it needs the package datasets", hint="install it: pip install 'datasets>=3'") from None
     try:
         table: Any = datasets.load_from_disk(path) if Path(path).is_dir() else datasets.load_dataset(path, name)
-    except Exception as error:  # theirs are of many kinds
-        raise ValueError(f"{path} cannot be loaded ({str(error).partition(chr(10))[0]})") from error
+    except Exception as error:
+        # The package raises many types.
+        reason = str(error).partition("\n")[0]
+        raise InputError(path, f"it cannot be loaded ({reason})") from error
     if not isinstance(table, dict):
-        raise ValueError(f"{path} is one table without splits; it needs train and test")
+        raise InputError(path, "it is one table without splits", expected="the splits train and test")
     if not {"train", "test"} <= set(table):
-        raise ValueError(f"{path} has the splits {', '.join(table)}; it needs train and test")
+        raise InputError(path, f"it has the splits {', '.join(table)}", expected="the splits train and test")
     owners: list[Any] = [None, None]
     if client is not None:
         owners = [_column(path, table[split], client) for split in ("train", "test")]
@@ -191,28 +201,28 @@ def hf(
 
 def _column(path: str, table: Any, column: str) -> list[Any]:
     if column not in table.column_names:
-        raise ValueError(f"{path} has no column {column!r}; it has {', '.join(table.column_names)}")
+        raise InputError("client", got=column, expected=f"one of the columns {', '.join(table.column_names)} of {path}")
     return list(table[column])
 
 
 def _depth_of_images(root: Path, paths: Sequence[Path]) -> int:
-    """Return 3 for images in SPLIT/CLASS, 4 for SPLIT/CLIENT/CLASS; ValueError if they lie elsewhere or differ."""
-    form = "expected all images in train/CLASS, or all in train/CLIENT/CLASS, in test likewise"
+    """Return 3 for images in SPLIT/CLASS, 4 for SPLIT/CLIENT/CLASS; raise InputError for any other place."""
+    form = "all images in train/CLASS, or all in train/CLIENT/CLASS, in test likewise"
     first = paths[0].relative_to(root).parent
     for path in paths:
         place = path.relative_to(root).parent
         if len(place.parts) not in (2, 3):
-            raise ValueError(f"{path} lies in {place}; {form}")
+            raise InputError(str(path), f"it is in {place}", expected=form)
         if len(place.parts) != len(first.parts):
-            raise ValueError(f"{path} lies in {place}, and {paths[0]} in {first}; {form}")
+            raise InputError(str(path), f"it is in {place}, and {paths[0]} is in {first}", expected=form)
     return len(first.parts) + 1
 
 
 def _owners(path: Path) -> list[Any] | None:
     if not path.exists():
         return None
-    found = open_array(path)
-    if found.ndim != 1:
-        raise ValueError(f"{path} has shape {found.shape}; it must be [samples], one client for each")
-    owners: list[Any] = found.tolist()
+    array = open_array(path)
+    if array.ndim != 1:
+        raise InputError(str(path), got=array, expected="an array [samples], one client for each")
+    owners: list[Any] = array.tolist()
     return owners

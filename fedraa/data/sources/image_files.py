@@ -1,4 +1,4 @@
-"""Image files: how they are found in folders, their common form, and their pixels."""
+"""Image files: the search in folders, their common form, and their pixels."""
 
 import logging
 import os
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedraa.data.tree import Array
+from fedraa.errors import InputError, located
 from fedraa.reading import refuse_no_file
 
 logger = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ def find_images(root: Path) -> tuple[list[Path], list[Path]]:
         if len(images) == before and not has_folders:
             empty.append(folder)
     if not images:
-        raise ValueError(f"there is no image in {root}; there must be files {', '.join(IMAGES[:3])}, ...")
+        raise InputError(str(root), "there is no image in it", expected=f"files {', '.join(IMAGES[:3])}, ...")
     if others:
         logger.warning(
             "dataset %r: %d files are no images by their names and are left out, such as %s",
@@ -71,7 +72,7 @@ def find_images(root: Path) -> tuple[list[Path], list[Path]]:
 def common_format(root: str, paths: Sequence[Path], size: int | None) -> ImageFormat:
     """Return the form for these images: grey if all are, else RGB.
 
-    ValueError names the first file that cannot be opened, has more than 8 bits for a colour, or differs in its size
+    Raises InputError about the first file that cannot be opened, has more than 8 bits for a colour, or differs in size
     from the first one, unless all are resized.
     """
     mode, pixels = "L", None
@@ -82,15 +83,17 @@ def common_format(root: str, paths: Sequence[Path], size: int | None) -> ImageFo
             if pixels is None:
                 pixels = image.size
             elif size is None and image.size != pixels:
-                raise ValueError(
-                    f"{path} has {_pixels(image.size)} pixels; expected {_pixels(pixels)}, as {paths[0]} has; give all "
-                    f'images one size, as in --dataset "folder({root!r}, size=64)"'
+                raise InputError(
+                    str(path),
+                    f"it has {_pixels(image.size)} pixels",
+                    expected=f"{_pixels(pixels)}, as {paths[0]} has",
+                    hint=f'give all images one size, as in --dataset "folder({root!r}, size=64)"',
                 )
     return ImageFormat(mode, size)
 
 
 def plain_image(image: Any) -> Any:
-    """Return a PIL image in grey or RGB; ValueError if it has more than 8 bits for a colour."""
+    """Return a PIL image in grey or RGB; raise InputError if it has more than 8 bits for a colour."""
     _refuse_deep(image)
     if image.mode in GREY:
         return image.convert("L")
@@ -104,21 +107,22 @@ def image_array(image: Any) -> Array:
 
 
 def _walk(folder: Path, around: tuple[str, ...]) -> Iterator[tuple[Path, list[Path], bool]]:
-    """Give each folder with its files, and True if it has folders; `around` are the folders that it lies in."""
+    """Yield each folder with its files, and True if it has folders; `around` are the folders around it."""
     real = os.path.realpath(folder)
     if real in around:
         return
     if len(around) > MAX_DEPTH:
-        raise ValueError(f"{folder} lies too deep; expected images in train/CLASS or in train/CLIENT/CLASS")
+        raise InputError(str(folder), "it is too deep", expected="images in train/CLASS or in train/CLIENT/CLASS")
     try:
         names = sorted(name for name in os.listdir(folder) if not _is_hidden(name))
     except OSError as error:
-        raise ValueError(f"{folder} cannot be read ({error.strerror})") from None
+        raise InputError(str(folder), f"it cannot be read ({error.strerror})") from None
     folders = [folder / name for name in names if (folder / name).is_dir()]
     files = [folder / name for name in names if not (folder / name).is_dir()]
     for file in files:
         if file.is_symlink() and not file.exists():
-            raise ValueError(f"{file} is a link to {os.readlink(file)}, which is not there; mend or remove it")
+            problem = f"it is a link to {os.readlink(file)}, which does not exist"
+            raise InputError(str(file), problem, hint="correct or remove it")
     yield folder, files, bool(folders)
     for inner in folders:
         yield from _walk(inner, (*around, real))
@@ -130,7 +134,7 @@ def _is_hidden(name: str) -> bool:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """Open an image without decoding it; ValueError names the file if that fails."""
+    """Open an image without decoding it; raise InputError about the file if that fails."""
     # Pillow belongs to the packages that only images need.
     from PIL import Image
 
@@ -147,12 +151,14 @@ def _opened(path: Path) -> Iterator[Any]:
 def _refuse_deep(image: Any) -> None:
     # Pillow would clip these to 8 bits.
     if image.mode.startswith(("I", "F")):
-        raise ValueError(f"{image.mode}, more than 8 bits for a colour; convert it first")
+        raise InputError("image mode", got=image.mode, expected="8 bits for a colour", hint="convert it first")
 
 
-def _unreadable(path: Path, error: Exception) -> ValueError:
+def _unreadable(path: Path, error: Exception) -> InputError:
+    if isinstance(error, InputError):
+        return located(error, str(path))
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return ValueError(f"{path} cannot be read as an image ({reason})")
+    return InputError(str(path), f"it cannot be read as an image ({reason})")
 
 
 def _pixels(size: tuple[int, int]) -> str:

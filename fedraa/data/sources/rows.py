@@ -1,4 +1,4 @@
-"""Samples by row, read when they are wanted: arrays, files of them, data sets of torch and of Hugging Face."""
+"""Samples by row, read when they are needed: arrays, files of arrays, data sets of torch and of Hugging Face."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -14,13 +14,14 @@ from torch.utils.data import DataLoader, IterableDataset
 from fedraa.data.check import NUMBER_WORDS
 from fedraa.data.sources.image_files import ImageFormat, image_array, plain_image
 from fedraa.data.tree import Array, Tree, leaves, mapped, refuse_masked, take
+from fedraa.errors import InputError, located
 from fedraa.reading import refuse_no_file
 
 Index = npt.NDArray[np.int64]
 
 
 class Rows(ABC):
-    """Samples that can be read by row, wherever they are: a worker has a copy of this object, not of the samples.
+    """Samples that can be read by row. A worker has a copy of this object, not of the samples.
 
     class Squares(fl.Rows):
         def __len__(self):
@@ -36,10 +37,10 @@ class Rows(ABC):
 
     @abstractmethod
     def read(self, rows: Index) -> tuple[Tree, Array]:
-        """The samples x [b, ...] and labels y [b, ...] of these rows, as new arrays."""
+        """Return the samples x [b, ...] and labels y [b, ...] of these rows, as new arrays."""
 
     def labels(self) -> Array:
-        """The labels of all rows; override where they can be had without the samples."""
+        """Return the labels of all rows. Override this if labels can be read without the samples."""
         return self.read(np.arange(len(self)))[1]
 
 
@@ -62,7 +63,7 @@ class ArrayRows(Rows):
 
 @dataclass(frozen=True)
 class NpyRows(Rows):
-    """Two `.npy` files, of which only the rows that are wanted are read, however large they are."""
+    """Two `.npy` files of any size, of which only the needed rows are read."""
 
     x: Path
     y: Path
@@ -71,7 +72,7 @@ class NpyRows(Rows):
         return len(open_array(self.y))
 
     def read(self, rows: Index) -> tuple[Tree, Array]:
-        # mapped for as long as it takes: pages that stay mapped count as the process's own
+        # The files are mapped only during the read: pages that stay mapped count as memory of the process.
         rows = np.asarray(rows)
         return open_array(self.x)[rows], open_array(self.y)[rows]
 
@@ -93,10 +94,11 @@ class TorchRows(Rows):
         for row in rows.tolist():
             try:
                 item = self.dataset[row]
-            except Exception as error:  # the user's own
-                raise ValueError(f"row {row}: {type(error).__name__}: {error}") from error
+            except Exception as error:
+                # The code of a data set may raise any type.
+                raise InputError(f"row {row}", f"{type(error).__name__}: {' '.join(str(error).split())}") from error
             if not isinstance(item, tuple | list) or len(item) != 2:
-                raise ValueError(f"row {row} is {_described(item)}; it must be a pair of sample and label")
+                raise InputError(f"row {row}", got=item, expected="a pair of sample and label")
             pairs.append(item)
         return stacked([x for x, _ in pairs], rows, "sample"), stacked([y for _, y in pairs], rows, "label")
 
@@ -153,32 +155,35 @@ class ImageRows(Rows):
         return self.y
 
 
-def as_rows(what: str, given: Any, input: str = "", target: str = "") -> Rows:
+def as_rows(field: str, given: Any, input: str = "", target: str = "") -> Rows:
     """Return the rows of Rows, a pair of arrays (x, y), a Hugging Face table, or a map-style data set.
 
-    ValueError names the samples by `what`, and the form that works.
+    Args:
+        field: The field of the InputError that is raised for anything else.
+        given: The samples.
+        input: The column of samples in a table.
+        target: The column of labels in a table.
     """
     if isinstance(given, Rows):
         return given
     if isinstance(given, tuple | list) and len(given) == 2 and not _are_two_samples(given):
         for name, part in zip(("x", "y"), given, strict=True):
             for leaf in leaves(part) if isinstance(part, dict | tuple) else [part]:
-                refuse_masked(f"{what} {name}", leaf)
+                refuse_masked(f"{field} {name}", leaf)
         x, y = (mapped(_array, part) if isinstance(part, dict | tuple) else _array(part) for part in given)
         if not all(leaf.ndim for leaf in (*leaves(x), *leaves(y))):
-            kinds = " and ".join(type(part).__name__ for part in given)
-            raise ValueError(f"{what} is a pair of {kinds}; it must be arrays (x, y) with a row for each sample")
-        counts = {len(leaf) for leaf in leaves(x)} | {len(y)}
+            raise InputError(field, got=given, expected="arrays (x, y) with a row for each sample")
+        counts = sorted({len(leaf) for leaf in leaves(x)} | {len(y)})
         if len(counts) > 1:
-            raise ValueError(f"{what} has arrays of {', '.join(map(str, sorted(counts)))} rows; they must be as many")
+            problem = f"its arrays have {', '.join(map(str, counts))} rows"
+            raise InputError(field, problem, expected="the same number of rows")
         return ArrayRows(x, y)
-    if wrong := _not_by_row(given):
-        raise ValueError(f"{what} is {wrong}")
+    _refuse_not_by_row(field, given)
     if hasattr(given, "column_names") and hasattr(given, "features"):
-        return _table_rows(what, given, input, target)
+        return _table_rows(field, given, input, target)
     if hasattr(given, "__getitem__") and hasattr(given, "__len__") and not isinstance(given, dict | str | np.ndarray):
         return TorchRows(given)
-    raise ValueError(f"{what} is {type(given).__name__}; it must be (x, y), Rows, or a data set with len and [i]")
+    raise InputError(field, got=given, expected="(x, y), Rows, or a data set with len and [i]")
 
 
 def class_names(data: Any, target: str) -> list[str]:
@@ -196,31 +201,30 @@ def _are_two_samples(given: tuple[Any, ...] | list[Any]) -> bool:
     return all(isinstance(item, tuple) and len(item) == 2 and np.ndim(item[1]) == 0 for item in given)
 
 
-def _not_by_row(given: Any) -> str | None:
-    """Return a sentence for data of which no row can be read by its number; None for other data."""
-    kind = type(given).__name__
+def _refuse_not_by_row(field: str, given: Any) -> None:
+    """Raise InputError for data whose rows cannot be read by their numbers."""
+    indexable = "a data set with len and [i]"
     if isinstance(given, DataLoader):
-        return f"a {kind}, which gives batches; it must be a data set with len and [i]: give loader.dataset"
+        raise InputError(field, "it gives batches", got=given, expected=indexable, hint="give loader.dataset")
     if isinstance(given, IterableDataset) or (hasattr(given, "column_names") and not hasattr(given, "__len__")):
-        return (
-            f"a stream ({kind}), of which no row can be read by its number; it must be a data set with len and [i]: "
-            "load it without streaming, or give list(...) of its pairs"
-        )
+        hint = "load it without streaming, or give list(...) of its pairs"
+        raise InputError(field, "it is a stream", got=given, expected=indexable, hint=hint)
     if isinstance(given, Iterator):
-        return f"a {kind}, which can be read only once; it must be a data set with len and [i]: give list(...) of it"
+        problem = "it can be read only once"
+        raise InputError(field, problem, got=given, expected=indexable, hint="give list(...) of it")
     if hasattr(given, "iloc"):
-        return (
-            f"a {kind}; it must be (x, y): give (frame.drop(columns='label').to_numpy('float32'), "
-            "frame['label'].to_numpy()), or save it with to_csv and give the file"
+        hint = (
+            "give (frame.drop(columns='label').to_numpy('float32'), frame['label'].to_numpy()), or save it with to_csv "
+            "and give the file"
         )
+        raise InputError(field, got=given, expected="(x, y)", hint=hint)
     if isinstance(given, dict) and {"train", "test"} & given.keys():
-        splits = ", ".join(map(str, given))
-        return f"a {kind} with the splits {splits}; it must be one of them: give train=data['train'], test=data['test']"
-    return None
+        problem = f"it has the splits {', '.join(map(str, given))}"
+        raise InputError(field, problem, expected="one split", hint="give train=data['train'], test=data['test']")
 
 
-def _table_rows(what: str, table: Any, input: str, target: str) -> HuggingFaceRows:
-    """Return the rows of a table of Hugging Face, in whatever format it gives them."""
+def _table_rows(field: str, table: Any, input: str, target: str) -> HuggingFaceRows:
+    """Return the rows of a table of Hugging Face, in any format."""
     transformed = getattr(table, "format", {}).get("type") == "custom"
     if hasattr(table, "with_format") and not transformed:
         # Plain Python values are the same in all formats: torch, numpy, pandas, arrow, jax.
@@ -228,89 +232,84 @@ def _table_rows(what: str, table: Any, input: str, target: str) -> HuggingFaceRo
     columns = list(table.column_names)
     if transformed and len(table):
         columns = list(table[0])
-    for column in (input, target):
+    for name, column in (("input", input), ("target", target)):
         if column not in columns:
-            raise ValueError(
-                f"{what} has no column {column!r}; it has {', '.join(columns)}: give input and target, "
-                f"as in input={columns[0]!r}, target={columns[-1]!r}"
+            raise InputError(
+                f"{field} {name}",
+                got=column,
+                expected=f"one of the columns {', '.join(columns)}",
+                hint=f"give input and target, as in input={columns[0]!r}, target={columns[-1]!r}",
             )
     return HuggingFaceRows(table, input, target, transformed)
 
 
-def _described(item: Any) -> str:
-    if isinstance(item, tuple | list):
-        return f"a {type(item).__name__} of {len(item)}"
-    if isinstance(item, dict):
-        return f"a dict of {', '.join(map(str, item))}"
-    return type(item).__name__
+def stacked(items: Sequence[Any], rows: Index, kind: str) -> Tree:
+    """Return one array of the rows' items, dicts and tuples likewise; raise InputError about the first odd row.
 
-
-def stacked(items: Sequence[Any], rows: Index, what: str) -> Tree:
-    """Return one array of the rows' items, dicts and tuples likewise; ValueError names the first row that differs."""
+    Args:
+        items: The samples or labels.
+        rows: Their rows.
+        kind: `sample` or `label`.
+    """
     if len(items) == 0:
-        raise ValueError(f"there is no {what}")
+        raise InputError(f"{kind}s", "there is none")
     if isinstance(items[0], dict):
+        keys = sorted(map(str, items[0]))
         for row, item in zip(rows.tolist(), items, strict=True):
             if not isinstance(item, dict) or item.keys() != items[0].keys():
-                got = sorted(map(str, item)) if isinstance(item, dict) else type(item).__name__
-                raise ValueError(
-                    f"the {what} of row {row} has {got}, that of row {rows[0]} {sorted(map(str, items[0]))}; "
-                    "they must be alike"
-                )
-        return {name: stacked([item[name] for item in items], rows, what) for name in items[0]}
+                got = sorted(map(str, item)) if isinstance(item, dict) else item
+                raise InputError(f"row {row} {kind}", got=got, expected=f"{keys}, as row {rows[0]} has")
+        return {name: stacked([item[name] for item in items], rows, kind) for name in items[0]}
     if isinstance(items[0], tuple):
-        return tuple(stacked(list(parts), rows, what) for parts in zip(*items, strict=True))
-    made = []
+        return tuple(stacked(list(parts), rows, kind) for parts in zip(*items, strict=True))
+    arrays = []
     for row, item in zip(rows.tolist(), items, strict=True):
         try:
-            made.append(_array(item))
+            arrays.append(_array(item))
         except ValueError as error:
-            raise ValueError(f"the {what} of row {row} cannot be read ({error})") from None
-    for row, array in zip(rows.tolist(), made, strict=True):
+            raise located(error, f"row {row} {kind}") from None
+    for row, array in zip(rows.tolist(), arrays, strict=True):
         if array.dtype.kind not in "fiub":
-            raise ValueError(f"the {what} of row {row} is {_no_number(array, what)}")
-        if array.shape != made[0].shape:
-            raise ValueError(
-                f"the {what} of row {row} is {list(array.shape)}, that of row {rows[0]} {list(made[0].shape)}; "
-                f"they must be alike{_remedy_for_shapes(items[0])}"
-            )
-    return np.stack(made)
+            raise _not_a_number(f"row {row} {kind}", array, kind)
+        if array.shape != arrays[0].shape:
+            expected = f"the shape {list(arrays[0].shape)}, as row {rows[0]} has"
+            hint = ""
+            if hasattr(items[0], "convert"):
+                hint = "give images of one size and colour, as with image.convert('RGB').resize((64, 64))"
+            raise InputError(f"row {row} {kind}", got=array, expected=expected, hint=hint)
+    return np.stack(arrays)
 
 
-def _remedy_for_shapes(item: Any) -> str:
-    if hasattr(item, "convert"):
-        return ": give images of one size and colour, as with image.convert('RGB').resize((64, 64))"
-    return ""
-
-
-def _no_number(array: Array, what: str) -> str:
-    """Return the end of a sentence about an item that is no number."""
+def _not_a_number(field: str, array: Array, kind: str) -> InputError:
     if array.dtype.kind in "US":
-        text = f"text ({str(array.flat[0])!r})" if array.size else "text"
-        remedy = NUMBER_WORDS if what == "label" else "make tokens of it first"
-        return f"{text}; it must be numbers: {remedy}"
-    return f"{'missing' if array.dtype == object else array.dtype}; it must be numbers"
+        hint = NUMBER_WORDS if kind == "label" else "convert it to tokens first"
+        return InputError(field, got=str(array.flat[0]) if array.size else "", expected="numbers", hint=hint)
+    return InputError(field, got=array.item() if array.size == 1 else array, expected="numbers")
 
 
 def _array(item: Any) -> Array:
     if isinstance(item, torch.Tensor):
         return np.asarray(item.detach().cpu().numpy())
-    if hasattr(item, "convert") and hasattr(item, "size"):  # of PIL
+    # An image of PIL.
+    if hasattr(item, "convert") and hasattr(item, "size"):
         return image_array(plain_image(item))
-    refuse_masked("", item)
+    refuse_masked("item", item)
     return np.asarray(item)
 
 
 def open_array(path: Path) -> Array:
-    """A `.npy` file, mapped: what is not looked at is not read. ValueError if it is none."""
+    """Return the array of a `.npy` file, memory-mapped, so that only the used rows are read.
+
+    Raises InputError about the file if it holds no array of rows.
+    """
     try:
         refuse_no_file(path)
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
-        raise ValueError(f"there is no file {path}") from None
+        raise InputError(str(path), "there is no such file") from None
     except (OSError, ValueError) as error:
-        said = getattr(error, "strerror", None) or error
-        raise ValueError(f"{path} cannot be read as an array ({said})") from None
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(str(path), f"it cannot be read as an array ({reason})") from None
     if not array.ndim:
-        raise ValueError(f"{path} is one number; it must be an array of rows")
+        raise InputError(str(path), got=array.item(), expected="an array of rows")
     return array

@@ -12,11 +12,13 @@ from fedraa.data.precision import warn_lost_digits
 from fedraa.data.sources.table_file import TableFile, is_number, is_unnamed, listed, open_table
 from fedraa.data.sources.written_numbers import begins_with_number, has_decimal_comma, is_date, is_missing, read_numbers
 from fedraa.data.tree import Array
+from fedraa.errors import InputError
 
 logger = logging.getLogger(__name__)
 
 TARGETS = ("label", "target", "y", "class")
-FREE_WORDS = 20  # different words that a column of any length may have
+FREE_WORDS = 20
+"""Different words that a column of any length may have."""
 MAX_WORDS = 1000
 ROW_NUMBER = re.compile(
     r"#|no\.?|nr\.?|idx|index|rows?|row[\W_]?(?:id|index|no|nr|num|number)|(?:.*[\W_])?id|unnamed: \d+", re.IGNORECASE
@@ -26,10 +28,10 @@ CAMEL_ID = re.compile(r".*[a-z]I[dD]")
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of one or two files, of which the first `cut` are to be trained on.
+    """The rows of one or two files, of which the first `cut` are training rows.
 
-    `target` and `client` are columns. `options` are the values with which the user called `csv`, so that a sentence
-    can show the call that works.
+    `target` and `client` are columns. `options` are the values with which the user called `csv`, so that an error
+    can show a call that works.
     """
 
     path: str
@@ -46,7 +48,7 @@ class Table:
         return bool(self.frame[name].dtype == object)
 
     def place(self, which: Array) -> str:
-        """Return the first of the rows `which` (bool [n]) for a sentence, with its client and its file."""
+        """Return the first of the rows `which` (bool [n]) for an error, with its file and its client."""
         places = np.flatnonzero(which)
         at = int(places[0])
         if self.test is None:
@@ -56,12 +58,16 @@ class Table:
         of_file = f" of {self.test}" if self.test is not None and at >= self.cut else ""
         return f"row {int(self.frame.index[at]) + 1}{of_file}{of_client}"
 
+    def cell(self, name: str, which: Array) -> str:
+        """Return the field of an error about a column in the first of the rows `which` (bool [n])."""
+        return f"column {name!r} {self.place(which)}"
+
     def spell(self, **change: Any) -> str:
         """Return the call of `csv` with these options changed."""
         return spell_csv(self.path, self.options | change)
 
     def without(self, name: str) -> str:
-        """Return the end of a sentence: how to leave the column out."""
+        """Return a hint how to leave the column out."""
         dropped = (*self.options.get("drop", ()), name)
         return f"leave the column out: {self.spell(drop=dropped)}"
 
@@ -85,32 +91,39 @@ def read_frames(path: str, test: str | None) -> tuple[list[Any], bool]:
 
 
 def find_target(path: str, names: Sequence[str], target: str | None, options: dict[str, Any]) -> str:
-    """Return the name of the column to predict; ValueError shows the call that works."""
+    """Return the name of the column to predict; raise InputError with a call that works if it is not clear."""
     example = spell_csv(path, options | {"target": names[-1]})
     if target is not None:
         if target not in names:
-            raise ValueError(f"target: there is no column {target!r}; expected one of {listed(names)}; as in {example}")
+            raise InputError(
+                "target", got=target, expected=f"one of the columns {listed(names)}", hint=f"as in {example}"
+            )
         return target
     by_name = {name.lower(): name for name in reversed(names)}
     known = [by_name[name] for name in TARGETS if name in by_name]
     # A column y may well be a coordinate beside a label.
     clear = [name for name in known if name.lower() != "y"]
     if len(clear) > 1:
-        raise ValueError(
-            f"target: the columns {' and '.join(map(repr, clear))} may both be the one to predict; expected a choice; "
-            f"as in {spell_csv(path, options | {'target': clear[0]})}, and leave the other out with drop"
+        raise InputError(
+            "target",
+            f"the columns {' and '.join(map(repr, clear))} may both be the one to predict",
+            hint=f"choose, as in {spell_csv(path, options | {'target': clear[0]})}, and leave the other out with drop",
         )
     if known:
         _warn_second_label(path, by_name, known)
         return known[0]
     if any(is_number(name) for name in names):
-        raise ValueError(
-            f"{path}: got numbers in its first line ({listed(names)}) and none of {', '.join(TARGETS)}; expected the "
-            f"names of the columns; put such a line first, or name the column to predict, as in {example}"
+        raise InputError(
+            path,
+            f"its first line has numbers ({listed(names)}) and none of {', '.join(TARGETS)}",
+            expected="the names of the columns",
+            hint=f"put such a line first, or name the column to predict, as in {example}",
         )
-    raise ValueError(
-        f"target: no column is called {', '.join(TARGETS[:-1])} or {TARGETS[-1]}; expected the column to predict, "
-        f"one of {listed(names)}; as in {example}"
+    raise InputError(
+        "target",
+        f"no column is called {', '.join(TARGETS[:-1])} or {TARGETS[-1]}",
+        expected=f"the column to predict, one of {listed(names)}",
+        hint=f"as in {example}",
     )
 
 
@@ -139,10 +152,8 @@ def drop_row_numbers(path: str, frame: Any, kept: Sequence[str | None]) -> Any:
         values = frame[name]
         if values.dtype.kind not in "iu" or not values.is_unique:
             if is_unnamed(name):
-                raise ValueError(
-                    f"{path}: column {int(name.split()[1]) + 1} has no name; expected one in the header; name it, or "
-                    f"leave it out with drop=({name!r},)"
-                )
+                problem = f"column {int(name.split()[1]) + 1} has no name in the header"
+                raise InputError(path, problem, hint=f"name it, or leave it out with drop=({name!r},)")
             continue
         # A few different integers may be anything.
         if len(values) < 3 and not is_unnamed(name):
@@ -162,10 +173,10 @@ def drop_row_numbers(path: str, frame: Any, kept: Sequence[str | None]) -> Any:
 
 
 def refuse_empty(table: Table, name: str) -> None:
-    """Raise ValueError if the column has no value in a row."""
+    """Raise InputError if the column has no value in a row."""
     empty = table.frame[name].isna().to_numpy()
     if empty.any():
-        _refuse_missing(table, name, empty, "is empty")
+        raise _missing(table, name, empty, None)
 
 
 def encode_features(table: Table, names: Sequence[str]) -> Array:
@@ -187,7 +198,7 @@ def encode_features(table: Table, names: Sequence[str]) -> Array:
 
 
 def encode_numbers(table: Table, name: str) -> Array:
-    """Return the column to predict as float32 [n, 1]; ValueError if a value is no finite number."""
+    """Return the column to predict as float32 [n, 1]; raise InputError if a value is not a finite number."""
     refuse_empty(table, name)
     if not table.is_words(name):
         values = table.frame[name].to_numpy(np.float64)
@@ -207,7 +218,7 @@ def encode_classes(table: Table, name: str) -> Array:
         numbers = np.array([is_number(word) and not is_missing(word) for word in values.tolist()])
         lacking = np.array([is_missing(word) for word in values.tolist()])
         if numbers.any() and lacking.any() and (numbers | lacking).all():
-            _refuse_missing(table, name, lacking, f"has {str(values[lacking][0])!r}")
+            raise _missing(table, name, lacking, str(values[lacking][0]))
         if numbers.all():
             values = values.astype(np.float64)
     labels, classes = np.unique(values, return_inverse=True)
@@ -216,13 +227,10 @@ def encode_classes(table: Table, name: str) -> Array:
     if missed.any():
         which = np.concatenate((np.zeros(table.cut, bool), missed))
         value = labels[classes[which][0]].item()
-        remedy = "add training rows of it, or remove it from the test rows"
+        hint = "add training rows of it, or remove it from the test rows"
         if table.test is None:
-            remedy = "all its rows are among the fifth for testing; add rows of it, or remove them"
-        raise ValueError(
-            f"column {name!r} has {value!r} in {table.place(which)}, a test row; expected the value of a training "
-            f"row; {remedy}"
-        )
+            hint = "all its rows are among the fifth for testing: add rows of it, or remove them"
+        raise InputError(table.cell(name, which), got=value, expected="the value of a training row", hint=hint)
     return classes.astype(np.int64)
 
 
@@ -260,18 +268,16 @@ def _encode_text(table: Table, name: str) -> Array:
     words = pd.unique(column).tolist()
     lacking = np.array([is_missing(word) for word in words])[codes]
     if not odd.all() and lacking[odd].all():
-        _refuse_missing(table, name, odd, f"has {column[odd].iloc[0]!r}")
+        raise _missing(table, name, odd, column[odd].iloc[0])
     dates = np.array([is_date(word) for word in words])[codes]
     if dates.sum() > len(dates) / 2:
-        raise ValueError(
-            f"column {name!r} holds dates or times ({column[dates].iloc[0]!r} in {table.place(dates)}); expected "
-            f"numbers or words; make it a number, such as days since the first, or {table.without(name)}"
-        )
+        hint = f"convert dates to a number, such as days since the first, or {table.without(name)}"
+        value = column[dates].iloc[0]
+        raise InputError(table.cell(name, dates), got=value, expected="numbers or words, not dates or times", hint=hint)
     if odd.sum() <= len(odd) / 2:
-        raise ValueError(
-            f"column {name!r} has {column[odd].iloc[0]!r} in {table.place(odd)}; expected a finite number, as in "
-            f"other rows; correct it, or {table.without(name)}"
-        )
+        hint = f"correct it, or {table.without(name)}"
+        value = column[odd].iloc[0]
+        raise InputError(table.cell(name, odd), got=value, expected="a finite number, as in other rows", hint=hint)
     _refuse_many_words(table, name, len(words))
     numbered = sum(begins_with_number(word) for word in words)
     if numbered > max(10, len(words) / 2):
@@ -298,15 +304,14 @@ def _numbers(table: Table, name: str) -> tuple[Array, Array]:
     return read_numbers(words.tolist(), decimal_comma=table.decimal_comma)[codes], codes
 
 
-def _refuse_missing(table: Table, name: str, which: Array, state: str) -> None:
+def _missing(table: Table, name: str, which: Array, value: str | None) -> InputError:
+    """Return the error about rows `which` (bool [n]) without a value: None, or a word such as `NA`."""
     # The column to predict cannot be left out.
-    remedy = "fill in the values, or remove these rows"
+    hint = "fill in the values, or remove these rows"
     if name not in (table.target, table.client):
-        remedy = f"fill in the values, remove these rows, or {table.without(name)}"
-    raise ValueError(
-        f"column {name!r} {state} in {int(which.sum())} of {len(which)} rows, first in {table.place(which)}; expected "
-        f"a value in each; {remedy}"
-    )
+        hint = f"fill in the values, remove these rows, or {table.without(name)}"
+    expected = f"a value in every row; it has none in {int(which.sum())} of {len(which)}"
+    return InputError(table.cell(name, which), got=value, expected=expected, hint=hint)
 
 
 def _check_float32(table: Table, name: str, values: Array) -> None:
@@ -315,9 +320,10 @@ def _check_float32(table: Table, name: str, values: Array) -> None:
     warn_lost_digits(f"column {name!r}", values)
     if odd.any():
         value = table.frame[name][odd].iloc[0]
-        shown = value if isinstance(value, str) else f"{value:g}"
-        raise ValueError(
-            f"column {name!r} has {shown!r} in {table.place(odd)}; expected a finite number that float32 can hold"
+        raise InputError(
+            table.cell(name, odd),
+            got=value if isinstance(value, str) else value.item(),
+            expected="a finite number that float32 can hold",
         )
 
 
@@ -325,31 +331,33 @@ def _refuse_many_words(table: Table, name: str, words: int) -> None:
     rows = len(table.frame)
     limit = max(FREE_WORDS, min(MAX_WORDS, rows // 5))
     if words > limit:
-        raise ValueError(
-            f"column {name!r} has {words} different words in {rows} rows; expected {limit} at most, since each becomes "
-            f"a feature; if it names the rows, {table.without(name)}"
+        raise InputError(
+            f"column {name!r}",
+            f"it has {words} different words in {rows} rows",
+            expected=f"{limit} at most, because each becomes a feature",
+            hint=f"if it names the rows, {table.without(name)}",
         )
 
 
 def _refuse_no_classes(table: Table, name: str, labels: Array) -> None:
-    """Raise ValueError if these different values of the column to predict are no classes."""
+    """Raise InputError if these different values of the column to predict are not classes."""
+    field = f"column {name!r}"
+    other = f"choose another column, as in {table.spell(target='NAME')}"
     rows, count = len(table.frame), len(labels)
     if count == 1:
-        raise ValueError(
-            f"column {name!r} has only the value {labels[0].item()!r} in {rows} rows; expected two classes or more; "
-            f"choose another column, as in {table.spell(target='NAME')}"
-        )
+        problem = f"it has only the value {labels[0].item()!r} in {rows} rows"
+        raise InputError(field, problem, expected="two classes or more", hint=other)
     if labels.dtype.kind == "U":
         if count > max(FREE_WORDS, rows // 2):
-            raise ValueError(
-                f"column {name!r} has {count} different words in {rows} rows; expected classes, which repeat; choose "
-                f"another column, as in {table.spell(target='NAME')}"
-            )
+            problem = f"it has {count} different words in {rows} rows"
+            raise InputError(field, problem, expected="classes, which repeat", hint=other)
         return
     whole = bool((labels == np.round(labels)).all())
     if count > (max(FREE_WORDS, rows // 10) if whole else FREE_WORDS):
-        raise ValueError(
-            f"column {name!r} has {count} different numbers in {rows} rows; expected classes, which repeat; to predict "
-            "the number itself add --objective regression (objective='regression'); if they are classes, write them "
-            "as words, such as c17"
+        raise InputError(
+            field,
+            f"it has {count} different numbers in {rows} rows",
+            expected="classes, which repeat",
+            hint="to predict the number itself add --objective regression (objective='regression'); write classes as "
+            "words, such as c17",
         )

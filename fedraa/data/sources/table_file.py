@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from fedraa.errors import InputError
 from fedraa.reading import content
 
 DELIMITERS = ",;\t|"
@@ -70,7 +71,7 @@ class TableFile:
 
 
 def open_table(path: str) -> TableFile:
-    """Return the table in a file; ValueError, a sentence that names the line, for rows of other lengths."""
+    """Return the table in a file; raise InputError about the line for a row of another length than the header's."""
     text = _text(path)
     hint = EXCEL_HINT.match(text)
     if hint is None:
@@ -82,7 +83,7 @@ def open_table(path: str) -> TableFile:
     try:
         names, line, start, offset_lines = _header(text, delimiter)
         if not names:
-            raise ValueError(f"{path} is empty; expected a header and rows")
+            raise InputError(path, "it is empty", expected="a header and rows")
         width = len(names)
         stream = io.StringIO(text, newline="")
         stream.seek(start)
@@ -94,18 +95,19 @@ def open_table(path: str) -> TableFile:
                 if _is_blank(row):
                     continue
                 if len(row) < len(names) or any(row[len(names) :]):
-                    raise ValueError(_ragged(path, row, offset_lines + reader.line_num, names, line))
+                    raise _wrong_length(f"{path} line {offset_lines + reader.line_num}", row, names, line)
             rows += 1
     except csv.Error as error:
-        raise ValueError(f"{path} cannot be read as CSV ({error}); expected columns divided by {DIVIDED_BY}") from None
+        problem = f"it cannot be read as CSV ({error})"
+        raise InputError(path, problem, expected=f"columns divided by {DIVIDED_BY}") from None
     if len(names) == 1 and " " in names[0]:
-        raise ValueError(f"{path} has one column {names[0]!r}; expected columns divided by {DIVIDED_BY}")
+        raise InputError(path, f"it has one column {names[0]!r}", expected=f"columns divided by {DIVIDED_BY}")
     if not rows:
-        raise ValueError(f"{path} has no row below its header")
+        raise InputError(path, "it has no row below its header")
     named = tuple(name or f"Unnamed: {place}" for place, name in enumerate(names))
     for place, name in enumerate(named):
         if name in named[:place]:
-            raise ValueError(f"{path} has two columns {name!r}; expected different names; rename one of them")
+            raise InputError(path, f"it has two columns {name!r}", hint="rename one of them")
     return TableFile(path, text, delimiter, named, start, width)
 
 
@@ -126,15 +128,15 @@ def _text(path: str) -> str:
     try:
         data = content(Path(path))
     except FileNotFoundError:
-        raise ValueError(f"there is no file {path}") from None
+        raise InputError(path, "there is no such file") from None
     except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror or error})") from None
+        raise InputError(path, f"it cannot be read ({error.strerror or error})") from None
     unpack = PACKED.get(Path(path).suffix.lower())
     if unpack is not None:
         try:
             data = unpack(data)
         except (OSError, EOFError, lzma.LZMAError, ValueError) as error:
-            raise ValueError(f"{path} cannot be unpacked ({error})") from None
+            raise InputError(path, f"it cannot be unpacked ({error})") from None
     return _decoded(path, data)
 
 
@@ -151,7 +153,7 @@ def _decoded(path: str, data: bytes) -> str:
             except UnicodeDecodeError:
                 text = data.decode("latin-1")
     if "\0" in text:
-        raise ValueError(f"{path} is no text; expected a table such as CSV")
+        raise InputError(path, "it is no text", expected="a table such as CSV")
     return text
 
 
@@ -223,14 +225,12 @@ def is_number(text: str) -> bool:
     return True
 
 
-def _ragged(path: str, row: list[str], line: int, names: list[str], header_line: int) -> str:
-    remedy = "fill in the missing fields"
+def _wrong_length(field: str, row: list[str], names: list[str], header_line: int) -> InputError:
+    hint = "fill in the missing fields"
     if len(row) > len(names):
-        remedy = "name every column, and put a value that holds the delimiter into quotes"
-    return (
-        f"{path} line {line}: got {len(row)} field{'' if len(row) == 1 else 's'}; expected {len(names)}, as the header "
-        f"in line {header_line} has ({listed(names)}); {remedy}"
-    )
+        hint = "name every column, and put a value that holds the delimiter into quotes"
+    expected = f"{len(names)} fields, as the header in line {header_line} has ({listed(names)})"
+    return InputError(field, got=len(row), expected=expected, hint=hint)
 
 
 def _stripped(column: Any) -> Any:

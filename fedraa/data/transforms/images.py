@@ -1,4 +1,4 @@
-"""The transforms of images that the papers of the field use: a whole minibatch at a time."""
+"""Transforms of images that papers on federated learning use, for a whole minibatch at a time."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedraa.data.transforms.transform import Transform
+from fedraa.errors import InputError
 from fedraa.numbers import Count, UpToOne
 
 
@@ -17,7 +18,7 @@ from fedraa.numbers import Count, UpToOne
 class Crop(Transform):
     """Each image padded by `padding` on all sides with `fill`, then a random window of its size (He et al. 2016).
 
-    Images that are standardised have mean 0: what is padded has the mean colour.
+    Images that are standardised have mean 0, so that the padding has the mean colour.
     """
 
     moves: ClassVar[bool] = True
@@ -28,7 +29,8 @@ class Crop(Transform):
         rows, _, height, width = _images("crop", x)
         padded = F.pad(x, (self.padding,) * 4, value=self.fill)
         top, left = torch.from_numpy(rng.integers(0, 2 * self.padding + 1, (2, rows))).to(x.device)
-        windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view [b, c, tops, lefts, height, width]
+        # A view [b, c, tops, lefts, height, width].
+        windows = padded.unfold(2, height, 1).unfold(3, width, 1)
         return windows[torch.arange(rows, device=x.device), :, top, left]
 
 
@@ -47,7 +49,10 @@ class Flip(Transform):
 
 @dataclass(frozen=True)
 class Normalize(Transform):
-    """(x - mean) / std per channel; without values, those of the training samples (of an even share, where many)."""
+    """(x - mean) / std per channel.
+
+    Without values, the mean and std of the training samples are used, or those of an even share of many samples.
+    """
 
     random: ClassVar[bool] = False
     mean: tuple[float, ...] | None = None
@@ -55,9 +60,9 @@ class Normalize(Transform):
 
     def __post_init__(self) -> None:
         if (self.mean is None) != (self.std is None):
-            raise ValueError("transforms: normalize takes mean and std, or neither")
+            raise InputError("transforms", "normalize has only one of mean and std", hint="give both, or neither")
         if self.std is not None and not all(value > 0 for value in self.std):
-            raise ValueError(f"transforms: normalize has the std {list(self.std)}; all must be over 0")
+            raise InputError("transforms: normalize std", got=list(self.std), expected="values over 0")
 
     @property
     def scales(self) -> bool:
@@ -68,9 +73,8 @@ class Normalize(Transform):
         assert self.std is not None
         channels = x.shape[1]
         if len(self.mean) not in (1, channels) or len(self.std) not in (1, channels):
-            raise ValueError(
-                f"transforms: normalize has {len(self.mean)} means and {len(self.std)} stds for {channels} channels"
-            )
+            problem = f"normalize has {len(self.mean)} means and {len(self.std)} stds for {channels} channels"
+            raise InputError("transforms", problem, hint="give one for all channels, or one for each")
         shape = (1, -1, *[1] * (x.ndim - 2))
         mean, std = (torch.tensor(values, dtype=torch.float32, device=x.device) for values in (self.mean, self.std))
         return (x.float() - mean.view(shape)) / std.view(shape)
@@ -87,6 +91,7 @@ class Normalize(Transform):
 
 def _images(name: str, x: Tensor) -> tuple[int, int, int, int]:
     if x.ndim != 4:
-        raise ValueError(f"transforms: {name} takes images, samples [channels, height, width], not {list(x.shape[1:])}")
+        problem = f"{name} is for images, and these samples have the shape {list(x.shape[1:])}"
+        raise InputError("transforms", problem, expected="samples [channels, height, width]")
     rows, channels, height, width = x.shape
     return rows, channels, height, width

@@ -1,4 +1,4 @@
-"""The transforms that were given, by name, import path, or as objects."""
+"""Creation of transforms from names, import paths or objects."""
 
 import re
 from collections.abc import Sequence
@@ -10,23 +10,26 @@ from fedraa.components.registry import Seam
 from fedraa.data.transforms.images import Crop, Flip, Normalize
 from fedraa.data.transforms.transform import Called, Transform, Transforms, called
 from fedraa.data.transforms.vision import Vision
-from fedraa.errors import short_text
+from fedraa.errors import InputError
 
 TRANSFORMS: Seam[Any] = Seam("transforms", (), {"crop": Crop, "flip": Flip, "normalize": Normalize})
 V2 = "torchvision.transforms.v2:"
 
 
 def make_transforms(given: Sequence[object], *, seed: int) -> Transforms:
-    """In their order; ValueError with one sentence for what is none.
+    """Return the transforms in their order; raise InputError for anything that is not a transform.
 
     Each is crop, flip, normalize, `v2.NAME(...)` of torchvision, an import path, a Transform, a transform of
-    torchvision's v2, or a function `(x, rng)`. `crop,flip` in one text are two.
+    torchvision's v2, or a function `(x, rng)`. One text may hold several, as `crop,flip` does.
     """
-    return Transforms(tuple(make_transform(one) for each in given for one in _split(each)), seed)
+    parts = []
+    for item in given:
+        parts += [make_transform(part) for part in _split(item)]
+    return Transforms(tuple(parts), seed)
 
 
 def _split(given: object) -> list[object]:
-    """The parts of a text between commas that are in no brackets."""
+    """Return the parts of a text between commas outside brackets; anything else is one part."""
     if not isinstance(given, str):
         return [given]
     parts, depth = [""], 0
@@ -40,7 +43,7 @@ def _split(given: object) -> list[object]:
 
 
 def make_transform(given: object) -> Transform:
-    """One of them."""
+    """Return the transform that `given` describes, as in `make_transforms`."""
     if isinstance(given, str):
         given = re.sub(r"^v2[.:]", V2, given)
     made = TRANSFORMS.make(given)
@@ -50,5 +53,5 @@ def make_transform(given: object) -> Transform:
         return Vision(made)
     function = getattr(made, "apply", made)
     if not callable(function):
-        raise ValueError(f"transforms: {short_text(made)} has no method apply, and is no function (x, rng)")
+        raise InputError("transforms", got=made, expected="a function (x, rng), or an object with a method apply")
     return Called(called(made), function)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fedraa.errors import InputError
 from fedraa.messages import Vector
 from fedraa.numbers import Positive
 from fedraa.submodels.assignment import Assignment, Mask
@@ -12,32 +13,33 @@ from fedraa.submodels.masks import top
 from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, RunContext, SubmodelSampler, WithCapacities
 from fedraa.submodels.traced import Traced
 
-LADDER = ((0.2, 0.05), (0.4, 0.1), (0.6, 0.2), (0.8, 0.5))  # up to which share of the time, at least which density
-LEAST = 0.02  # of every tensor's weights
+LADDER = ((0.2, 0.05), (0.4, 0.1), (0.6, 0.2), (0.8, 0.5))
+"""Shares of the time, and the least density up to each."""
+LEAST = 0.02
+"""Share of every tensor's weights that always trains."""
 
 
 @dataclass(frozen=True)
 class Growing(WithCapacities):
-    """FedGMR with the fixed-time trigger: density = max(the client's own, a floor that rises with time to 1).
+    """FedGMR with the fixed-time trigger: density = max(the client's capacity, a floor that rises with time to 1).
 
-    The floor is .05, .1, .2, .5 up to .2, .4, .6, .8 of the time `until` on the run's clock, and 1 from then on.
-    Weights are ranked by magnitude in one list of all tensors that can be masked, of each of which two per cent always
-    train, as do biases and all other tensors.
+    The floor is .05, .1, .2, .5 up to .2, .4, .6, .8 of the time `until` on the run's clock, and 1 afterwards. Weights
+    are ranked by magnitude in one list of all tensors that can be masked. Two per cent of each of these tensors always
+    train. Biases and all other tensors also train.
     """
 
     capacities: Capacities = field(default_factory=lambda: Capacities((1.0, 0.5, 0.2, 0.1, *[0.05] * 6)))
     until: Positive = 10.0
 
     def floor(self, now: float) -> float:
-        """The least density at that time."""
+        """Return the least density at the time `now`."""
         return next((density for point, density in LADDER if now < point * self.until), 1.0)
 
     def bind(self, run: RunContext) -> SubmodelSampler:
         spans = _spans(run.traced)
         if not spans:
-            raise ValueError(
-                f"model: nothing of {type(run.traced.module).__name__} can grow: its blocks have no matrices"
-            )
+            problem = f"nothing of {type(run.traced.module).__name__} can grow: its blocks have no matrices"
+            raise InputError("model", problem)
 
         def draw(context: RoundContext) -> Assignment:
             own = self.capacities.of(context.client, context.round, run.seed)
@@ -50,9 +52,9 @@ class Growing(WithCapacities):
 
 
 def largest(params: Vector, spans: list[slice], density: float) -> Mask:
-    """All coordinates [d] but the smallest weights of `spans`, which `density` of them are larger than.
+    """Return a mask of all coordinates [d] without the smallest weights of `spans`; `density` of these weights stay.
 
-    Masks of lower densities are within those of higher ones.
+    A mask of lower density is part of every mask of higher density.
     """
     ranked = np.zeros(len(params), bool)
     for span in spans:
@@ -66,7 +68,7 @@ def largest(params: Vector, spans: list[slice], density: float) -> Mask:
 
 
 def _spans(traced: Traced) -> list[slice]:
-    """Where the weights are that may be left out: matrices and kernels, not biases."""
+    """Return the places of the weights that may be left out: matrices and kernels, not biases."""
     names = maskable(traced)
     layers = zip(traced.names, traced.shapes, traced.offsets, strict=True)
     return [

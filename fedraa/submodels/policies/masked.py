@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from fedraa.errors import InputError
 from fedraa.messages import Vector
 from fedraa.rng import generator
 from fedraa.submodels import masks
@@ -26,8 +27,10 @@ from fedraa.submodels.traced import Traced
 
 T = TypeVar("T")
 
-LABELLED = 62  # parts of which a label tells those that a client has, as the bits of an int64
-RANKED = 127  # parts that int8 tells apart
+LABELLED = 62
+"""Parts that the bits of a label, int64, can hold."""
+RANKED = 127
+"""Parts that int8 can number."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,8 @@ class Pruned(WithCapacities):
         whole, names = run.whole(), maskable(run.traced)
         for level in self.capacities.levels:
             if not (level * self.parts).is_integer():
-                raise ValueError(f"capacities: {level:g} given, expected whole parts of {self.parts}, like 0.5 or 0.75")
+                expected = f"shares that are whole parts of {self.parts}, such as 0.5 or 0.75"
+                raise InputError("capacities", got=level, expected=expected)
         ranks = _Last(lambda context: rank_parts(run.traced, context.params, names, self.parts))
 
         def draw(context: RoundContext) -> Assignment:
@@ -89,7 +93,7 @@ class Pruned(WithCapacities):
 
 @dataclass
 class _Last(Generic[T]):
-    """Remembers the value of one round: all clients of a round ask for the same."""
+    """A cache of the value of one round, which all clients of the round share."""
 
     make: Callable[[RoundContext], T]
     round: int = -1
@@ -102,9 +106,9 @@ class _Last(Generic[T]):
 
 
 def rank_parts(traced: Traced, params: Vector, names: Sequence[str], parts: int) -> npt.NDArray[np.int8]:
-    """Which of `parts` equal parts by rank of |value| within its tensor each coordinate is in: int8 [d].
+    """Return the part of each coordinate, one of `parts` equal parts by rank of |value| in its tensor: int8 [d].
 
-    Part 0 holds the smallest values; -1 are coordinates of tensors not named.
+    Part 0 holds the smallest values; coordinates of other tensors than `names` have -1.
     """
     part = np.full(traced.size, -1, np.int8)
     for name, shape, offset in zip(traced.names, traced.shapes, traced.offsets, strict=True):

@@ -1,7 +1,7 @@
-"""Which part of the model a client trains in a round: what a policy sees, what it gives, and what of it lives on.
+"""Policies that choose the part of the model that a client trains in a round.
 
-A policy is a value; `bind` makes its sampler for one run. All that is random is a function of (seed, round, client), so
-that samplers need no state of their own (PruneFL's shared mask is the exception).
+A policy is a value; `bind` makes its sampler for one run. Random choices are functions of (seed, round, client), so
+that samplers need no state. PruneFL's shared mask is the exception.
 """
 
 from collections import OrderedDict
@@ -15,15 +15,20 @@ import numpy.typing as npt
 from fedraa.components.calls import calling
 from fedraa.components.text import KIND
 from fedraa.data.tree import Tree
-from fedraa.errors import Uncuttable, short_text
+from fedraa.errors import InputError, Uncuttable
 from fedraa.messages import ExtraBuffers, Update, Vector
 from fedraa.numbers import of_python
 from fedraa.rng import generator
 from fedraa.submodels.assignment import Assignment, Mask, Submodel
 from fedraa.submodels.traced import IndexSet, Traced
 
-AUTO = ("auto",)  # in place of the levels of capacities that follow from devices, as long as these are not known
-REMEMBERED = 8  # submodels per run: each holds an index as large as its parameters twice over
+AUTO = ("auto",)
+"""Replaces the levels of capacities that follow from devices, until the devices are known."""
+REMEMBERED = 8
+"""Submodels that a run keeps. Each holds an index twice as large as its parameters."""
+
+
+SHARES = "shares of the model over 0 and at most 1"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +54,7 @@ class RunContext:
         return self.submodel(self.traced.full())
 
     def submodel(self, kept: IndexSet) -> Submodel:
-        """The dense submodel of these units; the same object for those who ask for the same, as far as remembered."""
+        """Return the dense submodel of these units, the same object for the same units while it is remembered."""
         key = tuple(np.asarray(units).tobytes() for units in kept)
         if key not in self._submodels:
             self._submodels[key] = Submodel.of(self.traced, kept)
@@ -59,27 +64,33 @@ class RunContext:
         return self._submodels[key]
 
     def units(self, kept: IndexSet, label: int = 0) -> Assignment:
-        """The dense submodel of these units: one ascending int64 array per width group of `traced.groups`."""
+        """Return the dense submodel of these units: one ascending int64 array per width group of `traced.groups`."""
         return Assignment(label, self.submodel(kept))
 
     def masked(self, mask: Mask, label: int = 0) -> Assignment:
-        """The whole model, of which only the coordinates of `mask` [d] train."""
+        """Return the whole model, of which only the coordinates of `mask` [d] train."""
         if mask.shape != (self.traced.size,) or mask.dtype != np.bool_:
-            raise ValueError(f"submodel: a mask is {mask.dtype} {mask.shape}; takes bool ({self.traced.size},)")
+            raise InputError("submodel", got=mask, expected=f"a mask of bool [{self.traced.size}]")
         return Assignment(label, self.whole(), mask)
 
     def rng(self, *index: int) -> np.random.Generator:
-        """Randomness for an own policy, a function of the run's seed and these numbers."""
+        """Return a random generator for a custom policy, a function of the run's seed and these numbers."""
         return generator(self.seed, "policy", *index)
 
-    def check_units(self, parts: int = 1, why: str = "") -> None:
-        """ValueError, a sentence that `why` begins, unless every width group can be cut into so many parts."""
+    def check_units(self, parts: int = 1, error: InputError | None = None) -> None:
+        """Raise an InputError unless every width group can be cut into `parts` parts.
+
+        Args:
+            parts: The number of parts.
+            error: The error about the option that leads to so many parts.
+        """
         if not self.traced.groups:
             reasons = self.traced.reasons()
-            raise Uncuttable(f"model: nothing of {type(self.traced.module).__name__} can be cut: {reasons}")
+            raise Uncuttable("model", f"nothing of {type(self.traced.module).__name__} can be cut: {reasons}")
         smallest = min(self.traced.groups, key=lambda group: group.size)
-        if parts > smallest.size:
-            raise ValueError(f"{why}; group {smallest.name!r} has only {smallest.size}")
+        if error is not None and parts > smallest.size:
+            expected = f"{smallest.size} at most, because group {smallest.name!r} has only {smallest.size} units"
+            raise InputError(error.field, error.problem, got=error.got, expected=expected)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,10 +117,10 @@ class RoundContext:
 
 
 class SubmodelSampler:
-    """A policy at work in one run. Besides drawing it may follow what comes back, as PruneFL's mask does.
+    """A policy in one run. It draws submodels, and may follow client updates, as PruneFL's mask does.
 
-    `asks` names the further buffers that clients' answers must have. In so many rounds at the start, `alone`, only the
-    first client trains.
+    `asks` names further buffers that client updates must have. In the first `alone` rounds only the first client
+    trains.
     """
 
     asks: ClassVar[tuple[str, ...]] = ()
@@ -117,23 +128,23 @@ class SubmodelSampler:
 
     @property
     def extra_buffers(self) -> ExtraBuffers:
-        """What it has clients move besides their submodel, for the bill."""
+        """Return the buffers that clients send and receive besides their submodel, for the cost."""
         return ExtraBuffers()
 
     def draw(self, context: RoundContext) -> Assignment:
         raise AssertionError("a sampler draws")
 
     def receive(self, assignment: Assignment, update: Update, weight: float) -> None:
-        """Takes in what came back from a client that has that weight in the mean."""
+        """Handle the update of a client that has this weight in the mean."""
 
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
-        """The round is over: `delta` [d] is its mean, `scale` the learning rate times the mean local steps."""
+        """Handle the end of a round: `delta` [d] is its mean, `scale` the learning rate times the mean local steps."""
 
     def state(self) -> dict[str, Any]:
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes back what `state` gave."""
+        """Restore the result of `state`."""
 
 
 class Pure(SubmodelSampler):
@@ -146,22 +157,21 @@ class Pure(SubmodelSampler):
         with calling("submodel", self._draw):
             drawn = self._draw(context)
         if not isinstance(drawn, Assignment):
-            raise ValueError(
-                f"submodel: {self._draw.__qualname__} gave {short_text(drawn)}; takes what context.run.units gives"
-            )
+            field = f"submodel: {self._draw.__qualname__}"
+            raise InputError(field, got=drawn, expected="the result of context.run.units or context.run.masked")
         return drawn
 
 
 class SubmodelPolicy:
-    """Gives each client of a round its part of the model. An own one needs `draw` alone, a pure function:
+    """The choice of the part of the model that each client of a round trains. A custom one needs only a pure `draw`:
 
         class FirstHalf(SubmodelPolicy):
             def draw(self, context):
                 groups = context.run.traced.groups
                 return context.run.units(tuple(np.arange(-(-group.size // 2)) for group in groups))
 
-    `keeps` names the state that it holds at the server, `scheduled` tells whether a scheduler gives out its parts, and
-    `whole` whether every client trains all of the model. If it `needs_squares`, clients send their squared gradients.
+    `keeps` names the state that it holds at the server. If it is `scheduled`, a scheduler assigns its parts. If it is
+    `whole`, every client trains all of the model. If it `needs_squares`, clients send their squared gradients.
     """
 
     keeps: ClassVar[str] = ""
@@ -169,39 +179,39 @@ class SubmodelPolicy:
     scheduled: ClassVar[bool] = False
     whole: ClassVar[bool] = False
     shares: ClassVar[tuple[float, ...]] = (1.0, 0.5, 0.25, 0.125, 0.0625)
-    """Of which each client has one, where capacities follow from devices."""
+    """Shares of which each client gets one if capacities follow from devices."""
 
     @property
     def cuts(self) -> bool:
-        """Whether width groups of the model have to be known."""
+        """Return True if the width groups of the model must be known."""
         return not self.whole
 
     @property
     def scales(self) -> bool:
-        """Whether activations are scaled by the inverse of the share that trains, the rate by the share."""
+        """Return True if activations are scaled by the inverse of the share that trains, and the rate by the share."""
         return False
 
     @property
     def alone(self) -> int:
-        """Rounds at the start in which the first client alone trains."""
+        """Return the number of rounds at the start in which only the first client trains."""
         return 0
 
     def draw(self, context: RoundContext) -> Assignment:
-        """What the client trains in this round."""
-        raise ValueError(f"submodel: {type(self).__name__} has no draw")
+        """Return the part of the model that the client trains in this round."""
+        raise InputError("submodel", f"{type(self).__name__} has no draw", hint="define draw(self, context)")
 
     def bind(self, run: RunContext) -> SubmodelSampler:
-        """Its sampler for one run; ValueError if the model does not suit it."""
+        """Return the sampler for one run; raise InputError if the policy cannot use the model."""
         return Pure(self.draw)
 
     def submodels(self, traced: Traced) -> tuple[IndexSet, ...]:
-        """The parts that a scheduler gives out; the whole model as one, unless there are several."""
+        """Return the parts that a scheduler assigns; by default the whole model is the only one."""
         return (traced.full(),)
 
 
 @dataclass(frozen=True)
 class Capacities:
-    """Each client's share of the model: level n mod L of client n, or one drawn anew every round."""
+    """Each client's share of the model: level n mod L of client n, or a level that is drawn every round."""
 
     levels: tuple[Any, ...] = (1.0, 0.5, 0.25, 0.125, 0.0625)
     redraw: bool = False
@@ -210,18 +220,19 @@ class Capacities:
         levels: Any = of_python(self.levels)
         object.__setattr__(self, "levels", levels if isinstance(levels, tuple) else (levels,))
         object.__setattr__(self, "redraw", of_python(self.redraw))
-        if wrong := [each for each in self.levels if not _is_share(each)] if self.levels != AUTO else []:
-            raise ValueError(f"capacities: got {short_text(wrong[0])}; takes shares of the model over 0 and at most 1")
         if self.levels != AUTO:
+            for level in self.levels:
+                if not _is_share(level):
+                    raise InputError("capacities", got=level, expected=SHARES)
             object.__setattr__(self, "levels", tuple(map(float, self.levels)))
         if not self.levels:
-            raise ValueError("capacities: none given, expected shares of the model over 0 and at most 1")
+            raise InputError("capacities", got=(), expected=SHARES)
         if not isinstance(self.redraw, bool):
-            raise ValueError(f"redraw: got {short_text(self.redraw)}; takes True or False")
+            raise InputError("redraw", got=self.redraw, expected="True or False")
 
     @classmethod
     def following(cls, compute: npt.NDArray[np.float64], shares: tuple[float, ...]) -> "Capacities":
-        """For each client the largest of the `shares` that its speed is of the fastest one's; the smallest at least."""
+        """Return for each client the largest of `shares` up to its speed relative to the fastest, or the smallest."""
         speeds = compute / compute.max() * (1 + 1e-9)
         return cls(tuple(max((share for share in shares if share <= speed), default=min(shares)) for speed in speeds))
 
@@ -236,7 +247,7 @@ def _is_share(value: object) -> bool:
 
 
 class WithCapacities(SubmodelPolicy):
-    """A policy whose clients train shares of the model; `capacities` may be given as a tuple of these, too."""
+    """A policy whose clients train shares of the model; `capacities` may also be a tuple of shares."""
 
     capacities: Capacities
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, NonNegativeInt
 
+from fedraa.errors import InputError
 from fedraa.rng import generator
 from fedraa.submodels import indices, masks
 from fedraa.submodels.assignment import Assignment, Mask
@@ -51,24 +52,24 @@ class Arbitrary(SubmodelPolicy):
         return Pure(draw)
 
     def _large(self, run: RunContext) -> frozenset[int]:
-        """The clients that train half of the regions."""
+        """Return the clients that train half of the regions."""
         if self.level == "MIX":
             return frozenset(generator(run.seed, "levels").permutation(run.clients)[: run.clients // 2].tolist())
         return frozenset(range(run.clients) if self.level == "L" else ())
 
     def _masks(self, run: RunContext) -> Callable[..., Mask]:
-        """What gives the mask of the `chosen` regions in a round, for a client or, without one, for all."""
+        """Return a function that makes the mask of the `chosen` regions in a round, for one client or for all."""
         if self.regions == "hidden":
             region_of = masks.hidden_parts(run.traced, self.parts)
             return lambda chosen, *when: np.isin(region_of, chosen)
-        run.check_units(self.parts, f"submodel: {self.parts} regions need as many units in every group")
+        run.check_units(self.parts, InputError("submodel", "every group needs a unit for each region", got=self.parts))
         return lambda chosen, *when: _between_units(
             run.traced, self.parts, len(chosen), generator(run.seed, "regions of units", *when)
         )
 
 
 def _between_units(traced: Traced, parts: int, count: int, rng: np.random.Generator) -> Mask:
-    """The parameters between `count` regions of units of every group, drawn group by group."""
+    """Return the parameters between `count` regions of units of every group, drawn group by group."""
     cut = indices.blocks(traced, parts)
     drawn = [np.sort(rng.permutation(parts)[:count]) for _ in traced.groups]
     kept = tuple(np.concatenate([cut[part][g] for part in mine]) for g, mine in enumerate(drawn))

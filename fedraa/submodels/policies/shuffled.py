@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.errors import InputError
 from fedraa.rng import generator
 from fedraa.submodels import indices, masks
 from fedraa.submodels.assignment import Assignment
@@ -56,11 +57,11 @@ class ShuffledBlocks(WithCapacities):
         for level in self.capacities.levels:
             count = block_count(level)
             if self.kernels:
-                run.check_units(count, f"capacities: {level:g} makes {count} blocks of units")
+                problem = f"it divides the units into {count} blocks"
+                run.check_units(count, InputError("capacities", problem, got=level))
             elif count > traced.size:
-                raise ValueError(
-                    f"capacities: {level:g} makes {count} blocks; the model has only {traced.size} parameters"
-                )
+                problem = f"it divides the parameters into {count} blocks"
+                raise InputError("capacities", problem, got=level, expected=f"{traced.size} blocks at most")
         masks_of: dict[int, Sequence[Assignment]] = {}
 
         def draw(context: RoundContext) -> Assignment:

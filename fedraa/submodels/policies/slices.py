@@ -1,4 +1,4 @@
-"""Policies whose submodels are dense slices, and those that give out the whole model."""
+"""Policies whose submodels are dense slices or the whole model."""
 
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import NonNegativeInt
 
-from fedraa.errors import Uncuttable
+from fedraa.errors import InputError, Uncuttable
 from fedraa.numbers import Count, Positive
 from fedraa.rng import generator
 from fedraa.submodels import indices
@@ -46,7 +46,7 @@ class Full(SubmodelPolicy):
 
 @dataclass(frozen=True)
 class Fragments(SubmodelPolicy):
-    """Fixed disjoint fragments of the width groups, given out by a scheduler (Fed-RAA)."""
+    """Fixed disjoint fragments of the width groups, assigned by a scheduler (Fed-RAA)."""
 
     ratios: tuple[Positive, ...]
 
@@ -60,7 +60,8 @@ class Fragments(SubmodelPolicy):
     def submodels(self, traced: Traced) -> tuple[IndexSet, ...]:
         if self.cuts and not traced.groups:
             reasons = traced.reasons()
-            raise Uncuttable(f"model: nothing of {type(traced.module).__name__} can be cut into fragments: {reasons}")
+            problem = f"nothing of {type(traced.module).__name__} can be cut into fragments: {reasons}"
+            raise Uncuttable("model", problem)
         return indices.fragments(traced, self.ratios)
 
 
@@ -103,10 +104,10 @@ class Rolling(WithCapacities):
 
 @dataclass(frozen=True)
 class DisjointGroups(SubmodelPolicy):
-    """IST: every hidden layer shuffled on its own and dealt to the cohort in equal disjoint groups, each round.
+    """IST: each round every hidden layer is shuffled and dealt to the cohort in equal disjoint groups.
 
-    A group's activations are `scaled` by the size of the cohort while it trains, since the full model's units read
-    those of all groups, and its learning rate by the inverse; the released code has batch norms, which do both.
+    While a group trains, its activations are `scaled` by the size of the cohort, because units of the full model read
+    all groups. Its learning rate is scaled by the inverse. The released code has batch norms, which do both.
     """
 
     scaled: bool = True
@@ -116,9 +117,11 @@ class DisjointGroups(SubmodelPolicy):
         return self.scaled
 
     def bind(self, run: RunContext) -> SubmodelSampler:
-        @lru_cache(1)  # a round's, for all of its clients
+        # The groups of a round are the same for all of its clients.
+        @lru_cache(1)
         def dealt(number: int, cohort: int) -> tuple[IndexSet, ...]:
-            run.check_units(cohort, f"clients: {cohort} in one round each need units of their own")
+            problem = "each client of a round needs its own units"
+            run.check_units(cohort, InputError("clients", problem, got=cohort))
             return indices.disjoint(run.traced, cohort, generator(run.seed, "groups", number))
 
         def draw(context: RoundContext) -> Assignment:

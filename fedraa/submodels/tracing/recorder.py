@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from fedraa.errors import InputError
 from fedraa.submodels.resize import GROUPED, MADE, RESIZED, Place, name_of, place
 from fedraa.submodels.tracing.found import Found
 from fedraa.submodels.tracing.labels import Ties, varies
@@ -190,9 +191,9 @@ class Recorder(TorchFunctionMode):
     def put(self, tensor: Tensor, labels: Tensor) -> None:
         """Set the labels of a result."""
         if labels.shape != tensor.shape:
-            raise ValueError(f"labels: shape {tuple(labels.shape)} given for a tensor {tuple(tensor.shape)}")
+            raise InputError("labels", got=labels, expected=f"the shape of the result, {list(tensor.shape)}")
         if not isinstance(labels, Tensor) or labels.dtype != torch.int64:
-            raise ValueError(f"labels: got {type(labels).__name__} of {labels.dtype}, takes a tensor of torch.int64")
+            raise InputError("labels", got=labels, expected="a tensor of int64")
         self._labels[tensor] = labels
 
     def follows(self, tensor: Tensor) -> bool:

@@ -14,7 +14,7 @@ from types import FunctionType, MappingProxyType
 from typing import Any
 
 from fedraa.components.text import path_of
-from fedraa.errors import short_text
+from fedraa.errors import InputError
 from fedraa.submodels.tracing import attention_rules, layer_rules, product_rules, shape_rules
 from fedraa.submodels.tracing.accept import first_line
 from fedraa.submodels.tracing.recorder import Recorder, Rule, tensors
@@ -92,27 +92,25 @@ _own: ContextVar[Mapping[str, Rule]] = ContextVar("_own", default=MappingProxyTy
 
 @contextmanager
 def tracing_rules(rules: Mapping[str, Rule]) -> Iterator[None]:
-    """Within, models are traced with rules of one's own, by the names of torch functions, over those built in.
+    """Trace models inside the block with custom rules, by the names of torch functions, before the built-in ones.
 
-    A rule is `rule(recorder, name, out, args, kwargs)`: with `recorder.put(out, labels)` it says which unit each
-    element of the result belongs to, from `recorder.labels(x)`, labels of the shape of x; with `recorder.ties.tie` and
-    `recorder.ties.pin` it ties units that must stay together, or pins those that must stay whole. A rule that is wrong
-    is found out before anything is cut by it: every cut is tried against the whole model, several times.
+    A rule is `rule(recorder, name, out, args, kwargs)`. With `recorder.put(out, labels)` it sets the unit that each
+    element of the result belongs to, from `recorder.labels(x)`, labels of the shape of x. With `recorder.ties.tie` and
+    `recorder.ties.pin` it ties units that must stay together, or pins units that must stay whole. A wrong rule is
+    found before anything is cut by it, because every cut is tried against the whole model several times.
 
-    Raises ValueError for what is no name or no function of five arguments; tracing does for a rule that raises, or that
-    puts no labels on its result.
+    Raises InputError for a wrong name or a function that does not take five arguments. Tracing raises InputError for a
+    rule that fails, or that puts no labels on its result.
     """
     if not isinstance(rules, Mapping):
-        raise ValueError(f"tracing_rules: got {type(rules).__name__}; takes a dict of rules by names of functions")
+        raise InputError("tracing_rules", got=rules, expected="a dict of rules by names of functions")
     for name, rule in rules.items():
         if not isinstance(name, str) or not name.isidentifier() or name.endswith("_"):
-            raise ValueError(
-                f"tracing_rules: got {short_text(name)}; takes the plain name of a torch function, such as 'sinc'"
-            )
+            expected = "the plain name of a torch function, such as 'sinc'"
+            raise InputError("tracing_rules", got=name, expected=expected)
         if not callable(rule) or not _takes_five(rule):
-            raise ValueError(
-                f"tracing_rules: {name!r} has {short_text(rule)}; takes a function (recorder, name, out, args, kwargs)"
-            )
+            expected = "a function (recorder, name, out, args, kwargs)"
+            raise InputError(f"tracing_rules {name!r}", got=rule, expected=expected)
     token = _own.set({**_own.get(), **rules})
     try:
         yield
@@ -121,32 +119,32 @@ def tracing_rules(rules: Mapping[str, Rule]) -> Iterator[None]:
 
 
 class WrongRuleError(Exception):
-    """A rule of one's own that does not do what a rule must."""
+    """A custom rule that does not work as a rule must."""
 
 
 def rules() -> dict[str, Rule]:
-    """The rules that hold here and now."""
+    """Return the built-in rules and the custom rules of the block."""
     return _BUILTIN | {name: partial(_checked, rule) for name, rule in _own.get().items()}
 
 
 def has_own() -> bool:
-    """Whether some of them are the user's."""
+    """Return True if there are custom rules."""
     return bool(_own.get())
 
 
 def _checked(rule: Rule, r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     try:
         rule(r, name, out, args, kwargs)
-    except Exception as error:  # whatever it raises
+    except Exception as error:
         raise WrongRuleError(f"the rule of {name!r} fails: {first_line(error)}") from error
     if not all(map(r.follows, tensors(out))):
         raise WrongRuleError(f"the rule of {name!r} puts no labels on its result; call recorder.put(out, labels)")
     if not all(r.ties.knows(r.labels(x)) for x in tensors(out)):
-        raise WrongRuleError(f"the rule of {name!r} puts numbers that are no labels; take those of recorder.labels(x)")
+        raise WrongRuleError(f"the rule of {name!r} puts numbers that are no labels; use those of recorder.labels(x)")
 
 
 def described_rules() -> dict[str, str] | None:
-    """The rules of one's own: whose, and a digest of their code; None if one has more than code, which may differ."""
+    """Return the path and a digest of the code of each custom rule; None if a rule has more than code."""
     own = _own.get()
     if not all(isinstance(rule, FunctionType) and not rule.__closure__ for rule in own.values()):
         return None

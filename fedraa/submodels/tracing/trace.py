@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from fedraa.data.tree import Tree, leaves, mapped
+from fedraa.errors import InputError
 from fedraa.models.forward import forward
 from fedraa.submodels.resize import MADE
 from fedraa.submodels.traced import Traced
@@ -23,9 +24,10 @@ from fedraa.submodels.tracing.recorder import DataDependentError, Recorder, tens
 from fedraa.submodels.tracing.rules import WrongRuleError, has_own, rules
 from fedraa.submodels.tracing.verify import Trial
 
-OWN_TRIES = 8  # of each cut, where rules are the user's own
-
-LARGE = 50_000_000  # parameters; copies of so many take longer, and more memory, than all the rest
+OWN_TRIES = 8
+"""Trials of each cut if there are custom tracing rules."""
+LARGE = 50_000_000
+"""Parameters of a large model, whose copies would take more time and memory than all the rest."""
 
 
 def trace(module: nn.Module, example: Tree) -> Traced:
@@ -33,23 +35,23 @@ def trace(module: nn.Module, example: Tree) -> Traced:
 
     The module runs on `example`, in evaluation and in training mode, while labels of units follow its tensors
     through every function. Units that must vanish together are tied; a group is a set of units that run
-    through the same dimensions. Inputs and outputs are never cut, nor is anything that does not stay exact:
-    a cut gives what the full module gives when the parameters of its absent units are zero. This is tried
-    before the result is returned, and what does not pass is left whole.
+    through the same dimensions. Inputs and outputs are never cut, nor is anything that does not stay exact: a cut must
+    return the same output as the full module with zero parameters for the absent units. This is tried before the
+    result is returned, and a group that fails stays whole.
 
-    Of a large module the shapes alone are followed, and what is tried are narrow cuts of it.
+    Of a large module only the shapes are followed, and narrow cuts are tried.
 
     Args:
         module: any module. It is copied to the CPU, not changed. The copy of a large one shares its memory.
         example: a batch of at least two inputs: a tensor, or a tuple or a dict of tensors for its arguments.
 
     Raises:
-        ValueError: the example does not run through the module, the forward pass depends on data, or the
-            parameters cannot be trained as one float32 vector.
+        InputError: the example does not run through the module, the forward pass depends on data, or the parameters
+            cannot be trained as one float32 vector.
     """
     for part in leaves(example):
         if part.dim() < 1 or len(part) < 2:
-            raise ValueError(f"example: shape {tuple(part.shape)} given, expected a batch of at least 2")
+            raise InputError("example", got=part, expected="a batch of at least 2")
     check_code(module)
     check_kinds(module)
     module, example = copied(module), mapped(lambda part: part.cpu(), example)
@@ -71,7 +73,7 @@ def trace(module: nn.Module, example: Tree) -> Traced:
 
 
 def copied(module: nn.Module) -> nn.Module:
-    """The copy on the CPU that a Traced keeps."""
+    """Return the copy on the CPU that a Traced keeps."""
     return private(module, share=_is_large(module)).cpu()
 
 
@@ -82,7 +84,7 @@ def _is_large(module: nn.Module) -> bool:
 def _followed(
     module: nn.Module, example: Tree, choices: Mapping[str, int] = MappingProxyType({})
 ) -> tuple[Recorder, list[list[str]]]:
-    """What ran, and of a large module the names of the functions besides."""
+    """Return the recorder, and for a large module the names of the functions that ran."""
     recorder, ran = _light_record(module, example, choices) if _is_large(module) else (None, [])
     return recorder or _record(module, example, choices=choices), ran
 
@@ -90,9 +92,9 @@ def _followed(
 def _light_record(
     module: nn.Module, example: Tree, choices: Mapping[str, int] = MappingProxyType({})
 ) -> tuple[Recorder | None, list[list[str]]]:
-    """As `_record`, on tensors that have shapes and no values; None if it needs values, or cannot be traced.
+    """Return the recorder of tensors without values, or None if the module needs values or cannot be traced.
 
-    And the functions that the module calls, in evaluation and in training mode.
+    The second result are the functions that the module calls, in evaluation and in training mode.
     """
     memo: dict[int, object] = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in module.parameters()}
     memo |= {id(buffer): buffer.to("meta") for buffer in module.buffers()}
@@ -105,7 +107,8 @@ def _light_record(
                 forward(shapes.train(training), example)
             ran.append(noted.names)
         return recorder, ran
-    except Exception:  # whatever it is, it shows with values, too
+    except Exception:
+        # The trace with values raises the same error, or needs none.
         return None, []
 
 
@@ -117,14 +120,17 @@ def _record(
     choices: Mapping[str, int] = MappingProxyType({}),
     fills: bool = True,
 ) -> Recorder:
-    """`shapes` is the module on the meta device, where it is followed there."""
-    scratch = shapes or copy.deepcopy(module)  # training mode moves running statistics
+    """Return the recorder of a run of the module, or of `shapes`, the module on the meta device."""
+    # Training mode changes running statistics.
+    scratch = shapes or copy.deepcopy(module)
     recorder = Recorder(scratch, rules(), module if shapes else None, fills=fills, choices=choices)
     fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # it hides the layers inside
+    # The fast path hides the layers inside.
+    torch.backends.mha.set_fastpath_enabled(False)
     try:
         with torch.no_grad(), torch.random.fork_rng():
-            for training in (False, True):  # some parts, such as auxiliary heads, run in training only
+            # Some layers, such as auxiliary heads, run only in training.
+            for training in (False, True):
                 scratch.train(training)
                 path = _walk(recorder, scratch, example)
                 if recorder.asked and _other_path(recorder, scratch, example) not in (path, None):
@@ -135,17 +141,17 @@ def _record(
             raise DataDependentError(f"its data decide which layers run: `{recorder.finds}` leaves out {unused[0]!r}")
         recorder.hold_buffers()
     except DataDependentError as error:
-        raise ValueError(f"module: {type(module).__name__} cannot be traced, {error}") from None
+        raise InputError("module", f"{type(module).__name__} cannot be traced, {error}") from None
     except WrongRuleError as error:
-        raise ValueError(f"tracing_rules: {error}") from error
-    except Exception as error:  # whatever its code raises
-        if recorder.found.filled:  # its code counts what it finds
+        raise InputError("tracing_rules", str(error)) from error
+    except Exception as error:
+        # The code of a module may raise any type. Code that counts what it finds fails with filled tensors.
+        if recorder.found.filled:
             return _record(module, example, shapes, choices=choices, fills=False)
-        parts = [f"{tuple(part.shape)} of {part.dtype}" for part in leaves(example)]
+        parts = [f"{list(part.shape)} of {str(part.dtype).removeprefix('torch.')}" for part in leaves(example)]
         batch = " and ".join(parts[:3]) + " and more" * (len(parts) > 3)
-        raise ValueError(
-            f"example: a batch {batch} does not run through {type(module).__name__}: {first_line(error, 100)}"
-        ) from error
+        problem = f"a batch {batch} does not run through {type(module).__name__}: {first_line(error, 100)}"
+        raise InputError("example", problem) from error
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
     with torch.device("meta") if shapes else nullcontext():
@@ -154,12 +160,13 @@ def _record(
 
 
 def _walk(recorder: Recorder, module: nn.Module, example: Tree) -> list[object]:
-    """Run the module; returns what it did, down to its output."""
+    """Run the module and return the steps of its path, including its output."""
     inputs = mapped(lambda part: part[:2].clone(), example)
     recorder.path = []
     for part in leaves(inputs):
         recorder.feed(part)
-    torch.manual_seed(0)  # layers that are dropped at random are the same on every path
+    # Layers that are dropped at random are the same on every path.
+    torch.manual_seed(0)
     with recorder.found, recorder:
         out = forward(module, inputs)
     for tensor in tensors(out):
@@ -168,9 +175,9 @@ def _walk(recorder: Recorder, module: nn.Module, example: Tree) -> list[object]:
 
 
 def _other_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[object] | None:
-    """What the module does if all that it asks of its data has the other answer; None if it then complains.
+    """Return the path of the module if every question about its data has the other answer; None if it then raises.
 
-    So a warning or a check of the data is told apart from control flow that depends on data.
+    This distinguishes a warning or a check of the data from control flow that depends on data.
     """
     recorder.deny = True
     try:
@@ -186,13 +193,13 @@ def _other_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[ob
 
 
 def _fails_in_torch(error: BaseException) -> bool:
-    """Whether a torch function raised it, and not the code that calls them."""
+    """Return True if a torch function raised the error, and not the code that calls it."""
     frames = list(traceback.walk_tb(error.__traceback__))
     return frames[-1][0].f_code.co_name == "__torch_function__"
 
 
 def _suspects(trial: Trial, traced: Traced) -> Sequence[int]:
-    """The groups that fail on their own; if none does, all of them."""
+    """Return the groups that fail on their own, or all groups if none does."""
     alike: dict[tuple[tuple[str, int], ...], list[int]] = {}
     for g, group in enumerate(traced.groups):
         # the layers of repeated blocks differ in a number, and their code is the same

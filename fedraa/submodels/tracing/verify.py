@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedraa.data.tree import Tree, mapped
+from fedraa.errors import InputError
 from fedraa.models.forward import forward
 from fedraa.submodels.flat import trainable
 from fedraa.submodels.traced import IndexSet, Traced
@@ -53,7 +54,7 @@ class Trial:
         self._large, self._ran, self._fills = large, ran, fills
         try:
             self._prepare(traced, example)
-        except ValueError:
+        except InputError:
             if not large:
                 raise
             self._large = False
@@ -82,9 +83,8 @@ class Trial:
                 known = fills, double, self._input
                 break
         if known is None:
-            raise ValueError(
-                f"example: {type(traced.module).__name__} runs on it once and not again ({first_line(failure, 100)})"
-            ) from failure
+            problem = f"{type(traced.module).__name__} runs on it once and not again ({first_line(failure, 100)})"
+            raise InputError("example", problem) from failure
         self._fills, self._double, self._input = known
         self._tolerance = 1e-6 if self._double else 1e-3  # relative: batch norms of two samples amplify rounding
 

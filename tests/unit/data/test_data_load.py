@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refuses
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
@@ -112,29 +113,29 @@ def spoiled(key, index, value):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "field", "shown"),
     [
-        ({"x_train": np.zeros((11, 4))}, "x_train has 11 samples but y_train 12"),
-        ({"x_test": np.zeros((6, 5))}, r"\(4,\) in x_train but \(5,\) in x_test"),
-        ({"x_test": np.zeros((0, 4)), "y_test": np.zeros(0, int)}, "nothing empty"),
-        ({"x_train": np.zeros(12)}, r"x_train has shape \(12,\)"),
-        ({"x_train": np.zeros((12, 4), complex)}, "x_train holds complex128"),
-        ({"y_train": np.zeros((12, 1), int)}, r"y_train is int64 of shape \(12, 1\)"),
-        ({"y_test": np.zeros(6)}, "y_test is float64"),
-        (spoiled("y_train", 3, -1), "y_train holds label -1"),
-        (spoiled("y_test", 0, 3), "y_test holds label 3, but y_train ends at 2"),
-        (spoiled("y_train", 0, 10**6), "y_train goes up to 1000000 with 12 samples"),
-        (spoiled("x_test", (2, 1), np.inf), "x_test row 2 holds NaN, an infinity"),
-        (spoiled("x_test", (2, 1), 1e300), "beyond float32"),
-        ({"x_train": np.full((12, 4), -1), "x_test": np.ones((6, 4), int)}, "negative integers"),
-        ({"x_train": np.array([[object()]] * 12)}, "allow_pickle=False"),
+        ({"x_train": np.zeros((11, 4))}, ": y_train", "[12]; expected a row for each of 11"),
+        ({"x_test": np.zeros((6, 5))}, ": x_test", "[6, 5]"),
+        ({"x_test": np.zeros((0, 4)), "y_test": np.zeros(0, int)}, ": x_test", "[0, 4]"),
+        ({"x_train": np.zeros(12)}, ": x_train", "[12]"),
+        ({"x_train": np.zeros((12, 4), complex)}, ": x_train", "complex128"),
+        ({"y_train": np.zeros((12, 1), int)}, ": y_train", "[12, 1]"),
+        ({"y_test": np.zeros(6)}, ": y_test", "float64"),
+        (spoiled("y_train", 3, -1), ": y_train row 3", "-1"),
+        (spoiled("y_test", 0, 3), ": y_test", "3"),
+        (spoiled("y_train", 0, 10**6), ": y_train", "1000000"),
+        (spoiled("x_test", (2, 1), np.inf), ": x_test row 2", "float32"),
+        (spoiled("x_test", (2, 1), 1e300), ": x_test row 2", "float32"),
+        ({"x_train": np.full((12, 4), -1), "x_test": np.ones((6, 4), int)}, ": x_train", "-1"),
+        ({"x_train": np.array([[object()]] * 12)}, "", "allow_pickle=False"),
     ],
 )
-def test_bad_npz_arrays_are_refused_in_one_sentence(save, change, message):
-    with pytest.raises(ValueError, match=message) as refusal:
-        load_dataset(save(**arrays(**change)), None)
-    assert "mine.npz" in str(refusal.value)
-    assert "\n" not in str(refusal.value)
+def test_npz_with_wrong_array_is_refused_by_array(save, change, field, shown):
+    path = save(**arrays(**change))
+    with refuses(f"dataset {str(path)!r}{field}", shown) as caught:
+        load_dataset(path, None)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_sample_that_is_not_finite_has_a_client_and_changes_no_other(save):
@@ -143,10 +144,10 @@ def test_a_sample_that_is_not_finite_has_a_client_and_changes_no_other(save):
     others = let_through[np.isfinite(let_through).all(axis=1)]
     assert len(others) == 11
     assert others.mean(axis=0) == pytest.approx(0, abs=1e-6)
-    with pytest.raises(ValueError, match=r"^dataset 'mine': x_train row 2, of client \d, holds NaN, an infinity"):
+    with refuses("dataset 'mine': x_train row 2 of client 0"):
         deal(data, Dealing(Iid(), 3, seed=0))
     nothing = load_dataset(save(**arrays(x_train=np.full((12, 4), np.nan))), None)
-    with pytest.raises(ValueError, match=r"^dataset 'mine': x_train row 0, of client \d, holds NaN"):
+    with refuses("dataset 'mine': x_train row 0 of client 1"):
         deal(nothing, Dealing(Iid(), 3, seed=0, standardise=True))
 
 
@@ -156,45 +157,47 @@ def test_an_npz_file_may_say_whose_its_rows_are(save):
     dealt = deal(data, Dealing(make_partitioner("natural"), 3, seed=0))
     assert dealt.names == ("ann", "bob", "cy")
     assert dealt.sizes.tolist() == [4, 4, 4]
-    for change, said in (
-        (spoiled("x_train", (6, 1), np.nan), "x_train row 6, of client 'bob', holds NaN"),
-        (spoiled("y_train", 9, -1), "row 9, of client 'cy', has label -1"),
+    for change, field in (
+        (spoiled("x_train", (6, 1), np.nan), "x_train row 6 of client 'bob'"),
+        (spoiled("y_train", 9, -1), "row 9 of client 'cy'"),
     ):
         spoilt = load_dataset(save(**arrays(**change), **whose), None)
-        with pytest.raises(ValueError, match=f"^dataset 'mine': {said}"):
+        with refuses(f"dataset 'mine': {field}"):
             deal(spoilt, Dealing(make_partitioner("natural"), 3, seed=0))
-    with pytest.raises(ValueError, match=r"clients_train has shape \(12, 2\)"):
-        load_dataset(save(**arrays(), clients_train=np.zeros((12, 2), int)), None)
+    path = save(**arrays(), clients_train=np.zeros((12, 2), int))
+    with refuses(f"dataset {str(path)!r}: clients_train", "[12, 2]"):
+        load_dataset(path, None)
 
 
 def test_npz_files_that_are_none_are_refused(tmp_path, save):
     path = save(x_train=np.zeros((2, 2)), y_test=np.zeros(2, int))
-    with pytest.raises(ValueError, match="lacks y_train, x_test"):
+    field = f"dataset {str(path)!r}"
+    with refuses(field, "y_train, x_test"):
         load_dataset(path, None)
-    with pytest.raises(ValueError, match="no such file"):
+    with refuses(f"dataset {str(tmp_path / 'absent.npz')!r}"):
         load_dataset(str(tmp_path / "absent.npz"), None)
     for content in (b"", b"not an archive", b"PK\x03\x04 cut short"):
         Path(path).write_bytes(content)
-        with pytest.raises(ValueError, match="mine"):
+        with refuses(field):
             load_dataset(path, None)
     with open(path, "wb") as file:
         np.save(file, np.zeros(3))
-    with pytest.raises(ValueError, match="single array"):
+    with refuses(field, "single array"):
         load_dataset(path, None)
     good = Path(save(**arrays()))
     content = bytearray(good.read_bytes())
     content[200] ^= 0xFF  # inside the first array, whose checksum then fails
     good.write_bytes(content)
-    with pytest.raises(ValueError, match="cannot be read"):
+    with refuses(f"dataset {str(good)!r}", "numpy.savez"):
         load_dataset(str(good), None)
 
 
 def test_unknown_names_and_missing_folders_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"dataset is 'imagenet'; it must be one of digits, mnist"):
+    with refuses("dataset", "digits, mnist", got="imagenet"):
         load_dataset("imagenet", None)
     for name in DATASETS[1:]:
         for folder in (None, tmp_path / "absent"):
-            with pytest.raises(ValueError, match=f"data_dir is .*; dataset '{name}' needs a folder"):
+            with refuses("data_dir", name, got=folder):
                 load_dataset(name, folder)
 
 
@@ -233,27 +236,27 @@ def test_agnews_keeps_the_most_frequent_words_and_the_first_of_a_text(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rows", "message"),
+    ("rows", "got"),
     [
-        ("label,words\n1,a\n", "cannot be read"),
-        ("label,text\n", "must have rows"),
-        ("label,text\none,a\n", "integer label"),
-        ("label,text\n4,a\n", "label outside 0 to 3"),
-        ('label,text\n1,"a\n', "cannot be read"),
+        ("label,words\n1,a\n", None),
+        ("label,text\n", None),
+        ("label,text\none,a\n", None),
+        ("label,text\n4,a\n", 4),
+        ('label,text\n1,"a\n', None),
     ],
 )
-def test_malformed_agnews_is_refused(tmp_path, rows, message):
+def test_malformed_agnews_is_refused(tmp_path, rows, got):
     write_agnews(tmp_path, rows, "label,text\n1,a\n")
-    with pytest.raises(ValueError, match=message):
+    with refuses(f"dataset 'agnews': {tmp_path / 'agnews/train.csv.gz'}", got=got):
         load_dataset("agnews", tmp_path)
 
 
 def test_missing_and_broken_agnews_files_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"needs .*agnews/train.csv.gz"):
+    with refuses(f"dataset 'agnews': {tmp_path / 'agnews/train.csv.gz'}"):
         load_dataset("agnews", tmp_path)
     write_agnews(tmp_path, "label,text\n1,a\n", "label,text\n1,a\n")
     (tmp_path / "agnews" / "test.csv.gz").write_bytes(b"plain")
-    with pytest.raises(ValueError, match=r"test.csv.gz cannot be read"):
+    with refuses(f"dataset 'agnews': {tmp_path / 'agnews/test.csv.gz'}"):
         load_dataset("agnews", tmp_path)
 
 
@@ -314,9 +317,9 @@ def test_a_read_only_folder_is_left_as_it_is(mnist_archives):
 
 def test_what_cannot_be_fetched_is_explained(mnist_archives):
     (mnist_archives / "MNIST" / "raw" / f"{MNIST_FILES[3]}.gz").write_bytes(b"corrupt")
-    with pytest.raises(ValueError, match=r"'mnist' is not in .*torchvision.datasets.MNIST\(root, download=True\)") as e:
+    with refuses("dataset 'mnist'", str(mnist_archives), "torchvision.datasets.MNIST") as caught:
         load_dataset("mnist", mnist_archives)
-    assert "\n" not in str(e.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.skipif(not (REAL / "MNIST").is_dir(), reason=f"no MNIST in {REAL}")

@@ -1,7 +1,7 @@
 """Validation data: a share of each client's training samples, the same everywhere, of arrays and of what is read."""
 
 import numpy as np
-import pytest
+from refusals import refuses
 
 from fedraa import Experiment, FederatedDataset
 from fedraa.data import Dataset
@@ -50,7 +50,7 @@ def test_a_client_keeps_one_sample() -> None:
     data = deal(Experiment(clients=60, validation=0.9), dataset())
     assert data.sizes.min() == 1
     assert data.dataset.x_test.shape == (30, 1)  # of the thirty clients that have two
-    with pytest.raises(ValueError, match=r"^validation: 0.5 of every client's samples is none"):
+    with refuses("validation", got=0.5):
         deal(Experiment(clients=90, validation=0.5), dataset())
 
 

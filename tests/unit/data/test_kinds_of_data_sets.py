@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
+from refusals import refuses
 from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
 
 import fedraa as fl
@@ -55,45 +56,47 @@ class SizedStream(Stream):
 
 
 @pytest.mark.parametrize(
-    ("make", "key"),
+    ("make", "field", "hint"),
     [
-        (lambda: DataLoader(TENSORS), "DataLoader.*loader.dataset"),
-        (lambda: (DataLoader(TENSORS), DataLoader(TENSORS)), "pair of DataLoader and DataLoader"),
-        (Stream, "stream"),
-        (SizedStream, "stream"),
-        (lambda: zip(X, Y, strict=True), r"zip.*list\("),
-        (lambda: (pair for pair in zip(X, Y, strict=True)), r"generator.*list\("),
-        (lambda: pd.DataFrame(X), "DataFrame.*to_numpy"),
-        (lambda: {"train": TENSORS, "test": TENSORS}, r"splits train, test.*train=data\['train'\]"),
-        (lambda: [(x, y, 0) for x, y in zip(X, Y, strict=True)], "row 0 is a tuple of 3"),
-        (lambda: [{"image": x, "label": y} for x, y in zip(X, Y, strict=True)], "row 0 is a dict of image, label"),
-        (lambda: [(x, "ab"[y]) for x, y in zip(X, Y, strict=True)], r"row 0 is text \('a'\).*numpy\.unique"),
-        (lambda: (X, np.array(["a", "b"])[Y]), r"labels hold <U1.*numpy\.unique\(y, return_inverse=True\)"),
-        (lambda: (X, np.eye(2)[Y]), r"labels are .*argmax"),
-        (lambda: (X, Y[:, None]), r"labels are .*ravel"),
-        (lambda: (X, Y * 1.0), r"labels are .*astype\(int\)"),
-        (lambda: (X, X[:, 0]), "labels are .*regression"),
-        (lambda: [(Image.new("I;16", (4, 4), 40_000), 0)] * 4, "sample of row 0 .*more than 8 bits"),
-        (lambda: [(Image.new(mode, (4, 4)), 0) for mode in ("RGB", "L")] * 4, r"sample of row 1.*convert\('RGB'\)"),
+        (lambda: DataLoader(TENSORS), "train", "loader.dataset"),
+        (lambda: (DataLoader(TENSORS), DataLoader(TENSORS)), "train", "(x, y)"),
+        (Stream, "train", "list(...)"),
+        (SizedStream, "train", "list(...)"),
+        (lambda: zip(X, Y, strict=True), "train", "list(...)"),
+        (lambda: (pair for pair in zip(X, Y, strict=True)), "train", "list(...)"),
+        (lambda: pd.DataFrame(X), "train", "to_numpy"),
+        (lambda: {"train": TENSORS, "test": TENSORS}, "train", "train=data['train']"),
+        (lambda: [(x, y, 0) for x, y in zip(X, Y, strict=True)], "row 0", "pair"),
+        (lambda: [{"image": x, "label": y} for x, y in zip(X, Y, strict=True)], "row 0", "pair"),
+        (lambda: [(x, "ab"[y]) for x, y in zip(X, Y, strict=True)], "row 0 label", "numpy.unique"),
+        (lambda: (X, np.array(["a", "b"])[Y]), "labels", "numpy.unique(y, return_inverse=True)"),
+        (lambda: (X, np.eye(2)[Y]), "labels", "argmax"),
+        (lambda: (X, Y[:, None]), "labels", "ravel"),
+        (lambda: (X, Y * 1.0), "labels", "astype(int)"),
+        (lambda: (X, X[:, 0]), "labels", "regression"),
+        (lambda: [(Image.new("I;16", (4, 4), 40_000), 0)] * 4, "row 0 sample: image mode", "8 bits"),
+        (lambda: [(Image.new(mode, (4, 4)), 0) for mode in ("RGB", "L")] * 4, "row 1 sample", "convert('RGB')"),
     ],
 )
-def test_other_data_are_answered_with_the_form_that_works(make: Callable[[], Any], key: str) -> None:
-    with pytest.raises(ValueError, match=f"^dataset 'mine': .*{key}") as mistake:
+def test_data_in_another_form_are_refused_with_the_form_that_works(
+    make: Callable[[], Any], field: str, hint: str
+) -> None:
+    with refuses(f"dataset 'mine': {field}", hint) as caught:
         deal(fl.FederatedDataset("mine", make(), (X, Y)), Dealing(Iid(), 2, seed=0))
-    assert "\n" not in str(mistake.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("change", "key"),
+    ("change", "field", "hint"),
     [
-        ({"y_train": np.array(["a", "b"])[Y]}, r"y_train .*numpy\.unique\(y, return_inverse=True\)"),
-        ({"y_train": Y * 1.0}, r"y_train .*astype\(int\)"),
-        ({"x_train": -np.ones((12, 5), int), "x_test": np.ones((12, 5), int)}, r"x_train .*astype\('float32'\)"),
+        ({"y_train": np.array(["a", "b"])[Y]}, "y_train", "numpy.unique(y, return_inverse=True)"),
+        ({"y_train": Y * 1.0}, "y_train", "astype(int)"),
+        ({"x_train": -np.ones((12, 5), int), "x_test": np.ones((12, 5), int)}, "x_train", "astype('float32')"),
     ],
 )
-def test_arrays_of_other_types_are_answered_with_the_conversion(change: dict[str, Any], key: str) -> None:
+def test_arrays_of_other_types_are_refused_with_the_conversion(change: dict[str, Any], field: str, hint: str) -> None:
     arrays: dict[str, Any] = {"x_train": X, "y_train": Y, "x_test": X, "y_test": Y} | change
-    with pytest.raises(ValueError, match=f"^dataset 'mine': {key}"):
+    with refuses(f"dataset 'mine': {field}", hint):
         as_dataset(fl.Dataset("mine", **arrays, classes=2))
 
 
@@ -176,10 +179,10 @@ def test_renamed_columns_of_a_transform_are_read() -> None:
 def test_tables_of_hugging_face_in_other_forms_are_refused() -> None:
     datasets = hugging_face()
     table = datasets.Dataset.from_dict({"img": X.tolist(), "fine_label": Y.tolist()})
-    for given, key in (
-        (table, "no column 'image'; .*input='img', target='fine_label'"),
-        (table.to_iterable_dataset(), "stream"),
-        (datasets.DatasetDict(train=table, test=table), r"DatasetDict .*train=data\['train'\]"),
+    for given, field, hint in (
+        (table, "train input", "input='img', target='fine_label'"),
+        (table.to_iterable_dataset(), "train", "streaming"),
+        (datasets.DatasetDict(train=table, test=table), "train", "train=data['train']"),
     ):
-        with pytest.raises(ValueError, match=key):
+        with refuses(field, hint):
             as_rows("train", given, "image", "label")

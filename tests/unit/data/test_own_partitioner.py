@@ -1,6 +1,5 @@
 """Partitioners of the user's own: what they deal, and what is said of those that cannot be."""
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 import fedraa as fl
 from fedraa.config.experiment import NAMES
@@ -114,21 +114,21 @@ def giving(rows: Any) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "field", "shown"),
     [
-        ([[0], [1]], "mine gave 2 arrays for 3 clients; it must give one each"),
-        (None, "mine gave NoneType; it must give one array of rows per client"),
-        ([[0], [1], [60]], "mine gave client 2 row 60; there are rows 0 to 59"),
-        ([[0], [-1], [2]], "mine gave client 1 row -1; there are rows 0 to 59"),
-        ([[0], [], [2]], "mine gave client 1 no row; every client must have one at least"),
-        ([[0, 4], [1], [2, 4]], "mine gave row 4 to client 0 and again to client 2; a row has one owner at most"),
-        ([[0], [1, 1], [2]], "mine gave row 1 to client 1 and again to client 1; a row has one owner at most"),
-        ([[0.0], [1.0], [2.0]], "mine gave client 0 float64 of shape (1,); it must be integers, the numbers of rows"),
-        (np.zeros((3, 2, 2), int), "mine gave client 0 int64 of shape (2, 2); it must be integers"),
+        ([[0], [1]], "mine", "2 arrays"),
+        (None, "mine", "None"),
+        ([[0], [1], [60]], "mine for client 2", "60"),
+        ([[0], [-1], [2]], "mine for client 1", "-1"),
+        ([[0], [], [2]], "mine for client 1", "no row"),
+        ([[0, 4], [1], [2, 4]], "mine", "row 4 for client 0 and again for client 2"),
+        ([[0], [1, 1], [2]], "mine", "row 1 for client 1 and again for client 1"),
+        ([[0.0], [1.0], [2.0]], "mine for client 0", "float64 [1]"),
+        (np.zeros((3, 2, 2), int), "mine for client 0", "int64 [2, 2]"),
     ],
 )
-def test_what_no_partition_is_is_refused_by_name_client_and_row(rows: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=f"^partition: {re.escape(said)}"):
+def test_wrong_partition_is_refused_by_name_client_and_row(rows: Any, field: str, shown: str) -> None:
+    with refuses(f"partition: {field}", shown):
         divide(make_partitioner(giving(rows)), Y, Y_TEST, 3, seed=0)
 
 
@@ -141,18 +141,18 @@ class Unable(fl.Partitioner):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "shown"),
     [
-        (failing, "partition: failing failed with KeyError: 'speaker'"),
-        (Unable, "partition: .*Unable.* cannot be made: Can't instantiate abstract class"),
-        (3, "partition: 3 has no method assign, and is no function"),
-        (f"{__name__}:Absent", "partition: .*:Absent cannot be imported"),
-        ("dirichlet(alpha=-1)", r"partition: dirichlet\(alpha=-1\): alpha is -1; it should be greater than 0"),
-        ("dirichlet(beta=1)", "partition: .* cannot be made: .*unexpected keyword"),
+        (failing, "failing failed with KeyError: 'speaker'"),
+        (Unable, "Unable"),
+        (3, "3"),
+        (f"{__name__}:Absent", ":Absent"),
+        ("dirichlet(alpha=-1)", "alpha"),
+        ("dirichlet(beta=1)", "beta"),
     ],
 )
-def test_what_no_partitioner_is_is_refused_before_the_start(given: object, said: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=f"^{said}"):
+def test_partitioner_that_cannot_be_used_is_refused_before_the_start(given: object, shown: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"^partition: .*{shown}"):
         fl.run(fl.Experiment(partition=given, clients=3, engine="local", out=tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 

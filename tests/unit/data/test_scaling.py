@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from refusals import refuses
 
 import fedraa as fl
 from fedraa.data import Dealing, as_dataset, deal, make_partitioner, make_transforms
@@ -91,7 +92,7 @@ def test_tokens_and_masks_stay_as_they_are() -> None:
 
 def test_inputs_that_the_training_samples_do_not_have() -> None:
     scaling = measure_scaling({"a": BYTES})
-    with pytest.raises(ValueError, match=r"inputs \['b'\].*\['a'\]"):
+    with refuses("samples", "['a']", got=["b"]):
         apply_scaling(scaling, {"b": BYTES})
 
 
@@ -182,9 +183,9 @@ def test_what_a_data_set_raises_is_one_sentence() -> None:
         raise OSError("no disk")
 
     test = BYTES[:12], Y[:12]
-    with pytest.raises(ValueError, match=r"^dataset 'mine': .*KeyError"):
+    with refuses("dataset 'mine'", "KeyError"):
         dealt(fl.FederatedDataset("mine", Broken(), test))
-    with pytest.raises(ValueError, match=r"^dataset 'mine': client \d: .*OSError"):
+    with refuses("dataset 'mine': client 0", "OSError"):
         dealt(fl.FederatedDataset("mine", made, test, classes=3, sizes=4), partition="natural")
 
 

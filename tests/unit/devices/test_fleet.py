@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 from fedraa import Experiment
 from fedraa.devices.capabilities import make_fleet
@@ -48,21 +49,21 @@ def test_distributions_have_their_moments_and_are_seeded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "shown"),
     [
-        ("1:0.5,3:0.6", "sum to 1.1"),
-        ("-1:0.5,3:0.5", "capability -1"),
-        ("0:1", "capability 0"),
-        ("fast", "neither tiers"),
-        ("1:x", "'x' in '1:x' is not a finite number"),
-        ("nan:1", "not a finite number"),
-        ("lognormal", "takes 1 positive"),
-        ("uniform:3:1", "lower end above"),
-        ("zipf:1", "exponent over 1"),
+        ("1:0.5,3:0.6", "1.1"),
+        ("-1:0.5,3:0.5", "-1"),
+        ("0:1", "speeds over 0"),
+        ("fast", "tiers"),
+        ("1:x", "'x'"),
+        ("nan:1", "'nan'"),
+        ("lognormal", "positive number"),
+        ("uniform:3:1", "upper end"),
+        ("zipf:1", "exponent"),
     ],
 )
-def test_bad_specifications(spec: str, said: str) -> None:
-    with pytest.raises(ValueError, match=f"^capabilities: .*{said}"):
+def test_wrong_capabilities_are_refused(spec: str, shown: str) -> None:
+    with refuses("capabilities", shown, got=spec):
         fleet(spec)
 
 
@@ -77,21 +78,21 @@ def test_csv_in_physical_units_costs_seconds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "place", "got"),
     [
-        ("compute\n1\n", "1 devices for 2 clients"),
-        ("speed\n1\n1\n", r"columns \['speed'\]; it needs compute"),
-        ("compute\n1\n-2\n", "row 2 has compute -2"),
-        ("compute\n1\nfast\n", "row 2 has compute fast"),
-        ("compute,latency\n1,0\n1,-1\n", "row 2 has latency -1"),
-        ("compute\n1\ninf\n", "row 2 has compute inf"),
-        ("", "cannot be read as CSV"),
+        ("compute\n1\n", "", None),
+        ("speed\n1\n1\n", " columns", ["speed"]),
+        ("compute\n1\n-2\n", " row 2 compute", -2),
+        ("compute\n1\nfast\n", " row 2 compute", "fast"),
+        ("compute,latency\n1,0\n1,-1\n", " row 2 latency", -1),
+        ("compute\n1\ninf\n", " row 2 compute", float("inf")),
+        ("", "", None),
     ],
 )
-def test_bad_csv(tmp_path: Path, text: str, said: str) -> None:
+def test_wrong_table_of_devices_is_refused_by_row(tmp_path: Path, text: str, place: str, got: object) -> None:
     path = tmp_path / "devices.csv"
     path.write_text(text)
-    with pytest.raises(ValueError, match=f"^capabilities: .*{said}"):
+    with refuses(f"capabilities: {path}{place}", got=got):
         fleet(str(path), 2)
 
 

@@ -1,12 +1,12 @@
 """Fleets of the user's own: a function gives the columns, which are checked as those of a file are."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 import fedraa as fl
 from fedraa.devices.capabilities import make_fleet
@@ -59,43 +59,40 @@ def giving(made: Any) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("made", "field", "shown"),
     [
-        ([1.0, 2.0], "mine gave compute of shape [2] for 3 clients; give one each"),
-        (2.0, "mine gave compute of shape [] for 3 clients"),
-        ([1, -2, 1], "mine client 1 has compute -2.0; it must be a number over 0"),
-        ([1, 1, np.inf], "mine client 2 has compute inf; it must be a number over 0"),
-        (
-            {"compute": [1] * 3, "latency": [0, np.nan, 0]},
-            "mine client 1 has latency nan; it must be a number at least",
-        ),
-        ({"speed": [1] * 3}, "mine has the columns ['speed']; it needs compute and may have downlink"),
-        (["fast"] * 3, "mine failed with ValueError: could not convert string to float: 'fast'"),
-        (None, "mine gave compute of shape [] for 3 clients"),
+        ([1.0, 2.0], "mine compute", "[2]"),
+        (2.0, "mine compute", "3 clients"),
+        ([1, -2, 1], "mine client 1 compute", "-2.0"),
+        ([1, 1, np.inf], "mine client 2 compute", "inf"),
+        ({"compute": [1] * 3, "latency": [0, np.nan, 0]}, "mine client 1 latency", "nan"),
+        ({"speed": [1] * 3}, "mine columns", "['speed']"),
+        (["fast"] * 3, "mine", "could not convert string to float: 'fast'"),
+        (None, "mine compute", "3 clients"),
     ],
 )
-def test_what_is_no_fleet_is_refused(made: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=f"^capabilities: {re.escape(said)}"):
+def test_wrong_result_of_a_fleet_function_is_refused(made: Any, field: str, shown: str) -> None:
+    with refuses(f"capabilities: {field}", shown):
         fleet(giving(made))
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "shown"),
     [
-        (3, "got 3; "),
-        ("absent_ext:fleet", "got 'absent_ext:fleet'; "),
-        (f"{__name__}:Mobile(count=1)", f"got '{__name__}:Mobile(count=1)'; "),
-        ("lognormal:x", "'x' in 'lognormal:x' is not a finite number"),
+        (3, "3"),
+        ("absent_ext:fleet", "absent_ext:fleet"),
+        (f"{__name__}:Mobile(count=1)", "count"),
+        ("lognormal:x", "'x'"),
     ],
 )
-def test_what_makes_no_fleet_is_refused(given: object, said: str) -> None:
-    with pytest.raises(ValueError, match=f"^capabilities: {re.escape(said)}"):
+def test_capabilities_that_make_no_fleet_are_refused(given: object, shown: str) -> None:
+    with pytest.raises(ValueError, match=f"^capabilities: .*{shown}"):
         fleet(given)
 
 
 @pytest.mark.parametrize("given", [ramp, f"{__name__}:ramp", "devices.csv"])
 def test_workers_by_tier_need_tiers(given: object) -> None:
-    with pytest.raises(ValueError, match=r"^resources: capabilities '[^']*' have no tiers; give some, as in 1:0.5,3:0"):
+    with pytest.raises(ValueError, match=r"^resources: .*--capabilities 1:0.5,3:0.5"):
         fl.Experiment(capabilities=given, resources=("1:CPU=1", "1:CPU=1"))
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refuses
 
 from fedraa import Experiment, run
 from fedraa.devices.availability import Availability, Timing, read_availability
@@ -49,20 +50,20 @@ def test_periods_equal_counting_unit_by_unit(cuts: list[int], start: int, work: 
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "place", "got"),
     [
-        ("client,start\n0,1\n", "needs client, start, end"),
-        ("client,start,end\n0,2,1\n", "row 1"),
-        ("client,start,end\n0,0,2\n0,1,3\n", "row 2"),
-        ("client,start,end\n5,0,2\n", "clients go from 0 to 4"),
-        ("client,start,end\n0,0,x\n", "row 1"),
-        ("client,start,end\n0,0,30\n", "to the period 24"),
+        ("client,start\n0,1\n", "columns", ["client", "start"]),
+        ("client,start,end\n0,2,1\n", "row 1", [0, 2, 1]),
+        ("client,start,end\n0,0,2\n0,1,3\n", "row 2", [0, 1, 3]),
+        ("client,start,end\n5,0,2\n", "row 1", [5, 0, 2]),
+        ("client,start,end\n0,0,x\n", "row 1", [0, 0, "x"]),
+        ("client,start,end\n0,0,30\n", "row 1", [0, 0, 30]),
     ],
 )
-def test_bad_spans_are_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_wrong_spans_are_refused_by_row(tmp_path: Path, text: str, place: str, got: object) -> None:
     path = tmp_path / "there.csv"
     path.write_text(text)
-    with pytest.raises(ValueError, match=f"^availability: .*{said}"):
+    with refuses(f"availability: {path} {place}", got=got):
         read_availability(path, 5, 24.0)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from refusals import refuses
 
 from fedraa.objectives import (
     OBJECTIVE,
@@ -134,20 +135,20 @@ def test_nothing_that_counts_is_a_loss_of_zero_without_a_gradient() -> None:
 
 
 @pytest.mark.parametrize(
-    ("objective", "y", "said"),
+    ("objective", "y", "field", "shown"),
     [
-        (Regression(), np.array([1.0, np.nan]), "y_train has nan in row 1; it must be a finite float32"),
-        (Regression(), np.zeros((2, 2, 2)), r"y_train has shape \(2, 2, 2\); it must be \[samples\] or"),
-        (MultiLabel(), np.array([[0, 1], [1, 2]]), "y_train has 2 in row 1; it must be 0 or 1"),
-        (MultiLabel(), np.array([0, 1]), r"y_train is int64 of shape \(2,\); it must be 0s and 1s"),
-        (NextToken(), np.array([[0, 3], [1, -1]]), "y_train has -1 in row 1; it must be a label from 0 to 3, or -100"),
-        (NextToken(), np.array([0, 1]), r"y_train is int64 of shape \(2,\); it must be integers of shape \[samples, p"),
-        (NextToken(), np.full((2, 2), -100), "y_train holds -100 alone, which is no label"),
-        (Segmentation(), np.zeros((2, 3)), r"y_train is float64 of shape \(2, 3\); it must be integers of shape"),
+        (Regression(), np.array([1.0, np.nan]), "y_train row 1", "nan"),
+        (Regression(), np.zeros((2, 2, 2)), "y_train", "[2, 2, 2]"),
+        (MultiLabel(), np.array([[0, 1], [1, 2]]), "y_train row 1", "2"),
+        (MultiLabel(), np.array([0, 1]), "y_train", "int64 [2]"),
+        (NextToken(), np.array([[0, 3], [1, -1]]), "y_train row 1", "-1"),
+        (NextToken(), np.array([0, 1]), "y_train", "int64 [2]"),
+        (NextToken(), np.full((2, 2), -100), "y_train", "-100"),
+        (Segmentation(), np.zeros((2, 3)), "y_train", "float64 [2, 3]"),
     ],
 )
-def test_targets_that_cannot_be_are_named_by_row(objective: Objective, y: Array, said: str) -> None:
-    with pytest.raises(ValueError, match=f"^{said}"):
+def test_wrong_targets_are_refused_by_row(objective: Objective, y: Array, field: str, shown: str) -> None:
+    with refuses(field, shown):
         objective.targets(y, y.copy(), 0)
 
 

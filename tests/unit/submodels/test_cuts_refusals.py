@@ -1,4 +1,4 @@
-"""What cannot be traced or trained is said in one short sentence."""
+"""Modules that cannot be traced or trained are refused in one short sentence."""
 
 import copy
 from collections.abc import Callable
@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from refusals import refuses
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -68,33 +69,30 @@ def bottomless() -> nn.Module:
     return module
 
 
-CASES: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "complex": (Spectrum, "module: parameter 'w' is torch.complex64, and what is trained is float32"),
-    "double": (lambda: Net(lambda m, x: m.b(m.a(x.double()))).double(), "parameter 'a.weight' is torch.float64"),
-    "bfloat16": (lambda: Net(lambda m, x: m.b(m.a(x.bfloat16()))).bfloat16(), "'a.weight' is torch.bfloat16"),
-    "lazy": (lambda: nn.Sequential(nn.LazyLinear(8), nn.Linear(8, 3)), "'0.weight' has no shape yet"),
-    "script": (lambda: torch.jit.script(nn.Linear(6, 3)), "is TorchScript"),
-    "script inside": (lambda: nn.Sequential(torch.jit.script(nn.Linear(6, 3))), "'0' of Sequential is TorchScript"),
-    "a closure": (closed, r"Net reads a parameter \(8, 6\) that is not registered in it"),
-    "layers in a list": (Unregistered, r"Unregistered reads a parameter \(8, 6\) that is not registered in it"),
-    "detached": (lambda: Net(lambda m, x: m.b(m.a(x)).detach()), "no parameter of Net gets a gradient"),
-    "frozen": (lambda: Net().requires_grad_(False), "no parameter of Net gets a gradient"),
-    "no tensor": (lambda: Net(lambda m, x: str(m.b(m.a(x)).shape)), "no tensor is found in what Net returns"),
-    "sparse gradients": (Words, "parameter 'a.weight' gets a sparse gradient"),
-    "numpy": (
-        lambda: Net(lambda m, x: m.b(torch.from_numpy(m.a(x).detach().numpy()))),
-        "its forward branches on data or leaves PyTorch: it reads values by `numpy`",
-    ),
-    "in place": (lambda: Net(lambda m, x: F.linear(x, m.a.weight.mul_(1))), "Net cannot be trained: a leaf Variable"),
-    "no copy": (bottomless, "Net cannot be copied: cannot pickle 'generator' object"),
+CASES: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
+    "complex": (Spectrum, ("'w'", "complex64", "float32")),
+    "double": (lambda: Net(lambda m, x: m.b(m.a(x.double()))).double(), ("'a.weight'", "float64")),
+    "bfloat16": (lambda: Net(lambda m, x: m.b(m.a(x.bfloat16()))).bfloat16(), ("'a.weight'", "bfloat16")),
+    "lazy": (lambda: nn.Sequential(nn.LazyLinear(8), nn.Linear(8, 3)), ("'0.weight'", "shape")),
+    "script": (lambda: torch.jit.script(nn.Linear(6, 3)), ("TorchScript",)),
+    "script inside": (lambda: nn.Sequential(torch.jit.script(nn.Linear(6, 3))), ("'0' of Sequential", "TorchScript")),
+    "a closure": (closed, ("Net", "[8, 6]", "register")),
+    "layers in a list": (Unregistered, ("Unregistered", "[8, 6]", "register")),
+    "detached": (lambda: Net(lambda m, x: m.b(m.a(x)).detach()), ("Net", "gradient")),
+    "frozen": (lambda: Net().requires_grad_(False), ("Net", "gradient")),
+    "no tensor": (lambda: Net(lambda m, x: str(m.b(m.a(x)).shape)), ("Net", "tensor")),
+    "sparse gradients": (Words, ("'a.weight'", "sparse=False")),
+    "numpy": (lambda: Net(lambda m, x: m.b(torch.from_numpy(m.a(x).detach().numpy()))), ("`numpy`",)),
+    "in place": (lambda: Net(lambda m, x: F.linear(x, m.a.weight.mul_(1))), ("Net", "a leaf Variable")),
+    "no copy": (bottomless, ("Net", "'generator'")),
 }
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 @pytest.mark.parametrize("name", CASES)
-def test_refuses_in_one_sentence(name: str) -> None:
-    make, message = CASES[name]
-    with pytest.raises(ValueError, match=message) as raised:
+def test_module_that_cannot_be_trained_is_refused_in_one_sentence(name: str) -> None:
+    make, shown = CASES[name]
+    with refuses("module", *shown) as raised:
         trace(make(), VECTOR)
     assert len(str(raised.value)) <= 300
     assert "\n" not in str(raised.value)
@@ -141,7 +139,7 @@ def test_a_question_without_consequence_is_no_control_flow(forward: Callable[[nn
 def test_another_path_is_control_flow(forward: Callable[[nn.Module, Tensor], object]) -> None:
     module = Net(forward)
     module.c = nn.Linear(6, 8)
-    with pytest.raises(ValueError, match="branches on data or leaves PyTorch: it reads values by `bool`"):
+    with refuses("module", "`bool`"):
         trace(module, VECTOR)
 
 
@@ -241,7 +239,7 @@ def test_code_that_fails_after_a_few_runs_is_refused() -> None:
             raise KeyError("batch 4")
         return m.b(m.a(x))
 
-    with pytest.raises(ValueError, match=r"^example: Net runs on it once and not again \(KeyError: 'batch 4'\)$"):
+    with refuses("example", "Net", "KeyError: 'batch 4'"):
         trace(Net(forward), VECTOR)
 
 
@@ -254,8 +252,8 @@ def test_an_output_that_is_rounding_alone_keeps_nothing_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("forward", "said"), [(lambda m, x: {}["labels"], "KeyError: 'labels'"), (lambda m, x: 1 / 0, "division by zero")]
+    ("forward", "reason"), [(lambda m, x: {}["labels"], "KeyError: 'labels'"), (lambda m, x: 1 / 0, "division by zero")]
 )
-def test_whatever_the_code_raises_is_one_sentence(forward: Callable[[nn.Module, Tensor], object], said: str) -> None:
-    with pytest.raises(ValueError, match=f"does not run through Net: {said}$"):
+def test_error_of_the_module_is_shown(forward: Callable[[nn.Module, Tensor], object], reason: str) -> None:
+    with refuses("example", "Net", reason):
         trace(Net(forward), VECTOR)
