@@ -132,7 +132,7 @@ class BareLoop:
         self._batches: list[tuple[torch.Tensor, torch.Tensor]] = []
         for client in range(len(data.sizes)):
             x, y = (torch.tensor(array) for array in data.client(client))
-            self._batches += zip(x.split(BATCH_SIZE), y.split(BATCH_SIZE), strict=True)
+            self._batches += zip(x.split(BATCH_SIZE), y.split(BATCH_SIZE), strict=True)  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def train(self) -> None:
         """Take all steps of one round."""
