@@ -10,7 +10,7 @@ from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
 from fedraa.data.transforms import Transforms
 from fedraa.data.transforms.transform import called
-from fedraa.errors import short_text, without_effect
+from fedraa.errors import InputError, without_effect
 from fedraa.objectives import Objective
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.policies.growing import Growing
@@ -26,33 +26,35 @@ def check_terms(name: str, method: Method) -> None:
     local = method.local
     auxiliary = getattr(method.update, "auxiliary", None)
     if local.fresh < 1 and not (auxiliary is not None and auxiliary.momentum):
-        raise ValueError(f"fresh: {local.fresh:g} means nothing to {name}: its server keeps no momentum; leave it out")
+        raise InputError("fresh", f"the server of {name} keeps no momentum", got=local.fresh, hint="leave it out")
     if local.auto is not None and local.split:
-        raise ValueError(f"local_steps: {local.steps} means nothing to {name}, whose activations cross at every step")
+        problem = f"{name} sends activations at every step, so that costs do not decide their number"
+        raise InputError("local_steps", problem, got=local.steps, hint="give a number")
     if not isinstance(local.terms, list | tuple):
-        raise ValueError(f"local_terms: got {short_text(local.terms)}; takes a tuple of LocalTerms")
+        raise InputError("local_terms", got=local.terms, expected="a tuple of LocalTerms")
     for term in local.terms:
         LOCAL_TERM.make(term)
     compressor, optimizer = COMPRESSOR.make(local.compress), LOCAL_OPTIMIZER.make(local.local_optimizer)
     if auxiliary is None:
         return
     given = {
-        "momentum": (local.momentum, f"{local.momentum:g}", "0"),
-        "clip": (local.clip, f"{local.clip:g}", "0"),
+        "momentum": (local.momentum, local.momentum, "0"),
+        "clip": (local.clip, local.clip, "0"),
         "compress": (compressor.drops, local.compress, "none"),
         "local_optimizer": (not isinstance(optimizer, SGD), text_of(local.local_optimizer), "sgd"),
     }
     for flag, reason in auxiliary.refuses.items():
         on, value, off = given[flag]
         if on:
-            raise ValueError(f"{flag}: {value} breaks {name}: {reason}; set it to {off}")
+            raise InputError(flag, f"it breaks {name}: {reason}", got=value, hint=f"set it to {off}")
 
 
 def check_objective(experiment: Experiment, method: Method, objective: Objective) -> None:
     """Refuses what needs one label per sample, where the objective is another."""
     if objective.classifies:
         if experiment.stack > 1 and objective.auxiliary:
-            raise ValueError("stack: what has auxiliary outputs cannot be stacked; set stack to 1")
+            problem = "a model with auxiliary outputs cannot be stacked"
+            raise InputError("stack", problem, got=experiment.stack, hint="set it to 1")
         return
     for on, what in (
         (method.local.label_masked, "masks the logits of labels that a client lacks"),
@@ -61,17 +63,16 @@ def check_objective(experiment: Experiment, method: Method, objective: Objective
     ):
         if on:
             who = "" if experiment.stack > 1 and "stack" in what else f"{experiment.method} "
-            raise ValueError(f"objective: {who}{what}, and {objective.name} has no such labels; take classification")
+            problem = f"{who}{what}, and {objective.name} has no such labels"
+            raise InputError("objective", problem, hint="give classification")
 
 
 def check_transforms(transforms: Transforms, objective: Objective) -> None:
     """Refuses what moves parts of samples away from their targets."""
     moving = [called(part) for part in transforms.parts if part.moves]
     if objective.placed and moving:
-        raise ValueError(
-            f"transforms: {moving[0]} moves what is in a sample, and the targets of {objective.name} stay where they "
-            "are; leave it out"
-        )
+        problem = f"{moving[0]} moves parts of a sample, and the targets of {objective.name} stay where they are"
+        raise InputError("transforms", problem, hint="leave it out")
 
 
 def can_be_spread(method: Method) -> bool:
@@ -83,12 +84,10 @@ def check_shards(experiment: Experiment, method: Method) -> None:
     """ValueError for more shards than the method can be spread over."""
     name, shards = experiment.method, experiment.server_shards
     if not can_be_spread(method):
-        raise ValueError(
-            f"server_shards: {shards} means nothing to {name}; only fragments that are mixed in one by one, like those "
-            "of fed-raa, can be spread; leave it out"
-        )
+        problem = f"the model of {name} cannot be split; only fragments that are mixed in one by one can, as of fed-raa"
+        raise InputError("server_shards", problem, got=shards, hint="leave it out")
     if shards > (count := len(getattr(method.submodel, "ratios", ()))):
-        raise ValueError(f"server_shards: got {shards}; {name} has {count} fragments here, give at most as many")
+        raise InputError("server_shards", got=shards, expected=f"at most {count}, the fragments of {name}")
 
 
 def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, str]:

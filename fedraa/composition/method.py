@@ -7,7 +7,7 @@ from typing import Any
 from fedraa.client.local_training import Solver
 from fedraa.components.registry import Seam
 from fedraa.components.text import describe, text_of
-from fedraa.errors import plain_text, short_text
+from fedraa.errors import InputError
 from fedraa.server.async_rule import ASYNC_RULE, AsyncRule
 from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.round_update import Mean, RoundUpdate
@@ -137,17 +137,16 @@ class Method:
         for axis, kinds in AXES.items():
             if not isinstance(given := getattr(self, axis), kinds):
                 names = " or ".join(kind.__name__ for kind in kinds)
-                raise ValueError(f"method: {self.name} has {axis} {short_text(given)}; takes an object of {names}")
+                raise InputError(f"method.{axis}", got=given, expected=f"an object of {names}")
         update, schedule, policy = (type(each).__name__ for each in (self.update, self.schedule, self.submodel))
         if self.update.asynchronous != self.schedule.asynchronous:
-            kind = "arrivals one by one" if self.update.asynchronous else "rounds"
-            raise ValueError(f"method: {self.name} has the update {update}, which takes {kind}, and {schedule}")
+            kind = "single client updates" if self.update.asynchronous else "rounds"
+            raise InputError("method", f"{self.name} has the update {update}, which takes {kind}, and {schedule}")
         if self.submodel.scheduled > self.schedule.scheduled:
-            raise ValueError(f"method: {self.name} has {policy}, which a scheduler gives out, and {schedule}")
+            raise InputError("method", f"{self.name} has {policy}, which needs a scheduler, and {schedule}")
         if self.schedule.scheduled and not (self.submodel.scheduled or self.submodel.whole):
-            raise ValueError(
-                f"method: {self.name} has {schedule}, which gives out fragments, and {policy}, which draws"
-            )
+            problem = f"{self.name} has {schedule}, which gives out fragments, and {policy}, which draws submodels"
+            raise InputError("method", problem)
 
     def __str__(self) -> str:
         return self.name
@@ -191,11 +190,12 @@ class Method:
                 value = SEAMS[flag].make(flags[flag]) if flag in SEAMS else flags[flag]
                 path = method.path(flag)
                 if path is None:
-                    text = text_of(flags[flag]) if flag in SEAMS else plain_text(flags[flag])
-                    raise ValueError(f"{flag}: {text} means nothing to {name}; {method._instead(flag, flags[flag])}")
+                    given = text_of(flags[flag]) if flag in SEAMS else flags[flag]
+                    hint = method._instead(flag, flags[flag])
+                    raise InputError(flag, f"{name} has no such setting", got=given, hint=hint)
                 method = _replaced(method, path.split("."), value)
         if unknown := flags.keys() - FLAGS.keys():
-            raise ValueError(f"{min(unknown)}: no choice of a method; takes {', '.join(FLAGS)}")
+            raise InputError(min(unknown), "it is no setting of a method", expected=", ".join(FLAGS))
         return method
 
     def _instead(self, flag: str, value: object) -> str:

@@ -15,7 +15,7 @@ from fedraa.components.imports import imported, is_path
 from fedraa.components.registry import load_plugins
 from fedraa.components.text import is_ours, rebuild
 from fedraa.composition.method import Method, PaperSettings
-from fedraa.errors import closest, short_text
+from fedraa.errors import InputError, closest, short_text
 from fedraa.server.async_rule import AsyncRule
 from fedraa.server.optimizers import ServerOptimizer
 from fedraa.server.round_state import NoAuxiliary
@@ -81,7 +81,7 @@ def find(given: Any) -> Method:
     if not isinstance(given, str):
         method = rebuild("method", given, kinds())
         if not isinstance(method, Method):
-            raise ValueError(f"method: got {short_text(given)}; takes a name, a crossing a+b or a Method")
+            raise InputError("method", got=given, expected="a name, a crossing a+b or a Method")
         return method
     base, _, other = given.partition("+")
     method = _named(base)
@@ -95,14 +95,12 @@ def _named(name: str) -> Method:
         return registered[name]
     if not is_path(name):
         close = closest(name, registered)
-        hint = f"did you mean {close}? " if close else ""
-        listed = ", ".join(registered)
-        raise ValueError(f"method: there is no {name!r}; {hint}choose one of {listed}, or an own one as module:NAME")
+        names = f"one of {', '.join(registered)}, or a custom one as module:NAME"
+        raise InputError("method", got=name, expected=names, hint=f"did you mean {close}?" if close else "")
     method = imported("method", name)
     if not isinstance(method, Method):
-        raise ValueError(
-            f"method: {name} is {short_text(method)}; takes a Method, as fedraa.method(...).replace(...) makes one"
-        )
+        expected = "a Method, such as fedraa.method(...).replace(...)"
+        raise InputError("method", f"{name} is {short_text(method)}", expected=expected)
     return method
 
 
@@ -118,11 +116,12 @@ def cross(name: str, base: Method, other: Method) -> Method:
     """
     ours, theirs = base.update, other.update
     if not (isinstance(ours, Mean) and isinstance(theirs, Mean)):
-        raise ValueError(f"method: {name!r} crosses a method without rounds and their mean; only those can be crossed")
+        raise InputError("method", got=name, expected="two methods in rounds whose update is a mean")
     if other.submodel != Full() or base.submodel == Full():
-        raise ValueError(f"method: {name!r} must be a submodel method + a full-model one, like oap+scaffold")
+        raise InputError("method", got=name, expected="a method of submodels + one of the whole model, as oap+scaffold")
     if ours.averaging().corrects and theirs.auxiliary.corrects:
-        raise ValueError(f"method: {name!r} would correct every delta twice, by memory and by control variate")
+        problem = "it would correct every delta twice, by memory and by control variate"
+        raise InputError("method", problem, got=name)
     return replace(
         base,
         name=name,

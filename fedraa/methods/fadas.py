@@ -15,6 +15,7 @@ from typing import Any
 from fedraa.client.local_training import Solver
 from fedraa.composition.method import Method, PaperSettings
 from fedraa.composition.registry import register
+from fedraa.errors import InputError
 from fedraa.messages import Vector
 from fedraa.methods.fedbuff import Buffer
 from fedraa.numbers import Count
@@ -39,7 +40,7 @@ class Fadas(Buffer):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.optimizer is None:
-            raise ValueError("optimizer: got None; FADAS takes a server optimizer, such as amsgrad")
+            raise InputError("optimizer", got=None, expected="a server optimizer, such as amsgrad")
 
     def start(self, model: AsyncModel) -> None:
         super().start(model)

@@ -116,5 +116,5 @@ def test_any_rule_goes_with_it() -> None:
 
 def test_what_needs_rounds_is_refused() -> None:
     method = Method(submodel=AdaptivePruning(), update=StalenessMix(), schedule=Drawn(), name="mine")
-    with pytest.raises(ValueError, match=r"^submodel: AdaptivePruning chooses anew when a round is over, and here is"):
+    with pytest.raises(ValueError, match=r"^submodel: .*AdaptivePruning"):
         build(Experiment(method=method, engine="local"))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from refusals import refuses
 from tiny import CLIENTS, LR, SEED, Stepped, close, spec, start, steps
 
 from fedraa.client import trainer
@@ -86,9 +87,9 @@ def test_capacities_follow_the_devices() -> None:
         assert not levels.redraw
     slow = spec("oap", capabilities="1:0.7,100:0.3", capacities="auto").method.submodel.capacities
     assert min(slow.levels) == 0.25  # the smallest there is
-    with pytest.raises(ValueError, match=r"^redraw: capacities auto follow"):
+    with pytest.raises(ValueError, match=r"^redraw: .*auto"):
         spec("fedrolex", capacities="auto", redraw=True)
-    with pytest.raises(ValueError, match=r"^capacities: auto means nothing to fedavg|^capacities: \('auto',\)"):
+    with refuses("capacities", "fedavg", "auto"):
         spec("fedavg", capacities="auto")
 
 
@@ -116,5 +117,5 @@ def test_what_is_sent_down_may_be_compressed() -> None:
     close(stepped.server.params, theta + np.mean(deltas, axis=0))  # round 0 is everybody's
     plain.round()
     assert not np.array_equal(plain.server.params, stepped.server.params)
-    with pytest.raises(ValueError, match=r"^compress_down: 8bit means nothing to fed-raa; leave it out"):
+    with refuses("compress_down", "fed-raa", got="8bit"):
         spec("fed-raa", compress_down="8bit")

@@ -264,10 +264,10 @@ def test_without_adapters_it_is_the_mean(method: str, plain: str) -> None:
 
 
 def test_flora_wants_room_for_what_is_merged() -> None:
-    with pytest.raises(ValueError, match=r"^aggregator: FLoRA adds .*fedraa\.lora\(model, merge=True\)$"):
+    with pytest.raises(ValueError, match=r"^aggregator: .*FLoRA.*fedraa\.lora\(model, merge=True\)"):
         adapted("flora").server(lambda kind, t, /, **fields: None)
 
 
 def test_masks_over_units_are_refused_before_the_start() -> None:
-    with pytest.raises(ValueError, match=r"^aggregator: HetLoRA takes whole units of adapters, and the submodels here"):
+    with pytest.raises(ValueError, match=r"^aggregator: .*HetLoRA"):
         adapted("hetlora", submodel="bernoulli")

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy_mlp import sgd
+from refusals import refuses
 from tiny import CLIENTS, LR, WIDTHS, Stepped, close, minibatches, spec, start, steps
 
 from fedraa import Experiment
@@ -87,37 +88,35 @@ def test_adam_skips_what_nobody_covers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "got"),
     [
-        ("fedprox+scaffold", "must be a submodel method \\+ a full-model one"),
-        ("oap+heterofl", "must be a submodel method \\+ a full-model one"),
-        ("oap+fedasync", "crosses a method without rounds"),
-        ("fed-raa+scaffold", "crosses a method without rounds"),
-        ("fed-raa-sync+scaffold", "crosses a method without rounds"),
-        ("ram-fed+scaffold", "correct every delta twice"),
-        ("oap+", "there is no ''"),
-        ("+scaffold", "there is no ''"),
-        ("oap+scaffold+fedadam", "there is no 'scaffold\\+fedadam'"),
-        ("oap+adam", "there is no 'adam'"),
+        ("name", "name"),
+        ("fedprox+scaffold", "fedprox+scaffold"),
+        ("oap+heterofl", "oap+heterofl"),
+        ("oap+fedasync", "oap+fedasync"),
+        ("fed-raa+scaffold", "fed-raa+scaffold"),
+        ("fed-raa-sync+scaffold", "fed-raa-sync+scaffold"),
+        ("ram-fed+scaffold", "ram-fed+scaffold"),
+        ("oap+", ""),
+        ("+scaffold", ""),
+        ("oap+scaffold+fedadam", "scaffold+fedadam"),
+        ("oap+adam", "adam"),
     ],
 )
-def test_crossings_that_make_no_sense_are_refused(name: str, said: str) -> None:
-    with pytest.raises(ValueError, match=f"^method: .*{said}"):
+def test_crossing_that_makes_no_sense_is_refused_by_name(name: str, got: str) -> None:
+    with refuses("method", got=got):
         resolve(Experiment(method=name))
 
 
 @pytest.mark.parametrize("method", ["scaffold", "oap+scaffold"])
 @pytest.mark.parametrize(
-    ("flags", "field"),
-    [
-        ({"momentum": 0.5}, "momentum: 0.5"),
-        ({"clip": 1.0}, "clip: 1"),
-        ({"compress": "topk:0.1"}, "compress: topk:0.1"),
-    ],
+    "flags",
+    [{"momentum": 0.5}, {"clip": 1.0}, {"compress": "topk:0.1"}],
 )
-def test_what_breaks_the_control_variate_is_refused(method: str, flags: dict[str, Any], field: str) -> None:
+def test_what_breaks_the_control_variate_is_refused(method: str, flags: dict[str, Any]) -> None:
     """(theta - y) / (T eta_l) is the mean gradient of plain SGD alone (trap 9)."""
-    with pytest.raises(ValueError, match=f"^{field} breaks .*: the control variate .*; set it to (0|none)$"):
+    ((field, value),) = flags.items()
+    with refuses(field, method, got=value):
         resolve(Experiment(method=method, **flags))
     resolve(Experiment(method=method, **dict.fromkeys(flags, 0.0) if "compress" not in flags else {"compress": "8bit"}))
 
@@ -134,7 +133,7 @@ def test_local_momentum_inflates_option_ii() -> None:
 @pytest.mark.parametrize("method", ["fedcm", "mofedsam", "mimelite", "heterofl+fedcm"])
 def test_a_second_momentum_is_refused(method: str) -> None:
     """FedCM: with local momentum .5, Delta <- (.1 g + .9 Delta) / (1 - .5) grows by 1.8 a round."""
-    with pytest.raises(ValueError, match=r"^momentum: 0\.5 breaks .*server(?:'s)? momentum.*; set it to 0$"):
+    with refuses("momentum", method, got=0.5):
         resolve(Experiment(method=method, momentum=0.5))
     resolve(Experiment(method=method, momentum=0.0, clip=1.0, compress="topk:0.1"))
 
@@ -197,7 +196,7 @@ def test_bernoulli_draws_each_on_its_own_and_never_nobody() -> None:
     ],
 )
 def test_bad_participation_is_refused(spec: str) -> None:
-    with pytest.raises(ValueError, match=f"^participation: '{spec}' is none of all, sample:K with K from 1 to"):
+    with pytest.raises(ValueError, match=f"^participation: .*{spec}.*sample:K.*bernoulli:"):
         cohort_of(spec, 0)
 
 
@@ -218,5 +217,5 @@ def test_the_mean_is_over_the_cohort_alone() -> None:
 
 
 def test_a_weight_of_fresh_gradients_needs_a_momentum_to_be_fresh_beside() -> None:
-    with pytest.raises(ValueError, match=r"^fresh: 0\.5 means nothing to fedavg: its server keeps no momentum"):
+    with refuses("fresh", "fedavg", got=0.5):
         resolve(Experiment(method="fedavg", fresh=0.5))
