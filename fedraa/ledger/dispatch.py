@@ -1,11 +1,9 @@
 """The decisions of a server as values: what is sent, what an applied update and a failed task lead to."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatch:
+class Dispatch(NamedTuple):
     """The decision to give one task to one client.
 
     Attributes:
@@ -43,8 +41,7 @@ class Staleness(NamedTuple):
     total: int
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(NamedTuple):
     """The result of an update that was applied.
 
     Attributes:
@@ -62,8 +59,7 @@ class Committed:
     round_complete: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
+class Dropped(NamedTuple):
     """The result of a task that failed.
 
     Attributes:
