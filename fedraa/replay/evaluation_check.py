@@ -84,22 +84,22 @@ class Evaluations:
             with (directory / EVALS).open(newline="", encoding="utf-8") as stream:
                 header, *rows = [*csv.reader(stream)] or [[]]
         except (csv.Error, UnicodeDecodeError) as error:
-            raise Inconsistent(f"{EVALS}: is no table: {error}") from None
+            raise Inconsistent(EVALS, f"is no table: {error}") from None
         if header != self._columns:
-            raise Inconsistent(f"{EVALS} line 1: is {header}; the rules give {self._columns}")
+            raise Inconsistent(f"{EVALS} line 1", f"is {header}; the rules give {self._columns}")
         for number, (row, line) in enumerate(zip(rows, self._lines, strict=False), 2):
             if len(row) != len(self._columns):
                 raise Inconsistent(
-                    f"{EVALS} line {number}: has {len(row)} columns; the rules give {len(self._columns)}"
+                    f"{EVALS} line {number}", f"has {len(row)} columns; the rules give {len(self._columns)}"
                 )
             for column, said in zip(self._columns, row, strict=True):
                 if column != "wall" and said not in _written(line[column]):
                     raise Inconsistent(
-                        f"{EVALS} line {number}: {column} is {said}; line {line.number} of the log gives "
-                        f"{line[column]!r}"
+                        f"{EVALS} line {number}",
+                        f"{column} is {said}; line {line.number} of the log gives {line[column]!r}",
                     )
         if len(rows) != len(self._lines) and ended:
-            raise Inconsistent(f"{EVALS}: has {len(rows)} evaluations; the log has {len(self._lines)}")
+            raise Inconsistent(EVALS, f"has {len(rows)} evaluations; the log has {len(self._lines)}")
 
 
 def _written(value: object) -> tuple[str, ...]:

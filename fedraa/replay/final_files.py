@@ -28,12 +28,12 @@ def check_checkpoints(directory: Path) -> None:
         except Damaged as error:
             if not path.exists():  # the run goes on, and has dropped it
                 continue
-            raise Inconsistent(f"{CHECKPOINTS}/{path.name}: {error}") from None
+            raise Inconsistent(f"{CHECKPOINTS}/{path.name}", str(error)) from None
         wrong = damage(directory, state["log"]) if "log" in state else "has no state of a log"
         if wrong is not None:
-            raise Inconsistent(f"{CHECKPOINTS}/{path.name}: {wrong}")
+            raise Inconsistent(f"{CHECKPOINTS}/{path.name}", wrong)
         if (what := changed(state.get(ASKED), now)) is not None:
-            raise Inconsistent(f"{CONFIG}: {what}, when {path.name} was written")
+            raise Inconsistent(CONFIG, f"{what}, when {path.name} was written")
 
 
 def check_summary(directory: Path, time_to_target: float | None) -> None:
@@ -41,12 +41,12 @@ def check_summary(directory: Path, time_to_target: float | None) -> None:
     try:
         summary = json.loads(content(directory / SUMMARY))
     except (OSError, ValueError, RecursionError):
-        raise Inconsistent(f"{SUMMARY}: is missing or no JSON, though the log has ended") from None
+        raise Inconsistent(SUMMARY, "is missing or no JSON, though the log has ended") from None
     expected = summarise(History(directory)) | {"time_to_target": time_to_target}
     for key, value in expected.items():
         if not isinstance(summary, dict) or key not in summary or summary[key] != value:
             said = summary.get(key) if isinstance(summary, dict) else summary
-            raise Inconsistent(f"{SUMMARY}: {key} is {said!r}; the log gives {value!r}")
+            raise Inconsistent(SUMMARY, f"{key} is {said!r}; the log gives {value!r}")
 
 
 def check_model(
@@ -66,11 +66,11 @@ def check_model(
             state = torch.load(stream, map_location="cpu", weights_only=True)
         parameters = [state[name].numpy() for name in sorted(tensors)]
     except Exception as error:  # whatever torch makes of bytes that are none of its own
-        raise Inconsistent(f"{MODEL}: cannot be read as the model of this run: {error}") from None
+        raise Inconsistent(MODEL, f"cannot be read as the model of this run: {error}") from None
     digest = hashlib.sha256(b"".join(parameter.tobytes() for parameter in parameters)).hexdigest()
     if digest != expected:
         raise Inconsistent(
-            f"{MODEL}: model_sha256 of its parameters is {digest}; the last line of the log says {expected}"
+            MODEL, f"model_sha256 of its parameters is {digest}; the last line of the log says {expected}"
         )
     if base is not None and (digest := base_sha256(state, tensors, changed)) != base:
-        raise Inconsistent(f"{MODEL}: the digest of its frozen base is {digest}; {CONFIG} says {base}")
+        raise Inconsistent(MODEL, f"the digest of its frozen base is {digest}; {CONFIG} says {base}")

@@ -89,7 +89,7 @@ class Audit:
         if self.evaluations.reached is not None:
             raise line.wrong(f"the rules give the end once the {_words(limits.goal)}")
         if limits.time is not None and not self._rules.wall and line.t > limits.time:
-            raise line.wrong(f"t is {line.t!r}; the rules give the end at {limits.time!r}")
+            raise line.mismatch("t", f"the end at {limits.time!r}")
 
     def _end(self, line: Line) -> None:
         reason, t = self._why(line)
@@ -112,7 +112,7 @@ class Audit:
             t = limits.time if late and limits.time is not None else clock.now
         if line["reason"] == CALLBACK:  # that it was asked for is believed, when is not
             if not isinstance(line["by"], str):
-                raise line.wrong(f"by is {line['by']!r}; the rules give the name of a callback")
+                raise line.mismatch("by", "the name of a callback")
             return CALLBACK, t if self._rules.wall else clock.now
         if self.evaluations.reached is not None:
             return "accuracy" if limits.target is None else "target", t
@@ -120,7 +120,7 @@ class Audit:
             return "steps", t
         if late:
             return "time", t
-        raise line.wrong(f"reason is {line['reason']!r}; the rules give no end yet, for {limits!r}")
+        raise line.mismatch("reason", f"no end yet, for {limits!r}")
 
 
 def _words(goal: Target | None) -> str:

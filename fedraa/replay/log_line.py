@@ -1,4 +1,4 @@
-"""One line of a log, and the words for what is wrong with it."""
+"""One line of a log, and the errors about it."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -27,35 +27,46 @@ class Line:
 
     def __getitem__(self, field: str) -> object:
         if field not in self.fields:
-            raise Inconsistent(f"{EVENTS} line {self.number}: has no {field}")
+            raise Inconsistent(f"{EVENTS} line {self.number}", f"it has no {field}")
         return self.fields[field]
 
     def number_of(self, field: str) -> float:
+        """Return the value of a field, which must be a number."""
         value = self[field]
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise self.wrong(f"{field} is {value!r}; the rules give a number")
+            raise self.mismatch(field, "a number")
         return value
 
     def at_least(self, field: str, bound: float) -> float:
+        """Return the value of a field, which must be a number of at least `bound`."""
         value = self.number_of(field)
         if value < bound:
-            raise self.wrong(f"{field} is {value!r}; the rules give at least {bound!r}")
+            raise self.mismatch(field, f"at least {bound!r}")
         return value
 
     def between(self, field: str, low: float, high: float) -> float:
+        """Return the value of a field, which must be a number from `low` to `high`."""
         value = self.number_of(field)
         if not low <= value <= high:
-            raise self.wrong(f"{field} is {value!r}; the rules give {low} to {high}")
+            raise self.mismatch(field, f"{low} to {high}")
         return value
 
     def expect(self, field: str, value: object) -> None:
-        """The field says exactly this: floats to the last bit, and no 1 for True or 1.0."""
-        said = self[field]
-        if json.dumps(said) != json.dumps(value):
-            raise self.wrong(f"{field} is {said!r}; the rules give {value!r}")
+        """Check that the field has exactly this value: floats to the last bit, and no 1 for True or 1.0."""
+        if json.dumps(self[field]) != json.dumps(value):
+            raise self.mismatch(field, repr(value))
 
-    def wrong(self, what: str) -> Inconsistent:
-        return Inconsistent(f"{EVENTS} line {self.number} ({self.kind}): {what}")
+    def mismatch(self, field: str, expected: str) -> Inconsistent:
+        """Return the error about a field whose value is not the expected one."""
+        return Inconsistent(f"{self._place} {field}", got=self[field], expected=expected)
+
+    def wrong(self, problem: str) -> Inconsistent:
+        """Return the error about the whole line."""
+        return Inconsistent(self._place, problem)
+
+    @property
+    def _place(self) -> str:
+        return f"{EVENTS} line {self.number} ({self.kind})"
 
 
 def read(directory: Path) -> Iterator[Line]:
@@ -64,7 +75,7 @@ def read(directory: Path) -> Iterator[Line]:
         for number, text in enumerate(stream, 1):
             fields = parse_object(text)
             if fields is None:
-                raise Inconsistent(f"{EVENTS} line {number}: is no JSON object: {text[:60]!r}")
+                raise Inconsistent(f"{EVENTS} line {number}", got=text[:60], expected="a JSON object")
             line = Line(number, fields)
             line.expect("seq", number - 1)
             line.at_least("wall", 0)

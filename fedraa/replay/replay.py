@@ -62,7 +62,7 @@ def _replay(directory: Path) -> str:
     counts = ", ".join(f"{count} {kind}" for kind, count in audit.lines.items() if count)
     if end is None:
         if (directory / SUMMARY).exists():
-            raise Inconsistent(f"{SUMMARY}: is there, though the log has no end")
+            raise Inconsistent(SUMMARY, "is there, though the log has no end")
         check_checkpoints(directory)
         return f"{directory}: consistent so far, but the run has not ended ({counts})."
     digest = str(end["model_sha256"])

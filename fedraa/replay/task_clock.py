@@ -41,9 +41,9 @@ class TaskClock:
     def next_client(self, line: Line) -> int:
         """Check that a `dispatch` goes to the client that waits first, and take this client from the queue."""
         if not self.waiting:
-            raise line.wrong(f"client is {line['client']!r}; the rules give none, for no client waits")
+            raise line.mismatch("client", "no dispatch, because no client waits")
         if line.number_of("client") in self._ledger.bad_clients.left_out:
-            raise line.wrong(f"client {line['client']} is given work; the rules have left it out")
+            raise line.mismatch("client", "a client that is not quarantined")
         line.expect("client", self.waiting[0])
         return self.waiting.popleft()
 
@@ -86,7 +86,7 @@ class TaskClock:
             self.advance(line)
             due = self._tasks[number].due
             if line.t < due:
-                raise line.wrong(f"t is {line.t!r}; the rules give {due!r}, when the task is due, or later")
+                raise line.mismatch("t", f"{due!r}, when the task is due, or later")
         else:
             due, task = self._due.pop()
             line.expect("task", task)
@@ -118,5 +118,5 @@ class TaskClock:
         task = line["task"]
         if not isinstance(task, int) or task not in self._ledger.in_flight:
             count = len(self._ledger.in_flight)
-            raise line.wrong(f"task is {task!r}; the rules give one of the {count} in flight")
+            raise line.mismatch("task", f"one of the {count} in flight")
         return task

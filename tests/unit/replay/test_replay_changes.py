@@ -98,7 +98,7 @@ def test_changed_round_is_named_with_its_line(name: str, method: str, copy: Call
     line = [line for line in log if line["kind"] == kind][3]
     line[field] += by
     write(directory, log)
-    with pytest.raises(Inconsistent, match=rf"line {line['seq'] + 1} \({kind}\): {field} is .*; the rules give"):
+    with pytest.raises(Inconsistent, match=rf"line {line['seq'] + 1} \({kind}\) {field}: "):
         replay(directory)
 
 

@@ -48,7 +48,7 @@ def spoil_reason(directory: Path) -> str:
     log = read(directory)
     log[-1]["reason"] = "time"
     write(directory, log)
-    return rf"line {len(log)} \(end\): reason is 'time'; the rules give 'steps'"
+    return rf"line {len(log)} \(end\) reason: got 'time'; expected 'steps'"
 
 
 def spoil_evals(directory: Path) -> str:
@@ -60,14 +60,14 @@ def spoil_evals(directory: Path) -> str:
 def spoil_text(directory: Path) -> str:
     with (directory / "events.jsonl").open("a") as stream:
         stream.write('{"seq": 9')
-    return r"events.jsonl line \d+: is no JSON object"
+    return r"events.jsonl line \d+: .*JSON object"
 
 
 def spoil_rules(directory: Path) -> str:
     config = json.loads((directory / "config.json").read_text())
     config["method"]["update"]["mixing"] = 0.7
     (directory / "config.json").write_text(json.dumps(config))
-    return r"\(commit\): mix is 0.6; the rules give 0.7"
+    return r"\(commit\) mix: got 0.6; expected 0.7"
 
 
 def lose_model(directory: Path) -> str:
@@ -89,8 +89,8 @@ def test_spoiled_directory_is_inconsistent(spoil: Callable[[Path], str], copy: C
 @pytest.mark.parametrize(
     ("column", "values", "said"),
     [
-        ("compute", [1.0, 0.0, 1.0, 1.0, 1.0], "config.json client 1 has compute 0.0; it must be a number over 0"),
-        ("latency", [0.0, 0.0, -1.0, 0.0, 0.0], "config.json client 2 has latency -1.0; it must be a number at least"),
+        ("compute", [1.0, 0.0, 1.0, 1.0, 1.0], "config.json client 1 compute: got 0.0"),
+        ("latency", [0.0, 0.0, -1.0, 0.0, 0.0], "config.json client 2 latency: got -1.0"),
         ("memory", [None], "config.json has memory of 1 clients, and samples of 5"),
         ("samples", [9, 9, 0, 9, 9], "config.json has a client without samples"),
     ],
@@ -117,7 +117,7 @@ def test_exit_codes(
     spoiled = copy("fed-raa")
     spoil_reason(spoiled)
     assert main(["replay", str(spoiled)]) == 1
-    assert "reason is 'time'" in capsys.readouterr().err
+    assert "reason: got 'time'" in capsys.readouterr().err
     assert main(["replay", str(tmp_path / "nothing")]) == 2
     (spoiled / "config.json").write_text('{"experiment": {}}')
     assert main(["replay", str(spoiled)]) == 2
