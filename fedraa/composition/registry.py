@@ -95,8 +95,9 @@ def _named(name: str) -> Method:
         return registered[name]
     if not is_path(name):
         close = closest(name, registered)
-        names = f"one of {', '.join(registered)}, or a custom one as module:NAME"
-        raise InputError("method", got=name, expected=names, hint=f"did you mean {close}?" if close else "")
+        if close:
+            raise InputError("method", got=name, hint=f"did you mean {close}? `fedraa methods` lists all names")
+        raise InputError("method", got=name, expected=f"one of {', '.join(registered)}, or a custom one as module:NAME")
     method = imported("method", name)
     if not isinstance(method, Method):
         expected = "a Method, such as fedraa.method(...).replace(...)"

@@ -96,6 +96,6 @@ def test_run_takes_the_fields_of_an_experiment(tmp_path: Path) -> None:
     assert repr(history).startswith(f"<History of {tmp_path / 'run'}: fed-raa on digits, ended by steps, step 3, ")
     with refuses("lrr", "did you mean lr?"):
         fedraa.run(base, lrr=3)
-    with pytest.raises(ValueError, match=r"^method: there is no 'fedmagic'; .*choose one of"):
+    with refuses("method", "fedavg", got="fedmagic"):
         fedraa.method("fedmagic")
     assert fedraa.method("fed-raa").asynchronous
