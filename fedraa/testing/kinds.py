@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from fedraa.aggregation.aggregator import Aggregator
+from fedraa.aggregation.low_rank import LowRank
 from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.client.compression import COMPRESSOR, Compressor
 from fedraa.client.gradient_transforms import LOCAL_TERM, LocalTerm, WeightDecay
@@ -29,7 +30,7 @@ from fedraa.server.staleness import STALENESS, StalenessWeight
 from fedraa.submodels.policies import SUBMODEL, SubmodelPolicy
 from fedraa.testing import client_drives, data_drives, objective_drive, server_drives
 from fedraa.testing.drive import Drive
-from fedraa.testing.samples import Trial, made_up
+from fedraa.testing.samples import Trial, adapter_model, made_up
 from schedulers import Scheduler
 
 SMALL: dict[str, Any] = {
@@ -85,6 +86,17 @@ def _rounds(field: str, **more: Any) -> Fields:
     return lambda part: {"method": "ra-fed", field: part, "rounds": ROUNDS, **more}
 
 
+def _aggregation(part: Any) -> dict[str, Any]:
+    """Return the fields for an aggregator: those of low-rank adapters take units of them, not masks."""
+    method = "hetlora" if isinstance(part, LowRank) else "ra-fed"
+    return {"method": method, "aggregator": part, "rounds": ROUNDS}
+
+
+def _try_aggregator(part: Any, experiment: Callable[[Any], Experiment]) -> Trial:
+    """Return the trial of an aggregator: those of low-rank adapters get a model that has some."""
+    return Trial(experiment(part), made_up(), adapter_model if isinstance(part, LowRank) else None)
+
+
 def _policy(part: Any) -> dict[str, Any]:
     """In a method that has such a policy, or a plain one."""
     plain = methods()["fed-raa" if part.scheduled else "fedavg"]
@@ -128,7 +140,15 @@ _LIST = (
         "staleness-mix",
         _asynchronous("async_rule"),
     ),
-    Kind("aggregator", Aggregator, AGGREGATOR, server_drives.AggregatorDrive, "covered", _rounds("aggregator")),
+    Kind(
+        "aggregator",
+        Aggregator,
+        AGGREGATOR,
+        server_drives.AggregatorDrive,
+        "covered",
+        _aggregation,
+        tried=_try_aggregator,
+    ),
     Kind(
         "server-optimizer",
         ServerOptimizer,

@@ -11,6 +11,7 @@ from torch import nn
 
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset, FederatedDataset
+from fedraa.models.lora import lora
 
 CLASSES, TRAIN, TEST = 10, 400, 100
 
@@ -91,6 +92,12 @@ def pixels() -> Dataset:
 
 def token_model(classes: int) -> Callable[[], nn.Module]:
     return lambda: nn.Sequential(nn.Embedding(classes, 8), nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, classes))
+
+
+def adapter_model() -> nn.Module:
+    """Return a model for the samples of `made_up` with low-rank adapters, which FLoRA can merge."""
+    layers = nn.Sequential(nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, CLASSES))
+    return lora(layers, rank=4, merge=True)
 
 
 def pixel_model(channels: int, classes: int) -> Callable[[], nn.Module]:
