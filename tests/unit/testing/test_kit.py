@@ -1,5 +1,6 @@
 """Every built-in part keeps the promises; six kinds of broken parts are each caught with one sentence."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from fedraa.cli.main import main
 from fedraa.client.gradient_transforms import Clipping, Proximal, WeightDecay
 from fedraa.components.text import text_of
 from fedraa.testing import kit
+from fedraa.testing.drive import COVERED, GIVEN
 from fedraa.testing.kinds import KINDS, hits
+from fedraa.testing.kit import PROCESS, RUNS, SEEDED, STATE, WORKERS
 
 VALUES = {
     ("submodel", "fragments"): "fragments((0.4, 0.6))",
@@ -81,8 +84,8 @@ class OfTheProcess(fl.Compressor):
 
 
 def test_unseeded_random() -> None:
-    only(Unseeded(), "same bits whatever else draws", "Unseeded makes two equal runs part from event ")
-    only(OfTheProcess, "same bits whatever else draws", "draw from the rng that it is given")
+    only(Unseeded(), SEEDED, "Unseeded ", " event ")
+    only(OfTheProcess, SEEDED, "OfTheProcess ", " rng ")
 
 
 class Forgetful(fl.Scheduler):
@@ -125,9 +128,9 @@ class Unfit(Forgetful):
 
 
 def test_forgotten_state() -> None:
-    only(Forgetful(), "state and restore complete", "Forgetful decides otherwise at decision ")
-    only(HalfMomentum(), "state and restore complete", "restore() does not take it back")
-    only(Unfit(), "runs in a small experiment", "Unfit keeps a set")  # no run begins with it
+    only(Forgetful(), STATE, "Forgetful ", " decision ")
+    only(HalfMomentum(), STATE, "HalfMomentum ", "restore()")
+    only(Unfit(), RUNS, "Unfit ", " set")  # no run begins with it
 
 
 SET = """
@@ -164,19 +167,17 @@ def global_counter(staleness: int) -> float:
 def test_hidden_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "part_of_a_set.py").write_text(SET)
     monkeypatch.syspath_prepend(tmp_path)
-    only("part_of_a_set:FirstOfASet", "same bits in another process", "FirstOfASet gives other bits in another process")
+    only("part_of_a_set:FirstOfASet", PROCESS, "FirstOfASet ")
 
 
 def test_hidden_order_of_calls() -> None:
     def counter(staleness: int) -> float:
         return global_counter(staleness)
 
-    only(
-        Counting(), "same bits for one worker and two", "Counting makes runs on one worker and on two part from event "
-    )
+    only(Counting(), WORKERS, "Counting ", " event ")
     with pytest.raises(AssertionError, match=r"^counter .* event "):
         fl.testing.check(counter, as_="staleness")
-    only(counter, "same bits whatever else draws", "as in a global", as_="staleness")
+    only(counter, SEEDED, "counter ", " global", as_="staleness")
 
 
 class Median(fl.Aggregator):
@@ -208,7 +209,7 @@ def test_false_memory_claim() -> None:
     findings = fl.check(Median())
     assert len(findings.failures) == 1
     assert findings.failures[0].startswith("Median holds ")
-    assert " bytes for a model of 100,000 numbers where its memory() claims 400,000; " in findings.failures[0]
+    assert re.search(r" 100,000 .*memory\(\) .* 400,000\b", findings.failures[0])
     assert fl.check(HonestMedian).held
 
 
@@ -235,10 +236,9 @@ class Drifts(fl.LocalTerm):
 
 @pytest.mark.usefixtures("at_home")
 def test_touching_what_nobody_covered() -> None:
-    promise = "never touches what nobody covered"
-    only(Everywhere(), promise, "Everywhere moves coordinates outside of `moved`")
-    only(MovesAll(), promise, "MovesAll moves coordinates that no client covered")
-    only(Drifts(), promise, "though it says masked = False")
+    only(Everywhere(), COVERED, "Everywhere ", "`moved`")
+    only(MovesAll(), COVERED, "MovesAll ", " client ")
+    only(Drifts(), COVERED, "Drifts ", "masked = False")
 
 
 class Claims(fl.Scheduler):
@@ -258,11 +258,11 @@ class InPlace(fl.AsyncRule):
 
 
 def test_changing_what_was_given() -> None:
-    only(InPlace("new"), "never changes what it is given", "InPlace changes arrival.new")
+    only(InPlace("new"), GIVEN, "InPlace ", " arrival.new")
     # To what others go on reading nobody can write in a run.
     (said,) = fl.check(InPlace("sent")).failures
-    assert said.endswith("InPlace failed with ValueError: output array is read-only")
-    only(Claims(), "runs in a small experiment", "Claims fails with ValueError: assignment destination is read-only")
+    assert re.search(r"InPlace .*ValueError: .*read-only$", said)
+    only(Claims(), RUNS, "Claims ", "ValueError", "read-only")
 
 
 class Raises(fl.Scheduler):
@@ -273,15 +273,14 @@ class Raises(fl.Scheduler):
 def test_a_part_that_does_not_work_at_all() -> None:
     findings = fl.check(Raises)
     assert repr(findings).splitlines()[0] == "Raises"
-    assert findings.failures == [
-        "Raises fails with ValueError: scheduler: Raises chose 99 for client 0; takes 0 to 2",
-    ]
+    (failure,) = findings.failures
+    assert re.fullmatch(r"Raises .*: scheduler: .*\b99\b.*client 0\b.*\b0 to 2", failure)
 
 
 @pytest.mark.parametrize(
     ("given", "names"),
     [
-        (lambda staleness: 1.0, "staleness(staleness), partitioner(labels, clients, rng), metric"),
+        (lambda staleness: 1.0, "staleness(staleness), .*partitioner(labels, clients, rng), .*metric"),
         ("bernoulli", "bernoulli .*participation, submodel"),
         (3, "3 .*package.module:Name"),
         ("nowhere:Part", "'nowhere:Part'"),
@@ -325,7 +324,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert [line.split()[-1] for line in out.splitlines()[1:-1]] == ["held"] * 7
     code, out, err = said("parts_on_their_own:Careless")
     assert (code, err) == (1, "fedraa: Careless: it breaks 1 promise\n")
-    assert "Careless fails with ValueError: assignment destination is read-only" in out
+    assert re.search(r"Careless .*ValueError: .*read-only", out)
     assert said("parts_on_their_own:slow")[0] == 2
     assert said("parts_on_their_own:slow", "--as", "staleness")[0] == 0
     assert said("parts_on_their_own:Slow")[0] == 2
