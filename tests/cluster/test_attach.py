@@ -87,7 +87,7 @@ def test_a_node_without_torch(three: Nodes, tmp_path: Path) -> None:
     assert server.returncode == 2, server.stderr
     said = server.stderr.splitlines()[-1]
     assert said.startswith("fedraa: address: ")
-    assert "ModuleNotFoundError: No module named 'torch'" in said
+    assert re.search(r"ModuleNotFoundError: .*'torch'", said)
     assert worker.returncode == 1, worker.stderr
     assert re.search(r"^fedraa: workers: .* tier \d.*torch", worker.stderr, re.M)
 

@@ -88,7 +88,7 @@ class StopAt(Callback):
 class FailAt(StopAt):
     def on_commit(self, event: Event) -> bool:
         if super().on_commit(event):
-            raise ArithmeticError("seven is not eight")
+            raise ArithmeticError("seven")
         return False
 
 
@@ -153,9 +153,10 @@ def test_a_callback_ends_a_run_at_the_same_bits_on_every_engine(callback: Callba
 def test_what_a_callback_raises_reaches_the_user_after_a_checkpoint(failing: type[FailAt], tmp_path: Path) -> None:
     out = tmp_path / "run"
     updates = {"updates": 60 if failing is FailAt else 2000}
-    with pytest.raises(ArithmeticError, match="seven is not eight") as caught:
+    with pytest.raises(ArithmeticError, match=r"^seven\b") as caught:
         run(experiment(out, "ray 2", checkpoint_every=None, **updates), callbacks=[failing(7)])
-    assert caught.value.__notes__ == [f"stopped, with a checkpoint; go on with: fedraa resume {out}"]
+    (note,) = caught.value.__notes__
+    assert note.endswith(f": fedraa resume {out}")
     assert not (out / SUMMARY).exists()
     committed = sum(line["kind"] == "commit" for line in lines(out))
     assert (committed == 7) if failing is FailAt else (7 <= committed < 2000)

@@ -46,7 +46,8 @@ def test_ctrl_c_leaves_a_checkpoint_and_nothing_else(engine: str, undisturbed: H
         interrupt(process)
         said, _ = process.communicate(timeout=PATIENCE)
         assert process.returncode == 130
-        assert said.strip().endswith(f"fedraa: stopped, with a checkpoint; go on with: fedraa resume {out}")
+        assert "with a checkpoint" in said
+        assert said.strip().endswith(f": fedraa resume {out}")
         until(lambda: gone(below))
     assert set(Path("/dev/shm").iterdir()) <= memory
     files = ["checkpoints", "config.json", "evals.csv", "events.jsonl", "partition.npz"]

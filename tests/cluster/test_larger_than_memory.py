@@ -1,6 +1,7 @@
 """An array of 3 GB, mapped, on two workers on Ray: what each has in memory, sampled while the example runs."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -35,7 +36,7 @@ def test_a_worker_stays_under_600_mb_with_an_array_of_3_gb(tmp_path: Path) -> No
         time.sleep(0.05)
     said, _ = example.communicate()
     assert example.returncode == 0
-    assert "3000 MB of 200 clients: accuracy " in said
+    assert re.search(r"3000 MB .*200 clients: accuracy \d", said)
     assert len(most) >= 2
     for worker in most.values():
         assert worker["peak"] < BOUND, worker  # the kernel's own mark of the most, which no sample misses

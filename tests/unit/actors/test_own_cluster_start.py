@@ -45,15 +45,16 @@ def test_it_is_tried_again_in_a_new_folder(
     assert len(set(starts.folders)) == failures + 1
     assert all(starts.gone)
     assert not starts.folders[-1].parent.exists()
-    said = [f"Ray did not start: attempt {n}: the GCS gave no answer; it is tried again, {n + 1} of 3" for n in (1, 2)]
-    assert [record.getMessage() for record in caplog.records] == said[:failures]
+    assert len(caplog.records) == failures
+    for number, record in enumerate(caplog.records, 1):
+        assert f" attempt {number}: " in record.getMessage()
+        assert record.getMessage().endswith(f" {number + 1} of 3")
 
 
 @pytest.mark.parametrize(("load", "tries"), [(1.0, 3), (4.6, 6), (50.0, 10)])
 def test_it_is_given_up_in_one_sentence(load: float, tries: int, monkeypatch: pytest.MonkeyPatch) -> None:
     starts = starting(99, monkeypatch, load)
-    last = f"attempt {tries}: the GCS gave no answer"
-    with refuses("engine", last, "--engine local", error=RunFailed), own_cluster.own_cluster(1):
+    with refuses("engine", f"attempt {tries}: ", "--engine local", error=RunFailed), own_cluster.own_cluster(1):
         raise AssertionError("it should not have started")
     assert len(starts.folders) == tries
     assert not any(folder.parent.exists() for folder in starts.folders)
