@@ -212,7 +212,7 @@ def test_run_in_which_every_client_fails_ends_and_names_the_last(
 ) -> None:
     spoil("raises", lambda task: True)
     with refuses(
-        "clients", "all 4", "2 times", "client ", "task ", "ZeroDivisionError: no such thing", error=RunFailed
+        "clients", "all 4", "2 times", "client ", "task ", "ZeroDivisionError", "no such thing", error=RunFailed
     ):
         execute(method, tmp_path / "run")
     assert status(tmp_path / "run").state.startswith("failed (clients: ")

@@ -19,20 +19,20 @@ TEN = [
     ("name", "flags", "said"),
     [
         ("own_model", "", "accuracy "),
-        ("own_data", "", "of the worst sensor "),
+        ("own_data", "", r"accuracy \d.* worst sensor \d"),
         ("own_scheduler", "", "ours: accuracy "),
         ("own_rule", "", "ours: accuracy "),
-        ("own_metric", "", "ended by callback after "),
-        ("tuning", "", "best of fedavg: {'lr': "),
+        ("own_metric", "", r"callback after \d+ of 400 "),
+        ("tuning", "", r"best of fedavg: \{'lr': "),
         ("sweep", "", "mean staleness"),
-        ("cluster_job", "--engine local --updates 60", "runs/job: ended by steps, accuracy "),
+        ("cluster_job", "--engine local --updates 60", r"runs/job: .*steps, accuracy \d"),
         ("regression", "--time 2 --clients 4", "fedavg: mse "),
         ("segmentation", "--time 0.1 --images 40", "fedavg: mean IoU "),
         ("next_character", "--time 0.1 --roles 3", "LSTM, fedavg: perplexity "),
         ("lora", "--roles 2 --steps 5 --rounds 1 --width 8 --rank 2", "LoRA    flora "),
-        ("augmentation", "--time 0.1 --count 80", "normalize, crop(padding=2), flip: accuracy "),
+        ("augmentation", "--time 0.1 --count 80", r"normalize, crop\(padding=2\), flip: accuracy "),
         ("hugging_face", "--time 0.5 --reviews 80 --authors 3", "fedavg: accuracy "),
-        ("larger_than_memory", "--megabytes 4 --updates 20 --engine local", "4 MB of 200 clients: accuracy "),
+        ("larger_than_memory", "--megabytes 4 --updates 20 --engine local", r"^4 MB .*200 clients: accuracy \d"),
     ],
 )
 def test_an_example_runs(
@@ -49,7 +49,7 @@ def test_an_example_runs(
     monkeypatch.syspath_prepend(EXAMPLES)  # as of a script
     monkeypatch.setattr(sys, "argv", [name, *flags.split()])
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
-    assert said in capsys.readouterr().out
+    assert re.search(said, capsys.readouterr().out, re.MULTILINE)
 
 
 # `test_from_scratch.py` tests the programs that are written from scratch.
