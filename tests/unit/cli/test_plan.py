@@ -99,7 +99,7 @@ def test_that_few_clients_stand_for_all_is_told(
     monkeypatch.setattr("fedraa.engine.forecast.MOST", 3)
     for flags in ("--method fedavg --rounds 4", "--method fed-raa-sync --rounds 4"):
         lines = printed(capsys, f"{flags} --clients 9")
-        assert " ".join(lines[-1]).endswith("if they are like the first, as 3 of the 9 clients foretell")
+        assert " 3 of the 9 clients " in " ".join(lines[-1])
 
 
 def test_an_infeasible_bound_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

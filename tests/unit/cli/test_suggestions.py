@@ -76,7 +76,7 @@ def test_the_usual_name_of_a_flag_or_command_leads_to_ours(
 ) -> None:
     assert main(words.split()) == 2
     said = capsys.readouterr().err
-    assert re.search(r"did you mean (.*\bor )?(.*)\?\n", said)
+    assert said.endswith("?\n")
     for name in meant.split(" or "):
         assert re.search(rf"{name}\b(?![-\w])", said.partition("did you mean")[2])
 
@@ -93,10 +93,10 @@ def test_the_usual_name_of_a_flag_or_command_leads_to_ours(
         ("--method fedavg", "--method: "),
         ("run --callbacks wandb --engine local", "wandb(project=...)"),
         ("run --callbacks csv --engine local", "csv(path=...)"),
-        ("run --model resnet --engine local", "did you mean resnet18?"),
-        ("run --method fedavgg --engine local", "did you mean fedavg?"),
-        ("run --dataset minst --engine local", "did you mean mnist?"),
-        ("run --scheduler gre-ra", "did you mean gre-raa?"),
+        ("run --model resnet --engine local", " resnet18?"),
+        ("run --method fedavgg --engine local", " fedavg?"),
+        ("run --dataset minst --engine local", " mnist?"),
+        ("run --scheduler gre-ra", " gre-raa?"),
         ("run --scheduler cosine", "lr_schedule cosine:100"),
         ("run --scheduler step", "lr_schedule steps:150,250:0.1"),
         ("run --resume runs/x", "fedraa resume"),

@@ -54,26 +54,26 @@ def test_every_kind_of_value_is_read(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "field", "value", "hint"),
+    ("text", "field", "value", "last"),
     [
-        ("datset = 'digits'", "bad.toml: datset", None, "did you mean dataset?"),
-        ("zzz = 1", "bad.toml: zzz", None, ""),
-        ("clients = 0", "bad.toml: clients", 0, ""),
-        ("clients = 'many'", "bad.toml: clients", "many", ""),
-        ("quiet = 'very'", "bad.toml: quiet", "very", ""),
-        ("scheduler = 'gre-ra'", "bad.toml: scheduler", "gre-ra", "did you mean gre-raa?"),
-        ("[staleness]\nexponent = 1", "bad.toml: staleness", {"exponent": 1}, ""),
-        ("clients = ", "config", Path("bad.toml"), ""),
-        ("ratios = [0.5, 0.6]", "bad.toml: ratios", (0.5, 0.6), ""),
+        ("datset = 'digits'", "bad.toml: datset", None, ["dataset?"]),
+        ("zzz = 1", "bad.toml: zzz", None, []),
+        ("clients = 0", "bad.toml: clients", 0, []),
+        ("clients = 'many'", "bad.toml: clients", "many", []),
+        ("quiet = 'very'", "bad.toml: quiet", "very", []),
+        ("scheduler = 'gre-ra'", "bad.toml: scheduler", "gre-ra", ["gre-raa?"]),
+        ("[staleness]\nexponent = 1", "bad.toml: staleness", {"exponent": 1}, []),
+        ("clients = ", "config", Path("bad.toml"), []),
+        ("ratios = [0.5, 0.6]", "bad.toml: ratios", (0.5, 0.6), []),
     ],
 )
 def test_a_mistake_in_a_file_names_the_file_and_the_field(
-    text: str, field: str, value: object, hint: str, here: Path, capsys: pytest.CaptureFixture[str]
+    text: str, field: str, value: object, last: list[str], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "bad.toml").write_text(text)
     with refuses(field, "bad.toml", got=value) as refused:
         Experiment.from_file("bad.toml")
-    assert refused.value.hint == hint
+    assert refused.value.hint.split()[-1:] == last
     with refuses("config", got=Path("none.toml")):
         Experiment.from_file("none.toml")
     for command in (["run"], ["plan"], ["compare", "fed-raa"]):
