@@ -114,17 +114,17 @@ def test_a_client_without_a_sample_is_named_with_the_remedy():
 
 
 @pytest.mark.parametrize(
-    ("change", "field", "shown"),
+    ("change", "field", "names"),
     [
-        ({"clients": 0}, "clients", "0"),
-        ({"scheme": "sorted"}, "partition", "iid, dirichlet, labels, shards"),
-        ({"scheme": "labels", "labels_per_client": 11}, "labels_per_client", "10"),
-        ({"scheme": "labels", "labels_per_client": 1, "clients": 4}, "labels_per_client", "3"),
+        ({"clients": 0}, "clients", ["0"]),
+        ({"scheme": "sorted"}, "partition", ["iid", "dirichlet", "labels", "shards"]),
+        ({"scheme": "labels", "labels_per_client": 11}, "labels_per_client", ["10"]),
+        ({"scheme": "labels", "labels_per_client": 1, "clients": 4}, "labels_per_client", ["3"]),
     ],
 )
-def test_bad_settings_are_refused(change, field, shown):
+def test_bad_settings_are_refused(change, field, names):
     settings = {"clients": 5, "scheme": "iid", "dirichlet": 0.5, "labels_per_client": 2, "seed": 0} | change
-    with refuses(field, shown):
+    with refuses(field, *names):
         split(labels(20), labels(5), settings.pop("clients"), settings.pop("scheme"), **settings)
 
 

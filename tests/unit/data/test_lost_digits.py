@@ -1,5 +1,6 @@
 """Features whose differences float32 does not hold."""
 
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ Y = np.arange(100) % 2
 PLAIN = np.random.default_rng(0).normal(size=(100, 2))
 # Neighbours of float32 are 128 apart here, so 100 seconds are rounded to two values.
 TIMES = np.stack([PLAIN[:, 0], 1_700_000_000.0 + np.arange(100)], axis=1)
-SAID = r"feature 1 has values near 1.7e\+09 that differ by 99, of which float32 keeps 2 of 100 different ones"
+SAID = r"feature 1 .* 1\.7e\+09 .* 99, .*float32 .* 2 of 100 "
 
 
 def sentences(function: Any, *args: Any) -> list[str]:
@@ -29,7 +30,7 @@ def sentences(function: Any, *args: Any) -> list[str]:
 
 
 def test_arrays_name_the_feature() -> None:
-    with pytest.warns(RunWarning, match=f"^x_train: {SAID}; subtract its mean"):
+    with pytest.warns(RunWarning, match=f"^x_train: {SAID}.*; subtract its mean"):
         as_dataset(fl.Dataset("mine", TIMES, Y, PLAIN, Y, classes=2))
     assert len(sentences(as_dataset, fl.Dataset("mine", TIMES, Y, PLAIN, Y, classes=2))) == 1
     assert sentences(as_dataset, fl.Dataset("mine", TIMES - TIMES[0], Y, PLAIN, Y, classes=2)) == []
@@ -48,7 +49,7 @@ def test_samples_of_clients(*, read_by_row: bool, standardise: bool) -> None:
     given = fl.FederatedDataset("mine", train, (PLAIN, Y))
     found = sentences(deal, given, Dealing(Iid(), 2, seed=0, standardise=standardise))
     assert len(found) == 1
-    assert "feature 1 has values near 1.7e+09" in found[0]
+    assert re.search(r"feature 1 .* 1\.7e\+09 .*float32 ", found[0])
 
 
 @pytest.mark.parametrize("standardise", [False, True])
@@ -56,7 +57,7 @@ def test_samples_that_a_function_makes(*, standardise: bool) -> None:
     given = fl.FederatedDataset("mine", lambda client: (TIMES, Y), (PLAIN, Y), sizes=100, classes=2)
     found = sentences(deal, given, Dealing(Iid(), 2, seed=0, standardise=standardise))
     assert len(found) == 1
-    assert "feature 1 has values near 1.7e+09" in found[0]
+    assert re.search(r"feature 1 .* 1\.7e\+09 .*float32 ", found[0])
 
 
 def test_files(tmp_path: Path) -> None:
@@ -67,7 +68,7 @@ def test_files(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(f"a,when,label\n{rows}")
     found = [text for text in sentences(load_dataset, str(tmp_path / "a.csv")) if "float32" in text]
     assert len(found) == 1
-    assert found[0].startswith("column 'when' has values near 1.7e+09")
+    assert re.match(r"column 'when' .* 1\.7e\+09 ", found[0])
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Data of the user's own: as an object, as a function's; what is made of it, and what is said of mistakes."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -107,7 +108,7 @@ def holding(value: float) -> dict[str, Any]:
         ({"x_train": X[:0], "y_train": Y[:0]}, "x_train", "[0, 6]"),
         ({"x_train": X[:, 0]}, "x_train", "[40]"),
         ({"x_train": X.astype(complex)}, "x_train", "complex"),
-        ({"x_train": [[1.0, 2.0], [3.0]]}, "x_train", "setting an array element"),
+        ({"x_train": [[1.0, 2.0], [3.0]]}, "x_train", "array element"),
         ({"x_train": [torch.zeros(2), torch.zeros(3)]}, "x_train", "stack expects each"),
         ({"x_train": TensorDataset(torch.zeros(40, 6))}, "x_train", "a TensorDataset"),
         ({"y_test": None}, "y_test", "got None;"),
@@ -243,6 +244,6 @@ def test_the_command_line_refuses_in_one_sentence(
 ) -> None:
     done = command("--dataset", "my_ext:halves")
     assert done.returncode == 2
-    assert done.stderr.startswith("fedraa: dataset: my_ext:halves failed with TypeError: ")
+    assert re.match(r"fedraa: dataset: my_ext:halves .*TypeError: ", done.stderr)
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "run").exists()

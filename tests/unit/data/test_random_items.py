@@ -189,7 +189,7 @@ def test_items_that_no_seed_decides_are_warned_of_and_read_every_epoch(
     held: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(DEAL, "HELD_BYTES", held)
-    with pytest.warns(RunWarning, match="cannot be repeated bit for bit") as warned:
+    with pytest.warns(RunWarning, match=r"cannot be repeated") as warned:
         data = dealt(Drawing(lambda data: float(data.reads)), Drawing(lambda data: float(data.reads)))
     x, _, read_epoch = data.shard(0, 0)
     assert read_epoch is not None
