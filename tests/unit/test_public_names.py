@@ -94,7 +94,7 @@ def test_run_takes_the_fields_of_an_experiment(tmp_path: Path) -> None:
     history = fedraa.run(base, dataset="digits", model="mlp", seed=4, out=tmp_path / "run")
     assert (history.experiment.seed, history.experiment.updates, history.config["given"]) == (4, 3, [])
     assert repr(history).startswith(f"<History of {tmp_path / 'run'}: fed-raa on digits, ended by steps, step 3, ")
-    with refuses("lrr", "did you mean lr?"):
+    with refuses("lrr", " lr?"):
         fedraa.run(base, lrr=3)
     with refuses("method", "fedavg", got="fedmagic"):
         fedraa.method("fedmagic")

@@ -117,7 +117,7 @@ def test_every_page_has_that_call(run: fl.History, tmp_path: Path, capsys: pytes
     shown = about(run.directory)
     assert repeats(shown.flags, shown.given) == told
     closing_table(run)
-    assert "my data (given as an object)" in capsys.readouterr().out
+    assert settings["dataset"] in capsys.readouterr().out
 
 
 def test_landscape_of_an_object_is_refused(run: fl.History, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from fedraa.errors import RunWarning
 from fedraa.objectives import Classification, MultiLabel, NextToken, Objective, Regression, Segmentation
 from fedraa.report.runs import load
 from fedraa.report.tables import by_run, metrics
+from fedraa.rundir.summary import NO_STEP
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(60, 4)).astype(np.float32), np.arange(60) % 3
@@ -44,18 +45,18 @@ def net(*last: nn.Module, outputs: int = 3) -> nn.Module:
     [
         ({}, []),
         ({"x": PIXELS}, []),
-        ({"x": PIXELS, "standardise": False}, ["x_train reaches 255, .*leave standardise on"]),
+        ({"x": PIXELS, "standardise": False}, ["x_train .* 255, .*leave standardise on"]),
         ({"x": PIXELS / 255, "standardise": False}, []),
         ({"x": PIXELS, "transforms": ("normalize(mean=(0.5,), std=(0.25,))",)}, ["x_train reaches 1018, .*scale them"]),
         ({"x": np.repeat(HUGE, 60, axis=0), "y": np.repeat(Y, 60)}, []),
-        ({"x": np.concatenate([X] * 60 + [HUGE]), "y": np.tile(Y, 61)}, ["reaches 60.* deviations in channel 2"]),
+        ({"x": np.concatenate([X] * 60 + [HUGE]), "y": np.tile(Y, 61)}, [r" 60(\.\d+)? .* channel 2\b"]),
         (
             {"y": Y + 1, "classes": 4},
-            [r"labels 1..3: class 0 has no training sample; .*subtract 1"],
+            [r"labels 1\.\.3: class 0 .*subtract 1 "],
         ),
-        ({"y": Y + 10, "classes": 13}, [r"labels 10..12: classes 0..9 have no training sample"]),
-        ({"model": net(nn.Softmax(1))}, ["Sequential returns probabilities, as of a softmax"]),
-        ({"model": net(nn.Sigmoid())}, ["returns probabilities, as of a sigmoid"]),
+        ({"y": Y + 10, "classes": 13}, [r"labels 10\.\.12: classes 0\.\.9 .*subtract 10 "]),
+        ({"model": net(nn.Softmax(1))}, ["^model: Sequential .*probabilities, .*softmax"]),
+        ({"model": net(nn.Sigmoid())}, ["^model: Sequential .*probabilities, .*sigmoid"]),
         ({"model": net(nn.LogSoftmax(1))}, []),
         ({"model": net(nn.ReLU())}, []),
         ({"model": net(nn.Tanh())}, []),
@@ -110,19 +111,19 @@ def test_a_run_without_a_step_is_marked_everywhere(tmp_path: Path, capsys: pytes
     words = ["--time", "0.01", "--engine", "local", "--method", "fedavg", "--hidden", "8", "--clients", "2"]
     assert main(["run", *words, "--out", str(tmp_path / "run")]) == 0
     shown = capsys.readouterr()
-    assert shown.err.startswith("fedraa: warning: no step was finished: ")
+    assert shown.err.startswith(f"fedraa: warning: {NO_STEP}: ")
     assert shown.err.count("\n") == 1
-    assert "0 (0 tasks): no step was finished" in shown.out
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["note"] == "no step was finished"
+    assert f"0 (0 tasks): {NO_STEP}" in shown.out
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["note"] == NO_STEP
     assert "consistent" in fl.replay(tmp_path / "run")
     groups = load([tmp_path / "run"])
     table = by_run(groups, metrics(groups, {}))
-    assert table.frame["method"].tolist() == ["fedavg (no step was finished)"]
-    assert table.frame["ended_by"].tolist() == ["time: no step was finished"]
+    assert table.frame["method"].tolist() == [f"fedavg ({NO_STEP})"]
+    assert table.frame["ended_by"].tolist() == [f"time: {NO_STEP}"]
 
 
 def test_a_target_that_the_untrained_model_meets_is_no_lack_of_time(tmp_path: Path) -> None:
-    with pytest.warns(RunWarning, match=r"no step was finished: .* by target at time 0, .* target") as caught:
+    with pytest.warns(RunWarning, match=f"^{NO_STEP}: .* target .*time 0, .* target") as caught:
         fl.run(target="loss:100", engine="local", hidden=(8,), clients=2, out=tmp_path / "run", quiet=True)
     assert "more time" not in str(caught[0].message)
 
@@ -133,8 +134,8 @@ def test_a_comparison_marks_the_methods_that_finished_no_step(
     words = ["--time", "0.1", "--engine", "local", "--hidden", "8", "--clients", "4", "--quiet"]
     assert main(["compare", "fed-raa", "fedavg", *words[:-1], "--out", str(tmp_path / "runs")]) == 0
     shown = capsys.readouterr().out
-    assert "fedavg (no step was finished)" in shown
+    assert f"fedavg ({NO_STEP})" in shown
     assert "fed-raa (no" not in shown
     notes = pd.read_csv(tmp_path / "runs" / "compare.csv").set_index("method")["note"]
-    assert notes["fedavg"] == "no step was finished"
+    assert notes["fedavg"] == NO_STEP
     assert pd.isna(notes["fed-raa"])

@@ -1,7 +1,6 @@
 """Runs that learn something else than classes: on one engine, with columns, targets, stops, resumption and refusals."""
 
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +102,7 @@ def test_a_target_ends_a_run_and_a_better_one_makes_it_longer(tmp_path: Path) ->
     assert len(history.evals) == 3
     assert history.summary["time_to_target"] == history.evals["t"].iloc[-1]
     assert "consistent" in fl.replay(history.directory)
-    with pytest.raises(ValueError, match=r"^target: got mse:9; the run goes to mse .*, give a better mse"):
+    with refuses("target", "mse:9", f"mse {reached:g}"):
         fl.resume(history.directory, dataset=LINE, target="mse:9")
     longer = fl.resume(history.directory, dataset=LINE, target="mse:1e-9")
     assert longer.summary["reason"] == "steps"
@@ -165,24 +164,22 @@ def test_several_inputs_a_mask_a_dict_and_an_auxiliary_head(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "field", "names"),
     [
-        ({"method": "heterofl", "rounds": 1}, "objective: heterofl masks the logits of labels"),
-        (
-            {"calibrate": 0.5},
-            "calibrate: 0.5 moves the logits of classification, and regression has none; leave it out",
-        ),
-        ({"stack": 4}, "objective: stack 4 pads minibatches with labels of no class, and regression has no such"),
-        ({"target": "mse"}, "target: got 'mse'; string should match pattern"),
-        ({"target": "mse:1", "target_accuracy": 0.5}, "target: mse:1 and target_accuracy 0.5 are given; give one"),
-        ({"objective": "regresion"}, "objective: got 'regresion'; did you mean regression? it takes classification"),
+        ({"method": "heterofl", "rounds": 1}, "objective", ["heterofl ", "labels", " regression "]),
+        ({"calibrate": 0.5}, "calibrate", ["0.5", " regression"]),
+        ({"stack": 4}, "objective", ["stack 4 ", "labels", " regression "]),
+        ({"target": "mse"}, "target", ["'mse'"]),
+        ({"target": "mse:1", "target_accuracy": 0.5}, "target", ["'mse:1'", "target_accuracy 0.5 "]),
+        ({"objective": "regresion"}, "objective", ["'regresion'", " regression?"]),
     ],
 )
 def test_what_does_not_go_together_is_one_sentence_before_the_start(
-    fields: dict[str, Any], said: str, tmp_path: Path
+    fields: dict[str, Any], field: str, names: list[str], tmp_path: Path
 ) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(said)}[^\n]*$"):
+    with refuses(field, *names) as refused:
         run(tmp_path / "run", **fields)
+    assert "\n" not in str(refused.value)
     assert not (tmp_path / "run").exists()
 
 
@@ -218,7 +215,7 @@ def test_a_model_that_does_not_fit_the_objective_is_refused(tmp_path: Path) -> N
 def test_inputs_that_fedrobust_cannot_bend_are_refused() -> None:
     tokens = fl.Dataset("tokens", COUNT[:90], COUNT[:90, 0], COUNT[90:], COUNT[90:, 0], 6)
     model = nn.Sequential(nn.Embedding(8, 4), nn.Flatten(), nn.Linear(28, 6))
-    with pytest.raises(ValueError, match=r"^method: fedrobust bends inputs that are one array of numbers, .* int64;"):
+    with refuses("method", "fedrobust", "int64"):
         build(fl.Experiment(**SMALL, method="fedrobust"), model, tokens)
 
 

@@ -1,5 +1,6 @@
 """Objectives on federated data: tables, sources that clients read, partitions, transforms, bad rows, refusals."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -126,14 +127,14 @@ def test_partitions_that_do_without_classes(partition: str, train: Any) -> None:
 @pytest.mark.parametrize("train", [(X, Y), Scattered()])
 def test_partitions_by_class_are_refused(partition: str, train: Any) -> None:
     data = fl.FederatedDataset("line", train, TEST)
-    with refuses("partition", "iid, powerlaw, lognormal or natural"):
+    with refuses("partition", "iid", "powerlaw", "lognormal", "natural"):
         build(Experiment(**OF_MLP, objective="regression", rounds=1, clients=3, partition=partition), dataset=data)
 
 
 def test_a_plan_shows_counts_where_samples_have_no_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan(Experiment(**OF_MLP, dataset=str(table(tmp_path)), objective="regression", rounds=2), tmp_path)
     said = " ".join(capsys.readouterr().out.split())
-    assert "sales: 72 samples dealt to 3 clients, natural" in said
+    assert re.search(r"sales: 72 samples .* 3 clients, natural\b", said)
     assert "shop 2" in said
     assert "labels" not in said
     assert (tmp_path / "clients.png").is_file()

@@ -201,9 +201,9 @@ def test_tables_say_what_a_single_seed_is(runs: Path) -> None:
     assert cells[0]["accuracy"] == f"{middle:.4f} [{max(0, middle - half):.4f}, {min(1, middle + half):.4f}]"
     assert cells[1]["accuracy"] == f"{groups[1].runs[0].summary['accuracy']:.4f}"
     assert [each["p"] for each in cells] == ["–", "–"]
-    assert "one seed has neither" in table.note
+    assert "one seed" in table.note
     alone = by_method(groups[1:], metrics(groups[1:], {}))
-    assert alone.note.startswith("One seed per method")
+    assert alone.note.startswith("One seed ")
 
 
 def test_every_run_has_a_command_that_makes_it_again(runs: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_missing_package_is_one_sentence(
         "wandb": ("wandb", lambda: to_wandb([runs], "project")),
     }[package]
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ValueError, match=f"^{package}: .* pip install {package}"):
+    with refuses("callbacks", f"{package} ", f"pip install {package}"):
         write()
 
 

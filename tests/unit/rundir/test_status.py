@@ -18,6 +18,7 @@ from fedraa.rundir.file_names import EVENTS, FAILURE, SUMMARY
 from fedraa.rundir.history import History
 from fedraa.rundir.run_lock import WRITER, is_written
 from fedraa.rundir.status import Status, runs_below, status
+from fedraa.rundir.summary import NO_STEP
 
 FLAGS = ["--hidden", "8", "--clients", "4", "--local-steps", "2", "--engine", "local", "--quiet"]
 
@@ -65,7 +66,8 @@ def test_a_run_is_seen_while_it_is_written_and_stopped_with_a_checkpoint(
     finally:
         process.send_signal(signal.SIGKILL)
     assert process.returncode == 130
-    assert said.strip().endswith(f"fedraa: stopped, with a checkpoint; go on with: fedraa resume {out}")
+    assert "with a checkpoint" in said
+    assert said.strip().endswith(f": fedraa resume {out}")
     assert status(out).state == "interrupted"
     assert not is_written(out / EVENTS)
     assert not (out / WRITER).exists()
@@ -95,13 +97,13 @@ def test_status_quarantined_clients_are_sorted_with_their_reasons(
     history = run(Experiment(hidden=(8,), clients=4, local_steps=2, updates=3, engine="local", out=tmp_path / "run"))
     drop = '{"seq":0,"kind":"drop","t":9.5,"wall":1,"task":1,"client":%d,"what":"%s","action":"quarantined"}\n'
     with (history.directory / EVENTS).open("a") as log:
-        log.writelines(drop % line for line in [(3, "no samples"), (0, "loss is nan"), (1, "no samples")])
+        log.writelines(drop % line for line in [(3, "no samples"), (0, "loss nan"), (1, "no samples")])
     capsys.readouterr()
     assert main(["status", str(tmp_path / "run")]) == 0
     shown = capsys.readouterr().out
     assert "3 clients" in shown
     assert "clients 1, 3: no samples" in shown
-    assert "client 0: loss is nan" in shown
+    assert "client 0: loss nan" in shown
 
 
 @pytest.mark.filterwarnings("ignore::fedraa.RunWarning")
@@ -109,6 +111,6 @@ def test_status_without_step_marks_the_run(tmp_path: Path, capsys: pytest.Captur
     fields = {"hidden": (8,), "clients": 4, "local_steps": 2, "time": 0.001, "engine": "local", "quiet": True}
     run(Experiment(**fields, out=tmp_path / "run"))
     assert main(["status", str(tmp_path / "run")]) == 0
-    assert "0: no step was finished" in capsys.readouterr().out
+    assert f"0: {NO_STEP}" in capsys.readouterr().out
     (tmp_path / "run" / SUMMARY).unlink()
     assert status(tmp_path / "run").note == ""

@@ -54,7 +54,7 @@ def test_fragments_round_by_largest_remainder() -> None:
 
 
 def test_more_fragments_than_neurons_are_refused() -> None:
-    with refuses("ratios", "11 parts of group '0' with 10 units"):
+    with refuses("ratios", "11 parts", "group '0'", "10 units"):
         fragments(TWO, [1 / 11] * 11)
     with refuses("ratios", got=(0.5, 0.4)):
         fragments(TWO, (0.5, 0.4))

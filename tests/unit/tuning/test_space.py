@@ -45,7 +45,7 @@ def test_a_component_within_a_component_is_of_one_choice() -> None:
         ([], "space", ["NAME=VALUES"]),
         ("lr=1", "space", ["'lr=1'", "NAME=VALUES"]),
         (["lr"], "space", ["'lr'", "NAME=VALUES"]),
-        (["lrr=1"], "space", ["'lrr'", "did you mean lr?"]),
+        (["lrr=1"], "space", ["'lrr'", " lr?"]),
         (["seed=1,2"], "space", ["'seed'", "momentum"]),
         (["lr=1,2", "lr=3"], "space", ["lr"]),
         (["lr=2:1"], "space.lr", ["'2:1'", "LOW", "HIGH"]),

