@@ -32,7 +32,7 @@ def as_dataset(given: object, targets: Targets | None = None) -> Dataset:
     they are labels. This function does not check that training samples are finite, because `deal` does.
 
     Raises:
-        InputError: An array is malformed; the error names it.
+        InputError: An array is malformed. The error names it.
     """
     if not isinstance(given, Dataset):
         other = ""
@@ -51,7 +51,16 @@ def as_dataset(given: object, targets: Targets | None = None) -> Dataset:
 
 
 def class_labels(y_train: Array, y_test: Array, classes: Any) -> tuple[Array, Array, int]:
-    """Return labels of one class per sample as int64, and the number of classes."""
+    """Return the labels of both splits as int64, and the number of classes.
+
+    Args:
+        y_train: The training labels.
+        y_test: The test labels.
+        classes: The number of classes; 0 means the largest training label plus 1.
+
+    Raises:
+        InputError: A label is not an integer from 0 to `classes - 1`.
+    """
     for name, y in (("y_train", y_train), ("y_test", y_test)):
         _check_labels(name, y)
     if type(classes) is int and classes == 0:
@@ -70,7 +79,10 @@ def count_classes(y_train: Array) -> int:
 
 
 def _inputs(given: Dataset, y_train: Array, y_test: Array) -> tuple[Tree, Tree]:
-    """Return the training and the test inputs. Each is an array, or a dict or a tuple of arrays."""
+    """Return the training and the test inputs of `given`, whose targets are `y_train` and `y_test`.
+
+    The inputs of a split are an array, or a dict or a tuple of arrays.
+    """
     both: tuple[Any, Any] = given.x_train, given.x_test
     if all(isinstance(x, Mapping) for x in both):
         if both[0].keys() != both[1].keys():
@@ -87,12 +99,22 @@ def _inputs(given: Dataset, y_train: Array, y_test: Array) -> tuple[Tree, Tree]:
 
 
 def _are_inputs(x: tuple[Any, ...], y: Array) -> bool:
-    """Return True for a tuple of inputs with a row per sample, and False for a tuple of the samples themselves."""
+    """Return True if x is a tuple of inputs with one row per sample, and False if x is a tuple of samples."""
     return len(x) != len(y) and all(hasattr(part, "__len__") and len(part) == len(y) for part in x)
 
 
 def _several(key: object, train: Any, test: Any, y_train: Array, y_test: Array) -> tuple[Array, Array]:
-    """Return the input `key` of both splits. Floats and bytes become float32, other integers int64; bool is kept."""
+    """Return one of several inputs, converted, for both splits. Raise InputError if it is malformed.
+
+    Floats and bytes become float32, other integers become int64, and booleans stay bool.
+
+    Args:
+        key: The name or the index of the input.
+        train: The training values of the input.
+        test: The test values of the input.
+        y_train: The training targets.
+        y_test: The test targets.
+    """
     converted = []
     for name, given, y in ((f"x_train[{key!r}]", train, y_train), (f"x_test[{key!r}]", test, y_test)):
         x = _as_array(name, given)

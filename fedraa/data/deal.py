@@ -208,7 +208,7 @@ def _read(
     *,
     unsteady: bool = False,
 ) -> Federated:
-    """Return a Federated from whose source clients read their training samples; only a few are read here.
+    """Return the data set with a source from which clients read their training samples. Only a few are read here.
 
     Args:
         given: The data set.
@@ -275,7 +275,7 @@ def _few(source: ClientSource, seed: int) -> tuple[Tree, Array]:
 
 
 def _test(given: FederatedDataset, seed: int) -> tuple[Tree, Array]:
-    """Read the test samples; random ones are drawn from the seed."""
+    """Read the test samples and their targets. Random samples are drawn from the seed."""
     rows = as_rows("test", given.test, given.input, given.target)
     if not len(rows):
         raise InputError("test", "it has no sample")
@@ -322,7 +322,14 @@ def _check_labels(given: FederatedDataset, y: Array, classes: int) -> None:
 
 
 def _with_client(error: ValueError, given: FederatedDataset, y: Array, how: Dealing) -> ValueError:
-    """Return the error, with the name of the first client for whose targets `how.targets` raises an error."""
+    """Return the error with the name of the first client that has wrong targets.
+
+    Args:
+        error: The error about the targets of all clients.
+        given: The data set.
+        y: The targets of all training samples.
+        how: The settings. `how.targets` also fails for the targets of the named client.
+    """
     if how.targets is None or given.clients is None:
         return error
     owners = np.array([str(owner) for owner in given.clients])

@@ -65,7 +65,7 @@ def load_vision(name: str, data_dir: Path) -> Dataset:
 
 
 def _refuse_pipes(place: Path) -> None:
-    """Raise OSError for a named pipe, because reading one would wait for ever."""
+    """Raise OSError if `place` is or contains a named pipe, because reading a pipe would block forever."""
     for path in (place, *place.rglob("*")):
         if path.is_fifo():
             raise OSError(f"{path} is a named pipe")

@@ -73,7 +73,13 @@ class Daily:
     seed: int
 
     def finish(self, client: int, start: float, work: float) -> float:
-        """Return the end time of a task that starts at `start` and needs the device for the duration `work`."""
+        """Return the end time of a task.
+
+        Args:
+            client: The client.
+            start: The start time of the task.
+            work: The duration that the device must be available.
+        """
         phase = float(generator(self.seed, "availability", client).uniform(0, self.period))
         length = self.share * self.period
         # This is the time since the device last became available.

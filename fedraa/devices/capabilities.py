@@ -54,7 +54,13 @@ def _is_own(capabilities: str) -> bool:
 
 
 def _called(given: object, clients: int, seed: int) -> dict[str, Floats]:
-    """Return the columns from a custom function, after the same checks as for a CSV file."""
+    """Return the columns from a custom function, after the same checks as for a CSV file.
+
+    Args:
+        given: The function or its import path.
+        clients: The number of clients.
+        seed: The seed of its random numbers.
+    """
     function = FLEETS.make(given)
     name = getattr(function, "__qualname__", type(function).__qualname__)
     try:

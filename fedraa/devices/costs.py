@@ -237,7 +237,13 @@ class CostModel:
         return np.array([of(int(size)) for size in sizes], np.float64)[shard]
 
     def _auto_steps(self, auto: AutoSteps, widths: Widths, clients: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the number of local steps of one task on each of the clients, [n], from its costs."""
+        """Return the number of local steps of one task on each of the clients, [n].
+
+        Args:
+            auto: The rule that derives the number from the costs.
+            widths: The shape of the submodel.
+            clients: The clients, [n].
+        """
         shards = self._sizes[clients]
         batch = self._solver.samples_in(1, shards) * self._solver.passes
         move = self.fleet.cost(self.load(widths, 0.0, *self._moved(widths)), clients)

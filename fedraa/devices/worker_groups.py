@@ -35,7 +35,13 @@ def parse_group(text: str) -> WorkerGroup:
 def group_of_clients(groups: Sequence[WorkerGroup], capabilities: object, clients: int) -> Index:
     """Return the index of the group that trains each client, int64 [clients].
 
-    Raises InputError if the number of groups differs from the number of tiers.
+    Args:
+        groups: The worker groups, in the order of the tiers.
+        capabilities: The setting `capabilities`, with tiers.
+        clients: The number of clients.
+
+    Raises:
+        InputError: The number of groups differs from the number of tiers.
     """
     sizes = tier_sizes(capabilities, clients)
     if len(sizes) != len(groups):

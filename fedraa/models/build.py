@@ -137,7 +137,16 @@ def _own(name: str, given: object, classes: int) -> nn.Module:
 
 
 def _arguments(name: str, make: Callable[..., Any], classes: int) -> dict[str, int]:
-    """Return the arguments for a function or class that makes a model; raise InputError if it needs other arguments."""
+    """Return the arguments for a function or class that makes a model.
+
+    Args:
+        name: The name of the model for errors.
+        make: The function or class.
+        classes: The number of classes, which is passed if `make` has the parameter `classes`.
+
+    Raises:
+        InputError: `make` requires other arguments.
+    """
     try:
         signature = inspect.signature(make)
     except (TypeError, ValueError):

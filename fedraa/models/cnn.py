@@ -1,4 +1,7 @@
-"""Small convolutional networks."""
+"""Small convolutional networks.
+
+The arguments of each function are the shape of the images (channels, height, width) and the number of classes.
+"""
 
 from torch import nn
 

@@ -23,7 +23,7 @@ LAYERS = "Linear, Conv without groups or Embedding layers with a weight of float
 
 
 class _Lookup(nn.Module):
-    """A table [rank, entries] that returns a column for each entry number. The padding entry gets no gradient."""
+    """An embedding with a table [rank, entries] in place of [entries, rank]. The padding entry gets no gradient."""
 
     def __init__(self, entries: int, rank: int, padding: int | None) -> None:
         super().__init__()
@@ -219,7 +219,16 @@ def _pair(base: nn.Module, rank: int) -> tuple[nn.Module, nn.Module]:
 
 
 def _chosen(model: nn.Module, targets: str | Sequence[str] | None, whole: Collection[str]) -> set[str]:
-    """Return the names of the layers that get adapters, with all names of a shared layer."""
+    """Return the names of the layers that get adapters, with all names of a shared layer.
+
+    Args:
+        model: The model.
+        targets: The layers that the user named; None means every Linear and Conv that can have an adapter.
+        whole: The names of the modules that are trained in full and get no adapter.
+
+    Raises:
+        InputError: No layer can have an adapter, or one in `targets` cannot.
+    """
     names = dict(model.named_modules(remove_duplicate=False))
     parts = {part for name in whole for part in model.get_submodule(name).modules()}
     if targets is None:

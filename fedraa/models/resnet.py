@@ -1,4 +1,7 @@
-"""ResNet-18 for 32x32 images (He et al. 2016): a 3x3 stem without pooling, stages of 64 to 512 channels."""
+"""ResNet-18 for 32x32 images (He et al. 2016): a 3x3 stem without pooling, stages of 64 to 512 channels.
+
+The arguments of each model function are the shape of the images (channels, height, width) and the number of classes.
+"""
 
 from collections.abc import Callable
 

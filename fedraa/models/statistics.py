@@ -24,7 +24,7 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 MAX_PASSES = 1000
 # A buffer is settled if its relative distance to the limit is at most this.
 TOLERANCE = 1e-4
-# Changes of smaller buffers are compared with this size instead of their own, because they are rounding errors.
+# Changes are relative to the largest value of a buffer, or to this if it is larger, to ignore rounding errors.
 SMALLEST_SCALE = 1e-3
 # A buffer only grows if its steps in two passes have at most this relative difference.
 GROWTH_TOLERANCE = 3e-5
@@ -205,7 +205,13 @@ def _owner(buffer: str) -> str:
 
 
 def _iterate(update: Callable[[], object], layer: nn.Module, prefix: str) -> None:
-    """Call `update` until the layer's vectors with names that start with `prefix` are constant."""
+    """Call `update` until the vectors of `spectral_norm` are constant.
+
+    Args:
+        update: A function that makes one power iteration.
+        layer: The module that holds the vectors as buffers.
+        prefix: The start of the names of these buffers.
+    """
     with torch.no_grad():
         before = None
         for _ in range(MAX_POWER_ITERATIONS):
@@ -220,7 +226,13 @@ def _iterate(update: Callable[[], object], layer: nn.Module, prefix: str) -> Non
 
 @contextmanager
 def _training(module: nn.Module, norms: Collection[nn.Module], owners: Collection[nn.Module]) -> Iterator[None]:
-    """Put only `norms` and `owners` into training mode. Inside the block the norms average over all batches."""
+    """Put only some modules into training mode inside the block.
+
+    Args:
+        module: The module; all its other submodules are put into evaluation mode.
+        norms: The batch norms, which average over all batches inside the block.
+        owners: The modules with other buffers that training changes.
+    """
     momenta = [norm.momentum for norm in norms]
     module.eval()
     for norm in norms:
@@ -235,7 +247,13 @@ def _training(module: nn.Module, norms: Collection[nn.Module], owners: Collectio
 
 
 def _pass_over(module: nn.Module, parts: Parts, averaged: Collection[str] = ()) -> dict[str, Tensor]:
-    """Pass the sample through the module; return the mean over all parts of the `averaged` buffers, float64."""
+    """Pass the sample through the module; return the mean of some buffers over all parts, as float64.
+
+    Args:
+        module: The module.
+        parts: The function that returns the parts of the sample.
+        averaged: The names of the buffers to average.
+    """
     device = next(module.buffers()).device
     sums: dict[str, Tensor] = {}
     count = 0

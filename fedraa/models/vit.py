@@ -1,4 +1,7 @@
-"""Vision transformers (Dosovitskiy et al. 2021) in the two sizes of SubDisMO's Table 4."""
+"""Vision transformers (Dosovitskiy et al. 2021) in the two sizes of SubDisMO's Table 4.
+
+The arguments of each model function are the shape of the images (channels, height, width) and the number of classes.
+"""
 
 import torch
 from torch import nn

@@ -244,7 +244,7 @@ def _labels(train: Array, test: Array, classes: int, ignore: int, ndim: int, for
     Args:
         train: The training labels.
         test: The test labels.
-        classes: The number of classes; 0 means the largest training label plus 1.
+        classes: The number of classes, or 0 for the largest training label plus 1.
         ignore: The label that does not count.
         ndim: The number of dimensions that the labels must have.
         form: The description of this shape for errors.

@@ -80,7 +80,7 @@ def make_target(text: str, figures: Figures) -> Target:
 
 
 def refuse_no_accuracy(value: float, figures: Figures) -> None:
-    """Raise InputError if the run has no accuracy that could reach a target."""
+    """Raise InputError about the target accuracy `value` if accuracy is not among the run's metrics."""
     if "accuracy" not in figures.columns:
         problem = f"this run has no accuracy, but {', '.join(figures.columns)}"
         hint = f"give --target METRIC:VALUE, as --target {figures.main}:VALUE"

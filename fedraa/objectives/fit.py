@@ -58,7 +58,14 @@ def misfit(objective: Objective, result: Any, targets: Tensor, classes: int) -> 
 
 
 def _try(objective: Objective, result: Any, outputs: Tensor, targets: Tensor) -> None:
-    """Call every method of the objective that a run calls; raise InputError if a result is malformed."""
+    """Call every method of the objective that a run calls; raise InputError if a result is malformed.
+
+    Args:
+        objective: The objective.
+        result: The result of the model for a batch.
+        outputs: The main output in this result.
+        targets: The targets of the batch.
+    """
     shapes = f"outputs {list(outputs.shape)} and targets {list(targets.shape)}"
     field = f"objective: {objective.name}"
     with calling("objective", objective):

@@ -96,7 +96,13 @@ class Objective(ABC):
         return torch.where(counted, losses, 0.0).sum() / counted.sum().clamp(min=1)
 
     def training_loss(self, result: Any, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss plus the weighted losses of auxiliary outputs."""
+        """Return the loss plus the weighted losses of auxiliary outputs.
+
+        Args:
+            result: The model's result for a batch, which may hold auxiliary outputs.
+            outputs: The main output in this result.
+            targets: The targets of the batch.
+        """
         loss = self.loss(outputs, targets)
         for name, weight in self.auxiliary.items():
             if (head := _head(result, name)) is not None:
@@ -148,7 +154,13 @@ class Objective(ABC):
         return metrics | {name: np.array([row[name] for row in rows]) for name in self.better}
 
     def misfit(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
-        """Return a description of the expected outputs if these outputs have the wrong shape, or None if they fit."""
+        """Return a description of the expected outputs if the outputs have a wrong shape, or None if they are correct.
+
+        Args:
+            outputs: The main output of the model for a batch.
+            targets: The targets of the batch.
+            classes: The number of classes.
+        """
         return None
 
     def summary(self) -> Figures:

@@ -34,6 +34,14 @@ class Labels(ByClass):
         A block is the smallest number of clients that can hold every class equally often. Each block has its classes
         in a random circular order. Its clients take consecutive classes from this circle, so that no client gets the
         same class twice.
+
+        Args:
+            classes: The number of classes.
+            clients: The number of clients.
+            rng: The source of random numbers.
+
+        Raises:
+            InputError: `per_client` exceeds the number of classes, or is too small to cover all classes.
         """
         labels = self.per_client
         if not 1 <= labels <= classes:

@@ -76,7 +76,13 @@ class Partitioner(ABC):
         return self
 
     def skew(self, client: int, clients: int, x: Any) -> Any:
-        """Return the client's training samples x [n, ...] after its change, with the same shape and type."""
+        """Return the client's training samples after its change, with the same shape and type.
+
+        Args:
+            client: The client, counted from 0.
+            clients: The number of clients.
+            x: The training samples of the client [n, ...].
+        """
         return x
 
     def deal(self, train: Index, test: Index, clients: int, rng: np.random.Generator) -> Partition:

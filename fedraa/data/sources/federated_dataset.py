@@ -59,7 +59,7 @@ class FederatedDataset:
                 _check_owners(f"{place}: {name}", owners)
 
     def _refuse_other_class_names(self) -> None:
-        """Raise InputError if a label means one class in train and another in test."""
+        """Raise InputError if a label stands for different classes in train and test."""
         train, test = (class_names(data, self.target) for data in (self.train, self.test))
         for label, (name, other) in enumerate(zip(train, test, strict=False)):
             if name != other:
@@ -80,7 +80,7 @@ class FederatedDataset:
 
     @property
     def made(self) -> bool:
-        """Return True if a function of the client's number makes its samples."""
+        """Return True if a function makes the samples of each client."""
         return callable(self.train) and not hasattr(self.train, "__getitem__") and not hasattr(self.train, "read")
 
     @property
@@ -124,7 +124,7 @@ class FederatedDataset:
 
 
 def _check_owners(field: str, owners: Any) -> None:
-    """Raise InputError if `owners` is not a sequence of numbers, words or None."""
+    """Raise InputError if `owners` is not a sequence of numbers or words. None in it is reported later, by `deal`."""
     expected = "a number or a word for each row"
     if isinstance(owners, str) or not hasattr(owners, "__len__") or not hasattr(owners, "__iter__"):
         raise InputError(field, got=owners, expected=expected)

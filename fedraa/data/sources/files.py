@@ -87,7 +87,7 @@ def csv(
         target: The column to predict. Default: label, target, y or class.
         client: The column with the client of each row. Default: the column `client`, if it exists.
         test: The file of a table with test rows. Default: a fifth of the rows, from a fixed shuffle.
-        classes: True if the target is a class; False if it is a number.
+        classes: True if the target is a class, False if it is a number.
         drop: The columns to omit.
     """
     dropped = tuple(drop) if isinstance(drop, list | tuple) else (drop,)

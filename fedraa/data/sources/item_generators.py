@@ -13,7 +13,7 @@ import torch
 from fedraa.data.sources.contents import ItemGenerator, inspect_contents
 from fedraa.rng import torch_seed
 
-# These generators are used by the functions of the modules `random`, `numpy.random` and `torch`.
+# The functions of the modules `random`, `numpy.random` and `torch` use these generators. Two have no public name.
 GLOBAL_GENERATORS: tuple[ItemGenerator, ...] = (
     random._inst,
     np.random.mtrand._rand,

@@ -44,7 +44,7 @@ class Table:
     decimal_comma: bool = False
 
     def is_words(self, name: str) -> bool:
-        """Return True for a column of text."""
+        """Return True if the column holds text."""
         return bool(self.frame[name].dtype == object)
 
     def place(self, which: Array) -> str:
@@ -217,7 +217,7 @@ def encode_features(table: Table, names: Sequence[str]) -> Array:
 
 
 def encode_numbers(table: Table, name: str) -> Array:
-    """Return the column to predict as float32 [n, 1]; raise InputError if a value is not a finite number."""
+    """Return the target column as float32 [n, 1]; raise InputError if a value is not a finite number."""
     refuse_empty(table, name)
     if not table.is_words(name):
         values = table.frame[name].to_numpy(np.float64)
@@ -369,7 +369,7 @@ def _refuse_many_words(table: Table, name: str, words: int) -> None:
 
 
 def _refuse_no_classes(table: Table, name: str, labels: Array) -> None:
-    """Raise InputError if the distinct values `labels` of the target column cannot be classes."""
+    """Raise InputError if the distinct values `labels` of the target column `name` cannot be classes."""
     field = f"column {name!r}"
     other = f"choose another column, as in {table.spell(target='NAME')}"
     rows, count = len(table.frame), len(labels)

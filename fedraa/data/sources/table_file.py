@@ -180,7 +180,7 @@ def _first_rows(text: str, delimiter: str) -> Iterator[list[str]]:
 
 
 def _delimiter(text: str) -> str:
-    """Return the delimiter that gives the header several fields and the largest share of rows as many fields."""
+    """Return the delimiter by which most rows have the same number of fields as the header, at least two."""
     best, best_score = ",", (0.0, 1)
     for delimiter in DELIMITERS:
         rows = list(_first_rows(text, delimiter))

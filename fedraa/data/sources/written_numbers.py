@@ -80,7 +80,7 @@ def is_missing(word: str) -> bool:
 
 
 def is_date(word: str) -> bool:
-    """Return True for a date or a time of day."""
+    """Return True if the word is a date or a time of day."""
     return _DATE.fullmatch(word) is not None
 
 

@@ -130,6 +130,11 @@ def called(part: Any) -> str:
 def _tried(part: Transform, x: Tensor, seed: int) -> Tensor:
     """Return the transformed samples after a check of the result.
 
+    Args:
+        part: The transform.
+        x: The samples of a trial minibatch.
+        seed: The seed of the random numbers.
+
     Raises:
         InputError: The result cannot be a minibatch or is not finite, the transform changed its argument, or two
             calls with the same random numbers had different results.
