@@ -24,7 +24,7 @@ def load_npz(path: Path, targets: Targets | None = None) -> Dataset | FederatedD
 
     `x_*` is features `[n, d]` or images `[n, channels, height, width]`, as floats or uint8. Any other integer type
     means tokens `[n, length]`, which must not be negative. `y_*` is integer `[n]` from 0, or any form that `targets`
-    accepts. If the file has `clients_*`, the result is a FederatedDataset whose rows belong to these clients.
+    accepts. If the file has `clients_*`, the result is a FederatedDataset with these clients.
 
     Raises:
         InputError: The file or one of its arrays is malformed; the error names both.

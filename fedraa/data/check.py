@@ -28,7 +28,7 @@ def as_dataset(given: object, targets: Targets | None = None) -> Dataset:
     """Return the user's Dataset with arrays of the types that training needs; the values stay the same.
 
     Tensors and lists become arrays. Labels and tokens of any integer type become int64, and features become float32.
-    All arrays are contiguous, and an array is copied only if necessary. `targets` converts the targets; by default
+    All arrays are contiguous, and an array is copied only if necessary. `targets` converts the targets. By default
     they are labels. This function does not check that training samples are finite, because `deal` does.
 
     Raises:
@@ -79,9 +79,12 @@ def count_classes(y_train: Array) -> int:
 
 
 def _inputs(given: Dataset, y_train: Array, y_test: Array) -> tuple[Tree, Tree]:
-    """Return the training and the test inputs of `given`, whose targets are `y_train` and `y_test`.
+    """Return the training and the test inputs, each as an array, or as a dict or a tuple of arrays.
 
-    The inputs of a split are an array, or a dict or a tuple of arrays.
+    Args:
+        given: The user's data set.
+        y_train: The training targets, which must match the inputs in length.
+        y_test: The test targets.
     """
     both: tuple[Any, Any] = given.x_train, given.x_test
     if all(isinstance(x, Mapping) for x in both):

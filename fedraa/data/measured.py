@@ -13,7 +13,7 @@ MOST_BYTES = 256 * 2**20
 FEWEST_SAMPLES = 1024
 """Number of samples that are read even if they exceed `MOST_BYTES`."""
 MOST_CLIENTS = 64
-"""Maximum number of clients whose samples are made to measure the scaling."""
+"""Maximum number of clients that make their samples to measure the scaling."""
 
 
 def read_measured(samples: Dealt | Made, seed: int, name: str) -> Tree:

@@ -1,4 +1,4 @@
-"""The data set whose samples already belong to clients, or are read by the clients that train on them."""
+"""A data set with samples that already belong to clients, or that each client reads when it trains."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

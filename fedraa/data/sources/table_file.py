@@ -117,7 +117,7 @@ def is_unnamed(name: str) -> bool:
 
 
 def listed(names: Collection[Any]) -> str:
-    """Return at most `SHOWN_NAMES` of the names, separated by commas, for an error message."""
+    """Return a list of at most `SHOWN_NAMES` names for an error message."""
     shown = ", ".join(str(name) for name in islice(names, SHOWN_NAMES))
     if len(names) > SHOWN_NAMES:
         return f"{shown}, ... ({len(names)} in all)"
