@@ -20,11 +20,14 @@ NPZ_HINT = "write it with numpy.savez"
 
 
 def load_npz(path: Path, targets: Targets | None = None) -> Dataset | FederatedDataset:
-    """Read and check `path`.
+    """Read and check the arrays in the file `path`, without changing their values.
 
-    `x_*` is `[n, d]` features or `[n, channels, height, width]` images, floats or uint8; or `[n, length]` tokens, of
-    any other integer type, none negative. `y_*` is integer `[n]`, from 0, or the form that `targets` takes. With
-    `clients_*` the samples belong to clients. The values stay the same. Raises InputError about the file and the array.
+    `x_*` is features `[n, d]` or images `[n, channels, height, width]`, as floats or uint8. Any other integer type
+    means tokens `[n, length]`, which must not be negative. `y_*` is integer `[n]` from 0, or any form that `targets`
+    accepts. If the file has `clients_*`, the result is a FederatedDataset with these clients.
+
+    Raises:
+        InputError: The file or one of its arrays is malformed; the error names both.
     """
     field = f"dataset {str(path)!r}"
     arrays = _read(path, field)
@@ -63,7 +66,7 @@ def _read(path: Path, field: str) -> dict[str, Array]:
 
 
 def _looks_like_numpy(path: Path) -> bool:
-    """Return True for an archive or a single array: numpy would try to read any other file as a pickle."""
+    """Return True for an archive or a single array. NumPy would try to read any other file as a pickle."""
     with opened(path) as stream:
         return stream.read(6) == b"\x93NUMPY" or zipfile.is_zipfile(path)
 
@@ -82,7 +85,7 @@ def _owners(arrays: dict[str, Array], name: str) -> list[Any] | None:
 
 
 def _inputs(arrays: dict[str, Array]) -> list[Features]:
-    """Return x_train and x_test, tokens or float32; raise InputError if float32 does not hold a value of x_test."""
+    """Return x_train and x_test as tokens or float32; raise InputError if a value of x_test exceeds float32."""
     tokens = as_tokens(arrays)
     if tokens is not None:
         return tokens

@@ -1,4 +1,4 @@
-"""Checks of a data set's arrays before use, the same for files, for objects and for arrays that a function makes."""
+"""Checks of a data set's arrays before use. Files, objects and arrays made by a function get the same checks."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -25,11 +25,14 @@ For the targets of one client both arrays are the same.
 
 
 def as_dataset(given: object, targets: Targets | None = None) -> Dataset:
-    """Return the user's Dataset with arrays of the types that training takes; the values stay the same.
+    """Return the user's Dataset with arrays of the types that training needs; the values stay the same.
 
-    Tensors and lists become arrays. Labels and tokens of any integer type become int64, features float32. All are
-    contiguous, and copied only if they must be. `targets` converts the targets (default: labels). Raises InputError
-    about the array. `deal` checks that training samples are finite.
+    Tensors and lists become arrays. Labels and tokens of any integer type become int64, and features become float32.
+    All arrays are contiguous, and an array is copied only if necessary. `targets` converts the targets. By default
+    they are labels. This function does not check that training samples are finite, because `deal` does.
+
+    Raises:
+        InputError: An array is malformed. The error names it.
     """
     if not isinstance(given, Dataset):
         other = ""
@@ -48,7 +51,16 @@ def as_dataset(given: object, targets: Targets | None = None) -> Dataset:
 
 
 def class_labels(y_train: Array, y_test: Array, classes: Any) -> tuple[Array, Array, int]:
-    """Return labels of one class per sample as int64, and the number of classes."""
+    """Return the labels of both splits as int64, and the number of classes.
+
+    Args:
+        y_train: The training labels.
+        y_test: The test labels.
+        classes: The number of classes; 0 means the largest training label plus 1.
+
+    Raises:
+        InputError: A label is not an integer from 0 to `classes - 1`.
+    """
     for name, y in (("y_train", y_train), ("y_test", y_test)):
         _check_labels(name, y)
     if type(classes) is int and classes == 0:
@@ -58,7 +70,7 @@ def class_labels(y_train: Array, y_test: Array, classes: Any) -> tuple[Array, Ar
 
 
 def count_classes(y_train: Array) -> int:
-    """Return one more than the largest label; raise InputError if the labels cannot be numbers of classes."""
+    """Return the largest label plus 1; raise InputError if that is more than the number of labels."""
     classes = int(y_train.max()) + 1
     if classes > len(y_train):
         problem = f"its labels go up to {classes - 1} with {len(y_train)} samples"
@@ -67,7 +79,13 @@ def count_classes(y_train: Array) -> int:
 
 
 def _inputs(given: Dataset, y_train: Array, y_test: Array) -> tuple[Tree, Tree]:
-    """Return the inputs of both splits, each an array, or a dict or a tuple of arrays."""
+    """Return the training and the test inputs, each as an array, or as a dict or a tuple of arrays.
+
+    Args:
+        given: The user's data set.
+        y_train: The training targets, which must match the inputs in length.
+        y_test: The test targets.
+    """
     both: tuple[Any, Any] = given.x_train, given.x_test
     if all(isinstance(x, Mapping) for x in both):
         if both[0].keys() != both[1].keys():
@@ -84,12 +102,22 @@ def _inputs(given: Dataset, y_train: Array, y_test: Array) -> tuple[Tree, Tree]:
 
 
 def _are_inputs(x: tuple[Any, ...], y: Array) -> bool:
-    """Return True for a tuple of inputs with a row per sample, and False for a tuple of the samples themselves."""
+    """Return True if x is a tuple of inputs with one row per sample, and False if x is a tuple of samples."""
     return len(x) != len(y) and all(hasattr(part, "__len__") and len(part) == len(y) for part in x)
 
 
 def _several(key: object, train: Any, test: Any, y_train: Array, y_test: Array) -> tuple[Array, Array]:
-    """Return one of several inputs, in both splits: float32 (also of bytes), int64 or bool."""
+    """Return one of several inputs, converted, for both splits. Raise InputError if it is malformed.
+
+    Floats and bytes become float32, other integers become int64, and booleans stay bool.
+
+    Args:
+        key: The name or the index of the input.
+        train: The training values of the input.
+        test: The test values of the input.
+        y_train: The training targets.
+        y_test: The test targets.
+    """
     converted = []
     for name, given, y in ((f"x_train[{key!r}]", train, y_train), (f"x_test[{key!r}]", test, y_test)):
         x = _as_array(name, given)
@@ -106,7 +134,7 @@ def _several(key: object, train: Any, test: Any, y_train: Array, y_test: Array) 
 
 
 def check_arrays(arrays: Mapping[str, Array]) -> None:
-    """Raise InputError if the arrays called `NAMES` are not samples with their labels."""
+    """Raise InputError if the arrays named in `NAMES` are not samples with one label each."""
     check_inputs(arrays)
     for name in ("y_train", "y_test"):
         _check_labels(name, arrays[name])
@@ -131,7 +159,7 @@ def refuse_nan_labels(name: str, y: Array) -> None:
 
 
 def hint_for_labels(y: Array) -> str:
-    """Return how to make integers [n] of these labels."""
+    """Return a hint that explains how to convert these labels to integers [n], or an empty string."""
     if y.dtype.kind in "USO":
         return NUMBER_WORDS
     if y.ndim == 2 and y.shape[1] == 1:
@@ -146,7 +174,7 @@ def hint_for_labels(y: Array) -> str:
 
 
 def check_inputs(arrays: Mapping[str, Array]) -> None:
-    """Raise InputError if x_train and x_test are not samples, one for each row of y_train and y_test."""
+    """Raise InputError if x_train or x_test is malformed, or has another number of rows than its targets."""
     for split in ("train", "test"):
         x, y = arrays[f"x_{split}"], arrays[f"y_{split}"]
         if x.ndim < 2 or 0 in x.shape:
@@ -164,9 +192,9 @@ def check_inputs(arrays: Mapping[str, Array]) -> None:
 
 
 def as_tokens(arrays: Mapping[str, Array]) -> list[Features] | None:
-    """Return training and test samples as int64 if they are tokens, integers [n, length] but not bytes; else None.
+    """Return training and test samples as int64 if they are tokens, or None if they are not.
 
-    Raises InputError for negative tokens.
+    Tokens are integers [n, length] of any type except uint8. Raises InputError for negative tokens.
     """
     both = [arrays["x_train"], arrays["x_test"]]
     if not all(x.ndim == 2 and x.dtype.kind in "iu" and x.dtype != np.uint8 for x in both):

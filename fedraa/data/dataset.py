@@ -19,15 +19,15 @@ class Dataset:
     """Training and test samples of one task.
 
     `x_train` holds features `[n, d]` or images `[n, channels, height, width]`, floats or bytes, or integer tokens
-    `[n, length]`; `y_train` holds integer labels `[n]` from 0 to `classes - 1`. Without `classes` the largest label of
-    `y_train` is that of the last class. The values are raw: a run with `standardise`, the default, scales floats and
+    `[n, length]`. `y_train` holds integer labels `[n]` from 0 to `classes - 1`. Without `classes` the largest label of
+    `y_train` defines the last class. The values are raw. A run with `standardise`, the default, scales floats and
     bytes by the statistics of the training samples.
 
-    Other objectives than classification take other targets as `y_train`: numbers `[n]` or `[n, k]`, labels of
-    positions or pixels `[n, ...]`, 0 and 1 `[n, labels]`. `x_train` may be several inputs: a tuple of arrays, or a
-    dict of them by the names of the model's arguments.
+    Objectives other than classification have other targets in `y_train`: numbers `[n]` or `[n, k]`, labels of
+    positions or pixels `[n, ...]`, 0 and 1 `[n, labels]`. If the model has several inputs, `x_train` is a tuple of
+    arrays, or a dict that maps the names of the model's arguments to arrays.
 
-    A run checks the data set before the start. It takes tensors, lists and all types of integers and floats.
+    A run checks the data set before the start. It accepts arrays, tensors and lists of any integer or float type.
 
         x, y = np.random.rand(1000, 20), np.random.randint(0, 3, 1000)
         dataset = fl.Dataset("mine", x[:800], y[:800], x[800:], y[800:], classes=3)
@@ -42,12 +42,12 @@ class Dataset:
     classes: int = 0
 
     def __repr__(self) -> str:
-        """Return the name and the numbers of samples, and no values."""
+        """Return the name and the numbers of training and test samples, but no values."""
         return f"Dataset {self.name!r} of {count_rows(self.y_train)} + {count_rows(self.y_test)} samples"
 
 
 def count_rows(rows: Any) -> object:
-    """Return the number of rows, or a question mark if it is not known."""
+    """Return the number of rows, or a question mark if `rows` has no length."""
     try:
         return len(rows)
     except TypeError:
@@ -55,7 +55,7 @@ def count_rows(rows: Any) -> object:
 
 
 def finite(name: str, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Return `x` itself; raise InputError if it has a value that float32 does not hold."""
+    """Return `x` itself; raise InputError if one of its values is NaN or infinite."""
     row = first_not_finite(x)
     if row is not None:
         raise not_finite(f"{name} row {row}")
@@ -69,9 +69,9 @@ def not_finite(field: str, hint: str = "") -> InputError:
 
 
 def as_float32(x: npt.NDArray[np.generic], name: str = "") -> npt.NDArray[np.float32]:
-    """Return x as contiguous float32, without a copy if it is that already; values beyond float32 are infinite.
+    """Return x as contiguous float32, without a copy if it already is. Values beyond float32 become infinite.
 
-    With a `name` a warning says which feature loses its digits.
+    If `name` is given, a warning names the first feature that loses significant digits.
     """
     if name:
         warn_lost_digits(name, x)

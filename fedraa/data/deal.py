@@ -1,4 +1,4 @@
-"""Dealing of a data set of any kind to clients: their samples as the run will train on them."""
+"""Dealing of a data set to clients. The result holds the clients' samples as the run will train on them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -27,22 +27,23 @@ from fedraa.errors import InputError, located
 from fedraa.rng import generator
 
 FEW = 1024
-"""Training samples that are read before the start, for the model's shapes and the statistics of its norms."""
+"""Training samples read before the start, to find the shapes of the model and the statistics of its norms."""
 FITTED = 8192
-"""Samples in memory, an even random share, that transforms are fitted to."""
+"""Maximum number of training samples that transforms are fitted to; they are drawn uniformly."""
 HELD_BYTES = 16 * 2**20
-"""Larger data sets are read once into arrays that processes share, unless their items are random."""
+"""Size in bytes above which a data set is read once into arrays that processes share, unless its items are random."""
 OPTIONS = ("dataset ", "partition", "clients", "transforms", "labels_per_client")
-"""Starts of the fields of errors that already name the data set, or are about another option."""
+"""Prefixes of the fields of errors that already name the data set, or that concern another option."""
 
 
 @dataclass(frozen=True)
 class Dealing:
-    """Settings of the dealing.
+    """Settings for dealing a data set to clients.
 
-    With `allow_nan` training samples need not be finite. `targets` checks the targets; None means labels of classes,
-    one per sample. With `validation` that share of each client's training samples replaces the test samples. With
-    `standardise` inputs are scaled by the statistics of the training samples, including the validation samples.
+    If `allow_nan` is set, training samples need not be finite. `targets` checks and converts the targets; None means
+    one class label per sample. If `validation` is positive, that share of each client's training samples replaces the
+    test samples. With `standardise` inputs are scaled by the statistics of the training samples, including the
+    validation samples.
     """
 
     partitioner: Partitioner
@@ -56,16 +57,16 @@ class Dealing:
 
     @property
     def scales(self) -> bool:
-        """Return True if inputs are scaled. They are not if a transform scales them by the user's values."""
+        """Return True if the run scales inputs. It does not if a transform scales them by values of the user."""
         return self.standardise and not any(part.scales for part in self.transforms.parts)
 
     def labels(self, y: Array) -> Array:
-        """Return the labels that samples are dealt by; nothing, [n, 0], if the targets are not classes."""
+        """Return the labels by which the partitioner deals samples, or an empty array [n, 0] without classes."""
         return y if self.targets is None else np.zeros((len(y), 0), np.int64)
 
 
 def deal(given: Dataset | FederatedDataset, how: Dealing) -> Federated:
-    """Return the clients' samples; raise InputError about the client and the row if they cannot be used."""
+    """Return the clients' samples; raise InputError with the client and the row if a sample cannot be used."""
     data = _dealt(given, how)
     return hold_back(data, how.validation, how.seed) if how.validation else data
 
@@ -76,7 +77,7 @@ def _dealt(given: Dataset | FederatedDataset, how: Dealing) -> Federated:
     try:
         return _of_clients(given, how)
     except Exception as error:
-        # The code of a data set may raise any type.
+        # A user-defined data set may raise any type.
         if isinstance(error, InputError) and error.field.startswith(OPTIONS):
             raise
         raise located(error, f"dataset {given.name!r}") from error
@@ -106,7 +107,10 @@ def _of_arrays(dataset: Dataset, how: Dealing, names: tuple[str, ...] | None = N
 
 
 def _scaled(data: Federated, dataset: Dataset) -> Federated:
-    """Scale the samples of `data`, which has its own copy of the training samples of `dataset`."""
+    """Return `data` with scaled samples.
+
+    The training samples of `data` are scaled in place, because `data` has a copy of those of `dataset`.
+    """
     scaling = measure_scaling(dataset.x_train)
     apply_scaling_in_place(scaling, data.x_train)
     x_test = apply_scaling(scaling, dataset.x_test)
@@ -204,7 +208,20 @@ def _read(
     *,
     unsteady: bool = False,
 ) -> Federated:
-    """Let clients read their training samples, and read a few samples now."""
+    """Return the data set with a source from which clients read their training samples. Only a few are read here.
+
+    Args:
+        given: The data set.
+        samples: The training samples, which clients read.
+        labels: The labels of all training samples in client order, or None if they are unknown.
+        test: The test shards.
+        x_test: The test samples.
+        y_test: Their targets.
+        classes: The number of classes.
+        names: The names of the clients in the data, if there are any.
+        how: The settings.
+        unsteady: True if reading a sample again gives another result.
+    """
     shapes = tuple(part.shape[1:] for part in leaves(x_test))
     nothing = Transforms((), how.seed)
     plain = ClientSource(
@@ -241,7 +258,7 @@ def _read(
 
 
 def _few(source: ClientSource, seed: int) -> tuple[Tree, Array]:
-    """Return about `FEW` training samples, of clients drawn at random until there are enough."""
+    """Return about `FEW` training samples of randomly drawn clients."""
     offsets = source.samples.offsets
     clients = len(offsets) - 1
     drawn = generator(seed, "few").choice(clients, min(clients, 64), replace=False)
@@ -258,7 +275,7 @@ def _few(source: ClientSource, seed: int) -> tuple[Tree, Array]:
 
 
 def _test(given: FederatedDataset, seed: int) -> tuple[Tree, Array]:
-    """Read the test samples; random ones are drawn from the seed."""
+    """Read the test samples and their targets. Random samples are drawn from the seed."""
     rows = as_rows("test", given.test, given.input, given.target)
     if not len(rows):
         raise InputError("test", "it has no sample")
@@ -305,7 +322,14 @@ def _check_labels(given: FederatedDataset, y: Array, classes: int) -> None:
 
 
 def _with_client(error: ValueError, given: FederatedDataset, y: Array, how: Dealing) -> ValueError:
-    """Return the error with the first client whose targets are also refused without those of other clients."""
+    """Return the error with the name of the first client that has wrong targets.
+
+    Args:
+        error: The error about the targets of all clients.
+        given: The data set.
+        y: The targets of all training samples.
+        how: The settings. `how.targets` also fails for the targets of the named client.
+    """
     if how.targets is None or given.clients is None:
         return error
     owners = np.array([str(owner) for owner in given.clients])
@@ -326,7 +350,7 @@ def _names(given: FederatedDataset, how: Dealing) -> tuple[str, ...] | None:
 
 
 def _is_held(rows: Rows) -> bool:
-    """Return True if the samples are in memory, in this process or in every process that the rows are sent to."""
+    """Return True if the rows are arrays, or if they occupy more than `HELD_BYTES` of memory."""
     if isinstance(rows, ArrayRows):
         return True
     contents = inspect_contents(rows)

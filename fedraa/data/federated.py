@@ -1,4 +1,4 @@
-"""The data set as the clients hold it: each client's training samples are one run of rows, or read when it trains."""
+"""A data set in client order. A client's training samples are consecutive rows, or are read when it trains."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,19 +18,18 @@ from fedraa.data.tree import Array, Tree, take
 class Federated:
     """A data set dealt to clients.
 
-    Client n trains on rows `offsets[n]:offsets[n + 1]` of `x_train`: a slice without a copy, also where the
-    array is in shared memory. Its test samples are rows `test_order[test_offsets[n]:test_offsets[n + 1]]`
-    of `dataset.x_test`. `dataset` is the original with its training rows in this order.
+    Client n trains on rows `offsets[n]:offsets[n + 1]` of `x_train`. This is a slice without a copy, even if the
+    array is in shared memory. Its test samples are rows `test_order[test_offsets[n]:test_offsets[n + 1]]` of
+    `dataset.x_test`. `dataset` is the original data set with its training rows in client order.
 
-    With a `source` the clients read their samples there; `dataset` then has a few training samples only, an even random
-    share. `labels` are those of all training samples in the order of the clients, None where nobody knows them.
-    `names` are what the data call the clients, where they have some of their own.
+    If there is a `source`, clients read their samples from it, and `dataset` has only a few training samples, drawn at
+    random. `labels` are the labels of all training samples in client order, or None if they are unknown. `names` are
+    the names of the clients in the data, if the data have any.
 
-    `order` are the rows that the training samples had before they were dealt, in the order of the clients; None if
-    samples are made by a function of the client. If the test samples are training samples that were held back,
-    `held_back` are the rows that these had.
+    `order` holds the row of each training sample in the original data, in client order. It is None if a function makes
+    the samples. If the test samples are training samples that were held back, `held_back` holds their original rows.
 
-    All samples have been scaled by `scaling`, and changed by the transforms `fixed`, as they were fitted to the data.
+    All samples have been scaled by `scaling` and then changed by the fitted transforms `fixed`.
     """
 
     dataset: Dataset
@@ -46,7 +45,7 @@ class Federated:
     fixed: Transforms = field(default_factory=Transforms)
 
     def __repr__(self) -> str:
-        """Return the name and the numbers of clients and samples, and no values."""
+        """Return the name and the numbers of clients and samples, but no values."""
         counts = f"{int(self.sizes.sum())} + {len(self.dataset.y_test)} samples"
         return f"Federated {self.dataset.name!r} of {len(self.sizes)} clients with {counts}"
 
@@ -60,30 +59,30 @@ class Federated:
 
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
-        """Training samples per client, int64 `[clients]`."""
+        """Return the number of training samples of each client, int64 `[clients]`."""
         return np.diff(self.offsets)
 
     def client(self, client: int) -> tuple[Tree, Any]:
-        """The training samples of one client, as views unless they are read."""
+        """Return the training samples of one client: views, or copies read from the source."""
         if self.source is not None:
             return self.source.client(client)
         rows = slice(self.offsets[client], self.offsets[client + 1])
         return take(self.x_train, rows), self.y_train[rows]
 
     def shard(self, client: int, turn: int) -> Shard:
-        """Return the samples of a client's `turn`-th task, as views unless they are read."""
+        """Return the samples of a client's `turn`-th task: views, or copies read from the source."""
         if self.source is not None:
             return self.source.shard(client, turn)
         return *self.client(client), None
 
     def test_of(self, client: int) -> tuple[Tree, Any]:
-        """The test samples of one client; it may have none."""
+        """Return the test samples of one client, which may be empty."""
         rows = self.test_order[self.test_offsets[client] : self.test_offsets[client + 1]]
         return take(self.dataset.x_test, rows), self.dataset.y_test.take(rows, axis=0)
 
 
 def federate(dataset: Dataset, partition: Partition) -> Federated:
-    """Copy the training rows into the order of the shards of `partition`."""
+    """Return the data set with its training rows copied into the client order of `partition`."""
     order, offsets = partition.train
     labels = dataset.y_train.take(order, axis=0)
     ordered = replace(dataset, x_train=take(dataset.x_train, order), y_train=labels)

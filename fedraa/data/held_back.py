@@ -14,10 +14,18 @@ from fedraa.rng import generator
 
 
 def hold_back(data: Federated, share: float, seed: int) -> Federated:
-    """Return the clients without `share` of their training samples, drawn from the seed. These become the test samples.
+    """Return `data` with `share` of each client's training samples as its test samples.
 
-    A client keeps at least one sample. A client with several samples gives at least one. The test samples of `data`
-    are dropped. Raises InputError if every client has only one sample.
+    A client keeps at least one training sample. A client with several samples gives up at least one. The previous test
+    samples of `data` are discarded.
+
+    Args:
+        data: The data set, dealt to clients.
+        share: The share of each client's training samples.
+        seed: The seed from which the samples are drawn.
+
+    Raises:
+        InputError: Every client has only one sample.
     """
     held, kept = _split(data.sizes, share, seed)
     if not any(len(places) for places in held):
@@ -48,7 +56,13 @@ def hold_back(data: Federated, share: float, seed: int) -> Federated:
 
 
 def _split(sizes: Index, share: float, seed: int) -> tuple[tuple[Index, ...], tuple[Index, ...]]:
-    """Return every client's places that are held back, and those that are kept, both ascending."""
+    """Return the indices of each client's samples that are held back, and of those that it keeps, both ascending.
+
+    Args:
+        sizes: The number of training samples of each client.
+        share: The share to hold back.
+        seed: The seed of the choice.
+    """
     held, kept = [], []
     for client, size in enumerate(sizes.tolist()):
         order = generator(seed, "validation", client).permutation(size)

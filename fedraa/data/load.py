@@ -26,26 +26,30 @@ FILES: dict[str, Callable[..., FederatedDataset]] = {"folder": folder, "csv": cs
 SOURCES: Seam[Any] = Seam("dataset", (), FILES)
 TABLES = (".csv", ".tsv", ".txt")
 DIGITS_TEST = 360
-"""Test rows of digits, a fifth."""
+"""Number of test rows of digits, a fifth of all rows."""
 DATASETS: tuple[str, ...] = ("digits", *VISION, "agnews")
 
 
 def load_dataset(name: str, data_dir: Path | None = None, targets: Targets | None = None) -> Dataset | FederatedDataset:
-    """Return the data set called `name`, one of `DATASETS`, or the one in a file or folder.
+    """Return the data set called `name`: one of `DATASETS`, or the data in a file or folder.
 
-    The values are raw, before a run scales them: a model of `history.load_model()` takes them.
+    The values are raw: a run scales them later, and a model of `history.load_model()` expects raw values.
 
         data = fedraa.load_dataset("sales.csv")
         x_test, y_test = data.test
 
-    A file ends in `.npz`, or in `.csv`, `.tsv` or `.txt` for a table, which may be packed (`.csv.gz`). Other forms are
-    `folder:PATH`, `npy:PATH` and `hf:PATH`, and with values `folder('PATH', size=64)`, `csv('FILE', target='COLUMN',
-    client='COLUMN')` and so on. `package.module:callable` returns a Dataset or a FederatedDataset; it is called with
-    `data_dir` if it takes that.
+    Args:
+        name: A name in `DATASETS`. Or a file that ends in `.npz`, or in `.csv`, `.tsv` or `.txt` for a table, which
+            may be compressed (`.csv.gz`). Or `folder:PATH`, `npy:PATH` or `hf:PATH`, with options
+            `folder('PATH', size=64)` or `csv('FILE', target='COLUMN', client='COLUMN')`. Or
+            `package.module:callable`, which returns a Dataset or a FederatedDataset and gets `data_dir` if it has
+            such a parameter.
+        data_dir: The folder with the files of the data sets in `DATASETS`. Missing image files are downloaded to it.
+            digits needs no folder, because its files are part of scikit-learn.
+        targets: Checks and converts targets that are not labels.
 
-    `data_dir` is the folder with the files of the named sets. Missing images are downloaded to it; digits comes with
-    scikit-learn. `targets` checks targets that are not labels. Raises InputError if the name is unknown, or the data
-    are missing or malformed.
+    Raises:
+        InputError: The name is unknown, or the data are missing or malformed.
     """
     if name.endswith(".npz"):
         return load_npz(Path(name), targets)
@@ -77,9 +81,9 @@ def _named(name: str, data_dir: Path | None) -> Dataset:
 
 
 def _in_files(name: str, *, classes: bool) -> FederatedDataset | None:
-    """Return the data in files of the kind that `name` states, or None for another name.
+    """Return the data in files of the kind that `name` states, or None if it states no kind.
 
-    The targets of a table are classes, or numbers without `classes`; the options in `name` take precedence.
+    The targets of a table are classes if `classes` is set, and numbers otherwise. Options in `name` take precedence.
     """
     kind = name.partition("(")[0].strip()
     try:
@@ -98,7 +102,7 @@ def _in_files(name: str, *, classes: bool) -> FederatedDataset | None:
 
 
 def _is_table(name: str) -> bool:
-    """Return True for the name of a table in a text file, which may be packed."""
+    """Return True for the name of a table in a text file, which may be compressed."""
     lower = name.lower()
     for packed in PACKED:
         lower = lower.removesuffix(packed)
@@ -135,13 +139,13 @@ def _own(path: str, data_dir: Path | None, targets: Targets | None) -> Dataset |
 
 
 def _digits() -> Dataset:
-    """scikit-learn's bundled 8x8 digits (UCI, Alpaydin and Kaynak 1998): one fixed split, stratified by label.
+    """Return the 8x8 digits of scikit-learn (UCI, Alpaydin and Kaynak 1998) in one fixed split, stratified by label.
 
-    The table is read from the files of scikit-learn, and `digits_split.npy` holds the rows of its `train_test_split`
-    with random_state 0, because importing scikit-learn takes longer than starting a worker.
+    The table is read from the files of scikit-learn without an import, because importing scikit-learn takes longer
+    than starting a worker. `digits_split.npy` holds the rows of its `train_test_split` with random_state 0.
     """
     package = find_spec("sklearn")
-    # It is among the dependencies.
+    # scikit-learn is a dependency of this package.
     assert package is not None
     table = np.loadtxt(Path(package.origin or "").parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
     images, labels = table[:, :-1].reshape(-1, 1, 8, 8), table[:, -1].astype(np.int64)

@@ -1,4 +1,4 @@
-"""The training samples that the scaling of inputs is measured on, if the clients read the samples."""
+"""Reading of the training samples from which the scaling of inputs is measured, if clients read their samples."""
 
 import numpy as np
 
@@ -11,17 +11,21 @@ from fedraa.rng import generator
 MOST_SAMPLES = 8192
 MOST_BYTES = 256 * 2**20
 FEWEST_SAMPLES = 1024
-"""Samples that are read even if they are more than `MOST_BYTES`."""
+"""Number of samples that are read even if they exceed `MOST_BYTES`."""
 MOST_CLIENTS = 64
-"""Clients that make their samples for this."""
+"""Maximum number of clients that make their samples to measure the scaling."""
 
 
 def read_measured(samples: Dealt | Made, seed: int, name: str) -> Tree:
-    """Return the inputs of all training samples, or of an even random share of them, drawn from the seed.
+    """Return the inputs of all training samples, or of a uniform sample of them if there are many.
 
-    The share has `MOST_SAMPLES`; of large samples as many as `MOST_BYTES` hold, but at least `FEWEST_SAMPLES`. If
-    clients make their samples, the share is that of at most `MOST_CLIENTS` clients. A warning with `name` says which
-    feature loses its digits.
+    At most `MOST_SAMPLES` are read. Large samples are limited to `MOST_BYTES` in total, but at least `FEWEST_SAMPLES`
+    are read.
+
+    Args:
+        samples: The training samples. If a function makes them, it is called for at most `MOST_CLIENTS` clients.
+        seed: The seed from which rows or clients are drawn.
+        name: The subject of the warning about a feature that loses significant digits.
     """
     if isinstance(samples, Made):
         return _read_clients(samples, seed, name)
@@ -47,7 +51,7 @@ def _read_clients(samples: Made, seed: int, name: str) -> Tree:
                 x = mapped(np.copy, take(as_inputs(x, "" if parts else name), slice(MOST_SAMPLES)))
         except Exception as error:
             raise located(error, f"client {client}") from error
-        # `ClientSource` refuses a client whose samples differ from the others in shape.
+        # `ClientSource` raises an error later for a client if its samples differ in shape from the others.
         if not parts or _shapes(x) == _shapes(parts[0]):
             parts.append(x)
             count += len(y)

@@ -1,4 +1,4 @@
-"""Warnings about values whose differences float32 does not hold."""
+"""Warnings about values that lose their differences in float32."""
 
 import math
 import warnings
@@ -14,17 +14,17 @@ Array = npt.NDArray[Any]
 MAX_ROWS = 8192
 MAX_VALUES = 2**24
 MIN_ROWS = 16
-"""Rows that are checked even if they have more than `MAX_VALUES`."""
+"""Number of rows that are checked even if they hold more than `MAX_VALUES` values."""
 MAX_ERROR = 1e-2
-"""Largest deviation of the rounding errors, relative to that of the values, which passes without a warning."""
+"""Largest ratio of the rounding errors' standard deviation to that of the values that causes no warning."""
 NOISE = 1e-14
-"""Deviation, relative to the values, below which floats differ only by the rounding of float64."""
+"""Standard deviation relative to the largest value, below which values differ only by the rounding of float64."""
 
 
 def warn_lost_digits(name: str, x: Array) -> None:
-    """Warn, in one sentence with `name`, if float32 does not hold the differences within a channel (dimension 1) of x.
+    """Warn about `name` if the values of a channel (dimension 1) of x lose their differences in float32.
 
-    An even sample of at most `MAX_ROWS` rows is checked. Values that are not finite do not count.
+    At most about `MAX_ROWS` rows at equal distances are checked. Values that are not finite are ignored.
     """
     if x.dtype.kind not in "fiu" or x.dtype.itemsize < (8 if x.dtype.kind == "f" else 4) or not x.ndim or not x.size:
         return
@@ -48,7 +48,7 @@ def warn_lost_digits(name: str, x: Array) -> None:
 
 
 def _deviation(values: Array, counted: Array) -> Array:
-    """Return the standard deviation of the counted values of each column."""
+    """Return the standard deviation of each column over the values for which `counted` is True."""
     count = np.maximum(counted.sum(axis=0), 1)
     mean = np.where(counted, values, 0).sum(axis=0) / count
     deviation: Array = np.sqrt(np.square(np.where(counted, values - mean, 0)).sum(axis=0) / count)

@@ -1,4 +1,4 @@
-"""The scaling of inputs: each channel has mean 0 and variance 1 over the training samples."""
+"""Scaling of inputs, so that each channel has mean 0 and variance 1 over the training samples."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from fedraa.data.tree import Array, Tree
 from fedraa.errors import InputError
 
 BLOCK_VALUES = 2**24
-"""Values that the statistics are taken over at a time, so that no copy of a large array is made."""
+"""Number of values in one block. Statistics are computed block by block, to avoid a copy of a large array."""
 
 Scaling = Tree
-"""A ChannelScaling for each input, in the shape of the inputs; None for an input that stays as it is."""
+"""A tree of the same structure as the inputs, with a ChannelScaling for each, or None if an input is not scaled."""
 
 
 @dataclass(frozen=True, eq=False)
 class ChannelScaling:
     """The mean and the standard deviation of each channel (dimension 1), float32 `[channels]`.
 
-    Samples without dimensions, `[n]`, are one channel.
+    Samples without dimensions, `[n]`, form one channel.
     """
 
     mean: npt.NDArray[np.float32]
@@ -40,16 +40,16 @@ class ChannelScaling:
 
 
 def along_channels(values: Any, ndim: int) -> Any:
-    """Return values `[channels]`, of an array or a tensor, so that they align with dimension 1 of `ndim` dimensions."""
+    """Return the array or tensor `values` [channels], reshaped to broadcast along dimension 1 of `ndim` dimensions."""
     return values.reshape((1, -1, *[1] * (ndim - 2)) if ndim > 1 else (-1,))
 
 
 def measure_scaling(x_train: Tree) -> Scaling:
     """Return the scaling that gives these training samples mean 0 and variance 1 in each channel.
 
-    Floats and bytes are scaled, other integers and booleans are not. Among several inputs one whose values are all 0
-    or 1 is a mask, and stays as it is. A channel that is constant is only shifted. Samples that are not finite do not
-    count.
+    Floats and bytes are scaled, other integers and booleans are not. If there are several inputs, an input with only
+    the values 0 and 1 is a mask and is not scaled. A constant channel is only shifted. Samples that are not finite are
+    ignored.
     """
     if isinstance(x_train, dict | tuple):
         return _mapped_inputs(lambda x: None if _is_mask(x) else _measure(x), x_train)
@@ -57,7 +57,7 @@ def measure_scaling(x_train: Tree) -> Scaling:
 
 
 def apply_scaling(scaling: Scaling, x: Tree) -> Tree:
-    """Return the samples x after scaling; inputs that stay as they are are not copied."""
+    """Return the scaled samples x. Inputs without a scaling are returned without a copy."""
     if isinstance(scaling, dict):
         _check_names(scaling, x)
         return {name: apply_scaling(scaling[name], x[name]) for name in x}
@@ -67,7 +67,7 @@ def apply_scaling(scaling: Scaling, x: Tree) -> Tree:
 
 
 def apply_scaling_in_place(scaling: Scaling, x: Tree) -> None:
-    """Scale the samples x, float32 wherever they are scaled."""
+    """Scale the samples x in place. Every input that has a scaling must be float32."""
     if isinstance(scaling, dict | tuple):
         keys = scaling if isinstance(scaling, dict) else range(len(scaling))
         for key in keys:
@@ -112,14 +112,21 @@ def _measure(x: Array) -> ChannelScaling | None:
     deviation = _deviation(x, mean, count, np.float32)
     with np.errstate(over="ignore"):
         if not (np.isfinite(deviation) & (deviation > 0)).all():
-            # The squares are beyond float32, or a channel is constant.
+            # Either the squares exceed float32, or a channel is constant. float64 distinguishes the two.
             deviation = _deviation(x, mean, count, np.float64)
     deviation[deviation == 0] = 1.0
     return ChannelScaling(mean, deviation)
 
 
 def _deviation(x: Array, mean: Array, count: int, kind: Any) -> npt.NDArray[np.float32]:
-    """Return the square root of the mean square distance from `mean` per channel; the squares are of type `kind`."""
+    """Return the root mean square distance from `mean` per channel.
+
+    Args:
+        x: The samples.
+        mean: The mean of each channel.
+        count: The number of finite values per channel.
+        kind: The floating-point type of the squares.
+    """
     axes = (0, *range(2, x.ndim))
     total = np.zeros(1)
     with np.errstate(over="ignore"):
@@ -136,7 +143,7 @@ def _blocks(x: Array) -> Iterator[Array]:
 
 
 def _finite_blocks(x: Array) -> Iterator[npt.NDArray[np.float32]]:
-    """Yield the rows that are finite, as float32."""
+    """Yield the finite rows as float32, block by block."""
     for block in _blocks(x):
         with np.errstate(over="ignore"):
             values = block.astype(np.float32, copy=False)

@@ -13,9 +13,9 @@ from fedraa.errors import InputError
 from fedraa.reading import refuse_no_file
 
 VOCABULARY = 10_000
-"""Ids of tokens: 0 is padding, 1 is a word that is not among the most frequent, and each other word has its own."""
+"""Number of token ids. Id 0 is padding, 1 stands for any rare word, and each of the others for one frequent word."""
 LENGTH = 64
-"""Tokens of a text."""
+"""Number of tokens of a text."""
 _CLASSES = 4
 _WORD = re.compile(r"[a-z0-9]+")
 
@@ -23,7 +23,7 @@ _WORD = re.compile(r"[a-z0-9]+")
 def load_agnews(data_dir: Path) -> Dataset:
     """Read `agnews/train.csv.gz` and `agnews/test.csv.gz` (columns label, 0 to 3, and text) in `data_dir`.
 
-    Words get ids by their frequency in the training rows (ties in alphabetical order). A text is its first
+    Words get ids by their frequency in the training rows, ties in alphabetical order. A text becomes its first
     `LENGTH` words, padded with 0. Raises InputError for a missing or malformed file.
     """
     y_train, train = _read(data_dir / "agnews" / "train.csv.gz")
@@ -49,7 +49,7 @@ def _read(path: Path) -> tuple[npt.NDArray[np.int64], list[list[str]]]:
         raise InputError(field, f"it cannot be read ({error})") from error
     if frame.empty or not pd.api.types.is_integer_dtype(frame["label"]):
         raise InputError(field, "it lacks rows or labels", expected="rows, each with an integer label")
-    # The view of pandas is read-only.
+    # Without a copy the array would be a read-only view of pandas.
     labels = frame["label"].to_numpy(np.int64, copy=True)
     wrong = labels[(labels < 0) | (labels >= _CLASSES)]
     if wrong.size:

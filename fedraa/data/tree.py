@@ -1,4 +1,4 @@
-"""Samples as one array, or as a dict or a tuple of arrays whose rows belong together."""
+"""Samples as a tree: one array, or a dict or a tuple of arrays with the same number of rows."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,11 +10,11 @@ from fedraa.errors import InputError
 
 Array = npt.NDArray[Any]
 Tree = Any
-"""An array [n, ...], or a dict or a tuple of such arrays, all of n rows."""
+"""An array [n, ...], or a dict or a tuple of such arrays, all with n rows."""
 
 
 def mapped(function: Callable[[Any], Any], tree: Tree) -> Tree:
-    """Return the results of `function` for every array, in the shape of the tree."""
+    """Return a tree of the same structure with the result of `function` for every array."""
     if isinstance(tree, dict):
         return {name: mapped(function, part) for name, part in tree.items()}
     if isinstance(tree, tuple | list):
@@ -23,7 +23,7 @@ def mapped(function: Callable[[Any], Any], tree: Tree) -> Tree:
 
 
 def leaves(tree: Tree) -> list[Any]:
-    """Return the arrays, in order."""
+    """Return the arrays of the tree, in order."""
     if isinstance(tree, dict):
         tree = tuple(tree.values())
     if not isinstance(tree, tuple | list):
@@ -32,14 +32,14 @@ def leaves(tree: Tree) -> list[Any]:
 
 
 def take(tree: Tree, rows: Any) -> Tree:
-    """Return these rows: views for a slice, copies for an array of row numbers."""
+    """Return the chosen rows of every array: views for a slice, copies for an array of row numbers."""
     if isinstance(rows, slice):
         return mapped(lambda array: array[rows], tree)
     return mapped(lambda array: array.take(rows, axis=0), tree)
 
 
 def joined(trees: Sequence[Tree]) -> Tree:
-    """Return the rows of several trees of one shape, one tree after another."""
+    """Return the concatenation of several trees of the same structure along the rows."""
     if isinstance(trees[0], dict):
         return {name: joined([tree[name] for tree in trees]) for name in trees[0]}
     if isinstance(trees[0], tuple):
@@ -48,9 +48,9 @@ def joined(trees: Sequence[Tree]) -> Tree:
 
 
 def refuse_masked(name: str, x: Any) -> None:
-    """Raise InputError if NumPy masks a value of x, an array or a list of rows.
+    """Raise InputError if x, an array or a list of rows, has a value that NumPy masks.
 
-    A plain array would show the value below the mask.
+    Conversion to a plain array would expose the value below the mask.
     """
     if isinstance(x, np.ma.MaskedArray):
         rows = np.argwhere(np.ma.getmaskarray(x))
@@ -63,12 +63,12 @@ def refuse_masked(name: str, x: Any) -> None:
 
 
 def nbytes(tree: Tree) -> int:
-    """Return the number of bytes of all arrays."""
+    """Return the total number of bytes of all arrays."""
     return sum(int(leaf.nbytes) for leaf in leaves(tree))
 
 
 def first_not_finite(tree: Tree, block: int = 4096) -> int | None:
-    """Return the first row with a NaN or an infinity, or None. Checks `block` rows at a time, to save memory."""
+    """Return the first row with a NaN or an infinity, or None. Checking `block` rows at a time saves memory."""
     arrays = [leaf for leaf in leaves(tree) if leaf.dtype.kind == "f"]
     for start in range(0, len(arrays[0]) if arrays else 0, block):
         rows = slice(start, start + block)

@@ -23,7 +23,7 @@ Arrays = tuple[Images, Labels, Images, Labels]
 class _Source(NamedTuple):
     class_name: str
     archives: str
-    """Downloads of torchvision, as a glob below its root."""
+    """Glob pattern of the files that torchvision downloads, relative to its root."""
     options: dict[str, str]
 
 
@@ -40,8 +40,8 @@ VISION: tuple[str, ...] = tuple(_SOURCES)
 def load_vision(name: str, data_dir: Path) -> Dataset:
     """Return one of `VISION`, float32 `[n, channels, height, width]` from 0 to 255.
 
-    emnist is every fifth sample of the 62 classes of EMNIST's split by class: the 20 % that Qu et al. 2022 use. It
-    needs 0.5 GB of memory. Raises InputError if the files are missing or damaged.
+    emnist consists of every fifth sample of EMNIST's split by class with 62 classes: the 20 % that Qu et al. 2022 use.
+    It needs 0.5 GB of memory. Raises InputError if the files are missing or damaged.
     """
     source = _SOURCES[name]
     try:
@@ -65,14 +65,15 @@ def load_vision(name: str, data_dir: Path) -> Dataset:
 
 
 def _refuse_pipes(place: Path) -> None:
-    """Raise OSError for a named pipe, because reading one would wait for ever."""
+    """Raise OSError if `place` is or contains a named pipe, because reading a pipe would block forever."""
     for path in (place, *place.rglob("*")):
         if path.is_fifo():
             raise OSError(f"{path} is a named pipe")
 
 
 def _arrays(source: _Source, data_dir: Path) -> Arrays:
-    with contextlib.suppress(RuntimeError):  # "Dataset not found": not extracted yet
+    # torchvision raises a RuntimeError, "Dataset not found", if the archives are not extracted yet.
+    with contextlib.suppress(RuntimeError):
         return _read(source, data_dir, download=False)
     if _is_writable(data_dir):
         return _read(source, data_dir, download=True)
@@ -86,18 +87,22 @@ def _arrays(source: _Source, data_dir: Path) -> Arrays:
 
 def _read(source: _Source, root: Path, *, download: bool) -> Arrays:
     make = getattr(importlib.import_module("torchvision").datasets, source.class_name)
-    with contextlib.redirect_stdout(sys.stderr):  # it prints what it downloads
+    # torchvision prints the names of the files that it downloads.
+    with contextlib.redirect_stdout(sys.stderr):
         train, test = (make(root, train=train, download=download, **source.options) for train in (True, False))
     return *_samples(train), *_samples(test)
 
 
 def _samples(split: Any) -> tuple[Images, Labels]:
-    """Return images `[n, channels, height, width]`, of a tensor `[n, h, w]` or an array `[n, h, w, c]`, and labels."""
+    """Return images `[n, channels, height, width]` and labels.
+
+    torchvision stores grey images as a tensor `[n, h, w]` and colour images as an array `[n, h, w, c]`.
+    """
     images = np.asarray(split.data)
     images = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
     return images, np.asarray(split.targets, dtype=np.int64)
 
 
 def _is_writable(folder: Path) -> bool:
-    """Return True if the folder's permissions allow writing: root could also write without one."""
+    """Return True if the folder's permission bits allow writing. They also bind root, although root could write."""
     return os.access(folder, os.W_OK) and bool(folder.stat().st_mode & 0o222)

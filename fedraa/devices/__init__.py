@@ -1,1 +1,1 @@
-"""The devices: what they can do, when they are there, what a task costs on them."""
+"""The devices: their compute speed, their availability, and the cost of a task on them."""

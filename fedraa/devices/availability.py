@@ -1,4 +1,4 @@
-"""The end times of tasks: their cost, its variation, and the availability of devices."""
+"""The end times of tasks, from their cost, random variation and the availability of devices."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,18 +15,24 @@ Spans = list[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Availability:
-    """Times when devices are available: ascending spans [start, end) of the run's clock per client.
+    """The times at which devices are available: for each client, ascending spans [start, end) of the run's clock.
 
-    With a `period`, such as a day, the spans repeat. A client without spans is always available. A device that becomes
-    unavailable continues its task when it is available again: work is late, never lost. Without a period a device is
-    never available after its last span.
+    With a `period`, such as a day, the spans repeat. Without one, a device is never available after its last span. A
+    client without spans is always available. A device that becomes unavailable continues its task when it is available
+    again, so work is delayed but never lost.
     """
 
     spans: dict[int, Spans]
     period: float | None = None
 
     def finish(self, client: int, start: float, work: float) -> float:
-        """Return the time by which the device was available for `work` since `start`, or infinity."""
+        """Return the end time of a task, or infinity if the device is never available for long enough.
+
+        Args:
+            client: The client.
+            start: The start time of the task.
+            work: The duration that the device must be available.
+        """
         spans = self.spans.get(client)
         if spans is None:
             return start + work
@@ -37,7 +43,7 @@ class Availability:
             whole = sum(end - begin for begin, end in spans)
             first = sum(max(0.0, end - max(begin, start - base)) for begin, end in spans)
             if work > first:
-                # The work continues in later periods; those that it fills are skipped.
+                # The work continues in later periods. Whole periods that it fills are skipped in one step.
                 skipped = max(0.0, float(np.ceil((work - first) / whole)) - 1)
                 work -= first + skipped * whole
                 base = (cycle + 1 + skipped) * self.period
@@ -60,17 +66,23 @@ class Availability:
 
 @dataclass(frozen=True)
 class Daily:
-    """Every device is available for a `share` of each `period`, from a time of day that is drawn from the seed."""
+    """Availability of every device for a `share` of each `period`. The start of this time is drawn per client."""
 
     share: float
     period: float
     seed: int
 
     def finish(self, client: int, start: float, work: float) -> float:
-        """Return the time by which the device was available for `work` since `start`."""
+        """Return the end time of a task.
+
+        Args:
+            client: The client.
+            start: The start time of the task.
+            work: The duration that the device must be available.
+        """
         phase = float(generator(self.seed, "availability", client).uniform(0, self.period))
         length = self.share * self.period
-        # Time since the device last became available.
+        # This is the time since the device last became available.
         since = (start - phase) % self.period
         begin = start if since < length else start + self.period - since
         left = length - since if since < length else length
@@ -86,22 +98,26 @@ class Daily:
 
 
 def availability_from(described: dict[str, Any]) -> Availability | Daily:
-    """Return the availability that `described` returned as a dict."""
+    """Return the availability from the dict that its method `described` returned."""
     return Daily(**described) if "share" in described else Availability.from_described(described)
 
 
 @dataclass(frozen=True)
 class Timing:
-    """The modelled end of tasks, a pure function of the seed."""
+    """A model of the end times of tasks, which depend only on the seed and the arguments."""
 
     seed: int
     jitter: float
     availability: Availability | Daily | None = None
 
     def due(self, client: int, turn: int, now: float, cost: float) -> float:
-        """Return the end time of the client's `turn`-th task, which is sent at `now` and costs `cost` on average.
+        """Return the end time of a task. Its duration is uniform in cost * [1 - jitter, 1 + jitter].
 
-        The duration is uniform in cost * [1 - jitter, 1 + jitter].
+        Args:
+            client: The client.
+            turn: The number of the task among those of the client.
+            now: The time at which the server sends the task.
+            cost: The mean duration.
         """
         factor = 1.0
         if self.jitter:
@@ -111,9 +127,16 @@ class Timing:
 
 
 def read_availability(path: Path, clients: int, period: float | None, seed: int = 0) -> Availability | Daily:
-    """Return the availability in a CSV file with the columns client, start, end and a row per span.
+    """Return the availability that a CSV file or `daily:SHARE` describes.
 
-    `daily:SHARE` instead of a file is a Daily. Raises InputError if the file cannot be used.
+    Args:
+        path: A CSV file with the columns client, start, end and one row per span, or `daily:SHARE` for a Daily.
+        clients: The number of clients.
+        period: The time after which spans repeat, or None.
+        seed: The seed of a Daily.
+
+    Raises:
+        InputError: The file or the share is malformed.
     """
     if str(path).startswith("daily:"):
         return _daily(str(path), period, seed)

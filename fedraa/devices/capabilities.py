@@ -1,4 +1,4 @@
-"""The fleet that `capabilities` describes: tiers, a distribution, a file of devices, or a custom function."""
+"""Creation of the fleet from `capabilities`: tiers, a distribution, a file of devices, or a custom function."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ from fedraa.errors import InputError
 from fedraa.rng import generator
 
 DISTRIBUTIONS = {"lognormal": 1, "uniform": 2, "zipf": 1}
-"""The distributions, and the number of values that each takes."""
+"""The number of parameters of each distribution."""
 FORMS = "tiers (1:0.5,3:0.5), lognormal:S, uniform:LOW:HIGH, zipf:A or a .csv file"
 FLEETS: Seam[Callable[..., Any]] = Seam("capabilities", ("__call__",), {})
 
@@ -24,10 +24,17 @@ FLEETS: Seam[Callable[..., Any]] = Seam("capabilities", ("__call__",), {})
 def make_fleet(capabilities: object, clients: int, *, units: str, seed: int) -> Fleet:
     """Return the fleet that `--capabilities` describes.
 
-    This may be tiers `1:0.5,3:0.5` (compute speed:share, in client order), a distribution `lognormal:SIGMA` (median 1),
-    `uniform:LOW:HIGH` or `zipf:A`, or a CSV file with a row per device and the columns compute and optionally
-    downlink, uplink, latency, memory. It may also be a custom function `(clients, rng)`, or its import path, that
-    returns compute as an array [clients], or a mapping of these columns. Raises InputError for anything else.
+    Args:
+        capabilities: One of these forms. Tiers `1:0.5,3:0.5` give compute speed:share in client order. Distributions
+            are `lognormal:SIGMA` (median 1), `uniform:LOW:HIGH` and `zipf:A`. A CSV file has one row per device, the
+            column compute, and optionally downlink, uplink, latency, memory. A custom function `(clients, rng)`, or
+            its import path, returns compute as an array [clients], or a mapping of these columns.
+        clients: The number of clients.
+        units: "relative", or any other value for physical units.
+        seed: The seed of the random numbers.
+
+    Raises:
+        InputError: `capabilities` has none of these forms, or a value is out of range.
     """
     if not isinstance(capabilities, str) or _is_own(capabilities):
         table = _called(capabilities, clients, seed)
@@ -47,7 +54,13 @@ def _is_own(capabilities: str) -> bool:
 
 
 def _called(given: object, clients: int, seed: int) -> dict[str, Floats]:
-    """Return the columns that a custom function returns, with the same checks as for a CSV file."""
+    """Return the columns from a custom function, after the same checks as for a CSV file.
+
+    Args:
+        given: The function or its import path.
+        clients: The number of clients.
+        seed: The seed of its random numbers.
+    """
     function = FLEETS.make(given)
     name = getattr(function, "__qualname__", type(function).__qualname__)
     try:
@@ -88,7 +101,7 @@ def _compute(spec: str, clients: int, seed: int) -> Floats:
 
 
 def tier_sizes(capabilities: object, clients: int) -> npt.NDArray[np.int64]:
-    """Return the number of clients of each tier, int64 [tiers]; raise InputError for `capabilities` without tiers."""
+    """Return the number of clients in each tier, int64 [tiers]; raise InputError if `capabilities` has no tiers."""
     if not isinstance(capabilities, str) or _is_own(capabilities) or capabilities.endswith(".csv"):
         problem = f"capabilities {text_of(capabilities)!r} have no tiers"
         raise InputError("resources", problem, hint="give tiers, as in --capabilities 1:0.5,3:0.5")
@@ -96,7 +109,7 @@ def tier_sizes(capabilities: object, clients: int) -> npt.NDArray[np.int64]:
 
 
 def _tiers(spec: str, clients: int) -> tuple[Floats, npt.NDArray[np.int64]]:
-    """Return the compute speed and the number of clients of each tier."""
+    """Return the compute speed of each tier and its number of clients."""
     pairs = [part.split(":") for part in spec.split(",")]
     if any(len(pair) != 2 for pair in pairs):
         raise InputError("capabilities", got=spec, expected=FORMS)

@@ -1,4 +1,4 @@
-"""What tasks cost: from submodels, shards and devices to the table c[n, j] that the schedulers read."""
+"""The cost of tasks, from submodels, shards and devices, and the table c[n, j] that schedulers read."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,21 +14,29 @@ from fedraa.messages import State
 from fedraa.submodels.cost import Cost
 
 Widths = tuple[int, ...]
-BYTES = 4  # of one float32 parameter
-# Real durations of a client that its speed is judged by; the median of a few forgets and forgives outliers.
+# Number of bytes of one float32 parameter.
+BYTES = 4
+# Number of recent durations of a client that determine its speed. Their median ignores outliers and adapts soon.
 REMEMBERED = 5
-# Times that a table follows what was observed while every client is observed once: making one looks at them all.
+# Maximum number of new tables while every client is observed once. A new table is expensive: it covers all clients.
 TABLES = 64
 
 
 class CostModel:
-    """The modelled duration, FLOPs and bytes of any task.
+    """A model of the duration, FLOPs and bytes of any task. FLOPs are only those on the client.
 
-    `sizes` [N] are the clients' training samples, `measure` gives the cost of a submodel shape, `unit` is the
-    length of one cost unit on the run's clock (seconds on the wall clock, 1 on the virtual one). With a `stem`
-    the client trains and sends that alone, billed by its FLOPs, and activations cross; then the server's part takes its
-    time on a server that computes `server` times as fast as the fastest device. FLOPs are the client's alone. With a
-    `frozen` base, through which every submodel goes whole, relative work is by FLOPs, else by parameters.
+    Args:
+        fleet: The devices.
+        sizes: The number of training samples of each client, [N].
+        solver: The settings of local training.
+        measure: A function that returns the cost of a submodel shape.
+        full: The shape of the full model.
+        unit: The length of one cost unit on the run's clock: seconds on the wall clock, 1 on the virtual clock.
+        stem: The client's part of a split model, or None. Only this part is trained and sent by the client, and its
+            cost follows from its FLOPs. Activations and gradients also cross the network.
+        frozen: True if a frozen base is always computed in full. Relative work is then by FLOPs, not by parameters.
+        server: The speed of the server for its part of a split model, relative to the fastest device.
+        download: The compressor of models that the server sends.
     """
 
     def __init__(
@@ -64,10 +72,13 @@ class CostModel:
         down: npt.NDArray[np.float64] | float,
         up: npt.NDArray[np.float64] | float,
     ) -> Load:
-        """What one task asks of a device, in the fleet's units.
+        """Return the load of one task on a device, in the fleet's units.
 
-        `passed` training samples go forward and backward (a sample of SAM's goes twice), `down` and `up` bytes
-        move.
+        Args:
+            widths: The shape of the submodel.
+            passed: The number of forward and backward passes of a sample; SAM passes each sample twice.
+            down: The number of bytes that the client receives.
+            up: The number of bytes that the client sends.
         """
         cost = self._trained(widths)
         if not self.fleet.relative:
@@ -80,19 +91,26 @@ class CostModel:
         )
 
     def cost(self, widths: Widths, client: int, down: float, up: float) -> float:
-        """The modelled duration of one task that moves so many bytes, before jitter, on the run's clock.
+        """Return the modelled duration of one task on the run's clock, before jitter.
 
-        What was observed is not in it: it is how long the wall clock holds an update back, and a delay once seen
-        would otherwise be simulated, and so seen, ever after.
+        Observed durations do not change it. On the wall clock an update is delayed by this duration, so an observed
+        delay would be simulated, and therefore observed, again and again.
+
+        Args:
+            widths: The shape of the submodel.
+            client: The client.
+            down: The number of bytes that the client receives.
+            up: The number of bytes that the client sends.
         """
         passed = self._passed(widths, client)
         there = float(self.fleet.cost(self.load(widths, passed, down, up), client))
         return (there + float(self._served(passed))) * self._unit
 
     def _share(self, cost: Cost) -> float:
-        """What training a part takes of what the full model does: by parameters, as the papers have it.
+        """Return the work of training a submodel, as a fraction of the work for the full model.
 
-        A stem has few of them and a large share of the FLOPs, by which it is billed.
+        The fraction is that of parameters, as in the papers. For a split model or a frozen base it is that of FLOPs,
+        because a stem has few parameters but a large share of the FLOPs.
         """
         if self._stem is not None and self._stem.trunk:
             return cost.flops / (cost.flops + self._stem.trunk)
@@ -101,11 +119,11 @@ class CostModel:
         return cost.params / self._full.params
 
     def _epochs(self, passed: Floats | float) -> Floats | float:
-        """Samples as a part of the reference task's."""
+        """Return the number of samples as a fraction of the reference task's."""
         return passed / (self._mean_size * REFERENCE_EPOCHS)
 
     def _served(self, passed: Floats | float) -> Floats | float:
-        """Time that the server's part of a split model takes for so many samples, in time units."""
+        """Return the time for `passed` samples in the server's part of a split model, in time units."""
         if self._stem is None or not self._stem.trunk:
             return 0.0
         flops = self._stem.trunk * passed
@@ -114,46 +132,52 @@ class CostModel:
         return flops / self._server
 
     def flops(self, widths: Widths, client: int) -> float:
-        """FLOPs of one task on the client."""
+        """Return the FLOPs of one task on the client."""
         return self._trained(widths).flops * self._passed(widths, client)
 
     def samples(self, widths: Widths, client: int) -> float:
-        """Training samples that the client's steps of one task are taken on."""
+        """Return the number of training samples in all local steps of one task."""
         steps, shard = self.steps(widths, client), int(self._sizes[client])
         return float(self._solver.samples(shard) if steps is None else self._solver.samples_in(steps, shard))
 
     def steps(self, widths: Widths, client: int) -> int | None:
-        """Local steps of one task on the client, where they follow from costs; None where the solver says how many."""
+        """Return the number of local steps of one task if it follows from costs, or None if the solver fixes it."""
         auto = self._solver.auto
         return None if auto is None else int(self._auto_steps(auto, widths, np.array([client]))[0])
 
     def rates(self, shapes: Sequence[Widths], table: Floats) -> Floats:
-        """Local steps per unit of time [N], the mean over those of the shapes that a client can hold.
+        """Return the local steps per unit of time [N], as the mean over the shapes that fit the client's memory.
 
-        `table` [N, M] is how long it is from one task to the next.
+        `table` [N, M] is the time between the starts of two successive tasks.
         """
         held = np.isfinite(table)
         return np.asarray((self.all_steps(shapes) / table).sum(axis=1) / np.maximum(1, held.sum(axis=1)))
 
     def all_steps(self, shapes: Sequence[Widths]) -> Floats:
-        """Local steps of one task of all clients on each of the shapes [N, M]."""
+        """Return the local steps of one task for every client and shape, [N, M]."""
         auto, everyone = self._solver.auto, np.arange(len(self._sizes))
         if auto is None:
             return np.repeat(self._by_size(self._solver.batches)[:, None], len(shapes), axis=1)
         return np.stack([self._auto_steps(auto, widths, everyone) for widths in shapes], axis=1).astype(np.float64)
 
     def sent(self, widths: Widths) -> int:
-        """Bytes of a submodel on the wire, one way."""
+        """Return the bytes of an uncompressed submodel, in one direction."""
         return self._trained(widths).bytes
 
     def crossing(self, client: int) -> int:
-        """Bytes of activations, and as many of their gradients, that cross a split model in one task, in all passes."""
+        """Return the bytes of activations that the client of a split model sends in one task.
+
+        The gradients that it receives have the same size.
+        """
         if self._stem is None:
             return 0
         return BYTES * self._stem.activations * self._solver.passed_samples(int(self._sizes[client]))
 
     def table(self, shapes: Sequence[Widths]) -> Floats:
-        """c[n, j] [N, M] of one task on each of the shapes, as far as is known; infinite where it cannot be held."""
+        """Return c[n, j] [N, M], the duration of one task of client n on shape j, scaled by observed durations.
+
+        It is infinite if the shape does not fit the client's memory.
+        """
         columns = []
         for widths in shapes:
             passed = self._all_passed(widths)
@@ -165,9 +189,15 @@ class CostModel:
         return table
 
     def observe(self, widths: Widths, client: int, real: float) -> bool:
-        """Learn from a real duration: the client's row of later tables is scaled by the median of its last ratios.
+        """Record a real duration of a task; return True if the cost table changed.
 
-        Returns whether tables are others now; in a fleet of over `TABLES` clients that takes several observations.
+        The client's row in the table is scaled by the median of its last `REMEMBERED` ratios of real to modelled
+        durations. If there are more than `TABLES` clients, the table changes only after several observations.
+
+        Args:
+            widths: The shape of the submodel.
+            client: The client.
+            real: The duration on the run's clock.
         """
         self._fresh.append((client, real / self.cost(widths, client, *self._moved(widths))))
         if len(self._fresh) < -(-len(self._sizes) // TABLES):
@@ -188,26 +218,32 @@ class CostModel:
         self._fresh = [(client, ratio) for client, ratio in state["fresh"]]
 
     def _passed(self, widths: Widths, client: int) -> float:
-        """Samples that go forward and backward in one task on the client."""
+        """Return the number of sample passes, forward and backward, in one task on the client."""
         steps, shard = self.steps(widths, client), int(self._sizes[client])
         if steps is None:
             return self._solver.passed_samples(shard)
         return float(self._solver.passed_in(steps, shard))
 
     def _all_passed(self, widths: Widths) -> Floats:
-        """The same for all clients [N]."""
+        """Return the number of sample passes in one task for every client, [N]."""
         auto = self._solver.auto
         if auto is None:
             return self._by_size(self._solver.passed_samples)
         return self._solver.passed_in(self._auto_steps(auto, widths, np.arange(len(self._sizes))), self._sizes)
 
     def _by_size(self, of: Callable[[int], int]) -> Floats:
-        """What follows from the samples of a client, for all clients [N]."""
+        """Return `of(size)` for every client, [N]. The function is called once for each distinct size."""
         sizes, shard = np.unique(self._sizes, return_inverse=True)
         return np.array([of(int(size)) for size in sizes], np.float64)[shard]
 
     def _auto_steps(self, auto: AutoSteps, widths: Widths, clients: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Local steps of one task on each of the clients [n]."""
+        """Return the number of local steps of one task on each of the clients, [n].
+
+        Args:
+            auto: The rule that derives the number from the costs.
+            widths: The shape of the submodel.
+            clients: The clients, [n].
+        """
         shards = self._sizes[clients]
         batch = self._solver.samples_in(1, shards) * self._solver.passes
         move = self.fleet.cost(self.load(widths, 0.0, *self._moved(widths)), clients)
@@ -219,7 +255,7 @@ class CostModel:
         return self._measure(widths) if self._stem is None else self._stem.cost
 
     def _moved(self, widths: Widths) -> tuple[int, int]:
-        """Bytes down and up of a dense submodel."""
+        """Return the bytes down and up of a dense submodel after compression."""
         sent = self.sent(widths)
         return wire_bytes(self.download, sent // BYTES), wire_bytes(self.compressor, sent // BYTES)
 

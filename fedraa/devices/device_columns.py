@@ -11,7 +11,7 @@ from fedraa.reading import refuse_no_file
 
 
 def read_csv(path: Path, clients: int) -> dict[str, Floats]:
-    """Return the columns of a table of devices; raise InputError if it cannot be used."""
+    """Return the columns of a CSV file with one row per device; raise InputError if it is malformed."""
     # Importing pandas is slow, and workers do without it.
     import pandas as pd
 
@@ -31,7 +31,7 @@ def read_csv(path: Path, clients: int) -> dict[str, Floats]:
 
 
 def check_columns(source: str, columns: list[str]) -> None:
-    """Raise InputError unless the columns are those of a table of devices."""
+    """Raise InputError if a column is unknown, or if compute is missing."""
     if set(columns) - set(COLUMNS) or "compute" not in columns:
         expected = "compute and optionally downlink, uplink, latency, memory"
         raise InputError(f"capabilities: {source} columns", got=columns, expected=expected)
@@ -41,11 +41,11 @@ def check_values(source: str, column: str, values: Floats, where: Callable[[int]
     """Raise InputError about the first device with a wrong value.
 
     Args:
-        source: The file or the function.
+        source: The file or the function, for errors.
         column: The name of the column.
-        values: Its values, NaN for anything that is not a number.
-        where: A function that names the device with this index.
-        raw: The values as the user wrote them.
+        values: The values of the column, with NaN for anything that is not a number.
+        where: A function that returns the name of a device from its index.
+        raw: The values before conversion to numbers, for errors.
     """
     low_enough = values < 0 if column == "latency" else values <= 0
     bad = np.flatnonzero(np.isnan(values) | low_enough | ((column in ("compute", "latency")) & np.isinf(values)))

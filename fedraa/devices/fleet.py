@@ -1,10 +1,10 @@
-"""The devices: compute, bandwidth, latency and memory of every client, and what a task costs on them.
+"""The devices: compute speed, bandwidth, latency and memory of every client, and the cost of a task on them.
 
-Two systems of units, told apart by `relative`:
+There are two systems of units; `relative` selects one:
 
-- relative (the default): compute 1 trains the full model on an average shard for `REFERENCE_EPOCHS` local
-  epochs in time 1; bandwidth 1 moves the full model in time 1; memory 1 holds the training of the full model.
-- physical: FLOP/s, bytes/s, seconds, bytes.
+- Relative units, the default. Compute 1 trains the full model on an average shard for `REFERENCE_EPOCHS` local
+  epochs in time 1. Bandwidth 1 moves the full model in time 1. Memory 1 holds the training state of the full model.
+- Physical units: FLOP/s, bytes/s, seconds, bytes.
 """
 
 from dataclasses import dataclass
@@ -14,17 +14,18 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-# The local epochs that a relative cost of 1 stands for: those of the Fed-RAA paper.
+# A relative cost of 1 stands for this number of local epochs, which the Fed-RAA paper uses.
 REFERENCE_EPOCHS = 5
 COLUMNS = {"compute": None, "downlink": np.inf, "uplink": np.inf, "latency": 0.0, "memory": np.inf}
 
 
 @dataclass(frozen=True, eq=False)
 class Load:
-    """What tasks ask of a device, in the fleet's units; scalars, or arrays that broadcast to [N, M].
+    """The load of tasks on a device, in the fleet's units. The fields are scalars or arrays that broadcast to [N, M].
 
-    `work` and `down`, `up` are fractions of the reference task and of the full model (relative), or FLOPs and
-    bytes (physical); `memory` likewise.
+    In relative units `work` is a fraction of the reference task, `down` and `up` are fractions of the full model, and
+    `memory` is a fraction of the full model's training state. In physical units `work` is FLOPs and the others are
+    bytes.
     """
 
     work: Floats | float
@@ -35,7 +36,7 @@ class Load:
 
 @dataclass(frozen=True, eq=False)
 class Fleet:
-    """One row per client: float64 arrays [N] in the units above."""
+    """The devices of all clients, as float64 arrays [N] in the units of this module."""
 
     compute: Floats
     downlink: Floats
@@ -48,9 +49,9 @@ class Fleet:
         return len(self.compute)
 
     def cost(self, load: Load, clients: npt.NDArray[np.int64] | int | slice = slice(None)) -> Floats:
-        """latency + down/downlink + work/compute + up/uplink, in time units (ALGORITHMS section 4 row 1).
+        """Return latency + down/downlink + work/compute + up/uplink, in time units (ALGORITHMS section 4 row 1).
 
-        With `clients` an array [n, 1] and loads that broadcast to [n, M], the table c[n, j].
+        If `clients` is an array [n, 1] and the loads broadcast to [n, M], the result is the table c[n, j].
         """
         return np.asarray(
             self.latency[clients]
@@ -60,5 +61,5 @@ class Fleet:
         )
 
     def fits(self, load: Load, clients: npt.NDArray[np.int64] | int | slice = slice(None)) -> npt.NDArray[np.bool_]:
-        """Whether the training state of a task fits the device's memory; broadcasts as `cost`."""
+        """Return True if the training state of a task fits the device's memory; broadcasts like `cost`."""
         return np.asarray(load.memory <= self.memory[clients] * (1 + 1e-9))

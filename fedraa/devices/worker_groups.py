@@ -1,4 +1,4 @@
-"""Worker groups: workers of one kind, which train the clients of one tier of devices."""
+"""Worker groups: identical workers that train the clients of one tier of devices."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,14 +14,17 @@ FORM = "COUNT:NAME=AMOUNT,..., as in 2:CPU=1,GPU=0.5"
 
 @dataclass(frozen=True)
 class WorkerGroup:
-    """A number of workers, each of which needs these amounts of Ray's resources, by their names."""
+    """A number of identical workers, and the amount of each Ray resource that one worker needs."""
 
     workers: int
     needs: Mapping[str, float]
 
 
 def parse_group(text: str) -> WorkerGroup:
-    """Return the group that the text describes: `2:CPU=1,GPU=0.5` is two workers, each with a core and half a GPU."""
+    """Return the worker group that `text` describes; raise InputError if it is malformed.
+
+    For example, `2:CPU=1,GPU=0.5` describes two workers, each with one core and half a GPU.
+    """
     count, _, needs = text.partition(":")
     pairs = [part.partition("=")[::2] for part in needs.split(",")]
     if not count.isdecimal() or int(count) < 1 or not all(name for name, _ in pairs):
@@ -30,7 +33,16 @@ def parse_group(text: str) -> WorkerGroup:
 
 
 def group_of_clients(groups: Sequence[WorkerGroup], capabilities: object, clients: int) -> Index:
-    """Return the group that trains each client, int64 [clients]; raise InputError unless every tier has a group."""
+    """Return the index of the group that trains each client, int64 [clients].
+
+    Args:
+        groups: The worker groups, in the order of the tiers.
+        capabilities: The setting `capabilities`, with tiers.
+        clients: The number of clients.
+
+    Raises:
+        InputError: The number of groups differs from the number of tiers.
+    """
     sizes = tier_sizes(capabilities, clients)
     if len(sizes) != len(groups):
         problem = f"it has {len(groups)} kinds of workers, and capabilities has {len(sizes)} tiers"

@@ -1,6 +1,7 @@
-"""The models of the papers, and any other by `package.module:callable`."""
+"""The models of the papers, and user-defined models by `package.module:callable`."""
 
-from fedraa.models import safe_convolution as safe_convolution  # importing it protects backward passes
+# The import of `safe_convolution` replaces PyTorch's backward pass of convolutions by a safe one.
+from fedraa.models import safe_convolution as safe_convolution
 from fedraa.models.build import MODELS, build_model
 from fedraa.models.scaler import Scaler, set_scaler_rate
 from fedraa.models.statistics import reestimate_statistics

@@ -1,4 +1,4 @@
-"""Models by name."""
+"""Creation of models from names, import paths or functions, and their check."""
 
 import inspect
 import math
@@ -23,8 +23,8 @@ from fedraa.models.statistics import kept_buffers
 from fedraa.models.vit import vit, vit_small
 from fedraa.models.wrappers import unwrap_module
 
-# Functions of (channels, height, width, classes), and the smallest side of the images that they take. With batch norm
-# the last stage then has more than one pixel, so that a batch of one can be normalised.
+# Each model has a function of (channels, height, width, classes) and the smallest side of its images. With batch norm
+# this side ensures that the last stage has more than one pixel, so that a batch of one sample can be normalised.
 _IMAGE_MODELS: dict[str, tuple[Callable[[int, int, int, int], nn.Module], int]] = {
     "cnn": (cnn, 4),
     "cnn-wide": (wide_cnn, 8),
@@ -58,21 +58,21 @@ def build_model(
 ) -> nn.Module:
     """Return an initialised model that maps a batch like `sample`, `[b, ...]`, to logits `[b, classes]`.
 
-    The same seed gives the same weights, bit for bit. Torch's global generator stays the same.
+    The same seed gives the same weights, bit for bit. The state of torch's global generator does not change.
 
     Args:
-        given: One of `MODELS`, `package.module:callable`, or a function or class. It is called with `classes=classes`
-            if it takes that, else without arguments, and must return an `nn.Module`.
+        given: One of `MODELS`, `package.module:callable`, or a function or class. A function or class must return an
+            `nn.Module`. It is called with `classes=classes` if it has this parameter, and without arguments otherwise.
         sample: A batch of samples.
         classes: The number of outputs.
         hidden: Widths of the hidden layers of the mlp.
         dropout: Dropout of the mlp.
         seed: Seed of the weights.
-        misfit: A function that returns a clause about a wrong result for the first two samples; None if it is right.
-            Default: the result must be logits.
+        misfit: A function that returns a clause about a wrong result for the first two samples, or None if the result
+            is correct. By default the result must be logits.
 
     Raises:
-        InputError: The name is unknown, the model cannot be made, or it does not fit `sample`.
+        InputError: The name is unknown, the model cannot be created, or it does not accept `sample`.
     """
     name = given if isinstance(given, str) else path_of(given)
     with torch.random.fork_rng(devices=[]):
@@ -128,7 +128,7 @@ def _own(name: str, given: object, classes: int) -> nn.Module:
     try:
         model = make(**arguments)
     except Exception as error:
-        # The code of a model may raise any type.
+        # A user-defined model may raise any type.
         problem = f"it failed with {type(error).__name__}: {one_line(error)}"
         raise InputError(f"model {name!r}", problem) from error
     if not isinstance(model, nn.Module):
@@ -137,11 +137,20 @@ def _own(name: str, given: object, classes: int) -> nn.Module:
 
 
 def _arguments(name: str, make: Callable[..., Any], classes: int) -> dict[str, int]:
-    """Return the arguments for a function or a class that makes a model; raise InputError if it takes others."""
+    """Return the arguments for a function or class that makes a model.
+
+    Args:
+        name: The name of the model for errors.
+        make: The function or class.
+        classes: The number of classes, which is passed if `make` has the parameter `classes`.
+
+    Raises:
+        InputError: `make` requires other arguments.
+    """
     try:
         signature = inspect.signature(make)
     except (TypeError, ValueError):
-        # Some code in C has no signature.
+        # Some functions that are written in C have no signature.
         return {}
     arguments = {"classes": classes} if "classes" in signature.parameters else {}
     try:
@@ -154,7 +163,7 @@ def _arguments(name: str, make: Callable[..., Any], classes: int) -> dict[str, i
 
 
 def _advice(given: object) -> str:
-    """Return the hint for an object that is no model and makes none."""
+    """Return the hint for an object that is neither a model nor callable."""
     if isinstance(given, list | tuple) and given and all(isinstance(layer, nn.Module) for layer in given):
         return "give nn.Sequential(*layers)"
     if isinstance(given, Mapping) and any(isinstance(value, torch.Tensor) for value in given.values()):
@@ -165,7 +174,7 @@ def _advice(given: object) -> str:
 
 
 def _unknown(name: str) -> InputError:
-    """Return the error about a name that is no model's."""
+    """Return the error about an unknown model name."""
     if Path(name).suffix in _FILES:
         hint = "a file has only values: give the module that has loaded it with load_state_dict"
         return InputError("model", got=name, expected=MODULE, hint=hint)
@@ -182,14 +191,16 @@ def refuse_misfit(
     misfit: Callable[[Any], str | None],
     run: Callable[[nn.Module, Tree], Any] = forward,
 ) -> None:
-    """Run one small batch, in evaluation mode so that no statistic changes; raise InputError if it fails.
+    """Raise InputError if the model fails on a small batch or returns a wrong result.
+
+    The model runs in evaluation mode, so that no statistic changes.
 
     Args:
         field: The field of the error.
-        model: The model. Its modes are restored.
+        model: The model. Its training modes and buffers are restored.
         batch: The samples, which are not changed.
-        misfit: A function that returns a clause about a wrong result; None if it is right.
-        run: A function of the model and the batch.
+        misfit: A function that returns a clause about a wrong result, or None if the result is correct.
+        run: The function that runs the model on the batch.
     """
     modes = [(part, part.training) for part in model.modules()]
     shapes = " and ".join(str(list(part.shape[1:])) for part in leaves(batch))
@@ -197,7 +208,7 @@ def refuse_misfit(
         with torch.no_grad(), torch.random.fork_rng(devices=[]), kept_buffers(model):
             result = run(model.eval(), mapped(lambda part: part.clone(), batch))
     except Exception as error:
-        # The code of a model may raise any type.
+        # A user-defined model may raise any type.
         reason = one_line(error)[:_LONGEST_REASON] or type(error).__name__
         hint = _hint(error)
         if any(part.dtype == torch.int64 for part in leaves(batch)):
@@ -212,7 +223,7 @@ def refuse_misfit(
 
 
 def _hint(error: Exception) -> str:
-    """Return a hint for an error of a forward pass."""
+    """Return a hint for the user after an error in a forward pass."""
     if isinstance(error, TypeError) and "unexpected keyword argument" in str(error):
         return "name the inputs of the data set like the arguments of its forward"
     if isinstance(error, TypeError) and "positional argument" in str(error):
@@ -221,7 +232,7 @@ def _hint(error: Exception) -> str:
 
 
 def _no_logits(batch: Tree, classes: int) -> Callable[[Any], str | None]:
-    """Return a function that returns a clause about any result except logits."""
+    """Return a function that returns a clause about any result except logits [b, classes], and None for logits."""
 
     def wrong(result: Any) -> str | None:
         expected = [len(leaves(batch)[0]), classes]

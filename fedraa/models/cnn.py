@@ -1,4 +1,7 @@
-"""Small convolutional networks."""
+"""Small convolutional networks.
+
+The arguments of each function are the shape of the images (channels, height, width) and the number of classes.
+"""
 
 from torch import nn
 
@@ -6,10 +9,10 @@ from fedraa.models.images import ImageConv2d
 
 
 def cnn(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
-    """RA-Fed's network for CIFAR-10: two 5x5 convolutions of 6 and 16 channels, dense layers of 120 and 84.
+    """Return RA-Fed's network for CIFAR-10: two 5x5 convolutions of 6 and 16 channels, dense layers of 120 and 84.
 
-    As published from 16x16 upwards. Smaller images, such as the 8x8 digits, would vanish in the second
-    convolution: there both are padded by 2, which keeps the size.
+    For images of 16x16 or more it is as published. Smaller images, such as the 8x8 digits, would shrink to nothing in
+    the second convolution. For them both convolutions are padded by 2, which keeps the size.
     """
     padding = 0 if min(height, width) >= 16 else 2
 
@@ -33,9 +36,9 @@ def cnn(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
 
 
 def wide_cnn(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
-    """A wider network for CIFAR: three padded 3x3 convolutions, each halved by a pool, and a dense layer.
+    """Return a wider network for CIFAR: three padded 3x3 convolutions, each with a pool of 2x2, and two dense layers.
 
-    Pooling before the ReLU gives the same numbers as after it, at a quarter of the ReLU's work.
+    Pooling before the ReLU has the same result as pooling after it, and a quarter of the cost of the ReLU.
     """
     return nn.Sequential(
         ImageConv2d(channels, 64, 3, padding=1),
@@ -55,7 +58,7 @@ def wide_cnn(channels: int, height: int, width: int, classes: int) -> nn.Sequent
 
 
 def emnist_cnn(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
-    """The EMNIST network of Reddi et al. 2021, dropout included: 1,206,590 parameters at 62 classes."""
+    """Return the EMNIST network of Reddi et al. 2021, with dropout: 1,206,590 parameters at 62 classes."""
     return nn.Sequential(
         nn.Conv2d(channels, 32, 3),
         nn.ReLU(),

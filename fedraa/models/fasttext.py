@@ -1,4 +1,4 @@
-"""FastText (Joulin et al. 2017) with two hidden layers, as RA-Fed has it for AG News."""
+"""FastText (Joulin et al. 2017) with two hidden layers, RA-Fed's model for AG News."""
 
 import torch
 from torch import nn
@@ -7,10 +7,10 @@ _ROWS = 10_000
 
 
 class FastText(nn.Module):
-    """The mean of the token embeddings, then two hidden layers: tokens int64 `[b, length]` to logits.
+    """A model that maps tokens, int64 `[b, length]`, to logits: the mean of the embeddings, then two hidden layers.
 
-    Token 0 is padding and has the zero embedding. Tokens past the table share its rows, as fastText hashes
-    n-grams.
+    Token 0 is padding and has the embedding 0. Token numbers beyond the table are taken modulo its size, similar to
+    fastText's hashes of n-grams.
     """
 
     def __init__(self, classes: int, width: int = 64, hidden: int = 128) -> None:

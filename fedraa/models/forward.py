@@ -1,4 +1,4 @@
-"""A batch through a model, which may have several inputs."""
+"""The forward pass of a model with one or several inputs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from torch import nn
 
 
 def forward(model: nn.Module, inputs: Any) -> Any:
-    """What the model makes of a batch: of a dict by the names of its arguments, of a tuple in their order."""
+    """Return the model's result. A dict is passed as keyword arguments, and a tuple as positional arguments."""
     if isinstance(inputs, Mapping):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, tuple) else model(inputs)

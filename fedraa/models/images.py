@@ -5,11 +5,11 @@ from torch import Tensor, nn
 
 
 class ImageConv2d(nn.Conv2d):
-    """A convolution that stores images [n, c, h, w] with the channels innermost, and with them all maps that follow.
+    """A convolution that converts images [n, c, h, w] to the memory format `channels_last`.
 
-    On a CPU the convolutions and pools of the larger models then take about three quarters of the time. Cut layers have
-    any number of channels, for which `safe_convolution` makes this format safe. If `lay_out` is False, the images stay
-    as they are: vmap supports one layout only.
+    All later feature maps keep this format. On a CPU it reduces the time of the convolutions and pools of the larger
+    models by about a quarter. Submodels may have any number of channels; `safe_convolution` makes the format safe for
+    them. Set `lay_out` to False under vmap, which supports only the default format.
     """
 
     lay_out = True

@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA, Hu et al. 2022) for the layers of any module, and their merge into plain layers."""
+"""Low-rank adapters (LoRA, Hu et al. 2022) for the layers of any module, and their merge into the layers' weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LAYERS = "Linear, Conv without groups or Embedding layers with a weight of float
 
 
 class _Lookup(nn.Module):
-    """A table [rank, entries] that is read by entry; the entry of padding gets no gradient."""
+    """An embedding with a table [rank, entries] in place of [entries, rank]. The padding entry gets no gradient."""
 
     def __init__(self, entries: int, rank: int, padding: int | None) -> None:
         super().__init__()
@@ -36,13 +36,13 @@ class _Lookup(nn.Module):
 class Adapted(nn.Module):
     """A frozen layer with an adapter: base(x) + scale * lora_B(lora_A(x)).
 
-    `lora_A.weight` is [rank, in, ...], `lora_B.weight` is [out, rank, ...], both float32 for a base of any type.
-    `merged` [like the layer's weight], if it exists, is added to the weight and gets no gradient: a server changes it.
-    Code that reads the layer's `weight` instead of calling the layer gets the weight plus the adapter's dense product.
-    All other attributes are those of the base.
+    `lora_A.weight` is [rank, in, ...] and `lora_B.weight` is [out, rank, ...]. Both are float32, whatever the type of
+    the base. `merged`, if it exists, has the shape of the layer's weight and is added to it. It gets no gradient; the
+    server changes it. The attribute `weight` is the base's weight plus the dense product of the adapter. All other
+    attributes are those of the base.
     """
 
-    # The names are those of peft.
+    # The library peft uses the same names.
     lora_A: Any  # noqa: N815
     lora_B: Any  # noqa: N815
     merged: nn.Parameter | None
@@ -51,7 +51,7 @@ class Adapted(nn.Module):
         super().__init__()
         self.base, self.scale = base, scale
         weight = base.get_parameter("weight")
-        # The layers of torch draw initial values.
+        # Torch's layers draw initial values from the global generator, which must not change.
         with torch.random.fork_rng(devices=[]):
             self.lora_A, self.lora_B = _pair(base, rank)
         self.to(weight.device)
@@ -61,7 +61,7 @@ class Adapted(nn.Module):
         with torch.no_grad():
             self.lora_A.weight.copy_(start / math.sqrt(fan_in))
             if isinstance(base, nn.Embedding) and base.padding_idx is not None:
-                # The table also has zeros for padding.
+                # The padding entry must stay 0, as in the base.
                 self.lora_A.weight[:, base.padding_idx] = 0
             self.lora_B.weight.zero_()
 
@@ -83,7 +83,7 @@ class Adapted(nn.Module):
         return weight + self.product().to(weight.dtype)
 
     def product(self) -> Tensor:
-        """Return the adapter as a change of the layer's weight, in float32."""
+        """Return the adapter, and `merged` if it exists, as a float32 change of the layer's weight."""
         weight = self.base.get_parameter("weight")
         product: Tensor = self.lora_B.weight.flatten(1) @ self.lora_A.weight.flatten(1)
         product = product.T if isinstance(self.base, nn.Embedding) else product
@@ -94,7 +94,7 @@ class Adapted(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            # These are missing while the object is being made.
+            # During construction these are missing. A lookup in `self.base` would then recurse without end.
             if name in ("base", "lora_A", "lora_B"):
                 raise
             return getattr(self.base, name)
@@ -110,25 +110,26 @@ def lora(
     merge: bool = False,
     seed: int = 0,
 ) -> nn.Module:
-    """Return the model with low-rank adapters beside its frozen layers: only the adapters are trained and sent.
+    """Return a model with low-rank adapters on its frozen layers. Only the adapters are trained and sent.
 
-    The model itself does not change; its parameters are shared, not copied. An adapter starts as 0. Its `rank` units
-    are a width group like any other: the method gives weak devices the first units, or a fragment. The scale is
-    alpha / rank, with the full rank for every device, so that a device's part equals the whole with the other units
-    at zero. With fragment_scale it is alpha / the device's rank while it trains.
+    The given model does not change. The result shares its parameters without a copy. The output of an adapter is 0
+    at first. Its `rank` units are a width group like any other, so a method may give weak devices only the first units,
+    or a fragment. The scale is alpha / rank, with the full rank for every device. The adapter of a device then equals
+    the full adapter with all other units at zero. With fragment_scale the scale is alpha / the device's rank while it
+    trains.
 
     Args:
-        model: Any module. Linear, Conv1d to Conv3d without groups, and Embedding layers take adapters.
-        rank: Units of each adapter; more than the sides of a layer have no effect.
-        targets: The layers, by their names or the ends of their names (`"query"` is every `...query`). Default: every
-            Linear and every Conv that takes an adapter.
-        train: Layers or containers, named in the same way, that are trained whole, such as a new head.
-        alpha: Default `rank`, for a scale of 1.
-        merge: True to keep a tensor as large as the layers' weights, which FLoRA adds to them.
-        seed: The same seed makes the same adapters.
+        model: Any module. Linear, Conv1d to Conv3d without groups, and Embedding layers can have adapters.
+        rank: The number of units of each adapter. A rank above the sides of a layer has no benefit.
+        targets: The layers, by their names or the ends of their names (`"query"` is every `...query`). By default
+            every Linear, and every Conv that can have an adapter.
+        train: Layers or containers, named in the same way, that are trained in full, such as a new head.
+        alpha: The numerator of the scale. The default `rank` gives the scale 1.
+        merge: True to add a tensor `merged` of the weight's shape to each layer, which FLoRA requires.
+        seed: The seed of the adapters' initial values.
 
     Raises:
-        InputError: A name matches no layer, or a layer takes no adapter.
+        InputError: A name matches no layer, or a layer cannot have an adapter.
 
         model = fedraa.lora(Net(), rank=8, targets=("query", "value"), train="head")
         history = fedraa.run(method="hetlora", model=model, dataset=data, rounds=20)
@@ -159,9 +160,9 @@ def lora(
 
 
 def merged(model: nn.Module) -> nn.Module:
-    """Return a plain copy of a model with adapters, which are added to its weights.
+    """Return a copy of a model in which the adapters are added to the weights and removed.
 
-    Layers that shared a weight then have one each, because their adapters differ. Frozen parameters stay frozen.
+    Layers that shared a weight get separate weights, because their adapters differ. Frozen parameters stay frozen.
 
     Raises:
         InputError: The model has no adapters of `lora`.
@@ -174,7 +175,7 @@ def merged(model: nn.Module) -> nn.Module:
         raise InputError("model", f"{type(model).__name__} has no adapters of fedraa.lora")
     for part in dict.fromkeys(part for _, part in adapted):
         weight = part.base.get_parameter("weight")
-        # The sum is rounded once.
+        # The sum is computed in float32, so that it is rounded only once.
         moved = (weight.float() + part.product()).detach().to(weight.dtype)
         part.base.register_parameter("weight", nn.Parameter(moved, requires_grad=False))
     for name, part in adapted:
@@ -183,13 +184,16 @@ def merged(model: nn.Module) -> nn.Module:
 
 
 def _frozen(model: nn.Module, whole: Collection[str]) -> nn.Module:
-    """Return a copy that shares the parameters of the model, without those of `whole`, which are trained."""
+    """Return a copy of the model with frozen parameters, which it shares with the original.
+
+    Only the modules in `whole` get copies of their parameters, which are trained.
+    """
     for name, p in model.named_parameters():
         if is_lazy(p):
             raise InputError("model", f"{name!r} has no shape yet", hint="run the model once on a batch before")
     free = {id(p) for name in whole for p in model.get_submodule(name).parameters()}
     computed = [each for part in model.modules() for each in vars(part).values() if isinstance(each, Tensor)]
-    # Hooks may have computed tensors from parameters.
+    # Hooks may have stored tensors that are computed from parameters. `deepcopy` fails for these unless detached.
     memo: dict[int, Any] = {id(tensor): tensor.detach() for tensor in computed if not tensor.is_leaf}
     for p in model.parameters():
         own = p.detach().clone() if id(p) in free else p.detach()
@@ -215,7 +219,16 @@ def _pair(base: nn.Module, rank: int) -> tuple[nn.Module, nn.Module]:
 
 
 def _chosen(model: nn.Module, targets: str | Sequence[str] | None, whole: Collection[str]) -> set[str]:
-    """Return all names of the layers that get adapters."""
+    """Return the names of the layers that get adapters, with all names of a shared layer.
+
+    Args:
+        model: The model.
+        targets: The layers that the user named; None means every Linear and Conv that can have an adapter.
+        whole: The names of the modules that are trained in full and get no adapter.
+
+    Raises:
+        InputError: No layer can have an adapter, or one in `targets` cannot.
+    """
     names = dict(model.named_modules(remove_duplicate=False))
     parts = {part for name in whole for part in model.get_submodule(name).modules()}
     if targets is None:
@@ -236,7 +249,13 @@ def _chosen(model: nn.Module, targets: str | Sequence[str] | None, whole: Collec
 
 
 def _named(model: nn.Module, field: str, given: str | Sequence[str]) -> set[str]:
-    """Return the modules with these names, or with names that end so."""
+    """Return the names of the modules that `given` names in full or by the last parts of a name.
+
+    Args:
+        model: The model.
+        field: The field of the InputError for a name that matches no module.
+        given: A name or several.
+    """
     names = [name for name, _ in model.named_modules(remove_duplicate=False)]
     named: set[str] = set()
     for end in given if isinstance(given, Iterable) and not isinstance(given, str) else (given,):
@@ -253,7 +272,7 @@ def _named(model: nn.Module, field: str, given: str | Sequence[str]) -> set[str]
 
 
 def _unfit(layer: nn.Module) -> str | None:
-    """Return the reason why a layer takes no adapter, or None if it takes one."""
+    """Return the reason why a layer cannot have an adapter, or None if it can have one."""
     if not isinstance(layer, _LAYERS):
         return f"is a {type(layer).__name__}"
     if isinstance(layer, _CONVOLUTIONS) and layer.groups > 1:
@@ -266,7 +285,7 @@ def _unfit(layer: nn.Module) -> str | None:
 
 
 def _put(model: nn.Module, name: str, part: nn.Module) -> nn.Module:
-    """Replace a submodule by `part`; return the model, or the part if it replaces the whole model."""
+    """Replace the submodule `name` by `part`. Return the model, or `part` if the name is that of the whole model."""
     owner, _, last = name.rpartition(".")
     if not last:
         return part

@@ -1,4 +1,4 @@
-"""Multi-layer perceptron."""
+"""The multi-layer perceptron."""
 
 import itertools
 
@@ -6,7 +6,14 @@ from torch import nn
 
 
 def mlp(features: int, classes: int, hidden: tuple[int, ...], dropout: float) -> nn.Sequential:
-    """Flatten, then Linear and ReLU (and Dropout, if any) per width in `hidden`, then Linear to `classes`."""
+    """Return a multi-layer perceptron for samples that it flattens.
+
+    Args:
+        features: The number of values of a sample.
+        classes: The number of outputs.
+        hidden: The widths of the hidden layers, each followed by a ReLU.
+        dropout: The probability of dropout after each hidden layer; 0 adds no dropout layer.
+    """
     layers: list[nn.Module] = [nn.Flatten()]
     for fan_in, fan_out in itertools.pairwise((features, *hidden)):
         layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]

@@ -1,4 +1,4 @@
-"""A trained model that takes inputs as the user has them."""
+"""A trained model that accepts the user's raw inputs."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ from fedraa.rng import generator
 
 
 class RawInputModel(nn.Module):
-    """A model behind the scaling and the fixed transforms that its inputs had in the run.
+    """A model that first applies the scaling and the fixed transforms of the run to its inputs.
 
-    It takes a batch of what the data set holds, tensors or arrays: images of floats or bytes, rows of features, or
-    tokens. Several inputs are its arguments, by their names or in their order. It gives what `model` gives.
+    Its input is a batch of raw samples of the data set, as tensors or arrays: images of floats or bytes, rows of
+    features, or tokens. Several inputs are passed as keyword or positional arguments. The result is that of `model`.
     """
 
     def __init__(self, model: nn.Module, scaling: Scaling, fixed: Transforms) -> None:
@@ -26,7 +26,7 @@ class RawInputModel(nn.Module):
         self._fixed = fixed
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """Return what the model makes of a batch."""
+        """Return the model's result for a batch of raw inputs."""
         x: Any = named or (inputs[0] if len(inputs) == 1 else inputs)
         if isinstance(x, dict | tuple):
             return forward(self.model, self._scaled(self._scaling, x, several=True))
@@ -36,7 +36,7 @@ class RawInputModel(nn.Module):
         return forward(self.model, x)
 
     def _add(self, scaling: Scaling) -> Any:
-        """Return the scaling with places in `scalings` as its leaves."""
+        """Add the parts of `scaling` to `scalings`; return its tree with their indices as leaves."""
         if isinstance(scaling, dict):
             return {name: self._add(part) for name, part in scaling.items()}
         if isinstance(scaling, tuple):
@@ -74,9 +74,9 @@ def _part(scaling: Any, key: Any) -> Any:
 
 
 def _as_input(x: Tensor, *, several: bool) -> Tensor:
-    """Return x in the type in which a run trains on it.
+    """Return x in the type that a run trains on.
 
-    Tokens are int64, a mask among several inputs stays bool, and all else is float32.
+    Tokens become int64. A mask stays bool if there are several inputs. All other values become float32.
     """
     if several and x.dtype is torch.bool:
         return x

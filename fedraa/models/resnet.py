@@ -1,4 +1,7 @@
-"""ResNet-18 for 32x32 images (He et al. 2016): a 3x3 stem without pooling, stages of 64 to 512 channels."""
+"""ResNet-18 for 32x32 images (He et al. 2016): a 3x3 stem without pooling, stages of 64 to 512 channels.
+
+The arguments of each model function are the shape of the images (channels, height, width) and the number of classes.
+"""
 
 from collections.abc import Callable
 
@@ -13,13 +16,16 @@ Norm = Callable[[int], nn.Module]
 
 
 def group_norm(channels: int) -> nn.Module:
-    """32 groups at every width (Wu and He 2018), so that each stage can be cut at the same 32 points, between
-    whole groups, and the statistics of the groups that stay do not change."""
+    """Return a group norm with 32 groups (Wu and He 2018).
+
+    The number is the same at every width, so that each stage can be cut between groups at the same 32 points. The
+    statistics of the remaining groups then do not change.
+    """
     return nn.GroupNorm(32, channels)
 
 
 class Block(nn.Module):
-    """Two convolutions and a residual stream, which a 1x1 convolution widens where it must."""
+    """Two convolutions with a residual connection. It has a 1x1 convolution if the shapes differ."""
 
     def __init__(self, channels: int, width: int, stride: int, norm: Norm) -> None:
         super().__init__()
@@ -38,7 +44,7 @@ class Block(nn.Module):
 
 
 class PreactivatedBlock(nn.Module):
-    """Norm and ReLU before each convolution (He et al. 2016b)."""
+    """A residual block with norm and ReLU before each convolution (He et al. 2016b)."""
 
     def __init__(self, channels: int, width: int, stride: int, norm: Norm) -> None:
         super().__init__()
@@ -60,7 +66,7 @@ class PreactivatedBlock(nn.Module):
 
 
 def _stages(block: Callable[[int, int, int, Norm], nn.Module], norm: Norm) -> list[nn.Module]:
-    """Four stages of two blocks; the first block of each but the first stage halves the image."""
+    """Return four stages of two blocks. The first block of every stage except the first halves the image."""
     blocks: list[nn.Module] = []
     for channels, width, stride in ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2)):
         blocks += [block(channels, width, stride, norm), block(width, width, 1, norm)]
@@ -80,25 +86,26 @@ def _resnet(channels: int, classes: int, norm: Norm) -> nn.Sequential:
 
 
 def resnet18(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
-    """With group norm, whose statistics belong to one sample, so that nothing but parameters travels."""
+    """Return a ResNet-18 with group norm. Its statistics are per sample, so that only parameters are sent."""
     return _resnet(channels, classes, group_norm)
 
 
 def resnet18_bn(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
-    """With static batch norm: clients train on the statistics of the batch, and running ones never travel.
+    """Return a ResNet-18 with static batch norm.
 
-    The server estimates those with `reestimate_statistics` before each evaluation.
+    Clients train with the statistics of the batch and never send running statistics. The server estimates these with
+    `reestimate_statistics` before each evaluation.
     """
     return _resnet(channels, classes, nn.BatchNorm2d)
 
 
 def resnet18_scaler(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
-    """With HeteroFL's scaler in place of each norm."""
+    """Return a ResNet-18 with HeteroFL's scaler in place of each norm."""
     return _resnet(channels, classes, lambda width: Scaler())
 
 
 def preact_resnet18(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
-    """Pre-activated, with static batch norm, as HeteroFL's code has it."""
+    """Return a pre-activated ResNet-18 with static batch norm, as in HeteroFL's code."""
     return nn.Sequential(
         ImageConv2d(channels, 64, 3, padding=1, bias=False),
         *_stages(PreactivatedBlock, nn.BatchNorm2d),

@@ -1,17 +1,19 @@
 """The backward pass of a convolution on a CPU, without two faults of oneDNN 3.12 (PyTorch 2.13).
 
-Memory is overwritten in the gradient of a pointwise convolution (every side of its kernel is 1) with a stride. oneDNN
-copies the pixels that it reads into a buffer and runs its kernel of stride 1 on them. If channels are the innermost
-dimension and there are fewer than 8 of them (AVX2) or 16 (AVX-512), the copy goes past the end of the buffer:
-https://github.com/uxlfoundation/oneDNN/issues/6035. The process dies or hangs, or other numbers change silently.
-`channels_last`, a permuted NHWC array and `channels_last` weights all lead there. For few channels the backward pass
-therefore selects the pixels itself and runs PyTorch's kernel with stride 1, which is the same sum, for any memory
-format and CPU.
+The first fault overwrites memory in the gradient of a pointwise convolution (every side of its kernel is 1) with a
+stride. oneDNN copies the pixels that it reads into a buffer and runs its kernel of stride 1 on them. If channels are
+the innermost dimension and there are fewer than 8 of them (AVX2) or 16 (AVX-512), the copy exceeds the buffer:
+https://github.com/uxlfoundation/oneDNN/issues/6035. The process dies or hangs, or other numbers change silently. The
+fault occurs with `channels_last` images, a permuted NHWC array and `channels_last` weights. For few channels the
+backward pass of this module therefore selects the pixels itself and runs PyTorch's kernel with stride 1. This is the
+same sum for any memory format and CPU.
 
-In bfloat16, weights' gradients of some convolutions in three dimensions are wrong. They are computed in float32.
+The second fault is wrong weight gradients of some three-dimensional convolutions in bfloat16. They are computed in
+float32.
 
-Importing this module replaces PyTorch's CPU kernel of `convolution_backward`. Every backward pass of a convolution
-calls it: of a module, a function, a script, or under vmap. All other convolutions are left to PyTorch's kernel.
+The import of this module replaces PyTorch's CPU kernel of `convolution_backward`. Every backward pass of a convolution
+calls the replacement: in a module, a function, a script, or under vmap. It passes all other convolutions to PyTorch's
+kernel.
 """
 
 from collections.abc import Sequence
@@ -20,7 +22,7 @@ import torch
 from torch import Tensor
 
 _OPERATOR = "convolution_backward"
-# Twice the channels of oneDNN's largest block: the fault needs fewer channels than one block has.
+# This is twice the number of channels in oneDNN's largest block. The fault occurs only below one block.
 _FEW_CHANNELS = 32
 
 _backward = torch.library.get_kernel(f"aten::{_OPERATOR}", "CPU")
@@ -40,7 +42,10 @@ def _convolution_backward(
     groups: int,
     output_mask: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of input, weight and bias that `output_mask` asks for, as PyTorch's operator does."""
+    """Return the gradients of input, weight and bias that `output_mask` selects.
+
+    The arguments and the result are those of PyTorch's operator `convolution_backward`.
+    """
     rest = bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask
     if weight.ndim == 5 and weight.dtype == torch.bfloat16:
         grads = _convolution_backward(keys, grad_output.float(), input.float(), weight.float(), *rest)
@@ -72,8 +77,9 @@ def _convolution_backward(
 
 def protect() -> torch.library.Library:
     """Replace PyTorch's kernel for as long as the returned object exists."""
-    library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    library.impl(_OPERATOR, _convolution_backward, "CPU", with_keyset=True)  # type: ignore[no-untyped-call]  # likewise
+    # Torch has no types for these two calls.
+    library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    library.impl(_OPERATOR, _convolution_backward, "CPU", with_keyset=True)  # type: ignore[no-untyped-call]
     return library
 
 

@@ -7,11 +7,11 @@ from fedraa.errors import InputError
 
 
 class Scaler(nn.Module):
-    """Divides activations by the width rate of the submodel, in training only (Diao et al. 2021).
+    """A layer that divides activations by the width rate of the submodel, only in training (Diao et al. 2021).
 
-    A submodel of rate 1/2 thus trains with activations as large as the full model has in evaluation. Right
-    before a norm layer it changes nothing, so only a model without norm layers has one after each
-    convolution.
+    A submodel of rate 1/2 thus trains with activations of the same size as those of the full model in evaluation.
+    Directly before a norm layer a scaler has no effect. Therefore only a model without norm layers has scalers, one
+    after each convolution.
     """
 
     rate: float = 1.0
@@ -21,7 +21,7 @@ class Scaler(nn.Module):
 
 
 def set_scaler_rate(module: nn.Module, rate: float) -> None:
-    """Set the rate, 0 < rate <= 1, of every `Scaler` in `module`, if it has any."""
+    """Set the rate, 0 < rate <= 1, of every `Scaler` in `module`."""
     if not 0 < rate <= 1:
         raise InputError("rate", got=rate, expected="a number over 0 and at most 1")
     for part in module.modules():

@@ -1,7 +1,7 @@
-"""Buffers that training changes: batch norm's statistics (Diao et al. 2021) and others, estimated before an evaluation.
+"""Estimation of the buffers that training changes, such as batch norm's statistics (Diao et al. 2021).
 
-Clients do not send buffers. The server estimates them from the parameters and a fixed sample of training data, so an
-evaluation depends on nothing else, and a resumed run gives the same numbers.
+Clients do not send buffers. The server estimates them from the parameters and a fixed sample of training data. An
+evaluation therefore depends on nothing else, and a resumed run has the same results.
 """
 
 import math
@@ -18,49 +18,58 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from fedraa.data.tree import Tree, leaves, mapped, take
 from fedraa.models.forward import forward
 
-NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)  # the lazy ones turn into these
-# Passes over the sample after which a buffer counts as one that keeps changing.
+# Lazy batch norms change to one of these classes in their first forward pass.
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+# After this number of passes over the sample, a buffer that still changes is an error.
 MAX_PASSES = 1000
-# Relative distance to the limit at which a buffer counts as settled.
+# A buffer is settled if its relative distance to the limit is at most this.
 TOLERANCE = 1e-4
-# Buffers below this size are compared with it, because their differences are rounding.
+# Changes are relative to the largest value of a buffer, or to this if it is larger, to ignore rounding errors.
 SMALLEST_SCALE = 1e-3
-# Relative difference of the steps of a buffer that only grows.
+# A buffer only grows if its steps in two passes have at most this relative difference.
 GROWTH_TOLERANCE = 3e-5
 MAX_POWER_ITERATIONS = 1000
-# Largest change of a unit vector's entry in one iteration at which the vector counts as settled.
+# A unit vector is settled if no entry changes by this or more in one iteration.
 POWER_TOLERANCE = 1e-6
 
 Buffers = Mapping[str, Tensor | None]
 Parts = Callable[[], Iterable[Tree]]
-"""Gives the parts of a sample, each [b, ...], as often as it is called."""
+"""A function that returns the parts of a sample, each [b, ...]. Every call returns all parts again."""
 
 
 class Unsettled(Exception):
-    """A buffer keeps changing in every pass over the same samples; the message is its name."""
+    """An error about a buffer that keeps changing in every pass over the same samples. The message is its name."""
 
 
 def is_norm(part: nn.Module) -> bool:
-    """Return True for a batch norm that keeps running statistics and has torch's own forward."""
+    """Return True for a batch norm that keeps running statistics and does not override torch's forward."""
     if not isinstance(part, NORMS):
         return False
     return type(part).forward in {kind.forward for kind in NORMS} and part.track_running_stats
 
 
 def has_statistics(module: nn.Module) -> bool:
-    """Return True if the module has a batch norm whose statistics are to be estimated."""
+    """Return True if the module has a batch norm with running statistics, which must be estimated."""
     return any(map(is_norm, module.modules()))
 
 
 def part_sizes(count: int, batch: int) -> list[int]:
-    """Return the sizes of parts of `count` samples, as equal as possible, of at most `batch` each."""
+    """Return the sizes of parts of at most `batch` samples into which `count` samples are divided evenly."""
     return [len(rows) for rows in np.array_split(np.arange(count), math.ceil(count / batch))] if count else []
 
 
 def reestimate_statistics(
     module: nn.Module, x: Tree, *, batch: int = 512, estimated: Collection[str] = (), read: Collection[str] = ()
 ) -> None:
-    """Call `reestimate_over` with parts of `x` [n, ...], as equal as possible, of at most `batch` samples."""
+    """Call `reestimate_over` with the samples `x` [n, ...], divided as evenly as possible.
+
+    Args:
+        module: The module, which is changed in place.
+        x: The samples.
+        batch: The maximum number of samples in a part.
+        estimated: The names of further buffers that training changes.
+        read: The names of the `estimated` buffers that evaluation reads.
+    """
     ends = np.cumsum(part_sizes(len(leaves(x)[0]), batch)).tolist()
     spans = list(zip([0, *ends], ends, strict=False))
     reestimate_over(
@@ -71,26 +80,27 @@ def reestimate_statistics(
 def reestimate_over(
     module: nn.Module, parts: Parts, *, estimated: Collection[str] = (), read: Collection[str] = ()
 ) -> None:
-    """Replace the buffers that training changes by what training on `parts` would leave in them.
+    """Set the buffers that training changes to the values that training on `parts` would give them.
 
-    Only the modules that own these buffers run in training mode. Modes and momenta are as before afterwards.
+    Only the modules that own these buffers run in training mode. All modes and momenta are restored at the end.
 
-    - Batch norms get the mean of the statistics of all parts, each part weighted alike, in one pass. A batch norm that
-      stays in evaluation mode in training keeps its statistics.
-    - The `estimated` buffers start from the values that they have. The parts pass until the buffers stay the same;
-      a buffer that moves a fixed share of the way with each part, as a moving average does, is extrapolated. It gets
-      its mean over the last pass. A buffer that only grows, as a counter does, gets its value after the first pass,
-      unless evaluation reads it: it then stays in step with the others.
+    - Batch norms get the mean of the statistics of all parts, with equal weights, in one pass. A batch norm that
+      stays in evaluation mode during training keeps its statistics.
+    - The `estimated` buffers start from their current values. The parts are passed through the module again and again
+      until these buffers are constant. A buffer that moves a fixed share of the way to its limit with each part, like a
+      moving average, is extrapolated. The result is the buffer's mean over the last pass.
+    - An `estimated` buffer that only grows, like a counter, gets its value after the first pass. If evaluation reads
+      such a buffer, all buffers keep their values after the last pass, so that they match each other.
     - The vectors of `spectral_norm` become the leading singular vectors of its weight.
 
     Args:
-        module: changed in place.
-        parts: gives the sample.
-        estimated: names of further buffers that training changes.
-        read: those of them that evaluation reads.
+        module: The module, which is changed in place.
+        parts: The function that returns the parts of the sample.
+        estimated: The names of further buffers that training changes.
+        read: The names of the `estimated` buffers that evaluation reads.
 
     Raises:
-        Unsettled: some of the `estimated` buffers never stay the same.
+        Unsettled: One of the `estimated` buffers never becomes constant.
     """
     settle_spectral(module)
     modes = [(part, part.training) for part in module.modules()]
@@ -109,9 +119,9 @@ def reestimate_over(
 
 
 def settle_spectral(module: nn.Module) -> None:
-    """Give every `spectral_norm` in the module the leading singular vectors of the weight that it has now.
+    """Set the vectors of every `spectral_norm` in the module to the leading singular vectors of the current weight.
 
-    Training moves them one power iteration per step, from those of another weight.
+    Training updates the vectors by only one power iteration per step, so they lag behind the weight.
     """
     for layer in module.modules():
         for hook in layer._forward_pre_hooks.values():
@@ -127,13 +137,16 @@ def settle_spectral(module: nn.Module) -> None:
 
 
 def is_spectral(part: nn.Module) -> bool:
-    """Return True for a layer with the old `spectral_norm`, and for the new one's parametrization."""
+    """Return True for a layer with the old `spectral_norm`, or for a parametrization of the new `spectral_norm`."""
     hooks = part._forward_pre_hooks.values()
     return type(part).__name__ == "_SpectralNorm" or any(isinstance(hook, SpectralNorm) for hook in hooks)
 
 
 def copy_buffers(module: nn.Module, names: Collection[str] | None = None) -> dict[str, Tensor | None]:
-    """Return a copy of the named buffers (None: of all), also of those that are None or in no state dict."""
+    """Return copies of the buffers with these names; None means all.
+
+    Buffers that are None, or that are not in the state dict, are included.
+    """
     found: dict[str, Tensor | None] = {}
     for prefix, part in module.named_modules():
         for own, buffer in part._buffers.items():
@@ -144,9 +157,9 @@ def copy_buffers(module: nn.Module, names: Collection[str] | None = None) -> dic
 
 
 def put_buffers(module: nn.Module, values: Buffers) -> None:
-    """Give the module's buffers these values, whatever shape the buffers have.
+    """Set the module's buffers to these values, which may have other shapes.
 
-    A buffer of the same shape is written in place, because the module may hold it under other names as well.
+    A buffer of the same shape is written in place, because the module may also hold it under other names.
     """
     parts = dict(module.named_modules(remove_duplicate=False)) if values else {}
     for name, value in values.items():
@@ -163,9 +176,9 @@ def put_buffers(module: nn.Module, values: Buffers) -> None:
 
 @contextmanager
 def kept_buffers(module: nn.Module) -> Iterator[None]:
-    """Put the module's buffers back after a trial, because some modules change them in evaluation mode as well.
+    """Restore the module's buffers at the end of the block. Some modules change them even in evaluation mode.
 
-    A buffer without a shape stays as the trial made it.
+    A lazy buffer, which has no shape before the block, is not restored.
     """
     lazy = {name for name, buffer in module.named_buffers() if is_lazy(buffer)}
     names = {
@@ -180,7 +193,7 @@ def kept_buffers(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def fixed_random_numbers(module: nn.Module) -> Iterator[None]:
-    """Draw the same random numbers each time, and leave torch's generators as they were."""
+    """Seed torch's generators with 0 inside the block, and restore their states at its end."""
     devices = {tensor.device.index or 0 for tensor in module.parameters() if tensor.device.type == "cuda"}
     with torch.random.fork_rng(devices=sorted(devices)):
         torch.manual_seed(0)
@@ -192,7 +205,13 @@ def _owner(buffer: str) -> str:
 
 
 def _iterate(update: Callable[[], object], layer: nn.Module, prefix: str) -> None:
-    """Call `update` until the layer's vectors, whose names start with `prefix`, stay the same."""
+    """Call `update` until the vectors of `spectral_norm` are constant.
+
+    Args:
+        update: A function that makes one power iteration.
+        layer: The module that holds the vectors as buffers.
+        prefix: The start of the names of these buffers.
+    """
     with torch.no_grad():
         before = None
         for _ in range(MAX_POWER_ITERATIONS):
@@ -207,12 +226,19 @@ def _iterate(update: Callable[[], object], layer: nn.Module, prefix: str) -> Non
 
 @contextmanager
 def _training(module: nn.Module, norms: Collection[nn.Module], owners: Collection[nn.Module]) -> Iterator[None]:
-    """Run only these parts in training mode; let the norms keep the mean over all batches."""
+    """Put only some modules into training mode inside the block.
+
+    Args:
+        module: The module; all its other submodules are put into evaluation mode.
+        norms: The batch norms, which average over all batches inside the block.
+        owners: The modules with other buffers that training changes.
+    """
     momenta = [norm.momentum for norm in norms]
     module.eval()
     for norm in norms:
-        norm.reset_running_stats()  # type: ignore[operator]  # torch types it as a tensor
-        norm.momentum = None  # type: ignore[assignment]  # a cumulative average
+        # Torch's types for these attributes are wrong. Without a momentum a norm keeps a cumulative average.
+        norm.reset_running_stats()  # type: ignore[operator]
+        norm.momentum = None  # type: ignore[assignment]
     for part in (*norms, *owners):
         part.training = True
     yield
@@ -221,7 +247,13 @@ def _training(module: nn.Module, norms: Collection[nn.Module], owners: Collectio
 
 
 def _pass_over(module: nn.Module, parts: Parts, averaged: Collection[str] = ()) -> dict[str, Tensor]:
-    """Pass the sample through the module; return the mean of the `averaged` buffers after each part, float64."""
+    """Pass the sample through the module; return the mean of some buffers over all parts, as float64.
+
+    Args:
+        module: The module.
+        parts: The function that returns the parts of the sample.
+        averaged: The names of the buffers to average.
+    """
     device = next(module.buffers()).device
     sums: dict[str, Tensor] = {}
     count = 0
@@ -238,7 +270,17 @@ def _pass_over(module: nn.Module, parts: Parts, averaged: Collection[str] = ()) 
 def _settle(
     module: nn.Module, norms: Collection[nn.Module], parts: Parts, estimated: frozenset[str], read: frozenset[str]
 ) -> None:
-    """Pass the sample until the `estimated` buffers stay the same, as `reestimate_over` says."""
+    """Pass the sample through the module until the `estimated` buffers are constant.
+
+    `reestimate_over` describes the result for each kind of buffer.
+
+    Args:
+        module: The module, in the modes that `_training` sets.
+        norms: The batch norms, which average only over the first pass.
+        parts: The function that returns the parts of the sample.
+        estimated: The names of the buffers.
+        read: The names of the `estimated` buffers that evaluation reads.
+    """
     states: list[Buffers] = [copy_buffers(module, estimated)]
     first: Buffers | None = None
     growing: set[str] = set()
@@ -246,7 +288,8 @@ def _settle(
     for _ in range(MAX_PASSES):
         means = _pass_over(module, parts, estimated)
         for norm in norms:
-            norm.momentum = 0.0  # type: ignore[assignment]  # it has its statistics
+            # The statistics are complete after the first pass. A momentum of 0 keeps them.
+            norm.momentum = 0.0  # type: ignore[assignment]
         states = [*states[-2:], copy_buffers(module, estimated)]
         first = first or states[-1]
         if len(states) == 3:
@@ -275,7 +318,7 @@ def _settle(
 
 
 def _difference(before: Tensor | None, after: Tensor | None) -> Tensor | None:
-    """Return the change of a buffer, float64; None if it is not a number."""
+    """Return the change of a buffer as float64, or None if it is not defined or not finite."""
     if before is None or after is None or before.shape != after.shape or before.is_complex():
         return None
     change = after.double() - before.double()
@@ -283,7 +326,13 @@ def _difference(before: Tensor | None, after: Tensor | None) -> Tensor | None:
 
 
 def _grows(a: Tensor | None, b: Tensor | None, c: Tensor | None) -> bool:
-    """Return True for a buffer that changes by the same in each of two passes."""
+    """Return True if a buffer changes by the same amount in two successive passes.
+
+    Args:
+        a: The buffer before the first pass.
+        b: The buffer between the passes.
+        c: The buffer after the second pass.
+    """
     first, second = _difference(a, b), _difference(b, c)
     if first is None or second is None or not first.any():
         return False
@@ -291,7 +340,13 @@ def _grows(a: Tensor | None, b: Tensor | None, c: Tensor | None) -> bool:
 
 
 def _ratio(a: Tensor | None, b: Tensor | None, c: Tensor | None) -> float:
-    """Return the part of its way that a buffer keeps with each pass, 0 if there is none: its steps shrink by that."""
+    """Return the ratio of a buffer's changes in two successive passes, or 0 if they do not shrink.
+
+    Args:
+        a: The buffer before the first pass.
+        b: The buffer between the passes.
+        c: The buffer after the second pass.
+    """
     first, second = _difference(a, b), _difference(b, c)
     if first is None or second is None or c is None or not c.is_floating_point() or not first.any():
         return 0.0
@@ -300,7 +355,13 @@ def _ratio(a: Tensor | None, b: Tensor | None, c: Tensor | None) -> float:
 
 
 def _rests(before: Tensor | None, after: Tensor | None, ratio: float) -> bool:
-    """Return True if further passes hardly change a buffer whose steps shrink by this ratio."""
+    """Return True if a buffer is settled: its remaining distance to the limit is negligible.
+
+    Args:
+        before: The buffer before the last pass.
+        after: The buffer after the last pass.
+        ratio: The factor by which its changes shrink in each pass.
+    """
     if before is None or after is None:
         return before is after
     if before.shape == after.shape and torch.equal(before, after):

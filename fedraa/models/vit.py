@@ -1,4 +1,7 @@
-"""Vision transformers (Dosovitskiy et al. 2021) in the two sizes of SubDisMO's Table 4."""
+"""Vision transformers (Dosovitskiy et al. 2021) in the two sizes of SubDisMO's Table 4.
+
+The arguments of each model function are the shape of the images (channels, height, width) and the number of classes.
+"""
 
 import torch
 from torch import nn
@@ -6,14 +9,15 @@ from torch.nn import functional as F
 
 from fedraa.errors import InputError
 
-_GRID = 4  # patches per side; see `vit_small`
+# Number of patches per side of the image; `vit_small` explains it.
+_GRID = 4
 
 
 class Attention(nn.Module):
     """Multi-head self-attention over `[b, tokens, width]`, without biases on query, key and value.
 
-    The inner width, `heads * head_dim`, need not be the width of the tokens. The number of heads follows
-    from the layers' sizes, so whole heads can be cut from the four layers and nothing else need change.
+    The inner width, `heads * head_dim`, may differ from the width of the tokens. The number of heads follows from the
+    sizes of the layers. Whole heads can therefore be cut from the four layers without any other change.
     """
 
     def __init__(self, width: int, heads: int, head_dim: int) -> None:
@@ -31,7 +35,8 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         split = (-1, self.head_dim)
-        query = self.query(x).unflatten(-1, split).transpose(1, 2)  # [b, heads, tokens, head_dim]
+        # Query, key and value have the shape [b, heads, tokens, head_dim].
+        query = self.query(x).unflatten(-1, split).transpose(1, 2)
         key = self.key(x).unflatten(-1, split).transpose(1, 2)
         value = self.value(x).unflatten(-1, split).transpose(1, 2)
         attended = F.scaled_dot_product_attention(query, key, value)
@@ -40,7 +45,7 @@ class Attention(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """Attention and a two-layer perceptron, each on a normed residual stream."""
+    """Attention and a two-layer perceptron, each with a layer norm before it and a residual connection."""
 
     def __init__(self, width: int, heads: int, mlp_width: int) -> None:
         super().__init__()
@@ -56,7 +61,7 @@ class EncoderBlock(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """Patches and a class token through `depth` blocks; the class token is read out."""
+    """A transformer of `depth` blocks over image patches and a class token, from which the logits follow."""
 
     def __init__(
         self,
@@ -91,16 +96,16 @@ class VisionTransformer(nn.Module):
 
 
 def vit_small(channels: int, height: int, width: int, classes: int) -> VisionTransformer:
-    """4 blocks of width 64, MLP 128, 8 heads: 133,120 parameters in the blocks, as in SubDisMO's Table 7.
+    """Return a vision transformer with 4 blocks of width 64, MLP 128 and 8 heads.
 
-    SubDisMO does not state the patch size. Its Table 7 has 2.63 MFLOPs a sample, which is 16 patches and a
-    class token (patches of 8x8 at 32x32; 64 patches would take four times as much). Its 21,962 parameters
-    outside the blocks are 7,680 more than these and any usual patches, positions, class token, norm and
-    head come to.
+    The blocks have 133,120 parameters, as in SubDisMO's Table 7. SubDisMO does not state the patch size. Its Table 7
+    has 2.63 MFLOPs per sample. This corresponds to 16 patches and a class token, which means patches of 8x8 for images
+    of 32x32; 64 patches would need four times the FLOPs. Its 21,962 parameters outside the blocks are 7,680 more than
+    in this model. The usual patches, positions, class token, norm and head do not explain the difference.
     """
     return VisionTransformer((channels, height, width), classes, depth=4, width=64, mlp_width=128, heads=8)
 
 
 def vit(channels: int, height: int, width: int, classes: int) -> VisionTransformer:
-    """12 blocks of width 192, MLP 768, 8 heads."""
+    """Return a vision transformer with 12 blocks of width 192, MLP 768 and 8 heads."""
     return VisionTransformer((channels, height, width), classes, depth=12, width=192, mlp_width=768, heads=8)

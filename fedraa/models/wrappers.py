@@ -1,4 +1,4 @@
-"""Modules that only wrap another one: `torch.compile`, `nn.DataParallel` and their like."""
+"""Removal of modules that only wrap another module, such as `torch.compile` and `nn.DataParallel`."""
 
 import copy
 from typing import Any
@@ -8,11 +8,10 @@ from torch import nn
 
 
 def unwrap_module(module: nn.Module) -> nn.Module:
-    """Return the plain module that is trained: without wrappers, and without compiled code.
+    """Return the module to train, without wrappers and without compiled code.
 
-    A wrapper of the whole model is left out, so the tensors have the names of the plain module. A wrapper of a part
-    becomes a part that only calls what is inside, so names stay as they are. The module itself is not changed; the
-    result shares its tensors.
+    A wrapper of the whole model is removed, so the tensors have the names of the inner module. A wrapper of a submodule
+    is replaced by a PlainCall, so names do not change. The given module is not changed. The result shares its tensors.
     """
     while (name := _inner_name(module)) is not None:
         module = module.get_submodule(name)
@@ -30,10 +29,10 @@ def unwrap_module(module: nn.Module) -> nn.Module:
 
 
 class PlainCall(nn.Module):
-    """A module in place of a wrapper: it calls the module inside, which keeps its name."""
+    """A replacement for a wrapper. It only calls the inner module, which keeps its name."""
 
     def hold(self, name: str, inner: nn.Module) -> None:
-        """Take the module inside, under the name that the wrapper has for it."""
+        """Store the inner module under the name that it had in the wrapper."""
         self.add_module(name, inner)
         self.inner_name = name
 
@@ -47,16 +46,16 @@ class PlainCall(nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             inner = vars(self).get("_modules", {}).get(vars(self).get("inner_name"))
-            # Python asks for such methods to copy and pickle this module, not the one inside.
+            # Python looks up special methods to copy and pickle this module. Those of the inner module would be wrong.
             if inner is None or name.startswith("__"):
                 raise
             return getattr(inner, name)
 
 
 def _inner_name(module: nn.Module) -> str | None:
-    """Return the name of the only child of a wrapper; None for a module that is no wrapper.
+    """Return the name of the only child of a wrapper, or None if the module is no wrapper.
 
-    Classes are known by their names: to import torch's compiler takes a second.
+    Classes are recognised by name, because the import of torch's compiler takes a second.
     """
     children = [name for name, _ in module.named_children()]
     kinds = [kind.__name__ for kind in type(module).__mro__]

@@ -1,4 +1,4 @@
-"""What is learnt: loss and figures of an objective, and which way they get better."""
+"""Objectives: the loss of a run, its metrics, and the better direction of each metric."""
 
 from fedraa.objectives.builtin import OBJECTIVE, Classification, MultiLabel, NextToken, Regression, Segmentation
 from fedraa.objectives.figures import Figures, Target, figures_of, make_target, refuse_no_accuracy

@@ -1,4 +1,4 @@
-"""The objectives that are built in."""
+"""The built-in objectives."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,10 @@ from fedraa.objectives.objective import Array, Objective, Sums, integers, number
 
 @dataclass(frozen=True)
 class Classification(Objective):
-    """One label of several per sample: mean cross-entropy of logits [b, classes] and labels [b]; accuracy."""
+    """Classification with one class per sample.
+
+    The loss is the mean cross-entropy of logits [b, classes] and labels [b]. The metric is accuracy.
+    """
 
     auxiliary: Mapping[str, float] = field(default_factory=dict)
 
@@ -47,10 +50,11 @@ class Classification(Objective):
 
 @dataclass(frozen=True)
 class MultiLabel(Objective):
-    """Any number of labels per sample: binary cross-entropy of logits [b, labels] and targets of 0 and 1 [b, labels].
+    """Classification with any number of labels per sample.
 
-    `f1` is over all labels of all samples (micro), `accuracy` the share of labels told right, `exact` the share of
-    samples with all labels right; a label is told where its logit is over 0.
+    The loss is the binary cross-entropy of logits [b, labels] and targets of 0 and 1 [b, labels]. The model predicts
+    the labels with a positive logit. `f1` is over all labels of all samples (micro). `accuracy` is the share of labels
+    predicted correctly, and `exact` is the share of samples with all labels correct.
     """
 
     auxiliary: Mapping[str, float] = field(default_factory=dict)
@@ -95,7 +99,11 @@ class MultiLabel(Objective):
 
 @dataclass(frozen=True)
 class Regression(Objective):
-    """Numbers: the mean squared error of outputs and targets [b] or [b, k]; mse, mae and r2 (mean over outputs)."""
+    """Regression of numbers.
+
+    The loss is the mean squared error of outputs and targets [b] or [b, k]. The metrics are mse, mae and r2, which is
+    the mean over the outputs.
+    """
 
     auxiliary: Mapping[str, float] = field(default_factory=dict)
 
@@ -141,9 +149,11 @@ class Regression(Objective):
 
 @dataclass(frozen=True)
 class NextToken(Objective):
-    """A token at every position: cross-entropy of logits [b, t, vocabulary] and tokens [b, t], shifted by the data.
+    """Prediction of a token at every position.
 
-    Positions whose target is `ignore` count neither in the loss nor in any figure. `perplexity` is exp(loss).
+    The loss is the cross-entropy of logits [b, t, vocabulary] and target tokens [b, t]. The data set must already hold
+    the targets shifted by one position. Positions with the target `ignore` count neither in the loss nor in a metric.
+    `perplexity` is exp(loss).
     """
 
     ignore: StrictInt = -100
@@ -178,10 +188,11 @@ class NextToken(Objective):
 
 @dataclass(frozen=True)
 class Segmentation(Objective):
-    """A class per pixel: cross-entropy of logits [b, classes, h, w] and labels [b, h, w]; `ignore` marks no class.
+    """Classification of every pixel.
 
-    `mean_iou` is the mean, over classes that are in the labels or in what the model tells, of
-    intersection / union over all pixels of all samples.
+    The loss is the cross-entropy of logits [b, classes, h, w] and labels [b, h, w]. Pixels with the label `ignore` do
+    not count. `mean_iou` is the mean of intersection / union over all pixels of all samples. The mean is over the
+    classes that occur in the labels or in the predictions.
     """
 
     ignore: StrictInt = -100
@@ -200,7 +211,8 @@ class Segmentation(Objective):
 
     def measured(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
         classes, seen = outputs.shape[1], (targets != self.ignore).flatten(1)
-        held = targets.flatten(1).where(seen, classes)  # a class of its own, left out below
+        # Ignored pixels get the extra class number `classes`, which `counts` removes.
+        held = targets.flatten(1).where(seen, classes)
         told = outputs.argmax(1).flatten(1).where(seen, classes)
 
         def counts(labels: Tensor) -> Tensor:
@@ -227,7 +239,16 @@ class Segmentation(Objective):
 
 
 def _labels(train: Array, test: Array, classes: int, ignore: int, ndim: int, form: str) -> tuple[Array, Array, int]:
-    """Labels of parts of samples; as many classes as there are in training where `classes` is 0."""
+    """Return the labels of pixels or positions, and the number of classes; raise InputError about a wrong label.
+
+    Args:
+        train: The training labels.
+        test: The test labels.
+        classes: The number of classes, or 0 for the largest training label plus 1.
+        ignore: The label that does not count.
+        ndim: The number of dimensions that the labels must have.
+        form: The description of this shape for errors.
+    """
     one = train is test
     train, test = integers("y_train", train, ndim, form), integers("y_test", test, ndim, form)
     classes = classes or int(train.max(initial=0, where=train != ignore)) + 1

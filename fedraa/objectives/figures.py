@@ -1,4 +1,4 @@
-"""The figures of an evaluation: which there are, of which less is better, and the one that runs are judged by."""
+"""The metrics of an evaluation, the better direction of each, and the main metric, by which runs are compared."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -13,11 +13,12 @@ PERSONAL = ("personal_mean", "personal_std", "personal_worst")
 
 @dataclass(frozen=True)
 class Figures:
-    """Columns of evals.csv: `names`, then loss, the figures over clients, which are of `main`, and `own` metrics.
+    """The metrics of a run, which are the columns of evals.csv.
 
-    With `personal` those of clients after training of their own are before the metrics.
+    The order is `names`, loss, statistics of `main` over clients, and the user-defined metrics `own`. With `personal`
+    the statistics over clients after local fine-tuning precede the user-defined metrics.
 
-    Of those in `less`, and of the loss, less is better; of all others more.
+    For the loss and the metrics in `less` lower is better; for all others higher is better.
     """
 
     names: tuple[str, ...] = ("accuracy",)
@@ -28,26 +29,26 @@ class Figures:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All figures, in the order of evals.csv."""
+        """Return the names of all metrics in the order of evals.csv."""
         return (*self.names, "loss", *CLIENTS, *(PERSONAL if self.personal else ()), *self.own)
 
     def better(self, name: str) -> Direction:
-        """Which way this figure gets better."""
+        """Return the direction in which the metric `name` improves."""
         if name in ("client_mean", "client_worst", "personal_mean", "personal_worst"):
             name = self.main
         return "min" if name in ("loss", "client_std", "personal_std", *self.less) else "max"
 
     def best(self, values: Any) -> float:
-        """The best of a column of the main figure; NaN counts for nothing unless all are."""
+        """Return the best value of the main metric from a pandas column. NaN is ignored unless all values are NaN."""
         return float(values.max() if self.better(self.main) == "max" else values.min())
 
     def described(self) -> dict[str, Any]:
-        """As JSON, less the user's own metrics, which a configuration names elsewhere."""
+        """Return the fields for config.json, without the user-defined metrics, which it stores elsewhere."""
         return {name: value for name, value in asdict(self).items() if name != "own"}
 
 
 def figures_of(config: Mapping[str, Any]) -> Figures:
-    """The figures of a run by its config.json; without a word of them they are those of a classification."""
+    """Return the metrics of a run from its config.json; by default they are those of classification."""
     resolved = config["resolved"]
     given, own = resolved.get("figures"), tuple(resolved.get("metrics", ()))
     if given is None:
@@ -57,7 +58,7 @@ def figures_of(config: Mapping[str, Any]) -> Figures:
 
 @dataclass(frozen=True)
 class Target:
-    """The run ends once the figure `name` is `value`, or better."""
+    """A stop condition: the run ends when the metric `name` reaches `value` or better."""
 
     name: str
     value: float
@@ -71,7 +72,7 @@ class Target:
 
 
 def make_target(text: str, figures: Figures) -> Target:
-    """Return the target in `METRIC:VALUE`; raise InputError for a metric that the run does not have."""
+    """Return the target that `METRIC:VALUE` describes; raise InputError if the run does not have the metric."""
     name, _, value = text.rpartition(":")
     if name not in figures.columns:
         raise InputError("target", got=text, expected=f"a metric of this run: {', '.join(figures.columns)}")
@@ -79,7 +80,7 @@ def make_target(text: str, figures: Figures) -> Target:
 
 
 def refuse_no_accuracy(value: float, figures: Figures) -> None:
-    """Raise InputError if the run has no accuracy that could reach a target."""
+    """Raise InputError about the target accuracy `value` if accuracy is not among the run's metrics."""
     if "accuracy" not in figures.columns:
         problem = f"this run has no accuracy, but {', '.join(figures.columns)}"
         hint = f"give --target METRIC:VALUE, as --target {figures.main}:VALUE"

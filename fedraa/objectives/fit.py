@@ -1,4 +1,4 @@
-"""Creation of an objective, and the check that a model fits it."""
+"""Creation of an objective, and the check of a model's result against it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from fedraa.objectives.objective import Objective
 
 
 def make_objective(given: object) -> Objective:
-    """Return the objective of that name, import path or object; raise InputError if there is none."""
+    """Return the objective with this name or import path, or the given object; raise InputError if it is malformed."""
     made = OBJECTIVE.make(given)
     if not isinstance(made, Objective):
         hint = "derive its class from fedraa.Objective"
@@ -31,9 +31,16 @@ def make_objective(given: object) -> Objective:
 
 
 def misfit(objective: Objective, result: Any, targets: Tensor, classes: int) -> str | None:
-    """Return a clause about the result of a model if it does not fit these targets, else None.
+    """Return a clause that describes how the result of a model does not match the targets, or None if it matches.
 
-    Raises InputError for a custom objective that is wrong.
+    Args:
+        objective: The objective.
+        result: The result of the model for a batch.
+        targets: The targets of the batch.
+        classes: The number of classes.
+
+    Raises:
+        InputError: A method of a custom objective failed or returned a malformed result.
     """
     try:
         outputs = objective.outputs(result)
@@ -51,7 +58,14 @@ def misfit(objective: Objective, result: Any, targets: Tensor, classes: int) -> 
 
 
 def _try(objective: Objective, result: Any, outputs: Tensor, targets: Tensor) -> None:
-    """Call every method of the objective that a run calls, and check the results."""
+    """Call every method of the objective that a run calls; raise InputError if a result is malformed.
+
+    Args:
+        objective: The objective.
+        result: The result of the model for a batch.
+        outputs: The main output in this result.
+        targets: The targets of the batch.
+    """
     shapes = f"outputs {list(outputs.shape)} and targets {list(targets.shape)}"
     field = f"objective: {objective.name}"
     with calling("objective", objective):

@@ -1,4 +1,4 @@
-"""The base class of objectives: how a batch goes through the model, its loss, and metrics from exact sums."""
+"""The base class of objectives: the forward pass of a batch, its loss, and metrics from sums over samples."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -14,15 +14,17 @@ from fedraa.models.forward import forward
 from fedraa.objectives.figures import Direction, Figures
 
 Array = npt.NDArray[Any]
-# The main output by key or attribute, as transformers and torchvision name it, or by place.
+# Names of the main output: the keys or attributes of transformers and torchvision, and the first item of a tuple.
 _MAIN_OUTPUTS = ("logits", "out", "0")
 
 Sums = Mapping[str, Array]
-"""Sums over samples by name, float64 [] or [k]."""
+"""Sums over samples, float64 [] or [k], by name."""
 
 
 class Objective(ABC):
-    """The objective of a run. A custom one needs only `losses`; this one learns a quantile and adds a metric:
+    """The objective of a run. A custom objective must define only `losses`.
+
+    This example learns a quantile and adds a metric:
 
         class Quantile(fl.Objective):
             better = {"covered": "max"}
@@ -34,20 +36,20 @@ class Objective(ABC):
             def measured(self, outputs, targets):
                 return {"covered": targets <= outputs.squeeze(1)}
 
-    `better` names the further metrics of an evaluation, and the better direction of each, "max" or "min". Runs are
-    compared by `main`. `auxiliary` gives weights to further outputs of the model: a key or attribute of its result, or
-    a place in a tuple, as text. Only the training loss has them, if the model returns them. Every worker has its own
-    copy, so that methods may depend only on their arguments.
+    `better` maps each metric other than the loss to its better direction, "max" or "min". Runs are compared by the
+    metric `main`. `auxiliary` maps additional outputs of the model to their weights in the training loss. Such an
+    output is a key or attribute of the model's result, or an index in a tuple, as a string. Outputs that the model does
+    not return are skipped. Every worker has a copy of the objective, so methods may depend only on their arguments.
     """
 
     better: ClassVar[Mapping[str, Direction]] = {}
     main: ClassVar[str] = "loss"
     classifies: ClassVar[bool] = False
-    """True if every sample has one label of several."""
+    """True if every sample has exactly one class label."""
     placed: ClassVar[bool] = False
-    """True if targets belong to places in a sample, pixels or positions, which no transform may move."""
+    """True if each target belongs to a pixel or a position of the sample, so that no transform may move values."""
     name: ClassVar[str]
-    """The name in errors, by default the name of the class."""
+    """The name for error messages, by default the name of the class."""
     auxiliary: Mapping[str, float] = {}
 
     def __init_subclass__(cls) -> None:
@@ -56,45 +58,51 @@ class Objective(ABC):
 
     @abstractmethod
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of every sample [b], or of its parts [b, ...]. The loss of a batch is the mean of all."""
+        """Return the loss of every sample [b], or of its parts [b, ...]. The loss of a batch is their mean."""
 
     def counted(self, outputs: Tensor, targets: Tensor) -> Tensor | None:
-        """Return a bool for each loss, True if it counts; None means all. Padding does not count."""
+        """Return a mask of the losses that count, or None if all count. Use it to exclude padding."""
         return None
 
     def measured(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
-        """Return the values of every sample, [b] or [b, k], whose sums give the further metrics."""
+        """Return values for every sample, [b] or [b, k], by name. `figures` computes the metrics from their sums."""
         return {}
 
     def figures(self, sums: Sums) -> Mapping[str, float]:
-        """Return the further metrics of some samples, from sums over them: by default the means.
+        """Return the metrics in `better` of a set of samples, from sums over it. By default they are means.
 
-        `sums` has the names of `measured`, `loss`, and `count`, the number of losses in the sum.
+        `sums` has the names of `measured`, `loss`, and `count`, which is the number of losses that count.
         """
         return {name: float(sums[name] / sums["count"]) for name in self.better}
 
     def forward(self, model: nn.Module, inputs: Any) -> Any:
-        """Return the model's result for a batch: a dict by the names of its arguments, a tuple in their order."""
+        """Return the model's result for a batch. A dict is passed as keyword arguments, a tuple as positional ones."""
         return forward(model, inputs)
 
     def outputs(self, result: Any) -> Tensor:
-        """Return the output that the loss is of, in float32 if it is half precision.
+        """Return the output to which the loss applies. Half precision is converted to float32.
 
         This is the result itself, its `logits`, its `out`, the first item of a tuple, or the only tensor in a dict or
-        an object. Raises TypeError if there is no such tensor, or several.
+        an object. Raises TypeError if there is no such tensor, or more than one.
         """
         output = _main_output(result)
         return output.float() if output.dtype in (torch.float16, torch.bfloat16) else output
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss of a batch, or 0 if nothing counts."""
+        """Return the mean of the losses of a batch that count, or 0 if none counts."""
         losses, counted = self.losses(outputs, targets), self.counted(outputs, targets)
         if counted is None:
             return losses.mean()
         return torch.where(counted, losses, 0.0).sum() / counted.sum().clamp(min=1)
 
     def training_loss(self, result: Any, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss plus the weighted losses of auxiliary outputs."""
+        """Return the loss plus the weighted losses of auxiliary outputs.
+
+        Args:
+            result: The model's result for a batch, which may hold auxiliary outputs.
+            outputs: The main output in this result.
+            targets: The targets of the batch.
+        """
         loss = self.loss(outputs, targets)
         for name, weight in self.auxiliary.items():
             if (head := _head(result, name)) is not None:
@@ -102,7 +110,7 @@ class Objective(ABC):
         return loss
 
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Return `measured`, `loss` and `count` of every sample, float64 [b] or [b, k]."""
+        """Return the values of `measured`, `loss` and `count` for every sample, float64 [b] or [b, k]."""
         losses = self.losses(outputs, targets)
         counts = self.counted(outputs, targets)
         if counts is None:
@@ -112,13 +120,19 @@ class Objective(ABC):
         return sums | {name: values.double() for name, values in self.measured(outputs, targets).items()}
 
     def summed_loss(self, outputs: Tensor, targets: Tensor) -> float:
-        """Return the sum of all losses of a batch."""
+        """Return the sum of the losses of a batch that count."""
         return float(self.sums(outputs, targets)["loss"].sum())
 
     def targets(self, train: Array, test: Array, classes: int) -> tuple[Array, Array, int]:
-        """Return the targets of a data set as float32 or int64, and the number of outputs that they need.
+        """Return the targets of a data set as float32 or int64, and the number of outputs that they require.
 
-        For the targets of one client both arrays are the same. Raises InputError about the array and the row.
+        Args:
+            train: The training targets.
+            test: The test targets. For a check of one client it is the same array as `train`.
+            classes: The number of classes that the user gave, or 0.
+
+        Raises:
+            InputError: A target is malformed; the error names the array and the row.
         """
         return numbers("y_train", train), numbers("y_test", test), max(1, classes)
 
@@ -132,7 +146,7 @@ class Objective(ABC):
         return np.array([self.figures({name: each[row] for name, each in sums.items()})[self.main] for row in rows])
 
     def figures_by_client(self, sums: Sums) -> dict[str, Array]:
-        """Return the loss and each further metric of every client [c], from its sums [c] or [c, k]."""
+        """Return the loss and each metric in `better` of every client [c], from its sums [c] or [c, k]."""
         metrics = {"loss": np.asarray(sums["loss"] / sums["count"])}
         if type(self).figures is Objective.figures:
             return metrics | {name: np.asarray(sums[name] / sums["count"]) for name in self.better}
@@ -140,17 +154,23 @@ class Objective(ABC):
         return metrics | {name: np.array([row[name] for row in rows]) for name in self.better}
 
     def misfit(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
-        """Return the form that a model must return if outputs of this shape are wrong, else None."""
+        """Return a description of the expected outputs if the outputs have a wrong shape, or None if they are correct.
+
+        Args:
+            outputs: The main output of the model for a batch.
+            targets: The targets of the batch.
+            classes: The number of classes.
+        """
         return None
 
     def summary(self) -> Figures:
-        """Return the metrics of an evaluation."""
+        """Return the names and directions of the metrics of an evaluation."""
         less = tuple(name for name, way in self.better.items() if way == "min")
         return Figures(tuple(self.better), self.main, less)
 
 
 def _main_output(result: Any) -> Tensor:
-    """Return the main tensor of a model's result; raise TypeError if it is not clear."""
+    """Return the main tensor of a model's result; raise TypeError if it is ambiguous or missing."""
     if isinstance(result, Tensor):
         return result
     for name in _MAIN_OUTPUTS:
@@ -168,7 +188,7 @@ def _main_output(result: Any) -> Tensor:
 
 
 def _head(result: Any, name: str) -> Tensor | None:
-    """Return a tensor by key, attribute or place, or None."""
+    """Return the tensor with the key, attribute or index `name` in a model's result, or None."""
     if isinstance(result, Mapping):
         found = result.get(name)
     elif name.isdigit():
@@ -179,7 +199,7 @@ def _head(result: Any, name: str) -> Tensor | None:
 
 
 def numbers(name: str, y: Array) -> Array:
-    """Return targets as float32, or int64 if they are integers."""
+    """Return targets as float32, or as int64 if they are integers or booleans."""
     if y.dtype.kind in "iub":
         return np.require(y, np.int64, ["C", "W"])
     if y.dtype.kind != "f":
@@ -191,14 +211,28 @@ def numbers(name: str, y: Array) -> Array:
 
 
 def integers(name: str, y: Array, ndim: int, form: str) -> Array:
-    """Return targets with `ndim` dimensions as int64."""
+    """Return targets as int64; raise InputError if they are no integers with `ndim` dimensions.
+
+    Args:
+        name: The name of the array for errors.
+        y: The targets.
+        ndim: The required number of dimensions.
+        form: The description of this shape for errors.
+    """
     if y.dtype.kind not in "iu" or y.ndim != ndim:
         raise InputError(name, got=y, expected=f"integers of shape {form}")
     return np.require(y, np.int64, ["C", "W"])
 
 
 def refuse(name: str, y: Array, wrong: npt.NDArray[np.bool_], expected: str) -> None:
-    """Raise InputError about the first row that has a wrong value."""
+    """Raise InputError about the first wrong value, if there is one.
+
+    Args:
+        name: The name of the array.
+        y: The values.
+        wrong: True for each wrong value, in the shape of `y`.
+        expected: The description of correct values.
+    """
     if wrong.any():
         place = np.unravel_index(int(wrong.argmax()), wrong.shape)
         raise InputError(f"{name} row {place[0]}", got=y[place].item(), expected=expected)

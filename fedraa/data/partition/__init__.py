@@ -1,4 +1,4 @@
-"""Which client owns which sample: partitioners, built in and the user's own."""
+"""Partitioners, which assign samples to clients. They are built-in or user-defined."""
 
 from fedraa.data.partition.dirichlet import Dirichlet
 from fedraa.data.partition.divide import PARTITIONERS, divide, make_partitioner

@@ -1,4 +1,4 @@
-"""The check of the rows that a custom partitioner returned."""
+"""Check of the rows that a custom partitioner returns."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,16 @@ Index = npt.NDArray[np.int64]
 
 
 def checked(name: str, given: object, samples: int, clients: int) -> tuple[Index, Index]:
-    """Return the rows of all clients one after another, and the offsets of each client's rows.
+    """Return the rows of all clients in client order, and the offsets of each client's rows.
 
-    Raises InputError about the partitioner, with the client and the row.
+    Args:
+        name: The name of the partitioner for errors.
+        given: The result of its `assign`.
+        samples: The number of training samples.
+        clients: The number of clients.
+
+    Raises:
+        InputError: The result is malformed; the error names the partitioner, the client and the row.
     """
     field = f"partition: {name}"
     if not isinstance(given, Sequence | np.ndarray) or isinstance(given, str | bytes):

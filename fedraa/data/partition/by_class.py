@@ -1,4 +1,4 @@
-"""Partitioners that set how many samples of each class a client gets; the samples are drawn at random."""
+"""Partitioners that choose the number of samples of each class per client. The samples are drawn at random."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -12,19 +12,28 @@ from fedraa.errors import InputError
 
 
 class ByClass(Partitioner):
-    """One matrix of counts, class by client, for the training labels; its shares are applied to the test labels."""
+    """A partitioner by a matrix of counts, class by client.
+
+    The counts are numbers of training samples. Test samples are dealt in the same proportions.
+    """
 
     needs_classes: ClassVar[bool] = True
     name: ClassVar[str]
     remedy: ClassVar[str]
-    """A change, besides fewer clients, that gives every client a sample."""
+    """A change of the settings, other than fewer clients, that gives every client a sample."""
 
     @abstractmethod
     def counts(self, totals: Index, clients: int, rng: np.random.Generator) -> Index:
-        """Return the number `[classes, clients]` of samples of each class for each client; classes have `totals`."""
+        """Return the number of samples of each class for each client, `[classes, clients]`.
+
+        Args:
+            totals: The number of training samples of each class, `[classes]`.
+            clients: The number of clients.
+            rng: The source of random numbers.
+        """
 
     def assign(self, labels: Index, clients: int, rng: np.random.Generator) -> Sequence[Index]:
-        # A subclass may override `deal`.
+        # A subclass may override `deal`, so `self.deal` could be another method.
         shards = ByClass.deal(self, labels, labels[:0], clients, rng).train
         return np.split(shards.order, shards.offsets[1:-1])
 

@@ -1,4 +1,4 @@
-"""How many samples of each class each client gets, and which ones."""
+"""Rounding of class shares to counts of samples, and random choice of these samples."""
 
 import numpy as np
 import numpy.typing as npt
@@ -8,10 +8,15 @@ Shares = npt.NDArray[np.float64]
 
 
 def apportion(shares: Shares, totals: Index, rng: np.random.Generator) -> Index:
-    """Counts `[classes, clients]` that sum to `totals` over clients, each within one of `shares · totals`.
+    """Return counts `[classes, clients]` that sum to `totals` over clients, each within one of `shares · totals`.
 
-    Systematic sampling: each class starts at a random offset, so that rounding does not favour the same
-    clients.
+    This is systematic sampling. Each class starts at a random offset, so that rounding does not always favour the
+    same clients.
+
+    Args:
+        shares: The share of each class for each client, `[classes, clients]`; each row sums to 1.
+        totals: The number of samples of each class, `[classes]`.
+        rng: The source of random numbers.
     """
     bounds = np.cumsum(shares, axis=1)
     bounds[:, -1] = 1.0
@@ -20,7 +25,13 @@ def apportion(shares: Shares, totals: Index, rng: np.random.Generator) -> Index:
 
 
 def shuffled(classes: Index, counts: Index, rng: np.random.Generator) -> tuple[Index, Index]:
-    """Give client n `counts[c, n]` random samples of every class c: the samples in client order, and the offsets."""
+    """Return the samples in client order and the offsets of each client.
+
+    Args:
+        classes: The class of each sample, `[samples]`.
+        counts: The counts `[classes, clients]`; client n gets `counts[c, n]` random samples of class c.
+        rng: The source of random numbers.
+    """
     by_class = rng.permutation(len(classes))
     by_class = by_class[np.argsort(classes[by_class], kind="stable")]
     owner = np.repeat(np.tile(np.arange(counts.shape[1]), len(counts)), counts.ravel())

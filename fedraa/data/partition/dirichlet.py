@@ -1,4 +1,4 @@
-"""Each class goes to the clients in shares drawn from a Dirichlet distribution."""
+"""The partitioner that divides each class among the clients in shares drawn from a Dirichlet distribution."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,11 +15,11 @@ DRAWS = 100
 
 @dataclass(frozen=True)
 class Dirichlet(ByClass):
-    """Shares drawn from Dir(alpha · 1), class by class.
+    """A partition with the shares of each class drawn from Dir(alpha · 1).
 
-    Yurochkin et al. 2019, as in NIID-Bench, Li et al. 2022; not the class mixture per client of Hsu et al. 2019,
-    which does not use every sample exactly once. While a client has no sample the whole matrix is drawn again, at
-    most `DRAWS` times in all.
+    This is the partition of Yurochkin et al. 2019, as in NIID-Bench (Li et al. 2022). The class mixture per client of
+    Hsu et al. 2019 differs: it does not use every sample exactly once. If a client has no sample, the whole matrix is
+    drawn again, at most `DRAWS` times in all.
     """
 
     name: ClassVar[str] = "dirichlet"

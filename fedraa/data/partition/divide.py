@@ -31,7 +31,7 @@ _BUILTIN: dict[str, type[Partitioner]] = {
     "rotation": Rotation,
     "natural": Natural,
 }
-# The number of a partitioner that `name:number` sets.
+# The field of each partitioner that the short form `name:number` sets.
 _NUMBER = {
     "dirichlet": "alpha",
     "labels": "per_client",
@@ -70,7 +70,7 @@ PARTITIONERS: Seam[Any] = Seam("partition", (), _BUILTIN, _from_short)
 
 @dataclass(frozen=True)
 class _Called(Partitioner):
-    """A function, or the `assign` of an object that is no Partitioner, with a name for errors."""
+    """A partitioner that calls a function, or the `assign` method of an object. Error messages contain its name."""
 
     name: str
     function: Assign
@@ -89,8 +89,8 @@ def make_partitioner(
 
     Args:
         given: `dirichlet`, `dirichlet:0.1`, `dirichlet(alpha=0.1)`, `package.module:Name`, an object or a function.
-        dirichlet: The concentration of a Dirichlet partition that is named without values.
-        labels_per_client: The labels per client of a labels partition that is named without values.
+        dirichlet: The concentration of a Dirichlet partition that `given` names without a value.
+        labels_per_client: The labels per client of a labels partition that `given` names without a value.
 
     Raises:
         InputError: There is no such partitioner.
@@ -115,9 +115,17 @@ def make_partitioner(
 
 
 def divide(partitioner: Partitioner, labels_train: Index, labels_test: Index, clients: int, *, seed: int) -> Partition:
-    """Deal the samples to `clients`. Every training shard has a sample; a test shard may be empty.
+    """Return the partition of the samples. Every client has a training sample; its test shard may be empty.
 
-    Raises InputError if the samples cannot be divided in this way, or a custom partitioner is wrong.
+    Args:
+        partitioner: The partitioner.
+        labels_train: The labels of the training samples.
+        labels_test: The labels of the test samples.
+        clients: The number of clients.
+        seed: The seed of the partitioner's random numbers.
+
+    Raises:
+        InputError: The partitioner cannot divide these samples, or a custom partitioner returns a malformed result.
     """
     if clients < 1:
         raise InputError("clients", got=clients, expected="1 or more")
@@ -133,7 +141,7 @@ def divide(partitioner: Partitioner, labels_train: Index, labels_test: Index, cl
 
 
 def _classes(partitioner: Partitioner, labels: npt.NDArray[Any]) -> Index:
-    """Return one class per sample; without classes the same one for all, if the partitioner needs none."""
+    """Return one class per sample, or class 0 for all if there are no classes and the partitioner needs none."""
     if labels.ndim == 1 and labels.dtype.kind in "iu":
         return labels
     if partitioner.needs_classes:

@@ -1,4 +1,4 @@
-"""Clients whose features differ: dealt like iid, then changed client by client. Test samples stay the same."""
+"""Partitioners that deal samples like iid and then change each client's features. Test samples stay the same."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -15,7 +15,10 @@ OTHER = "choose another partition"
 
 @dataclass(frozen=True)
 class Noise(Iid):
-    """Client n of N, from 1, has Gaussian noise of variance `level` * n / N on its features (Li et al. 2022)."""
+    """A partition with Gaussian noise on the features (Li et al. 2022).
+
+    The noise of client n of N, counted from 1, has the variance `level` * n / N.
+    """
 
     skews: ClassVar[bool] = True
     level: NotNegative = 0.1
@@ -30,7 +33,7 @@ class Noise(Iid):
 
 @dataclass(frozen=True)
 class Rotation(Iid):
-    """Client n's images are rotated by n modulo 4 quarters of a circle."""
+    """A partition with rotated images. Those of client n, counted from 0, are rotated by (n modulo 4) * 90 degrees."""
 
     skews: ClassVar[bool] = True
 

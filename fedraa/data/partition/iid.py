@@ -1,4 +1,4 @@
-"""Shuffled, then cut into equal runs."""
+"""The partitioner that shuffles the samples and cuts them into equal runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from fedraa.data.partition.partitioner import Index, Partition, Partitioner, Sha
 
 @dataclass(frozen=True)
 class Iid(Partitioner):
-    """Every client gets as many random samples as any other, of the training and of the test rows."""
+    """A partition of random samples. All clients get the same number (±1) of training samples and of test samples."""
 
     def assign(self, labels: Index, clients: int, rng: np.random.Generator) -> Sequence[Index]:
         shards = _equal_runs(len(labels), clients, rng)

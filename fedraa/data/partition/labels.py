@@ -1,4 +1,4 @@
-"""Each client holds a few of the classes."""
+"""The partitioner that gives each client samples of only a few classes."""
 
 import math
 from dataclasses import dataclass
@@ -15,9 +15,10 @@ from fedraa.numbers import Count
 
 @dataclass(frozen=True)
 class Labels(ByClass):
-    """Each client holds `per_client` distinct classes, which as many clients hold (±1) and share evenly.
+    """A partition with `per_client` distinct classes per client.
 
-    These are the label-limited clients of HeteroFL and FedRolex.
+    Every class is held by the same number of clients (±1), which share its samples evenly. These are the label-limited
+    clients of HeteroFL and FedRolex.
     """
 
     name: ClassVar[str] = "labels"
@@ -30,8 +31,17 @@ class Labels(ByClass):
     def _shares(self, classes: int, clients: int, rng: np.random.Generator) -> Shares:
         """Return the share `[classes, clients]` of each class that each client holds.
 
-        A block is the fewest clients that can hold every class equally often. Each block is dealt the classes round a
-        circle of random order, so that no client gets the same class twice.
+        A block is the smallest number of clients that can hold every class equally often. Each block has its classes
+        in a random circular order. Its clients take consecutive classes from this circle, so that no client gets the
+        same class twice.
+
+        Args:
+            classes: The number of classes.
+            clients: The number of clients.
+            rng: The source of random numbers.
+
+        Raises:
+            InputError: `per_client` exceeds the number of classes, or is too small to cover all classes.
         """
         labels = self.per_client
         if not 1 <= labels <= classes:
@@ -44,7 +54,8 @@ class Labels(ByClass):
         client = np.arange(clients)
         circles = rng.permuted(np.tile(np.arange(classes), (math.ceil(clients / block), 1)), axis=1)
         handles = (client[:, None] % block * labels + np.arange(labels)) % classes
-        held = circles[(client // block)[:, None], handles]  # [clients, labels]
+        # The classes of each client, [clients, labels].
+        held = circles[(client // block)[:, None], handles]
         holds = np.zeros((classes, clients))
         holds[held.T, client] = 1.0
         shares: Shares = holds / holds.sum(axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Clients that the data name: a writer, a role, a value of a column."""
+"""The partitioner for data with a client id per row, such as a writer, a role or a value of a column."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,9 +13,10 @@ from fedraa.errors import InputError
 
 @dataclass(frozen=True)
 class Natural(Partitioner):
-    """Each client owns the rows with its id, in their order; clients are numbered in the sorted order of their ids.
+    """A partition by the client ids in the data.
 
-    There are as many clients as ids. With `some` there may be fewer clients, which are drawn at random.
+    A client owns the rows with its id, in their order. Clients are numbered in the sorted order of their ids. The
+    number of clients must equal the number of ids. With `some` it may be smaller; the clients are then drawn at random.
     """
 
     needs_classes: ClassVar[bool] = False
@@ -55,7 +56,7 @@ class Natural(Partitioner):
 
 
 def _of(ids: npt.NDArray[Any], owners: npt.NDArray[Any]) -> Shards:
-    """Return the rows of each of `ids`, ascending."""
+    """Return the shards of the clients `ids`: the rows with that owner, ascending."""
     place = np.minimum(np.searchsorted(ids, owners), len(ids) - 1)
     rows = np.flatnonzero(ids[place] == owners)
     counts = np.bincount(place[rows], minlength=len(ids))

@@ -17,7 +17,10 @@ Assign = Callable[[Index, int, np.random.Generator], Sequence[npt.ArrayLike]]
 
 
 class Shards(NamedTuple):
-    """Client n owns the samples `order[offsets[n]:offsets[n + 1]]`: int64 `[samples]` and `[clients + 1]`."""
+    """The samples of every client: client n owns `order[offsets[n]:offsets[n + 1]]`.
+
+    `order` is int64 `[samples]`, and `offsets` is int64 `[clients + 1]`.
+    """
 
     order: Index
     offsets: Index
@@ -27,8 +30,8 @@ class Shards(NamedTuple):
 class Partition:
     """Disjoint shards of the training and of the test samples.
 
-    The built-in partitioners deal every sample. A custom one may leave samples out; a class that it leaves out is in no
-    client's test shard either.
+    The built-in partitioners deal every sample. A custom partitioner may omit training samples. If it omits a whole
+    class, no test shard has samples of that class.
     """
 
     train: Shards
@@ -36,46 +39,63 @@ class Partition:
 
 
 class Partitioner(ABC):
-    """Assignment of training rows to clients; the test rows follow the classes that a client then has.
+    """Base class for the assignment of training rows to clients. Test rows follow in the same class proportions.
 
         class ByParity(fl.Partitioner):
             def assign(self, labels, clients, rng):
                 return np.array_split(np.argsort(labels % 2, kind="stable"), clients)
 
-    A plain function with these arguments is also a partitioner. Make its settings the fields of a frozen dataclass:
-    they are saved with the run.
+    A plain function with the arguments `(labels, clients, rng)` is also a partitioner. To have settings saved with the
+    run, make the partitioner a frozen dataclass with the settings as fields.
     """
 
     needs_classes: ClassVar[bool] = False
-    """True if it deals by class, so that every sample must have one."""
+    """True if the partitioner deals by class, so that every sample must have a class."""
     skews: ClassVar[bool] = False
-    """True if `skew` changes clients' features."""
+    """True if `skew` changes the features of clients."""
 
     def __init_subclass__(cls) -> None:
-        """Deal by `assign` in a subclass that overrides it, even if its base class has its own `deal`."""
+        """Give a subclass that overrides only `assign` the default `deal`, even if its base class overrides `deal`."""
         if "assign" in vars(cls) and "deal" not in vars(cls):
             cls.deal = Partitioner.deal  # type: ignore[method-assign]
 
     @abstractmethod
     def assign(self, labels: Index, clients: int, rng: np.random.Generator) -> Sequence[npt.ArrayLike]:
-        """Return the training rows that each client owns: `clients` arrays of integers, none empty.
+        """Return the training rows of each client: `clients` arrays of integers, none empty.
 
-        `labels` is int64 `[samples]`. No row may be returned twice; rows may be left out. Draw random numbers only from
-        `rng`, so that the seed decides them.
+        No row may be returned twice. Rows may be omitted.
+
+        Args:
+            labels: The class of each training sample, int64 `[samples]`.
+            clients: The number of clients.
+            rng: The only source of random numbers to use, so that the result follows from the seed.
         """
 
     def bound(self, owners: Any, test_owners: Any) -> "Partitioner":
-        """Return the partitioner for data whose rows belong to the clients with these ids; None if to none."""
+        """Return the partitioner for data with these client ids, one per row; None means that the data have no ids."""
         return self
 
     def skew(self, client: int, clients: int, x: Any) -> Any:
-        """Return the training samples x [n, ...] as the client has them, of the same shape and type."""
+        """Return the client's training samples after its change, with the same shape and type.
+
+        Args:
+            client: The client, counted from 0.
+            clients: The number of clients.
+            x: The training samples of the client [n, ...].
+        """
         return x
 
     def deal(self, train: Index, test: Index, clients: int, rng: np.random.Generator) -> Partition:
-        """Return the shards of the training labels `train` and of the test labels `test`.
+        """Return the shards of the training and the test samples.
 
-        Raises InputError if `assign` returned something else than rows for each client.
+        Args:
+            train: The labels of the training samples.
+            test: The labels of the test samples.
+            clients: The number of clients.
+            rng: The source of random numbers.
+
+        Raises:
+            InputError: `assign` failed or returned a malformed result.
         """
         return deal_assigned(type(self).__qualname__, self.assign, train, test, clients, rng)
 
@@ -83,9 +103,18 @@ class Partitioner(ABC):
 def deal_assigned(
     name: str, assign: Assign, train: Index, test: Index, clients: int, rng: np.random.Generator
 ) -> Partition:
-    """Return the shards that `assign` makes of the training labels, and test shards like them.
+    """Return the training shards that `assign` makes, and test shards with the same class proportions.
 
-    Errors call the function by `name`. Raises InputError if it returned something else than rows for each client.
+    Args:
+        name: The name of the partitioner for errors.
+        assign: The function that assigns training rows to clients.
+        train: The labels of the training samples.
+        test: The labels of the test samples.
+        clients: The number of clients.
+        rng: The source of random numbers.
+
+    Raises:
+        InputError: `assign` failed or returned a malformed result.
     """
     try:
         rows_of_clients = assign(train.copy(), clients, rng)
@@ -99,7 +128,14 @@ def deal_assigned(
 
 
 def like(held: Index, offsets: Index, test: Index, rng: np.random.Generator) -> Shards:
-    """Return test rows in the class proportions of each client's training labels, `held[offsets[n]:offsets[n + 1]]`."""
+    """Return test shards in the class proportions of each client's training labels.
+
+    Args:
+        held: The training labels in client order; those of client n are `held[offsets[n]:offsets[n + 1]]`.
+        offsets: The offsets of the clients.
+        test: The labels of the test samples.
+        rng: The source of random numbers.
+    """
     classes, number = np.unique(held, return_inverse=True)
     clients = len(offsets) - 1
     counts = np.zeros((len(classes), clients), np.int64)

@@ -1,4 +1,4 @@
-"""Clients with unequal numbers of samples, all of one distribution."""
+"""Partitioners that give clients unequal numbers of samples, all from the same distribution."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from fedraa.numbers import NotNegative
 
 
 class Quantity(Partitioner):
-    """Random samples; how many each client has is what its weight says, at least one."""
+    """A partition of random samples. A client's number of samples is about proportional to its weight, at least 1."""
 
     @abstractmethod
     def weights(self, clients: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
-        """Positive numbers [clients], in whatever unit."""
+        """Return the weight of each client, positive numbers [clients]. Only their ratios count."""
 
     def assign(self, labels: Index, clients: int, rng: np.random.Generator) -> Sequence[Index]:
         sizes = sized(self.weights(clients, rng), len(labels))
@@ -25,7 +25,10 @@ class Quantity(Partitioner):
 
 @dataclass(frozen=True)
 class PowerLaw(Quantity):
-    """The k-th largest client, from 1, has samples in proportion to k ** -exponent; who that is, is chance."""
+    """A partition by a power law. The k-th largest client, counted from 1, has the weight k ** -exponent.
+
+    The order of the clients by size is random.
+    """
 
     exponent: NotNegative = 1.0
 
@@ -35,7 +38,7 @@ class PowerLaw(Quantity):
 
 @dataclass(frozen=True)
 class LogNormal(Quantity):
-    """Clients' numbers of samples are log-normal, with the standard deviation `sigma` of their logarithm."""
+    """A partition with log-normal weights; their logarithms have the standard deviation `sigma`."""
 
     sigma: NotNegative = 1.0
 
@@ -44,7 +47,10 @@ class LogNormal(Quantity):
 
 
 def sized(weights: npt.NDArray[np.float64], samples: int) -> Index:
-    """Whole numbers that sum to `samples`: one each, and of the rest the share of each weight by largest remainder."""
+    """Return whole numbers that sum to `samples`.
+
+    Each client gets one sample. The rest is divided in proportion to the weights, by the largest-remainder method.
+    """
     shares = weights / weights.sum() * (samples - len(weights))
     sizes = np.floor(shares).astype(np.int64)
     largest = np.argsort(sizes - shares, kind="stable")[: samples - len(weights) - sizes.sum()]

@@ -1,4 +1,4 @@
-"""Samples sorted by label and cut into runs, of which each client gets a few."""
+"""The partitioner that sorts samples by label, cuts them into runs and gives each client a few runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,10 @@ from fedraa.numbers import Count
 
 @dataclass(frozen=True)
 class SortedShards(Partitioner):
-    """Samples sorted by label, cut into clients x `per_client` equal runs, dealt at random (McMahan et al. 2017)."""
+    """A partition of samples sorted by label, cut into clients x `per_client` equal runs (McMahan et al. 2017).
+
+    The runs are dealt to the clients at random.
+    """
 
     needs_classes: ClassVar[bool] = True
     per_client: Count = 2

@@ -1,1 +1,1 @@
-"""Where samples come from, and how a client reads its own."""
+"""Sources of samples, from which each client reads its samples."""

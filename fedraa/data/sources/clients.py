@@ -1,4 +1,4 @@
-"""A client's samples, read or made when it trains, and checked."""
+"""Reading, creation and checks of a client's samples when it trains."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
@@ -20,7 +20,7 @@ from fedraa.errors import InputError, located
 
 @dataclass(frozen=True, eq=False)
 class Dealt:
-    """Client n reads the rows `order[offsets[n]:offsets[n + 1]]`."""
+    """Samples that were dealt: client n reads the rows `order[offsets[n]:offsets[n + 1]]`."""
 
     rows: Rows
     order: Index
@@ -28,20 +28,20 @@ class Dealt:
 
     def __call__(self, client: int) -> tuple[Tree, Array]:
         mine = self.order[self.offsets[client] : self.offsets[client + 1]]
-        # Files are read fastest in ascending order.
+        # Reading in ascending order is fastest for files.
         ascending = np.argsort(mine, kind="stable")
         x, y = self.rows.read(mine[ascending])
         back = np.argsort(ascending)
         return take(x, back), y[back]
 
     def row(self, client: int, place: int) -> int:
-        """Return the row of a client's sample in the whole data set."""
+        """Return the row in the whole data set of the client's sample at index `place`."""
         return int(self.order[self.offsets[client] + place])
 
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """Client n's samples are made by a function of n; `offsets` state their number."""
+    """Samples that a function of the client's number makes. Client n has `offsets[n + 1] - offsets[n]` samples."""
 
     function: Callable[[int], tuple[Any, Any]]
     offsets: Index
@@ -63,7 +63,7 @@ class Made:
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """Client n has the samples at `places[n]` among those that `samples` gives it."""
+    """A subset of the samples in `samples`: client n keeps those at the indices `places[n]`."""
 
     samples: "Dealt | Made | Kept"
     places: tuple[Index, ...]
@@ -78,38 +78,41 @@ class Kept:
 
 
 ReadEpoch = Callable[[int], tuple[Tree, Array]]
-"""Reads a client's samples x [n, ...] and targets y [n, ...] of an epoch of its task, counted from 0."""
+"""A function that reads a client's samples x [n, ...] and targets y [n, ...] for an epoch of its task, from 0."""
 Shard = tuple[Tree, Array, ReadEpoch | None]
-"""A client's samples and targets of a task's first epoch; None if later epochs have the same."""
+"""A client's samples and targets for the first epoch of a task, and the function that reads later epochs.
+
+The function is None if all epochs have the same samples.
+"""
 
 
 class Source(Protocol):
-    """Interface from which training and evaluation read clients' samples."""
+    """The interface through which training and evaluation read clients' samples."""
 
     def client(self, client: int) -> tuple[Tree, Array]:
-        """Read the samples of a client outside training: random ones are the same in every call."""
+        """Read the samples of a client outside training. Random samples are the same in every call."""
 
     def shard(self, client: int, turn: int) -> Shard:
         """Read the samples of a client's `turn`-th task."""
 
     def inputs(self, chosen: Index) -> Tree:
-        """Read the inputs of these samples, ascending, numbered as the clients have them one after another."""
+        """Read the inputs of the samples with these ascending numbers, which count all samples in client order."""
 
     def parts(self, sizes: Iterable[int]) -> Iterator[Tree]:
-        """Read the inputs of all samples, client after client, in parts of these sizes."""
+        """Read the inputs of all samples in client order, in parts of these sizes."""
 
 
 @dataclass(frozen=True, eq=False)
 class ClientSource:
-    """Source of clients' samples in any process: picklable, without the samples themselves.
+    """A source of clients' samples for any process. It can be pickled and does not include the samples.
 
-    A client's features are scaled, then get the partitioner's skew, then the fixed transforms. `shapes` are the shapes
-    of one sample's arrays, `target_shape` is the shape of its target. `targets` checks the targets; None means one of
-    `classes` labels.
+    A client's features are scaled first. Then the partitioner's skew and the fixed transforms change them. `shapes` are
+    the shapes of one sample's arrays, and `target_shape` is the shape of its target. `targets` checks and converts the
+    targets; None means one of `classes` labels.
 
-    Samples may be drawn at random when they are read. The random generators are seeded from `seed`, the client, its
-    task and the epoch before each read. If a read draws from one of them, every epoch of the task reads again.
-    Otherwise every epoch has the samples of the first, unless `unsteady` states that they differ anyway.
+    Samples may be random. Before each read, all random generators are seeded from `seed`, the client, its task and the
+    epoch. If a read draws from a generator, or if `unsteady` is set, every epoch of the task reads the samples again.
+    Otherwise every epoch has the samples of the first.
     """
 
     name: str
@@ -126,7 +129,7 @@ class ClientSource:
     scaling: Scaling = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return only the fields: each process finds the generators of its copy."""
+        """Return only the fields, because each process must find the generators in its copy of the samples."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     @cached_property
@@ -134,14 +137,14 @@ class ClientSource:
         return ItemGenerators.of(self.samples)
 
     def client(self, client: int) -> tuple[Tree, Array]:
-        """Read the samples x [n, ...] and targets y [n, ...] of a client; random ones are the same in every call.
+        """Read the samples x [n, ...] and targets y [n, ...] of a client. Random ones are the same in every call.
 
-        Raises InputError about the client, and the row if there is one.
+        Raises InputError with the client, and with the row if a row is wrong.
         """
         return self._read_seeded(client, "fixed items", client)[:2]
 
     def shard(self, client: int, turn: int) -> Shard:
-        """Read the samples of a client's `turn`-th task; raise InputError about the client, and the row if known."""
+        """Read the samples of a client's `turn`-th task; raise InputError with the client if they are malformed."""
         x, y, drew = self._read_seeded(client, "items", client, turn, 0)
         return x, y, partial(self._read_epoch, client, turn) if drew or self.unsteady else None
 
@@ -149,7 +152,13 @@ class ClientSource:
         return self._read_seeded(client, "items", client, turn, epoch)[:2]
 
     def _read_seeded(self, client: int, stream: str, *index: int) -> tuple[Tree, Array, bool]:
-        """Return the client's samples, its targets, and True if reading them drew random numbers."""
+        """Return the client's samples, its targets, and True if the read drew random numbers.
+
+        Args:
+            client: The client.
+            stream: The name of the random stream.
+            index: The numbers that select a seed in the stream.
+        """
         try:
             with self.generators.seeded(self.seed, stream, *index) as draws:
                 x, y = self.read(client)
@@ -158,7 +167,7 @@ class ClientSource:
         return self.fixed.all(x), y, draws.drew
 
     def inputs(self, chosen: Index) -> Tree:
-        """Read the inputs of these samples, ascending, numbered as the clients have them one after another."""
+        """Read the inputs of the samples with these ascending numbers, which count all samples in client order."""
         if isinstance(self.samples, Dealt) and not self.partitioner.skews:
             with self.generators.seeded(self.seed, "statistics items"):
                 x, _ = self.samples.rows.read(self.samples.order[chosen])
@@ -170,9 +179,9 @@ class ClientSource:
         return joined([take(self.client(client)[0], some) for client, some in pairs])
 
     def parts(self, sizes: Iterable[int]) -> Iterator[Tree]:
-        """Read the inputs of all samples, client after client, in parts of these sizes.
+        """Read the inputs of all samples in client order, in parts of these sizes.
 
-        No more than one part and one client's samples are in memory at a time.
+        At most one part and the samples of one client are in memory at a time.
         """
         held: list[Tree] = []
         have, clients = 0, iter(range(len(self.samples.offsets) - 1))
@@ -205,7 +214,7 @@ class ClientSource:
         return x, y
 
     def _checked(self, client: int, y: Array) -> Array:
-        """Return the client's targets after the check."""
+        """Return the client's targets in their final form; raise InputError if a target is wrong."""
         if self.targets is not None:
             if y.shape[1:] != self.target_shape:
                 expected = f"the shape {list(self.target_shape)}, as other clients have"
@@ -219,16 +228,17 @@ class ClientSource:
 
 
 def outside(y: Array, classes: int) -> int | None:
-    """The first row with a label [n] that is no class; None if there is none."""
+    """Return the first row with a label outside 0 to `classes - 1`, or None."""
     found = np.flatnonzero((y >= classes) | (y < 0))
     return int(found[0]) if found.size else None
 
 
 def as_inputs(x: Tree, name: str = "") -> Tree:
-    """Return each array as float32, integers but bytes as int64; contiguous, without a copy if it is so already.
+    """Return the inputs as contiguous arrays of the types that a run trains on, without unnecessary copies.
 
-    Of one input only integers `[n, length]` are tokens, int64. Among several inputs a mask stays boolean.
-    With a `name` a warning says which feature loses its digits.
+    If there is one input, integers `[n, length]` are tokens and become int64. All other values become float32. If there
+    are several inputs, integers become int64, booleans stay bool, and floats and bytes become float32. If `name` is
+    given, a warning names the first feature that loses significant digits.
     """
     if isinstance(x, dict | tuple):
         return mapped(lambda part: _as_input(part, name, tokens=True, mask=True), x)
@@ -248,7 +258,7 @@ def _as_input(x: Any, name: str, *, tokens: bool, mask: bool = False) -> Array:
 
 
 def as_labels(y: Array) -> Array:
-    """Return the labels; raise InputError unless they are one class per sample."""
+    """Return the labels; raise InputError if they are not one integer per sample."""
     refuse_nan_labels("labels", y)
     if y.ndim != 1 or y.dtype.kind != "i":
         raise InputError("labels", got=y, expected="integers of shape [samples]", hint=hint_for_labels(y))
@@ -256,7 +266,7 @@ def as_labels(y: Array) -> Array:
 
 
 def as_targets(y: Any) -> Array:
-    """Return integers as int64 and other numbers as float32; contiguous."""
+    """Return targets as a contiguous array: floats as float32, integers and booleans as int64."""
     refuse_masked("labels", y)
     array = np.asarray(y)
     if array.dtype.kind not in "fiub":

@@ -1,4 +1,4 @@
-"""Inspection of a data set's object: its random generators, and the bytes that would travel with it."""
+"""Inspection of a data set object, to find its random generators and its size when it is sent to a process."""
 
 import copyreg
 import pickle
@@ -18,7 +18,8 @@ import torch
 OWN_PACKAGES = ("fedraa", "actors", "schedulers")
 INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 SITES = ("site-packages", "dist-packages")
-NOTHING = (list, ())  # a reduction that has nothing to visit
+# This reduction makes the pickler visit nothing.
+NOTHING = (list, ())
 
 # `random.SystemRandom` has no state, but it is a `random.Random`.
 ItemGenerator = random.Random | np.random.RandomState | np.random.BitGenerator | torch.Generator
@@ -26,31 +27,32 @@ ItemGenerator = random.Random | np.random.RandomState | np.random.BitGenerator |
 
 @dataclass
 class Contents:
-    """The generators and the sizes that `inspect_contents` finds."""
+    """The random generators and the sizes in bytes that `inspect_contents` finds."""
 
     generators: list[ItemGenerator] = field(default_factory=list)
     array_bytes: int = 0
-    """NumPy arrays, which processes of a Ray node share."""
+    """Bytes of NumPy arrays, which the processes of a Ray node share."""
     file_bytes: int = 0
-    """NumPy arrays that are mapped from files, and not in memory."""
+    """Bytes of NumPy arrays that are mapped from files and need no memory."""
     copied_bytes: int = 0
-    """All other bytes, of which every process has a copy."""
+    """All other bytes, which every process copies."""
 
 
 def inspect_contents(holder: object) -> Contents:
-    """Return the contents of `holder`: of its attributes, its closures, and globals that the user's functions name.
+    """Return the contents of `holder`.
 
-    The order of the generators is the same for a copy of `holder` in another process.
+    They include its attributes, its closures, and the globals that user-defined functions name. The order of the
+    generators is the same for a copy of `holder` in another process.
     """
     contents = Contents()
-    # A visit may run any code of the object. If that fails, everything found before counts.
+    # The visit may run user-defined code. If this code fails, the contents found so far are returned.
     with suppress(Exception):
         _Walk(contents).dump(holder)
     return contents
 
 
 class _Sink:
-    """Counts the bytes that are written to it."""
+    """A stream that only counts the bytes that are written to it."""
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
@@ -62,13 +64,13 @@ class _Sink:
 
 
 class _Walk(pickle.Pickler):
-    """Visits objects as pickle does, also those that cannot be pickled, and writes no array."""
+    """A pickler that visits all objects, including those that cannot be pickled. It writes no arrays."""
 
     def __init__(self, contents: Contents) -> None:
         super().__init__(_Sink(contents), protocol=5)
         self._contents = contents
         self._storages: set[int] = set()
-        # Pickle itself does not end cycles through functions, classes and objects that it cannot pickle.
+        # Pickle does not detect cycles through functions, classes and objects that cannot be pickled.
         self._visited: dict[int, object] = {}
 
     def reducer_override(self, obj: Any) -> Any:
@@ -102,7 +104,8 @@ class _Walk(pickle.Pickler):
     def _count_tensor(self, tensor: torch.Tensor) -> Any:
         try:
             storage = tensor.untyped_storage()
-        except (NotImplementedError, RuntimeError):  # sparse tensors have several
+        except (NotImplementedError, RuntimeError):
+            # A sparse tensor has several storages and raises here.
             self._contents.copied_bytes += tensor.element_size() * tensor.numel()
             return NOTHING
         if storage.data_ptr() not in self._storages:
@@ -123,7 +126,7 @@ class _Walk(pickle.Pickler):
         return _visit(_function_contents(function))
 
     def _visit_object(self, obj: Any) -> Any:
-        """Return the reduction that pickle would take; else one to the object's attributes."""
+        """Return the reduction that pickle would use, or one that visits the attributes if pickle would fail."""
         if type(obj) in copyreg.dispatch_table:
             return NotImplemented
         if isinstance(obj, property | classmethod | staticmethod):
@@ -144,13 +147,13 @@ class _Walk(pickle.Pickler):
 
 
 def _visit(parts: Any) -> Any:
-    """The reduction of an object that has these parts."""
+    """Return the reduction that visits the values of these dicts, sorted by name."""
     sorted_parts = [[part[name] for name in sorted(part)] for part in parts]
     return list, (sorted_parts,)
 
 
 def _function_contents(function: FunctionType) -> Iterator[dict[str, Any]]:
-    """What a function can reach without an argument: variables around it, defaults, and globals by name."""
+    """Yield the values that a function can reach without arguments: closure variables, defaults and globals."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     yield {name: _cell_contents(cell) for name, cell in cells}
     yield {str(place): value for place, value in enumerate(function.__defaults__ or ())}
@@ -161,7 +164,8 @@ def _function_contents(function: FunctionType) -> Iterator[dict[str, Any]]:
 def _cell_contents(cell: Any) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # the variable has no value yet
+    except ValueError:
+        # The variable has no value yet.
         return None
 
 
@@ -171,7 +175,7 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _is_mapped(array: Any) -> bool:
-    """Return True if the array is a part of a file."""
+    """Return True if the array is mapped from a file."""
     while array is not None:
         if isinstance(array, np.memmap) and array.filename is not None:
             return True
@@ -180,9 +184,9 @@ def _is_mapped(array: Any) -> bool:
 
 
 def _is_users(module: str | None) -> bool:
-    """Return True for code of the user's: neither installed nor of this project.
+    """Return True if a module is user code: neither installed nor part of this project.
 
-    A process that got a class by value may lack its module, or have another `__main__`.
+    A module that is not imported counts as user code, because a process may receive a class without its module.
     """
     if module == "__main__" or module is None:
         return True

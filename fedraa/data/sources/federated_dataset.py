@@ -1,4 +1,4 @@
-"""Samples with clients of their own, read where they are trained."""
+"""A data set with samples that already belong to clients, or that each client reads when it trains."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,23 +16,23 @@ MAX_NAMES = 10
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FederatedDataset:
-    """Training samples by row, the client that each belongs to, and test samples.
+    """Training samples by row, the client of each row, and test samples.
 
     `train` and `test` are pairs of arrays (x, y), map-style data sets of torch, tables of Hugging Face's `datasets`
-    (with the columns `input` and `target`), or custom Rows. Training samples are read by the client that trains on
-    them, random ones again in every epoch. Test samples are read once, before the start. `clients` names the client of
-    every training row, by a number or a word, and `test_clients` the client of every test row. Without them a
+    (with the columns `input` and `target`), or custom Rows. A client reads its training samples when it trains, and
+    reads random ones again in every epoch. Test samples are read once, before the start. `clients` holds the client of
+    every training row, as a number or a word, and `test_clients` the client of every test row. Without them a
     partitioner deals the samples, as for a Dataset. `classes` is the number of classes (default: from the labels).
 
         fl.FederatedDataset("writers", train=(x, y), test=(x_test, y_test), clients=writer_of_row)
         fl.FederatedDataset("folder", train=ImageFolder("train"), test=ImageFolder("test"))
 
-    A client's samples may also be made when it trains. Then `train` is a function of the client's number that returns
-    its (x, y), and `sizes` is the number of samples of each client, one number for all or one per client.
+    A function may also make a client's samples when it trains. Then `train` is a function of the client's number that
+    returns (x, y), and `sizes` is the number of samples: one number for all clients, or one per client.
 
         fl.FederatedDataset("made", train=samples_of, sizes=20, test=(x_test, y_test), classes=10)
 
-    The values are raw: a run with `standardise`, the default, scales floats and bytes by the statistics of the training
+    The values are raw. A run with `standardise`, the default, scales floats and bytes by the statistics of the training
     samples.
     """
 
@@ -59,11 +59,11 @@ class FederatedDataset:
                 _check_owners(f"{place}: {name}", owners)
 
     def _refuse_other_class_names(self) -> None:
-        """Raise InputError if a label means one class in train and another in test."""
+        """Raise InputError if a label stands for different classes in train and test."""
         train, test = (class_names(data, self.target) for data in (self.train, self.test))
         for label, (name, other) in enumerate(zip(train, test, strict=False)):
             if name != other:
-                # Of many names only those from the first difference on are shown.
+                # The error shows only `MAX_NAMES` names. If the first difference is later, they start there.
                 start = label if label >= MAX_NAMES else 0
                 lists = [", ".join(names[start : start + MAX_NAMES]) for names in (train, test)]
                 raise InputError(
@@ -73,14 +73,14 @@ class FederatedDataset:
                 )
 
     def __repr__(self) -> str:
-        """Return the name and the number of training samples, and no values."""
+        """Return the name and the number of training samples, but no values."""
         rows = self.train[1] if isinstance(self.train, tuple) and len(self.train) == 2 else self.train
         samples = "samples that a function makes" if self.made else f"{count_rows(rows)} training samples"
         return f"FederatedDataset {self.name!r} of {samples}"
 
     @property
     def made(self) -> bool:
-        """Return True if a function of the client's number makes its samples."""
+        """Return True if a function makes the samples of each client."""
         return callable(self.train) and not hasattr(self.train, "__getitem__") and not hasattr(self.train, "read")
 
     @property
@@ -89,7 +89,7 @@ class FederatedDataset:
 
     @property
     def own_clients(self) -> int | None:
-        """Return the number of clients that the data have, or None if it is not known."""
+        """Return the number of clients in the data, or None if it is unknown."""
         if self.clients is not None:
             return len(set(self.clients))
         return None if self.sizes is None or isinstance(self.sizes, int) else len(self.sizes)
@@ -104,9 +104,14 @@ class FederatedDataset:
         test_of_clients: Mapping[Any, tuple[Tree, Any]] | None = None,
         classes: int | None = None,
     ) -> "FederatedDataset":
-        """Return the data set of each client's own samples, `{client: (x, y)}`.
+        """Return a data set with the training samples `{client: (x, y)}`.
 
-        `test` holds the test samples. If it is None, all test samples of the clients, `test_of_clients`, are used.
+        Args:
+            name: The name of the data set.
+            train: The training samples of each client.
+            test: The test samples; None means all samples in `test_of_clients`.
+            test_of_clients: The test samples of each client.
+            classes: The number of classes (default: from the labels).
         """
         x, y, owners = _joined(name, train)
         test_owners = None
@@ -119,7 +124,7 @@ class FederatedDataset:
 
 
 def _check_owners(field: str, owners: Any) -> None:
-    """Raise InputError unless `owners` can name the client of each row."""
+    """Raise InputError if `owners` is not a sequence of numbers or words. None in it is reported later, by `deal`."""
     expected = "a number or a word for each row"
     if isinstance(owners, str) or not hasattr(owners, "__len__") or not hasattr(owners, "__iter__"):
         raise InputError(field, got=owners, expected=expected)

@@ -1,4 +1,4 @@
-"""Federated data in files: a folder of images, a CSV table, arrays in `.npy` files, a table of Hugging Face."""
+"""Readers of data in files: a folder of images, a CSV table, arrays in `.npy` files, a table of Hugging Face."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,8 +29,9 @@ TEST_SHARE = 0.2
 def folder(path: str, size: int | None = None) -> FederatedDataset:
     """Return the images in `PATH/train/CLASS/` and `PATH/test/CLASS/`, or in `PATH/train/CLIENT/CLASS/` and so on.
 
-    Images are read when a client trains on them, with values from 0 to 1. All have one size or are resized to
-    `size` x `size`. All are grey, or all are converted to RGB.
+    Clients read images when they train on them. Values are from 0 to 1. All images must have the same size unless
+    `size` is given; then they are resized to `size` x `size`. If all images are grey they stay grey. Otherwise all are
+    converted to RGB.
     """
     root = Path(path)
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
@@ -79,15 +80,15 @@ def csv(
     classes: bool = True,
     drop: str | Sequence[str] = (),
 ) -> FederatedDataset:
-    """Return a table with a header; numbers are features, words become columns of 0 and 1.
+    """Return the data in a table with a header. Numbers are features, and words become columns of 0 and 1.
 
     Args:
-        path: The file, with the delimiter `,`, `;`, tab or `|`. It may be packed (`.gz`, `.bz2`, `.xz`).
+        path: The file, with the delimiter `,`, `;`, tab or `|`. It may be compressed (`.gz`, `.bz2`, `.xz`).
         target: The column to predict. Default: label, target, y or class.
-        client: The column that names the client of each row. Default: client, if there is one.
-        test: A table of test rows. Default: every fifth row of a fixed shuffle.
-        classes: True if the target is a class; False if it is a number.
-        drop: Columns to leave out.
+        client: The column with the client of each row. Default: the column `client`, if it exists.
+        test: The file of a table with test rows. Default: a fifth of the rows, from a fixed shuffle.
+        classes: True if the target is a class, False if it is a number.
+        drop: The columns to omit.
     """
     dropped = tuple(drop) if isinstance(drop, list | tuple) else (drop,)
     options = {"target": target, "client": client, "test": test, "classes": None if classes else False, "drop": dropped}
@@ -119,7 +120,17 @@ def csv(
 
 
 def _client_column(names: Sequence[str], kept: Sequence[str], client: str | None, target: str) -> str | None:
-    """Return the column that names the clients, or None; `kept` are those of the columns `names` that are read."""
+    """Return the column that holds the client of each row, or None.
+
+    Args:
+        names: All columns.
+        kept: The columns that are not dropped.
+        client: The column that the user named, or None.
+        target: The column to predict.
+
+    Raises:
+        InputError: The column `client` does not exist, is dropped or is the target.
+    """
     if client is None:
         return "client" if "client" in kept and target != "client" else None
     if client not in names:
@@ -132,7 +143,13 @@ def _client_column(names: Sequence[str], kept: Sequence[str], client: str | None
 
 
 def _with_test_rows(path: str, test: str | None, frames: Sequence[Any]) -> tuple[Any, int]:
-    """Return the training rows followed by the test rows, in one frame, and the number of the training rows."""
+    """Return one frame with the training rows followed by the test rows, and the number of training rows.
+
+    Args:
+        path: The file of the first frame.
+        test: The file of the test rows. If it is None, a fifth of the rows of the first frame are test rows.
+        frames: The frame, and the frame of the test rows if there is one.
+    """
     # Importing pandas is slow, and workers do without it.
     import pandas as pd
 
@@ -150,9 +167,9 @@ def _with_test_rows(path: str, test: str | None, frames: Sequence[Any]) -> tuple
 
 
 def npy(path: str, classes: int | None = None) -> FederatedDataset:
-    """Return the data in `x_train.npy`, `y_train.npy`, `x_test.npy`, `y_test.npy` in a folder, memory-mapped.
+    """Return the memory-mapped data in the files `x_train.npy`, `y_train.npy`, `x_test.npy`, `y_test.npy` of a folder.
 
-    `clients_train.npy` and `clients_test.npy`, if they exist, name the client of each row. Values stay the same.
+    The optional files `clients_train.npy` and `clients_test.npy` hold the client of each row. Values stay the same.
     """
     root = Path(path)
     rows = {split: NpyRows(root / f"x_{split}.npy", root / f"y_{split}.npy") for split in ("train", "test")}
@@ -174,7 +191,7 @@ def hf(
         path: The folder of a saved table, or a name on Hugging Face.
         input: The column of samples.
         target: The column of labels.
-        client: The column that names the client of each row.
+        client: The column with the client of each row.
         name: The configuration on Hugging Face.
     """
     try:
@@ -184,7 +201,7 @@ def hf(
     try:
         table: Any = datasets.load_from_disk(path) if Path(path).is_dir() else datasets.load_dataset(path, name)
     except Exception as error:
-        # The package raises many types.
+        # The package raises exceptions of many types.
         reason = str(error).partition("\n")[0]
         raise InputError(path, f"it cannot be loaded ({reason})") from error
     if not isinstance(table, dict):
@@ -206,7 +223,7 @@ def _column(path: str, table: Any, column: str) -> list[Any]:
 
 
 def _depth_of_images(root: Path, paths: Sequence[Path]) -> int:
-    """Return 3 for images in SPLIT/CLASS, 4 for SPLIT/CLIENT/CLASS; raise InputError for any other place."""
+    """Return 3 if all images are in SPLIT/CLASS, or 4 if all are in SPLIT/CLIENT/CLASS; else raise InputError."""
     form = "all images in train/CLASS, or all in train/CLIENT/CLASS, in test likewise"
     first = paths[0].relative_to(root).parent
     for path in paths:

@@ -1,4 +1,4 @@
-"""Image files: the search in folders, their common form, and their pixels."""
+"""Image files: the search in folders, the common format of all images, and their pixels."""
 
 import logging
 import os
@@ -24,7 +24,10 @@ MAX_DEPTH = 6
 
 @dataclass(frozen=True)
 class ImageFormat:
-    """The form that all images of a data set get: grey (`L`) or `RGB`, and resized to `size` x `size` unless None."""
+    """The common format of all images of a data set.
+
+    `mode` is grey (`L`) or `RGB`. Images are resized to `size` x `size`, unless `size` is None.
+    """
 
     mode: str
     size: int | None = None
@@ -35,15 +38,16 @@ class ImageFormat:
             try:
                 plain = image.convert(self.mode)
                 return image_array(plain if self.size is None else plain.resize((self.size, self.size)))
-            except Exception as error:  # A decoder raises many kinds.
+            except Exception as error:
+                # Decoders raise exceptions of many types.
                 raise _unreadable(path, error) from None
 
 
 def find_images(root: Path) -> tuple[list[Path], list[Path]]:
-    """Return the images below `root`, sorted, and the folders with nothing in them.
+    """Return the images below `root` and the folders without images and folders, both sorted.
 
-    Links to folders are followed, unless they lead back to a folder around them. Hidden folders and files are passed
-    over. A warning counts the files that are no images by their names.
+    Links to folders are followed, except a link to one of its parent folders. Hidden folders and files are ignored. A
+    warning counts the files with a suffix that is not in `IMAGES`.
     """
     images: list[Path] = []
     empty: list[Path] = []
@@ -70,10 +74,16 @@ def find_images(root: Path) -> tuple[list[Path], list[Path]]:
 
 
 def common_format(root: str, paths: Sequence[Path], size: int | None) -> ImageFormat:
-    """Return the form for these images: grey if all are, else RGB.
+    """Return the format for these images: grey if all are grey, and RGB otherwise.
 
-    Raises InputError about the first file that cannot be opened, has more than 8 bits for a colour, or differs in size
-    from the first one, unless all are resized.
+    Args:
+        root: The folder of the images, for errors.
+        paths: The images.
+        size: The side to which all images are resized, or None.
+
+    Raises:
+        InputError: A file cannot be opened, has more than 8 bits per colour, or differs in size from the first image
+            although `size` is None.
     """
     mode, pixels = "L", None
     for path in paths:
@@ -93,7 +103,7 @@ def common_format(root: str, paths: Sequence[Path], size: int | None) -> ImageFo
 
 
 def plain_image(image: Any) -> Any:
-    """Return a PIL image in grey or RGB; raise InputError if it has more than 8 bits for a colour."""
+    """Return a PIL image in grey or RGB; raise InputError if it has more than 8 bits per colour."""
     _refuse_deep(image)
     if image.mode in GREY:
         return image.convert("L")
@@ -107,7 +117,10 @@ def image_array(image: Any) -> Array:
 
 
 def _walk(folder: Path, around: tuple[str, ...]) -> Iterator[tuple[Path, list[Path], bool]]:
-    """Yield each folder with its files, and True if it has folders; `around` are the folders around it."""
+    """Yield each folder below `folder` with its files, and True if it has folders.
+
+    `around` holds the real paths of the parent folders, to detect links to one of them.
+    """
     real = os.path.realpath(folder)
     if real in around:
         return
@@ -134,22 +147,23 @@ def _is_hidden(name: str) -> bool:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """Open an image without decoding it; raise InputError about the file if that fails."""
-    # Pillow belongs to the packages that only images need.
+    """Open an image without decoding it; raise InputError with the file if this fails."""
+    # Pillow is an optional dependency, which only images need.
     from PIL import Image
 
     try:
         refuse_no_file(path)
         image = Image.open(path)
         _refuse_deep(image)
-    except Exception as error:  # A decoder raises many kinds.
+    except Exception as error:
+        # Decoders raise exceptions of many types.
         raise _unreadable(path, error) from None
     with image:
         yield image
 
 
 def _refuse_deep(image: Any) -> None:
-    # Pillow would clip these to 8 bits.
+    # Pillow would clip these modes to 8 bits.
     if image.mode.startswith(("I", "F")):
         raise InputError("image mode", got=image.mode, expected="8 bits for a colour", hint="convert it first")
 

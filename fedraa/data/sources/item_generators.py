@@ -1,4 +1,4 @@
-"""The random generators that items of a data set are drawn from: seeded before a read, and put back afterwards."""
+"""The random generators of a data set's items, which are seeded before a read and restored after it."""
 
 import pickle
 import random
@@ -13,7 +13,7 @@ import torch
 from fedraa.data.sources.contents import ItemGenerator, inspect_contents
 from fedraa.rng import torch_seed
 
-# The generators behind the functions of these modules, which have no public names.
+# The functions of the modules `random`, `numpy.random` and `torch` use these generators. Two have no public name.
 GLOBAL_GENERATORS: tuple[ItemGenerator, ...] = (
     random._inst,
     np.random.mtrand._rand,
@@ -23,25 +23,25 @@ GLOBAL_GENERATORS: tuple[ItemGenerator, ...] = (
 
 @dataclass
 class Draws:
-    """Says, once a read is over, if it has drawn random numbers."""
+    """The result of a read with seeded generators: after the read, `drew` is True if it drew random numbers."""
 
     drew: bool = False
 
 
 class ItemGenerators:
-    """The global generators of Python, NumPy and torch, and those that a data set's object holds."""
+    """The global generators of Python, NumPy and torch, and the generators that a data set object holds."""
 
     def __init__(self, held: Sequence[ItemGenerator] = ()) -> None:
         self._generators = (*GLOBAL_GENERATORS, *held)
 
     @classmethod
     def of(cls, holder: object) -> "ItemGenerators":
-        """Return the global generators and those that `holder` reaches."""
+        """Return the global generators and those that are reachable from `holder`."""
         return cls(inspect_contents(holder).generators)
 
     @contextmanager
     def seeded(self, seed: int, stream: str, *index: int) -> Iterator[Draws]:
-        """Seed all generators from (seed, stream, index); at the end put back the states that they had before."""
+        """Seed all generators from (seed, stream, index), and restore their states at the end of the block."""
         draws = Draws()
         with self.unchanged():
             for place, generator in enumerate(self._generators):
@@ -52,7 +52,7 @@ class ItemGenerators:
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Put back, at the end, the states that all generators had before."""
+        """Restore the states of all generators at the end of the block."""
         before = [_get_state(generator) for generator in self._generators]
         try:
             yield
@@ -96,7 +96,7 @@ def _set_state(generator: ItemGenerator, state: Any) -> None:
 
 
 def _comparable(state: Any) -> Any:
-    """The state as a value that `==` compares as a whole."""
+    """Return the state as a value for which `==` returns one bool."""
     if isinstance(state, torch.Tensor):
         return state.numpy().tobytes()
     return pickle.dumps(state) if isinstance(state, dict) else state

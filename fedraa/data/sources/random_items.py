@@ -1,4 +1,4 @@
-"""Detection of random items in a data set, by reading them."""
+"""Detection of random items in a data set by repeated reads."""
 
 import warnings
 from collections.abc import Callable
@@ -15,7 +15,13 @@ ROWS_PER_READ = 1024
 
 
 def is_steady(read: Callable[[], tuple[Tree, Array]], generators: ItemGenerators, seed: int) -> bool:
-    """Return True if two reads after the same seeds give the same samples and targets."""
+    """Return True if two reads with the same seeds return the same samples and targets.
+
+    Args:
+        read: The function that reads.
+        generators: The generators that are seeded before each read.
+        seed: The seed.
+    """
     found = []
     for _ in range(2):
         with generators.seeded(seed, "trial items"):
@@ -26,7 +32,13 @@ def is_steady(read: Callable[[], tuple[Tree, Array]], generators: ItemGenerators
 
 
 def are_rows_steady(rows: Rows, generators: ItemGenerators, seed: int) -> bool:
-    """Return True if some rows, evenly spread, are the same in two reads after the same seeds."""
+    """Return True if rows are the same in two reads with the same seeds.
+
+    Args:
+        rows: The rows, of which at most `TRIED_ROWS` are read at equal distances.
+        generators: The generators that are seeded before each read.
+        seed: The seed.
+    """
     if isinstance(getattr(rows, "rows", rows), ArrayRows | NpyRows | ImageRows):
         return True
     count = len(rows)
@@ -35,7 +47,7 @@ def are_rows_steady(rows: Rows, generators: ItemGenerators, seed: int) -> bool:
 
 
 def warn_unsteady(dataset: str, what: str) -> None:
-    """Warn that samples do not follow the seed."""
+    """Warn that the samples `what` of a data set do not depend only on the seed."""
     warnings.warn(
         f"dataset {dataset!r}: {what} gives other samples when it is read again after the same seeds; the run cannot "
         "be repeated bit for bit; draw from random, numpy.random or torch, or from a generator that the data set holds",
@@ -45,7 +57,13 @@ def warn_unsteady(dataset: str, what: str) -> None:
 
 
 def read_whole(rows: Rows, generators: ItemGenerators, seed: int) -> tuple[Tree, Array] | None:
-    """Read all rows; return None as soon as reading draws random numbers."""
+    """Read all rows, or return None as soon as a read draws random numbers.
+
+    Args:
+        rows: The rows, which are read in blocks of `ROWS_PER_READ`.
+        generators: The generators that a read may draw from.
+        seed: The seed of the generators.
+    """
     if isinstance(rows, ArrayRows):
         return rows.read(np.arange(len(rows)))
     parts = []

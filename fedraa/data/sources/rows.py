@@ -1,4 +1,4 @@
-"""Samples by row, read when they are needed: arrays, files of arrays, data sets of torch and of Hugging Face."""
+"""Samples that are read by row when needed: arrays, `.npy` files, images, data sets of torch and Hugging Face."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ Index = npt.NDArray[np.int64]
 
 
 class Rows(ABC):
-    """Samples that can be read by row. A worker has a copy of this object, not of the samples.
+    """Samples that can be read by row. Each worker gets a copy of this object, but not of the samples.
 
     class Squares(fl.Rows):
         def __len__(self):
@@ -46,7 +46,7 @@ class Rows(ABC):
 
 @dataclass(frozen=True, eq=False)
 class ArrayRows(Rows):
-    """Arrays in memory."""
+    """Rows of arrays in memory."""
 
     x: Tree
     y: Array
@@ -63,7 +63,7 @@ class ArrayRows(Rows):
 
 @dataclass(frozen=True)
 class NpyRows(Rows):
-    """Two `.npy` files of any size, of which only the needed rows are read."""
+    """Rows of two `.npy` files of any size. Only the needed rows are read."""
 
     x: Path
     y: Path
@@ -72,7 +72,7 @@ class NpyRows(Rows):
         return len(open_array(self.y))
 
     def read(self, rows: Index) -> tuple[Tree, Array]:
-        # The files are mapped only during the read: pages that stay mapped count as memory of the process.
+        # The files are mapped only during the read, because mapped pages count as memory of the process.
         rows = np.asarray(rows)
         return open_array(self.x)[rows], open_array(self.y)[rows]
 
@@ -82,7 +82,7 @@ class NpyRows(Rows):
 
 @dataclass(frozen=True, eq=False)
 class TorchRows(Rows):
-    """Any map-style data set: `dataset[i]` is a pair of sample and label."""
+    """Rows of any map-style data set, in which `dataset[i]` is a pair of sample and label."""
 
     dataset: Any
 
@@ -95,7 +95,7 @@ class TorchRows(Rows):
             try:
                 item = self.dataset[row]
             except Exception as error:
-                # The code of a data set may raise any type.
+                # A user-defined data set may raise any type.
                 raise InputError(f"row {row}", f"{type(error).__name__}: {' '.join(str(error).split())}") from error
             if not isinstance(item, tuple | list) or len(item) != 2:
                 raise InputError(f"row {row}", got=item, expected="a pair of sample and label")
@@ -111,9 +111,9 @@ class TorchRows(Rows):
 
 @dataclass(frozen=True, eq=False)
 class HuggingFaceRows(Rows):
-    """A table of Hugging Face's `datasets`: the columns of samples and of labels.
+    """Rows of a table of Hugging Face's `datasets`; `input` and `target` are the columns of samples and labels.
 
-    `transformed` is True if a function of the user makes the columns from a row when it is read.
+    `transformed` is True if a user-defined function makes these columns when a row is read.
     """
 
     dataset: Any
@@ -138,7 +138,7 @@ class HuggingFaceRows(Rows):
 
 @dataclass(frozen=True, eq=False)
 class ImageRows(Rows):
-    """Image files, as float32 [channels, height, width] from 0 to 1."""
+    """Rows of image files, which are read as float32 [channels, height, width] from 0 to 1."""
 
     paths: tuple[Path, ...]
     y: Array
@@ -156,11 +156,11 @@ class ImageRows(Rows):
 
 
 def as_rows(field: str, given: Any, input: str = "", target: str = "") -> Rows:
-    """Return the rows of Rows, a pair of arrays (x, y), a Hugging Face table, or a map-style data set.
+    """Return the samples as Rows.
 
     Args:
-        field: The field of the InputError that is raised for anything else.
-        given: The samples.
+        field: The field of the InputError for samples of any other kind.
+        given: Rows, a pair of arrays (x, y), a Hugging Face table, or a map-style data set.
         input: The column of samples in a table.
         target: The column of labels in a table.
     """
@@ -187,7 +187,7 @@ def as_rows(field: str, given: Any, input: str = "", target: str = "") -> Rows:
 
 
 def class_names(data: Any, target: str) -> list[str]:
-    """Return the names of the classes in the order of their labels; nothing if the data set does not name them."""
+    """Return the names of the classes in the order of their labels, or an empty list if there are no names."""
     features = getattr(data, "features", None)
     column = features.get(target) if isinstance(features, dict) else None
     names = getattr(data, "classes", None) if column is None else getattr(column, "names", None)
@@ -195,14 +195,14 @@ def class_names(data: Any, target: str) -> list[str]:
 
 
 def _are_two_samples(given: tuple[Any, ...] | list[Any]) -> bool:
-    """Return True for a list of two samples, each with its label, rather than the arrays (x, y)."""
+    """Return True for a list of two pairs (sample, label), which is not a pair of arrays (x, y)."""
     if not isinstance(given, list):
         return False
     return all(isinstance(item, tuple) and len(item) == 2 and np.ndim(item[1]) == 0 for item in given)
 
 
 def _refuse_not_by_row(field: str, given: Any) -> None:
-    """Raise InputError for data whose rows cannot be read by their numbers."""
+    """Raise InputError with a hint for common kinds of data that have no access by row number."""
     indexable = "a data set with len and [i]"
     if isinstance(given, DataLoader):
         raise InputError(field, "it gives batches", got=given, expected=indexable, hint="give loader.dataset")
@@ -224,10 +224,17 @@ def _refuse_not_by_row(field: str, given: Any) -> None:
 
 
 def _table_rows(field: str, table: Any, input: str, target: str) -> HuggingFaceRows:
-    """Return the rows of a table of Hugging Face, in any format."""
+    """Return the Rows of a table of Hugging Face in any format; raise InputError if it lacks a column.
+
+    Args:
+        field: The field of the error.
+        table: The table.
+        input: The column of samples.
+        target: The column of labels.
+    """
     transformed = getattr(table, "format", {}).get("type") == "custom"
     if hasattr(table, "with_format") and not transformed:
-        # Plain Python values are the same in all formats: torch, numpy, pandas, arrow, jax.
+        # Without a format the table returns plain Python values. They do not depend on torch, NumPy, pandas or jax.
         table = table.with_format(None)
     columns = list(table.column_names)
     if transformed and len(table):
@@ -244,12 +251,15 @@ def _table_rows(field: str, table: Any, input: str, target: str) -> HuggingFaceR
 
 
 def stacked(items: Sequence[Any], rows: Index, kind: str) -> Tree:
-    """Return one array of the rows' items, dicts and tuples likewise; raise InputError about the first odd row.
+    """Return the items stacked into one array, or into a dict or a tuple of arrays.
 
     Args:
         items: The samples or labels.
-        rows: Their rows.
+        rows: The row numbers of the items.
         kind: `sample` or `label`.
+
+    Raises:
+        InputError: An item is not a number or differs in shape from the first; the error names the row.
     """
     if len(items) == 0:
         raise InputError(f"{kind}s", "there is none")
@@ -290,7 +300,7 @@ def _not_a_number(field: str, array: Array, kind: str) -> InputError:
 def _array(item: Any) -> Array:
     if isinstance(item, torch.Tensor):
         return np.asarray(item.detach().cpu().numpy())
-    # An image of PIL.
+    # Images of PIL have these two attributes.
     if hasattr(item, "convert") and hasattr(item, "size"):
         return image_array(plain_image(item))
     refuse_masked("item", item)
@@ -298,9 +308,9 @@ def _array(item: Any) -> Array:
 
 
 def open_array(path: Path) -> Array:
-    """Return the array of a `.npy` file, memory-mapped, so that only the used rows are read.
+    """Return the memory-mapped array of a `.npy` file, of which only the used rows are read.
 
-    Raises InputError about the file if it holds no array of rows.
+    Raises InputError with the file if it holds no array of rows.
     """
     try:
         refuse_no_file(path)

@@ -1,4 +1,4 @@
-"""The columns of a table: which are features, and what numbers they become."""
+"""The columns of a table: the choice of target and features, and their conversion to numbers."""
 
 import logging
 import re
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 TARGETS = ("label", "target", "y", "class")
 FREE_WORDS = 20
-"""Different words that a column of any length may have."""
+"""Number of different words that a column may have however few rows it has."""
 MAX_WORDS = 1000
 ROW_NUMBER = re.compile(
     r"#|no\.?|nr\.?|idx|index|rows?|row[\W_]?(?:id|index|no|nr|num|number)|(?:.*[\W_])?id|unnamed: \d+", re.IGNORECASE
@@ -28,10 +28,10 @@ CAMEL_ID = re.compile(r".*[a-z]I[dD]")
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of one or two files, of which the first `cut` are training rows.
+    """The rows of one or two files. The first `cut` rows are training rows.
 
-    `target` and `client` are columns. `options` are the values with which the user called `csv`, so that an error
-    can show a call that works.
+    `target` and `client` are the names of columns. `options` are the arguments that the user passed to `csv`, so that
+    an error can show a call that works.
     """
 
     path: str
@@ -44,11 +44,11 @@ class Table:
     decimal_comma: bool = False
 
     def is_words(self, name: str) -> bool:
-        """Return True for a column of text."""
+        """Return True if the column holds text."""
         return bool(self.frame[name].dtype == object)
 
     def place(self, which: Array) -> str:
-        """Return the first of the rows `which` (bool [n]) for an error, with its file and its client."""
+        """Return a description of the first of the rows `which` (bool [n]), with its file and its client."""
         places = np.flatnonzero(which)
         at = int(places[0])
         if self.test is None:
@@ -59,39 +59,52 @@ class Table:
         return f"row {int(self.frame.index[at]) + 1}{of_file}{of_client}"
 
     def cell(self, name: str, which: Array) -> str:
-        """Return the field of an error about a column in the first of the rows `which` (bool [n])."""
+        """Return the field of an error about the column `name` in the first of the rows `which` (bool [n])."""
         return f"column {name!r} {self.place(which)}"
 
     def spell(self, **change: Any) -> str:
-        """Return the call of `csv` with these options changed."""
+        """Return the user's call of `csv` with these options changed."""
         return spell_csv(self.path, self.options | change)
 
     def without(self, name: str) -> str:
-        """Return a hint how to leave the column out."""
+        """Return a hint that shows how to omit the column."""
         dropped = (*self.options.get("drop", ()), name)
         return f"leave the column out: {self.spell(drop=dropped)}"
 
 
 def spell_csv(path: str, options: dict[str, Any]) -> str:
-    """Return `csv('FILE', name=value)`, as a flag takes it, with the options that are set."""
+    """Return the command-line flag `--dataset "csv('FILE', name=value)"` with all options that are set."""
     values = [f"{name}={value!r}" for name, value in options.items() if value not in (None, ())]
     return f'--dataset "csv({", ".join([repr(path), *values])})"'
 
 
 def read_frames(path: str, test: str | None) -> tuple[list[Any], bool]:
-    """Return the frames of one or two files, with one type for each column, and True if they have decimal commas."""
+    """Return the frames of one or two files, and True if they have decimal commas.
+
+    A column has the same type in both frames.
+    """
     files = [open_table(one) for one in (path, test) if one is not None]
     frames = [file.frame() for file in files]
     words = {name for frame in frames for name in frame.columns if frame[name].dtype == object}
     decimal_comma = any(_has_commas(frame) for frame in frames)
     if decimal_comma:
-        # In such a file 1.234 is more than a thousand.
+        # In such a file 1.234 means 1234, so columns of floats must be read again as text.
         words |= {name for frame in frames for name in frame.columns if frame[name].dtype.kind == "f"}
     return [_reread(file, frame, words) for file, frame in zip(files, frames, strict=True)], decimal_comma
 
 
 def find_target(path: str, names: Sequence[str], target: str | None, options: dict[str, Any]) -> str:
-    """Return the name of the column to predict; raise InputError with a call that works if it is not clear."""
+    """Return the name of the column to predict.
+
+    Args:
+        path: The file of the table.
+        names: The columns.
+        target: The column that the user named, or None.
+        options: The options of the user's call of `csv`.
+
+    Raises:
+        InputError: The column does not exist or is ambiguous; the error shows a call that works.
+    """
     example = spell_csv(path, options | {"target": names[-1]})
     if target is not None:
         if target not in names:
@@ -101,7 +114,7 @@ def find_target(path: str, names: Sequence[str], target: str | None, options: di
         return target
     by_name = {name.lower(): name for name in reversed(names)}
     known = [by_name[name] for name in TARGETS if name in by_name]
-    # A column y may well be a coordinate beside a label.
+    # A column y may be a coordinate and not a label.
     clear = [name for name in known if name.lower() != "y"]
     if len(clear) > 1:
         raise InputError(
@@ -128,7 +141,13 @@ def find_target(path: str, names: Sequence[str], target: str | None, options: di
 
 
 def _warn_second_label(path: str, by_name: dict[str, str], known: list[str]) -> None:
-    """Warn about a feature y beside the column to predict: unless there is an x, it may be the label once more."""
+    """Warn if there is a feature y but no feature x, because y may be a second label.
+
+    Args:
+        path: The file of the table.
+        by_name: The columns by their names in lower case.
+        known: The columns with a name in `TARGETS`.
+    """
     if len(known) > 1 and "x" not in by_name:
         logger.warning(
             "dataset %r: column %r is a feature, and %r is the one to predict; if both are labels, leave one out with "
@@ -141,12 +160,12 @@ def _warn_second_label(path: str, by_name: dict[str, str], known: list[str]) -> 
 
 
 def drop_row_numbers(path: str, frame: Any, kept: Sequence[str | None]) -> Any:
-    """Return the frame without the columns that only number its rows; a warning names them.
+    """Return the frame without columns that only number its rows; a warning names each of them.
 
     Args:
-        path: The table's file.
-        frame: Its rows.
-        kept: Columns that are no features.
+        path: The file of the table.
+        frame: The rows of the table.
+        kept: The columns that are not features.
     """
     for name in [name for name in frame.columns if name not in kept]:
         values = frame[name]
@@ -155,7 +174,7 @@ def drop_row_numbers(path: str, frame: Any, kept: Sequence[str | None]) -> Any:
                 problem = f"column {int(name.split()[1]) + 1} has no name in the header"
                 raise InputError(path, problem, hint=f"name it, or leave it out with drop=({name!r},)")
             continue
-        # A few different integers may be anything.
+        # Fewer than three different integers may have any meaning.
         if len(values) < 3 and not is_unnamed(name):
             continue
         if ROW_NUMBER.fullmatch(name) or CAMEL_ID.fullmatch(name):
@@ -173,7 +192,7 @@ def drop_row_numbers(path: str, frame: Any, kept: Sequence[str | None]) -> Any:
 
 
 def refuse_empty(table: Table, name: str) -> None:
-    """Raise InputError if the column has no value in a row."""
+    """Raise InputError if the column lacks a value in any row."""
     empty = table.frame[name].isna().to_numpy()
     if empty.any():
         raise _missing(table, name, empty, None)
@@ -182,8 +201,8 @@ def refuse_empty(table: Table, name: str) -> None:
 def encode_features(table: Table, names: Sequence[str]) -> Array:
     """Return the columns as float32 [n, features], in the order of the file.
 
-    A column of numbers is one feature. A column of words becomes a column of 0 and 1 for each word of the training
-    rows, in alphabetical order; a word that only test rows have is 0 in all of them.
+    A column of numbers is one feature. A column of words becomes one column of 0 and 1 for each word of the training
+    rows, in alphabetical order. A word that occurs only in test rows is 0 in all these columns.
     """
     columns = []
     for name in names:
@@ -198,7 +217,7 @@ def encode_features(table: Table, names: Sequence[str]) -> Array:
 
 
 def encode_numbers(table: Table, name: str) -> Array:
-    """Return the column to predict as float32 [n, 1]; raise InputError if a value is not a finite number."""
+    """Return the target column as float32 [n, 1]; raise InputError if a value is not a finite number."""
     refuse_empty(table, name)
     if not table.is_words(name):
         values = table.frame[name].to_numpy(np.float64)
@@ -210,7 +229,7 @@ def encode_numbers(table: Table, name: str) -> Array:
 
 
 def encode_classes(table: Table, name: str) -> Array:
-    """Return the class of each row, int64 [n], numbered in the order of the values: numbers, or words."""
+    """Return the class of each row, int64 [n]. Classes are numbered in the order of their values, numbers or words."""
     refuse_empty(table, name)
     values: Array = table.frame[name].to_numpy()
     if table.is_words(name):
@@ -235,7 +254,7 @@ def encode_classes(table: Table, name: str) -> Array:
 
 
 def encode_owners(table: Table, name: str) -> list[Any]:
-    """Return the client of each row, a number or a word."""
+    """Return the client of each row as a number or a word."""
     refuse_empty(table, name)
     owners: list[Any] = table.frame[name].tolist()
     return owners
@@ -256,7 +275,7 @@ def _reread(file: TableFile, frame: Any, words: set[str]) -> Any:
 
 
 def _encode_text(table: Table, name: str) -> Array:
-    """Return a column of text as numbers [n, 1], or as a column of 0 and 1 for each word [n, words]."""
+    """Return a column of text as numbers [n, 1], or as columns of 0 and 1, one for each word [n, words]."""
     import pandas as pd
 
     values, codes = _numbers(table, name)
@@ -297,7 +316,10 @@ def _encode_text(table: Table, name: str) -> Array:
 
 
 def _numbers(table: Table, name: str) -> tuple[Array, Array]:
-    """Return the numbers [n] of a column of text, NaN where a word is none, and the place of each row's word."""
+    """Return the numbers [n] of a column of text, and the index [n] of each row's word among the distinct words.
+
+    A word that is not a number becomes NaN.
+    """
     import pandas as pd
 
     codes, words = pd.factorize(table.frame[name])
@@ -305,8 +327,15 @@ def _numbers(table: Table, name: str) -> tuple[Array, Array]:
 
 
 def _missing(table: Table, name: str, which: Array, value: str | None) -> InputError:
-    """Return the error about rows `which` (bool [n]) without a value: None, or a word such as `NA`."""
-    # The column to predict cannot be left out.
+    """Return the error about rows without a value.
+
+    Args:
+        table: The table.
+        name: The column.
+        which: True for each row without a value, bool [n].
+        value: The content of such a row: None, or a word such as `NA`.
+    """
+    # The user cannot omit the target and the client column.
     hint = "fill in the values, or remove these rows"
     if name not in (table.target, table.client):
         hint = f"fill in the values, remove these rows, or {table.without(name)}"
@@ -340,7 +369,7 @@ def _refuse_many_words(table: Table, name: str, words: int) -> None:
 
 
 def _refuse_no_classes(table: Table, name: str, labels: Array) -> None:
-    """Raise InputError if these different values of the column to predict are not classes."""
+    """Raise InputError if the distinct values `labels` of the target column `name` cannot be classes."""
     field = f"column {name!r}"
     other = f"choose another column, as in {table.spell(target='NAME')}"
     rows, count = len(table.frame), len(labels)

@@ -1,4 +1,4 @@
-"""A table in a text file: its encoding, its delimiter, its header, and rows of the header's length."""
+"""Reading of a table in a text file: its encoding, its delimiter, its header and its rows."""
 
 import bz2
 import codecs
@@ -26,7 +26,7 @@ SHOWN_NAMES = 20
 
 @dataclass(frozen=True)
 class TableFile:
-    """The text of a table. The rows begin at character `start`, and no row has more than `width` fields."""
+    """The text of a table, in which rows begin at character `start` and have at most `width` fields."""
 
     path: str
     text: str
@@ -38,8 +38,8 @@ class TableFile:
     def frame(self, as_words: Collection[str] = ()) -> Any:
         """Return the rows as a pandas frame, without empty rows and columns.
 
-        A column in which every value is a plain number, or every value is true or false, has a number type. Other
-        columns, and those in `as_words`, hold the text without surrounding spaces, and None where a value is empty.
+        If all values of a column are plain numbers, or all are true or false, the column has a numeric type. Other
+        columns, and those in `as_words`, hold text without surrounding spaces, and None for an empty value.
         """
         # Importing pandas is slow, and workers do without it.
         import pandas as pd
@@ -58,7 +58,7 @@ class TableFile:
             skipinitialspace=True,
             low_memory=False,
         )
-        # Fields beyond the header are trailing delimiters, without a value.
+        # Fields beyond the header come from trailing delimiters and have no value.
         frame = frame.iloc[:, : len(self.names)].set_axis(list(self.names), axis=1)
         for name in frame.columns:
             if pd.api.types.is_bool_dtype(frame[name]):
@@ -71,14 +71,14 @@ class TableFile:
 
 
 def open_table(path: str) -> TableFile:
-    """Return the table in a file; raise InputError about the line for a row of another length than the header's."""
+    """Return the table in a file; raise InputError with the line if a row and the header differ in length."""
     text = _text(path)
     hint = EXCEL_HINT.match(text)
     if hint is None:
         delimiter = _delimiter(text)
     else:
         delimiter = hint["delimiter"]
-        # The line stays, empty, so that lines keep their numbers.
+        # An empty line remains, so that the line numbers in errors stay correct.
         text = text[hint.end() :]
     try:
         names, line, start, offset_lines = _header(text, delimiter)
@@ -112,12 +112,12 @@ def open_table(path: str) -> TableFile:
 
 
 def is_unnamed(name: str) -> bool:
-    """Return True for the name that pandas gives to a column without one."""
+    """Return True for the placeholder name of a column that has no name in the header."""
     return name.startswith("Unnamed: ") and name[len("Unnamed: ") :].isdecimal()
 
 
 def listed(names: Collection[Any]) -> str:
-    """Return the names for a sentence, at most `SHOWN_NAMES` of them."""
+    """Return a list of at most `SHOWN_NAMES` names for an error message."""
     shown = ", ".join(str(name) for name in islice(names, SHOWN_NAMES))
     if len(names) > SHOWN_NAMES:
         return f"{shown}, ... ({len(names)} in all)"
@@ -147,7 +147,7 @@ def _decoded(path: str, data: bytes) -> str:
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError:
-            # Windows-1252 is what spreadsheets write; latin-1 takes the five bytes that it leaves out.
+            # Spreadsheets write Windows-1252. It does not define five bytes, which latin-1 accepts.
             try:
                 text = data.decode("cp1252")
             except UnicodeDecodeError:
@@ -180,7 +180,7 @@ def _first_rows(text: str, delimiter: str) -> Iterator[list[str]]:
 
 
 def _delimiter(text: str) -> str:
-    """Return the delimiter by which the header has several fields and most rows have the same number."""
+    """Return the delimiter by which most rows have the same number of fields as the header, at least two."""
     best, best_score = ",", (0.0, 1)
     for delimiter in DELIMITERS:
         rows = list(_first_rows(text, delimiter))
@@ -195,9 +195,9 @@ def _delimiter(text: str) -> str:
 
 
 def _header(text: str, delimiter: str) -> tuple[list[str], int, int, int]:
-    """Return the columns' names, their line, and the character and the line where the rows begin.
+    """Return the names of the columns, the line of the header, and the character and the line after the header.
 
-    Comments above the header are passed over. A first line `#id,x,label` is the header if a row of numbers follows.
+    Comments above the header are skipped. A line such as `#id,x,label` is the header if a row of numbers follows.
     """
     stream = io.StringIO(text, newline="")
     reader = _reader(stream, delimiter)
@@ -217,7 +217,7 @@ def _header(text: str, delimiter: str) -> tuple[list[str], int, int, int]:
 
 
 def is_number(text: str) -> bool:
-    """Return True for a number as Python writes it."""
+    """Return True if `float` can convert the text."""
     try:
         float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Numbers, dates and missing values as people write them into tables."""
+"""Recognition of numbers, dates and missing values in the usual notations of tables."""
 
 import re
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ COMMA = _grammar("." + _SPACES, ",")
 
 @dataclass(frozen=True)
 class _Parts:
-    """A word that may be a number: its digits, its unit, and whether the unit is a currency or a percent sign."""
+    """The parts of a word that may be a number. `has_symbol` is True if the unit is a currency or a percent sign."""
 
     digits: str
     exponent: int
@@ -50,10 +50,11 @@ class _Parts:
 
 
 def read_numbers(words: Sequence[str], *, decimal_comma: bool = False) -> Array:
-    """Return each word's number as float64 [n], NaN where it is none.
+    """Return each word's number as float64 [n], or NaN for a word that is not a number.
 
-    Signs, thousands separators, currencies, a percent sign and a unit are read (`-1,234.5`, `$12`, `3 %`, `12 kg`,
-    `(15)`), a unit only if every word has it. `decimal_comma` decides where `1.234` may mean both.
+    A number may have a sign, thousands separators, a currency, a percent sign or a unit (`-1,234.5`, `$12`, `3 %`,
+    `12 kg`, `(15)`). A unit is accepted only if every word has it. `decimal_comma` decides ambiguous words such as
+    `1.234`.
     """
     parts = [_split(word) for word in words]
     complete = all(part is not None or is_missing(word) for part, word in zip(parts, words, strict=True))
@@ -66,7 +67,7 @@ def read_numbers(words: Sequence[str], *, decimal_comma: bool = False) -> Array:
 
 
 def has_decimal_comma(words: Sequence[str]) -> bool:
-    """Return True if all words are numbers with a decimal comma, as `3,14`, and cannot be read otherwise."""
+    """Return True if all words are numbers with a decimal comma, such as `3,14`, and some need that reading."""
     parts = [_split(word) for word in words if not is_missing(word)]
     if not parts or None in parts:
         return False
@@ -74,17 +75,17 @@ def has_decimal_comma(words: Sequence[str]) -> bool:
 
 
 def is_missing(word: str) -> bool:
-    """Return True for a word that people write in place of a number that they do not have."""
+    """Return True for a word that marks a missing value, such as `n/a`."""
     return word.lower() in MISSING
 
 
 def is_date(word: str) -> bool:
-    """Return True for a date or a time of day."""
+    """Return True if the word is a date or a time of day."""
     return _DATE.fullmatch(word) is not None
 
 
 def begins_with_number(word: str) -> bool:
-    """Return True if the word begins with a digit, after a sign or a currency."""
+    """Return True if the word begins with a digit, possibly after a sign and a currency."""
     return re.match(rf"[-+(~<>]*\s*(?:{CURRENCY})?\s*\d", word) is not None
 
 
@@ -101,10 +102,10 @@ def _split(word: str) -> _Parts | None:
 
 
 def _of_one_unit(parts: list[_Parts | None], *, complete: bool) -> list[_Parts | None]:
-    """Return the parts, None for those whose unit differs from the others'.
+    """Return the parts with None in place of those with a different unit than most.
 
-    A unit in letters counts only if every word is a number (`complete`) and has it. A currency may be left out in
-    some words, a percent sign not.
+    A unit in letters is accepted only if every word is a number (`complete`) and has this unit. Some words may omit a
+    currency, but none may omit a percent sign.
     """
     units = [part.unit for part in parts if part is not None]
     if complete and len(set(units)) == 1:

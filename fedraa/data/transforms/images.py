@@ -1,4 +1,4 @@
-"""Transforms of images that papers on federated learning use, for a whole minibatch at a time."""
+"""Transforms of images that are common in federated learning. Each changes a whole minibatch at a time."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,9 +16,9 @@ from fedraa.numbers import Count, UpToOne
 
 @dataclass(frozen=True)
 class Crop(Transform):
-    """Each image padded by `padding` on all sides with `fill`, then a random window of its size (He et al. 2016).
+    """A random window of each image, of the image's size, after padding all sides by `padding` (He et al. 2016).
 
-    Images that are standardised have mean 0, so that the padding has the mean colour.
+    The padding has the value `fill`. The default is the mean colour of standardised images, because their mean is 0.
     """
 
     moves: ClassVar[bool] = True
@@ -29,14 +29,14 @@ class Crop(Transform):
         rows, _, height, width = _images("crop", x)
         padded = F.pad(x, (self.padding,) * 4, value=self.fill)
         top, left = torch.from_numpy(rng.integers(0, 2 * self.padding + 1, (2, rows))).to(x.device)
-        # A view [b, c, tops, lefts, height, width].
+        # The view has the shape [b, c, tops, lefts, height, width].
         windows = padded.unfold(2, height, 1).unfold(3, width, 1)
         return windows[torch.arange(rows, device=x.device), :, top, left]
 
 
 @dataclass(frozen=True)
 class Flip(Transform):
-    """Each image mirrored left to right with probability `share`."""
+    """Left-right reflection of each image with probability `share`."""
 
     moves: ClassVar[bool] = True
     share: UpToOne = 0.5
@@ -49,9 +49,9 @@ class Flip(Transform):
 
 @dataclass(frozen=True)
 class Normalize(Transform):
-    """(x - mean) / std per channel.
+    """Normalisation (x - mean) / std per channel.
 
-    Without values, the mean and std of the training samples are used, or those of an even share of many samples.
+    By default mean and std are those of the training samples, or of a uniform sample if there are many.
     """
 
     random: ClassVar[bool] = False

@@ -19,8 +19,8 @@ V2 = "torchvision.transforms.v2:"
 def make_transforms(given: Sequence[object], *, seed: int) -> Transforms:
     """Return the transforms in their order; raise InputError for anything that is not a transform.
 
-    Each is crop, flip, normalize, `v2.NAME(...)` of torchvision, an import path, a Transform, a transform of
-    torchvision's v2, or a function `(x, rng)`. One text may hold several, as `crop,flip` does.
+    A transform is crop, flip, normalize, `v2.NAME(...)` of torchvision, an import path, a Transform, a transform of
+    torchvision's v2, or a function `(x, rng)`. One string may list several, as in `crop,flip`.
     """
     parts = []
     for item in given:
@@ -29,7 +29,7 @@ def make_transforms(given: Sequence[object], *, seed: int) -> Transforms:
 
 
 def _split(given: object) -> list[object]:
-    """Return the parts of a text between commas outside brackets; anything else is one part."""
+    """Return a string split at the commas outside brackets, or a list with `given` if it is not a string."""
     if not isinstance(given, str):
         return [given]
     parts, depth = [""], 0
@@ -43,7 +43,7 @@ def _split(given: object) -> list[object]:
 
 
 def make_transform(given: object) -> Transform:
-    """Return the transform that `given` describes, as in `make_transforms`."""
+    """Return the transform that `given` describes; `make_transforms` lists the accepted forms."""
     if isinstance(given, str):
         given = re.sub(r"^v2[.:]", V2, given)
     made = TRANSFORMS.make(given)

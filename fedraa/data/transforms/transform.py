@@ -1,4 +1,4 @@
-"""The base class of transforms, and the transforms of a run: fixed ones, and random ones for training."""
+"""The base class of transforms, and the sequence of transforms of a run."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -23,34 +23,34 @@ class Transform(ABC):
             def apply(self, x, rng):
                 return x * torch.from_numpy(rng.uniform(0.5, 1, (len(x), 1, 1, 1)).astype("float32"))
 
-    A plain function with these arguments is also a transform. Draw random numbers only from `rng`, so that the seed
-    decides them.
+    A plain function with the arguments `(x, rng)` is also a transform. Draw random numbers only from `rng`, so that
+    they follow from the seed.
 
-    A `random` transform is for training: it is applied to each minibatch, and never to test samples. Any other is
-    applied once to the training and the test samples, before the random ones, and may change their shape.
+    A `random` transform is applied to each training minibatch, and never to test samples. Any other transform is
+    applied once to the training and the test samples, before the random ones. It may change their shape.
     """
 
     random: ClassVar[bool] = True
     moves: ClassVar[bool] = False
-    """True if values may move to another place of the sample."""
+    """True if values may move to another position in the sample."""
 
     @property
     def scales(self) -> bool:
-        """Return True if it scales inputs by the user's values, so that the run must not scale them before."""
+        """Return True if the transform scales inputs by values of the user, so that the run must not scale them."""
         return False
 
     @abstractmethod
     def apply(self, x: Tensor, rng: np.random.Generator) -> Tensor:
-        """Return the changed samples x [b, ...]; `x` itself must stay the same."""
+        """Return the changed samples [b, ...], without changing `x` itself."""
 
     def fitted(self, x: Tensor) -> "Transform":
-        """Return the transform for data with the training samples `x` [n, ...]."""
+        """Return the transform fitted to the training samples `x` [n, ...]."""
         return self
 
 
 @dataclass(frozen=True)
 class Called(Transform):
-    """A function `(x, rng)` with a name for errors."""
+    """A transform that calls a function `(x, rng)`. Error messages contain its name."""
 
     name: str
     function: Callable[[Tensor, np.random.Generator], Tensor]
@@ -61,7 +61,7 @@ class Called(Transform):
 
 @dataclass(frozen=True)
 class Transforms:
-    """The transforms of a run; `seed` is the run's."""
+    """The transforms of a run, in order, with the seed of the run."""
 
     parts: tuple[Transform, ...] = ()
     seed: int = 0
@@ -71,23 +71,26 @@ class Transforms:
 
     @property
     def fixed(self) -> "Transforms":
-        """Return the transforms that every sample gets."""
+        """Return the transforms that are not random; they apply to training and test samples."""
         return Transforms(tuple(part for part in self.parts if not part.random), self.seed)
 
     @property
     def drawn(self) -> "Transforms":
-        """Return the transforms that are drawn for every minibatch."""
+        """Return the random transforms, which apply to training minibatches."""
         return Transforms(tuple(part for part in self.parts if part.random), self.seed)
 
     def augment(self, client: int, turn: int) -> Augment:
-        """Return the function that changes the minibatches of a client's `turn`-th task, in their order."""
+        """Return the function that changes the minibatches of a client's `turn`-th task.
+
+        Call it once for each minibatch, in order, because all calls draw from one random stream.
+        """
         if not self.parts:
             return lambda x: x
         rng = generator(self.seed, "transforms", client, turn)
         return lambda x: self._apply(x, rng)
 
     def all(self, x: Any) -> Any:
-        """Return the array x [n, ...] after transforms that are not random."""
+        """Return the array x [n, ...] after all transforms of this sequence."""
         if not self.parts:
             return x
         rng = generator(self.seed, "transforms")
@@ -99,7 +102,7 @@ class Transforms:
         return x
 
     def fitted(self, x: Any) -> "Transforms":
-        """Return the transforms for data with the training samples `x`; raise InputError if they do not fit them."""
+        """Return the transforms fitted to the training samples `x`; raise InputError if one cannot be applied."""
         if isinstance(x, dict | tuple):
             problem = f"{called(self.parts[0])} takes samples with one input, and these have {len(x)}"
             raise InputError("transforms", problem)
@@ -119,13 +122,23 @@ class Transforms:
 
 
 def called(part: Any) -> str:
-    """Return the name of a transform for errors."""
+    """Return the name of a transform for error messages."""
     name = getattr(part, "name", None) or getattr(part, "__qualname__", type(part).__name__)
     return str(name)
 
 
 def _tried(part: Transform, x: Tensor, seed: int) -> Tensor:
-    """Return the transformed samples; raise InputError if they cannot be a minibatch, or differ for the same draws."""
+    """Return the transformed samples after a check of the result.
+
+    Args:
+        part: The transform.
+        x: The samples of a trial minibatch.
+        seed: The seed of the random numbers.
+
+    Raises:
+        InputError: The result cannot be a minibatch or is not finite, the transform changed its argument, or two
+            calls with the same random numbers had different results.
+    """
     before = x.clone()
     once, again = (part.apply(x, generator(seed, "transforms trial")) for _ in range(2))
     name = called(part)
@@ -150,5 +163,5 @@ def _tried(part: Transform, x: Tensor, seed: int) -> Tensor:
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
-    """Return True if the tensors are equal, where NaN equals NaN."""
+    """Return True if the tensors are equal; NaN counts as equal to NaN."""
     return a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)

@@ -1,4 +1,4 @@
-"""Transforms of torchvision's v2, by name or as objects: one image at a time, drawn from the run's streams."""
+"""Transforms of torchvision's v2, applied to one image at a time with the random streams of the run."""
 
 from typing import Any
 
@@ -25,17 +25,17 @@ STILL = (
 
 
 class Vision(Transform):
-    """`given` of torchvision.transforms.v2. What it draws comes from a seed that is drawn from the stream.
+    """A transform `given` of torchvision.transforms.v2, seeded by a number that is drawn from the run's stream.
 
-    Those that draw nothing, such as Resize, are applied to test samples, too.
+    A transform in `FIXED`, such as Resize, draws nothing and is also applied to test samples.
     """
 
     def __init__(self, given: Any) -> None:
         self.given = given
         self.name = type(given).__name__
-        # of a class in general, here of what it stands for
-        self.random = self.name not in FIXED  # type: ignore[misc]  # a ClassVar
-        self.moves = self.name not in STILL  # type: ignore[misc]  # likewise
+        # These are class variables of `Transform`. Here they depend on the wrapped transform.
+        self.random = self.name not in FIXED  # type: ignore[misc]
+        self.moves = self.name not in STILL  # type: ignore[misc]
 
     @property
     def scales(self) -> bool:
