@@ -21,8 +21,7 @@ class Pair:
     """One adapter: the slices of A [rank, in, ...] and B [out, rank, ...], and the slice of the merged change, if any.
 
     The layer's weight changes by `scale` B A. The product is transposed if the layer looks up rows of a `table`. The
-    row
-    `padding` of that table, if there is one, never changes because its column of A is 0.
+    row `padding` of that table, if there is one, never changes because its column of A is 0.
     """
 
     a: slice

@@ -85,8 +85,7 @@ class Aggregator(Stateful, ABC):
 
     A custom aggregator needs `add` and `finish`. It creates its state in `start` and reports its memory in `memory`.
     `keeps` names state that outlives a round. `corrects` is True if remembered values of each client correct its delta.
-    A
-    run works on a copy.
+    A run works on a copy.
     """
 
     keeps: ClassVar[str] = ""

@@ -23,8 +23,8 @@ class BatchedTrainer(Trainer):
     """A trainer whose `train_all` trains up to `stack` tasks of the same shape at once.
 
     Its results differ in their bits from those of `Trainer`, but depend only on the task, the data, the seed and
-    `stack`.
-    All stacks are filled up to the same height, and all minibatches to a size that follows from the number of samples.
+    `stack`. All stacks are filled up to the same height, and all minibatches to a size that follows from the number of
+    samples.
     """
 
     def __init__(self, traced: Traced, solver: Solver, stack: int, **given: Any) -> None:
@@ -108,8 +108,7 @@ class BatchedTrainer(Trainer):
         """Yield minibatches [height, b, ...] and their labels, with PADDING if a client has no more samples or steps.
 
         The data of all clients and the order of their samples go to the device first. Randomly generated samples are
-        replaced
-        there before each epoch.
+        replaced there before each epoch.
         """
         most, width = max(len(one.y) for one in work), self._batch_rows(len(work[0].y))
         steps = max(self._steps(one.task, len(one.y)) for one in work)

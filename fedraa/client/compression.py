@@ -36,7 +36,7 @@ class Compressor(ABC):
 
 
 def wire_bytes(compressor: Compressor, coordinates: int) -> int:
-    """Return the bytes on the wire for a delta of `coordinates` entries. Raises InputError if the result is no number."""
+    """Return the bytes on the wire for a delta of `coordinates` entries. Raises InputError unless it is a number."""
     with calling("compress", compressor):
         size = compressor.bytes(coordinates)
     if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:

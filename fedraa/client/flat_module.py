@@ -25,8 +25,7 @@ class FlatModule:
     """A dense submodel whose parameters are views of the buffer `weights` [k].
 
     Their gradients are views of `gradient` [k]. Without `gradient` the backward pass hands over each parameter's
-    gradient
-    as soon as it is computed, and keeps none.
+    gradient as soon as it is computed, and keeps none.
     """
 
     def __init__(
@@ -80,8 +79,7 @@ class FlatModule:
         """Leave the gradient of the loss in `gradient`.
 
         Copying the gradients of the backward pass is faster than adding them to zeros, but needs memory for both. Large
-        models
-        therefore add them.
+        models therefore add them.
         """
         if len(self.weights) >= BY_PIECE:
             self.gradient.zero_()
@@ -121,8 +119,7 @@ class BatchedModule:
     """Submodels of one shape, trained as one batched computation (`torch.func.vmap`): views of `weights` [height, k].
 
     It replaces a FlatModule, with one row of the buffers for each submodel. The result of a row does not depend on
-    other
-    rows, not even on whether they are in use, because the shapes in the computation never change.
+    other rows, not even on whether they are in use, because the shapes in the computation never change.
     """
 
     def __init__(self, module: nn.Module, height: int, device: torch.device) -> None:

@@ -37,10 +37,8 @@ class LocalTerm(ABC):
                 gradient.add_(at.weights.sign(), alpha=1e-4)
 
     It must be a function of its arguments, element by element. A gradient is passed as a whole [k], in chunks, or as
-    several
-    clients' gradients [height, k]. A term that needs the whole gradient sets `whole`. If the submodel is masked,
-    changes
-    outside the mask are dropped. A term that makes none there sets `masked` to False.
+    several clients' gradients [height, k]. A term that needs the whole gradient sets `whole`. If the submodel is
+    masked, changes outside the mask are dropped. A term that makes none there sets `masked` to False.
     """
 
     whole: ClassVar[bool] = False

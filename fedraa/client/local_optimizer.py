@@ -1,8 +1,7 @@
 """Local optimizers: the step that a client takes along a gradient, in the arithmetic of torch.optim.
 
 The optimizers of torch.optim cannot be used here. A step must also work on one chunk of a buffer, on the rows of
-several
-clients, and with a count of steps for each coordinate.
+several clients, and with a count of steps for each coordinate.
 """
 
 import math
@@ -35,10 +34,8 @@ class LocalOptimizer(ABC):
                 weights.sub_(gradient.sign_(), alpha=lr)
 
     Each step must treat every coordinate independently, because tensors are a whole buffer [k], a chunk of it, or
-    several
-    clients' buffers [height, k]. With zero state and zero gradient a coordinate must not move, because this is the
-    state of
-    masked coordinates.
+    several clients' buffers [height, k]. With zero state and zero gradient a coordinate must not move, because this is
+    the state of masked coordinates.
     """
 
     lr: Positive | None = None

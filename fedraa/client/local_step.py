@@ -174,8 +174,7 @@ class LocalStep:
         """Return the objective's mean loss.
 
         With `label_masked`, logits of labels that the client lacks are set to 0. With `calibrate`, the logits are
-        shifted by
-        the frequency of their labels at the client.
+        shifted by the frequency of their labels at the client.
         """
         if self._bf16:
             with torch.autocast(labels.device.type, torch.bfloat16):
@@ -199,8 +198,7 @@ class LocalStep:
         """Leave the masked (SAM) gradient in the module, and return the loss at the unperturbed weights.
 
         SAM: the gradient at w + rho g/||g||, one norm over all trained coordinates of the client (FedSAM eq. 4). The
-        sign()
-        factor of its eq. 3 is in no later equation. Both passes use the same minibatch and dropout.
+        sign() factor of its eq. 3 is in no later equation. Both passes use the same minibatch and dropout.
         """
         w, g = self.model.weights, self.model.gradient
         drawn = random_state(w.device) if self._solver.sam else None

@@ -22,8 +22,7 @@ def lr_unit(spec: str) -> str:
     """Return the unit of a schedule: server `steps`, `local` steps, `time` on the run's clock, or `passes`.
 
     Methods take different numbers of server steps in equal time. Passes are the samples of all applied updates divided
-    by
-    the training samples of all clients. Local steps count from 0 in each task, as if each task had a new
+    by the training samples of all clients. Local steps count from 0 in each task, as if each task had a new
     torch.optim.lr_scheduler. Raises InputError for any other text.
     """
     _, at, unit = spec.partition("@")

@@ -62,8 +62,7 @@ class SplitBody(nn.Module):
     """The client's part (stem) and the server's copy of the rest (trunk) for this client.
 
     The two share no tensor: data passes only through the wire. Parameters keep their order, so the flat buffer is the
-    stem's
-    followed by the trunk's.
+    stem's followed by the trunk's.
     """
 
     def __init__(self, module: nn.Module, at: int) -> None:

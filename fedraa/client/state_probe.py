@@ -286,7 +286,6 @@ class _Probe:
             before = self._snapshot(module)
             whole = self._run(module, self._batch, training=False)[0]
             after, changed = self._snapshot(module), list[str]()
-            # A second run distinguishes them from tables that are filled only once.
             if before.changed(after)["buffers"]:
                 self._run(module, self._other, training=False)
                 later = after.changed(self._snapshot(module))["buffers"]
@@ -301,7 +300,7 @@ class _Probe:
         return changed, any(x.shape == y.shape and not _close(x, y, 1e-3) for x, y in pairs)
 
     def _takes_one(self, *, training: bool) -> bool:
-        """Return True if the module handles one sample as it handles two: one row of output, finite if that of two is."""
+        """Return True if the module handles one sample as it handles two: one output row, finite if that of two is."""
         try:
             pair, two = self._shape(2, training=training)
         except Exception:

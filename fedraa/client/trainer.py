@@ -58,19 +58,15 @@ class Trainer:
     The weights of all these modules share one buffer, and their gradients another, each as large as the largest needs.
 
     A result depends only on the task, the data and the seed, never on earlier tasks. The optimizer's state is zero at
-    the
-    start of each task or comes with it. Minibatches and dropout are drawn from (seed, client, turn). If passes continue
-    over a client's tasks, minibatches are drawn from (seed, client, pass).
+    the start of each task or comes with it. Minibatches and dropout are drawn from (seed, client, turn). If passes
+    continue over a client's tasks, minibatches are drawn from (seed, client, pass).
 
     On a GPU the most recently used clients' data stays on the device, up to `resident_bytes` (None: `RESIDENT_BYTES` on
-    a
-    GPU, 0 elsewhere). Then a client must always have the same data. With `bf16` the forward pass is computed in
-    bfloat16 if
-    torch's autocast allows it. Weights, gradients and updates stay float32.
+    a GPU, 0 elsewhere). Then a client must always have the same data. With `bf16` the forward pass is computed in
+    bfloat16 if torch's autocast allows it. Weights, gradients and updates stay float32.
 
     A model that changes its `state` in training is created again for each task from the initial model. Therefore no
-    task
-    is affected by the changes of an earlier one.
+    task is affected by the changes of an earlier one.
     """
 
     def __init__(

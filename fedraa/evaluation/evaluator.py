@@ -112,7 +112,7 @@ class Evaluator:
         return self._module.eval()
 
     def _spans(self, samples: int) -> list[slice]:
-        """Return the rows of each batch. A single left-over sample joins the last batch if the model needs two samples."""
+        """Return the rows of each batch. A single left-over sample joins the last batch if the model needs two."""
         return Solver(batch_size=BATCH, min_batch=self._state.min_eval_batch).spans(samples) if samples else []
 
     def _outputs(self, inputs: Tree, samples: int) -> Tensor:

@@ -53,8 +53,7 @@ class Personal:
 
     Anything that a server sends besides the model (control variates, momentum, optimizer state) is omitted. Nothing is
     compressed. Logits are not calibrated, because the model is for the client's labels. The order of minibatches, and
-    the
-    random numbers of transforms, are the same in every evaluation.
+    the random numbers of transforms, are the same in every evaluation.
     """
 
     def __init__(self, traced: Traced, solver: Solver, **given: Any) -> None:

@@ -20,7 +20,7 @@ def fragments(traced: Traced, ratios: Sequence[float]) -> tuple[IndexSet, ...]:
     """Return Fed-RAA's fixed fragments: disjoint, contiguous blocks of every group, in the order of `ratios`.
 
     Sizes are rounded by largest remainder: 200 neurons at (0.2, 0.3, 0.5) give 40, 60 and 100. A group with too few
-    units, of which a fragment would get none, is whole in all fragments. Raises InputError if every group is so small.
+    units for every fragment to get one is whole in all fragments. Raises InputError if every group is too small.
     """
     if not ratios or min(ratios) <= 0 or not math.isclose(sum(ratios), 1, abs_tol=1e-6):
         raise InputError("ratios", got=tuple(ratios), expected="positive numbers that sum to 1")

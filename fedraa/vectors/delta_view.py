@@ -19,9 +19,8 @@ class Change:
     """The difference of the buffers `new` and `sent` [k], which hold the coordinates `where` of the model.
 
     Without `sent` the difference is `new`. With a `mask` [k] only the coordinates with True count. A slice as `where`
-    means
-    the whole model. With `norm` the first pass also computes the norm. With `gather` the consumers registered by `join`
-    run together in one pass when `settle` is called.
+    means the whole model. With `norm` the first pass also computes the norm. With `gather` the consumers registered by
+    `join` run together in one pass when `settle` is called.
     """
 
     def __init__(
@@ -85,8 +84,7 @@ class Change:
         """Pass the whole delta to each consumer, chunk by chunk.
 
         A consumer gets coordinates and the delta on them, which it must not keep. A large delta is read by several
-        threads,
-        and no consumer gets a coordinate twice.
+        threads, and no consumer gets a coordinate twice.
         """
         measuring = self._measuring
 

@@ -23,9 +23,9 @@ from fedraa.submodels.assignment import Assignment, Mask, Submodel
 from fedraa.submodels.traced import IndexSet, Traced
 
 AUTO = ("auto",)
-"""Replaces the levels of capacities that follow from devices, until the devices are known."""
+"""Placeholder for the levels of capacities that follow from devices, until the devices are known."""
 REMEMBERED = 8
-"""Submodels that a run keeps. Each holds an index twice as large as its parameters."""
+"""Number of submodels that a run caches. Each holds an index twice as large as its parameters."""
 
 
 SHARES = "shares of the model over 0 and at most 1"
@@ -54,7 +54,7 @@ class RunContext:
         return self.submodel(self.traced.full())
 
     def submodel(self, kept: IndexSet) -> Submodel:
-        """Return the dense submodel of these units, the same object for the same units while it is remembered."""
+        """Return the dense submodel of these units. It is the same object for the same units while it is cached."""
         key = tuple(np.asarray(units).tobytes() for units in kept)
         if key not in self._submodels:
             self._submodels[key] = Submodel.of(self.traced, kept)
@@ -82,7 +82,7 @@ class RunContext:
 
         Args:
             parts: The number of parts.
-            error: The error about the option that leads to so many parts.
+            error: The error about the option that leads to this number of parts.
         """
         if not self.traced.groups:
             reasons = self.traced.reasons()
@@ -163,7 +163,7 @@ class Pure(SubmodelSampler):
 
 
 class SubmodelPolicy:
-    """The choice of the part of the model that each client of a round trains. A custom one needs only a pure `draw`:
+    """The choice of the part of the model that each client of a round trains. A custom policy needs only a pure `draw`:
 
         class FirstHalf(SubmodelPolicy):
             def draw(self, context):
@@ -179,7 +179,7 @@ class SubmodelPolicy:
     scheduled: ClassVar[bool] = False
     whole: ClassVar[bool] = False
     shares: ClassVar[tuple[float, ...]] = (1.0, 0.5, 0.25, 0.125, 0.0625)
-    """Shares of which each client gets one if capacities follow from devices."""
+    """Shares of the model from which each client gets one if capacities follow from devices."""
 
     @property
     def cuts(self) -> bool:
@@ -253,6 +253,7 @@ class WithCapacities(SubmodelPolicy):
 
     def __post_init__(self) -> None:
         given: Any = self.capacities
-        if isinstance(given, Mapping) and given.get(KIND) == Capacities.__name__:  # as `describe` wrote it
+        # This is the form that `describe` writes.
+        if isinstance(given, Mapping) and given.get(KIND) == Capacities.__name__:
             given = Capacities(**{name: value for name, value in given.items() if name != KIND})
         object.__setattr__(self, "capacities", given if isinstance(given, Capacities) else Capacities(given))
