@@ -73,7 +73,6 @@ class _Probe:
         try:
             self._start = self._snapshot(fresh := self._copy())
             self._run(fresh, self._batch)
-            # These inputs exceed the largest value that a range may have recorded.
             self._run(fresh, mapped(_enlarged, self._batch))
         except Exception:
             return TrainingState()

@@ -31,7 +31,7 @@ _REMEMBERED = 8
 
 @dataclass(frozen=True)
 class Entry:
-    """A dimension of a parameter or buffer that a group runs through, `block` indices for every unit."""
+    """A dimension of a parameter or buffer along which a group's units lie, with `block` indices for every unit."""
 
     tensor: str
     dim: int
@@ -42,7 +42,7 @@ class Entry:
 class Group:
     """An index space of prunable units: hidden neurons, channels, attention heads.
 
-    `parameters` counts the scalars of the flat vector that any of its units runs through.
+    `parameters` counts the scalars of the flat vector that belong to any of its units.
     """
 
     name: str
