@@ -92,7 +92,7 @@ class Aggregator(Stateful, ABC):
     corrects: ClassVar[bool] = False
 
     def bind(self, size: int, clients: int) -> Self:
-        """Return a copy for one run, for a model of `size` parameters and for `clients` clients."""
+        """Return a copy for one run, with a model of `size` parameters and `clients` clients."""
         own = deepcopy(self)
         own.start(size, clients)
         return own
@@ -116,8 +116,10 @@ class Aggregator(Stateful, ABC):
 
     @abstractmethod
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
-        """Return the round's delta [d], float32, and the mask [d] of coordinates that it moves, usually
-        `totals.covered`."""
+        """Return the round's delta [d], float32, and the mask [d] of moved coordinates.
+
+        The mask is usually `totals.covered`.
+        """
 
     def memory(self, size: int, clients: int) -> int:
         """Return the maximum memory in bytes. A run on a machine with less is refused."""

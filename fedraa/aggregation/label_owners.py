@@ -25,7 +25,7 @@ def labels_held(data: Federated, classes: int) -> npt.NDArray[np.bool_]:
 class LabelOwners:
     """The coordinates [d] that a client may report: all but the output rows of labels that it lacks.
 
-    The output layer is the last weight with a row per class, and the bias that follows it; it is never cut. If it is
+    The output layer is the last weight with a row per class, and the bias that follows it. It is never cut. If it is
     frozen, every client may report everything.
     """
 

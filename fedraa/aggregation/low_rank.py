@@ -1,4 +1,4 @@
-"""Means of low-rank adapters whose ranks differ: HetLoRA pads them with zeros, FLoRA stacks them."""
+"""Means of low-rank adapters with different ranks: HetLoRA pads them with zeros, FLoRA stacks them."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -13,7 +13,7 @@ from fedraa.messages import Index, Vector
 from fedraa.submodels.assignment import Assignment, Mask
 from fedraa.submodels.policies.policy import RunContext
 
-# Weight of adapters whose product is 0. If all products are 0, the adapters have equal weights.
+# Weight of adapters with the product 0. If all products are 0, the adapters have equal weights.
 LEAST = 1e-12
 
 

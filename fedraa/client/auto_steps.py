@@ -10,7 +10,7 @@ from fedraa.errors import InputError
 
 Floats = npt.NDArray[np.float64]
 _TEXT = re.compile(r"auto(?::(?P<least>[1-9]\d*)(?::(?P<kappa>\d+(?:\.\d+)?))?)?")
-# Default number of batches of a task whose fragment takes no time to send.
+# Default number of batches of a task if sending takes no time.
 SHORT = 20
 
 
@@ -28,7 +28,7 @@ class AutoSteps:
 
     @classmethod
     def of(cls, steps: int | str | None) -> "AutoSteps | None":
-        """Read auto, auto:LEAST or auto:LEAST:KAPPA; return None for a number. Raises InputError for other text."""
+        """Read auto, auto:LEAST or auto:LEAST:KAPPA. Return None for a number. Raises InputError for other text."""
         if not isinstance(steps, str):
             return None
         match = _TEXT.fullmatch(steps)
@@ -42,7 +42,7 @@ class AutoSteps:
         return np.minimum(SHORT, whole) if self.least is None else np.full_like(whole, self.least)
 
     def count(self, move: Floats, step: Floats, whole: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return H for tasks whose fragment takes `move` to send and `step` per batch.
+        """Return H for tasks that take `move` to send and `step` per batch.
 
         Args:
             move: Time to send the fragment both ways.

@@ -20,7 +20,7 @@ from fedraa.submodels import Traced
 
 
 class BatchedTrainer(Trainer):
-    """A trainer whose `train_all` trains up to `stack` tasks of the same shape at once.
+    """A trainer with a `train_all` that trains up to `stack` tasks of the same shape at once.
 
     Its results differ in their bits from those of `Trainer`, but depend only on the task, the data, the seed and
     `stack`. All stacks are filled up to the same height, and all minibatches to a size that follows from the number of

@@ -32,7 +32,7 @@ class Compressor(ABC):
 
     @abstractmethod
     def bytes(self, coordinates: int) -> int:
-        """Return the bytes on the wire for a delta of `coordinates` entries, for the traffic counts."""
+        """Return the bytes on the wire for a delta of `coordinates` entries. The traffic counts use them."""
 
 
 def wire_bytes(compressor: Compressor, coordinates: int) -> int:

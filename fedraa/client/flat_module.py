@@ -1,4 +1,4 @@
-"""Trainable modules whose weights are in a flat buffer: one submodel, or several of the same shape."""
+"""Trainable modules with weights in a flat buffer: one submodel, or several of the same shape."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +22,7 @@ Take = Callable[[slice, Tensor], None]
 
 
 class FlatModule:
-    """A dense submodel whose parameters are views of the buffer `weights` [k].
+    """A dense submodel with parameters that are views of the buffer `weights` [k].
 
     Their gradients are views of `gradient` [k]. Without `gradient` the backward pass hands over each parameter's
     gradient as soon as it is computed, and keeps none.
@@ -72,7 +72,13 @@ class FlatModule:
         return self._objective.outputs(result)
 
     def loss(self, result: Any, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Return the objective's loss, including the losses of auxiliary outputs."""
+        """Return the objective's loss, including the losses of auxiliary outputs.
+
+        Args:
+            result: Result of the module.
+            outputs: Its tensor with a row per sample.
+            labels: Labels of the samples.
+        """
         return self._objective.training_loss(result, outputs, labels)
 
     def backward(self, loss: Tensor) -> None:
@@ -108,7 +114,7 @@ class FlatModule:
         self._take = None
 
     def hand_on(self, parameter: nn.Parameter) -> None:
-        """Pass on the gradient of a parameter whose gradient has just been computed."""
+        """Pass on the gradient of a parameter as soon as it is computed."""
         assert parameter.grad is not None
         assert self._take is not None
         self._take(self._waiting.pop(parameter), parameter.grad.view(-1))
@@ -154,7 +160,13 @@ class BatchedModule:
         return result
 
     def loss(self, result: Tensor, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean cross-entropy [height] over the labels [height, b] that are not PADDING, or 0 without any."""
+        """Return the mean cross-entropy [height] over the labels that are not PADDING, or 0 without any.
+
+        Args:
+            result: Unused.
+            outputs: Logits [height, b, classes].
+            labels: Labels [height, b].
+        """
         each = F.cross_entropy(outputs.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=PADDING)
         return each.view(labels.shape).sum(1) / (labels != PADDING).sum(1).clamp(min=1)
 

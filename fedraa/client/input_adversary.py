@@ -1,7 +1,7 @@
 """FedRobust's affine input adversary (Reisizadeh et al. 2020), diagonal: x' = L * x + d, one weight per input.
 
-The paper's L is a full matrix, (3072)^2 numbers per client on CIFAR; the diagonal keeps its meaning at the
-size of one sample. Numbers are those of the released code, where penalties stand against a batch's summed loss.
+The paper's L is a full matrix, (3072)^2 numbers per client on CIFAR. The diagonal keeps its meaning at the size of one
+sample. Numbers are those of the released code, where penalties stand against a batch's summed loss.
 """
 
 import torch

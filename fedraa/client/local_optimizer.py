@@ -47,8 +47,10 @@ class LocalOptimizer(ABC):
     """True if `descend` applies the weight decay. Otherwise the gradient already contains it."""
 
     def buffers(self, momentum: float) -> tuple[str, ...]:
-        """Return the names of the state's buffers [k], all zero at first. `STEP` counts the steps, including the
-        current one."""
+        """Return the names of the state's buffers [k], all zero at first.
+
+        `STEP` counts the steps, including the current one.
+        """
         return ()
 
     def check(self, momentum: float) -> str | None:

@@ -130,7 +130,7 @@ class LocalStep:
             w[trained] = anchor[trained] + self._compressed((w - anchor)[trained])
 
     def _compressed(self, delta: Tensor) -> Tensor:
-        """Return the delta as the server receives it; raise InputError if a custom compressor changes its shape."""
+        """Return the delta as the server receives it. Raises InputError if a custom compressor changes its shape."""
         with calling("compress", self._compressor):
             arrived = self._compressor.apply(delta)
         if not isinstance(arrived, Tensor) or arrived.shape != delta.shape:
@@ -143,7 +143,7 @@ class LocalStep:
         return self._optimizer.state(row) if self._solver.optimizer_state == "keep" else {}
 
     def step(self, inputs: Any, labels: Tensor) -> Tensor:
-        """Take one step on a minibatch; return its loss at the weights before the step."""
+        """Take one step on a minibatch, and return its loss at the weights before the step."""
         self._rate = self._lr * self._factor(self._steps_taken)
         self._steps_taken += 1
         self._optimizer.begin_step()

@@ -35,18 +35,19 @@ class Solver:
     - `full_gradient`: also return the full-batch gradient at the received weights (MimeLite).
     - `squares`: also return the sum of squared gradients of all coordinates, including absent ones (PruneFL).
     - `adversary`: ascend on an affine input perturbation of each client (FedRobust).
-    - `clip`: bound on the norm of the whole gradient; 0 is off.
+    - `clip`: bound on the norm of the whole gradient (0: off).
     - `label_masked`: logits of labels that the client does not hold are 0 (HeteroFL).
     - `calibrate`: log(calibrate * p + (1 - calibrate) / C) is added to the logits of C labels, p the share of each in
-      the client's data (logit adjustment, Menon et al. 2021; FedLC, Zhang et al. 2022). Training then does not unlearn
-      labels that are rare there. With 1, absent labels have no influence. It needs the classification objective.
+      the client's data (logit adjustment, Menon et al. 2021, and FedLC, Zhang et al. 2022). Training then does not
+      unlearn labels that are rare there. With 1, absent labels have no influence. It needs the classification
+      objective.
     - `compress`: form of the delta: none, topk:SHARE, 8bit or a custom Compressor.
     - `terms`: custom LocalTerms, after the proximal one.
     - `full_rate`: a submodel's activations are scaled by the inverse of its share while it trains, and its learning
-      rate by the share. Its coordinates then move as fast as in the full model, whose rate is `lr`.
+      rate by the share. Its coordinates then move as fast as in the full model with rate `lr`.
     - `min_batch`: the smallest minibatch that the model can be trained on, measured before the start. With 2, a single
       sample at the end of a pass joins the minibatch before it.
-    - `split`: layers of the client's part in split learning; 0 is off (SplitFed).
+    - `split`: layers of the client's part in split learning (SplitFed); 0 is off.
     - `local_optimizer`: sgd, adam, adamw, or a custom LocalOptimizer.
     - `optimizer_state`: `reset` sets the state to zero at the start of each task, `keep` keeps it for each client from
       one task to the next.
@@ -117,10 +118,9 @@ class Solver:
         return self.samples(shard) * self.passes + (shard if self.full_gradient else 0)
 
     def samples_in(self, steps: Ints, shard: Sizes) -> npt.NDArray[np.float64]:
-        """Return the expected samples of `steps` steps, which may begin anywhere in a pass: steps times the mean
-        minibatch.
+        """Return the expected samples of a number of steps, which may begin anywhere in a pass.
 
-        The arguments describe one client, or all clients at once.
+        Each step counts as the mean minibatch of a pass. The arguments describe one client, or all clients at once.
         """
         return np.asarray(steps * shard / self.minibatches(shard))
 

@@ -79,7 +79,7 @@ class SplitBody(nn.Module):
 
 
 def check_split(module: nn.Module, at: int) -> list[nn.Module]:
-    """Return the layers of a model that can be split after the first `at`; raise InputError if it cannot."""
+    """Return the layers of a model that can be split after the first `at`. Raises InputError if it cannot."""
     if not isinstance(module, nn.Sequential) or len(module) <= at:
         layers = f"it has {len(module)} layers" if isinstance(module, nn.Sequential) else "it is no nn.Sequential"
         expected = f"a model that is an nn.Sequential of more than {at} layers"

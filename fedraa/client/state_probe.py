@@ -79,7 +79,7 @@ class _Probe:
         self._after = self._snapshot(fresh)
         changed = self._start.changed(self._after)
         if changed["class_attributes"]:
-            # Copies of the module share it, so the trials below could not tell if a step reads it.
+            # Copies of the module share it, so the trials below could not detect that a step reads it.
             raise self._refused("attribute", changed["class_attributes"][0])
         buffers = [name for name in changed["buffers"] if name not in self._torchs]
         others = [*changed["frozen"], *changed["attributes"]]
@@ -250,8 +250,7 @@ class _Probe:
         return self._settled(chosen, read)
 
     def _settled(self, buffers: list[str], read: set[str]) -> tuple[list[str], list[str]]:
-        """Return the buffers that can be estimated, and the subset that evaluation reads. Raise InputError if one
-        cannot."""
+        """Return the buffers that can be estimated and the subset that evaluation reads, or raise InputError."""
         module = self._copy()
         sample = mapped(lambda part: part.numpy(), self._batch)
         try:

@@ -168,8 +168,10 @@ class Trainer:
             raise InputError("client", problem)
 
     def _seed_dropout(self, task: Task) -> None:
-        """Seed the generator of the trainer's device. torch.manual_seed is slower: it makes a traceback per kind of
-        device."""
+        """Seed the generator of the trainer's device.
+
+        This is faster than torch.manual_seed, which makes a traceback per kind of device.
+        """
         seed = torch_seed(self._seed, "dropout", task.client, task.turn)
         if self._device.type == "cuda":
             torch.cuda.manual_seed(seed)
@@ -177,10 +179,14 @@ class Trainer:
             torch.default_generator.manual_seed(seed)
 
     def _full_gradient(self, local_step: LocalStep, x: Tree, y: npt.NDArray[Any]) -> Tensor:
-        """Return the gradient [k] of the mean loss over all of the client's data, with weight decay, at the received
-        weights.
+        """Return the full-batch gradient [k] of the mean loss, with weight decay, at the received weights.
 
         Dropout is off, so that the gradient is the same function of the weights in every turn.
+
+        Args:
+            local_step: The step with the loaded task.
+            x: Inputs [n, ...].
+            y: Targets [n, ...].
         """
         total = torch.zeros_like(local_step.model.weights)
         for rows in self._parts(len(y)):
@@ -233,8 +239,15 @@ class Trainer:
         return (rng.permutation(samples) for rng in passes), skipped
 
     def _on_device(self, client: int, x: Tree, y: npt.NDArray[Any]) -> Shard | None:
-        """Return the client's data on the device, or None if it is not kept there. The least recently used data is
-        removed."""
+        """Return the client's data on the device, or None if it is not kept there.
+
+        The least recently used data is removed.
+
+        Args:
+            client: The client.
+            x: Inputs [n, ...].
+            y: Targets [n, ...].
+        """
         taken = nbytes(x) + y.nbytes
         if client in self._resident:
             self._resident.move_to_end(client)
@@ -287,7 +300,6 @@ def _selected(inputs: Tree, chosen: Tensor) -> Tree:
 
 
 def rate(traced: Traced, widths: tuple[int, ...]) -> float:
-    """Return the width share of a cut: the mean over the groups, which is HeteroFL's model rate if all shares are
-    equal."""
+    """Return the mean width share of a cut over the groups; HeteroFL's model rate if all shares are equal."""
     shares = [kept / group.size for kept, group in zip(widths, traced.groups, strict=True)]
     return sum(shares) / len(shares) if shares else 1.0

@@ -14,8 +14,10 @@ class TrainingState:
     read: tuple[str, ...] = ()
     """The subset of `estimated` that evaluation reads."""
     changes: tuple[str, ...] = ()
-    """All state that training changes besides parameters and batch norms' statistics. If any, each task has a new
-    module."""
+    """All state that training changes besides parameters and batch norms' statistics.
+
+    If any, each task has a new module.
+    """
     restored: bool = False
     """True if evaluation changes buffers, which are then restored after every batch."""
     min_batch: int = 1

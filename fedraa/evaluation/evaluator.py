@@ -45,7 +45,7 @@ class Evaluator:
             device: Device of the evaluations.
             metrics: Custom metrics.
             objective: Computes the loss and the built-in metrics (default: classification).
-            personal: Trains the clients whose data partitions are in `data.personal`.
+            personal: Trains the clients that have data partitions in `data.personal`.
             state: Names the buffers that training changes.
         """
         self._device = torch.device(device)
@@ -61,8 +61,7 @@ class Evaluator:
         self._owners, self._clients = owners(data)
 
     def evaluate(self, params: Vector) -> Evaluation:
-        """Return the objective's metrics, its loss and the custom metrics of the model with the parameters `params`
-        [d]."""
+        """Return the objective's metrics, its loss and the custom metrics of the model `params` [d]."""
         started = time.perf_counter()
         self.prepare(params)
         x, y = self._data.dataset.x_test, self._data.dataset.y_test
@@ -181,7 +180,13 @@ class Evaluator:
     def _add(
         self, sums: dict[str, npt.NDArray[np.float64]], owners: npt.NDArray[np.int64], new: Mapping[str, Tensor]
     ) -> None:
-        """Add the measured values of samples [b, ...] to the sums of their owners [clients + 1, ...]."""
+        """Add measured values to the sums of the samples' owners.
+
+        Args:
+            sums: Sums [clients + 1, ...] by name, changed in place.
+            owners: Owner of each sample [b].
+            new: Values [b, ...] by name.
+        """
         for name, each in new.items():
             measured = each.cpu().numpy()
             if name not in sums:

@@ -61,7 +61,7 @@ class NamedMetric:
     better: Direction = "max"
 
     def values(self, outputs: Tensor, labels: Tensor) -> npt.NDArray[np.float64]:
-        """Return one number per sample, float64 [b]; raise InputError if the function does not."""
+        """Return one number per sample, float64 [b]. Raises InputError if the function does not."""
         try:
             # The next metric needs the tensors unchanged.
             result = self.function(outputs.clone(), labels.clone())

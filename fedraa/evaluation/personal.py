@@ -25,7 +25,7 @@ class EvaluationData(Federated):
     streamed: bool = False
     """True if statistics are estimated on all training samples, which every evaluation reads from the source."""
     reported: npt.NDArray[np.int64] | None = None
-    """Clients whose results are reported, ascending; None if no results per client are reported."""
+    """Clients with reported results, ascending, or None if no results per client are reported."""
 
     @classmethod
     def of(
@@ -41,7 +41,13 @@ class EvaluationData(Federated):
 
 
 def chosen(data: Federated, count: int, rng: np.random.Generator) -> list[int]:
-    """Return `count` clients that have test samples, or all of them, sampled uniformly and sorted."""
+    """Return `count` clients that have test samples, or all of them, sampled uniformly and sorted.
+
+    Args:
+        data: The federated data.
+        count: Number of clients.
+        rng: Source of random numbers.
+    """
     able = np.flatnonzero(np.diff(data.test_offsets) > 0)
     return sorted(rng.choice(able, min(count, len(able)), replace=False).tolist())
 
@@ -67,7 +73,14 @@ class Personal:
         return samples >= self._solver.min_batch
 
     def train(self, params: Vector, client: int, x: Tree, y: npt.NDArray[Any]) -> Vector:
-        """Return the parameters [d] after the client's local training."""
+        """Return the parameters [d] after the client's local training.
+
+        Args:
+            params: The global model [d].
+            client: The client.
+            x: Inputs [n, ...].
+            y: Targets [n, ...].
+        """
         lr, auto = self._solver.lr, self._solver.auto
         steps = int(auto.shortest(np.array(self._solver.minibatches(len(y))))) if auto else None
         task = Task(0, client, 0, 0, 0, 0, self._widths, params, lr, 0.0, steps=steps)

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 class CutAttention(nn.MultiheadAttention):
     """An `nn.MultiheadAttention` after a cut: it reads and writes the whole embedding through the heads that are left.
 
-    A cut assigns this class to an attention layer whose projections are already cut. Therefore parameters keep their
-    names and order. Call, masks and results are those of `nn.MultiheadAttention` for batched inputs. A mask may not
-    differ between heads.
+    A cut first cuts the projections of an attention layer, and then assigns this class to it. Therefore parameters keep
+    their names and order. Call, masks and results are those of `nn.MultiheadAttention` for batched inputs. A mask may
+    not differ between heads.
     """
 
     def forward(

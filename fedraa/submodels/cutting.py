@@ -32,7 +32,7 @@ def shrink(
     Args:
         module: The full module.
         kept: The slices. A tensor that is not named is copied whole.
-        grouped: Names of convolution weights whose groups are cut with their output channels.
+        grouped: Names of convolution weights with groups that are cut with the output channels.
         sizes: Per module, the places at which its code must use other widths.
     """
     memo = computed(module) | copy_scripts(module)

@@ -27,6 +27,11 @@ def load(module: nn.Module, vector: np.ndarray, *, writable: bool = True) -> Non
 
     Without `writable` they are views of the vector itself, if the module is on the CPU. Raises InputError if the length
     does not match.
+
+    Args:
+        module: The module, changed in place.
+        vector: Float32 `[d]`.
+        writable: Copy the vector, so that the parameters can be trained.
     """
     parameters = trainable(module)
     size = sum(p.numel() for p in parameters)
@@ -67,8 +72,7 @@ def view(array: np.ndarray) -> torch.Tensor:
 
 
 def _use_up_warning() -> None:
-    """Trigger torch's warning about read-only arrays with its output suppressed, because it appears once per
-    process."""
+    """Trigger torch's warning about read-only arrays once without output, because it appears once per process."""
     array = np.zeros(0)
     array.flags.writeable = False
     with warnings.catch_warnings():

@@ -16,18 +16,29 @@ from fedraa.submodels.traced import Traced
 
 
 def bernoulli(traced: Traced, p: float, rng: np.random.Generator) -> np.ndarray:
-    """Return a mask that has each coordinate with probability `p` (shuffled sub-models, Algorithm 1)."""
+    """Return a mask that has each coordinate with probability `p` (shuffled sub-models, Algorithm 1).
+
+    Args:
+        traced: The traced model.
+        p: Probability of each coordinate.
+        rng: Source of random numbers.
+    """
     if not 0 < p <= 1:
         raise InputError("p", got=p, expected="a number over 0 and at most 1")
     return np.less(rng.random(traced.size), p)
 
 
 def magnitude(vector: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Return the coordinates of a vector `[d]` whose rank by `|value|` is in `[low * d, high * d)`.
+    """Return the coordinates of a vector `[d]` with a rank by absolute value in `[low * d, high * d)`.
 
     Rank 0 is the smallest value. Equal values rank in the order of their coordinates. `(1 - r, 1)` keeps the largest
     share `r`; OAP's and RA-Fed's quarters are `(0, 0.25)` and so on. Their released code uses the positions that sort
     the values as ranks, which makes a random partition. This function uses the ranks.
+
+    Args:
+        vector: The vector `[d]`.
+        low: First rank, as a share of d.
+        high: End of the ranks, as a share of d.
     """
     if not 0 <= low < high <= 1:
         raise InputError("low, high", got=(low, high), expected="0 <= low < high <= 1")
@@ -55,7 +66,7 @@ def top(vector: np.ndarray, count: int) -> np.ndarray:
 def hidden_parts(traced: Traced, parts: int) -> np.ndarray:
     """Return the region of each coordinate, one of `parts`, by its hidden unit: int8 `[d]` (RA-Fed).
 
-    A hidden unit owns the weights into it and its bias. In an output layer, whose units are classes, it owns the
+    A hidden unit owns the weights into it and its bias. In an output layer, where units are classes, it owns the
     weights out of it. Regions are equal contiguous shares of a tensor's hidden units, along the first dimension that
     can be cut. If there is none, they are shares of its output units (columns of an embedding, rows of any other), or
     of its elements.

@@ -76,8 +76,10 @@ def _convolution_backward(
     output_mask: Sequence[bool],
     out_shape: object,
 ) -> int:
-    """Return the FLOPs of a convolution's gradients. Torch's formula handles grouped weights' gradients as dense
-    ones."""
+    """Return the FLOPs of a convolution's gradients.
+
+    Torch's formula handles grouped weights' gradients as dense ones.
+    """
     return 2 * math.prod(x if transposed else grad_out) * math.prod(weight[1:]) * sum(output_mask[:2])
 
 

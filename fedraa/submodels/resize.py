@@ -182,9 +182,14 @@ class _Resizing(TorchFunctionMode):
 
 
 def grouped_product(x: Tensor, weight: Tensor, *, offs: Tensor, **_: object) -> Tensor:
-    """Return `torch._grouped_mm` for any widths and precision: rows `[s, in]` times the matrices `[experts, in, out]`.
+    """Return `torch._grouped_mm` for any widths and precision.
 
     `offs` `[experts]` holds the end of each expert's rows.
+
+    Args:
+        x: Rows `[s, in]`.
+        weight: Matrices `[experts, in, out]`.
+        offs: End of each expert's rows `[experts]`.
     """
     ends = offs.tolist()
     return torch.cat([x[a:b] @ w for a, b, w in zip([0, *ends], ends, weight, strict=False)])
@@ -252,7 +257,13 @@ def _reshaped(sizes: list[int], places: Sequence[int], stated: Stated, elements:
 
 
 def _shape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, list[int]]:
-    """Return the first dimension of the result that a shape describes, and the shape."""
+    """Return the first dimension of the result that a shape describes, and the shape.
+
+    Args:
+        name: Name of the function.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+    """
     if name == "unflatten":
         dim = _argument(args, kwargs, 1, "dim")
         return dim % args[0].dim(), list(_argument(args, kwargs, 2, "sizes"))

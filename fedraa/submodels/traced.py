@@ -64,7 +64,7 @@ class Traced:
         size: Length `d` of the flat vector.
         units: Per tensor and cut dimension, the unit of each index, counted over all groups in their order. -1 stands
             for indices that are always kept.
-        grouped: Weights of convolutions whose groups are cut with their output channels.
+        grouped: Weights of convolutions with groups that are cut with the output channels.
         estimated: Running statistics, which training estimates again, because those of a skeleton belong to other
             units.
         sizes: Per module, the places at which its code contains widths that may be cut.
@@ -127,7 +127,7 @@ class Traced:
         return self.cut(tuple(np.arange(width) for width in widths))
 
     def on(self, device: torch.device) -> Traced:
-        """Return a copy whose frozen parameters, which all cuts share, are on the device."""
+        """Return a copy with its frozen parameters, which all cuts share, on the device."""
         module = twin(self.module)
         for p in frozen(module):
             p.data = p.data.to(device)
@@ -168,7 +168,7 @@ class Traced:
         return flat
 
     def check(self, indices: IndexSet) -> IndexSet:
-        """Return the index set; raise InputError if it does not fit the groups."""
+        """Return the index set. Raises InputError if it does not fit the groups."""
         if len(indices) != len(self.groups):
             problem = f"there are {len(indices)} arrays"
             raise InputError("indices", problem, expected=f"one per group, {len(self.groups)} in all")

@@ -93,6 +93,11 @@ def _survive_updates(module: nn.Module, inputs: Tree, gradients: Sequence[Tensor
 
     The test sets each parameter to NaN at that time. The gradients then differ if a backward pass still reads the
     parameter, or computes its gradient again as reentrant checkpoints do.
+
+    Args:
+        module: A copy of the module, which is spoiled.
+        inputs: A batch of inputs.
+        gradients: The expected gradient of each trainable parameter.
     """
     parameters = trainable(module)
     found: dict[int, Tensor] = {}

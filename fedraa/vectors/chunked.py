@@ -47,7 +47,10 @@ def pieces(size: int) -> list[slice]:
 
 
 def each(items: Sequence[S], work: Callable[[S], T]) -> list[T]:
-    """Return the result of `work` for each item, in order. Each item stands for one chunk; many use several cores."""
+    """Return the result of `work` for each item, in order.
+
+    Each item stands for one chunk. Many items use several cores.
+    """
     threads = 1 if len(items) * PIECE < ALONE else min(THREADS, _cores())
     if threads == 1:
         return [work(item) for item in items]
@@ -77,8 +80,10 @@ def scratch(role: str, size: int, kind: type[Kind] = np.float32) -> npt.NDArray[
 
 
 def less(new: Vector, sent: Vector | None) -> Vector:
-    """Return `new` minus `sent` for a chunk, in scratch memory that the caller must not keep. Without `sent` it is
-    `new`."""
+    """Return `new` minus `sent` for a chunk, in scratch memory that the caller must not keep.
+
+    Without `sent` it is `new`.
+    """
     return new if sent is None else np.subtract(new, sent, out=scratch("less", len(new)))
 
 
@@ -124,7 +129,13 @@ def cut(params: npt.NDArray[Kind], where: Where) -> npt.NDArray[Kind]:
 
 
 def step_along(params: Vector, server_lr: float, direction: npt.NDArray[np.float64]) -> None:
-    """Add server_lr * direction to `params` in place. The step is rounded to float32 before it is added."""
+    """Add server_lr * direction to `params` in place. The step is rounded to float32 before it is added.
+
+    Args:
+        params: The model [d].
+        server_lr: Server learning rate.
+        direction: Direction [d], float64.
+    """
 
     def step(piece: slice) -> None:
         params[piece] += (server_lr * direction[piece]).astype(np.float32)

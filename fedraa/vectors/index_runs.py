@@ -73,7 +73,7 @@ class Runs:
 
     @cached_property
     def _alike(self) -> list[int]:
-        """Return the runs whose step differs from the run before, then the number of runs."""
+        """Return the runs with another step than the run before, then the number of runs."""
         return [*(np.flatnonzero(np.diff(self._steps)) + 1).tolist(), len(self.starts)]
 
 
@@ -126,6 +126,11 @@ def parts_of(target: npt.NDArray[Number], where: Where, piece: slice) -> Iterato
     """Yield the values of a vector on a chunk of the coordinates, in few parts, each with its slice of the chunk.
 
     The caller changes the values in place.
+
+    Args:
+        target: The full vector.
+        where: Coordinates of the buffer.
+        piece: The chunk of the buffer.
     """
     if isinstance(where, Runs):
         yield from where.views(target, piece)

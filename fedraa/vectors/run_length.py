@@ -51,7 +51,7 @@ def added(runs: Sequence[Run], whole: Any, kind: type[np.generic], size: int) ->
     """Return the sums of the runs per coordinate, plus `whole`.
 
     Args:
-        runs: Amounts with their starts and stops, both ascending; their sums must be exact.
+        runs: Amounts with their starts and stops, both ascending. Their sums must be exact.
         whole: Amount for all coordinates.
         kind: Type of the result.
         size: Number of coordinates.

@@ -1,7 +1,7 @@
 """Policies that choose the part of the model that a client trains in a round.
 
-A policy is a value; `bind` makes its sampler for one run. Random choices are functions of (seed, round, client), so
-that samplers need no state. PruneFL's shared mask is the exception.
+A policy is a value. Its method `bind` makes its sampler for one run. Random choices are functions of (seed, round,
+client), so that samplers need no state. PruneFL's shared mask is the exception.
 """
 
 from collections import OrderedDict
@@ -128,17 +128,30 @@ class SubmodelSampler:
 
     @property
     def extra_buffers(self) -> ExtraBuffers:
-        """Return the buffers that clients send and receive besides their submodel, for the cost."""
+        """Return the buffers that clients send and receive besides their submodel, as input of the cost."""
         return ExtraBuffers()
 
     def draw(self, context: RoundContext) -> Assignment:
         raise AssertionError("a sampler draws")
 
     def receive(self, assignment: Assignment, update: Update, weight: float) -> None:
-        """Handle the update of a client that has this weight in the mean."""
+        """Handle the update of one client.
+
+        Args:
+            assignment: The part of the model that the client trained.
+            update: Its update.
+            weight: Weight of the client in the mean.
+        """
 
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
-        """Handle the end of a round: `delta` [d] is its mean, `scale` the learning rate times the mean local steps."""
+        """Handle the end of a round.
+
+        Args:
+            params: Global model [d] after the round.
+            delta: Mean delta [d] of the round.
+            moved: Mask [d] of the coordinates that moved.
+            scale: Learning rate times the mean number of local steps.
+        """
 
     def state(self) -> dict[str, Any]:
         return {}
@@ -201,11 +214,11 @@ class SubmodelPolicy:
         raise InputError("submodel", f"{type(self).__name__} has no draw", hint="define draw(self, context)")
 
     def bind(self, run: RunContext) -> SubmodelSampler:
-        """Return the sampler for one run; raise InputError if the policy cannot use the model."""
+        """Return the sampler for one run. Raises InputError if the policy cannot use the model."""
         return Pure(self.draw)
 
     def submodels(self, traced: Traced) -> tuple[IndexSet, ...]:
-        """Return the parts that a scheduler assigns; by default the whole model is the only one."""
+        """Return the parts that a scheduler assigns. By default the whole model is the only one."""
         return (traced.full(),)
 
 
@@ -247,7 +260,7 @@ def _is_share(value: object) -> bool:
 
 
 class WithCapacities(SubmodelPolicy):
-    """A policy whose clients train shares of the model; `capacities` may also be a tuple of shares."""
+    """A policy that gives each client a share of the model. `capacities` may also be a tuple of shares."""
 
     capacities: Capacities
 

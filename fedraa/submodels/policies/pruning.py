@@ -30,7 +30,7 @@ class SharedMask(SubmodelSampler):
     The mask is chosen after each of the first `initial` rounds, in which only one client trains (the paper's initial
     stage), and then after every `every` rounds. The smallest present weights of each tensor become removable. They and
     the absent weights compete for the places that the density leaves, by importance: the sum of squared gradients, per
-    unit of time. A weight's time is the number of its uses in a sample's pass; the released code has layer times of a
+    unit of time. A weight's time is the number of its uses in a sample's pass. The released code has layer times of a
     Raspberry Pi. The model is theta * m: absent weights are 0. As in the released code, a weight that regrows has the
     value that it had when it was pruned.
     """
@@ -110,7 +110,7 @@ def weight_times(traced: Traced, example: Tree | None) -> npt.NDArray[np.float32
     """Return the number of times that a sample's forward pass uses each weight [d].
 
     A weight is used at every position of a convolution, or of a sequence. The number is 1 without an example, and for
-    parameters whose layer does not run itself.
+    parameters of a layer that does not run itself.
     """
     times = np.ones(traced.size, np.float32)
     if example is None:
@@ -142,7 +142,7 @@ def _positions(traced: Traced, example: Tree) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class AdaptivePruning(SubmodelPolicy):
-    """PruneFL: one mask of a fixed density for all clients, re-chosen every so many rounds.
+    """PruneFL: one mask of a fixed density for all clients, re-chosen every `every` rounds.
 
     The first mask keeps the largest initial parameters; the others become 0. In the first `initial` rounds only the
     first client trains, and the mask is chosen again after each. At density 1 there is nothing to choose.

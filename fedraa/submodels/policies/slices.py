@@ -1,4 +1,4 @@
-"""Policies whose submodels are dense slices or the whole model."""
+"""Policies with dense slices, or the whole model, as submodels."""
 
 from dataclasses import dataclass, field
 from functools import lru_cache

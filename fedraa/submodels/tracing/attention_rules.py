@@ -26,8 +26,7 @@ def attention(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: d
 
 
 def multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the units of `nn.MultiheadAttention`: one unit per head, through queries, keys, values and output
-    projection."""
+    """Label `nn.MultiheadAttention`: one unit per head, through queries, keys, values and output projection."""
     query, key, value, _, heads, weight, bias, bias_k, bias_v, zero = args[:10]
     mask = kwargs.get("attn_mask")
     per_head = mask is not None and mask.dim() > 2
@@ -84,7 +83,13 @@ def cell(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _gates(r: Recorder, read: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """Return the units that one layer makes in one direction: a row in each of its gates."""
+    """Return the units that one layer makes in one direction: a row in each of its gates.
+
+    Args:
+        r: The recorder.
+        read: Labels of the input.
+        weights: Parameters of the layer in one direction.
+    """
     inner = r.ties.span(read, range(read.dim() - 1), "a recurrent layer reads them at every position").reshape(-1)
     into, back, *biases = weights
     r.bind(into, 1, inner)
@@ -99,7 +104,13 @@ def _gates(r: Recorder, read: Tensor, weights: Sequence[Tensor]) -> Tensor:
 
 
 def _begin(r: Recorder, units: Tensor, state: Any) -> None:
-    """Tie the units to the initial states. Initial states that are constant and not zero keep the layer whole."""
+    """Tie the units to the initial states. Initial states that are constant and not zero keep the layer whole.
+
+    Args:
+        r: The recorder.
+        units: Labels of the layer's units.
+        state: The initial state.
+    """
     for x in tensors(state):
         labels = r.labels(x)
         if labels.any() or x.any():

@@ -47,7 +47,13 @@ def group_units(module: nn.Module, recorder: Recorder) -> Traced:
 
 
 def _numbered(roots: Roots, number: np.ndarray, labels: Tensor) -> np.ndarray:
-    """Return the number of each unit, or -1 for labels that are never cut."""
+    """Return the number of each unit, or -1 for labels that are never cut.
+
+    Args:
+        roots: The root of each label.
+        number: The number of each root.
+        labels: The labels.
+    """
     return np.asarray(number[np.minimum(roots(labels), len(number) - 1)])
 
 
@@ -97,8 +103,10 @@ def _entries(recorder: Recorder, roots: Roots) -> Units:
 
 
 def _parts(sites: Iterable[Site], roots: Roots) -> list[np.ndarray]:
-    """Return the roots of each part that a slicing call takes. Units inside and outside of a part form different
-    groups."""
+    """Return the roots of each part that a slicing call takes.
+
+    Units inside and outside of a part form different groups.
+    """
     found = []
     for site in sites:
         line = _along(site.before, roots) if site.name in PARTS else None
@@ -162,7 +170,7 @@ def _group(
 def _sizes(
     sites: Iterable[Site], groups: Sequence[Group], number: Callable[[Tensor], np.ndarray]
 ) -> tuple[Mapping[str, Sizes], list[Site]]:
-    """Return the calls that contain widths which may be cut, per module, and the slicing calls whose cut is unclear.
+    """Return the calls that contain widths which may be cut, per module, and the slicing calls with an unclear cut.
 
     Calls at one place may follow different cuts. Then the place has no rule, and its slicing calls are unclear.
 
@@ -246,7 +254,13 @@ def _counted(line: np.ndarray, groups: Sequence[Group]) -> Number | None:
 
 
 def _sources(before: Sequence[int], after: Sequence[int], out: int) -> set[int]:
-    """Return the dimensions of a view's source along which elements differ along dimension `out` of the view."""
+    """Return the dimensions of a view's source along which elements differ along dimension `out` of the view.
+
+    Args:
+        before: Shape of the source.
+        after: Shape of the view.
+        out: Dimension of the view.
+    """
     if math.prod(before) != math.prod(after):
         # This is not a view.
         return set()
@@ -255,8 +269,7 @@ def _sources(before: Sequence[int], after: Sequence[int], out: int) -> set[int]:
 
 
 def _along(labels: Tensor, number: Callable[[Tensor], np.ndarray]) -> tuple[int, np.ndarray] | None:
-    """Return the one dimension along which units may be cut and the unit at each index, or None unless there is
-    exactly one."""
+    """Return the only dimension along which units may be cut, with the unit at each index, or None."""
     found = torch.from_numpy(number(compress(labels)[0]))
     dims = [dim for dim in range(found.dim()) if varies(found, dim)]
     if len(dims) != 1:

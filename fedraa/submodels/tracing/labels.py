@@ -2,7 +2,7 @@
 
 While a module is traced, every activation has a tensor of labels of the same shape. The label of an element names the
 unit with which it vanishes (0: it is always there). Labels of repeated elements are stored once and expanded, so that
-the labels of an image cost as much as one of its channels.
+the labels of an image take the memory of one channel.
 """
 
 from __future__ import annotations
@@ -51,8 +51,15 @@ class Ties:
         return bool((((small >= FIXED) & (small < self._fresh)) | ((small >= _RAW) & (small < self._raw))).all())
 
     def tie(self, left: Tensor, right: Tensor, reason: str = "it meets a tensor that is never cut") -> None:
-        """Tie elements of `left` and `right` (broadcast), which then vanish together. A fixed element fixes the
-        other."""
+        """Tie elements of `left` and `right` (broadcast), which then vanish together.
+
+        A fixed element fixes the other.
+
+        Args:
+            left: Labels.
+            right: Labels.
+            reason: Explanation for labels that become fixed.
+        """
         shape = np.broadcast_shapes(left.shape, right.shape)
         a, b = (x.reshape(-1).numpy() for x in compress(left.expand(shape), right.expand(shape)))
         loose = (a != FIXED) & (b != FIXED)
@@ -63,15 +70,23 @@ class Ties:
             self.pin(torch.from_numpy(np.concatenate([a[~loose], b[~loose]])), reason)
 
     def pin(self, labels: Tensor, reason: str | Callable[[], str]) -> None:
-        """Fix these labels, so that their elements are never cut. A reason that is slow to compute is passed as a
-        function."""
+        """Fix these labels, so that their elements are never cut.
+
+        A reason that is slow to compute is passed as a function.
+        """
         named = _distinct(compress(labels)[0].reshape(-1).numpy())
         named = named[named != FIXED]
         if named.size:
             self._pins.append((named, reason))
 
     def span(self, labels: Tensor, dims: Sequence[int], reason: str) -> Tensor:
-        """Tie the elements along `dims`, and return the labels with these dimensions shrunk to size 1."""
+        """Tie the elements along `dims`, and return the labels with these dimensions shrunk to size 1.
+
+        Args:
+            labels: The labels.
+            dims: Dimensions along which to tie.
+            reason: Explanation for the ties.
+        """
         first = labels
         for dim in dims:
             # A dimension without rows has no units.
@@ -225,6 +240,6 @@ def _broadcast(shape: Sequence[int], out: Sequence[int]) -> set[int]:
 
 
 def is_raw(labels: Tensor) -> bool:
-    """Return True if these labels belong only to parameters or initial states, whose use shows the cut dimension."""
+    """Return True if these labels belong only to parameters or initial states. Their use shows the cut dimension."""
     small = _shrink(labels)[0]
     return bool(((small == FIXED) | (small >= _RAW)).all())

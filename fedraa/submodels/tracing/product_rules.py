@@ -14,7 +14,13 @@ from fedraa.submodels.tracing.recorder import Recorder
 
 
 def product(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
-    """Return the labels of `left @ right`, for labels `[..., i, c]` and `[..., c, k]` of two activations."""
+    """Return the labels of `left @ right` for two activations.
+
+    Args:
+        r: The recorder.
+        left: Labels `[..., i, c]`.
+        right: Labels `[..., c, k]`.
+    """
     reason = "a matrix product runs over all of them"
     left = r.ties.span(left, [left.dim() - 1], reason)
     return r.ties.merge(left, r.ties.span(right, [right.dim() - 2], reason))
@@ -31,7 +37,13 @@ def matmul(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
 
 
 def _weighed(r: Recorder, left: Tensor, vector: Tensor) -> Tensor:
-    """Return the labels of `left @ vector` without the last dimension. The product reads all units and makes none."""
+    """Return the labels of `left @ vector` without the last dimension. The product reads all units and makes none.
+
+    Args:
+        r: The recorder.
+        left: An activation or parameter.
+        vector: A vector.
+    """
     along = left.dim() - 1
     if r.name(vector) and _only(r.labels(left), along):
         inner = r.ties.span(r.labels(left), range(along), "a matrix product reads them at every position")
@@ -41,7 +53,13 @@ def _weighed(r: Recorder, left: Tensor, vector: Tensor) -> Tensor:
 
 
 def _times(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
-    """Return the labels of `left @ right`. One of them may be a layer's matrix, or a stack of experts' matrices."""
+    """Return the labels of `left @ right`. One of them may be a layer's matrix, or a stack of experts' matrices.
+
+    Args:
+        r: The recorder.
+        left: The left factor.
+        right: The right factor.
+    """
     if r.name(right) and (right.dim() == 2 or _only(r.labels(left), left.dim() - 1)):
         return _layer(r, right, right.dim() - 2, r.labels(left), left.dim() - 1)
     if r.name(left) and not r.name(right) and _only(r.labels(right), right.dim() - 2):
@@ -140,7 +158,7 @@ def _multiplied(r: Recorder, terms: Iterable[tuple[str, Tensor]], letters: str) 
 
 
 def _spelled(equation: str, sizes: Sequence[int]) -> tuple[list[str], str]:
-    """Return the letters of the operands and of the result, for an equation that may omit some.
+    """Return the letters of the operands and of the result. The equation may omit some.
 
     Args:
         equation: The equation of `einsum`.
@@ -184,7 +202,13 @@ def _einsum_layer(
 
 
 def _ordered(labels: Tensor, letters: str, outs: str) -> Tensor:
-    """Return the labels with dimensions `letters` in the order of `outs`. Missing dimensions have size 1."""
+    """Return the labels with dimensions `letters` in the order of `outs`. Missing dimensions have size 1.
+
+    Args:
+        labels: The labels.
+        letters: Their letters.
+        outs: Letters of the result.
+    """
     kept = [c for c in outs if c in letters]
     gone = [d for d, c in enumerate(letters) if c not in outs]
     moved = labels.permute([letters.index(c) for c in kept] + gone).flatten(len(kept)) if gone else labels

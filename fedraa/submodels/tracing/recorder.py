@@ -24,15 +24,14 @@ _READS_VALUES = _ASKS | {"array", "float", "index", "int", "item", "numpy", "tol
 
 _FINDS = frozenset(("argwhere", "masked_select", "nonzero", "unique"))
 
-# Maximum size of zeros whose labels are followed.
+# Maximum number of elements of zeros that are followed.
 _STATES = 2**16
 
 Rule = Callable[["Recorder", str, Any, tuple[Any, ...], dict[str, Any]], None]
 
 
 class Site(NamedTuple):
-    """A call that may contain widths: its place, its arguments, and the labels of its first argument and of its
-    results."""
+    """A call that may contain widths: its place, its arguments, and labels of its first argument and results."""
 
     module: str
     place: Place
@@ -89,7 +88,7 @@ class Recorder(TorchFunctionMode):
         self.made: dict[str, int] = {}
         # Parameters that reached a function without a rule.
         self.whole: dict[str, str] = {}
-        # Convolutions whose groups are cut with their output channels.
+        # Convolutions with groups that are cut with the output channels.
         self.grouped: set[str] = set()
         # Labels after a view that may have split one cut dimension in two.
         self.splits: list[Tensor] = []
@@ -174,10 +173,14 @@ class Recorder(TorchFunctionMode):
         return self._names.get(id(tensor))
 
     def turn(self, tensor: Tensor, result: Tensor, dims: Sequence[int | None]) -> None:
-        """Record a transposed or converted parameter: dimension i of the result is `dims[i]` of the tensor, None if
-        new.
+        """Record a transposed or converted parameter.
 
         If a dimension is not in the result, the code took one slice of it, or several along a new dimension.
+
+        Args:
+            tensor: The parameter.
+            result: The transposed or converted tensor.
+            dims: For each dimension of the result, the dimension of `tensor`, or None if it is new.
         """
         before = self._turned[tensor][1] if tensor in self._turned else range(tensor.dim())
         original = self._turned[tensor][2] if tensor in self._turned else tensor
@@ -225,7 +228,13 @@ class Recorder(TorchFunctionMode):
         return tensor in self._labels or self.name(tensor) is not None
 
     def hide(self, tensor: Tensor, labels: Tensor, reason: str) -> None:
-        """Record a result that is right only while these units are whole. They are pinned if anything reads it."""
+        """Record a result that is right only while these units are whole. They are pinned if anything reads it.
+
+        Args:
+            tensor: The result.
+            labels: Labels of the units.
+            reason: Explanation if the units are pinned.
+        """
         self.track(tensor)
         self._hidden[tensor] = (labels, reason)
 
@@ -235,7 +244,7 @@ class Recorder(TorchFunctionMode):
         self._data[tensor] = True
 
     def track(self, tensor: Tensor) -> None:
-        """Follow a tensor whose elements are never cut."""
+        """Follow a tensor without elements that can be cut."""
         self.put(tensor, torch.zeros((), dtype=torch.int64).expand(tensor.shape))
 
     def make(self, weight: Tensor, dim: int) -> Tensor:
@@ -268,7 +277,13 @@ class Recorder(TorchFunctionMode):
         return chosen
 
     def bind(self, tensor: Tensor | None, dim: int, labels: Tensor) -> None:
-        """Record that dimension `dim` of a parameter or buffer lies along these units (`labels` `[size]`)."""
+        """Record that a dimension of a parameter or buffer lies along these units.
+
+        Args:
+            tensor: The parameter or buffer, or None.
+            dim: Its dimension.
+            labels: Labels `[size]` of the units.
+        """
         if tensor is None:
             return
         name = self.name(tensor)
@@ -316,8 +331,10 @@ class Recorder(TorchFunctionMode):
             self.track(x)
 
     def hold_buffers(self) -> None:
-        """Pin the units that differ in a layer's buffer. Running statistics are not pinned, because they are
-        estimated."""
+        """Pin the units that differ in a layer's buffer.
+
+        Running statistics are not pinned, because they are estimated.
+        """
         for name in sorted(self._alike.keys() & self.bound.keys() - self.estimated):
             for dim, labels in self.bound[name].items():
                 if not self._alike[name][dim]:
@@ -335,7 +352,7 @@ class Recorder(TorchFunctionMode):
             self.sites.append(Site(self._modules[found[0]], found[1], name, light, kwargs, before, after))
 
     def split(self, labels: Tensor) -> None:
-        """Record a view whose labels vary along two dimensions of which only one can be cut."""
+        """Record a view if its labels vary along two dimensions, because only one can be cut."""
         if sum(varies(labels, d) for d in range(labels.dim())) > 1:
             self.splits.append(labels)
 

@@ -2,10 +2,11 @@
 
 An entry is a file below `$XDG_CACHE_HOME/fedraa` (default: ~/.cache/fedraa). `FEDRAA_CACHE` names another folder, and
 turns the cache off if it is empty. The file's name is a digest of the module without its weights, of the example's
-shapes and of the versions. The file holds plain JSON after a digest of it, and the digests of all files whose code ran.
+shapes and of the versions. The file holds plain JSON after a digest of it, and the digests of all files from which code
+ran.
 
 The module is traced again if one of these files has changed, if the entry is damaged, or if a cut by it fails its
-trial. Models that pickle cannot write, or whose code is in no file, are not cached.
+trial. Models that pickle cannot write, or that run code from no file, are not cached.
 """
 
 from __future__ import annotations
@@ -167,8 +168,7 @@ def _digest(content: Any) -> str:
 
 
 def _files(codes: set[CodeType]) -> dict[str, str] | None:
-    """Return the digests of the files of this code, except those that versions cover, or None if some code has no
-    file."""
+    """Return the digests of the code's files, except files that versions cover, or None if some code has no file."""
     room = str(Path(__file__).parents[1])
     known = (room, *(str(Path(str(module.__file__)).parent) for module in (torch, np)))
     library = sysconfig.get_path("stdlib")
@@ -204,7 +204,13 @@ def _process_start() -> float:
 
 
 def _write(path: Path, traced: Traced, codes: set[CodeType]) -> None:
-    """Write the entry atomically. A full disk is not an error of the run."""
+    """Write the entry atomically. A full disk is not an error of the run.
+
+    Args:
+        path: File of the entry.
+        traced: The traced module.
+        codes: Python code that ran during the trace.
+    """
     files = _files(codes)
     if files is None:
         return

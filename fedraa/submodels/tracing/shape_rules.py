@@ -149,8 +149,10 @@ def _moved(labels: Tensor, name: str, rest: Sequence[Any], kwargs: Mapping[str, 
 
 
 def take(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Handle positions picked by a constant. Positions along a cut dimension must be tied, and any of them may be
-    taken."""
+    """Handle positions picked by a constant.
+
+    Positions along a cut dimension must be tied, and any of them may be taken.
+    """
     if name == "getitem" and r.name(args[0]) and _picked([*range(args[0].dim())], args[1]) is not None:
         structural(r, name, out, args, kwargs)
         return
@@ -183,7 +185,7 @@ def _places(index: Any) -> tuple[Any, ...]:
 
 
 def _is_nowhere(index: Any) -> bool:
-    """Return True for an index on the meta device, whose values are unknown."""
+    """Return True for an index on the meta device, because its values are unknown."""
     return isinstance(index, Tensor) and index.is_meta
 
 
@@ -197,7 +199,13 @@ def _at_hand(value: Any) -> Any:
 
 
 def _masked(r: Recorder, labels: Tensor, index: tuple[Any, ...]) -> Tensor | None:
-    """Return the labels of `x[mask]` or `x[mask, :]`, one row without units along it, or None for other indices."""
+    """Return the labels of `x[mask]` or `x[mask, :]`, one row without units along it, or None for other indices.
+
+    Args:
+        r: The recorder.
+        labels: Labels of x.
+        index: The mask, and further indices.
+    """
     mask, *others = index
     if not isinstance(mask, Tensor) or any(i is not Ellipsis and i != slice(None) for i in others):
         return None
@@ -212,8 +220,10 @@ def _is_mask(index: Any) -> bool:
 
 
 def split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Tie equal pieces, which stay equal only if their units vanish together. `split` contains the sizes of unequal
-    ones."""
+    """Tie equal pieces, which stay equal only if their units vanish together.
+
+    `split` contains the sizes of unequal ones.
+    """
     structural(r, name, out, args, kwargs)
     place = 1 if name == "unbind" else 2
     along = kwargs.get("dim", args[place] if len(args) > place else 0)
@@ -239,7 +249,7 @@ def cat(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[st
         pieces = [x.unsqueeze(dim) for x in pieces]
     across = [[d for d in range(out.dim()) if d != dim and varies(x, d)] for x in pieces]
     if all(varies(x, dim) and is_raw(x) for x, dims in zip(pieces, across, strict=True) if dims):
-        # These may be first states, whose units may lie along any dimension.
+        # These may be first states. Their units may lie along any dimension.
         reason = "they are joined along another dimension"
         pieces = [r.ties.span(x, dims, reason).expand(x.shape) for x, dims in zip(pieces, across, strict=True)]
     else:
@@ -311,8 +321,7 @@ def shuffle(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dic
 
 
 def unfold(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Handle `Tensor.unfold` (windows along one dimension), or `unfold` of `torch.nn.functional` (patches per
-    channel)."""
+    """Handle `Tensor.unfold` (windows along one dimension) and `torch.nn.functional.unfold` (patches per channel)."""
     x = args[0]
     if out.dim() == x.dim() + 1:
         dim = args[1] if len(args) > 1 else next(kwargs[key] for key in ("dimension", "dim") if key in kwargs)
@@ -341,7 +350,7 @@ def as_real(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dic
 
 
 def fourier(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Tie all elements along some dimensions, whose sizes may change."""
+    """Tie all elements along some dimensions. The sizes of these dimensions may change."""
     labels = r.labels(args[0])
     usual = {"2": (-2, -1), "n": None}.get(name[-1], -1)
     dim = kwargs.get("dim", args[2] if len(args) > 2 else usual)

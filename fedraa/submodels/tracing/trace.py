@@ -84,7 +84,13 @@ def _is_large(module: nn.Module) -> bool:
 def _followed(
     module: nn.Module, example: Tree, choices: Mapping[str, int] = MappingProxyType({})
 ) -> tuple[Recorder, list[list[str]]]:
-    """Return the recorder, and for a large module the names of the functions that ran."""
+    """Return the recorder, and for a large module the names of the functions that ran.
+
+    Args:
+        module: The module.
+        example: A batch of at least two inputs.
+        choices: Dimensions that make units, by parameter.
+    """
     recorder, ran = _light_record(module, example, choices) if _is_large(module) else (None, [])
     return recorder or _record(module, example, choices=choices), ran
 
@@ -95,6 +101,11 @@ def _light_record(
     """Return the recorder of tensors without values, or None if the module needs values or cannot be traced.
 
     The second result holds the functions that the module calls, in evaluation and in training mode.
+
+    Args:
+        module: The module.
+        example: A batch of at least two inputs.
+        choices: Dimensions that make units, by parameter.
     """
     memo: dict[int, object] = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in module.parameters()}
     memo |= {id(buffer): buffer.to("meta") for buffer in module.buffers()}
@@ -153,7 +164,7 @@ def _record(
     except WrongRuleError as error:
         raise InputError("tracing_rules", str(error)) from error
     except Exception as error:
-        # The code of a module may raise any type. Code that counts what it finds fails with filled tensors.
+        # The code of a module may raise any type. Code that counts the results of a search fails with filled tensors.
         if recorder.found.filled:
             return _record(module, example, shapes, choices=choices, fills=False)
         parts = [f"{list(part.shape)} of {str(part.dtype).removeprefix('torch.')}" for part in leaves(example)]
@@ -168,7 +179,13 @@ def _record(
 
 
 def _walk(recorder: Recorder, module: nn.Module, example: Tree) -> list[object]:
-    """Run the module and return the steps of its path, including its output."""
+    """Run the module and return the steps of its path, including its output.
+
+    Args:
+        recorder: The recorder.
+        module: The module.
+        example: A batch of at least two inputs.
+    """
     inputs = mapped(lambda part: part[:2].clone(), example)
     recorder.path = []
     for part in leaves(inputs):
@@ -186,6 +203,11 @@ def _other_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[ob
     """Return the path of the module if every branch on its data gets the opposite answer, or None if it then raises.
 
     This distinguishes a warning or a check of the data from control flow that depends on data.
+
+    Args:
+        recorder: The recorder.
+        module: The module.
+        example: A batch of at least two inputs.
     """
     recorder.deny = True
     try:

@@ -57,8 +57,8 @@ class Trial:
             ran: Functions that ran in the whole module, in evaluation and in training mode, if known.
             large: Compare narrow cuts only.
             fills: Run experts that get no rows.
-            zeros: True if the code makes zeros, whose width is the width of values that are written into them later.
-            tries: Trials of each cut, with other units and parameters; several trials also use more rows.
+            zeros: True if the code makes zeros. They get the width of values that are written into them later.
+            tries: Trials of each cut, with other units and parameters. Several trials also use more rows.
         """
         self._tries, self._zeros = tries, zeros
         self._large, self._ran, self._fills = large, ran, fills
@@ -116,7 +116,13 @@ class Trial:
         return None
 
     def _fails_once(self, traced: Traced, groups: Collection[int], number: int) -> str | None:
-        """Return the problem of one trial, or None. Every second trial takes the half that the one before omitted."""
+        """Return the problem of one trial, or None. Every second trial takes the half that the one before omitted.
+
+        Args:
+            traced: The traced module.
+            groups: The groups to cut.
+            number: Number of the trial, from 0.
+        """
         rng, outer = np.random.default_rng(number // 2), self._base(traced, groups)
 
         def some(kept: np.ndarray) -> np.ndarray:
@@ -134,7 +140,7 @@ class Trial:
     def _differ(
         self, traced: Traced, outer: IndexSet, inner: IndexSet, number: int, modes: Sequence[bool] = (False, True)
     ) -> str | None:
-        """Return the problem of a cut `inner` within a larger cut `outer`, whose other units are silent, or None.
+        """Return the problem of a cut `inner` within a larger cut `outer` with silent other units, or None.
 
         Args:
             traced: The traced module.
@@ -270,7 +276,13 @@ def _repeated(example: Tensor, rows: int, double: bool, noise: bool) -> Tensor:
 
 
 def _is_loaded_skeleton(small: nn.Module, full: Traced, indices: IndexSet) -> bool:
-    """Return True if a cut follows only from its widths and its part of the flat vector."""
+    """Return True if a cut follows only from its widths and its part of the flat vector.
+
+    Args:
+        small: The cut.
+        full: The traced module.
+        indices: Index set of the cut.
+    """
     skeleton = full.skeleton(full.widths(indices))
     made, expected = (dict((*x.named_parameters(), *x.named_buffers())) for x in (skeleton, small))
     held = full.units.keys() - set(full.names) - full.estimated
