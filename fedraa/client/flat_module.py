@@ -114,7 +114,7 @@ class FlatModule:
         self._take = None
 
     def hand_on(self, parameter: nn.Parameter) -> None:
-        """Pass on the gradient of a parameter as soon as it is computed."""
+        """Pass on the gradient of `parameter`, which is complete."""
         assert parameter.grad is not None
         assert self._take is not None
         self._take(self._waiting.pop(parameter), parameter.grad.view(-1))

@@ -118,7 +118,7 @@ class _Probe:
         return Snapshot.of(module, frozen=not self._large)
 
     def _run(self, module: nn.Module, batch: Tree, *, training: bool = True) -> Results:
-        """Run the module; return its outputs and, in training mode, its gradients."""
+        """Run the module, and return its outputs and, in training mode, its gradients."""
         module.train(training)
         for p in module.parameters():
             p.grad = None

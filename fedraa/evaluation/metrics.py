@@ -91,7 +91,7 @@ def make_metrics(given: Sequence[object], figures: Figures | None = None) -> tup
 
 
 def taken_by(figures: Figures) -> tuple[str, ...]:
-    """Return the names of an objective's own metrics, and of the best value in a summary."""
+    """Return the names of an objective's metrics, and of the best value in a summary."""
     return (*figures.names, f"best_{figures.main}")
 
 

@@ -75,7 +75,7 @@ RESIZED = _SHAPED | PARTS | MADE | {GROUPED, "unflatten"}
 def name_of(func: Callable[..., Any]) -> str:
     """Return the name of a torch function: the same for `torch.add`, `Tensor.add`, `Tensor.add_` and `+`."""
     name = getattr(func, "__name__", "")
-    # This is a property such as Tensor.T.
+    # A property such as Tensor.T has the name of its descriptor.
     if name == "__get__":
         name = getattr(getattr(func, "__self__", None), "__name__", "")
     return str(name.strip("_") if name.startswith("__") else name.removesuffix("_"))
@@ -207,7 +207,7 @@ def _followed(
         stated: The numbers of this cut.
     """
     numbers = stated.numbers
-    # The call makes zeros of the full width, or of the width of other units.
+    # Code may make zeros of the full width, or of the width of other units.
     if name in MADE:
         at, sizes = _shape(name, args, kwargs)
         sizes[stated.outs[0]] = numbers[0]
@@ -247,7 +247,7 @@ def _reshaped(sizes: list[int], places: Sequence[int], stated: Stated, elements:
     if sizes[first] != -1:
         share = sizes[first] if stated.mixed else stated.full[0]
         sizes[first] = share * stated.numbers[0] // stated.full[0]
-    # The other numbers were divided by numbers that did not follow the cut.
+    # The elements differ if the other numbers were divided by numbers that did not follow the cut.
     if math.prod(sizes) != elements:
         for place, number in zip(rest, stated.numbers[1:], strict=True):
             if place < len(sizes) and sizes[place] != -1:

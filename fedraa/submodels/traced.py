@@ -111,7 +111,7 @@ class Traced:
         return tuple(len(kept) for kept in self.check(indices))
 
     def cut(self, indices: IndexSet) -> nn.Module:
-        """Return a dense module of only the kept units. It has its own parameters and shares the frozen ones.
+        """Return a dense module of only the kept units, which shares the frozen parameters and copies the others.
 
         Buffers that run through units (running statistics) are also cut. Raises InputError for an index set that does
         not fit the groups.

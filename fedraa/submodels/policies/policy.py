@@ -266,7 +266,7 @@ class WithCapacities(SubmodelPolicy):
 
     def __post_init__(self) -> None:
         given: Any = self.capacities
-        # This is the form that `describe` writes.
+        # `describe` writes capacities as a mapping.
         if isinstance(given, Mapping) and given.get(KIND) == Capacities.__name__:
             given = Capacities(**{name: value for name, value in given.items() if name != KIND})
         object.__setattr__(self, "capacities", given if isinstance(given, Capacities) else Capacities(given))

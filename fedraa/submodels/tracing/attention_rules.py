@@ -16,7 +16,7 @@ def attention(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: d
     """Keep whole heads, because the products over a head's width tie it together."""
     query, key, value, mask = arguments_of(args, kwargs, "query", "key", "value", "attn_mask")
     keys, values = r.labels(key), r.labels(value)
-    # Several heads of queries share one head of keys and values.
+    # With `enable_gqa` several heads of queries share one head of keys and values.
     if kwargs.get("enable_gqa"):
         keys, values = (x.repeat_interleave(query.size(-3) // x.size(-3), -3) for x in (keys, values))
     scores = product(r, r.labels(query), keys.transpose(-1, -2))

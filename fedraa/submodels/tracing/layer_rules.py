@@ -36,7 +36,7 @@ def convolution(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
     else:
         per_in, per_out = len(channels) // groups, len(units) // groups
         ins, outs = channels.view(groups, per_in), units.view(groups, per_out)
-        # Whole groups are cut. Depthwise convolution is the case of one channel per group.
+        # Convolutions with many groups lose whole groups. Depthwise convolution is the case of one channel per group.
         if groups >= per_in:
             r.grouped.add(r.name(weight) or "")
             r.ties.tie(ins, ins[:, :1])

@@ -166,7 +166,7 @@ def _spelled(equation: str, sizes: Sequence[int]) -> tuple[list[str], str]:
     """
     ins, arrow, outs = equation.partition("->")
     terms = ins.split(",")
-    # By default the result has the letters that occur once, in alphabetical order.
+    # Without an arrow the result has the letters that occur once, in alphabetical order.
     if not arrow:
         outs = "..." * ("..." in ins) + "".join(sorted(c for c in set(ins) - set(",.") if ins.count(c) == 1))
     spare = "".join(c for c in string.ascii_letters if c not in equation)[: max(sizes)]

@@ -250,7 +250,7 @@ class Recorder(TorchFunctionMode):
     def make(self, weight: Tensor, dim: int) -> Tensor:
         """Return the labels `[size]` of the units that a layer makes along `dim` of its weight."""
         name = self.name(weight)
-        # The weight is computed from other tensors, so its rows are no units.
+        # A weight without a name is computed from other tensors, so its rows are no units.
         if name is None:
             self.ties.pin(self.labels(weight), "it is computed from other tensors")
         elif name in self._frozen:
@@ -294,7 +294,7 @@ class Recorder(TorchFunctionMode):
             for computed in (labels, self.labels(tensor)):
                 self.ties.pin(computed, "it meets a weight that is computed from other tensors")
             return
-        # An equation may have a dimension of size 1.
+        # The sizes differ if an equation has a dimension of size 1.
         if len(labels) != tensor.size(dim):
             self.ties.pin(labels, "it meets a dimension of another size")
             return

@@ -263,7 +263,7 @@ def pad(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[st
     labels, widths = r.labels(args[0]), args[1] if len(args) > 1 else kwargs["pad"]
     for step in range(len(widths) // 2):
         dim = labels.dim() - 1 - step
-        # The padding makes new units that no tensor holds.
+        # Padding along units makes new units that no tensor holds.
         if varies(labels, dim):
             new = [0] * (2 * step) + list(widths[2 * step : 2 * step + 2])
             labels = F.pad(labels, new)
@@ -284,7 +284,7 @@ def pool(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[s
 def reduce(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Tie all elements along some dimensions. The shape is kept (softmax) or not (mean)."""
     x, *rest = args
-    # This is max(a, b).
+    # A second tensor means max(a, b), which is elementwise.
     if rest and isinstance(rest[0], Tensor):
         elementwise(r, name, out, args, kwargs)
         return
@@ -308,7 +308,7 @@ def shuffle(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dic
     """Tie the channels of one place in a picture, for functions that turn pixels into channels or back."""
     x, factor = args[0], args[1] if len(args) > 1 else next(iter(kwargs.values()))
     labels = r.ties.span(r.labels(x), [0, *range(2, x.dim())], f"`{name}` mixes its positions").reshape(-1)
-    # Every group is cut alike.
+    # Every group of channels is cut alike.
     if name == "channel_shuffle":
         groups = labels.view(factor, -1)
         r.ties.tie(groups, groups[:1])
