@@ -1,1 +1,1 @@
-"""Aggregators: how a round's deltas become one."""
+"""Aggregators, which combine the deltas of a round into one."""

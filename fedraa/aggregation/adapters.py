@@ -1,4 +1,4 @@
-"""Where the low-rank adapters of a model are in its flat vector, by the names that `fedraa.lora` and peft give them."""
+"""Positions of a model's low-rank adapters in its flat vector, by the names that `fedraa.lora` and peft use."""
 
 import math
 import re
@@ -18,10 +18,10 @@ Matrix = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Pair:
-    """One adapter: where A [rank, in, ...] and B [out, rank, ...] are, and the room for what is merged, if any.
+    """One adapter: the slices of A [rank, in, ...] and B [out, rank, ...], and the slice of the merged change, if any.
 
-    The layer's weight moves by `scale` B A, transposed where the layer looks up rows of a `table`, of which the row
-    `padding`, if there is one, is never moved: its column of A is 0.
+    The layer's weight changes by `scale` B A. The product is transposed if the layer looks up rows of a `table`. The
+    row `padding` of that table, if there is one, never changes because its column of A is 0.
     """
 
     a: slice
@@ -34,35 +34,35 @@ class Pair:
 
     @property
     def fan_in(self) -> int:
-        """What goes into one unit: the first values of A are in proportion to the root of its inverse."""
+        """Return the number of inputs of one unit. A's initial values are in proportion to 1 / sqrt(fan_in)."""
         return 1 if self.table else (self.a.stop - self.a.start) // self.rank
 
     def begin(self, params: Vector, rng: np.random.Generator) -> None:
-        """Set A to new values and B to 0."""
+        """Set A to new random values and B to 0."""
         start = rng.uniform(-1, 1, self.a.stop - self.a.start) / math.sqrt(self.fan_in)
         if self.padding is not None:
             start.reshape(self.rank, -1)[:, self.padding] = 0
         params[self.a], params[self.b] = start, 0
 
     def factors(self, params: Vector) -> tuple[Matrix, Matrix]:
-        """B [out, rank] and A [rank, in] of a full vector [d], in float64."""
+        """Return B [out, rank] and A [rank, in] of a full vector [d], in float64."""
         b, a = (params[part].astype(np.float64) for part in (self.b, self.a))
         return b.reshape(-1, self.rank), a.reshape(self.rank, -1)
 
     def change(self, params: Vector) -> Matrix:
-        """scale B A, flat, in the order of the layer's weight."""
+        """Return scale B A, flat, in the order of the layer's weight."""
         b, a = self.factors(params)
         product = b @ a
         return self.scale * (product.T if self.table else product).reshape(-1)
 
     def squared_norm(self, params: Vector) -> float:
-        """||B A||^2 = tr(B'B AA'), without the product."""
+        """Return ||B A||^2 = tr(B'B AA'), without computing the product B A."""
         b, a = self.factors(params)
         return float(np.einsum("ij,ji->", b.T @ b, a @ a.T))
 
 
 def adapters(traced: Traced) -> list[Pair]:
-    """The adapters of a model, in the order of its parameters."""
+    """Return the adapters of a model, in the order of its parameters."""
     layers = zip(traced.names, traced.shapes, traced.offsets, strict=True)
     there = {name: (shape, slice(offset, offset + math.prod(shape))) for name, shape, offset in layers}
     modules = dict(traced.module.named_modules())

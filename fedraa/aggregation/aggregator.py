@@ -40,12 +40,12 @@ class Contribution:
 
     @property
     def where(self) -> Index | slice:
-        """Coordinates [k] that the client trained, as indices or as a slice."""
+        """Return the coordinates [k] that the client trained, as indices or as a slice."""
         return self.change.where
 
     @property
     def delta(self) -> Vector:
-        """The delta [k] on these coordinates. The aggregator may overwrite it."""
+        """Return the delta [k] on these coordinates. The aggregator may overwrite it."""
         return self.change.delta
 
 
@@ -63,17 +63,17 @@ class RoundTotals:
 
     @cached_property
     def coverage(self) -> Counts:
-        """Number of clients that trained each coordinate [d]; read-only."""
+        """Return the number of clients that trained each coordinate [d], read-only."""
         return np.asarray(self.counts)
 
     @property
     def covered(self) -> Mask:
-        """Mask [d] of the coordinates that a client trained; the caller may change it."""
+        """Return the mask [d] of the coordinates that a client trained. The caller may change it."""
         return np.asarray(self.coverage > 0)
 
     @property
     def trained(self) -> Mask:
-        """The same mask, read-only. It takes no memory if all coordinates were trained, or none."""
+        """Return the same mask, read-only. It takes no memory if all coordinates were trained, or none."""
         if not isinstance(self.counts, Levels):
             return self.counts > 0
         covered = Levels(self.counts.starts, self.counts.values > 0, self.counts.size)
@@ -81,43 +81,46 @@ class RoundTotals:
 
 
 class Aggregator(Stateful, ABC):
-    """Takes the deltas of a round one by one, gives what becomes of them, and starts over.
+    """The combination of a round's deltas: it takes them one by one, returns the result, and starts over.
 
-    An own one needs `add` and `finish`, `start` for what it keeps, and `memory` to say how much that is. `keeps` names
-    state that outlives a round, `corrects` tells that deltas are corrected by what is remembered of each client. A run
-    works on a copy of its own.
+    A custom aggregator needs `add` and `finish`. It creates its state in `start` and reports its memory in `memory`.
+    `keeps` names state that outlives a round. `corrects` is True if remembered values of each client correct its delta.
+    A run works on a copy.
     """
 
     keeps: ClassVar[str] = ""
     corrects: ClassVar[bool] = False
 
     def bind(self, size: int, clients: int) -> Self:
-        """A copy for one run, of a model of `size` parameters and so many clients."""
+        """Return a copy for one run, with a model of `size` parameters and `clients` clients."""
         own = deepcopy(self)
         own.start(size, clients)
         return own
 
     def start(self, size: int, clients: int) -> None:
-        """Makes room for what is kept."""
+        """Create the state."""
 
     def see(self, run: RunContext) -> None:
-        """What it is bound to, before the first round, for one that treats some tensors in their own way.
+        """Look at the run before the first round, for aggregators that treat some tensors differently.
 
-        `run.params` [d] is the model as it stands at any time. Raises InputError if the model does not suit it.
+        `run.params` [d] is the current model at any time. Raises InputError if the model is unsuitable.
         """
 
     def moves(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
-        """How many coordinates go down and up with the client's next task, if not those of its part of the model."""
+        """Return the coordinates down and up of the client's next task, or None if they are its part of the model."""
         return None
 
     @abstractmethod
     def add(self, contribution: Contribution) -> None:
-        """One client's delta comes in."""
+        """Add one client's delta."""
 
     @abstractmethod
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
-        """The round's delta [d], float32, and which coordinates [d] it moves; mostly `totals.covered`."""
+        """Return the round's delta [d], float32, and the mask [d] of moved coordinates.
+
+        The mask is usually `totals.covered`.
+        """
 
     def memory(self, size: int, clients: int) -> int:
-        """Bytes that it takes at most; a run that has not so much is refused."""
+        """Return the maximum memory in bytes. A run on a machine with less is refused."""
         return 0

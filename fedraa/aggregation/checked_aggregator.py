@@ -15,7 +15,7 @@ from fedraa.vectors.finite import LARGEST, at_most, largest_of, unfit
 
 
 class BoundAggregator:
-    """An Aggregator around any object with `add` and `finish`; it may lack `see` and `moves`.
+    """An Aggregator around any object with `add` and `finish`. The object may lack `see` and `moves`.
 
     An error that the object raises, and a result that cannot be used, is an InputError that names its class.
     """
@@ -28,7 +28,7 @@ class BoundAggregator:
                 self._part.see(run)
 
     def moves(self, client: int, assignment: Assignment) -> tuple[int, int] | None:
-        """Return the coordinates down and up of the client's next task; None means those of its part of the model."""
+        """Return the coordinates down and up of the client's next task, or None if they are its part of the model."""
         if not hasattr(self._part, "moves"):
             return None
         with calling("aggregator", self._part):

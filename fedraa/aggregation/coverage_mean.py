@@ -19,8 +19,8 @@ class Covered(Aggregator):
     """Coverage rule A: the weighted mean over the clients that cover a coordinate.
 
     A coordinate that no client covers is not moved (RA-Fed, SubDisMO, HeteroFL, FedRolex; FedAvg with full models).
-    Clients that train everything are weighed once, not at every coordinate; in rounds without others the weights of
-    coordinates take no memory.
+    Weights of clients that train everything are added once, not per coordinate. If all clients of a round do so, the
+    weights of coordinates take no memory.
     """
 
     def start(self, size: int, clients: int) -> None:
@@ -33,7 +33,7 @@ class Covered(Aggregator):
         self._participants = 0.0
 
     def _sum(self) -> Vector:
-        """The weighted sum [d] of this round."""
+        """Return the weighted sum [d] of this round."""
         if self._delta is None:
             self._delta = self._room.filled(0)
         return self._delta
@@ -53,14 +53,15 @@ class Covered(Aggregator):
 
         def divide(piece: slice) -> None:
             where = all_or(covered[piece])
-            np.divide(mean[piece], divisor[piece], out=mean[piece], where=where)  # where none covers it is 0
+            # A coordinate that no client covers keeps 0.
+            np.divide(mean[piece], divisor[piece], out=mean[piece], where=where)
 
         over(self._size, divide)
         self._begin_round()
         return mean, covered
 
     def _divisor(self) -> Sums:
-        """By what each coordinate [d] is divided; what there is of it begins anew."""
+        """Return the divisor of each coordinate [d], and reset its counts."""
         return self._weights.finish()
 
     def memory(self, size: int, clients: int) -> int:
@@ -87,8 +88,8 @@ class Covered(Aggregator):
 class Filled(Covered):
     """Coverage rule B: the mean over all participants, gaps filled with the old value.
 
-    Those that do not cover a coordinate count with the old value, so a step shrinks with its coverage (shuffled
-    submodels, Algorithm 1).
+    Participants that do not cover a coordinate count with the old value. Therefore a step shrinks with its coverage
+    (shuffled submodels, Algorithm 1).
     """
 
     def _divisor(self) -> Sums:

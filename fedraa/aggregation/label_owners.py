@@ -16,7 +16,7 @@ def labels_held(data: Federated, classes: int) -> npt.NDArray[np.bool_]:
     held = np.zeros((len(data.sizes), classes), bool)
     labels = data.y_train if data.source is None else data.labels
     if labels is None:
-        # They are not known before the samples are made.
+        # The labels are unknown before the samples are generated.
         return np.ones((len(data.sizes), classes), bool)
     held[np.repeat(np.arange(len(data.sizes)), data.sizes), labels] = True
     return held
@@ -25,7 +25,7 @@ def labels_held(data: Federated, classes: int) -> npt.NDArray[np.bool_]:
 class LabelOwners:
     """The coordinates [d] that a client may report: all but the output rows of labels that it lacks.
 
-    The output layer is the last weight with a row per class, and the bias that follows it; it is never cut. If it is
+    The output layer is the last weight with a row per class, and the bias that follows it. It is never cut. If it is
     frozen, every client may report everything.
     """
 

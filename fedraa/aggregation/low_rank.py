@@ -1,4 +1,4 @@
-"""Means of low-rank adapters whose ranks differ: HetLoRA pads them with zeros, FLoRA stacks them."""
+"""Means of low-rank adapters with different ranks: HetLoRA pads them with zeros, FLoRA stacks them."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -13,12 +13,13 @@ from fedraa.messages import Index, Vector
 from fedraa.submodels.assignment import Assignment, Mask
 from fedraa.submodels.policies.policy import RunContext
 
-LEAST = 1e-12  # weight of adapters whose product is 0: of equal ones, if all are
+# Weight of adapters with the product 0. If all products are 0, the adapters have equal weights.
+LEAST = 1e-12
 
 
 @dataclass
 class LowRank(Covered):
-    """Covered, of a model whose adapters it knows; of one without any it is Covered itself."""
+    """The aggregator `Covered` for a model with adapters. For a model without adapters it equals `Covered`."""
 
     def bind(self, size: int, clients: int) -> Self:
         own = super().bind(size, clients)
@@ -26,7 +27,7 @@ class LowRank(Covered):
         return own
 
     def _begin(self, clients: int) -> None:
-        """What is kept from round to round."""
+        """Reset the state that is kept from round to round."""
         self._pairs: list[Pair] = []
 
     def see(self, run: RunContext) -> None:
@@ -43,12 +44,12 @@ class LowRank(Covered):
 
     @property
     def _params(self) -> Vector:
-        """The model [d] as it stands: from one end of a round to the next it stays as it is."""
+        """Return the current model [d], which does not change from the end of one round to the end of the next."""
         assert self._run.params is not None
         return self._run.params
 
     def _padded(self, contribution: Contribution) -> Vector:
-        """What the client trained, in a full vector [d], and 0 elsewhere."""
+        """Return the client's trained values in a full vector [d], and 0 elsewhere."""
         padded = np.zeros_like(self._params)
 
         def put(place: Index | slice, delta: Vector) -> None:
@@ -58,7 +59,7 @@ class LowRank(Covered):
         return padded
 
     def _adapters(self) -> Mask:
-        """Which coordinates [d] are of adapters."""
+        """Return the mask [d] of the adapters' coordinates."""
         mine = np.zeros(self._size, bool)
         for pair in self._pairs:
             mine[pair.a] = mine[pair.b] = True

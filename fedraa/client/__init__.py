@@ -1,4 +1,4 @@
-"""Local training of one client: the loop, its settings, and what changes a gradient."""
+"""Local training of one client: the loop, its settings, and the terms that change a gradient."""
 
 from fedraa.client.local_training import Solver
 from fedraa.client.trainer import Trainer, Work

@@ -8,11 +8,17 @@ from fedraa.submodels import Traced
 
 
 def scale_readers(module: nn.Module, traced: Traced, widths: tuple[int, ...], *, inner: bool = False) -> None:
-    """Scale what each layer that leads from cut units to whole ones reads, by size / kept units.
+    """Scale the inputs of each layer from cut units to whole ones by size / kept units.
 
-    A fragment's logits then are W_j (h_j / r_j) + b, so the full model's logits, the sum over fragments, are
-    the r-weighted mean of those that the clients trained. With `inner` so is what leads from cut units to cut ones:
-    where groups are dealt anew every round (IST), the full model's units read those of all groups.
+    The logits of a fragment are then W_j (h_j / r_j) + b. Therefore the full model's logits, a sum over fragments, are
+    the r-weighted mean of the logits that the clients trained.
+
+    Args:
+        module: The fragment's module.
+        traced: The traced full model.
+        widths: Kept units of each group.
+        inner: Also scale layers from cut units to cut ones. It is needed if the units are assigned again every round
+            (IST), because the full model's units then read the units of all groups.
     """
     cut = {(entry.tensor, entry.dim) for group in traced.groups for entry in group.entries}
     for group, kept in zip(traced.groups, widths, strict=True):

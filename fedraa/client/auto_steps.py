@@ -10,16 +10,17 @@ from fedraa.errors import InputError
 
 Floats = npt.NDArray[np.float64]
 _TEXT = re.compile(r"auto(?::(?P<least>[1-9]\d*)(?::(?P<kappa>\d+(?:\.\d+)?))?)?")
-# The batches of a task that sends in no time.
+# Default number of batches of a task if sending takes no time.
 SHORT = 20
 
 
 @dataclass(frozen=True)
 class AutoSteps:
-    """H = max(least, round(kappa * move / step)): `move` the time to send a fragment there and back, `step` of a batch.
+    """The rule H = max(least, round(kappa * move / step)) for the number of local steps.
 
-    Without `least` that is `SHORT`, but no more than a pass over the client's shard, because longer tasks on few data
-    only end later. A task continues the client's last pass at the batch where the task before ended.
+    Here `move` is the time to send a fragment both ways, and `step` the time of a batch. Without `least` the minimum is
+    `SHORT`, but no more than a pass over the client's data, because longer tasks on few samples only end later. A task
+    continues the client's last pass at the batch at which the previous task ended.
     """
 
     least: int | None = None
@@ -27,7 +28,7 @@ class AutoSteps:
 
     @classmethod
     def of(cls, steps: int | str | None) -> "AutoSteps | None":
-        """Read auto, auto:LEAST or auto:LEAST:KAPPA; return None for a number. Raises InputError for other text."""
+        """Read auto, auto:LEAST or auto:LEAST:KAPPA. Return None for a number. Raises InputError for other text."""
         if not isinstance(steps, str):
             return None
         match = _TEXT.fullmatch(steps)
@@ -37,9 +38,15 @@ class AutoSteps:
         return cls(int(match["least"]) if match["least"] else None, float(match["kappa"] or cls.kappa))
 
     def shortest(self, whole: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return H if sending takes no time, on shards of `whole` batches."""
+        """Return H for tasks that take no time to send, for data partitions of `whole` batches."""
         return np.minimum(SHORT, whole) if self.least is None else np.full_like(whole, self.least)
 
     def count(self, move: Floats, step: Floats, whole: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return H of tasks whose fragment takes `move` to send and `step` per batch, on shards of `whole` batches."""
+        """Return H for tasks that take `move` to send and `step` per batch.
+
+        Args:
+            move: Time to send the fragment both ways.
+            step: Time of one batch.
+            whole: Batches in one pass over the client's data.
+        """
         return np.maximum(self.shortest(whole), np.rint(self.kappa * move / step)).astype(np.int64)

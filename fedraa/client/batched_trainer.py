@@ -1,4 +1,4 @@
-"""Several tasks trained as one batched computation: for models so small that launching kernels takes the longest."""
+"""Training of several tasks as one batched computation, for models so small that kernel launches dominate the time."""
 
 import time
 from collections import defaultdict
@@ -20,20 +20,28 @@ from fedraa.submodels import Traced
 
 
 class BatchedTrainer(Trainer):
-    """Trains up to `stack` tasks of the same shape at once, and no other way in `train_all`.
+    """A trainer with a `train_all` that trains up to `stack` tasks of the same shape at once.
 
-    What comes out is not bit for bit what it is without stacks, but depends on task, shard, seed and `stack` alone: all
-    stacks are filled up to the same height, all minibatches to a size that follows from the shard's.
+    Its results differ in their bits from those of `Trainer`, but depend only on the task, the data, the seed and
+    `stack`. All stacks are filled up to the same height, and all minibatches to a size that follows from the number of
+    samples.
     """
 
     def __init__(self, traced: Traced, solver: Solver, stack: int, **given: Any) -> None:
-        """`given` as a Trainer takes it."""
+        """Create the trainer.
+
+        Args:
+            traced: The traced model.
+            solver: The local training.
+            stack: Tasks per stack.
+            given: Further arguments of `Trainer`.
+        """
         super().__init__(traced, solver, **given)
         self._height = stack
         self._stacks: dict[tuple[int, ...], BatchedModule] = {}
 
     def train_all(self, work: Sequence[Work]) -> list[Update]:
-        """Train all of this, of what has the same shape as much at once as a stack holds."""
+        """Train all tasks, in stacks of tasks with the same shape."""
         updates: dict[int, Update] = {}
         alike: dict[object, list[int]] = defaultdict(list)
         for number, one in enumerate(work):
@@ -49,13 +57,16 @@ class BatchedTrainer(Trainer):
         self._stacks.clear()
 
     def _shape(self, work: Work) -> object:
-        """What tasks of one stack have in common."""
+        """Return the key that the tasks of one stack share."""
         task = work.task
         length = self._steps(task, len(work.y)) if follows_length(self._solver.lr_schedule) else None
         return task.widths, self._batch_rows(len(work.y)), task.lr, task.mask is None, tuple(task.extras), length
 
     def _batch_rows(self, samples: int) -> int:
-        """The rows of a minibatch in a stack: the first power of two that takes a shard of so many, or a minibatch."""
+        """Return the rows of a minibatch in a stack for a client with `samples` samples.
+
+        It is the smallest power of two that holds them, but at most the size of a minibatch.
+        """
         return min(self._solver.batch_size + self._solver.min_batch - 1, 1 << (samples - 1).bit_length())
 
     def _train_stack(self, work: Sequence[Work]) -> list[Update]:
@@ -94,16 +105,17 @@ class BatchedTrainer(Trainer):
         return [replace(trained[row], seconds=seconds) for row in range(len(work))]
 
     def _stacked_minibatches(self, work: Sequence[Work]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield minibatches [height, b, ...] and their labels, PADDING where a shard has no more samples or steps.
+        """Yield minibatches [height, b, ...] and their labels, with PADDING if a client has no more samples or steps.
 
-        All shards and the order of their samples go to the device first. A shard of random samples is replaced there
-        before each epoch.
+        The data of all clients and the order of their samples go to the device first. Randomly generated samples are
+        replaced there before each epoch.
         """
         most, width = max(len(one.y) for one in work), self._batch_rows(len(work[0].y))
         steps = max(self._steps(one.task, len(one.y)) for one in work)
         x = np.zeros((self._height, most + 1, *work[0].x.shape[1:]), work[0].x.dtype)
         y = np.full((self._height, most + 1), PADDING)
-        orders = np.full((steps, self._height, width), most)  # the row of no sample
+        # Index `most` is the row that stands for no sample.
+        orders = np.full((steps, self._height, width), most)
         new_epochs: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for row, one in enumerate(work):
             x[row, : len(one.y)], y[row, : len(one.y)] = one.x, one.y
@@ -134,7 +146,7 @@ class BatchedTrainer(Trainer):
 
 
 def stacked(tasks: Sequence[Task]) -> Task:
-    """Tasks of one shape as one whose buffers are [height, k]."""
+    """Return one task that combines tasks of one shape, with buffers [height, k]."""
     masks = [task.mask for task in tasks if task.mask is not None]
     return replace(
         tasks[0],

@@ -20,7 +20,7 @@ EXPECTED = "none, 8bit, topk:SHARE with a share above 0 and up to 1, or a custom
 class Compressor(ABC):
     """The form in which a client sends its delta back. Both methods must depend only on their arguments.
 
-    A `lossless` compressor is not applied at all. The entries that a compressor `drops` are 0 at the server.
+    A `lossless` compressor is never applied. The entries that a compressor `drops` are 0 at the server.
     """
 
     lossless: ClassVar[bool] = False
@@ -32,11 +32,11 @@ class Compressor(ABC):
 
     @abstractmethod
     def bytes(self, coordinates: int) -> int:
-        """Return the bytes on the wire for a delta of so many coordinates, which the traffic counts."""
+        """Return the bytes on the wire for a delta of `coordinates` entries. The traffic counts use them."""
 
 
 def wire_bytes(compressor: Compressor, coordinates: int) -> int:
-    """Return the bytes on the wire for a delta of so many coordinates; raise InputError if they are no number."""
+    """Return the bytes on the wire for a delta of `coordinates` entries. Raises InputError unless it is a number."""
     with calling("compress", compressor):
         size = compressor.bytes(coordinates)
     if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:
@@ -47,7 +47,7 @@ def wire_bytes(compressor: Compressor, coordinates: int) -> int:
 
 @dataclass(frozen=True)
 class NoCompression(Compressor):
-    """The delta itself, 4 bytes a number."""
+    """The unchanged delta, 4 bytes per number."""
 
     lossless: ClassVar[bool] = True
 
@@ -60,13 +60,13 @@ class NoCompression(Compressor):
 
 @dataclass(frozen=True)
 class TopK(Compressor):
-    """The `share` of largest entries, each a number and its position: 8 bytes."""
+    """The `share` of largest entries, each sent as a number and its position: 8 bytes."""
 
     share: Share
     drops: ClassVar[bool] = True
 
     def kept(self, coordinates: int) -> int:
-        """Return the number of entries that are kept of so many."""
+        """Return the number of entries that are kept of `coordinates`."""
         return min(coordinates, max(1, round(self.share * coordinates)))
 
     def apply(self, delta: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ class TopK(Compressor):
 
 @dataclass(frozen=True)
 class EightBit(Compressor):
-    """Uniform quantisation between the extremes: one byte a number, and the two extremes."""
+    """Uniform quantisation between the extremes: one byte per number, and the two extremes."""
 
     def apply(self, delta: Tensor) -> Tensor:
         if not delta.numel():

@@ -1,4 +1,4 @@
-"""What is trained: a submodel in one flat buffer, or several of the same shape in one."""
+"""Trainable modules with weights in a flat buffer: one submodel, or several of the same shape."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,16 +15,17 @@ from fedraa.objectives import Classification, Objective
 from fedraa.submodels import trainable, view
 from fedraa.submodels.flat import BY_PIECE
 
-PADDING = -100  # a label that stands for no sample
+# Label that stands for no sample.
+PADDING = -100
 
 Take = Callable[[slice, Tensor], None]
 
 
 class FlatModule:
-    """A dense submodel whose parameters are views of the buffer `weights` [k], ready to be loaded.
+    """A dense submodel with parameters that are views of the buffer `weights` [k].
 
-    So are their gradients of `gradient` [k]. Without it the backward pass hands each parameter's gradient on as soon
-    as it is there, and keeps none.
+    Their gradients are views of `gradient` [k]. Without `gradient` the backward pass hands over each parameter's
+    gradient as soon as it is computed, and keeps none.
     """
 
     def __init__(
@@ -35,7 +36,8 @@ class FlatModule:
         self._waiting: dict[nn.Parameter, slice] = {}
         self._take: Take | None = None
         self._pieces: dict[nn.Parameter, slice] = {}
-        model, start = proxy(self), 0  # no cycle: a flat module's buffers go when it goes
+        # The proxy avoids a reference cycle, so that the buffers are freed together with the flat module.
+        model, start = proxy(self), 0
         for parameter in trainable(module.to(weights.device).train()):
             piece = slice(start, start + parameter.numel())
             parameter.data = weights[piece].view(parameter.shape)
@@ -49,7 +51,7 @@ class FlatModule:
 
     @property
     def whole(self) -> bool:
-        """Whether it holds the gradient of all parameters at once."""
+        """Return True if the module holds the gradient of all parameters at once."""
         return self._gradient is not None
 
     @property
@@ -58,26 +60,32 @@ class FlatModule:
         return self._gradient
 
     def load(self, params: Vector) -> None:
-        """Takes the weights from a buffer [k], which may be read-only."""
+        """Copy the weights from a buffer [k], which may be read-only."""
         self.weights.copy_(view(params))
 
     def forward(self, inputs: Any) -> Any:
-        """What the module makes of a batch [b, ...]."""
+        """Return the module's result for a batch [b, ...]."""
         return self._objective.forward(self.module, inputs)
 
     def outputs(self, result: Any) -> Tensor:
-        """Of that, what the loss is of."""
+        """Return the tensor of a result from which the loss is computed."""
         return self._objective.outputs(result)
 
     def loss(self, result: Any, outputs: Tensor, labels: Tensor) -> Tensor:
-        """The objective's loss, with those of auxiliary outputs."""
+        """Return the objective's loss, including the losses of auxiliary outputs.
+
+        Args:
+            result: Result of the module.
+            outputs: Its tensor with a row per sample.
+            labels: Labels of the samples.
+        """
         return self._objective.training_loss(result, outputs, labels)
 
     def backward(self, loss: Tensor) -> None:
         """Leave the gradient of the loss in `gradient`.
 
-        To copy the gradients that the backward pass makes is faster than to have them added to zeros, but needs
-        memory for both.
+        Copying the gradients of the backward pass is faster than adding them to zeros, but needs memory for both. Large
+        models therefore add them.
         """
         if len(self.weights) >= BY_PIECE:
             self.gradient.zero_()
@@ -94,18 +102,19 @@ class FlatModule:
                 target.copy_(parameter.grad)
 
     def backward_by_piece(self, loss: Tensor, take: Take) -> None:
-        """Hands the gradient of the loss to `take`, for each parameter once, flat and with its piece of the buffer.
+        """Pass the gradient of the loss to `take`, once per parameter, flat and with its slice of the buffer.
 
-        By then nothing that the backward pass still needs depends on the parameter: `take` may change it.
+        The remaining backward pass does not depend on that parameter, so `take` may change it.
         """
         self._waiting, self._take = dict(self._pieces), take
         loss.backward()  # type: ignore[no-untyped-call]  # likewise
-        for piece in self._waiting.values():  # of parameters that the loss does not depend on
+        # The loss does not depend on these parameters.
+        for piece in self._waiting.values():
             take(piece, torch.zeros_like(self.weights[piece]))
         self._take = None
 
     def hand_on(self, parameter: nn.Parameter) -> None:
-        """The parameter's gradient is there."""
+        """Pass on the gradient of `parameter`, which is complete."""
         assert parameter.grad is not None
         assert self._take is not None
         self._take(self._waiting.pop(parameter), parameter.grad.view(-1))
@@ -115,8 +124,8 @@ class FlatModule:
 class BatchedModule:
     """Submodels of one shape, trained as one batched computation (`torch.func.vmap`): views of `weights` [height, k].
 
-    It stands in for a FlatModule whose buffers have a row for each of them. What becomes of a row depends on nothing
-    in the others, not even whether they are in use: the shapes of all that is computed are always the same.
+    It replaces a FlatModule, with one row of the buffers for each submodel. The result of a row does not depend on
+    other rows, not even on whether they are in use, because the shapes in the computation never change.
     """
 
     def __init__(self, module: nn.Module, height: int, device: torch.device) -> None:
@@ -138,25 +147,31 @@ class BatchedModule:
         self._forward = vmap(lambda parameters, x: functional_call(self._module, parameters, (x,)))
 
     def load(self, params: Vector) -> None:
-        """Takes the weights from a buffer [height, k]."""
+        """Copy the weights from a buffer [height, k]."""
         self.weights.copy_(view(params))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Logits [height, b, classes] of a batch [height, b, ...] for each."""
+        """Return the logits [height, b, classes] of a batch [height, b, ...]."""
         result: Tensor = self._forward(self._parameters, inputs)
         return result
 
     def outputs(self, result: Tensor) -> Tensor:
-        """The logits themselves."""
+        """Return the logits unchanged."""
         return result
 
     def loss(self, result: Tensor, outputs: Tensor, labels: Tensor) -> Tensor:
-        """The mean cross-entropy [height] over those of the labels [height, b] that are not PADDING, or 0."""
+        """Return the mean cross-entropy [height] over the labels that are not PADDING, or 0 without any.
+
+        Args:
+            result: Unused.
+            outputs: Logits [height, b, classes].
+            labels: Labels [height, b].
+        """
         each = F.cross_entropy(outputs.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=PADDING)
         return each.view(labels.shape).sum(1) / (labels != PADDING).sum(1).clamp(min=1)
 
     def backward(self, loss: Tensor) -> None:
-        """Leaves the gradient of each loss [height] in its row of `gradient`."""
+        """Leave the gradient of each loss [height] in its row of `gradient`."""
         gradients = torch.autograd.grad(loss.sum(), list(self._parameters.values()), materialize_grads=True)
         for piece, gradient in zip(self._pieces, gradients, strict=True):
             self.gradient[:, piece] = gradient.flatten(1)

@@ -1,4 +1,4 @@
-"""Local terms: each changes the gradient of a local step in its turn, in chunks of the flat buffer."""
+"""Local terms, which change the gradient of a local step one after the other, in chunks of the flat buffer."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fedraa.components.registry import Seam
 
-EPSILON = 1e-12  # guards divisions by a gradient norm
+# Prevents a division by zero if a gradient's norm is 0.
+EPSILON = 1e-12
 
 
 class Place(NamedTuple):
@@ -29,15 +30,15 @@ class Place(NamedTuple):
 
 
 class LocalTerm(ABC):
-    """Changes the gradient of every local step, in place. An own one needs `bend` alone:
+    """A change of the gradient of every local step, in place. A custom term needs only `bend`:
 
         class Lasso(LocalTerm):
             def bend(self, gradient, at):
                 gradient.add_(at.weights.sign(), alpha=1e-4)
 
-    It must be a function of its arguments, element by element: a gradient comes as a whole [k], in pieces, or as
-    several clients' [height, k]. One that looks at all of the gradient says so with `whole`. Where the submodel is
-    masked, what it adds outside the mask is dropped, unless `masked` says that it adds nothing there.
+    It must be a function of its arguments, element by element. A gradient is passed as a whole [k], in chunks, or as
+    several clients' gradients [height, k]. A term that needs the whole gradient sets `whole`. If the submodel is
+    masked, changes outside the mask are dropped. A term that makes none there sets `masked` to False.
     """
 
     whole: ClassVar[bool] = False
@@ -45,10 +46,10 @@ class LocalTerm(ABC):
 
     @abstractmethod
     def bend(self, gradient: Tensor, at: Place) -> None:
-        """Changes `gradient` in place, whose weights are those `at` this place."""
+        """Change `gradient` in place. `at` holds the weights at which it was computed."""
 
     def begin(self, extras: Mapping[str, Tensor]) -> "LocalTerm":
-        """The term for one task that came with these buffers [k]."""
+        """Return the term for one task, which received the buffers `extras` [k]."""
         return self
 
 
@@ -94,7 +95,7 @@ class ServerMomentum(LocalTerm):
 
 @dataclass(frozen=True)
 class Clipping(LocalTerm):
-    """Scales the gradient down to the norm `bound`, where it is over that."""
+    """Scales the gradient down to the norm `bound` if its norm is larger."""
 
     bound: float
     whole: ClassVar[bool] = True
@@ -116,7 +117,7 @@ class WeightDecay(LocalTerm):
 
 
 def norm(gradient: Tensor) -> Tensor:
-    """Of a gradient [k], or of each of [height, k]."""
+    """Return the norm of a gradient [k], or of each row of [height, k]."""
     result: Tensor = torch.linalg.vector_norm(gradient, dim=-1, keepdim=True)
     return result
 

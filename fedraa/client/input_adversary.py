@@ -1,7 +1,7 @@
 """FedRobust's affine input adversary (Reisizadeh et al. 2020), diagonal: x' = L * x + d, one weight per input.
 
-The paper's L is a full matrix, (3072)^2 numbers per client on CIFAR; the diagonal keeps its meaning at the
-size of one sample. Numbers are those of the released code, where penalties stand against a batch's summed loss.
+The paper's L is a full matrix, (3072)^2 numbers per client on CIFAR. The diagonal keeps its meaning at the size of one
+sample. Numbers are those of the released code, where penalties stand against a batch's summed loss.
 """
 
 import torch
@@ -12,20 +12,20 @@ SCALE_PENALTY, SHIFT_PENALTY = 100.0, 4.0
 
 
 class Adversary:
-    """The client's own (L, d), flat [2 m] for samples of m numbers; ascends once per minibatch."""
+    """The state (L, d) of one client, flat [2 m] for samples of m numbers, which ascends once per minibatch."""
 
     def __init__(self, state: Tensor, sample: torch.Size) -> None:
         self.state = state.clone().requires_grad_()
         self._sample = sample
 
     def perturb(self, x: Tensor) -> Tensor:
-        """L * x + d for a batch [b, ...]."""
+        """Return L * x + d for a batch [b, ...]."""
         scale, shift = self.state.view(2, *self._sample)
         perturbed: Tensor = x * scale + shift
         return perturbed
 
     def ascend(self, loss: Tensor) -> None:
-        """One step up f - l1 ||L - 1||^2 - l2 ||d||^2 of the batch's summed loss f, at the current weights."""
+        """Take one step up f - l1 ||L - 1||^2 - l2 ||d||^2 of the batch's summed loss f, at the current weights."""
         (gradient,) = torch.autograd.grad(loss, self.state)
         with torch.no_grad():
             scale, shift = self.state.view(2, -1)

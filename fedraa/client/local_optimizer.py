@@ -1,7 +1,7 @@
 """Local optimizers: the step that a client takes along a gradient, in the arithmetic of torch.optim.
 
-They are written for flat buffers, and not taken from torch.optim: a step must also work on one piece of a buffer, on
-the rows of several clients, and with a count of steps for each coordinate.
+The optimizers of torch.optim cannot be used here. A step must also work on one chunk of a buffer, on the rows of
+several clients, and with a count of steps for each coordinate.
 """
 
 import math
@@ -18,37 +18,43 @@ from fedraa.components.registry import Seam
 from fedraa.messages import EXTRA_PREFIX
 from fedraa.numbers import Decay, NotNegative, Positive, UpToOne
 
-STEP = "step"  # the buffer that counts the steps of each coordinate
-ADAMW_WEIGHT_DECAY = 0.01  # the default of torch.optim.AdamW
+# Name of the buffer that counts the steps of each coordinate.
+STEP = "step"
+# Default of torch.optim.AdamW.
+ADAMW_WEIGHT_DECAY = 0.01
 
 
 class LocalOptimizer(ABC):
-    """One way to step along a gradient. Values that are None are those of the experiment's fields.
+    """A rule for the step along a gradient. Values that are None come from the experiment's fields.
 
-    A custom optimizer needs `descend`, and `buffers` if it keeps a state:
+    A custom optimizer needs `descend`, and `buffers` if it keeps state:
 
         class Signs(LocalOptimizer):
             def descend(self, weights, gradient, state, *, lr, momentum, weight_decay):
                 weights.sub_(gradient.sign_(), alpha=lr)
 
-    Each step must treat each coordinate by itself: tensors are a whole buffer [k], a piece of it, or several clients'
-    buffers [height, k]. With zero state and zero gradient a coordinate must not move, because masked ones are such.
+    Each step must treat every coordinate independently, because tensors are a whole buffer [k], a chunk of it, or
+    several clients' buffers [height, k]. With zero state and zero gradient a coordinate must not move, because this is
+    the state of masked coordinates.
     """
 
     lr: Positive | None = None
     momentum: Decay | None = None
     weight_decay: NotNegative | None = None
     has_momentum: ClassVar[bool] = False
-    """Whether the experiment's `momentum` has a meaning here."""
+    """True if the experiment's `momentum` has an effect."""
     decoupled: ClassVar[bool] = False
-    """Whether `descend` applies the weight decay; otherwise the gradient already contains it."""
+    """True if `descend` applies the weight decay. Otherwise the gradient already contains it."""
 
     def buffers(self, momentum: float) -> tuple[str, ...]:
-        """Name the buffers [k] of the state, all zero at first; `STEP` counts the steps, this one included."""
+        """Return the names of the state's buffers [k], all zero at first.
+
+        `STEP` counts the steps, including the current one.
+        """
         return ()
 
     def check(self, momentum: float) -> str | None:
-        """Return what is wrong with this optimizer beside that momentum; None if nothing is."""
+        """Return the problem of this optimizer with the experiment's momentum, or None."""
         return None
 
     @abstractmethod
@@ -62,7 +68,16 @@ class LocalOptimizer(ABC):
         momentum: float,
         weight_decay: float,
     ) -> None:
-        """Take one step: change `weights` and `state` in place. The gradient may be overwritten."""
+        """Take one step: change `weights` and `state` in place. The gradient may be overwritten.
+
+        Args:
+            weights: The weights.
+            gradient: Their gradient.
+            state: The buffers that `buffers` names.
+            lr: Learning rate of this step.
+            momentum: The experiment's momentum.
+            weight_decay: The experiment's weight decay.
+        """
 
 
 @dataclass(frozen=True)
@@ -146,7 +161,7 @@ class Adam(LocalOptimizer):
 
 @dataclass(frozen=True)
 class AdamW(Adam):
-    """torch.optim.AdamW: weights decay by lr * weight_decay, beside the gradient."""
+    """torch.optim.AdamW: weights decay by lr * weight_decay, independently of the gradient."""
 
     decoupled: ClassVar[bool] = True
 
@@ -188,12 +203,19 @@ class OptimizerSteps:
                 self._state[name] = torch.zeros_like(weights)
 
     def begin_step(self) -> None:
-        """Count one more step; `descend` follows, once for each piece of the buffer."""
+        """Count one more step. The caller then calls `descend` once for each chunk of the buffer."""
         if STEP in self._state:
             self._state[STEP] += 1
 
     def descend(self, weights: Tensor, gradient: Tensor, piece: slice | EllipsisType, lr: float) -> None:
-        """Step on one piece of the buffer, whose weights and gradient these are."""
+        """Step on one chunk of the buffer.
+
+        Args:
+            weights: Weights of the chunk.
+            gradient: Their gradient.
+            piece: Position of the chunk in the buffer.
+            lr: Learning rate of this step.
+        """
         self._optimizer.descend(
             weights,
             gradient,
@@ -204,7 +226,7 @@ class OptimizerSteps:
         )
 
     def state(self, row: int | EllipsisType = ...) -> dict[str, Tensor]:
-        """Return the state as a task's update carries it, of one client [k]."""
+        """Return the state [k] of one client in the form that an update carries."""
         return {EXTRA_PREFIX + name: buffer.expand(self._shape)[row] for name, buffer in self._state.items()}
 
 
@@ -215,7 +237,7 @@ def _uniform(steps: Tensor) -> Tensor:
 
 
 def _cut(buffer: Tensor, piece: slice | EllipsisType) -> Tensor:
-    """Return a piece of a buffer; one number may stand for all coordinates."""
+    """Return a chunk of a buffer. A single number may stand for all coordinates."""
     if buffer.shape[-1] == 1:
         return buffer
     return buffer[piece]

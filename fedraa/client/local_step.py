@@ -34,7 +34,8 @@ from fedraa.errors import InputError
 from fedraa.messages import EXTRA_PREFIX, Task
 from fedraa.submodels import view
 
-BLENDED = ("control", "momentum")  # buffers beside a task that terms read
+# Buffers of a task that the terms read.
+BLENDED = ("control", "momentum")
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,10 @@ class StepComponents:
 
 
 class LocalStep:
-    """The steps of one task: the solver's terms in the order that Solver states.
+    """The steps of one task, with the solver's terms in the order that Solver documents.
 
-    With a BatchedModule those of several tasks at once; `task` is then all of them, its buffers are [height, k],
-    and the losses are [height].
+    With a BatchedModule these are the steps of several tasks at once. Then `task` combines all of them, its buffers are
+    [height, k], and the losses are [height].
     """
 
     def __init__(
@@ -74,7 +75,18 @@ class LocalStep:
         steps: int = 1,
         bf16: bool = False,
     ) -> None:
-        """`steps` is the length of the task, which the learning rate may follow."""
+        """Load the task into the model, and create its terms and optimizer.
+
+        Args:
+            solver: The local training.
+            components: The compressor, the optimizer and the custom terms.
+            model: The module to train.
+            task: The task, or several combined tasks.
+            labels: Labels of each client.
+            device: Device of the model.
+            steps: Length of the task, on which the learning rate may depend.
+            bf16: Compute the forward pass in bfloat16.
+        """
 
         def tensor(array: npt.NDArray[np.generic]) -> Tensor:
             return torch.tensor(array, device=device)
@@ -107,7 +119,7 @@ class LocalStep:
         self._prior: Tensor | None = None
 
     def compress(self, row: int | EllipsisType = ...) -> None:
-        """What arrives is the received weights plus the decoded delta on the trained coordinates."""
+        """Replace the trained weights by the received weights plus the decoded delta on the trained coordinates."""
         if self._compressor.lossless:
             return
         w, anchor = self.model.weights[row], self._anchor[row]
@@ -118,7 +130,7 @@ class LocalStep:
             w[trained] = anchor[trained] + self._compressed((w - anchor)[trained])
 
     def _compressed(self, delta: Tensor) -> Tensor:
-        """Return the delta as the server receives it; raise InputError if a custom compressor changes its shape."""
+        """Return the delta as the server receives it. Raises InputError if a custom compressor changes its shape."""
         with calling("compress", self._compressor):
             arrived = self._compressor.apply(delta)
         if not isinstance(arrived, Tensor) or arrived.shape != delta.shape:
@@ -131,7 +143,7 @@ class LocalStep:
         return self._optimizer.state(row) if self._solver.optimizer_state == "keep" else {}
 
     def step(self, inputs: Any, labels: Tensor) -> Tensor:
-        """Take one step on a minibatch; return its loss at the weights before the step."""
+        """Take one step on a minibatch, and return its loss at the weights before the step."""
         self._rate = self._lr * self._factor(self._steps_taken)
         self._steps_taken += 1
         self._optimizer.begin_step()
@@ -147,7 +159,7 @@ class LocalStep:
         return loss.detach()
 
     def _descend(self, piece: slice | EllipsisType, g: Tensor) -> None:
-        """Take the step on one piece of the buffer, given its masked gradient, which is overwritten."""
+        """Step on one chunk of the buffer. Its masked gradient `g` is overwritten."""
         w = self.model.weights[piece]
         if self._terms:
             at = Place(w, self._anchor[piece], piece)
@@ -159,9 +171,10 @@ class LocalStep:
         self._optimizer.descend(w, g, piece, self._rate)
 
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:
-        """The objective's mean loss; with `label_masked`, logits of labels that the client lacks are set to 0.
+        """Return the objective's mean loss.
 
-        With `calibrate` the logits are moved by how frequent their labels are at the client.
+        With `label_masked`, logits of labels that the client lacks are set to 0. With `calibrate`, the logits are
+        shifted by the frequency of their labels at the client.
         """
         if self._bf16:
             with torch.autocast(labels.device.type, torch.bfloat16):
@@ -182,10 +195,10 @@ class LocalStep:
         return self.model.loss(result, outputs, labels)
 
     def _loss_gradient(self, inputs: Any, labels: Tensor) -> Tensor:
-        """Leaves the masked (SAM) gradient in the module; returns the loss at the unperturbed weights.
+        """Leave the masked (SAM) gradient in the module, and return the loss at the unperturbed weights.
 
-        SAM: the gradient at w + rho g/||g||, one norm over all trained coordinates of the client (FedSAM
-        eq. 4; the sign() factor of its eq. 3 is in no later equation), same minibatch and dropout for both passes.
+        SAM: the gradient at w + rho g/||g||, one norm over all trained coordinates of the client (FedSAM eq. 4). The
+        sign() factor of its eq. 3 is in no later equation. Both passes use the same minibatch and dropout.
         """
         w, g = self.model.weights, self.model.gradient
         drawn = random_state(w.device) if self._solver.sam else None
@@ -210,9 +223,15 @@ class LocalStep:
 
 
 def log_prior(shards: Sequence[npt.NDArray[np.int64]], classes: int, share: float) -> Tensor:
-    """log(share * p + (1 - share) / classes) of every shard's labels, float32 [shards, classes].
+    """Return log(share * p + (1 - share) / classes) of every client's labels, float32 [shards, classes].
 
-    With a share of 1 a label that a shard lacks counts as a thousandth of a sample: hardly any gradient is its logit's.
+    With a share of 1, a label that a client lacks counts as a thousandth of a sample, so that its logit gets hardly any
+    gradient.
+
+    Args:
+        shards: Labels of each client.
+        classes: Number of classes.
+        share: Weight of the client's label frequencies p.
     """
     parts = np.stack([np.bincount(y, minlength=classes) / len(y) for y in shards])
     least = np.array([[1e-3 / len(y)] for y in shards])
@@ -220,12 +239,12 @@ def log_prior(shards: Sequence[npt.NDArray[np.int64]], classes: int, share: floa
 
 
 def random_state(device: torch.device) -> Tensor:
-    """The state of the generator that dropout draws from."""
+    """Return the state of the generator that dropout uses."""
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.default_generator.get_state()
 
 
 def set_random_state(device: torch.device, state: Tensor) -> None:
-    """From now on the same is drawn as was from this state on."""
+    """Set the state of the generator that dropout uses, so that its random numbers repeat."""
     if device.type == "cuda":
         torch.cuda.set_rng_state(state, device)
     else:
@@ -233,7 +252,13 @@ def set_random_state(device: torch.device, state: Tensor) -> None:
 
 
 def terms(solver: Solver, components: StepComponents, *, momentum: bool) -> list[LocalTerm]:
-    """Return the terms of a step in the order that Solver states; `momentum`: the server sends one to blend in."""
+    """Return the terms of a step in the order that Solver documents.
+
+    Args:
+        solver: The local training.
+        components: The optimizer and the custom terms.
+        momentum: True if the server sends a momentum.
+    """
     decay = 0.0 if components.optimizer.decoupled else solver.weight_decay
     return [
         *([Proximal(solver.proximal)] if solver.proximal else []),

@@ -14,16 +14,16 @@ EXPECTED = (
     "constant, exponential:0.998, steps:150,250:0.1 or cosine:100 by server steps, or with @time, @passes or @local by "
     "the run's clock, by passes over the training data or by the local steps of each task, as in cosine:auto@local"
 )
-# The last point of a cosine that is not counted in steps, as a share of its length.
+# Last point of a cosine that is not counted in steps, as a share of its length.
 LAST = 0.99
 
 
 def lr_unit(spec: str) -> str:
     """Return the unit of a schedule: server `steps`, `local` steps, `time` on the run's clock, or `passes`.
 
-    Methods take unequally many server steps in equal time. Passes are the samples of all applied updates over the
-    training samples of all clients. Local steps are those of one task, from 0: each task starts the schedule again,
-    like a torch.optim.lr_scheduler that is made for each task. Raises InputError for any other text.
+    Methods take different numbers of server steps in equal time. Passes are the samples of all applied updates divided
+    by the training samples of all clients. Local steps count from 0 in each task, as if each task had a new
+    torch.optim.lr_scheduler. Raises InputError for any other text.
     """
     _, at, unit = spec.partition("@")
     if not at:
@@ -36,10 +36,13 @@ def lr_unit(spec: str) -> str:
 def lr_schedule(spec: str, length: int = 1) -> Callable[[float], float]:
     """Return the factor on the learning rate as a function of the progress in the unit of `lr_unit`.
 
-    `constant`; `exponential:D`, D^step (FedCM's .998); `steps:A,B,...:F`, times F at each of the steps
-    (HeteroFL's 150,250:0.1); `cosine:T`, from 1 towards 0 over T steps. The factor stays at its last value above 0,
-    because methods divide by the rate. A `length` is the number of local steps in a task, for which T may be `auto`.
-    Raises InputError for any other text.
+    - `constant`: 1.
+    - `exponential:D`: D^step (FedCM's .998).
+    - `steps:A,B,...:F`: times F at each of the steps (HeteroFL's 150,250:0.1).
+    - `cosine:T`: from 1 towards 0 over T steps. With T `auto` it is `length`, the number of local steps in a task.
+
+    The factor stays at its last value above 0, because methods divide by the rate. Raises InputError for any other
+    text.
     """
     unit = lr_unit(spec)
     name, *arguments = spec.partition("@")[0].split(":")
@@ -65,19 +68,19 @@ def lr_schedule(spec: str, length: int = 1) -> Callable[[float], float]:
 
 @cache
 def local_factor(spec: str, length: int) -> Callable[[float], float]:
-    """Return the factor at each local step of a task of that `length`; 1 if the schedule counts something else."""
+    """Return the factor at each local step of a task of that `length`, or 1 if the schedule has another unit."""
     return lr_schedule(spec if lr_unit(spec) == LOCAL else "constant", length)
 
 
 @cache
 def mean_local_factor(spec: str, length: int) -> float:
-    """Return the mean factor over the local steps of a task: methods divide deltas by the sum of its rates."""
+    """Return the mean factor over the local steps of a task. Methods divide deltas by the sum of its rates."""
     factor = local_factor(spec, length)
     return math.fsum(map(factor, range(length))) / length
 
 
 def run_factor(spec: str) -> Callable[[float], float]:
-    """Return the factor that depends on the progress of the run; 1 if the schedule counts local steps."""
+    """Return the factor that depends on the progress of the run, or 1 if the schedule counts local steps."""
     lr_schedule(spec)
     return lr_schedule("constant" if lr_unit(spec) == LOCAL else spec)
 

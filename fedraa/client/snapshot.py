@@ -1,4 +1,4 @@
-"""Snapshots of all that a module keeps besides its trainable parameters, and their differences."""
+"""Snapshots of the values that a module keeps besides its trainable parameters, and their differences."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from fedraa.models.statistics import copy_buffers, is_spectral
 
-OF_MODULES = frozenset(vars(nn.Module()))  # attributes that every module has
+# Attributes that every module has.
+OF_MODULES = frozenset(vars(nn.Module()))
 
 
 @dataclass
 class Snapshot:
-    """Copies of all that a module keeps besides its trainable parameters."""
+    """Copies of the values that a module keeps besides its trainable parameters."""
 
     buffers: dict[str, Tensor | None]
     frozen: dict[str, Tensor]
@@ -25,7 +26,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, module: nn.Module, *, frozen: bool = True) -> "Snapshot":
-        """Copy what the module keeps now, and its `frozen` parameters."""
+        """Copy the module's current values. With `frozen` also copy its frozen parameters."""
         parameters = module.named_parameters() if frozen else ()
         fixed = {name: p.detach().clone() for name, p in parameters if not p.requires_grad}
         attributes = {
@@ -57,7 +58,7 @@ def _copy_class_arrays(module: nn.Module) -> dict[str, Any]:
 
 
 def _holds_arrays(value: object) -> bool:
-    """Return True for a tensor, an array, and a list or a dict with one."""
+    """Return True for a tensor, an array, or a list or dict with one."""
     if isinstance(value, Mapping):
         return any(map(_holds_arrays, value.values()))
     if isinstance(value, (list, tuple)):
@@ -66,7 +67,7 @@ def _holds_arrays(value: object) -> bool:
 
 
 def _is_plain(value: object) -> bool:
-    """Return True for what an attribute may hold that can be compared: tensors, numbers, text, and lists of them."""
+    """Return True for an attribute value that can be compared: a tensor, a number, a text, or a collection of them."""
     if isinstance(value, nn.Parameter):
         return False
     if isinstance(value, Tensor):
@@ -79,7 +80,7 @@ def _is_plain(value: object) -> bool:
 
 
 def is_same(before: object, after: object) -> bool:
-    """Return True if two values are equal, also where they are not numbers."""
+    """Return True if two values are equal, including NaN in tensors."""
     if isinstance(before, Tensor) and isinstance(after, Tensor):
         alike = before.shape == after.shape and before.dtype == after.dtype
         return alike and bool(torch.equal(before.nan_to_num(1e9), after.nan_to_num(1e9)))

@@ -1,4 +1,4 @@
-"""Split learning: a model cut between two layers, joined by a wire that real activations cross (SplitFed V1)."""
+"""Split learning: a model cut between two layers, joined by a channel that real activations cross (SplitFed V1)."""
 
 import copy
 from dataclasses import dataclass
@@ -16,9 +16,10 @@ from fedraa.submodels.meter import Meter
 
 @dataclass(frozen=True)
 class Stem:
-    """The client's part of a split model: its cost, and the numbers per sample that cross to the server.
+    """The client's part of a split model: its cost, and the numbers per sample that are sent to the server.
 
-    `trunk` is the FLOPs of one sample's forward and backward pass through the server's part; 0: nobody counted them.
+    `trunk` is the FLOPs of one sample's forward and backward pass through the server's part, or 0 if it was not
+    measured.
     """
 
     cost: Cost
@@ -27,7 +28,7 @@ class Stem:
 
 
 class Wire:
-    """What crosses between the client's and the server's part: flat float32 buffers, counted in bytes."""
+    """The channel between the client's and the server's part: flat float32 buffers, counted in bytes."""
 
     def __init__(self) -> None:
         self.up = 0
@@ -45,7 +46,7 @@ class Wire:
 
 
 class _Crossing(torch.autograd.Function):
-    """Activations go up in the forward pass, their gradient comes down in the backward pass."""
+    """Sends activations up in the forward pass, and their gradient down in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, activations: Tensor, wire: Wire) -> Tensor:
@@ -58,10 +59,10 @@ class _Crossing(torch.autograd.Function):
 
 
 class SplitBody(nn.Module):
-    """The client's stem and the server's copy of the trunk for this client.
+    """The client's part (stem) and the server's copy of the rest (trunk) for this client.
 
-    No tensor is shared between the two: they meet in the wire alone. Parameters keep their order, so the flat
-    buffer is the stem's followed by the trunk's.
+    The two share no tensor: data passes only through the wire. Parameters keep their order, so the flat buffer is the
+    stem's followed by the trunk's.
     """
 
     def __init__(self, module: nn.Module, at: int) -> None:
@@ -71,14 +72,14 @@ class SplitBody(nn.Module):
         self.wire = Wire()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of a batch; labels travel up beside the activations."""
+        """Return the logits of a batch. Labels are sent to the server with the activations."""
         crossed = _Crossing.apply(self.stem(x), self.wire)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         result: Tensor = self.trunk(crossed)
         return result
 
 
 def check_split(module: nn.Module, at: int) -> list[nn.Module]:
-    """Return the layers of a model that can be split after the first `at`; raise InputError if it cannot."""
+    """Return the layers of a model that can be split after the first `at`. Raises InputError if it cannot."""
     if not isinstance(module, nn.Sequential) or len(module) <= at:
         layers = f"it has {len(module)} layers" if isinstance(module, nn.Sequential) else "it is no nn.Sequential"
         expected = f"a model that is an nn.Sequential of more than {at} layers"
@@ -87,7 +88,13 @@ def check_split(module: nn.Module, at: int) -> list[nn.Module]:
 
 
 def measure_stem(module: nn.Module, at: int, example: Tensor) -> Stem:
-    """Return the client's part of a model split after its first `at` layers; `example` is a batch [b, ...]."""
+    """Return the client's part of a model that is split after its first `at` layers.
+
+    Args:
+        module: The whole model.
+        at: Layers of the client's part.
+        example: A batch [b, ...].
+    """
     layers = check_split(module, at)
     stem = copy.deepcopy(nn.Sequential(*layers[:at])).train()
     with Meter() as meter:

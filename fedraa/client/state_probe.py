@@ -1,4 +1,4 @@
-"""Find what training and evaluation do to a model besides its parameters, on copies of it before the start."""
+"""Detection of state that training and evaluation change besides the parameters, on copies of the model."""
 
 import random
 import warnings
@@ -27,27 +27,30 @@ from fedraa.models.statistics import (
 from fedraa.submodels.tracing.accept import private
 from fedraa.submodels.tracing.recorder import tensors
 
-ROWS = 4  # samples that a model is tried on
-COUNTS = (1, 10, 100, 1_000, 1_000_000)  # values that counters may reach, at which code may do something else
-LARGE = 50_000_000  # parameters, which copies of a model then share
+# Samples in a trial of the model.
+ROWS = 4
+# Values of step counters that are tried, because code may behave differently from a certain count on.
+COUNTS = (1, 10, 100, 1_000, 1_000_000)
+# Above this number of parameters the copies share the model's parameters.
+LARGE = 50_000_000
 
 Results = tuple[list[Tensor], list[Tensor]]
 
 
 def probe(module: nn.Module, example: Tree, outputs: Callable[[Any], Tensor]) -> TrainingState:
-    """Run copies of a module in training and evaluation mode, and compare what they keep before and after.
+    """Run copies of a module in training and evaluation mode, and compare their values before and after.
+
+    Raises InputError if training reads and changes state that no client sends back, or if evaluation reads state that
+    the model's file cannot hold.
 
     Args:
-        module: with its weights; it is not changed.
-        example: a batch of at least two samples, tensors [b, ...].
-        outputs: takes the tensor with a row per sample from what the module returns.
-
-    Raises:
-        InputError: training reads and changes state that no client sends back, or evaluation reads state that the
-            model's file cannot hold.
+        module: The module with its weights. It is not changed.
+        example: A batch of at least two samples, tensors [b, ...].
+        outputs: Returns the tensor with a row per sample of the module's result.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # trials on one sample, or on other values, are no news to the user
+        # Warnings from trials on one sample, or on other values, do not concern the user.
+        warnings.simplefilter("ignore")
         return _Probe(module, example, outputs).result()
 
 
@@ -70,13 +73,13 @@ class _Probe:
         try:
             self._start = self._snapshot(fresh := self._copy())
             self._run(fresh, self._batch)
-            self._run(fresh, mapped(_enlarged, self._batch))  # beyond the largest value that a range may know
-        except Exception:  # the caller checks elsewhere that the model runs at all
+            self._run(fresh, mapped(_enlarged, self._batch))
+        except Exception:
             return TrainingState()
         self._after = self._snapshot(fresh)
         changed = self._start.changed(self._after)
         if changed["class_attributes"]:
-            # Copies of the module share it, so the trials below could not tell if a step reads it.
+            # Copies of the module share it, so the trials below could not detect that a step reads it.
             raise self._refused("attribute", changed["class_attributes"][0])
         buffers = [name for name in changed["buffers"] if name not in self._torchs]
         others = [*changed["frozen"], *changed["attributes"]]
@@ -115,7 +118,7 @@ class _Probe:
         return Snapshot.of(module, frozen=not self._large)
 
     def _run(self, module: nn.Module, batch: Tree, *, training: bool = True) -> Results:
-        """Run the module; return its outputs and, in training mode, its gradients."""
+        """Run the module, and return its outputs and, in training mode, its gradients."""
         module.train(training)
         for p in module.parameters():
             p.grad = None
@@ -128,7 +131,7 @@ class _Probe:
         return [x.detach() for x in found], [p.grad for p in module.parameters() if p.grad is not None]
 
     def _refuse_memory(self, buffers: list[str], attributes: list[str]) -> None:
-        """Raise InputError if the output or gradient of a step in training depends on what earlier steps changed."""
+        """Raise InputError if the output or gradient of a training step depends on state that earlier steps changed."""
         expected = self._run(self._copy(), self._other)
         known = {name: self._start.buffers[name] for name in self._known if name in self._start.buffers}
         later = self._copy()
@@ -152,7 +155,7 @@ class _Probe:
         raise self._refused(*(names or [("buffer", buffers[0])])[0])
 
     def _constants(self, buffers: Iterable[str]) -> set[str]:
-        """Return the buffers that the first step fills, always alike: they do not depend on data or parameters."""
+        """Return the buffers that the first step fills with the same values for any data and parameters."""
         other = self._copy()
         for p in other.parameters():
             if p.requires_grad:
@@ -187,7 +190,7 @@ class _Probe:
             yield {name: self._counted(name, count) for name in numbers}
 
     def _counted(self, name: str, count: int) -> Any:
-        """Return a counter, a buffer or an attribute, that has reached this number."""
+        """Return a counter, which is a buffer or an attribute, at the value `count`."""
         value = self._after.buffers.get(name)
         if value is None:
             return type(self._after.attributes[name])(count)
@@ -195,7 +198,7 @@ class _Probe:
         return torch.full_like(value, min(count, most))
 
     def _with(self, values: Mapping[str, Any]) -> nn.Module:
-        """Return a copy of the module after a step, with other values of these buffers and attributes."""
+        """Return a copy of the module after a step, with `values` in some buffers and attributes."""
         module = self._copy()
         changed = {name: value for name, value in self._after.buffers.items() if name not in self._known}
         put_buffers(module, changed | {name: value for name, value in values.items() if name in changed})
@@ -206,14 +209,14 @@ class _Probe:
         return module
 
     def _tried(self, module: nn.Module, *, training: bool = True) -> Results | None:
-        """Return what the module gives for the other batch, None if it fails."""
+        """Return the module's results for the other batch, or None if its code raises any exception."""
         try:
             return self._run(module, self._other, training=training)
-        except Exception:  # whatever its code raises
+        except Exception:
             return None
 
     def _estimated(self, buffers: list[str], attributes: list[str]) -> tuple[list[str], list[str]]:
-        """Return the buffers to estimate before evaluations, and those of them that evaluation reads."""
+        """Return the buffers to estimate before evaluations, and the subset that evaluation reads."""
         expected = self._tried(self._with({}), training=False)
         read = set(self._known & set(buffers))
         constant = self._constants(buffers)
@@ -247,7 +250,7 @@ class _Probe:
         return self._settled(chosen, read)
 
     def _settled(self, buffers: list[str], read: set[str]) -> tuple[list[str], list[str]]:
-        """Try to estimate these buffers; those that only a backward pass changes cannot be."""
+        """Return the buffers that can be estimated and the subset that evaluation reads, or raise InputError."""
         module = self._copy()
         sample = mapped(lambda part: part.numpy(), self._batch)
         try:
@@ -274,40 +277,40 @@ class _Probe:
         return moved, [name for name in moved if name in read]
 
     def _evaluated(self) -> tuple[list[str], bool]:
-        """Return the buffers that evaluation changes, and whether an output depends on the other samples."""
+        """Return the buffers that evaluation changes, and True if an output depends on the other samples of a batch."""
         try:
             module = self._copy()
             freeze_ranges(module)
             before = self._snapshot(module)
             whole = self._run(module, self._batch, training=False)[0]
             after, changed = self._snapshot(module), list[str]()
-            if before.changed(after)["buffers"]:  # tables that are filled once do not change again
+            if before.changed(after)["buffers"]:
                 self._run(module, self._other, training=False)
                 later = after.changed(self._snapshot(module))["buffers"]
                 changed = [name for name in later if name not in self._known | self._torchs]
             fewer = self._copy()
             freeze_ranges(fewer)
             part = self._run(fewer, take(self._batch, slice(2)), training=False)[0]
-        except Exception:  # whatever its code raises
+        except Exception:
             return [], False
         rows = len(leaves(self._batch)[0])
         pairs = [(x[:2], y) for x, y in zip(whole, part, strict=False) if x.dim() and len(x) == rows and rows > 2]
         return changed, any(x.shape == y.shape and not _close(x, y, 1e-3) for x, y in pairs)
 
     def _takes_one(self, *, training: bool) -> bool:
-        """Return True if the module gives one sample the output that it should have by the one of two samples."""
+        """Return True if the module handles one sample as it handles two: one output row, finite if that of two is."""
         try:
             pair, two = self._shape(2, training=training)
-        except Exception:  # the caller checks elsewhere that the model runs at all
+        except Exception:
             return True
         try:
             single, one = self._shape(1, training=training)
-        except Exception:  # whatever its code raises
+        except Exception:
             return False
         return single == (1, *pair[1:]) and (one or not two)
 
     def _shape(self, rows: int, *, training: bool) -> tuple[tuple[int, ...], bool]:
-        """Return the shape of the output for this number of samples, and whether outputs and gradients are finite."""
+        """Return the output's shape for `rows` samples, and True if outputs and gradients are finite."""
         module = self._copy()
         module.train(training)
         with _fixed(module), torch.set_grad_enabled(training):
@@ -329,7 +332,7 @@ class _Probe:
 
 
 def _trained(module: nn.Module) -> nn.Module:
-    """Give the module other parameters, as after a step: a moving average of them has something to follow."""
+    """Change the parameters as a step would, so that a moving average of them changes."""
     generator = torch.Generator().manual_seed(0)
     for p in module.parameters():
         if p.requires_grad:
@@ -345,7 +348,7 @@ def _named(what: str, name: str, module: nn.Module) -> str:
 
 
 def _is_of_quantiser(parts: Mapping[str, nn.Module], buffer: str) -> bool:
-    """Return True if an observer or a fake quantisation owns the buffer, or holds the module that does."""
+    """Return True if the buffer belongs to an observer or a fake quantisation, or to a part of one."""
     prefix = buffer
     while prefix:
         prefix = prefix.rpartition(".")[0]
@@ -355,7 +358,7 @@ def _is_of_quantiser(parts: Mapping[str, nn.Module], buffer: str) -> bool:
 
 
 def _moved(part: Tensor) -> Tensor:
-    """Return other values of an input's kind."""
+    """Return different values of the same type."""
     return part * 1.5 + 0.5 if part.is_floating_point() else part.flip(0)
 
 
@@ -365,7 +368,7 @@ def _enlarged(part: Tensor) -> Tensor:
 
 @contextmanager
 def _fixed(module: nn.Module) -> Iterator[None]:
-    """Draw the same random numbers each time, of all generators that code may use, and leave them as they were."""
+    """Fix the random numbers of all generators that code may use, and restore the generators afterwards."""
     python, numpy = random.getstate(), np.random.get_state()
     try:
         random.seed(0)
@@ -378,7 +381,7 @@ def _fixed(module: nn.Module) -> Iterator[None]:
 
 
 def _alike(found: Results | None, expected: Results | None) -> bool:
-    """Return True if outputs and gradients are equal but for rounding."""
+    """Return True if outputs and gradients are equal except for rounding."""
     if found is None or expected is None:
         return found is expected
     mine, others = [*found[0], *found[1]], [*expected[0], *expected[1]]

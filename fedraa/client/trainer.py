@@ -1,4 +1,4 @@
-"""The one local training loop: steps of a local optimizer on a dense submodel held in one flat buffer."""
+"""The local training loop: steps of a local optimizer on a dense submodel in one flat buffer."""
 
 import time
 from collections import OrderedDict
@@ -32,16 +32,18 @@ from fedraa.submodels import Traced, drop_weights, trainable
 from fedraa.submodels.flat import BY_PIECE
 from fedraa.submodels.tracing.modes import WithoutDropout
 
-FULL_BATCH = 1024  # minibatch of the full-batch gradient: a matter of memory, not of the result
-RESIDENT_BYTES = 2 * 2**30  # of shards that a trainer keeps on a GPU
+# Minibatch size of the full-batch gradient. It affects memory, not the result.
+FULL_BATCH = 1024
+# Bytes of client data that a trainer keeps on a GPU.
+RESIDENT_BYTES = 2 * 2**30
 
 Shard = tuple[Any, Tensor]
 
 
 class Work(NamedTuple):
-    """A task, and the client's shard: inputs x [n, ...], targets y [n, ...].
+    """A task with the client's data: inputs x [n, ...] and targets y [n, ...].
 
-    If the samples are drawn at random, `read_epoch` reads those of the second and later epochs.
+    If the samples are generated at random, `read_epoch` reads the samples of the second and later epochs.
     """
 
     task: Task
@@ -51,20 +53,20 @@ class Work(NamedTuple):
 
 
 class Trainer:
-    """Trains tasks one after another; holds no client's state, only one module per submodel shape.
+    """Trains tasks one after another. It keeps no client's state, only one module per submodel shape.
 
-    The weights of all these modules are in one buffer, their gradients in another, as large as the largest needs.
+    The weights of all these modules share one buffer, and their gradients another, each as large as the largest needs.
 
-    A result depends only on the task, the shard and the seed, never on what was trained before. The optimizer's state
-    is zero at the start of each task or comes with it. Minibatches and dropout are drawn from (seed, client, turn);
-    minibatches that go on over a client's tasks are drawn from (seed, client, pass).
+    A result depends only on the task, the data and the seed, never on earlier tasks. The optimizer's state is zero at
+    the start of each task or comes with it. Minibatches and dropout are drawn from (seed, client, turn). If passes
+    continue over a client's tasks, minibatches are drawn from (seed, client, pass).
 
-    On a GPU whole shards are kept on the device, those used last, up to `resident_bytes` (None: `RESIDENT_BYTES` on a
-    GPU, 0 elsewhere): then a client must always come with the same shard. With `bf16` the forward pass is computed in
-    bfloat16 where torch's autocast allows it; weights, gradients and updates stay float32.
+    On a GPU the most recently used clients' data stays on the device, up to `resident_bytes` (None: `RESIDENT_BYTES` on
+    a GPU, 0 elsewhere). Then a client must always have the same data. With `bf16` the forward pass is computed in
+    bfloat16 if torch's autocast allows it. Weights, gradients and updates stay float32.
 
-    A model that changes its `state` in training is made for each task from the model of the start, so that no task
-    sees what an earlier one has changed.
+    A model that changes its `state` in training is created again for each task from the initial model. Therefore no
+    task is affected by the changes of an earlier one.
     """
 
     def __init__(
@@ -98,7 +100,14 @@ class Trainer:
         self._resident: OrderedDict[int, Shard] = OrderedDict()
 
     def train(self, task: Task, x: Tree, y: npt.NDArray[Any], read_epoch: ReadEpoch | None = None) -> Update:
-        """Train the task's submodel on the client's shard, as a `Work` holds it."""
+        """Train the task's submodel on the client's data.
+
+        Args:
+            task: The task.
+            x: Inputs [n, ...].
+            y: Targets [n, ...].
+            read_epoch: Reads the randomly generated samples of later epochs.
+        """
         started = time.perf_counter()
         self._refuse_small(len(y))
         if self._state.changes:
@@ -129,7 +138,8 @@ class Trainer:
         if local_step.adversary is not None:
             extras["adversary"] = local_step.adversary.state.detach()
         extras |= local_step.optimizer_state()
-        del local_step  # its buffers, before the weights are copied
+        # This frees its buffers before the weights are copied.
+        del local_step
         return Update(
             task=task.id,
             client=task.client,
@@ -143,11 +153,11 @@ class Trainer:
         )
 
     def train_all(self, work: Sequence[Work]) -> list[Update]:
-        """Train all of this."""
+        """Train all tasks in order."""
         return [self.train(*one) for one in work]
 
     def reset(self) -> None:
-        """Be as new: what was broken off by an exception may have left half a gradient behind."""
+        """Drop all modules and buffers, because an exception may have left a partial gradient."""
         self._models.clear()
         self._weights = self._gradient = torch.empty(0, device=self._device)
 
@@ -158,7 +168,10 @@ class Trainer:
             raise InputError("client", problem)
 
     def _seed_dropout(self, task: Task) -> None:
-        """Seeds the one generator that is drawn from: torch.manual_seed asks for a traceback per kind of device."""
+        """Seed the generator of the trainer's device.
+
+        This is faster than torch.manual_seed, which makes a traceback per kind of device.
+        """
         seed = torch_seed(self._seed, "dropout", task.client, task.turn)
         if self._device.type == "cuda":
             torch.cuda.manual_seed(seed)
@@ -166,9 +179,14 @@ class Trainer:
             torch.default_generator.manual_seed(seed)
 
     def _full_gradient(self, local_step: LocalStep, x: Tree, y: npt.NDArray[Any]) -> Tensor:
-        """The gradient of the mean loss over the whole shard, with weight decay, at the received weights [k].
+        """Return the full-batch gradient [k] of the mean loss, with weight decay, at the received weights.
 
-        Nothing is dropped out: it is one function of the weights, the same in every turn.
+        Dropout is off, so that the gradient is the same function of the weights in every turn.
+
+        Args:
+            local_step: The step with the loaded task.
+            x: Inputs [n, ...].
+            y: Targets [n, ...].
         """
         total = torch.zeros_like(local_step.model.weights)
         for rows in self._parts(len(y)):
@@ -180,12 +198,12 @@ class Trainer:
         return total.add_(local_step.model.weights, alpha=self._solver.weight_decay)
 
     def _parts(self, samples: int) -> list[npt.NDArray[np.int64]]:
-        """Return the rows of a shard in parts of `FULL_BATCH`; the last may have fewer, or one more."""
+        """Return the rows of the data in parts of `FULL_BATCH`. The last part may have fewer, or one more."""
         parts = replace(self._solver, batch_size=FULL_BATCH)
         return [np.arange(span.start, span.stop) for span in parts.spans(samples)]
 
     def _minibatches(self, work: Work) -> Iterator[Shard]:
-        """Yield the task's minibatches, from the device if its shard is there."""
+        """Yield the task's minibatches, from the device if the client's data is there."""
         task, x, y, read_epoch = work
         shard = self._on_device(task.client, x, y) if read_epoch is None else None
         for epoch, batches in enumerate(self._epochs(task, len(y))):
@@ -199,7 +217,7 @@ class Trainer:
                     yield _selected(shard[0], chosen), _selected(shard[1], chosen)
 
     def _epochs(self, task: Task, samples: int) -> Iterator[list[npt.NDArray[np.int64]]]:
-        """Yield the samples of each minibatch, a new permutation per epoch; the last of an epoch may differ in size."""
+        """Yield the samples of each minibatch, with a new permutation per epoch. The last may differ in size."""
         left = self._steps(task, samples)
         orders, skipped = self._orders(task, samples)
         while left > 0:
@@ -212,7 +230,7 @@ class Trainer:
         return self._solver.batches(samples) if task.steps is None else task.steps
 
     def _orders(self, task: Task, samples: int) -> tuple[Iterator[npt.NDArray[np.int64]], int]:
-        """A permutation for each pass over the shard, and how many minibatches of the first one are taken already."""
+        """Return an iterator of a permutation per pass over the data, and the minibatches of the first pass to skip."""
         if task.steps is None:
             rng = generator(self._seed, "batches", task.client, task.turn)
             return (rng.permutation(samples) for _ in count()), 0
@@ -221,7 +239,15 @@ class Trainer:
         return (rng.permutation(samples) for rng in passes), skipped
 
     def _on_device(self, client: int, x: Tree, y: npt.NDArray[Any]) -> Shard | None:
-        """The client's shard on the device; None if it is not kept there. The longest unused make room."""
+        """Return the client's data on the device, or None if it is not kept there.
+
+        The least recently used data is removed.
+
+        Args:
+            client: The client.
+            x: Inputs [n, ...].
+            y: Targets [n, ...].
+        """
         taken = nbytes(x) + y.nbytes
         if client in self._resident:
             self._resident.move_to_end(client)
@@ -231,7 +257,7 @@ class Trainer:
             while self._held + taken > self._resident_bytes:
                 _, dropped = self._resident.popitem(last=False)
                 self._held -= nbytes(dropped)
-            # torch.tensor copies: on a CPU a view of the object store would be kept alive
+            # torch.tensor copies. On a CPU a view would keep the object store's memory alive.
             inputs = mapped(lambda array: torch.tensor(array, device=self._device), x)
             self._resident[client] = (inputs, torch.tensor(y, device=self._device))
             self._held += taken
@@ -244,7 +270,7 @@ class Trainer:
         return torch.from_numpy(array).to(self._device)
 
     def _module(self, widths: tuple[int, ...]) -> nn.Module:
-        """A submodel of this shape, without weights."""
+        """Return a submodel of this shape, without weights."""
         module = self._traced.skeleton(widths)
         drop_weights(module)
         set_scaler_rate(module, rate(self._traced, widths))
@@ -260,7 +286,8 @@ class Trainer:
             held = 0 if by_piece else length
             sizes = max(length, len(self._weights)), max(held, len(self._gradient))
             if sizes != (len(self._weights), len(self._gradient)):
-                self._models.clear()  # the old buffers go before the new come
+                # Free the old buffers before the new ones are allocated.
+                self._models.clear()
                 self._weights = self._gradient = torch.empty(0)
                 self._weights, self._gradient = (torch.empty(each, device=self._device) for each in sizes)
             gradient = self._gradient[:length] if held else None
@@ -273,6 +300,6 @@ def _selected(inputs: Tree, chosen: Tensor) -> Tree:
 
 
 def rate(traced: Traced, widths: tuple[int, ...]) -> float:
-    """The width share of a cut: mean over the groups, as HeteroFL's model rate where all are cut alike."""
+    """Return the mean width share of a cut over the groups; HeteroFL's model rate if all shares are equal."""
     shares = [kept / group.size for kept, group in zip(widths, traced.groups, strict=True)]
     return sum(shares) / len(shares) if shares else 1.0

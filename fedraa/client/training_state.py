@@ -1,4 +1,4 @@
-"""How a run handles what a model changes in itself, besides the parameters that it trains."""
+"""Description of the state that a model changes by itself, besides the parameters that are trained."""
 
 from dataclasses import dataclass
 
@@ -7,16 +7,19 @@ from torch import nn
 
 @dataclass(frozen=True)
 class TrainingState:
-    """How a run handles what a model changes in itself."""
+    """The handling of state that a model changes by itself."""
 
     estimated: tuple[str, ...] = ()
     """Buffers, besides those of batch norms, that are estimated before each evaluation."""
     read: tuple[str, ...] = ()
-    """Those of them that evaluation reads."""
+    """The subset of `estimated` that evaluation reads."""
     changes: tuple[str, ...] = ()
-    """All that training changes besides parameters and batch norms' statistics: a module is made for every task."""
+    """All state that training changes besides parameters and batch norms' statistics.
+
+    If any, each task has a new module.
+    """
     restored: bool = False
-    """Evaluation changes buffers: they are put back after every batch."""
+    """True if evaluation changes buffers, which are then restored after every batch."""
     min_batch: int = 1
     """The smallest batch that the model can be trained on, 1 or 2."""
     min_eval_batch: int = 1

@@ -1,1 +1,1 @@
-"""The figures of a model: loss and metrics, on the test set and per client."""
+"""The metrics of a model: loss and others, on the test set and per client."""

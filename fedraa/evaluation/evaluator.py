@@ -1,4 +1,4 @@
-"""The full model on the test set, and on each client's own share of it."""
+"""Evaluation of the full model on the test set, and on each client's part of it."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ BATCH = 1024
 
 
 class Evaluator:
-    """Evaluates flat parameter vectors on `device`; keeps a module there, without weights between evaluations."""
+    """Evaluates flat parameter vectors on `device`, with a module there that has no weights between evaluations."""
 
     def __init__(
         self,
@@ -37,16 +37,16 @@ class Evaluator:
         personal: Personal | None = None,
         state: TrainingState | None = None,
     ) -> None:
-        """Keep the module, and the buffers that it has at the start.
+        """Create the module, and keep its initial buffers.
 
         Args:
-            traced: the model.
-            data: the test data, and of the training samples those that statistics are estimated on.
-            device: runs the evaluations.
-            metrics: further metrics.
-            objective: gives the loss and the figures (default: classification).
-            personal: trains the clients whose shards are in `data.personal`.
-            state: says which buffers training changes.
+            traced: The model.
+            data: The test data, and the training samples on which statistics are estimated.
+            device: Device of the evaluations.
+            metrics: Custom metrics.
+            objective: Computes the loss and the built-in metrics (default: classification).
+            personal: Trains the clients that have data partitions in `data.personal`.
+            state: Names the buffers that training changes.
         """
         self._device = torch.device(device)
         self._module = twin(traced.module)
@@ -61,7 +61,7 @@ class Evaluator:
         self._owners, self._clients = owners(data)
 
     def evaluate(self, params: Vector) -> Evaluation:
-        """The objective's figures, its loss and the user's metrics of the model with these parameters [d]."""
+        """Return the objective's metrics, its loss and the custom metrics of the model `params` [d]."""
         started = time.perf_counter()
         self.prepare(params)
         x, y = self._data.dataset.x_test, self._data.dataset.y_test
@@ -83,9 +83,9 @@ class Evaluator:
         return Evaluation(figures, time.perf_counter() - started, clients)
 
     def prepare(self, params: Vector) -> nn.Module:
-        """Return the module with these parameters, ready for inference; on a CPU they are the array's own memory.
+        """Return the module with these parameters, ready for inference. On a CPU they share the array's memory.
 
-        No client sends buffers: those that training changes are estimated on training samples before.
+        Clients send no buffers. Therefore buffers that training changes are first estimated on training samples.
         """
         source = self._data.source
         if not getattr(self._data, "streamed", False) or source is None:
@@ -111,11 +111,11 @@ class Evaluator:
         return self._module.eval()
 
     def _spans(self, samples: int) -> list[slice]:
-        """Return the rows of each batch; one sample that is left over is joined if the model cannot take it alone."""
+        """Return the rows of each batch. A single left-over sample joins the last batch if the model needs two."""
         return Solver(batch_size=BATCH, min_batch=self._state.min_eval_batch).spans(samples) if samples else []
 
     def _outputs(self, inputs: Tree, samples: int) -> Tensor:
-        """Return the model's outputs for a batch; a single sample goes twice if the model cannot take it alone."""
+        """Return the model's outputs for a batch. A single sample is sent twice if the model needs two samples."""
         buffers = copy_buffers(self._module) if self._state.restored else {}
         if samples < self._state.min_eval_batch:
             inputs = mapped(lambda part: torch.cat([part, part]), inputs)
@@ -124,9 +124,9 @@ class Evaluator:
         return outputs[:samples] if samples < self._state.min_eval_batch else outputs
 
     def _personalised(self, personal: Personal, params: Vector) -> dict[str, float]:
-        """Return the main figure of each chosen client on its own test samples, after its own training.
+        """Return the main metric of each chosen client on its test samples, after local training.
 
-        A client with too few samples to train on has the model as it is.
+        A client with too few training samples is evaluated with the global model.
         """
         found = []
         assert isinstance(self._data, EvaluationData)
@@ -149,12 +149,12 @@ class Evaluator:
         return self._over_clients("personal", np.array(found))
 
     def _client_results(self, sums: Mapping[str, npt.NDArray[np.float64]]) -> dict[str, npt.NDArray[Any]]:
-        """Return the figures and the loss of each client that is reported, on its own test samples."""
+        """Return the metrics and the loss of each reported client, on its test samples."""
         reported = getattr(self._data, "reported", None)
         if reported is None:
             return {}
         counts = np.diff(self._data.test_offsets)
-        # The place of each client among those that have test samples.
+        # Position of each client among the clients that have test samples.
         places = (np.cumsum(counts > 0) - 1)[reported]
         measured = np.flatnonzero((counts[reported] > 0) & (sums["count"][places] > 0))
         found = self._objective.figures_by_client({name: each[places[measured]] for name, each in sums.items()})
@@ -165,11 +165,12 @@ class Evaluator:
         return {"client": reported, "test_samples": counts[reported], **columns}
 
     def _over_clients(self, name: str, values: npt.NDArray[np.float64]) -> dict[str, float]:
-        """Mean, standard deviation and worst of a figure per client."""
+        """Return the mean, the standard deviation and the worst value of a metric per client."""
         if not values.size:
             return {f"{name}_{what}": float("nan") for what in ("mean", "std", "worst")}
         worst = values.min() if self._figures.better(f"{name}_worst") == "max" else values.max()
-        with np.errstate(over="ignore", invalid="ignore"):  # of perplexities that are huge or infinite
+        # Perplexities may be huge or infinite.
+        with np.errstate(over="ignore", invalid="ignore"):
             middle, spread = values.mean(), values.std()
         return {f"{name}_mean": float(middle), f"{name}_std": float(spread), f"{name}_worst": float(worst)}
 
@@ -179,7 +180,13 @@ class Evaluator:
     def _add(
         self, sums: dict[str, npt.NDArray[np.float64]], owners: npt.NDArray[np.int64], new: Mapping[str, Tensor]
     ) -> None:
-        """What was measured of samples [b, ...] goes to the sums of their owners [clients + 1, ...]."""
+        """Add measured values to the sums of the samples' owners.
+
+        Args:
+            sums: Sums [clients + 1, ...] by name, changed in place.
+            owners: Owner of each sample [b].
+            new: Values [b, ...] by name.
+        """
         for name, each in new.items():
             measured = each.cpu().numpy()
             if name not in sums:
@@ -187,7 +194,7 @@ class Evaluator:
             np.add.at(sums[name], owners, measured)
 
     def _summed(self, loss: float, sums: Mapping[str, npt.NDArray[np.float64]]) -> dict[str, float]:
-        """The figures of all samples, and of each client's own, of those that have any."""
+        """Return the metrics of all samples, and the statistics of the metrics per client with test samples."""
         whole = {name: each.sum(axis=0) for name, each in sums.items()}
         tested = np.flatnonzero(sums["count"][:-1] > 0)
         clients = self._objective.of_clients({name: each[tested] for name, each in sums.items()})
@@ -199,7 +206,10 @@ class Evaluator:
 
 
 def owners(data: Federated) -> tuple[npt.NDArray[np.int64], int]:
-    """Who owns each test sample [n], numbered among those that own any, and how many these are; that number: nobody."""
+    """Return the owner of each test sample [n], and the number of owners.
+
+    Clients that have test samples are numbered from 0. A sample without an owner gets the number of owners.
+    """
     counts = np.diff(data.test_offsets)
     counts, clients = counts[counts > 0], int((counts > 0).sum())
     found = np.full(len(data.dataset.y_test), clients, np.int64)

@@ -20,7 +20,7 @@ from fedraa.objectives import Classification, Figures, Objective
 from fedraa.objectives.figures import PERSONAL, Direction
 
 METRICS: Seam[Any] = Seam("metrics", (), {})
-# Names that mean something else in logs and evaluations, in summaries, and in the tables of a report.
+# These names have another meaning in logs and evaluations, in summaries, or in the tables of a report.
 _LOGS = ("seq", "kind", "t", "wall", "step", "accuracy", "loss", "client_mean", "client_std", "client_worst", *PERSONAL)
 _TOTALS = ("reason", "steps", "tasks", "time", "best_accuracy", "bytes_down", "bytes_up", "flops", "faults", "shards")
 _FAILURES = ("dropped", "dropped_clients", "quarantined")
@@ -39,17 +39,17 @@ class Metric(ABC):
             def values(self, outputs, labels):
                 return (outputs.topk(3).indices == labels[:, None]).any(dim=1)
 
-    A plain function with these arguments is a metric also. `name` is the column of evals.csv, by default the name of
-    the class or of the function. Values must depend only on the arguments, because each worker has its own copy.
+    A plain function with these arguments is also a metric. `name` is the column of evals.csv, by default the name of
+    the class or of the function. Values must depend only on the arguments, because each worker has a copy.
     """
 
     name: str
     better: ClassVar[Direction] = "max"
-    """Which way it gets better: `max` or `min`."""
+    """Direction of improvement: `max` or `min`."""
 
     @abstractmethod
     def values(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """One number per sample [b], of what the model makes of them, `outputs` [b, ...], and their `labels` [b]."""
+        """Return one number per sample [b], from the model's `outputs` [b, ...] and the `labels` [b]."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class NamedMetric:
     better: Direction = "max"
 
     def values(self, outputs: Tensor, labels: Tensor) -> npt.NDArray[np.float64]:
-        """Return one number per sample, float64 [b]; raise InputError if the function does not."""
+        """Return one number per sample, float64 [b]. Raises InputError if the function does not."""
         try:
             # The next metric needs the tensors unchanged.
             result = self.function(outputs.clone(), labels.clone())
@@ -75,9 +75,9 @@ class NamedMetric:
 
 
 def make_metrics(given: Sequence[object], figures: Figures | None = None) -> tuple[NamedMetric, ...]:
-    """Return the metrics that a user gave, each an import path, an object or a function.
+    """Return the metrics that a user passed, each an import path, an object or a function.
 
-    Raises InputError for an object that is no metric, and for a name that no column can have or that `figures` has.
+    Raises InputError for an object that is no metric, and for a name that is invalid or taken.
     """
     made = tuple(_named(each) for each in given)
     names = [metric.name for metric in made]
@@ -91,7 +91,7 @@ def make_metrics(given: Sequence[object], figures: Figures | None = None) -> tup
 
 
 def taken_by(figures: Figures) -> tuple[str, ...]:
-    """Return the names of an objective's own metrics, and of the best value in a summary."""
+    """Return the names of an objective's metrics, and of the best value in a summary."""
     return (*figures.names, f"best_{figures.main}")
 
 
@@ -110,7 +110,7 @@ def _named(given: object) -> NamedMetric:
 
 
 def mean(values: npt.NDArray[np.float64]) -> float:
-    """Return the exact mean of values [n], rounded once, for any order; it is not finite if one of them is not."""
+    """Return the mean of values [n], exact before one final rounding. It is not finite if one of them is not."""
     with np.errstate(invalid="ignore"):
         return math.fsum(values) / len(values) if np.isfinite(values).all() else float(values.mean())
 
@@ -122,9 +122,16 @@ def refuse_misfit(
     y: Tensor,
     objective: Objective | None = None,
 ) -> None:
-    """Try the metrics on a batch and on one sample, which an evaluation's last batch may be.
+    """Try the metrics on a batch and on one sample, because an evaluation's last batch may have one sample.
 
     Raises InputError if a metric does not return a finite number per sample.
+
+    Args:
+        metrics: The metrics to try.
+        model: The untrained model.
+        x: Inputs of a batch.
+        y: Labels of the batch.
+        objective: Computes the outputs (default: classification).
     """
     if not metrics:
         return

@@ -1,4 +1,4 @@
-"""Personalised evaluation: a client's own figure once it has trained the model on its own data."""
+"""Personalised evaluation: a client's metric after it has trained the global model on its data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -19,13 +19,13 @@ Shards = Mapping[int, tuple[Tree, npt.NDArray[Any]]]
 
 @dataclass(frozen=True, eq=False)
 class EvaluationData(Federated):
-    """What an evaluation needs, with the training shards of the clients that are evaluated by themselves."""
+    """Data of an evaluation, with the training data of the clients that are evaluated individually."""
 
     personal: Shards = field(default_factory=dict)
     streamed: bool = False
     """True if statistics are estimated on all training samples, which every evaluation reads from the source."""
     reported: npt.NDArray[np.int64] | None = None
-    """Clients whose results are reported, ascending; None if no results per client are reported."""
+    """Clients with reported results, ascending, or None if no results per client are reported."""
 
     @classmethod
     def of(
@@ -41,19 +41,25 @@ class EvaluationData(Federated):
 
 
 def chosen(data: Federated, count: int, rng: np.random.Generator) -> list[int]:
-    """So many of the clients that have test samples, or all of them; each as likely as any other."""
+    """Return `count` clients that have test samples, or all of them, sampled uniformly and sorted.
+
+    Args:
+        data: The federated data.
+        count: Number of clients.
+        rng: Source of random numbers.
+    """
     able = np.flatnonzero(np.diff(data.test_offsets) > 0)
     return sorted(rng.choice(able, min(count, len(able)), replace=False).tolist())
 
 
 class Personal:
-    """Trains the full model on a client's shard as a task would be: the solver's epochs, batches and learning rate.
+    """Trains the full model on a client's data partition as a task would, with the solver's epochs and learning rate.
 
-    Of steps that follow from costs there are as many as where sending takes no time.
+    If the number of steps follows from costs, it is the number for a task that takes no time to send.
 
-    What a server sends besides the model (control variates, momentum, optimizer state) is left out, nothing is
-    compressed, and logits are not calibrated, as it is the client's own labels that the model is for. The order of
-    minibatches, and what transforms draw for them, is the same in every evaluation.
+    Anything that a server sends besides the model (control variates, momentum, optimizer state) is omitted. Nothing is
+    compressed. Logits are not calibrated, because the model is for the client's labels. The order of minibatches, and
+    the random numbers of transforms, are the same in every evaluation.
     """
 
     def __init__(self, traced: Traced, solver: Solver, **given: Any) -> None:
@@ -63,11 +69,18 @@ class Personal:
         self._trainer = Trainer(traced, self._solver, resident_bytes=0, **given)
 
     def can_train(self, samples: int) -> bool:
-        """Return True if a shard of this size is enough for the model to be trained on."""
+        """Return True if a data partition of this size is enough for training."""
         return samples >= self._solver.min_batch
 
     def train(self, params: Vector, client: int, x: Tree, y: npt.NDArray[Any]) -> Vector:
-        """The parameters [d] after the client's local training."""
+        """Return the parameters [d] after the client's local training.
+
+        Args:
+            params: The global model [d].
+            client: The client.
+            x: Inputs [n, ...].
+            y: Targets [n, ...].
+        """
         lr, auto = self._solver.lr, self._solver.auto
         steps = int(auto.shortest(np.array(self._solver.minibatches(len(y))))) if auto else None
         task = Task(0, client, 0, 0, 0, 0, self._widths, params, lr, 0.0, steps=steps)

@@ -1,4 +1,4 @@
-"""Which part of a model a client trains: width groups of any module, dense cuts, index sets, masks, costs."""
+"""The parts of a model that clients train: width groups of any module, dense cuts, index sets, masks, costs."""
 
 from fedraa.submodels.cost import Cost
 from fedraa.submodels.flat import drop_weights, flatten, load, trainable, twin, view

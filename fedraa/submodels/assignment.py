@@ -1,4 +1,4 @@
-"""What one client is given to train: a dense part of the model and, for element-wise methods, a mask over it."""
+"""The part of the model that one client trains: a dense submodel and, for element-wise methods, a mask over it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,12 +11,13 @@ from fedraa.messages import Index, Vector
 from fedraa.submodels.traced import IndexSet, Traced
 
 Mask = npt.NDArray[np.bool_]
-BITS = 8  # coordinates per byte of a bitmap
+# Coordinates per byte of a bitmap.
+BITS = 8
 
 
 @dataclass(frozen=True, eq=False)
 class Submodel:
-    """A part of the model: its shape and where its buffer is in the full vector (None: all of it)."""
+    """A part of the model: its shape, and the index of its buffer in the full vector (None: the whole model)."""
 
     widths: tuple[int, ...]
     index: Index | None
@@ -28,16 +29,16 @@ class Submodel:
         return cls(widths, None if whole else traced.flat_index(kept))
 
     def take(self, params: npt.NDArray[np.generic]) -> Vector:
-        """A copy of the part's coordinates [k] of a full vector [d]."""
+        """Return a copy of the part's coordinates [k] of a full vector [d]."""
         return params.astype(np.float32) if self.index is None else params[self.index].astype(np.float32, copy=False)
 
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """What one client trains: a dense part and, for element-wise methods, a mask [k] over it.
+    """The part of the model that one client trains: a dense submodel and, for element-wise methods, a mask [k] over it.
 
-    `label` stands for the choice in the log. `sends_mask`: the server masks before it sends; otherwise the
-    client gets the whole part and masks it itself (RA-Fed, SubDisMO).
+    `label` stands for the choice in the log. With `sends_mask` the server masks the part before it sends it. Otherwise
+    the client receives the whole part and masks it (RA-Fed, SubDisMO).
     """
 
     label: int
@@ -47,13 +48,13 @@ class Assignment:
 
     @property
     def where(self) -> Index | slice:
-        """The coordinates of the full vector that are trained."""
+        """Return the coordinates of the full vector that are trained."""
         if self.mask is None:
             return slice(None) if self.submodel.index is None else self.submodel.index
         return np.flatnonzero(self.mask) if self.submodel.index is None else self.submodel.index[self.mask]
 
     def trained(self, buffer: Vector) -> Vector:
-        """The trained coordinates of a buffer [k] of the part, in the order of `where`."""
+        """Return the trained coordinates of a buffer [k] of the part, in the order of `where`."""
         return buffer if self.mask is None else buffer[self.mask]
 
     def state(self) -> dict[str, object]:
@@ -71,9 +72,12 @@ class Assignment:
         return cls(state["label"], submodel, state["mask"], state["sends_mask"])
 
     def bytes(self, coordinates: int, sent_back: Callable[[int], int], sent: Callable[[int], int]) -> tuple[int, int]:
-        """Bytes down and up for a part of so many coordinates: where masked, a share of it and a bitmap.
+        """Return the bytes down and up for a part. A masked part costs its trained coordinates and a bitmap.
 
-        `sent_back` gives the bytes in which so many trained coordinates are sent back, `sent` those down.
+        Args:
+            coordinates: Number of coordinates of the part.
+            sent_back: Returns the bytes up for a number of trained coordinates.
+            sent: Returns the bytes down for a number of coordinates.
         """
         if self.mask is None:
             return sent(coordinates), sent_back(coordinates)

@@ -1,4 +1,4 @@
-"""Multi-head attention with fewer heads than its embedding has room for."""
+"""Multi-head attention with fewer heads than fill its embedding."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 
 class CutAttention(nn.MultiheadAttention):
-    """`nn.MultiheadAttention` after a cut: it reads and writes the whole embedding through the heads it kept.
+    """An `nn.MultiheadAttention` after a cut: it reads and writes the whole embedding through the heads that are left.
 
-    Made by giving an attention layer, its projections already cut, this class: parameters keep their names and
-    order. Call, masks and results are those of `nn.MultiheadAttention` for batched inputs; a mask may not
-    differ between heads.
+    A cut first cuts the projections of an attention layer, and then assigns this class to it. Therefore parameters keep
+    their names and order. Call, masks and results are those of `nn.MultiheadAttention` for batched inputs. A mask may
+    not differ between heads.
     """
 
     def forward(
@@ -31,7 +31,8 @@ class CutAttention(nn.MultiheadAttention):
         biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
         if not self.batch_first:
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
-        q, k, v = (  # [batch, heads, length, head width]
+        # The shape is [batch, heads, length, head width].
+        q, k, v = (
             F.linear(x, w, b).view(*x.shape[:2], -1, self.head_dim).transpose(1, 2)
             for x, w, b in zip((query, key, value), weights, biases, strict=True)
         )
@@ -52,7 +53,7 @@ class CutAttention(nn.MultiheadAttention):
 
 
 def _additive(mask: Tensor, like: Tensor) -> Tensor:
-    """True in a boolean mask means: do not look here."""
+    """Return the mask as numbers to add to the scores. True in a boolean mask excludes a position."""
     if mask.dtype != torch.bool:
         return mask
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, float("-inf"))

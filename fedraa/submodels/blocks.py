@@ -1,4 +1,4 @@
-"""The parameters that element-wise masks are drawn over."""
+"""The parameters to which element-wise masks apply."""
 
 from torch import nn
 
@@ -7,7 +7,7 @@ from fedraa.submodels.traced import Traced
 
 
 def maskable(traced: Traced) -> tuple[str, ...]:
-    """Return the parameters inside repeated blocks or, in a model without such blocks, those that width groups cut.
+    """Return the parameters inside repeated blocks, or those that width groups cut if the model has no such blocks.
 
     In SubDisMO's Table 7 exactly the encoder blocks are masked (133,120 parameters of its ViT), never the patch
     embedding, position, class token or head. Raises Uncuttable for a model with neither.

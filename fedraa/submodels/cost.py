@@ -1,4 +1,4 @@
-"""What a cut costs."""
+"""The cost of a cut."""
 
 from dataclasses import dataclass
 
@@ -8,11 +8,11 @@ class Cost:
     """The cost of training a submodel.
 
     Attributes:
-        params: trainable parameters, the length of its flat vector.
-        bytes: of its flat vector, one way.
-        flops: of one sample's forward and backward pass.
-        memory: bytes at the peak of one SGD step on the example batch: parameters, buffers, gradients and
-            what the backward pass needs.
+        params: Number of trainable parameters, which is the length of the flat vector.
+        bytes: Size of the flat vector, one way.
+        flops: FLOPs of one sample's forward and backward pass.
+        memory: Bytes at the peak of one SGD step on the example batch: parameters, buffers, gradients and the values
+            that the backward pass needs.
     """
 
     params: int

@@ -1,4 +1,4 @@
-"""Make the dense, smaller module of a cut."""
+"""Creation of the dense, smaller module of a cut."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from fedraa.submodels.resize import Place, Stated, resized
 from fedraa.submodels.scripted import copy_scripts
 
 Kept = Mapping[str, Mapping[int, np.ndarray]]
-"""Per tensor and cut dimension, the indices that stay."""
+"""The kept indices, per tensor and cut dimension."""
 
 
-_WEIGHTS = ("weight", "weight_v", "parametrizations.weight.original1")  # of its shape, where weights are normalised
+# Names of tensors with the shape of the weight, including normalised weights.
+_WEIGHTS = ("weight", "weight_v", "parametrizations.weight.original1")
 
 
 def shrink(
     module: nn.Module, kept: Kept, grouped: frozenset[str], sizes: Mapping[str, Mapping[Place, Stated]]
 ) -> nn.Module:
-    """A copy of `module` with the kept slices of its tensors and the widths of its layers to match.
+    """Return a copy of `module` with the kept slices of its tensors and layers of matching widths.
 
-    Frozen parameters are not copied but shared: nothing trains them, and a worker has a module for every shape.
+    Frozen parameters are shared, not copied, because training does not change them and a worker has a module per shape.
 
     Args:
-        module: the full module.
-        kept: the slices; a tensor that is not named is copied whole.
-        grouped: names of convolution weights whose groups are cut with their output channels.
-        sizes: per module, where its code has to state other widths.
+        module: The full module.
+        kept: The slices. A tensor that is not named is copied whole.
+        grouped: Names of convolution weights with groups that are cut with the output channels.
+        sizes: Per module, the places at which its code must use other widths.
     """
     memo = computed(module) | copy_scripts(module)
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -44,7 +45,8 @@ def shrink(
         if part.data_ptr() == tensor.data_ptr() and (tensor.requires_grad or not own):
             part = part.clone()
         memo[id(tensor)] = nn.Parameter(part, tensor.requires_grad) if own else part
-    small: nn.Module = copy.deepcopy(module, memo)  # copies the structure; the tensors are in the memo already
+    # This copies the structure; the tensors are already in `memo`.
+    small: nn.Module = copy.deepcopy(module, memo)
     if not kept:
         return small
     full = dict(module.named_modules())
@@ -56,7 +58,7 @@ def shrink(
 
 
 def computed(module: nn.Module) -> dict[int, object]:
-    """Copies by id, as `copy.deepcopy` wants them, of tensors that hooks computed, such as a pruned layer's weight."""
+    """Return copies of tensors that hooks computed, such as a pruned layer's weight, by id for `copy.deepcopy`."""
     return {
         id(value): value.detach().clone()
         for part in module.modules()
@@ -66,7 +68,13 @@ def computed(module: nn.Module) -> dict[int, object]:
 
 
 def _fit(layer: nn.Module, full: nn.Module, grouped: bool) -> None:
-    """Set a layer's own record of its widths from the shapes of its tensors."""
+    """Set the widths that a layer records from the shapes of its tensors.
+
+    Args:
+        layer: The layer with cut tensors.
+        full: The same layer of the full module.
+        grouped: True if its groups are cut with the output channels.
+    """
     if isinstance(layer, nn.MultiheadAttention):
         _fit_attention(layer)
         return
@@ -105,7 +113,7 @@ def _fit(layer: nn.Module, full: nn.Module, grouped: bool) -> None:
 
 
 def _weight(layer: nn.Module) -> Tensor | None:
-    """A layer's weight, or what is of its shape; computed in other ways it belongs to a layer that is whole."""
+    """Return a layer's weight or a tensor of its shape. A weight computed in another way belongs to a whole layer."""
     own = dict(layer.named_parameters(recurse=is_parametrized(layer)))
     known = (own.get(name) for name in _WEIGHTS)
     return next(
@@ -120,4 +128,5 @@ def _fit_attention(layer: nn.MultiheadAttention) -> None:
     layer.__class__ = CutAttention
     layer.num_heads = len(weight) // (3 * layer.head_dim)
     layer.out_proj.in_features = layer.out_proj.weight.size(1)
-    layer._qkv_same_embed_dim = False  # or nn.TransformerEncoderLayer takes a fast path for uncut widths
+    # Otherwise nn.TransformerEncoderLayer takes a fast path for uncut widths.
+    layer._qkv_same_embed_dim = False

@@ -13,7 +13,7 @@ from fedraa.errors import InputError
 from fedraa.submodels.scripted import copy_scripts
 
 BY_PIECE = 2**19
-"""Parameters of a submodel that is updated piece by piece: about as many as the cache of a core holds."""
+"""Parameters above which a submodel is updated in chunks: about as many as the cache of a core holds."""
 
 
 def flatten(module: nn.Module) -> np.ndarray:
@@ -23,10 +23,15 @@ def flatten(module: nn.Module) -> np.ndarray:
 
 
 def load(module: nn.Module, vector: np.ndarray, *, writable: bool = True) -> None:
-    """Make the trainable parameters views of a copy of a vector that `flatten` made of a module of this shape.
+    """Make the trainable parameters views of a copy of a vector in the layout of `flatten`.
 
-    Without `writable` they are views of the vector itself, if the module is on the CPU. Raises InputError if the
-    length does not match.
+    Without `writable` they are views of the vector itself, if the module is on the CPU. Raises InputError if the length
+    does not match.
+
+    Args:
+        module: The module, changed in place.
+        vector: Float32 `[d]`.
+        writable: Copy the vector, so that the parameters can be trained.
     """
     parameters = trainable(module)
     size = sum(p.numel() for p in parameters)
@@ -40,13 +45,13 @@ def load(module: nn.Module, vector: np.ndarray, *, writable: bool = True) -> Non
 
 
 def drop_weights(module: nn.Module) -> None:
-    """Replace the trainable parameters by their shapes, which take no memory; the values are lost."""
+    """Replace the trainable parameters by their shapes, which take no memory. The values are lost."""
     for p in trainable(module):
         p.data = p.new_zeros(()).expand(p.shape)
 
 
 def twin(module: nn.Module) -> nn.Module:
-    """Return a copy of the module that shares the memory of its parameters, until one of them gets another."""
+    """Return a copy of the module that shares the memory of its parameters until one of them is replaced."""
     shared = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in module.parameters()}
     return copy.deepcopy(module, shared | copy_scripts(module))
 
@@ -67,7 +72,7 @@ def view(array: np.ndarray) -> torch.Tensor:
 
 
 def _use_up_warning() -> None:
-    """Make torch warn about read-only arrays here, unseen: it warns once per process."""
+    """Trigger torch's warning about read-only arrays once without output, because it appears once per process."""
     array = np.zeros(0)
     array.flags.writeable = False
     with warnings.catch_warnings():

@@ -20,7 +20,7 @@ def fragments(traced: Traced, ratios: Sequence[float]) -> tuple[IndexSet, ...]:
     """Return Fed-RAA's fixed fragments: disjoint, contiguous blocks of every group, in the order of `ratios`.
 
     Sizes are rounded by largest remainder: 200 neurons at (0.2, 0.3, 0.5) give 40, 60 and 100. A group with too few
-    units, of which a fragment would get none, is whole in all fragments. Raises InputError if every group is so small.
+    units for every fragment to get one is whole in all fragments. Raises InputError if every group is too small.
     """
     if not ratios or min(ratios) <= 0 or not math.isclose(sum(ratios), 1, abs_tol=1e-6):
         raise InputError("ratios", got=tuple(ratios), expected="positive numbers that sum to 1")
@@ -38,17 +38,35 @@ def prefix(traced: Traced, ratio: float) -> IndexSet:
 
 
 def window(traced: Traced, ratio: float, start: int) -> IndexSet:
-    """Return `ceil(ratio * K)` units of every group of `K`, from `start` modulo `K` on, wrapping (FedRolex)."""
+    """Return `ceil(ratio * K)` units of every group of `K`, from `start` modulo `K` on, wrapping (FedRolex).
+
+    Args:
+        traced: The traced model.
+        ratio: Share of each group.
+        start: First unit, modulo the group's size.
+    """
     return tuple(np.sort((start + np.arange(_ceil(ratio, group.size))) % group.size) for group in traced.groups)
 
 
 def random_units(traced: Traced, ratio: float, rng: np.random.Generator) -> IndexSet:
-    """Return `ceil(ratio * K)` units of every group of `K`, drawn without replacement, group by group."""
+    """Return `ceil(ratio * K)` units of every group of `K`, drawn without replacement, group by group.
+
+    Args:
+        traced: The traced model.
+        ratio: Share of each group.
+        rng: Source of random numbers.
+    """
     return tuple(np.sort(rng.permutation(group.size)[: _ceil(ratio, group.size)]) for group in traced.groups)
 
 
 def disjoint(traced: Traced, parts: int, rng: np.random.Generator) -> tuple[IndexSet, ...]:
-    """Shuffle every group and deal it to `parts` disjoint parts as equal as possible (IST)."""
+    """Shuffle every group and deal it to `parts` disjoint parts as equal as possible (IST).
+
+    Args:
+        traced: The traced model.
+        parts: Number of parts.
+        rng: Source of random numbers.
+    """
     equal = blocks(traced, parts)
     orders = [rng.permutation(group.size) for group in traced.groups]
     return tuple(tuple(np.sort(order[kept]) for order, kept in zip(orders, part, strict=True)) for part in equal)
@@ -74,6 +92,11 @@ def _blocks(traced: Traced, field: str, ratios: Sequence[float]) -> tuple[IndexS
     """Return the blocks of every group. A group with too few units is whole in all of them.
 
     Raises InputError if every group has too few units.
+
+    Args:
+        traced: The traced model.
+        field: Field that errors name.
+        ratios: Share of each block.
     """
     per_group = []
     empty = None

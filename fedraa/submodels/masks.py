@@ -16,18 +16,29 @@ from fedraa.submodels.traced import Traced
 
 
 def bernoulli(traced: Traced, p: float, rng: np.random.Generator) -> np.ndarray:
-    """Return a mask that has each coordinate with probability `p` (shuffled sub-models, Algorithm 1)."""
+    """Return a mask that has each coordinate with probability `p` (shuffled sub-models, Algorithm 1).
+
+    Args:
+        traced: The traced model.
+        p: Probability of each coordinate.
+        rng: Source of random numbers.
+    """
     if not 0 < p <= 1:
         raise InputError("p", got=p, expected="a number over 0 and at most 1")
     return np.less(rng.random(traced.size), p)
 
 
 def magnitude(vector: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Return the coordinates of a vector `[d]` whose rank by `|value|` is in `[low * d, high * d)`.
+    """Return the coordinates of a vector `[d]` with a rank by absolute value in `[low * d, high * d)`.
 
-    Rank 0 is the smallest value; equal values rank in the order of their coordinates. `(1 - r, 1)` keeps the
-    largest share `r`; OAP's and RA-Fed's quarters are `(0, 0.25)` and so on. Their released code takes the
-    positions that sort the values for ranks, which makes a random partition; these are ranks.
+    Rank 0 is the smallest value. Equal values rank in the order of their coordinates. `(1 - r, 1)` keeps the largest
+    share `r`; OAP's and RA-Fed's quarters are `(0, 0.25)` and so on. Their released code uses the positions that sort
+    the values as ranks, which makes a random partition. This function uses the ranks.
+
+    Args:
+        vector: The vector `[d]`.
+        low: First rank, as a share of d.
+        high: End of the ranks, as a share of d.
     """
     if not 0 <= low < high <= 1:
         raise InputError("low, high", got=(low, high), expected="0 <= low < high <= 1")
@@ -55,9 +66,10 @@ def top(vector: np.ndarray, count: int) -> np.ndarray:
 def hidden_parts(traced: Traced, parts: int) -> np.ndarray:
     """Return the region of each coordinate, one of `parts`, by its hidden unit: int8 `[d]` (RA-Fed).
 
-    A hidden unit has the weights into it and its bias. In an output layer, whose own units are classes, it has the
-    weights out of it. Regions are equal contiguous shares of a tensor's hidden units: along the first dimension that
-    can be cut, otherwise of its output units (columns of an embedding, rows of any other), otherwise of its elements.
+    A hidden unit owns the weights into it and its bias. In an output layer, where units are classes, it owns the
+    weights out of it. Regions are equal contiguous shares of a tensor's hidden units, along the first dimension that
+    can be cut. If there is none, they are shares of its output units (columns of an embedding, rows of any other), or
+    of its elements.
     """
     if parts < 1:
         raise InputError("parts", got=parts, expected="1 or more")
@@ -78,8 +90,14 @@ def hidden_parts(traced: Traced, parts: int) -> np.ndarray:
 def random_parts(traced: Traced, parts: int, names: Sequence[str], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
     """Return `parts` masks that divide the elements of the named parameters at random (SubDisMO).
 
-    Every element of these parameters is in exactly one mask, and masks differ by at most one element in size;
-    all other parameters are in every mask.
+    Every element of these parameters is in exactly one mask, and masks differ by at most one element in size. All other
+    parameters are in every mask.
+
+    Args:
+        traced: The traced model.
+        parts: Number of masks.
+        names: Parameters to divide.
+        rng: Source of random numbers.
     """
     if parts < 1:
         raise InputError("parts", got=parts, expected="1 or more")

@@ -26,10 +26,15 @@ _BYTES = 4
 
 
 def measure(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tree) -> Cost:
-    """Return the cost of a cut with this index set or these widths; `example` is a batch `[b, ...]`, b >= 2.
+    """Return the cost of a cut.
 
-    One real step is taken for each shape of a module and batch, and remembered in `traced`. Raises InputError if the
-    step fails.
+    One real step is taken for each shape of a module and batch, and its cost is cached in `traced`. Raises InputError
+    if the step fails.
+
+    Args:
+        traced: The traced model.
+        widths: Index set or widths of the cut.
+        example: A batch `[b, ...]` with b >= 2.
     """
     shape = tuple(w if isinstance(w, int) else len(w) for w in widths)
     key = (shape, tuple(size for part in leaves(example) for size in part.shape))
@@ -48,7 +53,8 @@ def measure(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tree) -
 def _measure(module: nn.Module, example: Tree) -> Cost:
     module.train()
     params = sum(p.numel() for p in trainable(module))
-    with torch.random.fork_rng(), Meter() as meter:  # SGD's own step is in place: it adds to neither
+    # The step of SGD is in place, so it adds neither FLOPs nor memory.
+    with torch.random.fork_rng(), Meter() as meter:
         torch.autograd.backward([_loss(module, example)])
     still = sum(x.numel() * x.element_size() for x in (*module.parameters(), *module.buffers()))
     return Cost(
@@ -70,7 +76,10 @@ def _convolution_backward(
     output_mask: Sequence[bool],
     out_shape: object,
 ) -> int:
-    """FLOPs of a convolution's gradients. Torch's own formula takes grouped weights' gradients for dense ones."""
+    """Return the FLOPs of a convolution's gradients.
+
+    Torch's formula handles grouped weights' gradients as dense ones.
+    """
     return 2 * math.prod(x if transposed else grad_out) * math.prod(weight[1:]) * sum(output_mask[:2])
 
 
@@ -85,10 +94,11 @@ def _attention_backward(
 
 
 def _grouped_product(left: Sequence[int], right: Sequence[int], *_: object, **__: object) -> int:
-    return 2 * math.prod(left) * right[-1]  # each row meets one expert's matrix
+    # Each row is multiplied by one expert's matrix.
+    return 2 * math.prod(left) * right[-1]
 
 
-# Torch counts no attention on a CPU at all, and no products of experts.
+# Torch does not count attention on a CPU, or products of experts.
 _OURS = {
     torch.ops.aten._grouped_mm: _grouped_product,
     torch.ops.aten.convolution_backward: _convolution_backward,
@@ -107,9 +117,9 @@ def _loss(module: nn.Module, example: Tree) -> Tensor:
 
 
 class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # likewise
-    """While active: counts the floating-point operations, and the bytes of all storages made, while they live.
+    """A counter of floating-point operations, and of the bytes of all storages that are made while it is active.
 
-    torch's FlopCounterMode with `flop_registry`, less an import of torch._dynamo that takes a second.
+    It equals torch's FlopCounterMode with `flop_registry`, without an import of torch._dynamo that takes a second.
     """
 
     def __init__(self) -> None:
@@ -119,7 +129,8 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # likewise
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing compiles a cost measurement; to skip it, dynamo would be imported
+        # Cost measurements are not compiled. Skipping dynamo would import it.
+        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Iterable[type], args: Any = (), kwargs: dict[str, Any] | None = None
@@ -130,7 +141,7 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # likewise
         if (formula := _FORMULAS.get(func.overloadpacket)) is not None:
             self.flops += formula(*args, **kwargs, out_val=out)
         for x in tensors(out):
-            # Sparse tensors have no storage of their own: their parts were made by other operators.
+            # A sparse tensor has no storage. Other operators made its parts.
             if x.layout != torch.strided:
                 continue
             storage = x.untyped_storage()

@@ -1,7 +1,7 @@
 """Modules with parametrizations (`torch.nn.utils.parametrize`) or TorchScript, in a form that can be pickled.
 
-Torch gives such a layer a class of its own, made as the program runs, which refuses to be pickled. What it adds to
-the layer's class are properties that compute tensors; the rest is in the layer's parts.
+Torch gives a parametrized layer a class that is created at run time and cannot be pickled. This class only adds
+properties that compute tensors. Everything else is in the layer's parts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fedraa.submodels.scripted import PackedScript, find_scripts
 
 
 def packed(module: nn.Module) -> nn.Module:
-    """Return the module itself if pickle takes it as it is, else a copy that shares its tensors."""
+    """Return the module if pickle can handle it, else a copy that shares its tensors."""
     scripts = find_scripts(module)
     if not scripts and not any(map(is_parametrized, module.modules())):
         return module
@@ -28,7 +28,7 @@ def packed(module: nn.Module) -> nn.Module:
 
 
 def unpack(module: nn.Module) -> nn.Module:
-    """Return what was `packed`: layers get their properties back, TorchScript its code."""
+    """Reverse `packed`: restore the properties of layers and the code of TorchScript."""
     if isinstance(module, PackedScript):
         return module.unpack()
     for layer in list(module.modules()):

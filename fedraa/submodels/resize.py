@@ -1,8 +1,8 @@
-"""Code that states widths as numbers, such as `x.view(b, t, self.heads, 16)`: in a cut the numbers follow.
+"""Code that contains widths as numbers, such as `x.view(b, t, self.heads, 16)`: in a cut the numbers change.
 
-The tracer notes where the forward of a module gives numbers for a dimension that may be cut. There, a cut puts
-numbers in their place that follow from the width of the argument. A place is known by its position in the code, from
-the call up to the innermost forward of a module, so that nothing depends on how attributes are called.
+The tracer records the places at which the forward of a module passes numbers for a dimension that may be cut. In a cut,
+these numbers are replaced by numbers that follow from the width of the argument. A place is identified by its position
+in the code, from the call up to the innermost forward of a module. Names of attributes do not matter.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ Place = tuple[tuple[str, int], ...]
 
 
 class Number(NamedTuple):
-    """A number in the code, by the widths of a cut: what is always kept, and so many times the units of each group."""
+    """A number in the code as a function of a cut's widths: a fixed part plus multiples of the units of each group."""
 
     fixed: int
     times: tuple[tuple[int, int], ...]
 
     def of(self, widths: Sequence[int]) -> int:
-        """The number where so many units of each group are kept."""
+        """Return the number for a cut with `widths` units of each group."""
         return self.fixed + sum(times * widths[group] for group, times in self.times)
 
 
 class Resize(NamedTuple):
-    """What a call states of a dimension that is cut.
+    """The numbers of a call that concern a cut dimension.
 
     Attributes:
-        dim: the dimension of the argument.
-        outs: where the call gives a shape, the dimensions of the result that come from it, first the one that is cut.
-        numbers: those that the code gives; none where it gives none, or the call takes few widths, whatever is cut.
-        mixed: whether a number counts something else as well, such as samples.
+        dim: Cut dimension of the argument.
+        outs: For a call that passes a shape, the dimensions of the result that come from `dim`, the cut one first.
+        numbers: Numbers in the code. Empty if the code passes none, or if the call selects few widths in every cut.
+        mixed: True if a number also counts something else, such as samples.
     """
 
     dim: int
@@ -51,11 +51,11 @@ class Resize(NamedTuple):
 
 
 Sizes = Mapping[Place, Resize]
-"""What the code of one module states."""
+"""All such calls in the code of one module."""
 
 
 class Stated(NamedTuple):
-    """What a call states in one cut: the numbers that take the place of those of the `full` module."""
+    """The numbers of a call in one cut, which replace the numbers of the `full` module."""
 
     dim: int
     outs: tuple[int, ...]
@@ -67,20 +67,22 @@ class Stated(NamedTuple):
 MADE = frozenset(("new_zeros", "zeros"))
 GROUPED = "_grouped_mm"
 _SHAPED = frozenset(("expand", "reshape", "view"))
-PARTS = frozenset(("getitem", "narrow", "split"))  # of their argument
+# Names of functions that return parts of their argument.
+PARTS = frozenset(("getitem", "narrow", "split"))
 RESIZED = _SHAPED | PARTS | MADE | {GROUPED, "unflatten"}
 
 
 def name_of(func: Callable[..., Any]) -> str:
-    """The name of a torch function: the same for `torch.add`, `Tensor.add`, `Tensor.add_` and `+`."""
+    """Return the name of a torch function: the same for `torch.add`, `Tensor.add`, `Tensor.add_` and `+`."""
     name = getattr(func, "__name__", "")
-    if name == "__get__":  # a property such as Tensor.T
+    # A property such as Tensor.T has the name of its descriptor.
+    if name == "__get__":
         name = getattr(getattr(func, "__self__", None), "__name__", "")
     return str(name.strip("_") if name.startswith("__") else name.removesuffix("_"))
 
 
 def place(frame: FrameType | None) -> tuple[nn.Module, Place] | None:
-    """Where a call is made, by the frame that makes it; None outside of any module's forward."""
+    """Return the module and the place of a call by the calling frame, or None outside of any module's forward."""
     steps = list[tuple[str, int]]()
     while frame is not None:
         steps.append((frame.f_code.co_qualname, frame.f_lasti))
@@ -95,9 +97,17 @@ def place(frame: FrameType | None) -> tuple[nn.Module, Place] | None:
 def stated(
     name: str, args: Sequence[Any], kwargs: Mapping[str, Any], dim: int, line: np.ndarray
 ) -> list[tuple[int, int]] | None:
-    """From where to where along a dimension, with these units, the numbers count that a call for parts gives.
+    """Return the ranges of units, along a dimension, that the numbers of a slicing call span.
 
-    Empty if it gives none there; None if it takes every other element, or the like, and not one of each unit.
+    The list is empty if the call passes no number there. The result is None if it takes every second element, or a
+    similar part, and not one element of each unit.
+
+    Args:
+        name: Name of the function.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+        dim: The dimension.
+        line: Units along this dimension.
     """
     size = len(line)
     if name != "getitem" and _dim(name, args, kwargs) != dim:
@@ -120,7 +130,13 @@ def stated(
 
 
 def restated(sizes: Mapping[str, Sizes], widths: Sequence[int], full: Sequence[int]) -> dict[str, dict[Place, Stated]]:
-    """What follows a cut to these widths: the places that then have to state other numbers."""
+    """Return the places that must use other numbers in a cut, by module.
+
+    Args:
+        sizes: The places of each module.
+        widths: Widths of the cut.
+        full: Widths of the full module.
+    """
     found = dict[str, dict[Place, Stated]]()
     if tuple(widths) == tuple(full):
         return found
@@ -132,7 +148,7 @@ def restated(sizes: Mapping[str, Sizes], widths: Sequence[int], full: Sequence[i
 
 
 def resized(layer: nn.Module, sizes: Mapping[Place, Stated]) -> None:
-    """Let a layer's code follow the widths of its arguments."""
+    """Make a layer's code follow the widths of its arguments."""
     kind = type(layer)
     layer.__class__ = type(kind.__name__, (_Resized, kind), {"_sizes": sizes})
 
@@ -146,7 +162,7 @@ class _Resized(nn.Module):
 
 
 class _Resizing(TorchFunctionMode):
-    """While it is active, the numbers in the code of one module follow the widths of their arguments."""
+    """A mode in which the numbers in the code of one module follow the widths of their arguments."""
 
     def __init__(self, module: nn.Module, sizes: Mapping[Place, Stated]) -> None:
         super().__init__()
@@ -166,9 +182,14 @@ class _Resizing(TorchFunctionMode):
 
 
 def grouped_product(x: Tensor, weight: Tensor, *, offs: Tensor, **_: object) -> Tensor:
-    """`torch._grouped_mm` of any widths and precision: rows `[s, in]` times the matrices `[experts, in, out]`.
+    """Return `torch._grouped_mm` for any widths and precision.
 
-    `offs` `[experts]` says where the rows of each expert end.
+    `offs` `[experts]` holds the end of each expert's rows.
+
+    Args:
+        x: Rows `[s, in]`.
+        weight: Matrices `[experts, in, out]`.
+        offs: End of each expert's rows `[experts]`.
     """
     ends = offs.tolist()
     return torch.cat([x[a:b] @ w for a, b, w in zip([0, *ends], ends, weight, strict=False)])
@@ -177,9 +198,17 @@ def grouped_product(x: Tensor, weight: Tensor, *, offs: Tensor, **_: object) -> 
 def _followed(
     name: str, args: Any, kwargs: Mapping[str, Any], stated: Stated
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call with the numbers that fit the width of the first."""
+    """Return the arguments of a call with the numbers that fit the width of the first.
+
+    Args:
+        name: Name of the function.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+        stated: The numbers of this cut.
+    """
     numbers = stated.numbers
-    if name in MADE:  # zeros of the full width, or of that of other units
+    # Code may make zeros of the full width, or of the width of other units.
+    if name in MADE:
         at, sizes = _shape(name, args, kwargs)
         sizes[stated.outs[0]] = numbers[0]
         kept = {key: value for key, value in kwargs.items() if key != "size"}
@@ -203,14 +232,23 @@ def _followed(
 
 
 def _reshaped(sizes: list[int], places: Sequence[int], stated: Stated, elements: int) -> None:
-    """Put the numbers into a shape for so many elements, of which one may be left to torch."""
+    """Put the numbers into a shape, of which one entry may be left to torch.
+
+    Args:
+        sizes: The shape, changed in place.
+        places: Positions in the shape.
+        stated: The numbers of this cut.
+        elements: Number of elements of the tensor.
+    """
     first, *rest = places
     if not 0 <= first < len(sizes):
-        return  # it is about other dimensions
+        # The shape concerns other dimensions.
+        return
     if sizes[first] != -1:
         share = sizes[first] if stated.mixed else stated.full[0]
         sizes[first] = share * stated.numbers[0] // stated.full[0]
-    if math.prod(sizes) != elements:  # the others were divided by numbers that did not follow
+    # The elements differ if the other numbers were divided by numbers that did not follow the cut.
+    if math.prod(sizes) != elements:
         for place, number in zip(rest, stated.numbers[1:], strict=True):
             if place < len(sizes) and sizes[place] != -1:
                 sizes[place] = number
@@ -219,7 +257,13 @@ def _reshaped(sizes: list[int], places: Sequence[int], stated: Stated, elements:
 
 
 def _shape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, list[int]]:
-    """The first dimension of the result that a shape is about, and the shape."""
+    """Return the first dimension of the result that a shape describes, and the shape.
+
+    Args:
+        name: Name of the function.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+    """
     if name == "unflatten":
         dim = _argument(args, kwargs, 1, "dim")
         return dim % args[0].dim(), list(_argument(args, kwargs, 2, "sizes"))
@@ -234,7 +278,7 @@ def _dim(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
 
 
 def _slice(args: Sequence[Any], dim: int) -> tuple[int, list[Any]]:
-    """An index `x[...]`, and where in it dimension `dim` of x is."""
+    """Return the position of dimension `dim` of x in an index `x[...]`, and the index."""
     index = list(args[1]) if isinstance(args[1], tuple) else [args[1]]
     at = 0
     for place, item in enumerate(index):

@@ -22,15 +22,15 @@ class PackedScript(nn.Module):
 
 
 def copy_scripts(module: nn.Module) -> dict[int, object]:
-    """Return copies of the TorchScript modules within, by id, as `copy.deepcopy` takes them.
+    """Return copies of the module's TorchScript modules, by id for `copy.deepcopy`.
 
-    A deep copy of such a module has parameters that are results of a computation, which get no gradient.
+    In a deep copy of such a module the parameters are results of a computation, which get no gradient.
     """
     return {id(part): _read(_written(part)) for part in find_scripts(module)}
 
 
 def find_scripts(module: nn.Module) -> list[torch.jit.ScriptModule]:
-    """Return the TorchScript modules that are in no other one."""
+    """Return the TorchScript modules that are not part of another one."""
     if isinstance(module, torch.jit.ScriptModule):
         return [module]
     return [script for part in module.children() for script in find_scripts(part)]

@@ -1,4 +1,4 @@
-"""A module whose units are known: cut it, index into it, write back."""
+"""A module with known units: it can be cut, indexed and written back."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ from fedraa.submodels.resize import Sizes, restated
 IndexSet = tuple[np.ndarray, ...]
 """One sorted int64 array of kept units per group, in the order of `Traced.groups`."""
 
-_SHORT = 200  # characters that a reason may have: it is part of a sentence
+# Maximum number of characters of a reason, because it is part of a sentence.
+_SHORT = 200
 
-_REMEMBERED = 8  # flat indices kept per traced module: as large as the model's parameters twice over, each
+# Number of flat indices kept per traced module. Each is as large as the model's parameters twice over.
+_REMEMBERED = 8
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A dimension of a parameter or buffer that a group runs through, `block` indices for every unit."""
+    """A dimension of a parameter or buffer along which a group's units lie, with `block` indices for every unit."""
 
     tensor: str
     dim: int
@@ -40,7 +42,7 @@ class Entry:
 class Group:
     """An index space of prunable units: hidden neurons, channels, attention heads.
 
-    `parameters` counts the scalars of the flat vector that any of its units runs through.
+    `parameters` counts the scalars of the flat vector that belong to any of its units.
     """
 
     name: str
@@ -51,22 +53,23 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Traced:
-    """A module with its width groups, as `trace` finds them.
+    """A module with its width groups, as `trace` returns it.
 
     Attributes:
-        module: a private copy of the full module; a run's is without weights, which are in flat vectors alone.
-        groups: the width groups, in the order in which the parameters run through them.
-        uncut: what was left whole, and one sentence why.
-        names, shapes, offsets: the flat layout, contiguous float32: trainable parameters in the order of
+        module: A private copy of the full module. In a run it has no weights, because flat vectors hold them.
+        groups: The width groups, in the order of the parameters.
+        uncut: Tensors that stay whole, each with one sentence of explanation.
+        names, shapes, offsets: The flat layout, contiguous float32: trainable parameters in the order of
             `named_parameters`.
-        size: `d`, the length of the flat vector.
-        units: per tensor and cut dimension, the unit of each index, counted over all groups in their order;
-            -1 for what is always kept.
-        grouped: weights of convolutions whose own groups are cut with their output channels.
-        estimated: running statistics, which training estimates anew: those of a skeleton are of other units.
-        sizes: per module, where its code states widths that may be cut.
-        by_piece: whether a parameter may change as soon as its gradient is there.
-        costs: what `measure` has measured, by widths and shape of the example.
+        size: Length `d` of the flat vector.
+        units: Per tensor and cut dimension, the unit of each index, counted over all groups in their order. -1 stands
+            for indices that are always kept.
+        grouped: Weights of convolutions with groups that are cut with the output channels.
+        estimated: Running statistics, which training estimates again, because those of a skeleton belong to other
+            units.
+        sizes: Per module, the places at which its code contains widths that may be cut.
+        by_piece: True if a parameter may change as soon as its gradient is computed.
+        costs: Results of `measure`, by widths and shape of the example.
     """
 
     module: nn.Module
@@ -91,7 +94,7 @@ class Traced:
         self.__dict__.update(state | {"module": unpack(state["module"])})
 
     def full(self) -> IndexSet:
-        """The index set of the whole module."""
+        """Return the index set of the whole module."""
         return tuple(np.arange(group.size) for group in self.groups)
 
     def reasons(self) -> str:
@@ -108,7 +111,7 @@ class Traced:
         return tuple(len(kept) for kept in self.check(indices))
 
     def cut(self, indices: IndexSet) -> nn.Module:
-        """Return a dense module of only the kept units. It has its own parameters and shares the frozen ones.
+        """Return a dense module of only the kept units, which shares the frozen parameters and copies the others.
 
         Buffers that run through units (running statistics) are also cut. Raises InputError for an index set that does
         not fit the groups.
@@ -124,7 +127,7 @@ class Traced:
         return self.cut(tuple(np.arange(width) for width in widths))
 
     def on(self, device: torch.device) -> Traced:
-        """Return a copy whose frozen parameters, which all cuts share, are on the device."""
+        """Return a copy with its frozen parameters, which all cuts share, on the device."""
         module = twin(self.module)
         for p in frozen(module):
             p.data = p.data.to(device)
@@ -139,10 +142,10 @@ class Traced:
         )
 
     def flat_index(self, indices: IndexSet) -> np.ndarray:
-        """Return the places of a cut's parameters in the full flat vector: int64 `[k]`, in the cut's flat layout.
+        """Return the indices of a cut's parameters in the full flat vector: int64 `[k]`, in the cut's flat layout.
 
-        `theta[flat_index]` is the cut's buffer, `theta[flat_index] = buffer` writes it back. The last few results are
-        remembered, so that they are read-only.
+        `theta[flat_index]` is the cut's buffer, and `theta[flat_index] = buffer` writes it back. The last few results
+        are cached, so they are read-only.
         """
         key = tuple(kept.tobytes() for kept in self.check(indices))
         if key in self._flat:
@@ -165,7 +168,7 @@ class Traced:
         return flat
 
     def check(self, indices: IndexSet) -> IndexSet:
-        """Return the index set; raise InputError if it does not fit the groups."""
+        """Return the index set. Raises InputError if it does not fit the groups."""
         if len(indices) != len(self.groups):
             problem = f"there are {len(indices)} arrays"
             raise InputError("indices", problem, expected=f"one per group, {len(self.groups)} in all")
@@ -179,7 +182,8 @@ class Traced:
 
     def _kept(self, indices: IndexSet) -> dict[str, dict[int, np.ndarray]]:
         present = np.zeros(sum(group.size for group in self.groups) + 1, dtype=bool)
-        present[-1] = True  # what is always kept has unit -1
+        # Indices that are always kept have unit -1.
+        present[-1] = True
         start = 0
         for group, kept in zip(self.groups, self.check(indices), strict=True):
             present[start + np.asarray(kept, dtype=np.int64)] = True

@@ -1,4 +1,4 @@
-"""A module that is only trained whole. Nothing follows its units, so that any code that PyTorch trains is accepted."""
+"""Modules that are only trained whole. Their units are not followed, so any code that PyTorch trains is accepted."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from fedraa.submodels.tracing.trace import copied
 
 
 def take_whole(module: nn.Module, example: Tree) -> Traced:
-    """Return the module as a Traced without width groups, after one step of training was tried on `example`.
+    """Return the module as a Traced without width groups, after one training step on `example`.
 
     Args:
-        module: any module. It is copied to the CPU, not changed. The copy of a large one shares its memory.
-        example: a batch of at least two inputs.
+        module: Any module. It is copied to the CPU, not changed. The copy of a large one shares its memory.
+        example: A batch of at least two inputs.
 
     Raises:
-        InputError: the module does not train on the example, or not as one float32 vector.
+        InputError: The module does not train on the example, or not as one float32 vector.
     """
     check_kinds(module)
     module = copied(module)
@@ -45,7 +45,7 @@ def take_whole(module: nn.Module, example: Tree) -> Traced:
 
 
 def check_updates(traced: Traced, example: Tree) -> Traced:
-    """Return a traced module that is trained by the whole gradient where its code needs that."""
+    """Return a traced module that is trained by the whole gradient if its code needs that."""
     if traced.size < BY_PIECE:
         return traced
     example = mapped(lambda part: part.cpu(), example)
@@ -61,10 +61,10 @@ def _with_known_updates(traced: Traced, example: Tree, gradients: Sequence[Tenso
 
 
 def _checked_gradients(module: nn.Module, inputs: Tree) -> list[Tensor | None]:
-    """Return the gradient of each trainable parameter; raise InputError if the module cannot be trained.
+    """Return the gradient of each trainable parameter, or raise InputError if the module cannot be trained.
 
-    A forward that was replaced by a closure, or that reads layers from a plain list, reads parameters that are not
-    the module's: they would never be trained.
+    A forward that was replaced by a closure, or that reads layers from a plain list, reads parameters that are not the
+    module's. Those would never be trained.
     """
     kind = type(module).__name__
     parameters = trainable(module)
@@ -91,8 +91,13 @@ def _checked_gradients(module: nn.Module, inputs: Tree) -> list[Tensor | None]:
 def _survive_updates(module: nn.Module, inputs: Tree, gradients: Sequence[Tensor | None]) -> bool:
     """Return True if every parameter may change as soon as its gradient is computed.
 
-    This is tried: each parameter then becomes NaN. A backward pass that still reads it, or that computes its gradient
-    again as reentrant checkpoints do, returns other gradients.
+    The test sets each parameter to NaN at that time. The gradients then differ if a backward pass still reads the
+    parameter, or computes its gradient again as reentrant checkpoints do.
+
+    Args:
+        module: A copy of the module, which is spoiled.
+        inputs: A batch of inputs.
+        gradients: The expected gradient of each trainable parameter.
     """
     parameters = trainable(module)
     found: dict[int, Tensor] = {}
@@ -131,7 +136,7 @@ def _differentiate(outputs: Sequence[Tensor]) -> None:
 
 
 def _read_parameters(outputs: Sequence[Tensor]) -> Iterator[nn.Parameter]:
-    """Yield the parameters that the outputs were computed from, as far as autograd's graph shows them."""
+    """Yield the parameters from which the outputs were computed, as far as autograd's graph shows them."""
     waiting = [x.grad_fn for x in outputs if x.grad_fn is not None]
     seen = set(waiting)
     while waiting:

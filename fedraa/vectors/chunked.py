@@ -1,7 +1,7 @@
-"""Passes over buffers as long as the model: piece by piece, so that what a piece needs stays in the cache.
+"""Passes over buffers as long as the model, in chunks that stay in the CPU cache.
 
-Every pass here works element by element, so that the bits depend neither on the pieces nor on how many threads
-work on them.
+Every pass here works element by element. Therefore the bits of the result depend neither on the chunk size nor on the
+number of threads.
 """
 
 import os
@@ -22,27 +22,35 @@ S = TypeVar("S")
 T = TypeVar("T")
 Kind = TypeVar("Kind", bound=np.generic)
 
-SUMMED = 8192  # elements that NumPy converts to float64 at a time; it adds up their sums one after the other
-PIECE = 16 * SUMMED  # elements; fewer take more calls, and much more would leave the caches
-ALONE = 1 << 22  # elements below which one thread is enough
-THREADS = 4  # at most: more do not read memory faster
-SHARES = 4  # of the work per thread, for those that are kept busy by others
+# Number of elements that NumPy converts to float64 at a time. NumPy adds the sums of these blocks in order.
+SUMMED = 8192
+# Elements per chunk. Smaller chunks take more calls, and much larger ones leave the caches.
+PIECE = 16 * SUMMED
+# Below this number of elements one thread is enough.
+ALONE = 1 << 22
+# Maximum number of threads; more do not read memory faster.
+THREADS = 4
+# Shares of the work per thread, so that a thread on a busy core does not delay the others.
+SHARES = 4
 
 _OF_THREAD = local()
 
 
 def over(size: int, work: Callable[[slice], T]) -> list[T]:
-    """What `work` gives for each piece of a buffer, in their order; on several cores if the buffer is long."""
+    """Return the result of `work` for each chunk of a buffer, in order. A long buffer is spread over several cores."""
     return each(pieces(size), work)
 
 
 def pieces(size: int) -> list[slice]:
-    """A buffer of that size in pieces."""
+    """Return the slices that divide a buffer of `size` elements into chunks."""
     return [slice(start, min(size, start + PIECE)) for start in range(0, size, PIECE)]
 
 
 def each(items: Sequence[S], work: Callable[[S], T]) -> list[T]:
-    """What `work` gives for each item, which stands for a piece, in their order; on several cores if they are many."""
+    """Return the result of `work` for each item, in order.
+
+    Each item stands for one chunk. Many items use several cores.
+    """
     threads = 1 if len(items) * PIECE < ALONE else min(THREADS, _cores())
     if threads == 1:
         return [work(item) for item in items]
@@ -56,7 +64,15 @@ def each(items: Sequence[S], work: Callable[[S], T]) -> list[T]:
 
 
 def scratch(role: str, size: int, kind: type[Kind] = np.float32) -> npt.NDArray[Kind]:  # type: ignore[assignment]
-    """Memory for numbers of a piece: this thread's own, and the same for the same role, so that it is in the cache."""
+    """Return uninitialised memory of this thread for the numbers of a chunk.
+
+    The memory is the same for the same role, so that it is in the cache. The next call with that role overwrites it.
+
+    Args:
+        role: Name of the use.
+        size: Number of elements.
+        kind: Type of the elements.
+    """
     kept: dict[str, npt.NDArray[Any]] = _OF_THREAD.__dict__
     if role not in kept or len(kept[role]) < size:
         kept[role] = np.empty(max(size, PIECE), kind)
@@ -64,19 +80,30 @@ def scratch(role: str, size: int, kind: type[Kind] = np.float32) -> npt.NDArray[
 
 
 def less(new: Vector, sent: Vector | None) -> Vector:
-    """`new` less what was `sent` of a piece, in memory that is not to be kept; `new` itself where nothing was."""
+    """Return `new` minus `sent` for a chunk, in scratch memory that the caller must not keep.
+
+    Without `sent` it is `new`.
+    """
     return new if sent is None else np.subtract(new, sent, out=scratch("less", len(new)))
 
 
 def times(factor: np.float32, values: Vector) -> Vector:
-    """A multiple of a piece, in memory that is not to be kept."""
+    """Return a multiple of a chunk, in scratch memory that the caller must not keep."""
     return values if factor == 1 else np.multiply(factor, values, out=scratch("times", len(values)))
 
 
 def accumulate(
     target: Vector, where: Where, weight: float | np.float32, new: Vector, sent: Vector | None = None
 ) -> None:
-    """target[where] += weight * new, or weight * (new - sent), in place."""
+    """Add weight * new, or weight * (new - sent), to target[where] in place.
+
+    Args:
+        target: Full vector [d].
+        where: Coordinates of the buffers in the full vector.
+        weight: Factor, rounded to float32.
+        new: Buffer [k].
+        sent: Buffer [k] to subtract, or None.
+    """
     factor = np.float32(weight)
 
     def add(piece: slice) -> None:
@@ -88,7 +115,7 @@ def accumulate(
 
 
 def cut(params: npt.NDArray[Kind], where: Where) -> npt.NDArray[Kind]:
-    """A copy of those coordinates [k] of a full vector [d]."""
+    """Return a copy of the coordinates `where` [k] of a full vector [d]."""
     if not isinstance(where, Runs):
         return np.array(params[where])
     taken = np.empty(len(where.index), params.dtype)
@@ -102,7 +129,13 @@ def cut(params: npt.NDArray[Kind], where: Where) -> npt.NDArray[Kind]:
 
 
 def step_along(params: Vector, server_lr: float, direction: npt.NDArray[np.float64]) -> None:
-    """params += server_lr * direction, in place; the step is rounded before it is taken."""
+    """Add server_lr * direction to `params` in place. The step is rounded to float32 before it is added.
+
+    Args:
+        params: The model [d].
+        server_lr: Server learning rate.
+        direction: Direction [d], float64.
+    """
 
     def step(piece: slice) -> None:
         params[piece] += (server_lr * direction[piece]).astype(np.float32)
@@ -111,19 +144,19 @@ def step_along(params: Vector, server_lr: float, direction: npt.NDArray[np.float
 
 
 def all_or(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | Literal[True]:
-    """The mask, or True if it is all true, with which NumPy is several times faster."""
+    """Return the mask, or True if all of it is true, because NumPy is several times faster with True."""
     return True if (mask[:1] if mask.strides == (0,) else mask).all() else mask
 
 
 def total(sums: Sequence[float]) -> float:
-    """The sum, one after the other."""
+    """Return the sum of the numbers, added in order."""
     return float(np.add.accumulate(sums)[-1]) if len(sums) else 0.0
 
 
 def squares(delta: Vector) -> list[float]:
-    """The sums of squares over each `SUMMED` elements, for `total`.
+    """Return the sum of squares of each block of `SUMMED` elements, as input of `total`.
 
-    As NumPy's own sum of products in float64 goes about it, whose bits the logs have.
+    This is the order in which NumPy sums products in float64. The logs contain the bits of that result.
     """
     wide = scratch("squares", len(delta), np.float64)
     np.copyto(wide, delta)
@@ -138,7 +171,8 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(THREADS, _cores()), "pass")
 
 
-os.register_at_fork(after_in_child=_pool.cache_clear)  # which has no threads but one
+# A child process has only the thread that forked it, so the pool must be made again.
+os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def _cores() -> int:

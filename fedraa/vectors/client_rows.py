@@ -1,4 +1,4 @@
-"""What a method keeps of each client: a row that is made when the client first appears."""
+"""Values that a method keeps for each client: one row, created when the client first appears."""
 
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -10,30 +10,32 @@ import numpy as np
 
 from fedraa.messages import State, Vector
 
-IN_MEMORY = 2**30  # bytes of rows; beyond, further ones are in a file that is mapped
+# Bytes of rows in memory. Further rows are in a memory-mapped file.
+IN_MEMORY = 2**30
 BLOCK_BYTES = 2**24
 
 
 class ClientRows:
     """A float32 row [size] for each client that has appeared, in memory up to `in_memory` bytes.
 
-    Rows that a state still has are as they were then: blocks of them are copied before they are written to.
+    The rows of a saved state do not change: a block that a state refers to is copied before it is written to.
     """
 
     def __init__(self, size: int, clients: int, new: Callable[[], Vector], in_memory: int = IN_MEMORY) -> None:
         self._size, self.clients, self._new = size, clients, new
         self._place: dict[int, int] = {}
         self._blocks: list[Any] = []
-        self._saved: list[list[ref[Any]]] = []  # what states have of each block
+        # For each block, weak references to its views in saved states.
+        self._saved: list[list[ref[Any]]] = []
         self._each = max(1, min(clients, BLOCK_BYTES // max(1, 4 * size)))
         self._in_memory = max(1, in_memory // (4 * size * self._each + 1))
 
     def __len__(self) -> int:
-        """Clients that have appeared."""
+        """Return the number of clients that have appeared."""
         return len(self._place)
 
     def __getitem__(self, client: int) -> Vector:
-        """The row of a client, as a view that may be written to now."""
+        """Return the row of a client as a view that the caller may write to. It is created if needed."""
         place = self._place.get(client)
         if place is None:
             place = self._place[client] = len(self._place)
@@ -44,21 +46,21 @@ class ClientRows:
         return self._writable(place)
 
     def __iter__(self) -> Iterator[int]:
-        """The clients that have appeared, in that order."""
+        """Iterate over the clients in the order in which they appeared."""
         return iter(self._place)
 
     def __contains__(self, client: int) -> bool:
-        """Whether the client has appeared."""
+        """Return True if the client has appeared."""
         return client in self._place
 
     def peek(self, client: int) -> Vector:
-        """The row of a client, to be read, or what a new one would be; nothing is made."""
+        """Return the row of a client for reading. For a new client return its initial values without creating a row."""
         return self._row(self._place[client]) if client in self._place else self._new()
 
     def sum(self, piece: slice) -> Vector:
-        """The sum of that piece of the rows of all clients, 0 for those that have not appeared, in their order.
+        """Return the sum of one chunk of the rows of all clients, in the order of their numbers.
 
-        Bit for bit what NumPy makes of one array of all.
+        Clients that have not appeared count as 0. The bits equal NumPy's sum of one array of all rows.
         """
         total = np.zeros(piece.stop - piece.start, np.float32)
         for client in sorted(self._place):
@@ -85,12 +87,13 @@ class ClientRows:
         shape = (self._each, self._size)
         if number < self._in_memory:
             return np.empty(shape, np.float32)
-        with TemporaryFile() as file:  # which goes when nobody maps it any more
+        # The file disappears when the last mapping of it is closed.
+        with TemporaryFile() as file:
             file.truncate(4 * self._each * self._size)
             return np.memmap(file, np.float32, "r+", shape=shape)
 
     def state(self) -> State:
-        """The clients, in the order in which they appeared, and their rows, as views of the blocks that they are in."""
+        """Return the clients, in the order in which they appeared, and their rows as views of the blocks."""
         starts = range(0, len(self._place), self._each)
         for block in self._blocks:
             block.flags.writeable = False
@@ -100,10 +103,10 @@ class ClientRows:
         return {"clients": np.array(list(self._place), np.int64), "rows": rows}
 
     def restore(self, state: Any) -> None:
-        """Takes back what `state` gave.
+        """Restore the result of `state`.
 
-        Older checkpoints have all rows in one array, a mapping of clients to rows, or the rows of all clients
-        [clients, size] and nothing else.
+        Older checkpoints have all rows in one array, or a mapping of clients to rows. The oldest have only an array
+        [clients, size].
         """
         self._place.clear()
         self._blocks.clear()

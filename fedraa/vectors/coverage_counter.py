@@ -1,4 +1,4 @@
-"""Sums per coordinate of what is the same on many: how often each was trained, and with what weight."""
+"""Sums per coordinate of numbers that are equal on many coordinates: training counts and training weights."""
 
 from typing import Any
 
@@ -11,13 +11,15 @@ from fedraa.vectors.delta_view import Change
 from fedraa.vectors.reusable_buffer import Room
 from fedraa.vectors.run_length import Levels, Run, Sums, added
 
-EXACT = 2.0**24  # up to which a float32 has all whole numbers
+# A float32 represents every whole number up to this one.
+EXACT = 2.0**24
 
 
 class Tally:
-    """Adds numbers to coordinates [size]: once, not everywhere, what goes to all of them or to runs of neighbours.
+    """Adds numbers to coordinates [size] without visiting every coordinate.
 
-    Runs are added up by their ends, as long as that is exact; else, as without runs, coordinate by coordinate.
+    A number for all coordinates is added once, and a number for runs of neighbours at their ends, while that is exact.
+    Otherwise the numbers are added coordinate by coordinate.
     """
 
     def __init__(self, size: int, kind: type[np.int32] | type[np.float32]) -> None:
@@ -25,13 +27,14 @@ class Tally:
         self._start()
 
     def _start(self) -> None:
-        self._sums: npt.NDArray[Any] | None = None  # of coordinates [size]
+        # Sums of the coordinates [size].
+        self._sums: npt.NDArray[Any] | None = None
         self._runs: list[Run] = []
         self._whole = self._kind(0)
         self._total = 0.0
 
     def add(self, change: Change, amount: float = 1.0) -> None:
-        """Adds `amount` to the coordinates that were trained."""
+        """Add `amount` to the coordinates that were trained."""
         if change.whole:
             self._whole += self._kind(amount)
             return
@@ -45,7 +48,7 @@ class Tally:
             self._put(place, amount)
 
     def finish(self) -> Sums:
-        """The sums [size], which may be read-only; all begins anew."""
+        """Return the sums [size], which may be read-only, and start again from 0."""
         sums = self._all()
         self._start()
         return sums
@@ -63,7 +66,8 @@ class Tally:
         self._whole = self._kind(state["whole"])
         if np.any(state["count"]):
             self._each()[:] = state["count"]
-            self._total = EXACT  # nobody knows
+            # The total is not saved, so it is taken as too large for exact runs.
+            self._total = EXACT
 
     def _all(self) -> Sums:
         if self._sums is None:
@@ -84,7 +88,7 @@ class Tally:
         return self._sums
 
     def _spread(self) -> None:
-        """What came to runs goes to their coordinates."""
+        """Add the pending runs to the sums of their coordinates."""
         if not self._runs:
             return
         levels: Levels = added(self._runs, self._kind(0), self._kind, self._size)

@@ -1,4 +1,4 @@
-"""What a client has changed, made piece by piece: who takes it in does so while a piece is in the cache."""
+"""A client's delta, computed in chunks, so that consumers read each chunk while it is in the cache."""
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -16,11 +16,11 @@ Take = Callable[[Index | slice, Vector], None]
 
 
 class Change:
-    """`new` less what was `sent` (None: 0), buffers [k] of a part of the model on the coordinates `where`.
+    """The difference of the buffers `new` and `sent` [k], which hold the coordinates `where` of the model.
 
-    Of these only those count where the `mask` [k] is true (None: all). A slice of coordinates is the whole model's.
-    With `norm` the first pass takes it along. With `gather` those who `join` are waited for, until `settle`: one pass
-    does for all of them.
+    Without `sent` the difference is `new`. With a `mask` [k] only the coordinates with True count. A slice as `where`
+    means the whole model. With `norm` the first pass also computes the norm. With `gather` the consumers registered by
+    `join` run together in one pass when `settle` is called.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class Change:
 
     @property
     def whole(self) -> bool:
-        """Whether these are all coordinates of a model."""
+        """Return True if these are all coordinates of the model."""
         return self._mask is None and isinstance(self._where, slice) and self._where == slice(None)
 
     @cached_property
     def where(self) -> Index | slice:
-        """The coordinates that were trained."""
+        """Return the coordinates that were trained."""
         where = index_of(self._where)
         if self._mask is None:
             return where
@@ -54,7 +54,7 @@ class Change:
 
     @cached_property
     def delta(self) -> Vector:
-        """The change on them, as one buffer that is nobody else's."""
+        """Return the delta on the trained coordinates, as a new buffer."""
         new, sent = self._new, self._sent
         if self._mask is not None:
             new, sent = new[self._mask], None if sent is None else sent[self._mask]
@@ -62,28 +62,29 @@ class Change:
 
     @property
     def squared(self) -> float:
-        """The square of its norm, if that is asked for."""
+        """Return the square of the norm, or 0 if the norm was not requested."""
         if self._measuring:
             self.each()
         return total(self._sums)
 
     def join(self, take: Take) -> None:
-        """Has all of it taken, as `each`: now, or together with what others take before anybody asks for it."""
+        """Register a consumer of the whole delta. It runs at once, or with `gather` in the pass of `settle`."""
         if self._joined is None:
             self.each(take)
         else:
             self._joined.append(take)
 
     def settle(self) -> None:
-        """Now all who joined get it."""
+        """Run all registered consumers in one pass."""
         takes, self._joined = self._joined, None
         if takes:
             self.each(*takes)
 
     def each(self, *takes: Take) -> None:
-        """Has all of it taken: whoever takes gets coordinates and the change on them, which is not to be kept.
+        """Pass the whole delta to each consumer, chunk by chunk.
 
-        On several threads, if it is much: no coordinate is given twice to one.
+        A consumer gets coordinates and the delta on them, which it must not keep. A large delta is read by several
+        threads, and no consumer gets a coordinate twice.
         """
         measuring = self._measuring
 
@@ -99,7 +100,7 @@ class Change:
             self._sums, self._measuring = sums, False
 
     def places(self) -> Iterator[Index | slice]:
-        """The coordinates, in few parts."""
+        """Yield the coordinates in few parts."""
         if self._mask is None:
             yield from (place for place, _ in places_of(self._where, slice(0, len(self._new))))
         else:
@@ -107,7 +108,7 @@ class Change:
                 yield from (place for place, _ in self._places(piece)[0])
 
     def runs(self) -> tuple[Index, Index] | None:
-        """The coordinates as runs: where they start, and where they end; None if they are too many to be worth it."""
+        """Return the starts and the ends of the runs of coordinates, or None if there are too many runs."""
         if self._mask is None and isinstance(self._where, Runs):
             starts, places = np.array(self._where.starts), np.array(self._where.places)
             return starts, starts + np.diff(places)
@@ -118,26 +119,29 @@ class Change:
         return np.array([place.start for place in slices], np.int64), np.array([p.stop for p in slices], np.int64)
 
     def _cut(self, piece: slice) -> tuple[Vector, list[tuple[Index | slice, slice]]]:
-        """The change on a piece, and where it goes."""
+        """Return the delta on a chunk, and its coordinates as `_places` returns them."""
         delta = less(self._new[piece], None if self._sent is None else self._sent[piece])
         places, kept = self._places(piece)
         return (delta if kept is None else delta[kept]), places
 
     def _places(self, piece: slice) -> tuple[list[tuple[Index | slice, slice]], Index | None]:
-        """Where the trained coordinates of a piece are, and which of the piece they are (None: all)."""
+        """Return the trained coordinates of a chunk, and their positions in the chunk (None: all)."""
         if self._mask is None or self._mask[piece].all():
             return list(places_of(self._where, piece)), None
         kept = np.flatnonzero(self._mask[piece])
         where = index_of(self._where)
         index = kept + piece.start if isinstance(where, slice) else where[piece][kept]
         mask = self._mask[piece]
-        many = np.count_nonzero(mask[1:] != mask[:-1]) > 2 * len(kept) // RUN  # ends of runs
+        # The mask changes at the end of each run. Slices pay off only if the runs are long.
+        many = np.count_nonzero(mask[1:] != mask[:-1]) > 2 * len(kept) // RUN
         return list(places_of(index if many else in_runs(index), slice(0, len(kept)))), kept
 
     @cached_property
     def _pieces(self) -> list[slice]:
-        """Pieces of the buffers with `PIECE` trained coordinates each, but for the last: so the norm's bits are those
-        of one pass over what was trained."""
+        """Return slices of the buffers with `PIECE` trained coordinates each, except the last.
+
+        With these slices the norm has the bits of one pass over the trained coordinates.
+        """
         if self._mask is None:
             return pieces(len(self._new))
         found, start, held = [], 0, 0
@@ -146,7 +150,8 @@ class Change:
             count = int(np.count_nonzero(mask))
             held += count
             if held >= PIECE:
-                last = PIECE - (held - count)  # of those of this piece
+                # Number of trained coordinates of this chunk that still fit.
+                last = PIECE - (held - count)
                 end = piece.start + (last if count == len(mask) else int(np.flatnonzero(mask)[last - 1]) + 1)
                 found.append(slice(start, end))
                 start, held = end, held - PIECE

@@ -16,7 +16,7 @@ def is_finite(number: object) -> bool:
 
 
 def unfit(largest: float) -> str | None:
-    """Describe what is wrong with a buffer whose largest value by size is `largest` (NaN if it holds one), or None."""
+    """Describe the problem of a buffer with the largest absolute value `largest` (NaN if it holds one), or None."""
     if not np.isfinite(largest):
         return "values that are not finite"
     return f"values up to {largest:.4g}" if largest > LARGEST else None

@@ -1,4 +1,4 @@
-"""Coordinates of a model that are next to each other: slices do for them, and are several times faster than indices."""
+"""Neighbouring coordinates of a model as slices, which are several times faster than indices."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,15 +17,17 @@ if TYPE_CHECKING:
 
 Number = TypeVar("Number", bound=np.generic)
 
-RUN = 512  # coordinates next to each other, on the average, that are worth a slice of their own
-LOOKED_AT = 1 << 16  # coordinates at a time
+# Average run length from which a slice per run is faster than indices.
+RUN = 512
+# Coordinates that are examined at a time.
+LOOKED_AT = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
 class Runs:
     """The coordinates `index` [k] as runs of neighbours.
 
-    Run i begins with coordinate `starts[i]`, and is at places `places[i]` to `places[i + 1]` of a buffer [k].
+    Run i begins with coordinate `starts[i]`, and is at positions `places[i]` to `places[i + 1]` of a buffer [k].
     """
 
     index: Index
@@ -33,7 +35,7 @@ class Runs:
     places: list[int]
 
     def within(self, piece: slice) -> list[tuple[slice, slice]]:
-        """As `places_of`."""
+        """Return the slices of the full vector for a chunk, as `places_of` does."""
         found = []
         for run in range(bisect_right(self.places, piece.start) - 1, bisect_left(self.places, piece.stop)):
             first, last = max(self.places[run], piece.start), min(self.places[run + 1], piece.stop)
@@ -42,13 +44,13 @@ class Runs:
         return found
 
     def views(self, target: npt.NDArray[Number], piece: slice) -> Iterator[tuple[npt.NDArray[Number], slice]]:
-        """What a vector has on a piece of the coordinates: views of it, and where in the piece each of them is.
+        """Yield views of a vector for a chunk of the coordinates, each with its slice of the chunk.
 
-        Runs that are equally long and equally far from each other, as those of a matrix are, are one view with a row
-        for each.
+        Runs of equal length at equal distances, such as those of a matrix, become one view with a row for each run.
         """
         run, last = bisect_right(self.places, piece.start) - 1, bisect_left(self.places, piece.stop)
-        whole = bisect_right(self.places, piece.stop) - 1  # runs from there on go on beyond the piece
+        # Runs from this one on extend beyond the chunk.
+        whole = bisect_right(self.places, piece.stop) - 1
         while run < last:
             first, stop = max(self.places[run], piece.start), min(self.places[run + 1], piece.stop)
             start, end, size = self.starts[run] + first - self.places[run], run + 1, target.itemsize
@@ -64,23 +66,23 @@ class Runs:
 
     @cached_property
     def _steps(self) -> list[int]:
-        """How far it is from each run to the next, if that is as long and comes later; else 0."""
+        """Return the distance of each run to the next, or 0 if the next differs in length or overlaps."""
         steps, lengths = np.diff(self.starts), np.diff(self.places)
         alike = (lengths[1:] == lengths[:-1]) & (steps >= lengths[1:])
         return [*np.where(alike, steps, 0).tolist(), 0]
 
     @cached_property
     def _alike(self) -> list[int]:
-        """The runs that are the first with another step than those before."""
+        """Return the runs with another step than the run before, then the number of runs."""
         return [*(np.flatnonzero(np.diff(self._steps)) + 1).tolist(), len(self.starts)]
 
 
 Where = Index | slice | Runs
-"""Coordinates of a model, none of them twice."""
+"""Coordinates of a model, each at most once."""
 
 
 def in_runs(index: Index) -> Index | Runs:
-    """Coordinates [k] as runs, unless these are short."""
+    """Return the coordinates [k] as runs, or unchanged if the runs are short."""
     places, most = [0], len(index) // RUN
     for start in range(0, len(index) - 1, LOOKED_AT):
         some = index[start : start + LOOKED_AT + 1]
@@ -95,7 +97,7 @@ _KNOWN: WeakKeyDictionary["Submodel", Where] = WeakKeyDictionary()
 
 
 def where_of(submodel: "Submodel") -> Where:
-    """Where a submodel's buffer is in the full vector."""
+    """Return the coordinates of a submodel's buffer in the full vector."""
     if submodel.index is None:
         return slice(None)
     if submodel not in _KNOWN:
@@ -104,9 +106,13 @@ def where_of(submodel: "Submodel") -> Where:
 
 
 def common_places(indices: Sequence[Index | None], size: int) -> tuple[Index, ...]:
-    """Where in the buffer of each of several fragments (None: all `size` coordinates) are those that all of them hold.
+    """Return the positions, in each fragment's buffer, of the coordinates that all fragments hold.
 
-    With one fragment none are, for there is nobody to hold them in common with.
+    With one fragment the result is empty, because a shared coordinate needs two fragments.
+
+    Args:
+        indices: Coordinates of each fragment; None means all coordinates.
+        size: Number of coordinates of the model.
     """
     held = [slice(None) if index is None else index for index in indices]
     holders = np.zeros(size, np.int32)
@@ -117,23 +123,32 @@ def common_places(indices: Sequence[Index | None], size: int) -> tuple[Index, ..
 
 
 def parts_of(target: npt.NDArray[Number], where: Where, piece: slice) -> Iterator[tuple[npt.NDArray[Number], slice]]:
-    """What a vector has on a piece of the coordinates, to be changed, in few parts, and where in the piece each is."""
+    """Yield the values of a vector on a chunk of the coordinates, in few parts, each with its slice of the chunk.
+
+    The caller changes the values in place.
+
+    Args:
+        target: The full vector.
+        where: Coordinates of the buffer.
+        piece: The chunk of the buffer.
+    """
     if isinstance(where, Runs):
         yield from where.views(target, piece)
         return
     for place, part in places_of(where, piece):
         values = target[place]
         yield values, part
-        target[place] = values  # which costs nothing where it is a view
+        # If `values` is a view, this assignment costs nothing.
+        target[place] = values
 
 
 def index_of(where: Where) -> Index | slice:
-    """The coordinates as NumPy takes them."""
+    """Return the coordinates as NumPy indices or as a slice."""
     return where.index if isinstance(where, Runs) else where
 
 
 def places_of(where: Where, piece: slice) -> Iterable[tuple[Index | slice, slice]]:
-    """Where a piece of a buffer on the coordinates `where` is, in few parts, and where in the piece each of them is."""
+    """Return the coordinates of a chunk of a buffer, in few parts, each with its slice of the chunk."""
     if isinstance(where, Runs):
         return where.within(piece)
     there = slice(0, piece.stop - piece.start)

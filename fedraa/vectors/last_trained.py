@@ -1,4 +1,4 @@
-"""When each coordinate was trained last."""
+"""The round in which each coordinate was last trained."""
 
 import numpy as np
 import numpy.typing as npt
@@ -8,7 +8,7 @@ from fedraa.vectors.run_length import Levels, Sums
 
 
 class LastTrained:
-    """The round in which each coordinate [d] was trained last, -1 before; one number while it is the same for all."""
+    """The round in which each coordinate [d] was last trained, -1 before. One number is kept while all are equal."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -16,7 +16,7 @@ class LastTrained:
         self._each = np.zeros(0, np.int64)
 
     def now(self, step: int, coverage: Sums) -> None:
-        """A round has ended in which so many clients trained each coordinate."""
+        """Record the end of round `step`, with the number of clients that trained each coordinate."""
         covered = (coverage.values if isinstance(coverage, Levels) else coverage) > 0
         if covered.all():
             self._all, self._each = step, np.zeros(0, np.int64)

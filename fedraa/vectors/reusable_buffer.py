@@ -1,4 +1,4 @@
-"""Memory that is used again every round: new memory from the system costs more than what is done with it."""
+"""Memory that is reused every round, because new memory from the system costs more than the work on it."""
 
 from typing import Any
 from weakref import ref
@@ -10,7 +10,7 @@ from fedraa.vectors.chunked import over
 
 
 class Room:
-    """Gives arrays [size]; the memory of the last one again, once nobody has it or a part of it."""
+    """A source of arrays [size] that reuses the last array's memory once nothing refers to it or to a part of it."""
 
     def __init__(self, size: int, kind: type[np.int32] | type[np.float32] | type[np.bool_]) -> None:
         self._size, self._kind = size, kind
@@ -18,7 +18,7 @@ class Room:
         self._last: ref[Any] | None = None
 
     def filled(self, value: int) -> npt.NDArray[Any]:
-        """An array of that value."""
+        """Return an array filled with `value`."""
         array = self.last()
         if array is None:
             self._memory = (
@@ -29,12 +29,13 @@ class Room:
         return array
 
     def last(self) -> npt.NDArray[Any] | None:
-        """The last array as it was left; None if there is none, or somebody has it."""
+        """Return the last array with its values, or None if there is none or it is still in use."""
         if self._memory is None or (self._last is not None and self._last() is not None):
             return None
         return self._given(self._memory)
 
     def _given(self, memory: memoryview) -> npt.NDArray[Any]:
         array = np.frombuffer(memory, self._kind)
-        self._last = ref(array)  # which its views keep: they are of no other array, but of the memory behind it
+        # Views of the array keep this reference alive, because their base is the array and not the memory behind it.
+        self._last = ref(array)
         return array

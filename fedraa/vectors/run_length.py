@@ -1,4 +1,4 @@
-"""Numbers of coordinates that are the same on long runs of neighbours: kept by run, not by coordinate."""
+"""Numbers per coordinate that are equal on long runs of neighbours, stored by run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ class Levels:
 
     @property
     def lengths(self) -> Starts:
-        """How many coordinates have each value."""
+        """Return the number of coordinates of each value."""
         return np.diff(self.starts, append=self.size)
 
     def __getitem__(self, piece: slice) -> npt.NDArray[Any]:
-        """The numbers of a piece; read-only, and without memory, where they are all the same."""
+        """Return the numbers of a chunk. If they are all equal, the result is read-only and takes no memory."""
         first = int(np.searchsorted(self.starts, piece.start, "right")) - 1
         last = int(np.searchsorted(self.starts, piece.stop, "left"))
         values, length = self.values[first:last], piece.stop - piece.start
@@ -36,30 +36,38 @@ class Levels:
         return np.repeat(values, np.diff(inner, prepend=piece.start, append=piece.stop))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        """All numbers [size]."""
+        """Return all numbers [size]."""
         return np.asarray(self[slice(0, self.size)], dtype)
 
 
 Sums = npt.NDArray[Any] | Levels
-"""Numbers of all coordinates, of which a piece can be had."""
+"""Numbers of all coordinates, which can be sliced."""
 
 Run = tuple[Index, Index, float]
-"""What came to coordinates `starts` [r] up to `stops` [r]."""
+"""An amount to add to the coordinates from `starts` [r] to `stops` [r]."""
 
 
 def added(runs: Sequence[Run], whole: Any, kind: type[np.generic], size: int) -> Levels:
-    """What came to each coordinate, besides the `whole`; `starts` and `stops` are in order, and the sums are exact."""
+    """Return the sums of the runs per coordinate, plus `whole`.
+
+    Args:
+        runs: Amounts with their starts and stops, both ascending. Their sums must be exact.
+        whole: Amount for all coordinates.
+        kind: Type of the result.
+        size: Number of coordinates.
+    """
     places = np.concatenate([np.zeros(1, np.int64), *(ends for starts, stops, _ in runs for ends in (starts, stops))])
     steps = [np.full(len(starts), sign * amount) for starts, _, amount in runs for sign in (1.0, -1.0)]
     order = np.argsort(places, kind="stable")
     sums = np.cumsum(np.concatenate([np.zeros(1), *steps])[order])
     places = places[order]
-    last = np.flatnonzero(np.diff(places, append=size))  # of several ends at a place; none at the end of all
+    # Of several ends at one coordinate only the last sum counts, and an end at `size` does not count.
+    last = np.flatnonzero(np.diff(places, append=size))
     return Levels(places[last], sums[last].astype(kind) + whole, size)
 
 
 def spread(coverage: Sums, clients: int) -> dict[str, int]:
-    """What the log says of a round's coverage [d] by so many clients."""
+    """Return the log's summary of a round's coverage [d], in which `clients` clients took part."""
     values, lengths = (coverage.values, coverage.lengths) if isinstance(coverage, Levels) else (coverage, None)
     covered = values > 0
     return {

@@ -1,4 +1,4 @@
-"""Which part of the model a client trains."""
+"""Policies that choose the part of the model that a client trains."""
 
 from fedraa.components.registry import Seam
 from fedraa.submodels.policies.growing import Growing

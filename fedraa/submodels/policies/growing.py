@@ -1,4 +1,4 @@
-"""FedGMR's submodels: the largest weights of the model, of which every client trains more as time goes on."""
+"""FedGMR's submodels: the largest weights of the model, of which every client trains more over time."""
 
 from dataclasses import dataclass, field
 
@@ -14,7 +14,7 @@ from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, Run
 from fedraa.submodels.traced import Traced
 
 LADDER = ((0.2, 0.05), (0.4, 0.1), (0.6, 0.2), (0.8, 0.5))
-"""Shares of the time, and the least density up to each."""
+"""Shares of the time, each with the minimum density up to it."""
 LEAST = 0.02
 """Share of every tensor's weights that always trains."""
 
@@ -32,7 +32,7 @@ class Growing(WithCapacities):
     until: Positive = 10.0
 
     def floor(self, now: float) -> float:
-        """Return the least density at the time `now`."""
+        """Return the minimum density at the time `now`."""
         return next((density for point, density in LADDER if now < point * self.until), 1.0)
 
     def bind(self, run: RunContext) -> SubmodelSampler:
@@ -52,9 +52,14 @@ class Growing(WithCapacities):
 
 
 def largest(params: Vector, spans: list[slice], density: float) -> Mask:
-    """Return a mask of all coordinates [d] without the smallest weights of `spans`; `density` of these weights stay.
+    """Return a mask of all coordinates [d] that keeps the share `density` of the weights of `spans`, the largest ones.
 
-    A mask of lower density is part of every mask of higher density.
+    All other coordinates are in the mask. A mask of lower density is part of every mask of higher density.
+
+    Args:
+        params: The model [d].
+        spans: Positions of the weights that may be masked.
+        density: Share of these weights that stay.
     """
     ranked = np.zeros(len(params), bool)
     for span in spans:
@@ -68,7 +73,7 @@ def largest(params: Vector, spans: list[slice], density: float) -> Mask:
 
 
 def _spans(traced: Traced) -> list[slice]:
-    """Return the places of the weights that may be left out: matrices and kernels, not biases."""
+    """Return the positions of the weights that may be masked: matrices and kernels, not biases."""
     names = maskable(traced)
     layers = zip(traced.names, traced.shapes, traced.offsets, strict=True)
     return [

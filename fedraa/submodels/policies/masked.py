@@ -28,16 +28,16 @@ from fedraa.submodels.traced import Traced
 T = TypeVar("T")
 
 LABELLED = 62
-"""Parts that the bits of a label, int64, can hold."""
+"""Number of parts that the bits of a label, int64, can hold."""
 RANKED = 127
-"""Parts that int8 can number."""
+"""Number of parts that int8 can number."""
 
 
 @dataclass(frozen=True)
 class FourWay(SubmodelPolicy):
     """SubDisMO: each round one random disjoint split of the block parameters into parts, shared by all.
 
-    The low half of the clients trains one part, the rest two; parameters outside the blocks always train.
+    The first half of the clients train one part, the others two. Parameters outside the blocks always train.
     """
 
     parts: Annotated[int, Field(ge=2, le=LABELLED)] = 4
@@ -108,7 +108,13 @@ class _Last(Generic[T]):
 def rank_parts(traced: Traced, params: Vector, names: Sequence[str], parts: int) -> npt.NDArray[np.int8]:
     """Return the part of each coordinate, one of `parts` equal parts by rank of |value| in its tensor: int8 [d].
 
-    Part 0 holds the smallest values; coordinates of other tensors than `names` have -1.
+    Part 0 holds the smallest values. Coordinates of other tensors than `names` have -1.
+
+    Args:
+        traced: The traced model.
+        params: The model [d].
+        names: Tensors to rank.
+        parts: Number of parts.
     """
     part = np.full(traced.size, -1, np.int8)
     for name, shape, offset in zip(traced.names, traced.shapes, traced.offsets, strict=True):

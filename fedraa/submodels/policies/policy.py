@@ -1,7 +1,7 @@
 """Policies that choose the part of the model that a client trains in a round.
 
-A policy is a value; `bind` makes its sampler for one run. Random choices are functions of (seed, round, client), so
-that samplers need no state. PruneFL's shared mask is the exception.
+A policy is a value. Its method `bind` makes its sampler for one run. Random choices are functions of (seed, round,
+client), so that samplers need no state. PruneFL's shared mask is the exception.
 """
 
 from collections import OrderedDict
@@ -23,9 +23,9 @@ from fedraa.submodels.assignment import Assignment, Mask, Submodel
 from fedraa.submodels.traced import IndexSet, Traced
 
 AUTO = ("auto",)
-"""Replaces the levels of capacities that follow from devices, until the devices are known."""
+"""Placeholder for the levels of capacities that follow from devices, until the devices are known."""
 REMEMBERED = 8
-"""Submodels that a run keeps. Each holds an index twice as large as its parameters."""
+"""Number of submodels that a run caches. Each holds an index twice as large as its parameters."""
 
 
 SHARES = "shares of the model over 0 and at most 1"
@@ -54,7 +54,7 @@ class RunContext:
         return self.submodel(self.traced.full())
 
     def submodel(self, kept: IndexSet) -> Submodel:
-        """Return the dense submodel of these units, the same object for the same units while it is remembered."""
+        """Return the dense submodel of these units. It is the same object for the same units while it is cached."""
         key = tuple(np.asarray(units).tobytes() for units in kept)
         if key not in self._submodels:
             self._submodels[key] = Submodel.of(self.traced, kept)
@@ -82,7 +82,7 @@ class RunContext:
 
         Args:
             parts: The number of parts.
-            error: The error about the option that leads to so many parts.
+            error: The error about the option that leads to this number of parts.
         """
         if not self.traced.groups:
             reasons = self.traced.reasons()
@@ -128,17 +128,30 @@ class SubmodelSampler:
 
     @property
     def extra_buffers(self) -> ExtraBuffers:
-        """Return the buffers that clients send and receive besides their submodel, for the cost."""
+        """Return the buffers that clients send and receive besides their submodel, as input of the cost."""
         return ExtraBuffers()
 
     def draw(self, context: RoundContext) -> Assignment:
         raise AssertionError("a sampler draws")
 
     def receive(self, assignment: Assignment, update: Update, weight: float) -> None:
-        """Handle the update of a client that has this weight in the mean."""
+        """Handle the update of one client.
+
+        Args:
+            assignment: The part of the model that the client trained.
+            update: Its update.
+            weight: Weight of the client in the mean.
+        """
 
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
-        """Handle the end of a round: `delta` [d] is its mean, `scale` the learning rate times the mean local steps."""
+        """Handle the end of a round.
+
+        Args:
+            params: Global model [d] after the round.
+            delta: Mean delta [d] of the round.
+            moved: Mask [d] of the coordinates that moved.
+            scale: Learning rate times the mean number of local steps.
+        """
 
     def state(self) -> dict[str, Any]:
         return {}
@@ -163,7 +176,7 @@ class Pure(SubmodelSampler):
 
 
 class SubmodelPolicy:
-    """The choice of the part of the model that each client of a round trains. A custom one needs only a pure `draw`:
+    """The choice of the part of the model that each client of a round trains. A custom policy needs only a pure `draw`:
 
         class FirstHalf(SubmodelPolicy):
             def draw(self, context):
@@ -179,7 +192,7 @@ class SubmodelPolicy:
     scheduled: ClassVar[bool] = False
     whole: ClassVar[bool] = False
     shares: ClassVar[tuple[float, ...]] = (1.0, 0.5, 0.25, 0.125, 0.0625)
-    """Shares of which each client gets one if capacities follow from devices."""
+    """Shares of the model from which each client gets one if capacities follow from devices."""
 
     @property
     def cuts(self) -> bool:
@@ -201,11 +214,11 @@ class SubmodelPolicy:
         raise InputError("submodel", f"{type(self).__name__} has no draw", hint="define draw(self, context)")
 
     def bind(self, run: RunContext) -> SubmodelSampler:
-        """Return the sampler for one run; raise InputError if the policy cannot use the model."""
+        """Return the sampler for one run. Raises InputError if the policy cannot use the model."""
         return Pure(self.draw)
 
     def submodels(self, traced: Traced) -> tuple[IndexSet, ...]:
-        """Return the parts that a scheduler assigns; by default the whole model is the only one."""
+        """Return the parts that a scheduler assigns. By default the whole model is the only one."""
         return (traced.full(),)
 
 
@@ -247,12 +260,13 @@ def _is_share(value: object) -> bool:
 
 
 class WithCapacities(SubmodelPolicy):
-    """A policy whose clients train shares of the model; `capacities` may also be a tuple of shares."""
+    """A policy that gives each client a share of the model. `capacities` may also be a tuple of shares."""
 
     capacities: Capacities
 
     def __post_init__(self) -> None:
         given: Any = self.capacities
-        if isinstance(given, Mapping) and given.get(KIND) == Capacities.__name__:  # as `describe` wrote it
+        # `describe` writes capacities as a mapping.
+        if isinstance(given, Mapping) and given.get(KIND) == Capacities.__name__:
             given = Capacities(**{name: value for name, value in given.items() if name != KIND})
         object.__setattr__(self, "capacities", given if isinstance(given, Capacities) else Capacities(given))

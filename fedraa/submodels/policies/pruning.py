@@ -1,4 +1,4 @@
-"""PruneFL (Jiang et al. 2022) at a fixed density: one shared mask, re-chosen as training goes."""
+"""PruneFL (Jiang et al. 2022) at a fixed density: one shared mask, chosen again during training."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,19 +19,20 @@ from fedraa.submodels.masks import top
 from fedraa.submodels.policies.policy import RoundContext, RunContext, SubmodelPolicy, SubmodelSampler
 from fedraa.submodels.traced import Traced
 
-REMOVABLE = 0.3  # of each tensor's present weights, the smallest; halves every REMOVABLE_HALF_LIFE rounds
+# Share of each tensor's present weights, the smallest, that is removable. It halves every REMOVABLE_HALF_LIFE rounds.
+REMOVABLE = 0.3
 REMOVABLE_HALF_LIFE = 10_000
 
 
 class SharedMask(SubmodelSampler):
-    """The mask, the squared gradients of all coordinates since it was chosen, and how it is chosen anew.
+    """The mask, the squared gradients of all coordinates since it was chosen, and the rule that chooses it again.
 
-    After each of the first `initial` rounds, in which one client alone trains (the paper's initial stage), and then
-    after every `every` rounds the smallest present weights of each tensor become removable; they and the absent
-    weights compete by importance for the places that the density leaves: the sum of squared gradients, per unit of
-    time. A weight's time is how often a sample's pass uses it, where the released code has layer times of a Raspberry
-    Pi. The model is theta * m: absent weights are 0. As in the released code, a weight that regrows has the value that
-    it had when it was pruned.
+    The mask is chosen after each of the first `initial` rounds, in which only one client trains (the paper's initial
+    stage), and then after every `every` rounds. The smallest present weights of each tensor become removable. They and
+    the absent weights compete for the places that the density leaves, by importance: the sum of squared gradients, per
+    unit of time. A weight's time is the number of its uses in a sample's pass. The released code has layer times of a
+    Raspberry Pi. The model is theta * m: absent weights are 0. As in the released code, a weight that regrows has the
+    value that it had when it was pruned.
     """
 
     asks: ClassVar[tuple[str, ...]] = ("squares",)
@@ -55,12 +56,12 @@ class SharedMask(SubmodelSampler):
 
     @property
     def extra_buffers(self) -> ExtraBuffers:
-        """Before the mask is chosen anew, the squared gradients of all coordinates."""
+        """Return the buffers for the cost: squared gradients of all coordinates in rounds that end with a new mask."""
         return ExtraBuffers(up_whole=int(self._adjusts))
 
     @property
     def _adjusts(self) -> bool:
-        """Whether the mask is chosen anew at the end of this round."""
+        """Return True if the mask is chosen again at the end of this round."""
         return self._rounds < self.alone or (self._rounds + 1) % self._every == 0
 
     def draw(self, turn: RoundContext) -> Assignment:
@@ -106,9 +107,10 @@ class SharedMask(SubmodelSampler):
 
 
 def weight_times(traced: Traced, example: Tree | None) -> npt.NDArray[np.float32]:
-    """How often a sample's forward pass uses each weight [d]: at every position of a convolution, or of a sequence.
+    """Return the number of times that a sample's forward pass uses each weight [d].
 
-    1 for all without an example, and for parameters that no layer of their own reads.
+    A weight is used at every position of a convolution, or of a sequence. The number is 1 without an example, and for
+    parameters of a layer that does not run itself.
     """
     times = np.ones(traced.size, np.float32)
     if example is None:
@@ -120,7 +122,7 @@ def weight_times(traced: Traced, example: Tree | None) -> npt.NDArray[np.float32
 
 
 def _positions(traced: Traced, example: Tree) -> dict[str, float]:
-    """Of every layer with parameters of its own the positions that it computes for a sample, by its name."""
+    """Return the number of positions that each layer with direct parameters computes for a sample, by its name."""
     module = traced.skeleton(traced.widths(traced.full())).eval()
     samples, found = len(leaves(example)[0]), dict[str, float]()
 
@@ -140,10 +142,10 @@ def _positions(traced: Traced, example: Tree) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class AdaptivePruning(SubmodelPolicy):
-    """PruneFL: one mask of a fixed density for all clients, re-chosen every so many rounds.
+    """PruneFL: one mask of a fixed density for all clients, re-chosen every `every` rounds.
 
-    The first keeps the largest of the initial parameters; the others become 0. In `initial` rounds before the others
-    begin the first client trains alone, and the mask is chosen anew after each; at density 1 nothing is to be chosen.
+    The first mask keeps the largest initial parameters; the others become 0. In the first `initial` rounds only the
+    first client trains, and the mask is chosen again after each. At density 1 there is nothing to choose.
     """
 
     density: Share = 0.5

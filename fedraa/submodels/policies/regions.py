@@ -1,4 +1,4 @@
-"""RA-Fed's and RAM-Fed's policy: a client trains some of the regions that the parameters are in."""
+"""RA-Fed's and RAM-Fed's policy: a client trains some of the regions that divide the parameters."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,15 +20,17 @@ from fedraa.submodels.traced import Traced
 class Arbitrary(SubmodelPolicy):
     """RA-Fed, RAM-Fed: theta is the sum of `parts` regions (Definition 1), masked by the client.
 
-    With `regions` "hidden" they are a partition of theta: every parameter is in one region, that of its hidden unit, so
-    that a region has a quarter of the parameters however deep the model is; were the output layer's weights shared out
-    by class, a client would train scores of classes that it has not. With "units" a client trains the weights between
-    units that are in its regions on both sides, drawn for every width group on its own: of a matrix between two hidden
-    layers a fourth at level L, and of all matrices other parts with time.
+    With `regions` "hidden" they are a partition of theta: every parameter is in the region of its hidden unit. A region
+    then has a quarter of the parameters at any depth of the model. If the output layer's weights were divided by class,
+    a client would train scores of classes that it lacks.
 
-    Level L trains 2 of 4 regions, S one, MIX one or the other, each for half of the clients, which are drawn for the
-    run. Round 0 trains everything; every `uncovered_every`-th round all clients train the same regions, drawn for that
-    round, so that the others are covered by nobody (0: never).
+    With "units" a client trains the weights between units that are in its regions on both sides. Regions are drawn
+    independently for every width group. At level L this is a fourth of a matrix between two hidden layers, and over
+    time all parts of it.
+
+    Level L trains 2 of 4 regions, S one. With MIX half of the clients, drawn for the run, train as in L and the others
+    as in S. Round 0 trains everything. In every `uncovered_every`-th round (0: never) all clients train the same
+    regions, drawn for that round, so that no client covers the others.
     """
 
     level: Literal["L", "S", "MIX"] = "L"
@@ -69,7 +71,14 @@ class Arbitrary(SubmodelPolicy):
 
 
 def _between_units(traced: Traced, parts: int, count: int, rng: np.random.Generator) -> Mask:
-    """Return the parameters between `count` regions of units of every group, drawn group by group."""
+    """Return the parameters between `count` regions of units of every group, drawn group by group.
+
+    Args:
+        traced: The traced model.
+        parts: Regions per group.
+        count: Regions to keep.
+        rng: Source of random numbers.
+    """
     cut = indices.blocks(traced, parts)
     drawn = [np.sort(rng.permutation(parts)[:count]) for _ in traced.groups]
     kept = tuple(np.concatenate([cut[part][g] for part in mine]) for g, mine in enumerate(drawn))

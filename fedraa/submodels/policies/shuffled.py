@@ -17,7 +17,7 @@ from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, Run
 class Bernoulli(WithCapacities):
     """Shuffled submodels, Algorithm 1: each element (or, structured, a share of the kernels) at random.
 
-    `kernels` draws ceil(p K) units of every group, as the paper's experiments do; elements are its theory.
+    `kernels` draws ceil(p K) units of every group, as in the paper's experiments. Its theory draws elements.
     """
 
     capacities: Capacities = field(default_factory=lambda: Capacities((0.5,)))
@@ -42,10 +42,10 @@ class Bernoulli(WithCapacities):
 class ShuffledBlocks(WithCapacities):
     """Shuffled submodels, Algorithm 2: a fixed partition into B = ceil(1/r) blocks, each once per cycle.
 
-    One permutation per cycle and capacity class, so that clients of equal capacity train the same block;
-    `shuffled` False keeps the order (plain rolling). Elements are partitioned, or with `kernels` the units of
-    every group: then each group has an order of its own, or the weights between different blocks of adjacent
-    layers would never be trained.
+    Each cycle and capacity class has one permutation, so that clients of equal capacity train the same block.
+    `shuffled` False keeps the order (plain rolling). The blocks consist of elements, or with `kernels` of the units of
+    every group. Then each group has a different order, because otherwise the weights between different blocks of
+    adjacent layers would never be trained.
     """
 
     capacities: Capacities = field(default_factory=lambda: Capacities((0.5,)))
@@ -82,7 +82,14 @@ class ShuffledBlocks(WithCapacities):
         return Pure(draw)
 
     def _orders(self, seed: int, count: int, cycle: int, groups: int) -> npt.NDArray[np.int64]:
-        """The order of a cycle's blocks in each group [groups, count]."""
+        """Return the order of a cycle's blocks in each group [groups, count].
+
+        Args:
+            seed: Seed of the run.
+            count: Number of blocks.
+            cycle: The cycle, from 0.
+            groups: Number of groups.
+        """
         if not self.shuffled:
             return (np.arange(count) + cycle * np.arange(groups)[:, None]) % count
         rng = generator(seed, "cycle", count, cycle)
@@ -90,5 +97,5 @@ class ShuffledBlocks(WithCapacities):
 
 
 def block_count(ratio: float) -> int:
-    """B = ceil(1/r)."""
+    """Return the number of blocks, B = ceil(1/r)."""
     return int(np.ceil(round(1 / ratio, 9)))

@@ -1,4 +1,4 @@
-"""Policies whose submodels are dense slices or the whole model."""
+"""Policies with dense slices, or the whole model, as submodels."""
 
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -107,7 +107,7 @@ class DisjointGroups(SubmodelPolicy):
     """IST: each round every hidden layer is shuffled and dealt to the cohort in equal disjoint groups.
 
     While a group trains, its activations are `scaled` by the size of the cohort, because units of the full model read
-    all groups. Its learning rate is scaled by the inverse. The released code has batch norms, which do both.
+    all groups. Its learning rate is scaled by the inverse. In the released code batch norms have both effects.
     """
 
     scaled: bool = True

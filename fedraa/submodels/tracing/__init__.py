@@ -1,1 +1,1 @@
-"""Finds the width groups of any module by running it once."""
+"""Detection of the width groups of any module by running it once."""

@@ -53,8 +53,13 @@ def check_code(module: nn.Module) -> None:
 def check_gradients(module: nn.Module, inputs: Tree, strange: Sequence[nn.Parameter]) -> None:
     """Raise InputError unless the output has a dense gradient for some parameter, and for none of `strange`.
 
-    A forward that was replaced by a closure, or that reads layers from a plain list, reads parameters that are not
-    the module's: they would never be trained.
+    A forward that was replaced by a closure, or that reads layers from a plain list, reads parameters that are not the
+    module's: they would never be trained.
+
+    Args:
+        module: The module, set to training mode.
+        inputs: A batch of inputs.
+        strange: Parameters that are not the module's.
     """
     kind = type(module).__name__
     named = {name: p for name, p in module.named_parameters() if p.requires_grad}
@@ -71,7 +76,7 @@ def check_gradients(module: nn.Module, inputs: Tree, strange: Sequence[nn.Parame
 
 
 def no_output(kind: str) -> InputError:
-    """Return the error about a module of class `kind` whose output holds no tensor."""
+    """Return the error about a module of class `kind` without tensors in its output."""
     return InputError(
         "module", f"no tensor is found in the output of {kind}", hint="return tensors, or a dict or tuple"
     )
@@ -100,7 +105,13 @@ def refuse_sparse(module: nn.Module, gradients: Sequence[Tensor | None]) -> None
 def _gradients(
     module: nn.Module, inputs: Tree, parameters: Sequence[nn.Parameter]
 ) -> tuple[list[Tensor], Sequence[Tensor | None]]:
-    """Return the output's tensors, and the gradient of their sum for each parameter, or None."""
+    """Return the output's tensors, and the gradient of their sum for each parameter, or None.
+
+    Args:
+        module: The module, set to training mode.
+        inputs: A batch of inputs.
+        parameters: The parameters.
+    """
     try:
         with torch.enable_grad(), torch.random.fork_rng():
             outputs = list(tensors(forward(module.train(), mapped(lambda part: part.clone(), inputs))))
@@ -114,7 +125,7 @@ def _gradients(
 
 
 def private(module: nn.Module, *, share: bool = False) -> nn.Module:
-    """Return a copy of a module; with `share` it shares the memory of its parameters."""
+    """Return a copy of a module. With `share` it shares the memory of its parameters."""
     shared = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in module.parameters()} if share else {}
     try:
         return copy.deepcopy(module, computed(module) | shared | copy_scripts(module))

@@ -13,10 +13,11 @@ from fedraa.submodels.tracing.recorder import Recorder, tensors
 
 
 def attention(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Whole heads: the products over a head's width tie it together."""
+    """Keep whole heads, because the products over a head's width tie it together."""
     query, key, value, mask = arguments_of(args, kwargs, "query", "key", "value", "attn_mask")
     keys, values = r.labels(key), r.labels(value)
-    if kwargs.get("enable_gqa"):  # several heads of queries for one of keys and values
+    # With `enable_gqa` several heads of queries share one head of keys and values.
+    if kwargs.get("enable_gqa"):
         keys, values = (x.repeat_interleave(query.size(-3) // x.size(-3), -3) for x in (keys, values))
     scores = product(r, r.labels(query), keys.transpose(-1, -2))
     if mask is not None:
@@ -25,7 +26,7 @@ def attention(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: d
 
 
 def multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """`nn.MultiheadAttention`: one unit per head, through queries, keys, values and the output projection."""
+    """Label `nn.MultiheadAttention`: one unit per head, through queries, keys, values and output projection."""
     query, key, value, _, heads, weight, bias, bias_k, bias_v, zero = args[:10]
     mask = kwargs.get("attn_mask")
     per_head = mask is not None and mask.dim() > 2
@@ -51,11 +52,12 @@ def multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
 
 
 def recurrent(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Layers of one width, each in one or two directions: a unit is a row in every gate, and has a state."""
+    """Label layers of one width, in one or two directions. A unit is a row in every gate, and has a state."""
     x, state, weights, biased, layers, _, _, two, *_ = args
     heads = 2 if two else 1
     if not isinstance(weights, list) or len(weights) != (4 if biased else 2) * layers * heads:
-        r.give_up(name, out, args, kwargs)  # packed sequences, or projections
+        # The input is a packed sequence, or the layer has projections.
+        r.give_up(name, out, args, kwargs)
         return
     each = len(weights) // (layers * heads)
     read, units = r.labels(x), list[Tensor]()
@@ -81,7 +83,13 @@ def cell(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _gates(r: Recorder, read: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """The units that one layer makes in one direction: a row in each of its gates."""
+    """Return the units that one layer makes in one direction: a row in each of its gates.
+
+    Args:
+        r: The recorder.
+        read: Labels of the input.
+        weights: Parameters of the layer in one direction.
+    """
     inner = r.ties.span(read, range(read.dim() - 1), "a recurrent layer reads them at every position").reshape(-1)
     into, back, *biases = weights
     r.bind(into, 1, inner)
@@ -96,7 +104,13 @@ def _gates(r: Recorder, read: Tensor, weights: Sequence[Tensor]) -> Tensor:
 
 
 def _begin(r: Recorder, units: Tensor, state: Any) -> None:
-    """A recurrent layer starts from states of its units, from zeros, or, if they are other numbers, stays whole."""
+    """Tie the units to the initial states. Initial states that are constant and not zero keep the layer whole.
+
+    Args:
+        r: The recorder.
+        units: Labels of the layer's units.
+        state: The initial state.
+    """
     for x in tensors(state):
         labels = r.labels(x)
         if labels.any() or x.any():

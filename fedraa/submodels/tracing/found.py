@@ -1,4 +1,4 @@
-"""Experts that get no row of a small batch run all the same while a module is traced and tried."""
+"""A mode in which experts run even if a small batch gives them no row, while a module is traced and tried."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ PICKS = frozenset(("getitem", "masked_select", "setitem"))
 
 
 class Found(TorchFunctionMode):
-    """Where data are such or such is at least at one place: searches find the first if none, and so do masks."""
+    """A mode in which every search and every mask selects at least one place, the first if there is none."""
 
     def __init__(self, fills: bool = True) -> None:
-        """Without `fills` nothing is found where nothing is."""
+        """Create the mode. Without `fills` searches and masks keep their results."""
         super().__init__()
         self.fills = fills
-        self.filled = False  # whether there was none
+        # True once a result was empty and was filled.
+        self.filled = False
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None

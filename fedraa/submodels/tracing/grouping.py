@@ -1,4 +1,4 @@
-"""From the ties of a trace to width groups."""
+"""Width groups from the ties of a trace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Units = dict[str, dict[int, np.ndarray]]
 
 
 def group_units(module: nn.Module, recorder: Recorder) -> Traced:
-    """Settle what the recorder saw and number the units, group by group."""
+    """Settle the ties that the recorder saw, and number the units group by group."""
     while True:
         _settle(recorder)
         roots = recorder.ties.resolve()
@@ -47,12 +47,18 @@ def group_units(module: nn.Module, recorder: Recorder) -> Traced:
 
 
 def _numbered(roots: Roots, number: np.ndarray, labels: Tensor) -> np.ndarray:
-    """The number of each unit, -1 for what is never cut."""
+    """Return the number of each unit, or -1 for labels that are never cut.
+
+    Args:
+        roots: The root of each label.
+        number: The number of each root.
+        labels: The labels.
+    """
     return np.asarray(number[np.minimum(roots(labels), len(number) - 1)])
 
 
 def flat_layout(module: nn.Module) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...], tuple[int, ...], int]:
-    """Names, shapes and offsets of the trainable parameters in the flat vector, and its length."""
+    """Return names, shapes and offsets of the trainable parameters in the flat vector, and its length."""
     found = [(n, tuple(p.shape), p.numel()) for n, p in module.named_parameters() if p.requires_grad]
     ends = [0, *accumulate(size for _, _, size in found)]
     return tuple(n for n, _, _ in found), tuple(shape for _, shape, _ in found), tuple(ends[:-1]), ends[-1]
@@ -86,7 +92,7 @@ def _settle(recorder: Recorder) -> None:
 
 
 def _entries(recorder: Recorder, roots: Roots) -> Units:
-    """Per tensor and dimension, the root of each index."""
+    """Return the root of each index, per tensor and dimension."""
     entries = {name: {dim: roots(x) for dim, x in dims.items()} for name, dims in recorder.bound.items()}
     for name, labels in recorder.raw.items():
         found = torch.from_numpy(roots(labels))
@@ -97,7 +103,10 @@ def _entries(recorder: Recorder, roots: Roots) -> Units:
 
 
 def _parts(sites: Iterable[Site], roots: Roots) -> list[np.ndarray]:
-    """The roots of what calls take of their arguments, part by part: what is in one and what is not are two groups."""
+    """Return the roots of each part that a slicing call takes.
+
+    Units inside and outside of a part form different groups.
+    """
     found = []
     for site in sites:
         line = _along(site.before, roots) if site.name in PARTS else None
@@ -110,9 +119,14 @@ def _parts(sites: Iterable[Site], roots: Roots) -> list[np.ndarray]:
 def _group(
     module: nn.Module, entries: Units, parts: Sequence[np.ndarray]
 ) -> tuple[Units, tuple[Group, ...], np.ndarray]:
-    """Number the units group by group; a group's units run through the same dimensions, and `parts`, equally often.
+    """Number the units group by group. The units of a group lie along the same dimensions, and in the same `parts`.
 
-    Also returns the number of each root, -1 for what is never cut.
+    Also return the number of each root, -1 for labels that are never cut.
+
+    Args:
+        module: The traced module.
+        entries: Root of each index, per tensor and dimension.
+        parts: Roots of the parts that calls take.
     """
     order = [name for name, _ in (*module.named_parameters(), *module.named_buffers()) if name in entries]
     places = [(name, dim) for name in order for dim in sorted(entries[name])]
@@ -132,15 +146,17 @@ def _group(
     used = used[used != FIXED]
     used = used[np.argsort(first[used], kind="stable")]
 
-    number = np.full(size + 1, -1)  # the last stands for all labels that are in no tensor
+    # The last entry stands for all labels that are in no tensor.
+    number = np.full(size + 1, -1)
     groups: list[Group] = []
     _, which, counts = np.unique(signature[used], return_inverse=True, return_counts=True)
-    # a single unit has nothing to cut
+    # A single unit cannot be cut.
     together = [used[which == key] for key in dict.fromkeys(which.tolist()) if counts[key] > 1]
     next_unit = 0
     for members, group in zip(together, _described(module, entries, places, together), strict=True):
         if not group.parameters:
-            continue  # buffers alone
+            # The group is only in buffers.
+            continue
         number[members] = next_unit + np.arange(len(members))
         next_unit += len(members)
         groups.append(group)
@@ -154,9 +170,14 @@ def _group(
 def _sizes(
     sites: Iterable[Site], groups: Sequence[Group], number: Callable[[Tensor], np.ndarray]
 ) -> tuple[Mapping[str, Sizes], list[Site]]:
-    """Per module, the calls that state the widths of what may be cut, and those that state what no widths tell.
+    """Return the calls that contain widths which may be cut, per module, and the slicing calls with an unclear cut.
 
-    Of a place that is met in two ways nothing follows: the second are those that take parts there.
+    Calls at one place may follow different cuts. Then the place has no rule, and its slicing calls are unclear.
+
+    Args:
+        sites: The recorded calls.
+        groups: The width groups.
+        number: Returns the unit of each label.
     """
     found: dict[tuple[str, Place], Resize | None] = {}
     unclear = []
@@ -176,7 +197,7 @@ def _sizes(
 
 
 def _agreed(first: Resize | None, second: Resize | None) -> Resize | None:
-    """What two calls in one place have in common; None if they are cut in two ways."""
+    """Return the common part of two calls at one place, or None if they are cut in two ways."""
     if first == second or not first or not second:
         return first if first == second else None
     alike = first._replace(outs=first.outs[:1], numbers=first.numbers[:1])
@@ -186,7 +207,14 @@ def _agreed(first: Resize | None, second: Resize | None) -> Resize | None:
 def _resize(
     site: Site, along: tuple[int, np.ndarray], groups: Sequence[Group], number: Callable[[Tensor], np.ndarray]
 ) -> Resize | None:
-    """What a call states of units along a dimension; None if widths do not tell."""
+    """Return the numbers of a call along a dimension, or None if they do not follow from widths.
+
+    Args:
+        site: The call.
+        along: The dimension, and the unit at each of its indices.
+        groups: The width groups.
+        number: Returns the unit of each label.
+    """
     dim, line = along
     if site.name == GROUPED:
         return Resize(-1, (), (), False)
@@ -199,7 +227,8 @@ def _resize(
     out, line = after
     shapes = site.before.shape, site.after[0].shape
     sources = [_sources(*shapes, d) for d in range(len(shapes[1]))]
-    rest = [d for d, found in enumerate(sources) if d > out and found == {dim}]  # the width of a head, for example
+    # These are further dimensions of the same units, such as the width of a head.
+    rest = [d for d, found in enumerate(sources) if d > out and found == {dim}]
     numbers = [_counted(line, groups), *(Number(shapes[1][d], ()) for d in rest)]
     return _as_known(dim, (out, *rest), numbers, bool(sources[out] - {dim}))
 
@@ -210,7 +239,7 @@ def _as_known(dim: int, outs: tuple[int, ...], numbers: Sequence[Number | None],
 
 
 def _counted(line: np.ndarray, groups: Sequence[Group]) -> Number | None:
-    """How many there are of these units in a cut; None if widths alone do not tell."""
+    """Return the count of these units in a cut, or None if it does not follow from widths."""
     starts = np.cumsum([0, *(group.size for group in groups)])
     units, counts = np.unique(line[line >= 0], return_counts=True)
     owners = np.searchsorted(starts, units, side="right") - 1
@@ -218,21 +247,29 @@ def _counted(line: np.ndarray, groups: Sequence[Group]) -> Number | None:
     for g in np.unique(owners).tolist():
         mine = counts[owners == g]
         if len(mine) != groups[g].size or len(set(mine.tolist())) > 1:
-            return None  # a part of a group, or not in proportion
+            # The line holds a part of a group, or its units not equally often.
+            return None
         times.append((g, int(mine[0])))
     return Number(int((line < 0).sum()), tuple(times))
 
 
 def _sources(before: Sequence[int], after: Sequence[int], out: int) -> set[int]:
-    """Along which dimensions of the viewed the elements differ along dimension `out` of a view."""
+    """Return the dimensions of a view's source along which elements differ along dimension `out` of the view.
+
+    Args:
+        before: Shape of the source.
+        after: Shape of the view.
+        out: Dimension of the view.
+    """
     if math.prod(before) != math.prod(after):
-        return set()  # no view
+        # This is not a view.
+        return set()
     line = np.arange(after[out]) * math.prod(after[out + 1 :])
     return {d for d, place in enumerate(np.unravel_index(line, tuple(before))) if place.any()}
 
 
 def _along(labels: Tensor, number: Callable[[Tensor], np.ndarray]) -> tuple[int, np.ndarray] | None:
-    """The one dimension along which units may be cut, and the unit at each place; None if there is no such."""
+    """Return the only dimension along which units may be cut, with the unit at each index, or None."""
     found = torch.from_numpy(number(compress(labels)[0]))
     dims = [dim for dim in range(found.dim()) if varies(found, dim)]
     if len(dims) != 1:
@@ -243,7 +280,14 @@ def _along(labels: Tensor, number: Callable[[Tensor], np.ndarray]) -> tuple[int,
 def _described(
     module: nn.Module, entries: Units, places: Sequence[tuple[str, int]], together: Sequence[np.ndarray]
 ) -> list[Group]:
-    """What runs through the units that are `together`, of which each array names some by their roots."""
+    """Return the groups of the units in `together`, with the dimensions along which they lie.
+
+    Args:
+        module: The traced module.
+        entries: Root of each index, per tensor and dimension.
+        places: The tensors and dimensions in order.
+        together: Roots of the units of each group.
+    """
     trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
     found: list[list[Entry]] = [[] for _ in together]
     through: list[dict[str, float]] = [{} for _ in together]

@@ -1,8 +1,8 @@
 """Labels of units, and the ties between them.
 
-While a module is traced, every activation has a tensor of labels of its own shape: the label of an element
-says with which unit it vanishes (0: it is always there). Labels of repeated elements are stored once and
-expanded, so that a label tensor of an image costs as much as one of its channels.
+While a module is traced, every activation has a tensor of labels of the same shape. The label of an element names the
+unit with which it vanishes (0: it is always there). Labels of repeated elements are stored once and expanded, so that
+the labels of an image take the memory of one channel.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 FIXED = 0
-"""The label of what is never cut."""
+"""The label of elements that are never cut."""
 
-_RAW = 1 << 40  # labels from here on belong to elements of a parameter that is used as it is
+# Labels from this one on belong to elements of a parameter that is used as a plain tensor.
+_RAW = 1 << 40
 
 
 class Ties:
-    """Which labels vanish together, collected during a trace and resolved once at its end."""
+    """Labels that vanish together, collected during a trace and resolved once at its end."""
 
     def __init__(self) -> None:
         self._fresh = 1
@@ -30,14 +31,14 @@ class Ties:
         self._spans: list[tuple[np.ndarray, str]] = []
 
     def fresh(self, size: int) -> Tensor:
-        """New labels `[size]` for one dimension. A dimension of one element cannot be cut, so it is fixed."""
+        """Return new labels `[size]` for one dimension. A dimension of one element cannot be cut, so it is fixed."""
         if size < 2:
             return torch.zeros(size, dtype=torch.int64)
         self._fresh += size
         return torch.arange(self._fresh - size, self._fresh)
 
     def raw(self, shape: Sequence[int]) -> Tensor:
-        """New labels for each element of a parameter: which of its dimensions is cut shows in its use."""
+        """Return a new label for each element of a parameter. Its use shows which of its dimensions is cut."""
         size = int(np.prod(shape))
         if size < 2:
             return torch.zeros(tuple(shape), dtype=torch.int64)
@@ -45,12 +46,20 @@ class Ties:
         return torch.arange(self._raw - size, self._raw).reshape(tuple(shape))
 
     def knows(self, labels: Tensor) -> bool:
-        """Whether these are labels that were given out."""
+        """Return True if all labels were created by this object."""
         small = compress(labels)[0]
         return bool((((small >= FIXED) & (small < self._fresh)) | ((small >= _RAW) & (small < self._raw))).all())
 
     def tie(self, left: Tensor, right: Tensor, reason: str = "it meets a tensor that is never cut") -> None:
-        """Elements of `left` and `right` (broadcast) vanish together; what meets a fixed one is fixed."""
+        """Tie elements of `left` and `right` (broadcast), which then vanish together.
+
+        A fixed element fixes the other.
+
+        Args:
+            left: Labels.
+            right: Labels.
+            reason: Explanation for labels that become fixed.
+        """
         shape = np.broadcast_shapes(left.shape, right.shape)
         a, b = (x.reshape(-1).numpy() for x in compress(left.expand(shape), right.expand(shape)))
         loose = (a != FIXED) & (b != FIXED)
@@ -61,24 +70,34 @@ class Ties:
             self.pin(torch.from_numpy(np.concatenate([a[~loose], b[~loose]])), reason)
 
     def pin(self, labels: Tensor, reason: str | Callable[[], str]) -> None:
-        """Elements with these labels are never cut. A reason that takes long to find is a function that finds it."""
+        """Fix these labels, so that their elements are never cut.
+
+        A reason that is slow to compute is passed as a function.
+        """
         named = _distinct(compress(labels)[0].reshape(-1).numpy())
         named = named[named != FIXED]
         if named.size:
             self._pins.append((named, reason))
 
     def span(self, labels: Tensor, dims: Sequence[int], reason: str) -> Tensor:
-        """Tie the elements along `dims`; returns the labels with these dimensions shrunk to size 1."""
+        """Tie the elements along `dims`, and return the labels with these dimensions shrunk to size 1.
+
+        Args:
+            labels: The labels.
+            dims: Dimensions along which to tie.
+            reason: Explanation for the ties.
+        """
         first = labels
         for dim in dims:
-            first = first.narrow(dim, 0, 1) if first.size(dim) else first.sum(dim, keepdim=True)  # no rows: no units
+            # A dimension without rows has no units.
+            first = first.narrow(dim, 0, 1) if first.size(dim) else first.sum(dim, keepdim=True)
         if any(varies(labels, dim) for dim in dims):
             self.tie(labels, first, reason)
             self._spans.append((_distinct(compress(labels)[0].reshape(-1).numpy()), reason))
         return first
 
     def merge(self, left: Tensor, right: Tensor) -> Tensor:
-        """Labels of an elementwise result. Where one side is broadcast it leaves the other side free."""
+        """Return the labels of an elementwise result. A side that is broadcast leaves the other side free."""
         shape = np.broadcast_shapes(left.shape, right.shape)
         a, b = left.expand(shape), right.expand(shape)
         along_a, along_b = ({d for d in range(len(shape)) if varies(x, d)} for x in (a, b))
@@ -92,7 +111,7 @@ class Ties:
                 self.pin(a, "it scales positions, not units")
                 a, along_a = torch.zeros_like(a), set()
         elif along_a and not along_b and along_a <= wide_b:
-            # one label for all: rather that one stays than all are tied
+            # With one label for all, fixing that unit is better than tying all of them.
             self.pin(b, self._spanned(b))
             b = torch.zeros_like(b)
         elif along_b and not along_a and along_b <= wide_a:
@@ -105,18 +124,22 @@ class Ties:
             b = self.span(b, sorted(apart_b), "it meets a tensor that is never cut").expand(shape)
         else:
             self.tie(a, b)
-            if along_b < along_a and b.all():  # what is tied along a dimension need not be told apart there
+            # Labels that are tied along a dimension need not differ there.
+            if along_b < along_a and b.all():
                 a, b = b, a
         small_a, small_b = _shrink(a, b)
         return torch.where(small_a != FIXED, small_a, small_b).expand(shape)
 
     def _rather_whole(self, labels: Tensor, others: Tensor) -> bool:
-        """Whether rather these stay whole than the others: those of parameters, those that do anyway, the fewer."""
+        """Return True if `labels` should stay whole rather than `others`.
+
+        Labels of parameters and fixed labels come first, and then the smaller number of labels.
+        """
         first, second = is_raw(labels) or self._is_fixed(labels), is_raw(others) or self._is_fixed(others)
         return first or (not second and _count(labels) <= _count(others))
 
     def _spanned(self, labels: Tensor) -> Callable[[], str]:
-        """Why these are tied to each other so far."""
+        """Return the reason why these labels are tied to each other, as a function."""
         mine, spans = compress(labels)[0].reshape(-1).numpy(), len(self._spans)
 
         def reason() -> str:
@@ -126,11 +149,11 @@ class Ties:
         return reason
 
     def _is_fixed(self, labels: Tensor) -> bool:
-        """Whether all of these are never cut by what is known so far."""
+        """Return True if all labels are fixed by the ties so far."""
         return bool((self.resolve()(compress(labels)[0]) == FIXED).all())
 
     def reason(self, labels: Tensor, roots: Roots) -> str:
-        """Why these labels ended up fixed: what pinned them first, or else tied them all to each other."""
+        """Return the reason why these labels are fixed: their first pin, or the tie of all of them to each other."""
         mine = roots.component(labels)
         for noted, reason in (*self._pins, *self._spans):
             if np.isin(roots.component(torch.from_numpy(noted)), mine).any():
@@ -138,7 +161,7 @@ class Ties:
         return "all its units are tied to each other" if _count(labels) > 1 else "it is one unit alone"
 
     def resolve(self) -> Roots:
-        """Connected components of the ties so far."""
+        """Return the connected components of the ties so far."""
         return Roots(self._fresh, self._raw - _RAW, self._pairs, [pinned for pinned, _ in self._pins])
 
 
@@ -166,21 +189,21 @@ class Roots:
         return np.where(labels >= _RAW, labels - _RAW + self._fresh, labels)
 
     def component(self, labels: Tensor) -> np.ndarray:
-        """The component of each label, pinned or not."""
+        """Return the component of each label, pinned or not."""
         return np.asarray(self._component[self._node(labels.numpy())])
 
     def __call__(self, labels: Tensor) -> np.ndarray:
-        """The unit of each label; FIXED where it is never cut."""
+        """Return the unit of each label, FIXED if it is never cut."""
         return np.asarray(self._root[self._node(labels.numpy())])
 
 
 def compress(*labels: Tensor) -> tuple[Tensor, ...]:
-    """The same elements without the dimensions along which all of `labels` (of one shape) only repeat."""
+    """Return the labels without the dimensions along which all of them (of one shape) only repeat."""
     return tuple(x.reshape(-1) if x.dim() == 0 else x for x in _shrink(*labels))
 
 
 def varies(labels: Tensor, dim: int) -> bool:
-    """Whether labels differ along a dimension."""
+    """Return True if labels differ along a dimension."""
     if labels.size(dim) < 2 or labels.stride(dim) == 0:
         return False
     small = _shrink(labels)[0]
@@ -199,13 +222,13 @@ def _count(labels: Tensor) -> int:
 
 
 def _distinct(labels: np.ndarray) -> np.ndarray:
-    """The different ones, ascending: many times faster than `np.unique` on labels, which are nearly in order."""
+    """Return the distinct labels, ascending. For nearly sorted labels this is many times faster than `np.unique`."""
     ordered = np.sort(labels, kind="stable")
     return np.asarray(ordered[np.concatenate([np.ones(min(1, len(ordered)), dtype=bool), ordered[1:] != ordered[:-1]])])
 
 
 def _distinct_pairs(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """The different pairs: `[2, n]`."""
+    """Return the distinct pairs, `[2, n]`."""
     order = np.lexsort((right, left))
     pairs = np.stack([left[order], right[order]])
     return pairs[:, np.concatenate([[True], (pairs[:, 1:] != pairs[:, :-1]).any(axis=0)])]
@@ -217,6 +240,6 @@ def _broadcast(shape: Sequence[int], out: Sequence[int]) -> set[int]:
 
 
 def is_raw(labels: Tensor) -> bool:
-    """Whether these are of parameters or first states alone, of which use will tell which dimension is cut."""
+    """Return True if these labels belong only to parameters or initial states. Their use shows the cut dimension."""
     small = _shrink(labels)[0]
     return bool(((small == FIXED) | (small >= _RAW)).all())

@@ -36,11 +36,13 @@ def convolution(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
     else:
         per_in, per_out = len(channels) // groups, len(units) // groups
         ins, outs = channels.view(groups, per_in), units.view(groups, per_out)
-        if groups >= per_in:  # cut whole groups: depthwise is the case of one channel each
+        # Convolutions with many groups lose whole groups. Depthwise convolution is the case of one channel per group.
+        if groups >= per_in:
             r.grouped.add(r.name(weight) or "")
             r.ties.tie(ins, ins[:, :1])
             r.ties.tie(outs, ins[:, :1])
-        else:  # cut every group alike
+        else:
+            # Every group is cut alike.
             r.ties.tie(ins, ins[:1])
             r.ties.tie(outs, outs[:1])
             r.bind(weight, 1, ins[0])
@@ -83,7 +85,7 @@ def batch_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
 
 
 def group_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Exact in whole normalisation groups: those that stay keep their own statistics."""
+    """Keep whole normalisation groups, so that their statistics stay exact."""
     x, groups, weight, bias = arguments_of(args, kwargs, "input", "num_groups", "weight", "bias")
     labels = r.labels(x)
     dims = [d for d in range(labels.dim()) if d != 1]
@@ -133,7 +135,7 @@ def bilinear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: di
 
 
 def weight_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """A direction with a length for each slice along `dim` (one for all: -1): what it makes is read as the weight."""
+    """Read the result as the weight: a direction with a length for each slice along `dim` (-1: one length for all)."""
     direction, length, dim = arguments_of(args, kwargs, "v", "g", "dim")
     if not (r.name(direction) and r.name(length)):
         r.give_up(name, out, args, kwargs)

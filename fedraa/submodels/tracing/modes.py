@@ -1,4 +1,4 @@
-"""Modes in which a module runs while its functions are noted, or a cut of it is compared with the whole."""
+"""Modes in which a module runs while its functions are recorded, or while a cut is compared with the whole module."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _RAISED = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.fl
 
 
 class Noted(TorchFunctionMode):
-    """Notes the names of the functions by which a module makes or changes tensors.
+    """A record of the names of the functions by which a module makes or changes tensors.
 
-    What only asks for a size is not noted, for PyTorch itself asks where tensors have values. Attention counts as one
-    function, for a cut has its own.
+    Functions that only return a size are not recorded, because PyTorch calls them itself for tensors with values.
+    Attention counts as one function, because attention in a cut uses different ones.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -59,7 +59,7 @@ class Noted(TorchFunctionMode):
 
 
 class WithoutDropout(TorchFunctionMode):
-    """Dropout does nothing: it would draw differently for tensors of different widths."""
+    """A mode without dropout, which would draw differently for tensors of different widths."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
@@ -69,7 +69,8 @@ class WithoutDropout(TorchFunctionMode):
             return args[0] if args else kwargs["input"]
         place = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10}.get(name)
         if name in ("gru", "lstm", "rnn_relu", "rnn_tanh"):
-            place = 5 + (not isinstance(args[3], bool))  # packed sequences have their lengths besides
+            # Packed sequences also have their lengths as an argument.
+            place = 5 + (not isinstance(args[3], bool))
         if place is not None and len(args) > place:
             args = (*args[:place], 0.0, *args[place + 1 :])
         elif place == 4:
@@ -78,7 +79,7 @@ class WithoutDropout(TorchFunctionMode):
 
 
 class Silenced(TorchFunctionMode):
-    """What keeps silent units out of a comparison: their normalised weights are zero, and noise is alike for all."""
+    """A mode that keeps silent units out of a comparison: their normalised weights are zero, and noise is constant."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
@@ -94,14 +95,15 @@ class Silenced(TorchFunctionMode):
 
 
 class Double(TorchFunctionMode):
-    """Code that asks for a lower precision gets float64, so that rounding never hides a difference."""
+    """A mode in which code that requests a lower precision gets float64, so that rounding hides no difference."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
     ) -> Any:
         if getattr(func, "__name__", "") in ("float", "half", "bfloat16"):
             func = torch.Tensor.double
-        elif getattr(func, "__name__", "") == GROUPED:  # which takes no float64
+        elif getattr(func, "__name__", "") == GROUPED:
+            # The torch function does not accept float64.
             func = grouped_product
         args = tuple(_raised(x) for x in args)
         return func(*args, **{name: _raised(x) for name, x in (kwargs or {}).items()})

@@ -14,7 +14,13 @@ from fedraa.submodels.tracing.recorder import Recorder
 
 
 def product(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
-    """Labels of `left @ right`, for labels `[..., i, c]` and `[..., c, k]` of two activations."""
+    """Return the labels of `left @ right` for two activations.
+
+    Args:
+        r: The recorder.
+        left: Labels `[..., i, c]`.
+        right: Labels `[..., c, k]`.
+    """
     reason = "a matrix product runs over all of them"
     left = r.ties.span(left, [left.dim() - 1], reason)
     return r.ties.merge(left, r.ties.span(right, [right.dim() - 2], reason))
@@ -31,7 +37,13 @@ def matmul(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
 
 
 def _weighed(r: Recorder, left: Tensor, vector: Tensor) -> Tensor:
-    """Labels `[..., 1]` less the last dimension of `left @ vector`: it reads all units and makes none."""
+    """Return the labels of `left @ vector` without the last dimension. The product reads all units and makes none.
+
+    Args:
+        r: The recorder.
+        left: An activation or parameter.
+        vector: A vector.
+    """
     along = left.dim() - 1
     if r.name(vector) and _only(r.labels(left), along):
         inner = r.ties.span(r.labels(left), range(along), "a matrix product reads them at every position")
@@ -41,7 +53,13 @@ def _weighed(r: Recorder, left: Tensor, vector: Tensor) -> Tensor:
 
 
 def _times(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
-    """Labels of `left @ right`, where one of them may be a layer's matrix, or a stack of them as of several experts."""
+    """Return the labels of `left @ right`. One of them may be a layer's matrix, or a stack of experts' matrices.
+
+    Args:
+        r: The recorder.
+        left: The left factor.
+        right: The right factor.
+    """
     if r.name(right) and (right.dim() == 2 or _only(r.labels(left), left.dim() - 1)):
         return _layer(r, right, right.dim() - 2, r.labels(left), left.dim() - 1)
     if r.name(left) and not r.name(right) and _only(r.labels(right), right.dim() - 2):
@@ -50,7 +68,15 @@ def _times(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
 
 
 def _layer(r: Recorder, weight: Tensor, dim: int, labels: Tensor, along: int) -> Tensor:
-    """The units that a layer makes whose matrix is read along dimension `dim`, by labels that vary `along` one."""
+    """Return the units that a layer makes.
+
+    Args:
+        r: The recorder.
+        weight: The layer's matrix.
+        dim: Dimension along which the matrix is read.
+        labels: Labels of the input.
+        along: Dimension of the input along which its labels vary.
+    """
     others = [d for d in range(labels.dim()) if d != along]
     inner = r.ties.span(labels, others, "a matrix product reads them at every position").reshape(-1)
     r.bind(weight, dim, inner)
@@ -58,12 +84,12 @@ def _layer(r: Recorder, weight: Tensor, dim: int, labels: Tensor, along: int) ->
 
 
 def _only(labels: Tensor, dim: int) -> bool:
-    """Whether labels vary along no other dimension."""
+    """Return True if labels vary along no other dimension."""
     return not any(varies(labels, d) for d in range(labels.dim()) if d != dim)
 
 
 def grouped(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Rows `[s, in]` times the matrices `[experts, in, out]` of their experts."""
+    """Label the product of rows `[s, in]` and the matrices `[experts, in, out]` of their experts."""
     x, weight = args[0], args[1]
     if not r.name(weight) or (x.dim(), weight.dim()) != (2, 3):
         r.give_up(name, out, args, kwargs)
@@ -83,7 +109,7 @@ def addmm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[
 
 
 def einsum(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Letters that are not in the result are summed over; a layer's weight makes or reads units along one letter."""
+    """Tie letters that are summed over. A layer's weight makes or reads units along one letter."""
     equation, *operands = args
     operands = list(operands[0]) if isinstance(operands[0], (list, tuple)) else operands
     if not isinstance(equation, str):
@@ -118,7 +144,13 @@ def einsum(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
 
 
 def _multiplied(r: Recorder, terms: Iterable[tuple[str, Tensor]], letters: str) -> Tensor:
-    """Labels of a product of activations, from the letters and labels of each, with the dimensions `letters`."""
+    """Return the labels of a product of activations with the dimensions `letters`.
+
+    Args:
+        r: The recorder.
+        terms: Letters and labels of each activation.
+        letters: Letters of the result.
+    """
     made = torch.zeros((1,) * len(letters), dtype=torch.int64)
     for own, labels in terms:
         made = r.ties.merge(made, _ordered(labels, own, letters))
@@ -126,10 +158,16 @@ def _multiplied(r: Recorder, terms: Iterable[tuple[str, Tensor]], letters: str) 
 
 
 def _spelled(equation: str, sizes: Sequence[int]) -> tuple[list[str], str]:
-    """The letters of operands of so many dimensions and of the result, for an equation that may leave some out."""
+    """Return the letters of the operands and of the result. The equation may omit some.
+
+    Args:
+        equation: The equation of `einsum`.
+        sizes: Number of dimensions of each operand.
+    """
     ins, arrow, outs = equation.partition("->")
     terms = ins.split(",")
-    if not arrow:  # letters that occur once, in their order
+    # Without an arrow the result has the letters that occur once, in alphabetical order.
+    if not arrow:
         outs = "..." * ("..." in ins) + "".join(sorted(c for c in set(ins) - set(",.") if ins.count(c) == 1))
     spare = "".join(c for c in string.ascii_letters if c not in equation)[: max(sizes)]
     missing = [size - len(term.replace("...", "")) for term, size in zip(terms, sizes, strict=True)]
@@ -141,7 +179,19 @@ def _spelled(equation: str, sizes: Sequence[int]) -> tuple[list[str], str]:
 def _einsum_layer(
     r: Recorder, weights: str, weight: Tensor, letters: str, labels: Tensor, new: str, outs: str
 ) -> Tensor:
-    """Labels of an activation times a weight: read along the first cut letter that is summed, made along `new`."""
+    """Return the labels of an activation times a weight.
+
+    The weight is read along the first cut letter that is summed.
+
+    Args:
+        r: The recorder.
+        weights: Letters of the weight.
+        weight: The weight.
+        letters: Letters of the activation.
+        labels: Labels of the activation.
+        new: Letter along which the weight makes units.
+        outs: Letters of the result.
+    """
     summed = [c for c in weights if c in letters and c not in outs]
     cut = next((c for c in summed if varies(labels, letters.index(c))), summed[0]) if summed else None
     others = [d for d, c in enumerate(letters) if c != cut]
@@ -152,7 +202,13 @@ def _einsum_layer(
 
 
 def _ordered(labels: Tensor, letters: str, outs: str) -> Tensor:
-    """The dimensions `letters` of labels in the order of `outs`; the others are of size 1."""
+    """Return the labels with dimensions `letters` in the order of `outs`. Missing dimensions have size 1.
+
+    Args:
+        labels: The labels.
+        letters: Their letters.
+        outs: Letters of the result.
+    """
     kept = [c for c in outs if c in letters]
     gone = [d for d, c in enumerate(letters) if c not in outs]
     moved = labels.permute([letters.index(c) for c in kept] + gone).flatten(len(kept)) if gone else labels
@@ -163,7 +219,7 @@ def _ordered(labels: Tensor, letters: str, outs: str) -> Tensor:
 
 
 def scatter(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Adds or writes slices at other positions of one dimension."""
+    """Label a sum or write of slices at other positions of one dimension."""
     x, dim, _, source = arguments_of(args, kwargs, "input", "dim", "index", "src" if "scatter" in name else "source")
     labels = r.ties.span(r.labels(x), [dim], "some of them are picked by position")
     if isinstance(source, Tensor):
@@ -186,7 +242,7 @@ def gather(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
 
 
 def _thin(labels: Tensor, dims: Sequence[int]) -> Tensor:
-    """Labels with size 1 along dimensions along which they only repeat."""
+    """Return the labels with size 1 along dimensions along which they only repeat."""
     for d in dims:
         labels = labels.narrow(d, 0, 1)
     return labels

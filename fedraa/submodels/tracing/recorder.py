@@ -1,4 +1,4 @@
-"""Run a module once and follow which unit every element of every activation belongs to."""
+"""The recorder, which runs a module once and follows the unit of every element of every activation."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ _READS_VALUES = _ASKS | {"array", "float", "index", "int", "item", "numpy", "tol
 
 _FINDS = frozenset(("argwhere", "masked_select", "nonzero", "unique"))
 
-_STATES = 2**16  # numbers that zeros may have to be followed
+# Maximum number of elements of zeros that are followed.
+_STATES = 2**16
 
 Rule = Callable[["Recorder", str, Any, tuple[Any, ...], dict[str, Any]], None]
 
 
 class Site(NamedTuple):
-    """A call that may state widths: where it is, its arguments, and the labels of the first and of the results."""
+    """A call that may contain widths: its place, its arguments, and labels of its first argument and results."""
 
     module: str
     place: Place
@@ -42,16 +43,16 @@ class Site(NamedTuple):
 
 
 class DataDependentError(Exception):
-    """The forward pass read a value of its data: another batch might take another path, other code might change it."""
+    """The forward pass reads a value of its data, so another batch might take another path."""
 
 
 class Recorder(TorchFunctionMode):
-    """While it is active, every torch function that runs also acts on the labels of its arguments.
+    """A mode in which every torch function that runs also acts on the labels of its arguments.
 
-    `bound[tensor name][dim]` holds the labels along the dimensions of parameters and buffers that a layer
-    reads, `raw[tensor name]` the labels of parameters and buffers used as plain tensors. A function without a
-    rule fixes whatever it reads. A buffer may run through units only where it is the same for all of them: a
-    worker knows how many units it has, not which.
+    `bound[tensor name][dim]` holds the labels along the dimensions of parameters and buffers that a layer reads, and
+    `raw[tensor name]` the labels of parameters and buffers used as plain tensors. A function without a rule fixes all
+    units that it reads. A buffer may vary along units only if it is the same for all of them, because a worker knows
+    the number of its units, but not which units they are.
     """
 
     def __init__(
@@ -63,39 +64,57 @@ class Recorder(TorchFunctionMode):
         fills: bool = True,
         choices: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """Tensors are on the meta device if `values` has the buffers of the module instead.
+        """Prepare the recording of a module.
 
-        Of parameters that could make units along several dimensions `choices` says which does, the first if it is not
-        told. Experts run that get no rows if it `fills` what they get.
+        Args:
+            module: The module to run.
+            rules: Rules by name of the function.
+            values: The module with the values of the buffers, if `module` is on the meta device.
+            fills: Run experts that get no rows with filled results.
+            choices: For parameters that could make units along several dimensions, the number of the dimension
+                (default: 0).
         """
         super().__init__()
         self.found = Found(fills)
         self.choices = dict(choices)
-        self.open: set[str] = set()  # parameters that could make units along yet another dimension
+        # Parameters that could make units along another dimension.
+        self.open: set[str] = set()
         self._rules = rules
         self._on_meta = values is not None
         self.ties = Ties()
         self.bound: dict[str, dict[int, Tensor]] = {}
         self.raw: dict[str, Tensor] = {}
-        self.made: dict[str, int] = {}  # parameters that make units, and along which dimension
-        self.whole: dict[str, str] = {}  # parameters that reached a function without a rule
-        self.grouped: set[str] = set()  # convolutions whose own groups are cut with their output channels
-        self.splits: list[Tensor] = []  # labels after a view that may have split one cut dimension in two
+        # Parameters that make units, with the dimension.
+        self.made: dict[str, int] = {}
+        # Parameters that reached a function without a rule.
+        self.whole: dict[str, str] = {}
+        # Convolutions with groups that are cut with the output channels.
+        self.grouped: set[str] = set()
+        # Labels after a view that may have split one cut dimension in two.
+        self.splits: list[Tensor] = []
         self.sites: list[Site] = []
-        self.asked = ""  # the last function by which the code asked something of its data
-        self.finds = ""  # the last function by which the code asked where its data are such or such
-        self.deny = False  # whether such questions get the other answer
-        self.path: list[object] = []  # what ran, on what
+        # The last function by which the code branched on its data.
+        self.asked = ""
+        # The last function by which the code searched its data.
+        self.finds = ""
+        # True if such branches get the opposite answer.
+        self.deny = False
+        # The functions that ran, with their arguments.
+        self.path: list[object] = []
         self._steps: MutableMapping[Tensor, int] = WeakTensorKeyDictionary()
-        self.estimated: set[str] = set()  # running statistics that training estimates anew
-        self.strange: dict[int, nn.Parameter] = {}  # parameters that are not the module's
-        self._turned = WeakTensorKeyDictionary()  # transposed parameters: whose, and which dimension is where
+        # Running statistics, which training estimates again.
+        self.estimated: set[str] = set()
+        # Parameters that do not belong to the module.
+        self.strange: dict[int, nn.Parameter] = {}
+        # Transposed parameters, with the original and the order of its dimensions.
+        self._turned = WeakTensorKeyDictionary()
         self._modules = {module: name for name, module in module.named_modules()}
         self._names = {id(x): name for name, x in (*module.named_parameters(), *module.named_buffers())}
         self._frozen = {name for name, x in module.named_parameters() if not x.requires_grad}
         self._alike = {name: _alike(x) for name, x in (values or module).named_buffers()}
         self._labels = WeakTensorKeyDictionary()
-        self._data = WeakTensorKeyDictionary()  # what depends on inputs or parameters, and not on buffers alone
+        # Tensors that depend on inputs or parameters, and not only on buffers.
+        self._data = WeakTensorKeyDictionary()
         self._hidden = WeakTensorKeyDictionary()
 
     def __torch_function__(
@@ -115,16 +134,19 @@ class Recorder(TorchFunctionMode):
                 self.asked = name
                 return not out if self.deny else out
             raise DataDependentError(f"its forward branches on data or leaves PyTorch: it reads values by `{name}`")
-        changed = args[0] if name == "setitem" else out  # which returns nothing and changes its first argument
+        # This function returns nothing and changes its first argument.
+        changed = args[0] if name == "setitem" else out
         if read and (makes_tensors or name == "setitem"):
             try:
                 self._rules.get(name, Recorder.give_up)(self, name, changed, args, kwargs)
-            except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):  # called in an unknown way
+            except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):
+                # The function was called in an unknown way.
                 self.give_up(name, changed, args, kwargs)
             if name in RESIZED - MADE and not (isinstance(out, Tensor) and out in self._turned):
                 self._note(sys._getframe(1), name, self.labels(args[0]), out, args, kwargs)
         if name in MADE and out.is_floating_point() and out.dim() > 1 and out.numel() <= _STATES:
-            self.put(out, self.ties.raw(out.shape))  # such as the first state of a recurrent layer: whose shows in use
+            # Zeros may be the first state of a recurrent layer. Their use shows their units.
+            self.put(out, self.ties.raw(out.shape))
             self._note(sys._getframe(1), name, self.labels(out), out, args, kwargs)
         if read:
             self.path.append((name, *self.steps((args, kwargs))))
@@ -136,31 +158,36 @@ class Recorder(TorchFunctionMode):
         return out
 
     def unused(self) -> list[str]:
-        """Trained parameters that no function read."""
+        """Return the trained parameters that no function read."""
         known = self.bound.keys() | self.raw.keys() | self.whole.keys() | self._frozen
         return [name for name in self._names.values() if name not in known and name not in self._alike]
 
     def steps(self, values: object) -> list[object]:
-        """From where on the path tensors are: parameters by their names."""
+        """Return the steps of the path that made these tensors. Parameters are given by name."""
         return [self.name(x) or (self._steps.get(x, 0), x.shape) for x in tensors(values)]
 
     def name(self, tensor: object) -> str | None:
-        """The name of a parameter or buffer of the module, transposed or not; None for any other value."""
+        """Return the name of a parameter or buffer of the module, transposed or not, or None for any other value."""
         if isinstance(tensor, Tensor) and tensor in self._turned:
             return str(self._turned[tensor][0])
         return self._names.get(id(tensor))
 
     def turn(self, tensor: Tensor, result: Tensor, dims: Sequence[int | None]) -> None:
-        """A parameter is transposed or converted: dimension i of the result is `dims[i]` of the tensor, None if new.
+        """Record a transposed or converted parameter.
 
-        Of a dimension that is not in the result, one slice was taken, or several along a new one.
+        If a dimension is not in the result, the code took one slice of it, or several along a new dimension.
+
+        Args:
+            tensor: The parameter.
+            result: The transposed or converted tensor.
+            dims: For each dimension of the result, the dimension of `tensor`, or None if it is new.
         """
         before = self._turned[tensor][1] if tensor in self._turned else range(tensor.dim())
         original = self._turned[tensor][2] if tensor in self._turned else tensor
         self._turned[result] = (self.name(tensor), [None if d is None else before[d] for d in dims], original)
 
     def labels(self, tensor: Tensor) -> Tensor:
-        """The labels of a tensor, of its shape."""
+        """Return the labels of a tensor, of its shape."""
         if tensor in self._hidden:
             self.ties.pin(*self._hidden[tensor])
         if tensor in self._labels:
@@ -197,27 +224,34 @@ class Recorder(TorchFunctionMode):
         self._labels[tensor] = labels
 
     def follows(self, tensor: Tensor) -> bool:
-        """Whether its labels are known."""
+        """Return True if the tensor's labels are known."""
         return tensor in self._labels or self.name(tensor) is not None
 
     def hide(self, tensor: Tensor, labels: Tensor, reason: str) -> None:
-        """A result that is right only while these units are whole: pin them if anything reads it."""
+        """Record a result that is right only while these units are whole. They are pinned if anything reads it.
+
+        Args:
+            tensor: The result.
+            labels: Labels of the units.
+            reason: Explanation if the units are pinned.
+        """
         self.track(tensor)
         self._hidden[tensor] = (labels, reason)
 
     def feed(self, tensor: Tensor) -> None:
-        """Follow the model's input: it is never cut, and the forward pass may not depend on its values."""
+        """Follow the model's input. It is never cut, and the forward pass may not depend on its values."""
         self.track(tensor)
         self._data[tensor] = True
 
     def track(self, tensor: Tensor) -> None:
-        """Follow a tensor none of whose elements is ever cut."""
+        """Follow a tensor without elements that can be cut."""
         self.put(tensor, torch.zeros((), dtype=torch.int64).expand(tensor.shape))
 
     def make(self, weight: Tensor, dim: int) -> Tensor:
-        """The labels `[size]` of the units that a layer makes along `dim` of its weight."""
+        """Return the labels `[size]` of the units that a layer makes along `dim` of its weight."""
         name = self.name(weight)
-        if name is None:  # computed from other tensors, so its rows are nobody's units
+        # A weight without a name is computed from other tensors, so its rows are no units.
+        if name is None:
             self.ties.pin(self.labels(weight), "it is computed from other tensors")
         elif name in self._frozen:
             self.whole.setdefault(name, "it runs through a frozen parameter")
@@ -235,7 +269,7 @@ class Recorder(TorchFunctionMode):
         return dims[dim]
 
     def choice(self, weight: Tensor, count: int) -> int:
-        """Which of so many dimensions of a parameter makes units."""
+        """Return the number of the dimension, among `count` dimensions of a parameter, that makes units."""
         name = self.name(weight) or ""
         chosen = min(self.choices.get(name, 0), count - 1)
         if chosen + 1 < count:
@@ -243,7 +277,13 @@ class Recorder(TorchFunctionMode):
         return chosen
 
     def bind(self, tensor: Tensor | None, dim: int, labels: Tensor) -> None:
-        """Dimension `dim` of a parameter or buffer runs through these units (`labels` `[size]`)."""
+        """Record that a dimension of a parameter or buffer lies along these units.
+
+        Args:
+            tensor: The parameter or buffer, or None.
+            dim: Its dimension.
+            labels: Labels `[size]` of the units.
+        """
         if tensor is None:
             return
         name = self.name(tensor)
@@ -254,7 +294,8 @@ class Recorder(TorchFunctionMode):
             for computed in (labels, self.labels(tensor)):
                 self.ties.pin(computed, "it meets a weight that is computed from other tensors")
             return
-        if len(labels) != tensor.size(dim):  # as in an equation with a dimension of size 1
+        # The sizes differ if an equation has a dimension of size 1.
+        if len(labels) != tensor.size(dim):
             self.ties.pin(labels, "it meets a dimension of another size")
             return
         dims = self.bound.setdefault(name, {})
@@ -271,7 +312,14 @@ class Recorder(TorchFunctionMode):
             self.ties.pin(labels, "it runs through a frozen parameter")
 
     def give_up(self, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A function without a rule: all that it reads stays whole."""
+        """Handle a function without a rule: all units that it reads stay whole.
+
+        Args:
+            name: Name of the function.
+            out: Its result.
+            args: Its positional arguments.
+            kwargs: Its keyword arguments.
+        """
         reason = f"`{name}` is not a function that can be cut"
         for x in tensors((args, kwargs)):
             owner = self.name(x)
@@ -283,7 +331,10 @@ class Recorder(TorchFunctionMode):
             self.track(x)
 
     def hold_buffers(self) -> None:
-        """Pin the units that a layer's buffer tells apart; running statistics of those that stay are estimated."""
+        """Pin the units that differ in a layer's buffer.
+
+        Running statistics are not pinned, because they are estimated.
+        """
         for name in sorted(self._alike.keys() & self.bound.keys() - self.estimated):
             for dim, labels in self.bound[name].items():
                 if not self._alike[name][dim]:
@@ -301,7 +352,7 @@ class Recorder(TorchFunctionMode):
             self.sites.append(Site(self._modules[found[0]], found[1], name, light, kwargs, before, after))
 
     def split(self, labels: Tensor) -> None:
-        """Remember a view whose labels vary along two dimensions, where only one can be cut."""
+        """Record a view if its labels vary along two dimensions, because only one can be cut."""
         if sum(varies(labels, d) for d in range(labels.dim())) > 1:
             self.splits.append(labels)
 
@@ -324,5 +375,5 @@ def tensors(value: object) -> Iterator[Tensor]:
 
 
 def _alike(buffer: Tensor) -> tuple[bool, ...]:
-    """Along which dimensions all slices of a buffer are the same."""
+    """Return, for each dimension, True if all slices of the buffer along it are equal."""
     return tuple(size == 0 or bool((buffer == buffer.narrow(dim, 0, 1)).all()) for dim, size in enumerate(buffer.shape))

@@ -1,10 +1,12 @@
-"""What tracing has found, remembered on disk by code and shapes: a model that was traced before is not traced again.
+"""A cache of traces on disk, by code and shapes, so that a model is traced only once.
 
-An entry is a file below `$XDG_CACHE_HOME/fedraa` (default: ~/.cache/fedraa; `FEDRAA_CACHE` names another folder, and
-turns it off where it is empty). Its name is a digest of the module less its weights, of the example's shapes and of the
-versions. It holds plain JSON after its own digest, and the digests of all files whose code ran: if one has changed, the
-entry is damaged, or what it cuts is not right when it is tried, the module is traced anew. Models that pickle cannot
-write, or that run code which is in no file, are not remembered.
+An entry is a file below `$XDG_CACHE_HOME/fedraa` (default: ~/.cache/fedraa). `FEDRAA_CACHE` names another folder, and
+turns the cache off if it is empty. The file's name is a digest of the module without its weights, of the example's
+shapes and of the versions. The file holds plain JSON after a digest of it, and the digests of all files from which code
+ran.
+
+The module is traced again if one of these files has changed, if the entry is damaged, or if a cut by it fails its
+trial. Models that pickle cannot write, or that run code from no file, are not cached.
 """
 
 from __future__ import annotations
@@ -39,14 +41,22 @@ from fedraa.submodels.tracing.trace import copied, trace
 from fedraa.submodels.tracing.verify import Trial
 
 FORMAT = 2
-WORTH = 1.0  # seconds of tracing from which on it is remembered
-AFTER = 2.0  # seconds of tracing before a line says so
+# Minimum tracing time, in seconds, of an entry.
+WORTH = 1.0
+# Seconds of tracing before a line reports it.
+AFTER = 2.0
 OFF = "FEDRAA_CACHE"
 _IMPORTED = time.time()
 
 
 def trace_once(module: nn.Module, example: Tree, tell: Callable[[str], None] | None = None) -> Traced:
-    """As `trace`, or what it found when it met the same code and shapes; `tell` gets a line if it takes long."""
+    """Return the result of `trace`, from the cache if it has the same code and shapes.
+
+    Args:
+        module: The module.
+        example: A batch of at least two inputs.
+        tell: Gets a line if tracing takes long.
+    """
     folder = _folder()
     key = None if folder is None else _key(module, example)
     path = None if folder is None or key is None else folder / f"{key}.json"
@@ -61,20 +71,21 @@ def trace_once(module: nn.Module, example: Tree, tell: Callable[[str], None] | N
 
 
 def _holds(found: Traced, example: Tree) -> bool:
-    """Whether its cuts are right here and now: what code does may depend on settings that no key knows of.
+    """Return True if the cached cuts are right in this process. Code may depend on settings that the key lacks.
 
-    Narrow cuts are enough, as of large modules: the full one was tried when it was traced.
+    Narrow cuts are enough, as for large modules, because the full one was tried when it was traced.
     """
     example, groups = mapped(lambda part: part.cpu(), example), range(len(found.groups))
     try:
         return not groups or Trial(found, example, large=True).fails(found, groups) is None
-    except Exception:  # tracing it anew says what is wrong
+    except Exception:
+        # Tracing the module again reports the problem.
         return False
 
 
 @contextmanager
 def _telling(text: str, tell: Callable[[str], None] | None) -> Iterator[None]:
-    """Tells it, if what is within is not done so many seconds later."""
+    """Pass the text to `tell` if the block takes longer than `AFTER` seconds."""
     if tell is None:
         yield
         return
@@ -89,7 +100,7 @@ def _telling(text: str, tell: Callable[[str], None] | None) -> Iterator[None]:
 
 @contextmanager
 def _noting(codes: set[CodeType]) -> Iterator[bool]:
-    """Collects all Python code that runs within; False if somebody else is watching already."""
+    """Collect all Python code that runs in the block. Yield False if another profiler is active."""
     if sys.getprofile() is not None:
         yield False
         return
@@ -111,12 +122,13 @@ def _folder() -> Path | None:
     base = os.environ.get("XDG_CACHE_HOME")
     try:
         return (Path(base) if base else Path.home() / ".cache") / "fedraa"
-    except RuntimeError:  # nobody's home
+    except RuntimeError:
+        # There is no home directory.
         return None
 
 
 class _Shapes(pickle.Pickler):
-    """Writes all of a module but the values of its parameters. Nothing reads it: its digest is what is wanted."""
+    """A pickler that writes a module without the values of its parameters. Only the digest of its output is used."""
 
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream, protocol=5)
@@ -132,20 +144,21 @@ class _Shapes(pickle.Pickler):
 
 
 def _key(module: nn.Module, example: Tree) -> str | None:
-    """The name of a module's entry; None if it cannot be told from others."""
+    """Return the name of a module's entry, or None if the module has no unique name."""
     stream, own = io.BytesIO(), described_rules()
     if own is None:
         return None
     try:
         _Shapes(stream).dump((module, mapped(lambda part: (tuple(part.shape), str(part.dtype)), example)))
-    except Exception:  # whatever its parts raise when they are written
+    except Exception:
+        # Parts of the module may raise anything when they are pickled.
         return None
     versions = [FORMAT, torch.__version__, np.__version__, platform.python_version(), _own_code(), own]
     return _digest(json.dumps(versions).encode() + stream.getvalue())
 
 
 def _own_code() -> str:
-    """A digest of the code that traces and cuts."""
+    """Return a digest of the code that traces and cuts."""
     room = Path(__file__).parents[1]
     return _digest(b"".join(path.read_bytes() for path in sorted(room.rglob("*.py"))))
 
@@ -155,7 +168,7 @@ def _digest(content: Any) -> str:
 
 
 def _files(codes: set[CodeType]) -> dict[str, str] | None:
-    """The digests of the files that code is from, less those that versions tell; None if some is from none."""
+    """Return the digests of the code's files, except files that versions cover, or None if some code has no file."""
     room = str(Path(__file__).parents[1])
     known = (room, *(str(Path(str(module.__file__)).parent) for module in (torch, np)))
     library = sysconfig.get_path("stdlib")
@@ -168,10 +181,12 @@ def _files(codes: set[CodeType]) -> dict[str, str] | None:
             continue
         if name == "<string>" and code.co_name.startswith(
             ("__", "<lambda>")
-        ):  # as dataclasses and namedtuples make them
+            # Dataclasses and namedtuples create such code.
+        ):
             continue
         try:
-            if os.stat(name).st_mtime >= _process_start():  # it may be newer than the code that ran
+            # The file may be newer than the code that ran.
+            if os.stat(name).st_mtime >= _process_start():
                 return None
             found[name] = _digest(Path(name).read_bytes())
         except OSError:
@@ -180,7 +195,7 @@ def _files(codes: set[CodeType]) -> dict[str, str] | None:
 
 
 def _process_start() -> float:
-    """When this process began, in seconds since the epoch; where the system does not tell, when this was imported."""
+    """Return the start of this process in seconds since the epoch, or the time of this import if it is unknown."""
     try:
         ticks = float(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
@@ -189,7 +204,13 @@ def _process_start() -> float:
 
 
 def _write(path: Path, traced: Traced, codes: set[CodeType]) -> None:
-    """Whole or not at all, whoever else writes it; a disk that takes no more is no mistake of the run."""
+    """Write the entry atomically. A full disk is not an error of the run.
+
+    Args:
+        path: File of the entry.
+        traced: The traced module.
+        codes: Python code that ran during the trace.
+    """
     files = _files(codes)
     if files is None:
         return

@@ -1,7 +1,7 @@
-"""What each torch function does to the labels of units.
+"""The rule of each torch function for the labels of units.
 
-A rule gets the recorder, the function's name, its result and its arguments. Functions are known by name,
-which is the same for `torch.add`, `Tensor.add`, `Tensor.add_` and `+`.
+A rule gets the recorder, the function's name, its result and its arguments. The name is the same for `torch.add`,
+`Tensor.add`, `Tensor.add_` and `+`.
 """
 
 import hashlib
@@ -94,10 +94,10 @@ _own: ContextVar[Mapping[str, Rule]] = ContextVar("_own", default=MappingProxyTy
 def tracing_rules(rules: Mapping[str, Rule]) -> Iterator[None]:
     """Trace models inside the block with custom rules, by the names of torch functions, before the built-in ones.
 
-    A rule is `rule(recorder, name, out, args, kwargs)`. With `recorder.put(out, labels)` it sets the unit that each
-    element of the result belongs to, from `recorder.labels(x)`, labels of the shape of x. With `recorder.ties.tie` and
-    `recorder.ties.pin` it ties units that must stay together, or pins units that must stay whole. A wrong rule is
-    found before anything is cut by it, because every cut is tried against the whole model several times.
+    A rule is `rule(recorder, name, out, args, kwargs)`. With `recorder.put(out, labels)` it sets the unit of each
+    element of the result, from `recorder.labels(x)`, labels of the shape of x. With `recorder.ties.tie` it ties units
+    that must stay together, and with `recorder.ties.pin` it pins units that must stay whole. A wrong rule is detected
+    before it cuts anything, because every cut is compared with the whole model several times.
 
     Raises InputError for a wrong name or a function that does not take five arguments. Tracing raises InputError for a
     rule that fails, or that puts no labels on its result.
@@ -119,7 +119,7 @@ def tracing_rules(rules: Mapping[str, Rule]) -> Iterator[None]:
 
 
 class WrongRuleError(Exception):
-    """A custom rule that does not work as a rule must."""
+    """A custom rule violates the protocol of rules."""
 
 
 def rules() -> dict[str, Rule]:
@@ -144,7 +144,7 @@ def _checked(rule: Rule, r: Recorder, name: str, out: Any, args: tuple[Any, ...]
 
 
 def described_rules() -> dict[str, str] | None:
-    """Return the path and a digest of the code of each custom rule; None if a rule has more than code."""
+    """Return the path and a digest of the code of each custom rule, or None if a rule is more than its code."""
     own = _own.get()
     if not all(isinstance(rule, FunctionType) and not rule.__closure__ for rule in own.values()):
         return None

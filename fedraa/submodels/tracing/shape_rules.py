@@ -1,4 +1,4 @@
-"""Rules of functions that move, join or reduce elements, or take each on its own."""
+"""Rules of functions that move, join or reduce elements, or handle each element independently."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from fedraa.submodels.tracing.recorder import Recorder, tensors
 
 _DIM_AT = dict.fromkeys(("linalg_norm", "linalg_vector_norm", "norm", "normalize", "topk"), 1)
 
-_LAST = {"argsort", "sort", "topk"}  # along the last dimension unless told otherwise
+# These functions act along the last dimension by default.
+_LAST = {"argsort", "sort", "topk"}
 
 _VIEWS = {"view", "reshape", "reshape_as", "unflatten", "view_as"}
 
-# what makes of a parameter the same parameter
+# After these functions a parameter is still the same parameter.
 _TURNS = {"T", "bfloat16", "clone", "contiguous", "double", "float", "half", "mT", "movedim", "permute"} | {
     "swapaxes",
     "swapdims",
@@ -37,7 +38,7 @@ def elementwise(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def scaled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """A parameter times a number is read as the parameter."""
+    """Read a parameter times a number as the parameter."""
     x, *others = args
     if r.name(x) and out is not x and not any(True for _ in tensors(others)):
         r.turn(x, out, range(x.dim()))
@@ -46,7 +47,7 @@ def scaled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
 
 
 def same(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Its other arguments, if they are tensors, lend no values."""
+    """Keep the labels. Other tensor arguments contribute no values."""
     x = args[0]
     if not (name in _TURNS and r.name(x)):
         r.put(out, r.labels(x))
@@ -55,7 +56,7 @@ def same(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[s
 
 
 def copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Overwritten as a whole by another tensor; what it is a part of is not followed."""
+    """Handle a tensor that is overwritten as a whole. If it is a view, the tensor behind it is not followed."""
     x, source = args[:2]
     if x._is_view() or r.name(x):
         r.give_up(name, out, args, kwargs)
@@ -64,7 +65,7 @@ def copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
 
 
 def assign(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """`x[index] = value`, where x is nobody's part: its elements vanish with those that take their places."""
+    """Handle `x[index] = value` for x that is no view: its elements vanish with those that replace them."""
     x, index, value = args
     if x._is_view() or r.name(x) or any(_is_nowhere(i) for i in _places(index)):
         r.give_up(name, out, args, kwargs)
@@ -84,7 +85,7 @@ def constant(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: di
 
 
 def structural(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Moves elements: the same function moves their labels."""
+    """Move the labels by the function that moves the elements."""
     x, *rest = args
     if r.name(x) and isinstance(out, Tensor):
         turned = _turned(x, name, rest, kwargs)
@@ -99,9 +100,17 @@ def structural(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
 
 
 def _turned(x: Tensor, name: str, rest: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int | None] | None:
-    """Which dimensions of a parameter those of the result are; None where it is no longer the same parameter."""
+    """Return the parameter's dimension of each dimension of the result, or None if the result is another parameter.
+
+    Args:
+        x: The parameter.
+        name: Name of the function.
+        rest: Its other positional arguments.
+        kwargs: Its keyword arguments.
+    """
     if name in _TURNS:
-        sizes = torch.empty(tuple(range(x.dim())), device="meta")  # a dimension's size is its number
+        # The size of a dimension is its number.
+        sizes = torch.empty(tuple(range(x.dim())), device="meta")
         return list(_moved(sizes, name, rest, kwargs).shape)
     dims: list[int | None] = list(range(x.dim()))
     if name == "squeeze":
@@ -118,7 +127,7 @@ def _turned(x: Tensor, name: str, rest: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def _picked(dims: list[int | None], index: Any) -> list[int | None] | None:
-    """Of what `x[index]` takes some slices along its first dimension, as of the weights of one of several experts."""
+    """Return the dimensions of `x[index]` that takes slices along the first dimension, such as one expert's weights."""
     first, *others = _places(index)
     if len(dims) < 2 or any(i is not Ellipsis and i != slice(None) for i in others):
         return None
@@ -134,13 +143,16 @@ def _moved(labels: Tensor, name: str, rest: Sequence[Any], kwargs: Mapping[str, 
         raise ValueError(f"labels: {name} by a tensor without values")
     if name in ("T", "mT"):
         return getattr(labels, name)
-    # labels are strided in their own way, so that a view of them may need a copy
+    # Labels have different strides, so a view of them may need a copy.
     method = {"getitem": "__getitem__", "view": "reshape", "view_as": "reshape_as"}.get(name, name)
     return getattr(labels, method)(*rest, **kwargs)
 
 
 def take(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Picks positions by a constant; those along a cut dimension must therefore be alike, and any is as good."""
+    """Handle positions picked by a constant.
+
+    Positions along a cut dimension must be tied, and any of them may be taken.
+    """
     if name == "getitem" and r.name(args[0]) and _picked([*range(args[0].dim())], args[1]) is not None:
         structural(r, name, out, args, kwargs)
         return
@@ -173,12 +185,12 @@ def _places(index: Any) -> tuple[Any, ...]:
 
 
 def _is_nowhere(index: Any) -> bool:
-    """Whether this is on the meta device, so that nobody knows where it points: memory that nobody wrote."""
+    """Return True for an index on the meta device, because its values are unknown."""
     return isinstance(index, Tensor) and index.is_meta
 
 
 def _at_hand(value: Any) -> Any:
-    """The same arguments with indices that point to the first position where nobody knows where they point."""
+    """Return the arguments with unknown indices replaced by the first position."""
     if isinstance(value, dict):
         return {name: _at_hand(part) for name, part in value.items()}
     if isinstance(value, tuple):
@@ -187,7 +199,13 @@ def _at_hand(value: Any) -> Any:
 
 
 def _masked(r: Recorder, labels: Tensor, index: tuple[Any, ...]) -> Tensor | None:
-    """Labels of `x[mask]`, or of `x[mask, :]`: one row for all, of which units run through none; None for others."""
+    """Return the labels of `x[mask]` or `x[mask, :]`, one row without units along it, or None for other indices.
+
+    Args:
+        r: The recorder.
+        labels: Labels of x.
+        index: The mask, and further indices.
+    """
     mask, *others = index
     if not isinstance(mask, Tensor) or any(i is not Ellipsis and i != slice(None) for i in others):
         return None
@@ -202,7 +220,10 @@ def _is_mask(index: Any) -> bool:
 
 
 def split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Equal pieces stay equal only if their units vanish together; `split` states the sizes of unequal ones."""
+    """Tie equal pieces, which stay equal only if their units vanish together.
+
+    `split` contains the sizes of unequal ones.
+    """
     structural(r, name, out, args, kwargs)
     place = 1 if name == "unbind" else 2
     along = kwargs.get("dim", args[place] if len(args) > place else 0)
@@ -220,14 +241,15 @@ def split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[
 
 def cat(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     given = list(tensors(args[0] if args else kwargs["tensors"]))
-    parts = [x for x in given if x.numel()] or given[:1]  # less what is empty, such as a cache at first
+    # Skip empty tensors, such as a cache at first.
+    parts = [x for x in given if x.numel()] or given[:1]
     dim = kwargs.get("dim", args[1] if len(args) > 1 else 0) % out.dim()
     pieces = [r.labels(x) for x in parts]
     if name == "stack":
         pieces = [x.unsqueeze(dim) for x in pieces]
     across = [[d for d in range(out.dim()) if d != dim and varies(x, d)] for x in pieces]
     if all(varies(x, dim) and is_raw(x) for x, dims in zip(pieces, across, strict=True) if dims):
-        # such as first states, of which nothing told so far along which dimension their units are
+        # These may be first states. Their units may lie along any dimension.
         reason = "they are joined along another dimension"
         pieces = [r.ties.span(x, dims, reason).expand(x.shape) for x, dims in zip(pieces, across, strict=True)]
     else:
@@ -241,7 +263,8 @@ def pad(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[st
     labels, widths = r.labels(args[0]), args[1] if len(args) > 1 else kwargs["pad"]
     for step in range(len(widths) // 2):
         dim = labels.dim() - 1 - step
-        if varies(labels, dim):  # new units that belong to nobody
+        # Padding along units makes new units that no tensor holds.
+        if varies(labels, dim):
             new = [0] * (2 * step) + list(widths[2 * step : 2 * step + 2])
             labels = F.pad(labels, new)
         else:
@@ -251,7 +274,7 @@ def pad(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[st
 
 
 def pool(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Each channel on its own, over space."""
+    """Handle each channel independently, over space."""
     labels = r.labels(args[0])
     channels = r.ties.span(labels, range(2, labels.dim()), f"`{name}` mixes its positions")
     for result in tensors(out):
@@ -259,9 +282,10 @@ def pool(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[s
 
 
 def reduce(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Mixes all elements along some dimensions; keeps the shape (softmax) or not (mean)."""
+    """Tie all elements along some dimensions. The shape is kept (softmax) or not (mean)."""
     x, *rest = args
-    if rest and isinstance(rest[0], Tensor):  # max(a, b)
+    # A second tensor means max(a, b), which is elementwise.
+    if rest and isinstance(rest[0], Tensor):
         elementwise(r, name, out, args, kwargs)
         return
     labels = r.labels(x)
@@ -281,10 +305,11 @@ def reduce(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
 
 
 def shuffle(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Pixels that become channels, or the other way round: channels of one place in a picture go together."""
+    """Tie the channels of one place in a picture, for functions that turn pixels into channels or back."""
     x, factor = args[0], args[1] if len(args) > 1 else next(iter(kwargs.values()))
     labels = r.ties.span(r.labels(x), [0, *range(2, x.dim())], f"`{name}` mixes its positions").reshape(-1)
-    if name == "channel_shuffle":  # every group is cut alike
+    # Every group of channels is cut alike.
+    if name == "channel_shuffle":
         groups = labels.view(factor, -1)
         r.ties.tie(groups, groups[:1])
         made = groups.T.reshape(-1)
@@ -296,7 +321,7 @@ def shuffle(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dic
 
 
 def unfold(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """`Tensor.unfold`: windows along one dimension; of `torch.nn.functional`: patches, each channel on its own."""
+    """Handle `Tensor.unfold` (windows along one dimension) and `torch.nn.functional.unfold` (patches per channel)."""
     x = args[0]
     if out.dim() == x.dim() + 1:
         dim = args[1] if len(args) > 1 else next(kwargs[key] for key in ("dimension", "dim") if key in kwargs)
@@ -308,7 +333,7 @@ def unfold(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict
 
 
 def fold(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """The sum of overlapping patches, each channel on its own."""
+    """Handle the sum of overlapping patches, each channel independently."""
     x = args[0]
     labels = r.ties.span(r.labels(x), [*range(x.dim() - 2), x.dim() - 1], f"`{name}` mixes its positions").reshape(-1)
     made = r.ties.span(labels.view(out.size(-3), -1), [1], f"`{name}` joins them").reshape(-1)
@@ -325,7 +350,7 @@ def as_real(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dic
 
 
 def fourier(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Mixes all elements along some dimensions, of which there may be more or fewer afterwards."""
+    """Tie all elements along some dimensions. The sizes of these dimensions may change."""
     labels = r.labels(args[0])
     usual = {"2": (-2, -1), "n": None}.get(name[-1], -1)
     dim = kwargs.get("dim", args[2] if len(args) > 2 else usual)
@@ -335,7 +360,7 @@ def fourier(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dic
 
 
 def sampled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Each channel on its own, at places that are never cut."""
+    """Handle each channel independently, at places that are never cut."""
     x, grid = args[0], args[1] if len(args) > 1 else kwargs["grid"]
     r.ties.pin(r.labels(grid), f"`{name}` reads them as places")
     channels = r.ties.span(r.labels(x), [0, *range(2, x.dim())], f"`{name}` mixes its positions")

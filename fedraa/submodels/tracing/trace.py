@@ -1,4 +1,4 @@
-"""Find the width groups of any module."""
+"""The search for the width groups of any module."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from fedraa.submodels.tracing.verify import Trial
 OWN_TRIES = 8
 """Trials of each cut if there are custom tracing rules."""
 LARGE = 50_000_000
-"""Parameters of a large model, whose copies would take more time and memory than all the rest."""
+"""Parameters from which a model is large: copies would dominate the time and memory of the trace."""
 
 
 def trace(module: nn.Module, example: Tree) -> Traced:
     """Find every index space of units along which `module` can be made smaller.
 
-    The module runs on `example`, in evaluation and in training mode, while labels of units follow its tensors
-    through every function. Units that must vanish together are tied; a group is a set of units that run
-    through the same dimensions. Inputs and outputs are never cut, nor is anything that does not stay exact: a cut must
-    return the same output as the full module with zero parameters for the absent units. This is tried before the
-    result is returned, and a group that fails stays whole.
+    The module runs on `example`, in evaluation and in training mode, while labels of units follow its tensors through
+    every function. Units that must vanish together are tied. A group is a set of units that lie along the same
+    dimensions.
 
-    Of a large module only the shapes are followed, and narrow cuts are tried.
+    Inputs and outputs are never cut, and every cut must be exact: it must return the same output as the full module
+    with zero parameters for the absent units. This is tried before the result is returned, and a group that fails stays
+    whole. For a large module only the shapes are followed, and narrow cuts are tried.
 
     Args:
-        module: any module. It is copied to the CPU, not changed. The copy of a large one shares its memory.
-        example: a batch of at least two inputs: a tensor, or a tuple or a dict of tensors for its arguments.
+        module: Any module. It is copied to the CPU, not changed. The copy of a large one shares its memory.
+        example: A batch of at least two inputs: a tensor, or a tuple or a dict of tensors for its arguments.
 
     Raises:
-        InputError: the example does not run through the module, the forward pass depends on data, or the parameters
+        InputError: The example does not run through the module, the forward pass depends on data, or the parameters
             cannot be trained as one float32 vector.
     """
     for part in leaves(example):
@@ -84,7 +84,13 @@ def _is_large(module: nn.Module) -> bool:
 def _followed(
     module: nn.Module, example: Tree, choices: Mapping[str, int] = MappingProxyType({})
 ) -> tuple[Recorder, list[list[str]]]:
-    """Return the recorder, and for a large module the names of the functions that ran."""
+    """Return the recorder, and for a large module the names of the functions that ran.
+
+    Args:
+        module: The module.
+        example: A batch of at least two inputs.
+        choices: Dimensions that make units, by parameter.
+    """
     recorder, ran = _light_record(module, example, choices) if _is_large(module) else (None, [])
     return recorder or _record(module, example, choices=choices), ran
 
@@ -94,7 +100,12 @@ def _light_record(
 ) -> tuple[Recorder | None, list[list[str]]]:
     """Return the recorder of tensors without values, or None if the module needs values or cannot be traced.
 
-    The second result are the functions that the module calls, in evaluation and in training mode.
+    The second result holds the functions that the module calls, in evaluation and in training mode.
+
+    Args:
+        module: The module.
+        example: A batch of at least two inputs.
+        choices: Dimensions that make units, by parameter.
     """
     memo: dict[int, object] = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in module.parameters()}
     memo |= {id(buffer): buffer.to("meta") for buffer in module.buffers()}
@@ -108,7 +119,7 @@ def _light_record(
             ran.append(noted.names)
         return recorder, ran
     except Exception:
-        # The trace with values raises the same error, or needs none.
+        # The trace with values raises the same error, or succeeds.
         return None, []
 
 
@@ -120,7 +131,15 @@ def _record(
     choices: Mapping[str, int] = MappingProxyType({}),
     fills: bool = True,
 ) -> Recorder:
-    """Return the recorder of a run of the module, or of `shapes`, the module on the meta device."""
+    """Return the recorder of a run of the module, or of `shapes`, the module on the meta device.
+
+    Args:
+        module: The module.
+        example: A batch of at least two inputs.
+        shapes: The module on the meta device, if only shapes are followed.
+        choices: Dimensions that make units, by parameter.
+        fills: Run experts that get no rows.
+    """
     # Training mode changes running statistics.
     scratch = shapes or copy.deepcopy(module)
     recorder = Recorder(scratch, rules(), module if shapes else None, fills=fills, choices=choices)
@@ -145,7 +164,7 @@ def _record(
     except WrongRuleError as error:
         raise InputError("tracing_rules", str(error)) from error
     except Exception as error:
-        # The code of a module may raise any type. Code that counts what it finds fails with filled tensors.
+        # The code of a module may raise any type. Code that counts the results of a search fails with filled tensors.
         if recorder.found.filled:
             return _record(module, example, shapes, choices=choices, fills=False)
         parts = [f"{list(part.shape)} of {str(part.dtype).removeprefix('torch.')}" for part in leaves(example)]
@@ -160,7 +179,13 @@ def _record(
 
 
 def _walk(recorder: Recorder, module: nn.Module, example: Tree) -> list[object]:
-    """Run the module and return the steps of its path, including its output."""
+    """Run the module and return the steps of its path, including its output.
+
+    Args:
+        recorder: The recorder.
+        module: The module.
+        example: A batch of at least two inputs.
+    """
     inputs = mapped(lambda part: part[:2].clone(), example)
     recorder.path = []
     for part in leaves(inputs):
@@ -175,9 +200,14 @@ def _walk(recorder: Recorder, module: nn.Module, example: Tree) -> list[object]:
 
 
 def _other_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[object] | None:
-    """Return the path of the module if every question about its data has the other answer; None if it then raises.
+    """Return the path of the module if every branch on its data gets the opposite answer, or None if it then raises.
 
     This distinguishes a warning or a check of the data from control flow that depends on data.
+
+    Args:
+        recorder: The recorder.
+        module: The module.
+        example: A batch of at least two inputs.
     """
     recorder.deny = True
     try:
@@ -199,10 +229,10 @@ def _fails_in_torch(error: BaseException) -> bool:
 
 
 def _suspects(trial: Trial, traced: Traced) -> Sequence[int]:
-    """Return the groups that fail on their own, or all groups if none does."""
+    """Return the groups that fail individually, or all groups if none does."""
     alike: dict[tuple[tuple[str, int], ...], list[int]] = {}
     for g, group in enumerate(traced.groups):
-        # the layers of repeated blocks differ in a number, and their code is the same
+        # The layers of repeated blocks differ only in a number, and their code is the same.
         kind = tuple((re.sub(r"\d+", "#", entry.tensor), entry.dim) for entry in group.entries)
         alike.setdefault(kind, []).append(g)
     failing = [g for groups in alike.values() if trial.fails(traced, groups[:1]) for g in groups]

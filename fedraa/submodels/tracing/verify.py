@@ -1,4 +1,4 @@
-"""Try a cut: does it give what the full module gives when its absent units are silent?"""
+"""The trial of a cut: it must give the output of the full module with silent absent units."""
 
 from __future__ import annotations
 
@@ -23,16 +23,19 @@ from fedraa.submodels.tracing.found import Found
 from fedraa.submodels.tracing.modes import Noted, Silenced, WithoutDropout, in_double
 from fedraa.submodels.tracing.recorder import tensors
 
-MASKED = 1e5  # times the smallest number of an output: what is larger says nothing about the others
-ROUNDING = 1e3  # times the precision of the largest number: what is smaller may be 0 but for rounding
-NARROW = 3  # units of each group of a large module that is tried
+# Larger outputs than this multiple of the smallest one are masks, and no scale for the others.
+MASKED = 1e5
+# Smaller outputs than this multiple of the largest one's precision may be rounding errors of 0.
+ROUNDING = 1e3
+# Units of each group in a trial of a large module.
+NARROW = 3
 
 
 class Trial:
-    """One module, in float64 if it can be, with random parameters, so that none is zero and every difference shows.
+    """One module, in float64 if possible, with random parameters, so that no parameter is zero and differences show.
 
-    Of a `large` module not the whole is compared with a cut, but a narrow cut with a narrower one; that the narrow one
-    does what the whole does shows in the functions that ran, `ran` in evaluation and training mode, if known.
+    For a `large` module a narrow cut is compared with a narrower one instead of the whole. The functions that ran show
+    that the narrow cut does the same as the whole.
     """
 
     def __init__(
@@ -46,9 +49,16 @@ class Trial:
         zeros: bool = False,
         tries: int = 1,
     ) -> None:
-        """Each cut is tried so many times, with other units and parameters, and more rows if it is more than once.
+        """Prepare the trials of a traced module.
 
-        `zeros` says whether its code makes zeros, which are as wide as what is written into them later.
+        Args:
+            traced: The traced module.
+            example: A batch of at least two inputs.
+            ran: Functions that ran in the whole module, in evaluation and in training mode, if known.
+            large: Compare narrow cuts only.
+            fills: Run experts that get no rows.
+            zeros: True if the code makes zeros. They get the width of values that are written into them later.
+            tries: Trials of each cut, with other units and parameters. Several trials also use more rows.
         """
         self._tries, self._zeros = tries, zeros
         self._large, self._ran, self._fills = large, ran, fills
@@ -61,10 +71,10 @@ class Trial:
             self._prepare(traced, example)
 
     def _prepare(self, traced: Traced, example: Tree) -> None:
-        """Find an input, and a precision, with which the whole runs.
+        """Find an input and a precision with which the whole module runs.
 
-        Numbers in its code may count samples, which shows with more of them; it may not do without float32, or take
-        inputs with noise, such as pictures that it checks; and it may count what it finds.
+        Numbers in its code may count samples, which more samples reveal. The code may need float32, or reject inputs
+        with noise, such as pictures that it checks. It may also count the rows that a search returns.
         """
         base = self._whole(traced, self._base(traced, range(len(traced.groups))))
         ways = [(8, True, True)] * (self._tries > 1) + [(4, True, True)] * bool(traced.sizes)
@@ -75,7 +85,8 @@ class Trial:
             self._input = mapped(partial(_repeated, rows=rows, double=double, noise=noise), example)
             try:
                 found = self._run(base.to(torch.float64 if double else torch.float32), training=False)
-            except Exception as error:  # whatever its code raises
+            except Exception as error:
+                # The module's code may raise anything.
                 failure = error
                 continue
             known = known or (fills, double, self._input)
@@ -86,23 +97,32 @@ class Trial:
             problem = f"{type(traced.module).__name__} runs on it once and not again ({first_line(failure, 100)})"
             raise InputError("example", problem) from failure
         self._fills, self._double, self._input = known
-        self._tolerance = 1e-6 if self._double else 1e-3  # relative: batch norms of two samples amplify rounding
+        # The tolerance is relative, because batch norms of two samples amplify rounding errors.
+        self._tolerance = 1e-6 if self._double else 1e-3
 
     def fails(self, traced: Traced, groups: Collection[int]) -> str | None:
-        """Cut these groups to about half, all others left whole, then to one unit each. Returns what went wrong.
+        """Return the problem of cuts of these groups, or None.
 
-        One unit is what code treats in another way that squeezes its tensors, or asks how wide they are; it is tried in
-        evaluation mode alone. So is every second group cut on its own, where code makes zeros: they may be given the
-        width of another group.
+        The groups are cut to about half, all others left whole, and then to one unit each. Code that squeezes its
+        tensors, or reads their widths, treats one unit differently; this case is tried only in evaluation mode. If the
+        code makes zeros, every second group is also cut separately in that mode, because zeros may get the width of
+        another group.
         """
-        traced = dataclasses.replace(traced)  # less what it remembers
+        # The copy has no cached results.
+        traced = dataclasses.replace(traced)
         for number in range(self._tries):
             if (failure := self._fails_once(traced, groups, number)) is not None:
                 return failure
         return None
 
     def _fails_once(self, traced: Traced, groups: Collection[int], number: int) -> str | None:
-        """Every second try takes the half that the one before left out."""
+        """Return the problem of one trial, or None. Every second trial takes the half that the one before omitted.
+
+        Args:
+            traced: The traced module.
+            groups: The groups to cut.
+            number: Number of the trial, from 0.
+        """
         rng, outer = np.random.default_rng(number // 2), self._base(traced, groups)
 
         def some(kept: np.ndarray) -> np.ndarray:
@@ -120,7 +140,15 @@ class Trial:
     def _differ(
         self, traced: Traced, outer: IndexSet, inner: IndexSet, number: int, modes: Sequence[bool] = (False, True)
     ) -> str | None:
-        """What is wrong with a cut within a larger one, of which all that is not in it is silent."""
+        """Return the problem of a cut `inner` within a larger cut `outer` with silent other units, or None.
+
+        Args:
+            traced: The traced module.
+            outer: The larger cut.
+            inner: The cut to try.
+            number: Seed of the random parameters.
+            modes: The modes to try; True is training.
+        """
         small, base = traced.cut(inner), self._whole(traced, outer)
         if not _is_loaded_skeleton(small, traced, inner):
             return "its units differ in a tensor that training does not send"
@@ -136,13 +164,15 @@ class Trial:
         got, failure = list[Tensor](), ""
         try:
             got = [x for training in modes for x in self._run(small, training, back=training and bool(traced.sizes))]
-        except Exception as error:  # whatever its code raises
+        except Exception as error:
+            # The module's code may raise anything.
             failure = f"the code of the module fixes its width ({first_line(error, 80)})"
         _set(base, values.zero_().index_put_((place,), chosen))
         try:
             expected = [x for training in modes for x in self._run(base, training)]
         except Exception as error:
-            if self._fills:  # its code may count what it finds
+            # The code may count the rows that a search returns.
+            if self._fills:
                 self._fills = False
                 return self._differ(traced, outer, inner, number, modes)
             return f"the whole does not run with random parameters ({first_line(error, 80)})"
@@ -158,7 +188,7 @@ class Trial:
         return None
 
     def _base(self, traced: Traced, groups: Collection[int]) -> IndexSet:
-        """What a cut of these groups is compared with."""
+        """Return the larger cut with which a cut of these groups is compared."""
         if not self._large:
             return traced.full()
         rng = np.random.default_rng(1)
@@ -176,7 +206,7 @@ class Trial:
         return noted.names
 
     def _close(self, found: Tensor, expected: Tensor) -> bool:
-        """Equal but for rounding, in relation to the largest number that is no mask."""
+        """Return True if the tensors are equal except for rounding, relative to the largest number that is no mask."""
         if found.shape != expected.shape:
             return False
         apart = torch.where(found == expected, 0.0, (found - expected).abs())
@@ -185,14 +215,24 @@ class Trial:
     def _run(
         self, module: nn.Module, training: bool, noted: Noted | None = None, *, back: bool = False
     ) -> list[Tensor]:
-        """Once forward, or `back` as well: code that runs again under checkpoints states its widths there, too."""
+        """Run the module forward, with `back` also backward.
+
+        Under checkpoints the code runs again in the backward pass, and also needs its widths there.
+
+        Args:
+            module: The module to run.
+            training: True for training mode.
+            noted: Records the functions.
+            back: Also run the backward pass.
+        """
         with torch.set_grad_enabled(back), torch.random.fork_rng(), ExitStack() as stack:
             stack.enter_context(WithoutDropout())
             stack.enter_context(Silenced())
             stack.enter_context(Found(self._fills))
             if self._double:
                 stack.enter_context(in_double())
-            torch.manual_seed(0)  # stochastic depth draws the same for both
+            # Both runs then draw the same stochastic depth.
+            torch.manual_seed(0)
             inputs = mapped(lambda part: part.clone(), self._input)
             with noted or nullcontext():
                 result = forward(module.train(training), inputs)
@@ -207,7 +247,7 @@ def _is_full(traced: Traced, kept: IndexSet) -> bool:
 
 
 def _scales(expected: Tensor) -> Tensor:
-    """In relation to what each number is compared: at least to the largest that is not a mask's, such as -1e9."""
+    """Return the scale of each number: at least the largest number that is not a mask's value, such as -1e9."""
     sizes = torch.where(expected.isfinite(), expected.abs(), 0.0)
     if not sizes.numel():
         return sizes
@@ -217,18 +257,32 @@ def _scales(expected: Tensor) -> Tensor:
 
 
 def _repeated(example: Tensor, rows: int, double: bool, noise: bool) -> Tensor:
-    """An input of so many rows, which with `noise` are all different where they are floats."""
+    """Return an input with `rows` rows. With `noise` all rows of floats differ.
+
+    Args:
+        example: The example.
+        rows: Number of rows.
+        double: Use float64 for floats.
+        noise: Add noise to floats.
+    """
     part = example[:2].repeat(rows // 2, *(1,) * (example.dim() - 1))
     if part.is_floating_point():
         part = part.double()
         if noise:
-            part[4:] *= -1  # more rows are for more kinds of numbers
+            # More rows also cover negative numbers.
+            part[4:] *= -1
             part = part + torch.randn(part.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     return part if double else part.to(example.dtype)
 
 
 def _is_loaded_skeleton(small: nn.Module, full: Traced, indices: IndexSet) -> bool:
-    """Whether a cut is what its widths and its part of the flat vector alone give."""
+    """Return True if a cut follows only from its widths and its part of the flat vector.
+
+    Args:
+        small: The cut.
+        full: The traced module.
+        indices: Index set of the cut.
+    """
     skeleton = full.skeleton(full.widths(indices))
     made, expected = (dict((*x.named_parameters(), *x.named_buffers())) for x in (skeleton, small))
     held = full.units.keys() - set(full.names) - full.estimated
@@ -243,7 +297,7 @@ def _is_loaded_skeleton(small: nn.Module, full: Traced, indices: IndexSet) -> bo
 
 
 def _random_values(module: nn.Module, seed: int) -> Tensor:
-    """Its flat vector with something added, so that nothing stays zero or one; signals stay of order one."""
+    """Return the module's flat vector plus noise, so that no value stays zero or one. Signals stay of order one."""
     random, parts = torch.Generator().manual_seed(seed), []
     for p in trainable(module):
         scale = 0.1 if p.dim() < 2 else 0.5 / (p.numel() / max(1, len(p))) ** 0.5
