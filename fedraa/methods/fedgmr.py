@@ -4,7 +4,7 @@ When submodel w_i of client i arrives with staleness k:
     a_i = (k + 1)^-exponent
     theta_c <- sum of a_i n_i w_ic / sum of a_i n_i, over the clients whose last submodel has coordinate c
 
-Read next: submodels/policies/growing.py (growing submodels), server/drawing.py (the server).
+Read next: submodels/policies/growing.py (growing submodels), server/async_server.py (the server).
 """
 
 from dataclasses import dataclass

@@ -351,6 +351,6 @@ def test_prunefl() -> None:
             mask, squares = kept, np.zeros(SIZE)
         system.round()
         close(system.server.params, theta)
-        ours = system.server.state()["companions"][1]
+        ours = system.server.state()["followers"][1]
         np.testing.assert_allclose(ours["squares"], squares, rtol=1e-3, atol=1e-4)
     assert regrown > 3

@@ -119,9 +119,9 @@ def test_what_is_spent_is_counted_until_the_evaluation_that_reaches_the_target(t
         {"kind": "eval", "step": 0, "t": 0.0, "accuracy": 0.1},
         {"kind": "dispatch", "bytes_down": 1_000_000},
         {"kind": "dispatch", "bytes_down": 2_000_000},
-        {"kind": "commit", "bytes_up": 500_000, "flops": 3e9},
+        {"kind": "commit", "bytes_up": 500_000, "flops": 3e9, "staleness": 0},
         {"kind": "eval", "step": 1, "t": 1.5, "accuracy": 0.6},
-        {"kind": "commit", "bytes_up": 500_000, "flops": 4e9},
+        {"kind": "commit", "bytes_up": 500_000, "flops": 4e9, "staleness": 1},
         {"kind": "eval", "step": 2, "t": 2.5, "accuracy": 0.5},
     ]
     text = "\n".join(json.dumps({"seq": n, "t": 0.0, "wall": 0.0, **line}) for n, line in enumerate(lines))
