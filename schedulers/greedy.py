@@ -8,10 +8,10 @@ from schedulers.protocol import Ints, Scheduler, View
 
 
 def least_updated(candidates: Ints, counts: Ints, rng: np.random.Generator) -> int:
-    """Argmin of q over the candidates, ties uniformly at random.
+    """Return a candidate with the fewest updates; ties are broken uniformly at random.
 
-    The paper's pseudocode keeps the first strictly smaller q from a random start, which is not uniform; its
-    text says random, and that is what is done.
+    The paper's pseudocode keeps the first strictly smaller count from a random start, which is not uniform. Its text
+    says random, and this function follows the text.
     """
     updates = counts[candidates]
     least = candidates[updates == updates.min()]
@@ -20,7 +20,7 @@ def least_updated(candidates: Ints, counts: Ints, rng: np.random.Generator) -> i
 
 @dataclass
 class GreRAA(Scheduler):
-    """Greedy: among the fragments within the delay bound, the least updated one."""
+    """The scheduler Gre-RAA: the least updated fragment within the delay bound."""
 
     def choose(self, view: View, rng: np.random.Generator) -> int:
         return least_updated(view.feasible, view.counts, rng)

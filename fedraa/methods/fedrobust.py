@@ -25,7 +25,7 @@ from fedraa.vectors.client_rows import ClientRows
 
 @dataclass
 class Adversaries(NoAuxiliary):
-    """FedRobust: each client's own affine input perturbation (L, d), which never leaves the client."""
+    """FedRobust: an affine input perturbation (L, d) of each client, which never leaves the client."""
 
     keeps: ClassVar[str] = "Lambda_n, delta_n [N, 2 inputs]"
     asks: ClassVar[tuple[str, ...]] = ("adversary",)
