@@ -58,7 +58,7 @@ def preflight(spec: RunSpec) -> None:
 
 
 def _nowhere(kind: str, t: float, /, **fields: object) -> None:
-    """Record nothing."""
+    """Discard an event."""
 
 
 def _check_feasible(spec: RunSpec) -> None:
@@ -180,7 +180,7 @@ def warn_of_no_adapters(spec: RunSpec) -> list[str]:
 
 
 def warn_of_small_shards(spec: RunSpec) -> list[str]:
-    """Return a sentence about the clients that have too few samples for the model to be trained on, if any have."""
+    """Return a sentence about the clients with too few samples to train the model, if there are any."""
     small = np.flatnonzero(spec.data.sizes < spec.state.min_batch)
     if not len(small):
         return []
