@@ -36,6 +36,7 @@ SAVE_PAUSE = 20
 ASIDE = 4
 # Longest wait of one move, in seconds.
 POLL = 0.1
+# The reason of an end that a callback requested.
 CALLBACK = "callback"
 
 
@@ -83,6 +84,7 @@ class Loop:
         self._tasks: dict[int, tuple[Task, float]] = {}
         self._due = DueQueue()
         self._arrived: dict[int, Update | Fault] = {}
+        # Arrived tasks by due time.
         self._there = DueQueue()
         self._failures: dict[int, int] = {}
         # Failures that may be the client's.
@@ -257,7 +259,7 @@ class Loop:
         return "time" if self._late() else None
 
     def _late(self) -> bool:
-        """Return True if time is up; on the virtual clock, if the next update is due later. Due evaluations go first."""
+        """Return True if time is up; on the virtual clock, if the next update is later. Due evaluations go first."""
         limit = self._limits.time
         if limit is None or self._evaluation_is_due() or (not self._wall and self._waiting):
             return False

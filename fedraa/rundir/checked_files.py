@@ -65,7 +65,7 @@ def read_summary(path: Path, figures: Figures) -> dict[str, Any]:
 
 def read_evals(path: Path, figures: Figures) -> "pd.DataFrame":
     """Return the table of evaluations without a last row that is being written; raise InputError if it is not one."""
-    # It is slow to import, and workers do without it.
+    # pandas is slow to import, and workers do without it.
     import pandas as pd
 
     columns = (*TIMES, *figures.columns)

@@ -119,7 +119,7 @@ def claimed(directory: Path | None, names: Callable[[int], Path]) -> Iterator[Pa
 
 
 def refuse_used(directory: Path) -> None:
-    """Raise InputError for a directory in which a run cannot be started; nothing is changed."""
+    """Raise InputError for a directory in which a run cannot be started. Nothing changes on the disk."""
     try:
         used = os.listdir(directory) not in ([], [WRITER]) if directory.is_dir() else os.path.lexists(directory)
     except OSError as error:

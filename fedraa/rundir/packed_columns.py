@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from fedraa.errors import InputError
 
-PACKED = 10_000  # entries beyond which a column is packed: a list of a million would be most of the file
+# Entries above which a column is packed. A list of a million entries would be most of the file.
+PACKED = 10_000
 
 Column = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 

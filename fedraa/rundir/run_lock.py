@@ -23,7 +23,7 @@ LOCK = "lock"
 
 
 class Hold:
-    """The right to write a run. `driver` is the process that Ctrl-C stops; it is another one if a server writes.
+    """The right to write a run. `driver` is the process that Ctrl-C stops, a different one if a server writes.
 
     Raises InputError if another process still writes this run after `LOCK_SECONDS`, because the server of a killed run
     may live a moment longer.

@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Fate(IntEnum):
-    """How a task ended."""
+    """The end of a task."""
 
     RUNNING = 0
     """It is in flight."""
@@ -44,7 +44,7 @@ class TaskTimeline:
         fragment: Fragments, or labels of sampled submodels.
         start: Times of dispatch on the run's clock.
         end: Times of commit or drop; NaN while the task is in flight.
-        cost: Costs that were foretold; NaN if the log has none.
+        cost: Expected costs; NaN if the log has none.
         bytes_down: Bytes that the server sent.
         bytes_up: Bytes of the update; 0 without an update.
         staleness: Updates of the fragment since the dispatch; 0 without an update.
@@ -80,7 +80,7 @@ class TaskTimeline:
         """Add one event.
 
         Raises:
-            KeyError, TypeError, OverflowError: A run does not write such an event. Then nothing has changed.
+            KeyError, TypeError, OverflowError: A run does not write such an event. The columns then stay unchanged.
         """
         t = number(event["t"])
         match event["kind"]:
@@ -124,7 +124,7 @@ class TaskTimeline:
 
         Tasks whose updates were applied come first, in the order of the commits. `end` is NaN for a task in flight.
         """
-        # It is slow to import, and workers do without it.
+        # pandas is slow to import, and workers do without it.
         import pandas as pd
 
         columns = {
