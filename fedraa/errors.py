@@ -1,4 +1,4 @@
-"""Errors with the field, the value, what is expected and the next step; and short descriptions of objects."""
+"""Errors with the field, the value, the expected values and the next step; and short descriptions of objects."""
 
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
@@ -16,17 +16,17 @@ OTHER_NAMES = {"fmnist": "fashion-mnist"}
 
 
 class StructuredError(Exception):
-    """An error that says what is wrong, in parts. `str(error)` is the sentence that is made from the parts.
+    """An error in parts. `str(error)` is the sentence that is made from the parts.
 
     A value gives `field: got VALUE; expected EXPECTED; HINT`, a problem gives `field: PROBLEM; HINT`. Tests compare the
     parts, so that the wording can change.
 
     Args:
         field: The option, argument, file or object that is wrong.
-        problem: What is wrong, as the rest of a sentence that begins with the field.
-        got: The value that was given. The sentence describes it shortly.
+        problem: The defect, as the rest of a sentence that begins with the field.
+        got: The wrong value. The sentence describes it shortly.
         expected: The values that are allowed.
-        hint: What the user can do next.
+        hint: The next step for the user.
     """
 
     def __init__(
@@ -69,15 +69,15 @@ def _unpickle(kind: type[StructuredError], args: tuple[Any, ...], parts: dict[st
 
 
 class InputError(StructuredError, ValueError):
-    """A value or an object that the user gave cannot be used."""
+    """A value or an object of the user cannot be used."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was stopped before its end; the message says where, and how to resume it."""
+    """A run was stopped before its end. The message has the directory and the command to resume it."""
 
 
 class RunWarning(UserWarning):
-    """A run can continue, but is probably not what the user wants; the message says why in one sentence."""
+    """A run can continue, but is probably not intended. The message has the reason in one sentence."""
 
 
 class RunFailed(StructuredError):
@@ -89,7 +89,7 @@ class Unwritable(RunFailed):
 
 
 class Uncuttable(InputError):
-    """A model has nothing that can be cut or masked, and the method needs that."""
+    """A model has no parts that can be cut or masked, and the method needs them."""
 
 
 class ShardDied(StructuredError):
@@ -97,7 +97,7 @@ class ShardDied(StructuredError):
 
 
 class Damaged(StructuredError):
-    """A checkpoint is not what was written."""
+    """A checkpoint differs from the written one."""
 
 
 class Inconsistent(StructuredError):
@@ -109,9 +109,9 @@ class PromiseBroken(StructuredError):
 
 
 class CallbackRaised(Exception):
-    """A callback raised `error`, which the user gets to see once the run is saved.
+    """A callback raised `error`, which the user sees after the run is saved.
 
-    None where that is known in the user's process alone.
+    `error` is None if only the user's process has it.
     """
 
     def __init__(self, error: Exception | SystemExit | None) -> None:
@@ -121,7 +121,7 @@ class CallbackRaised(Exception):
 
 @contextmanager
 def staying() -> Iterator[None]:
-    """Within, a client's code that calls `sys.exit` ends its task alone, and not the process; RuntimeError says so."""
+    """Convert `sys.exit` of a client's code in the block to a RuntimeError, so that only its task ends."""
     try:
         yield
     except SystemExit as error:
@@ -152,7 +152,7 @@ def _plain(name: str) -> str:
 
 
 def located(error: Exception, place: str) -> InputError:
-    """Return an error of user code or data with its place: the data set, file or client, which only the caller knows.
+    """Return an error of user code or data with its place: the data set, file or client.
 
     The place comes before the field of an InputError, and is the field of any other error.
     """
@@ -163,14 +163,14 @@ def located(error: Exception, place: str) -> InputError:
 
 
 def plain_text(value: object) -> str:
-    """Return a value as the command line takes it: the items of a list, a number without trailing zeros, or text."""
+    """Return a value in the form of the command line: the items of a list, a number without trailing zeros, or text."""
     if isinstance(value, list | tuple):
         return " ".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def short_text(value: object) -> str:
-    """Return a description that fits into a sentence: `repr` of short plain values, and else what the value is."""
+    """Return a description that fits into a sentence: `repr` of short plain values, or else the type."""
     if isinstance(value, str | bytes):
         return _cut(repr(value))
     if isinstance(value, PurePath):
@@ -213,7 +213,7 @@ def _collection_text(value: Any) -> str:
 
 
 def _is_plain(item: object) -> bool:
-    """Return True for what `repr` shows in a few characters: numbers, text, and short collections of these."""
+    """Return True for values with a short `repr`: numbers, text, and short collections of these."""
     if isinstance(item, list | tuple):
         return len(item) <= MAX_CHARACTERS and all(map(_is_plain, item))
     return isinstance(item, str | bytes | bool | int | float | complex | None)
