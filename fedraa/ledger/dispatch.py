@@ -1,4 +1,4 @@
-"""The decisions of a server as values: what is sent, what an applied update and a failed task lead to."""
+"""The decisions of a server as values: dispatches, and the results of applied updates and failed tasks."""
 
 from typing import NamedTuple
 

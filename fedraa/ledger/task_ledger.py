@@ -15,16 +15,17 @@ from schedulers.protocol import Ints
 
 
 class TaskLedger:
-    """Numbers tasks; tracks which are in flight, each client's turns, and which clients failed.
+    """A record of tasks: their numbers, the tasks in flight, each client's turns, and failed clients.
 
-    It decides by the times and results that its caller gives. It holds no parameters, reads no clock and opens no file.
+    Its decisions depend only on the times and results that its caller passes. It holds no parameters, reads no clock
+    and opens no file.
 
     Attributes:
         step: Server updates, or rounds, so far.
         turns: Tasks per client so far [N].
         in_flight: The tasks that have not ended, by number.
         stats: Counts, tasks sent, last staleness and last loss of every fragment [M].
-        scheduler: Chooses the fragments; None: the caller gives the label of each task.
+        scheduler: Chooses the fragments; None: the caller passes the label of each task.
         bad_clients: Decides between retry, quarantine and stop.
     """
 
@@ -107,7 +108,7 @@ class TaskLedger:
         return dispatch
 
     def _succeed(self, task: int) -> Dispatch:
-        """Take a task out of flight whose update was applied."""
+        """Remove a task whose update was applied from the tasks in flight."""
         dispatch = self.in_flight.pop(task)
         self.bad_clients.well(dispatch.client)
         return dispatch
@@ -120,7 +121,7 @@ class TaskLedger:
 
 
 def rows(decisions: Collection[Dispatch]) -> Ints:
-    """Return decisions as an array [n, 7] for a checkpoint, without what each was decided from."""
+    """Return decisions as an array [n, 7] for a checkpoint, without the inputs of each decision."""
     columns = [(d.task, d.client, d.turn, d.fragment, d.version, d.step, d.resent) for d in decisions]
     return np.array(columns, np.int64).reshape(-1, 7)
 

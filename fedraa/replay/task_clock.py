@@ -22,7 +22,7 @@ class LoggedTask:
 
 
 class TaskClock:
-    """Checks the times of tasks, and keeps the clients that wait for a task in their order.
+    """A check of the times of tasks, and the queue of clients that wait for a task.
 
     Args:
         rules: The rules of the run.
