@@ -61,7 +61,7 @@ def run(
     restarts: int = 0,
     **fields: object,
 ) -> History:
-    """Run an experiment to its end; return the History of its run directory.
+    """Run an experiment to its end. Return the History of its run directory.
 
     The model takes a batch of the dataset's samples and returns logits `[batch, classes]`, or the objective's input.
 
@@ -114,7 +114,7 @@ def resume(
     quiet: bool | None = None,
     **fields: object,
 ) -> History:
-    """Resume a run from its last checkpoint, or extend it; return its History.
+    """Resume a run from its last checkpoint, or extend it. Return its History.
 
     Objects are passed again: `model`, `dataset`, and components by their field. So are `callbacks`, which first receive
     the events before the checkpoint, and `restarts`. A larger `updates`, `rounds`, `time` or `target_accuracy`, or a
@@ -156,7 +156,7 @@ def compare(
     ended: Callable[[History], None] | None = None,
     **fields: object,
 ) -> "pd.DataFrame":
-    """Run every method with every seed under the same flags and budget; return one row per run.
+    """Run every method with every seed under the same flags and budget. Return one row per run.
 
     `methods` are names or Method objects with distinct names. `model`, `dataset` and `fields` are as in `run`. Every
     run starts from the same weights of a module. A field that only some of the methods have is set for those.
@@ -206,7 +206,7 @@ def compare(
 
 
 def replay(directory: str | os.PathLike[str]) -> str:
-    """Check a run's log against the rules of its method, line by line; return a summary of the check.
+    """Check a run's log against the rules of its method, line by line. Return a summary of the check.
 
     Every decision, weight, cost and time must follow from config.json and the earlier lines. Neither the dataset nor
     the model is needed. Measured values are not checked: losses, accuracies, real time.
@@ -262,7 +262,7 @@ def run_name(*parts: object) -> str:
 
 
 def _changed(experiment: Experiment | None, fields: Mapping[str, object]) -> Experiment:
-    """Return the experiment (default: all defaults) with these fields; raise ValueError for values that they refuse."""
+    """Return the experiment (default: all defaults) with these fields. Raise ValueError for values that they refuse."""
     if experiment is not None and not isinstance(experiment, Experiment):
         raise InputError("experiment", got=experiment, expected="an Experiment, or its fields by their names")
     if experiment is not None and not fields:
@@ -349,7 +349,7 @@ def calls(experiment: Experiment, parts: Iterable[object]) -> AbstractContextMan
 
 
 def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bool) -> bool:
-    """Run in this process; return True at the end, False if it was stopped.
+    """Run in this process. Return True at the end, False if it was stopped.
 
     Raise CallbackRaised if a callback failed.
     """

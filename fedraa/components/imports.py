@@ -33,7 +33,7 @@ def importing_only(paths: Collection[str]) -> Iterator[None]:
 
 
 def imported(where: str, path: str) -> Any:
-    """Return the object at `package.module:Name`; raise InputError about the field `where` if there is none."""
+    """Return the object at `package.module:Name`. Raise InputError about the field `where` if there is none."""
     allowed = _importable.get()
     if allowed is not None and path not in allowed:
         problem = "it is code that would be imported and run"
@@ -51,7 +51,7 @@ def imported(where: str, path: str) -> Any:
 
 
 def imported_module(where: str, module: str, path: str = "") -> ModuleType:
-    """Return a user's module; raise InputError about the field `where`, with the `path` that needs it, if it fails."""
+    """Return a user's module. Raise InputError about the field `where`, with the `path` that needs it, if it fails."""
     try:
         return sys.modules[module] if module == "__main__" else import_module(module)
     except (ImportError, ValueError) as error:

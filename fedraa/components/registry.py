@@ -55,7 +55,7 @@ class Seam(Generic[T]):
         return self.registered
 
     def make(self, given: object) -> T:
-        """Return the component for a value of the field, in any of the forms; raise InputError if there is none."""
+        """Return the component for a value of the field, in any of the forms. Raise InputError if there is none."""
         if isinstance(given, str):
             return self._checked(self._from_text(given), given)
         if isinstance(given, Mapping):
@@ -67,7 +67,7 @@ class Seam(Generic[T]):
         return self._checked(self._called(given, (), {}, given) if inspect.isclass(given) else given, given)
 
     def own(self, given: object) -> T:
-        """Return a copy that one run may change; raise InputError if the component cannot be copied."""
+        """Return a copy that one run may change. Raise InputError if the component cannot be copied."""
         made = self.make(given)
         try:
             return deepcopy(made)

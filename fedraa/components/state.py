@@ -23,7 +23,7 @@ class Stateful:
 
 
 def saved(part: Any) -> dict[str, Any]:
-    """Return a component's state for a checkpoint; raise InputError if a checkpoint cannot hold it."""
+    """Return a component's state for a checkpoint. Raise InputError if a checkpoint cannot hold it."""
     with calling("state", part):
         state: dict[str, Any] = part.state()
     if not isinstance(state, Mapping):

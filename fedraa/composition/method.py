@@ -206,7 +206,7 @@ class Method:
         return f"{self.name} counts {steps}: --{steps} {value}" if flag == other else "leave it out"
 
     def path(self, flag: str) -> str | None:
-        """Return the path of the value that the flag replaces; None if the method has no such value."""
+        """Return the path of the value that the flag replaces, or None if the method has no such value."""
         if (flag == "async_rule" and not self.asynchronous) or (flag == "submodel" and self.schedule.scheduled):
             return None
         for path in FLAGS[flag]:

@@ -48,7 +48,7 @@ def read_values(path: str | os.PathLike[str], known: Collection[str]) -> dict[st
 
 
 def read_toml(path: Path, field: str) -> dict[str, Any]:
-    """Return the content of a TOML file; raise InputError about `field` if it cannot be read."""
+    """Return the content of a TOML file. Raise InputError about `field` if it cannot be read."""
     try:
         return tomllib.loads(content(path).decode())
     except OSError as error:

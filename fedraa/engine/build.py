@@ -59,7 +59,7 @@ def build(
     dataset: Dataset | FederatedDataset | None = None,
     doing: Callable[[str], None] = silently,
 ) -> RunSpec:
-    """Build the parts of a run; raise InputError if the experiment has a mistake.
+    """Build the parts of a run. Raise InputError if the experiment has a mistake.
 
     Args:
         experiment: The experiment.
@@ -216,7 +216,7 @@ def read(experiment: Experiment) -> Dataset | FederatedDataset:
 
 
 def targets(objective: Objective) -> Targets | None:
-    """Return the check of a data set's targets; None if the targets are labels."""
+    """Return the check of a data set's targets, or None if the targets are labels."""
     return None if objective.classifies else objective.targets
 
 

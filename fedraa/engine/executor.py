@@ -35,7 +35,7 @@ class PendingEvaluation(Protocol):
         """The model that is evaluated, as it stood [d]; read-only."""
 
     def result(self, timeout: float) -> Evaluation | None:
-        """Return the evaluation; None if it is not ready within `timeout` seconds."""
+        """Return the evaluation, or None if it is not ready within `timeout` seconds."""
 
 
 class Executor(Protocol):
@@ -50,7 +50,7 @@ class Executor(Protocol):
         """Queue the task for training; tasks due earlier go first."""
 
     def wait(self, task: int, timeout: float) -> Update | Fault | None:
-        """Return the outcome of this task, or a fault of no task; None if there is none within `timeout` seconds."""
+        """Return the outcome of this task, or a fault of no task, or None if there is none within `timeout` seconds."""
 
     def ready(self, timeout: float) -> list[Update | Fault]:
         """Return the outcomes that arrived, in order of arrival; wait up to `timeout` seconds for the first."""
@@ -170,7 +170,7 @@ class LocalExecutor:
             self._trained |= zip((one.id for one in some), outcomes, strict=True)
 
     def outcomes(self, trainer: Trainer, tasks: Sequence[Task]) -> Sequence[Update | Fault] | None:
-        """Return the outcomes of tasks that are trained together; None if one of several failed."""
+        """Return the outcomes of tasks that are trained together, or None if one of several failed."""
         try:
             with staying():
                 return trainer.train_all([Work(task, *self._data.shard(task.client, task.turn)) for task in tasks])

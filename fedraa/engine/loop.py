@@ -154,7 +154,7 @@ class Loop:
         self.worker_time.seconds.update(state["worker_time"])
 
     def run(self) -> str | None:
-        """Run to the end; return the reason (steps, time, accuracy, target, callback), or None if it was stopped.
+        """Run to the end. Return the reason (steps, time, accuracy, target, callback), or None if it was stopped.
 
         A finished run is checkpointed before its final evaluation, so it can be extended as if it had had the larger
         limit from the start. A stopped run is checkpointed as well. Raises CallbackRaised, between two moves, if a
@@ -174,7 +174,7 @@ class Loop:
         return self._now
 
     def _move(self) -> str | None:
-        """Do the next move; return the reason for the end once all is done."""
+        """Do the next move. Return the reason for the end once all is done."""
         reason, step = self._ended(), self.server.step
         if reason is not None and not self.ending:
             self._begin_end(reason)
@@ -212,7 +212,7 @@ class Loop:
         self._report(self.server_time.seconds["mix"] - before)
 
     def _drop(self, task: Task, what: str) -> None:
-        """Record that a task failed; raise RunFailed if no client is left, or if the run is to stop."""
+        """Record that a task failed. Raise RunFailed if no client is left, or if the run is to stop."""
         self._waiting.extend(self.server.drop(task.id, what, self._now))
         bad = self.server.ledger.bad_clients
         if bad.stop and task.client in bad.left_out:
@@ -298,7 +298,7 @@ class Loop:
         return self._tasks.pop(number)[0], final
 
     def _next_real(self) -> tuple[Task, Update | Fault] | None:
-        """Return the first outcome that has arrived and is due; None if there is none yet."""
+        """Return the first outcome that has arrived and is due, or None if there is none yet."""
         patience = min(POLL, max(0.0, self._there.next_due - self._clock())) if self._there else POLL
         with self.server_time.on("wait"):
             outcomes = self.executor.ready(patience)
@@ -338,7 +338,7 @@ class Loop:
         return self._failed(task, due, outcome)
 
     def _failed(self, task: Task, due: float, fault: Fault) -> Fault | None:
-        """Send the task again; return the fault if several workers blamed the client."""
+        """Send the task again. Return the fault if several workers blamed the client."""
         failures = self._failures[task.id] = self._failures.get(task.id, 0) + 1
         blamed = self._blamed[task.id] = self._blamed.get(task.id, 0) + fault.of_client
         if blamed == BLAMED:
@@ -365,7 +365,7 @@ class Loop:
         self._evaluated = self.server.step
 
     def _collect(self, timeout: float) -> bool:
-        """Record the first evaluation if it is ready within `timeout` seconds; return True if it was."""
+        """Record the first evaluation if it is ready within `timeout` seconds. Return True if it was."""
         evaluation = self._pending[0].result.result(timeout)
         if evaluation is None:
             return False

@@ -44,7 +44,7 @@ def split_objects(
 
 
 def _call_dataset(make: Callable[[], object]) -> Dataset | FederatedDataset:
-    """Return the dataset that a function makes; raise InputError if the function fails or makes something else."""
+    """Return the dataset that a function makes. Raise InputError if the function fails or makes something else."""
     try:
         dataset = make()
     except Exception as error:

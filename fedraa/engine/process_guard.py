@@ -70,7 +70,7 @@ def _say_that_runs_wait() -> None:
 
 @contextmanager
 def run_alone() -> Iterator[None]:
-    """Enter `exclusive` for a run; raise InputError inside another run of the same thread."""
+    """Enter `exclusive` for a run. Raise InputError inside another run of the same thread."""
     refuse_nested_run()
     with exclusive():
         _guard.running_thread = threading.get_ident()

@@ -160,7 +160,7 @@ def _is_gone(name: str, path: str) -> bool:
 def _only_what_is_given(
     directory: Path, written: Mapping[str, Any], given: Mapping[str, Any]
 ) -> AbstractContextManager[None]:
-    """Return a context that only imports the code that was passed again; raise InputError if other code is needed."""
+    """Return a context that only imports the code that was passed again. Raise InputError if other code is needed."""
     refuse_foreign(directory, {name: value for name, value in written.items() if given.get(name) is None})
     return importing_only([path for value in given.values() for path in paths_in(value)])
 
@@ -231,7 +231,7 @@ def _check_method(directory: Path, was: Mapping[str, Any], spec: RunSpec, longer
 
 
 def differs(was: Mapping[str, Any], method: Method) -> str | None:
-    """Return the first part of a method that differs from config.json's description; None if no part does."""
+    """Return the first part of a method that differs from config.json's description, or None if no part does."""
     return _parts(was, json.loads(json.dumps(method.described())))
 
 

@@ -20,7 +20,7 @@ def asked(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def changed(was: Mapping[str, Any] | None, now: Mapping[str, Any]) -> str | None:
-    """Return a clause about the first setting that changed; None if no setting that affects the result did."""
+    """Return a clause about the first setting that changed, or None if no setting that affects the result did."""
     for name, value in (was or {}).items():
         if name not in LIMITS and name not in ELSEWHERE and now.get(name) != value:
             return f"has {name} {short_text(now.get(name))}, and had {short_text(value)}"

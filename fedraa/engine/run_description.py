@@ -109,7 +109,7 @@ def _version(package: str) -> str | None:
 
 
 def commit() -> str | None:
-    """Return the commit of this source tree; None if it is no git checkout."""
+    """Return the commit of this source tree, or None if it is no git checkout."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

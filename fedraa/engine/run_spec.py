@@ -265,7 +265,7 @@ class RunSpec:
         return EvaluationData.of(some, shards, streamed=streamed, reported=self._reported())
 
     def _reported(self) -> npt.NDArray[np.int64] | None:
-        """Return the clients whose results are reported; None if no results are."""
+        """Return the clients whose results are reported, or None if no results are."""
         experiment = self.experiment
         if experiment.client_evals is None:
             return None
@@ -297,7 +297,7 @@ class RunSpec:
 
 
 def participants(schedule: Schedule) -> Participation | None:
-    """Return the choice of clients for the rounds of a schedule; None if it has no rounds."""
+    """Return the choice of clients for the rounds of a schedule, or None if it has no rounds."""
     made: Participation | None = schedule.participants() if isinstance(schedule, Barrier) else None
     return made
 

@@ -98,7 +98,7 @@ class RunSession:
         return ClientResults(self._spec.data, every, partial(self._log.evaluated_clients, order=order))
 
     def execute(self, *, resume: bool = False) -> bool:
-        """Run to the end and write the model and the summary; return False if the run was stopped and saved.
+        """Run to the end and write the model and the summary. Return False if the run was stopped and saved.
 
         Args:
             resume: Continue from the last usable checkpoint, unless the run has ended meanwhile.
@@ -200,7 +200,7 @@ class RunSession:
         }
 
     def _save(self) -> float:
-        """Save a checkpoint; return the seconds that the newest one on the disk took."""
+        """Save a checkpoint. Return the seconds that the newest one on the disk took."""
         self._log.sync()
         state = self._loop.state() | {ASKED: self._asked}
         with written(self._directory):

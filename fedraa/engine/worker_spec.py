@@ -75,7 +75,7 @@ class WorkerSpec:
 
 
 def choose_device(device: str) -> str:
-    """Return the torch device, which for `auto` is CUDA if there is one; raise InputError if it does not exist."""
+    """Return the torch device, which for `auto` is CUDA if there is one. Raise InputError if it does not exist."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():

@@ -29,7 +29,7 @@ class BadClients:
         return not self._any_well and len(self._failures) >= HOPELESS
 
     def failed(self, client: int) -> str:
-        """Count a failed task of the client; return the action: RETRY, QUARANTINED or STOP."""
+        """Count a failed task of the client. Return the action: RETRY, QUARANTINED or STOP."""
         failures = self._failures[client] = self._failures.get(client, 0) + 1
         if failures <= self.retries:
             return RETRY

@@ -27,5 +27,5 @@ class DueQueue:
         heapq.heappush(self._heap, (due, task))
 
     def pop(self) -> tuple[float, int]:
-        """Remove the first task; return its due time and its number."""
+        """Remove the first task. Return its due time and its number."""
         return heapq.heappop(self._heap)

@@ -114,7 +114,7 @@ class TaskLedger:
         return dispatch
 
     def _fail(self, task: int) -> tuple[Dispatch, str]:
-        """Take a failed task out of flight; return it with the action that follows."""
+        """Take a failed task out of flight. Return it with the action that follows."""
         dispatch = self.in_flight.pop(task)
         self.stats.sent[self.index(dispatch.fragment)] -= 1
         return dispatch, self.bad_clients.failed(dispatch.client)

@@ -38,7 +38,7 @@ class SumTable:
         self.total = np.zeros(size)
 
     def add(self, client: int, change: Change) -> int:
-        """Add a delta of the client; return the number of its deltas."""
+        """Add a delta of the client. Return the number of its deltas."""
         row = self.rows[client]
         before = self.counts.get(client, 0)
 
@@ -126,7 +126,7 @@ class Ringleader(AsyncRule):
             self._now, self._next = self._next, self._now.empty()
 
     def _add(self, table: SumTable, arrival: Arrival, model: AsyncModel) -> float:
-        """Add the delta to the client's sum; return its weight in v."""
+        """Add the delta to the client's sum. Return its weight in v."""
         count = table.add(arrival.client, arrival.change)
         return self.server_lr / (model.clients * count)
 

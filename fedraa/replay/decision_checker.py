@@ -201,7 +201,7 @@ class RoundChecker:
 
 
 def believed_fragment(line: Line, rules: Rules) -> int | None:
-    """Return the logged fragment, or label, if only the run itself could choose it; None if the ledger chooses."""
+    """Return the logged fragment, or label, if only the run itself could choose it, or None if the ledger chooses."""
     if not rules.scheduled:
         return 0 if rules.whole else int(line.at_least("fragment", 0))
     if rules.foreign("schedule", "scheduler"):
@@ -210,7 +210,7 @@ def believed_fragment(line: Line, rules: Rules) -> int | None:
 
 
 def _server_lr(optimizer: Any) -> Any:
-    """Return the step size of a described optimizer; None if it is a custom one."""
+    """Return the step size of a described optimizer, or None if it is a custom one."""
     # A custom method may describe it as a text.
     if isinstance(optimizer, str):
         optimizer = {} if is_foreign(optimizer) else describe(SERVER_OPTIMIZER.make(optimizer))

@@ -22,7 +22,7 @@ DAMAGED = (KeyError, TypeError, AttributeError, AssertionError, ArithmeticError,
 
 
 def replay(directory: Path) -> str:
-    """Check the log of a run; return a summary of the check in one or two sentences.
+    """Check the log of a run. Return a summary of the check in one or two sentences.
 
     The rules come from config.json. The state (counts, versions, staleness, clients at work, the clock) comes from the
     log itself. Neither the data set nor the custom code is needed. Measured values are not checked: the time `wall`,

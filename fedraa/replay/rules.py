@@ -112,7 +112,7 @@ class Rules:
 
     @classmethod
     def read(cls, directory: Path) -> "Rules":
-        """Return the rules in a run's configuration; raise ValueError if it is not that of a run."""
+        """Return the rules in a run's configuration. Raise ValueError if it is not that of a run."""
         path = directory / CONFIG
         try:
             described = _Described.model_validate(read_config(path))

@@ -179,7 +179,7 @@ def newest_first(directory: Path) -> list[Path]:
 
 
 def write(stream: BinaryIO, state: State) -> None:
-    """Write a state; raise TypeError for a value that is neither JSON nor an array of plain numbers."""
+    """Write a state. Raise TypeError for a value that is neither JSON nor an array of plain numbers."""
     _write_parts(stream, *_laid_out(state))
 
 
@@ -199,7 +199,7 @@ def _write_parts(stream: BinaryIO, text: bytes, arrays: Sequence[npt.NDArray[Any
 
 
 def read(content: bytes) -> State:
-    """Return the state in a checkpoint's bytes; raise Damaged if they are not the bytes that were written."""
+    """Return the state in a checkpoint's bytes. Raise Damaged if they are not the bytes that were written."""
     if not content.startswith(MAGIC):
         raise Damaged("checkpoint", NOT_A_CHECKPOINT)
     body, digest = memoryview(content)[:-DIGEST], content[-DIGEST:]
@@ -214,7 +214,7 @@ def read(content: bytes) -> State:
 
 
 def head(path: Path) -> State:
-    """Return the state in a checkpoint without its arrays, in little memory; raise Damaged if it was changed."""
+    """Return the state in a checkpoint without its arrays, in little memory. Raise Damaged if it was changed."""
     try:
         with opened(path) as stream:
             body = os.fstat(stream.fileno()).st_size - DIGEST

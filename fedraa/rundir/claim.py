@@ -83,7 +83,7 @@ class Claim:
                 path.rmdir()
 
     def _locked(self) -> int | None:
-        """Return the lock; None if another process has it or the directory is not empty."""
+        """Return the lock, or None if another process has it or the directory is not empty."""
         path, made = self.directory / WRITER, True
         try:
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)

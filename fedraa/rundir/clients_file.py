@@ -47,7 +47,7 @@ def rows_of(step: int, t: float, columns: Mapping[str, Any], order: Sequence[str
 
 
 def read_clients(directory: Path, figures: Figures) -> "pd.DataFrame":
-    """Return the table of a run without a last row that is being written; raise InputError if it has none."""
+    """Return the table of a run without a last row that is being written. Raise InputError if it has none."""
     # pandas is slow to import, and workers do without it.
     import pandas as pd
 

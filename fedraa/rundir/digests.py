@@ -26,7 +26,7 @@ def seal(directory: Path, coming: Mapping[str, str]) -> None:
 
 
 def check_seal(directory: Path, names: Sequence[str] = (*FILES, *OPTIONAL)) -> bool:
-    """Check that the files of a finished run are unchanged; return False for a format without digests.
+    """Check that the files of a finished run are unchanged. Return False for a format without digests.
 
     Raises:
         Inconsistent: A file was changed. The error names the first one.

@@ -51,7 +51,7 @@ class GrowingFile:
 
 
 def damage(directory: Path, log: State) -> str | None:
-    """Return a clause about a checkpoint that does not fit the logs; None if the run can resume from it.
+    """Return a clause about a checkpoint that does not fit the logs, or None if the run can resume from it.
 
     The logs must begin with the bytes that they had when the checkpoint was written. A checkpoint without digests must
     have the same number of whole events.

@@ -24,7 +24,7 @@ def written(column: Column) -> Any:
 
 
 def read(written: Any) -> Any:
-    """Return the column as a list, in which None is infinite; raise InputError if it is damaged."""
+    """Return the column as a list, in which None is infinite. Raise InputError if it is damaged."""
     if not isinstance(written, dict):
         return written
     try:

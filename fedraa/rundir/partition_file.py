@@ -84,7 +84,7 @@ def _small(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def read_partition(directory: Path) -> DataPartition:
-    """Return the partition of a run; raise InputError if the directory has none or it is damaged."""
+    """Return the partition of a run. Raise InputError if the directory has none or it is damaged."""
     path = directory / PARTITION
     if not path.exists():
         raise InputError("partition", f"{directory} has no {PARTITION}", hint="use the older fedraa that wrote it")

@@ -55,7 +55,7 @@ def is_written(log: Path) -> bool:
 
 
 def interrupt(directory: Path, log: Path) -> None:
-    """Send SIGTERM to the process of a run, which ends with a checkpoint; raise InputError if none runs here."""
+    """Send SIGTERM to the process of a run, which ends with a checkpoint. Raise InputError if none runs here."""
     if not is_written(log):
         raise InputError("run", f"no process is writing {directory}, so that there is nothing to stop")
     machine, _, process = content(directory / WRITER).decode(errors="replace").rpartition(" ")

@@ -32,7 +32,7 @@ class Status:
 
 
 def status(directory: Path) -> Status:
-    """Return the status of a run; raise InputError if the directory is not a run directory, or is damaged."""
+    """Return the status of a run. Raise InputError if the directory is not a run directory, or is damaged."""
     history = History(directory)
     main = history.figures.main
     stats = read_stats(directory, partial=True)

@@ -179,7 +179,7 @@ ASYNC_RULE: Seam[AsyncRule] = Seam("async_rule", ("bind", "take", "state", "rest
 
 
 def factor_at(staleness: int, factor: Any) -> float:
-    """Return a StalenessWeight's factor; raise ValueError if it is not finite or is over `HEAVIEST`."""
+    """Return a StalenessWeight's factor. Raise ValueError if it is not finite or is over `HEAVIEST`."""
     with calling("staleness", factor):
         weight = factor(staleness)
     if is_finite(weight) and abs(weight) <= HEAVIEST:

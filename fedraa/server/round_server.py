@@ -174,7 +174,7 @@ class RoundServer:
         self.task_table.restore(state["task_table"], self.ledger.in_flight.values())
 
     def _next_round(self, now: float) -> Iterable[int]:
-        """Close the round and begin the next one; return its cohort."""
+        """Close the round and begin the next one. Return its cohort."""
         self._close_round(now)
         self.ledger.close_round()
         self._reset()

@@ -21,7 +21,7 @@ def refuse(update: Update, task: Task | None, *, max_norm: float | None = None) 
 
     Args:
         update: The client update.
-        task: The task that it should answer; None if no such task is in flight.
+        task: The task that it should answer, or None if no such task is in flight.
         max_norm: The bound on the norm of the delta, ||w - w_received||; None for no bound.
     """
     if task is None:
@@ -148,7 +148,7 @@ def _wrong_params(update: Update, task: Task) -> str | None:
 
 
 def _shape(name: str, task: Task) -> tuple[int, ...] | None:
-    """Return the expected shape of a further buffer of a client; None if any shape is valid."""
+    """Return the expected shape of a further buffer of a client, or None if any shape is valid."""
     if name in AS_LONG_AS_THE_PART:
         return (task.size,)
     return task.extra(name).shape if name in task.extras else None
