@@ -351,7 +351,7 @@ def calls(experiment: Experiment, parts: Iterable[object]) -> AbstractContextMan
 def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bool) -> bool:
     """Run in this process. Return True at the end, False if it was stopped.
 
-    Raise CallbackRaised if a callback failed.
+    Raises CallbackRaised if a callback failed.
     """
     experiment = spec.experiment
     torch.set_num_threads(experiment.threads_per_worker)

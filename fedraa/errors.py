@@ -129,7 +129,14 @@ def staying() -> Iterator[None]:
 
 
 def without_effect(field: str, value: object, beside: str, remedy: str = "leave it out") -> InputError:
-    """Return the error about a field that has no effect `beside` something."""
+    """Return the error about a field that has no effect.
+
+    Args:
+        field: The field.
+        value: Its value.
+        beside: The reason why it has no effect.
+        remedy: The next step for the user.
+    """
     return InputError(field, f"it has no effect with {beside}", got=value, hint=remedy)
 
 

@@ -8,10 +8,15 @@ from schedulers.protocol import Ints, Scheduler, View
 
 
 def least_updated(candidates: Ints, counts: Ints, rng: np.random.Generator) -> int:
-    """Return a candidate with the fewest updates; ties are broken uniformly at random.
+    """Return a candidate with the fewest updates. Ties are broken uniformly at random.
 
-    The paper's pseudocode keeps the first strictly smaller count from a random start, which is not uniform. Its text
-    says random, and this function follows the text.
+    The paper's pseudocode keeps the first strictly smaller count from a random start, which is not uniform. The text of
+    the paper demands random ties, and this function follows the text.
+
+    Args:
+        candidates: Fragments.
+        counts: Updates of each fragment [M].
+        rng: The source of randomness.
     """
     updates = counts[candidates]
     least = candidates[updates == updates.min()]

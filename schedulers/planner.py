@@ -24,7 +24,7 @@ def _to_look_at(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 @dataclass(eq=False)
 class Standing:
-    """Statistics of the fragments, one entry each [M]: the arrays of a View, which the server keeps up to date."""
+    """The statistics of the fragments, one entry each [M]: the arrays of a View, which the server keeps up to date."""
 
     counts: Ints
     sent: Ints

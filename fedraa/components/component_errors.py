@@ -8,7 +8,14 @@ from fedraa.errors import InputError, closest
 
 
 def unknown_component(field: str, name: str, names: Collection[str], hint: str = "") -> InputError:
-    """Return the error about a name that no component of the field has. The default hint is the closest name."""
+    """Return the error about a name that no component of the field has.
+
+    Args:
+        field: The field that takes the component.
+        name: The unknown name.
+        names: The names of the components.
+        hint: The next step for the user. The default is the closest name.
+    """
     close = closest(name, names)
     if not hint and close:
         hint = f"did you mean {close}?"

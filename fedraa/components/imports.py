@@ -51,7 +51,16 @@ def imported(where: str, path: str) -> Any:
 
 
 def imported_module(where: str, module: str, path: str = "") -> ModuleType:
-    """Return a user's module. Raise InputError about the field `where`, with the `path` that needs it, if it fails."""
+    """Return a user's module.
+
+    Args:
+        where: The field, for errors.
+        module: The name of the module.
+        path: The import path that needs it, for errors.
+
+    Raises:
+        InputError: The module cannot be imported.
+    """
     try:
         return sys.modules[module] if module == "__main__" else import_module(module)
     except (ImportError, ValueError) as error:

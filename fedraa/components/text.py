@@ -115,7 +115,13 @@ def _default(part: object, name: str) -> object:
 
 
 def parse_arguments(where: str, text: str, values: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the literals between the brackets of a component's text."""
+    """Return the literals between the brackets of a component's text: positional values, and values by name.
+
+    Args:
+        where: The field, for errors.
+        text: The whole text, for errors.
+        values: The text between the brackets.
+    """
     try:
         call = ast.parse(f"f({values})", mode="eval").body
         assert isinstance(call, ast.Call)

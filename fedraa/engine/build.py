@@ -168,7 +168,13 @@ def _build(
 
 
 def _refuse_set(experiment: Experiment, field: str, beside: str) -> None:
-    """Raise InputError if the field is not at its default, because it has no effect beside that."""
+    """Raise InputError if the field is not at its default.
+
+    Args:
+        experiment: The experiment.
+        field: The field, which has no effect here.
+        beside: The reason, such as the object that replaces it.
+    """
     value = getattr(experiment, field)
     if value != Experiment.model_fields[field].default:
         raise without_effect(field, value, beside)

@@ -25,7 +25,17 @@ NAMED_METHODS = 3
 
 
 def own_model(module: nn.Module, batch: Tree, misfit: Callable[[Any], str | None], objective: Objective) -> nn.Module:
-    """Return a copy of the user's module, without wrappers; ValueError if it does not fit the batch."""
+    """Return a copy of the user's module, without wrappers.
+
+    Args:
+        module: The user's module.
+        batch: Samples.
+        misfit: Returns a clause about outputs that do not fit, else None.
+        objective: The objective, which calls the module.
+
+    Raises:
+        ValueError: The module does not fit the batch.
+    """
     with _naming_the_model():
         check_kinds(module)
         module = copied(unwrap_module(module))

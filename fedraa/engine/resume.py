@@ -124,7 +124,13 @@ def lengthen(directory: Path, spec: RunSpec) -> None:
 
 
 def _check_given(directory: Path, config: Mapping[str, Any], given: Mapping[str, object]) -> None:
-    """Raise InputError if an object that cannot be imported, and with which the run was started, is missing."""
+    """Raise InputError if an object that cannot be imported, and with which the run was started, is missing.
+
+    Args:
+        directory: The run directory, for errors.
+        config: Its configuration.
+        given: The objects and fields that are passed again.
+    """
     lacking = [(name, f"a {name} given as an object") for name in config.get("given", ())]
     for name, written in config["experiment"].items():
         if name in config.get("given", ()):
@@ -160,7 +166,16 @@ def _is_gone(name: str, path: str) -> bool:
 def _only_what_is_given(
     directory: Path, written: Mapping[str, Any], given: Mapping[str, Any]
 ) -> AbstractContextManager[None]:
-    """Return a context that only imports the code that was passed again. Raise InputError if other code is needed."""
+    """Return a context that only imports the code that was passed again.
+
+    Args:
+        directory: The run directory, for errors.
+        written: The fields in its configuration.
+        given: The objects and fields that are passed again.
+
+    Raises:
+        InputError: Other code is needed.
+    """
     refuse_foreign(directory, {name: value for name, value in written.items() if given.get(name) is None})
     return importing_only([path for value in given.values() for path in paths_in(value)])
 
@@ -203,7 +218,14 @@ def _check_same(was: Mapping[str, Any], experiment: Experiment, names: set[str])
 
 
 def _check_resolved(directory: Path, was: Mapping[str, Any], spec: RunSpec, *, longer: bool) -> None:
-    """Raise InputError if a resolved value in the directory is not the same now."""
+    """Raise InputError if a resolved value in the directory is not the same now.
+
+    Args:
+        directory: The run directory, for errors.
+        was: The resolved values in its configuration.
+        spec: The run as it would continue.
+        longer: True if the limits may differ.
+    """
     now = json.loads(json.dumps(describe(spec)["resolved"]))
     may_differ = {ASIDE_KEY, "limits"} if longer else {ASIDE_KEY}
     if wrong := [key for key in was if now.get(key) != was[key] and key not in may_differ]:
@@ -219,7 +241,14 @@ def _check_further(given: object, before: Target, now: Target | None) -> None:
 
 
 def _check_method(directory: Path, was: Mapping[str, Any], spec: RunSpec, longer: set[str]) -> None:
-    """Raise InputError if config.json does not describe the method of the experiment, apart from new limits."""
+    """Raise InputError if config.json does not describe the method of the experiment, apart from new limits.
+
+    Args:
+        directory: The run directory, for errors.
+        was: The method in its configuration.
+        spec: The run as it would continue.
+        longer: The names of the new limits.
+    """
     if longer and isinstance(schedule := was.get("schedule"), Mapping):
         was = {**was, "schedule": {name: value for name, value in schedule.items() if name not in longer}}
     if (where := differs(was, spec.method)) is not None:

@@ -116,7 +116,17 @@ def _sums_to_one(outputs: Tensor, dimension: int) -> bool:
 def _outputs_of_trials(
     model: nn.Module, example: Tree, objective: Objective, *, factors: tuple[float, ...]
 ) -> list[Tensor]:
-    """Return the outputs for samples, and for random inputs of each size; an empty list if the model fails on them."""
+    """Return the outputs for samples, and for random inputs of each size.
+
+    Args:
+        model: The model.
+        example: A batch of samples.
+        objective: The objective, which calls the model.
+        factors: The sizes of random inputs.
+
+    Returns:
+        The outputs; an empty list if the model fails on one of the inputs.
+    """
     samples = mapped(lambda x: x[:TRIED_ROWS], example)
     generator = torch.Generator().manual_seed(0)
     trials = [samples]

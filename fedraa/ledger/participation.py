@@ -23,7 +23,13 @@ class Participation(ABC):
 
     @abstractmethod
     def cohort(self, clients: int, round: int, rng: np.random.Generator) -> Sequence[int]:
-        """Return clients from 0 to `clients` - 1, each at most once. An empty cohort is drawn again."""
+        """Return clients from 0 to `clients` - 1, each at most once. An empty cohort is drawn again.
+
+        Args:
+            clients: Number of clients.
+            round: The round, from 0.
+            rng: The source of randomness.
+        """
 
 
 @dataclass(frozen=True)

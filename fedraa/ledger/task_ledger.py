@@ -81,7 +81,13 @@ class TaskLedger:
             self.scheduler.scheduler.restore(state["scheduler"])
 
     def _choose(self, client: int, now: float, feasible: Ints) -> int:
-        """Return the scheduler's fragment for the client's next task."""
+        """Return the scheduler's fragment for the client's next task.
+
+        Args:
+            client: The client.
+            now: Time on the run's clock.
+            feasible: The client's fragments within the delay bound.
+        """
         assert self.scheduler is not None
         turn = int(self.turns[client])
         rng = generator(self._seed, "schedule", client, turn)
@@ -89,7 +95,16 @@ class TaskLedger:
             return self.scheduler.choose(client, turn, now, feasible, self.stats, rng)
 
     def _send(self, client: int, fragment: int, *, version: int, step: int, resent: bool, feasible: Ints) -> Dispatch:
-        """Number the client's next task and put it in flight."""
+        """Number the client's next task and put it in flight.
+
+        Args:
+            client: The client.
+            fragment: The fragment, or the label of a sampled submodel.
+            version: Version of the fragment that is sent.
+            step: Server step of the sent weights.
+            resent: True if the client trains its current buffer again.
+            feasible: The client's fragments within the delay bound.
+        """
         dispatch = Dispatch(
             task=self._next_task,
             client=client,

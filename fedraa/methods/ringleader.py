@@ -26,7 +26,7 @@ from fedraa.vectors.delta_view import Change
 
 
 class SumTable:
-    """Sums G_i [d] and counts b_i of the clients' deltas, and sum_i G_i / b_i [d] over the clients with a delta.
+    """The sums G_i [d] and counts b_i of the clients' deltas, and sum_i G_i / b_i [d] over the clients with a delta.
 
     A client's row is allocated when it first reports.
     """
@@ -126,7 +126,7 @@ class Ringleader(AsyncRule):
             self._now, self._next = self._next, self._now.empty()
 
     def _add(self, table: SumTable, arrival: Arrival, model: AsyncModel) -> float:
-        """Add the delta to the client's sum. Return its weight in v."""
+        """Add the delta to the client's sum in the table. Return its weight in v."""
         count = table.add(arrival.client, arrival.change)
         return self.server_lr / (model.clients * count)
 

@@ -23,7 +23,13 @@ class Coverage:
         self._known = rules.known and not rules.method["update"].get("owned_head", False)
 
     def check(self, line: Line, round: int, fragments: list[int]) -> None:
-        """Check the metrics of a round in which the clients trained these fragments."""
+        """Check the metrics of a round.
+
+        Args:
+            line: The `round` event.
+            round: The round, from 0.
+            fragments: The fragments of the clients that reported.
+        """
         line.at_least("drift", 0)
         if not fragments:
             for name, value in (("coverage_max", 0), ("coverage_min_trained", 0), ("uncovered", self._size)):

@@ -48,7 +48,13 @@ class TaskClock:
         return self.waiting.popleft()
 
     def depart(self, line: Line, decision: Dispatch, bill: Bill | None) -> None:
-        """Check that a `dispatch` follows the decision and has this cost."""
+        """Check that a `dispatch` follows the decision and has this cost.
+
+        Args:
+            line: The `dispatch` event.
+            decision: The decision of the ledger.
+            bill: The costs; None if only the log has them.
+        """
         line.expect("counts", list(decision.fragment_updates))
         line.expect("feasible", list(decision.feasible))
         line.expect("t", self.now)

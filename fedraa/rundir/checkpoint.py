@@ -48,7 +48,10 @@ def save(directory: Path, step: int, state: State) -> None:
 
 
 class Saver:
-    """Saves checkpoints. A thread writes large ones while the run continues, from a copy of all that may change."""
+    """A writer of checkpoints.
+
+    A thread writes large ones while the run continues, from a copy of all arrays that may change.
+    """
 
     def __init__(self, beside: int = BESIDE) -> None:
         """Let a thread write checkpoints of at least `beside` bytes."""
@@ -59,7 +62,13 @@ class Saver:
         """Seconds that the newest checkpoint on the disk took."""
 
     def save(self, directory: Path, step: int, state: State) -> None:
-        """Save the current state; raise the error of the previous checkpoint, if it had one."""
+        """Save the current state. Raise the error of the previous checkpoint, if it had one.
+
+        Args:
+            directory: The folder of checkpoints.
+            step: Server updates so far, which name the file.
+            state: The state.
+        """
         self.wait()
         text, arrays = _laid_out({FORMAT_KEY: FORMAT} | state)
         if sum(array.nbytes for array in arrays) < self._beside:

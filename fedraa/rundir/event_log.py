@@ -109,7 +109,14 @@ class EventLog:
         self._evals.append((",".join(map(repr, row)) + "\n").encode())
 
     def evaluated_clients(self, step: int, t: float, columns: Mapping[str, Any], order: Sequence[str]) -> None:
-        """Append the rows of some clients at one evaluation to clients.csv."""
+        """Append the rows of some clients at one evaluation to clients.csv.
+
+        Args:
+            step: Server updates by then.
+            t: Time on the run's clock.
+            columns: The values by column, without step and time.
+            order: The columns of the file.
+        """
         self._files["clients"].append(rows_of(step, t, columns, order))
 
     def sync(self) -> None:

@@ -48,7 +48,13 @@ class ServerOptimizer(Stateful, ABC):
 
     @abstractmethod
     def step(self, params: Vector, delta: Vector, moved: Mask) -> None:
-        """Move `params` [d] in place along `delta` [d] on the mask `moved` [d]. Other values keep their bits."""
+        """Move the parameters in place.
+
+        Args:
+            params: Parameters [d].
+            delta: Mean delta of the round [d].
+            moved: Mask [d] of the coordinates that may move. Other values keep their bits.
+        """
 
 
 @dataclass
@@ -198,7 +204,14 @@ class AmsGrad(ServerOptimizer):
 
 
 def move(params: Vector, server_lr: float, direction: Vector, moved: Mask) -> None:
-    """Add server_lr * direction to theta in place, only where `moved` is set."""
+    """Add server_lr * direction to theta in place.
+
+    Args:
+        params: Parameters theta [d].
+        server_lr: Length of the step.
+        direction: Direction [d].
+        moved: Mask [d] of the coordinates that move.
+    """
     factor = np.float32(server_lr)
 
     def step(piece: slice) -> None:

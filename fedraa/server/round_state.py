@@ -58,13 +58,32 @@ class NoAuxiliary:
         return {}
 
     def receive(self, contribution: Contribution, assignment: Assignment, update: Update) -> None:
-        """Add a client update to the state."""
+        """Add a client update to the state.
+
+        Args:
+            contribution: The client, its delta and its weight.
+            assignment: The submodel.
+            update: The client update.
+        """
 
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
-        """Close the round: `delta` [d] is its mean, `scale` the learning rate times the mean number of local steps."""
+        """Close the round.
+
+        Args:
+            params: The model [d] after the step.
+            delta: Mean delta of the round [d].
+            moved: Mask [d] of the coordinates that the step may move.
+            scale: The learning rate times the mean number of local steps.
+        """
 
     def memory(self, size: int, clients: int, inputs: int) -> int:
-        """Return the bytes of the state at the server."""
+        """Return the bytes of the state at the server.
+
+        Args:
+            size: Parameters of the model, d.
+            clients: Number of clients.
+            inputs: Numbers in one sample.
+        """
         return 0
 
     def state(self) -> State:

@@ -45,6 +45,11 @@ class MeanHere:
 def follow(mean: Vector, params: Vector, share: float) -> None:
     """Update the mean in place: mean <- mean + share * (params - mean).
 
-    Division among calls does not change its bits.
+    The result has the same bits however the coordinates are divided among calls.
+
+    Args:
+        mean: The mean [d].
+        params: The model [d].
+        share: Weight of the model.
     """
     accumulate(mean, slice(None), share, params, mean)

@@ -40,7 +40,13 @@ class Server(Protocol):
         """Apply an update, record it as `commit`, and return the clients that now wait for work."""
 
     def drop(self, task: int, what: str, now: float) -> Iterable[int]:
-        """Drop a task that failed by its client's fault, record it as `drop`, and return the clients that now wait."""
+        """Drop a task that failed by its client's fault, record it as `drop`, and return the clients that now wait.
+
+        Args:
+            task: The number of the task.
+            what: The reason of the failure.
+            now: Time on the run's clock.
+        """
 
     def state(self) -> State:
         """Return the state for a checkpoint. The loop calls this only between two of the calls above."""

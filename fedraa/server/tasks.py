@@ -34,7 +34,8 @@ class InFlightTask:
 
 
 class TaskTable:
-    """Makes tasks from decisions, holds those in flight, and records `dispatch`, `commit` and `drop`.
+    """A table of tasks. It makes tasks from decisions, holds those in flight, and records dispatches, commits and
+    drops.
 
     Args:
         sizes: Number of training samples of each client.
@@ -137,7 +138,14 @@ class TaskTable:
         return task
 
     def commit(self, update: Update, done: Committed, weight: float, now: float) -> None:
-        """Record an update that was applied with this weight, and take its task out of flight."""
+        """Record an applied update, and take its task out of flight.
+
+        Args:
+            update: The client update.
+            done: The result of the update in the ledger.
+            weight: Weight of the update.
+            now: Time on the run's clock.
+        """
         flight = self.in_flight.pop(update.task)
         task = flight.task
         self._optimizer_states.receive(flight.assignment, update)
@@ -162,7 +170,13 @@ class TaskTable:
         )
 
     def drop(self, dropped: Dropped, what: str, now: float) -> None:
-        """Record a task that failed for the reason `what`, and take it out of flight."""
+        """Record a failed task, and take it out of flight.
+
+        Args:
+            dropped: The result of the task in the ledger.
+            what: The reason of the failure.
+            now: Time on the run's clock.
+        """
         task = self.in_flight.pop(dropped.dispatch.task).task
         action = dropped.action
         if action == QUARANTINED:
@@ -269,7 +283,7 @@ def restored_flights(
     decisions: Iterable[Dispatch],
     send: Callable[[list[Task]], list[Task]] | None = None,
 ) -> list[InFlightTask]:
-    """Return the tasks in flight of a checkpoint; the arguments are those of `TaskTable.restore`."""
+    """Return the tasks in flight of a checkpoint. The arguments are those of `TaskTable.restore`."""
     assignments = [Assignment.restored(state["assignment"]) for state in states]
     tasks = [
         _restored_task(state, decision, assignment)

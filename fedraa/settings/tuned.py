@@ -36,7 +36,13 @@ def read_tuned_about(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, An
 
 
 def write_tuned(path: Path, about: Mapping[str, object], methods: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write the facts `about` the file, then a table for every method, with its `terms` as a table inside."""
+    """Write the file of `fedraa tune`.
+
+    Args:
+        path: The file.
+        about: Facts about the file.
+        methods: A table for every method. Its `terms` become a table inside.
+    """
     lines = [f"{name} = {_toml(value)}" for name, value in about.items()]
     for name, table in methods.items():
         lines += ["", f"[methods.{json.dumps(name)}]"]
