@@ -169,10 +169,10 @@ def compare(
     Every run has a directory METHOD-SEED below the experiment's `out` (default: a new folder under runs/), beside
     compare.csv, which is the table, and compare.png. `ended` is called with the History of each finished run.
 
-    Columns: method, seed; accuracy, best_accuracy, client_worst (shares, 0 to 1; for another objective its metrics);
-    reason of the end, steps, tasks; time (on the run's clock), wall (seconds), time_to_target (NaN if not reached);
-    bytes_down, bytes_up, flops; staleness_mean, staleness_max; faults; model_sha256; note (if no step was finished);
-    directory.
+    Columns: method, seed, accuracy, best_accuracy, client_worst (shares from 0 to 1, for another objective its
+    metrics), reason (of the end), steps, tasks, time (on the run's clock), wall (seconds), time_to_target (NaN if not
+    reached), bytes_down, bytes_up, flops, staleness_mean, staleness_max, faults, model_sha256, note (if no step was
+    finished), directory.
 
         frame = fedraa.compare(["fed-raa", "fedavg"], seeds=range(3), time=8, terms="equal", engine="local")
         frame.groupby("method")["accuracy"].mean()

@@ -69,7 +69,7 @@ class Receipt:
         bad: The number of values that are not finite.
         squared: The squared norm of the difference from the sent buffer, if it is measured.
         squared_sent: The squared norm of the sent buffer, if it is measured.
-        largest: The largest absolute value; 0 if all values are too small to be wrong.
+        largest: The largest absolute value, 0 if all values are too small to be wrong.
         sent: The largest absolute value of the sent buffer, if a value may be wrong; else 0.
     """
 
@@ -184,10 +184,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The full model on the test set: its figures by name, in the order of the columns of evals.csv.
+    """The metrics of the full model on the test set, by name, in the order of the columns of evals.csv.
 
-    `seconds` is the worker's own time. `clients` has the results of some clients, if these are asked for: their numbers
-    as `client`, their `test_samples`, and a column for each figure, NaN for a client without test samples.
+    `seconds` is the worker's real time. `clients` has the results of some clients, if they are requested: their numbers
+    as `client`, their `test_samples`, and a column for each metric, NaN for a client without test samples.
     """
 
     figures: Mapping[str, float]

@@ -22,13 +22,13 @@ class View:
         turn: Number of tasks that the client had before.
         now: Time on the run's clock, in time units.
         feasible: Fragments whose cost is within the delay bound, ascending; at most M.
-        costs: Modelled duration of a task of this client on each fragment, in time units; infinite if the client cannot
+        costs: Modelled duration of a task of this client on each fragment, in time units, infinite if the client cannot
             hold the fragment.
         bound: The delay bound K, in time units.
         counts: Applied updates of each fragment, q(j).
         sent: Tasks of each fragment that were sent, including tasks in flight and without dropped tasks.
-        staleness: Staleness of the last applied update of each fragment; 0 before the first one.
-        losses: Mean training loss of the last applied update of each fragment; infinite before the first one.
+        staleness: Staleness of the last applied update of each fragment, 0 before the first one.
+        losses: Mean training loss of the last applied update of each fragment, infinite before the first one.
     """
 
     client: int

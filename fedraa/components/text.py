@@ -1,8 +1,10 @@
 """Conversion of components to text, `Name(field=value)`, or JSON, and back.
 
-A component has one of these forms: a name (`gre-raa`), with values if it takes some (`polynomial(exponent=0.3)`); an
-import path (`package.module:Name`, also with values); a mapping (`{"kind": NAME_OR_PATH, field: value, ...}`); an
-object, which is an instance, a class that takes no arguments, or a function.
+A component has one of these forms:
+    a name (`gre-raa`), with values if it takes some (`polynomial(exponent=0.3)`)
+    an import path (`package.module:Name`), also with values
+    a mapping (`{"kind": NAME_OR_PATH, field: value, ...}`)
+    an object: an instance, a class that takes no arguments, or a function
 """
 
 import ast

@@ -77,7 +77,7 @@ class PaperSettings:
     Attributes:
         source: The section, table or code that states them.
         values: Fields of an experiment.
-        client_fraction: The share of all clients that takes part in a round; None if the paper states none.
+        client_fraction: The share of all clients that takes part in a round, None if the paper states none.
         unstated: The settings that the paper leaves open.
     """
 
@@ -116,7 +116,7 @@ class Method:
         local: The local training of a client.
         update: The way in which the server applies a client update, or the updates of a round.
         schedule: The order in which clients train.
-        paper_settings: The settings of the paper; None if no paper has any.
+        paper_settings: The settings of the paper, None if no paper has any.
 
     Raises ValueError for choices that do not fit together.
     """

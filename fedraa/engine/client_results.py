@@ -31,8 +31,8 @@ class ClientResults:
 
     Args:
         data: The clients' data; only sizes and names are used.
-        every: Write at every n-th evaluation, including the first; None: only at the last.
-        write: Receives the step, the time and the columns of one evaluation; None: nothing is written.
+        every: Write at every n-th evaluation, including the first. None: only at the last.
+        write: Receives the step, the time and the columns of one evaluation. None: nothing is written.
     """
 
     def __init__(

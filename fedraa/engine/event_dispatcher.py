@@ -36,7 +36,7 @@ class Announcer:
 
     @property
     def heard(self) -> int | None:
-        """The number (`seq`) of the first undelivered line; None if all lines were delivered."""
+        """The number (`seq`) of the first undelivered line, None if all lines were delivered."""
         return int(str(self._untold[0]["seq"])) if self._untold else None
 
     def past(self, lines: Iterable[Mapping[str, object]], heard: int | None) -> None:

@@ -67,7 +67,7 @@ def dry_run(
         tasks_per_step: Updates per server update, if there is no `rule`.
         rule: Decides which updates make a new version. It works on a model without parameters.
         resend_cost: Returns the cost of a task of a client on a fragment that it already holds.
-        concurrency: Number of clients that train at a time; None: all.
+        concurrency: Number of clients that train at a time. None: all.
     """
     clients, fragments = planner.costs.shape
     ledger = AsyncLedger(

@@ -21,7 +21,7 @@ GIGA = 1e9
 
 @dataclass(frozen=True)
 class Free:
-    """The free bytes of this machine's memory, and of its GPU's; None without a GPU."""
+    """The free bytes of this machine's memory, and of its GPU's, None without a GPU."""
 
     memory: float
     gpu: float | None
@@ -131,7 +131,7 @@ def _available() -> float:
 
 
 def _group_left() -> float:
-    """Return the bytes that the limit of this process's control group leaves; infinity without a limit."""
+    """Return the bytes that the limit of this process's control group leaves, infinity without a limit."""
     group = Path("/sys/fs/cgroup")
     for limit, used in (
         ("memory.max", "memory.current"),

@@ -171,7 +171,7 @@ class RunSpec:
 
         Args:
             record: Writes an event to the log.
-            store: Keeps the parameters of an asynchronous server; None: the server keeps them.
+            store: Keeps the parameters of an asynchronous server. None: the server keeps them.
             share: Places the buffers that the server sends, if there is no `store`.
         """
         solver = self.method.local

@@ -59,7 +59,7 @@ class RunSession:
             callbacks: Receive events from the first one on.
             driver: The user's process, if the session runs in a different one.
             description: The description of that process, under the same condition.
-            store: Keeps the parameters; None: the server keeps them.
+            store: Keeps the parameters. None: the server keeps them.
         """
         self._spec = spec
         self._directory = directory

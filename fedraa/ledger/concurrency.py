@@ -8,7 +8,7 @@ from fedraa.rng import generator
 
 @dataclass(frozen=True)
 class Concurrency:
-    """A limit of `most` clients at a time; None: all train.
+    """A limit of `most` clients at a time. None: all train.
 
     Draws follow from the seed, so there is no state to save.
     """

@@ -25,7 +25,7 @@ class TaskLedger:
         turns: Tasks per client so far [N].
         in_flight: The tasks that have not ended, by number.
         stats: Counts, tasks sent, last staleness and last loss of every fragment [M].
-        scheduler: Chooses the fragments; None: the caller passes the label of each task.
+        scheduler: Chooses the fragments. None: the caller passes the label of each task.
         bad_clients: Decides between retry, quarantine and stop.
     """
 

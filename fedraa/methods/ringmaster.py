@@ -24,7 +24,7 @@ class Ringmaster(AsyncRule):
     """Ringmaster ASGD (Maranjyan, Tyurin, Richtarik 2025, Algorithm 4): theta += server_lr * delta if staleness < R.
 
     Staler updates are ignored: they get weight 0 and make no new version. Their clients continue from the current
-    model, and their work still counts as cost. R is `delay_limit`; None means the number of clients. Running tasks are
+    model, and their work still counts as cost. R is `delay_limit`. None means the number of clients. Running tasks are
     not stopped (Algorithm 5).
     """
 

@@ -141,7 +141,7 @@ class Rules:
 
     @property
     def concurrency(self) -> int | None:
-        """The number of clients of an asynchronous method that train at a time; None: all."""
+        """The number of clients of an asynchronous method that train at a time. None: all."""
         limit: int | None = self.method["schedule"].get("concurrency")
         return limit
 

@@ -53,7 +53,7 @@ class TaskClock:
         Args:
             line: The `dispatch` event.
             decision: The decision of the ledger.
-            bill: The costs; None if only the log has them.
+            bill: The costs, None if only the log has them.
         """
         line.expect("counts", list(decision.fragment_updates))
         line.expect("feasible", list(decision.feasible))

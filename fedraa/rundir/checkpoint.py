@@ -1,7 +1,10 @@
 """Checkpoints: a run's whole state in one file, written whole or not at all, checked when read, without pickle.
 
-A file holds, in this order: a magic line; the length (8 bytes, little endian) and the text of a JSON tree, in which
-`{"$array": i}` stands for the i-th array; the arrays in NumPy's .npy format; the SHA-256 of all bytes before it.
+A file holds, in this order:
+    a magic line
+    the length (8 bytes, little endian) and the text of a JSON tree, in which `{"$array": i}` stands for the i-th array
+    the arrays in NumPy's .npy format
+    the SHA-256 of all bytes before it
 """
 
 import hashlib

@@ -1,9 +1,9 @@
 """The versioned format of a run directory: the current one, and the conversion of configurations of older ones.
 
 Format 1 is that of directories without the key `format`. Since format 3 checkpoints have digests of the log, and
-finished runs have digests of their files. Since format 4 the local steps `auto` end with a pass over the data; before,
-there were at most 20. Since format 5 checkpoints hold the decisions of the server apart from its buffers; earlier ones
-cannot be resumed. Reading changes nothing on the disk.
+finished runs have digests of their files. Since format 4 the local steps `auto` end with a pass over the data. Before,
+there were at most 20. Since format 5 checkpoints hold the decisions of the server apart from its buffers. Runs of
+earlier formats cannot be resumed. Reading changes nothing on the disk.
 """
 
 import json

@@ -41,7 +41,7 @@ class EventLog:
 
         Args:
             directory: The run directory.
-            driver: The process that Ctrl-C stops; None: this one.
+            driver: The process that Ctrl-C stops. None: this one.
             on_line: Receives every written line.
             clients: Also write a table of the results of each client.
 

@@ -67,7 +67,7 @@ def name_clients(numbers: Sequence[int]) -> str:
 
 
 def read_failure(directory: Path) -> str:
-    """Return the reason for which the run in this directory failed; empty if it did not fail, or was resumed since."""
+    """Return the reason for which the run in this directory failed, empty if it did not fail, or was resumed since."""
     try:
         return content(directory / FAILURE).decode(errors="replace").strip()
     except FileNotFoundError:

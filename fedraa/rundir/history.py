@@ -42,12 +42,12 @@ class History:
     The other columns depend on the kind, and are NaN for events of other kinds:
 
     dispatch    A client receives a task: `task` (its number), `client`, `fragment` (or the label of its submodel),
-                `version` (of that fragment when sent: updates so far; in rounds, the round), `step` (updates of the
+                `version` (updates of that fragment when sent, or the round), `step` (updates of the
                 whole server so far), `cost` (expected duration on the clock), `feasible` (fragments within the delay
                 bound), `counts` (updates per fragment at the choice), `bytes_down`
     commit      Its update is applied: `task`, `client`, `fragment`, `base_version` (when sent), `version` (now),
                 `staleness` (updates of this fragment since it was sent), `global_staleness` (of any fragment), `mix`
-                (weight of the update; in rounds, if all clients report), `bytes_up`, `samples` (of the client),
+                (weight of the update, if all clients of a round report), `bytes_up`, `samples` (of the client),
                 `flops` (of the task), `train_loss` (mean over the task)
     drop        Its task failed by its own fault: `task`, `client`, `fragment`, `what` (the reason), `action` (retry:
                 the client gets work again; quarantined: it gets no more work; stop: the run stops)

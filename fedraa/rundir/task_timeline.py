@@ -43,11 +43,11 @@ class TaskTimeline:
         client: Clients of the tasks.
         fragment: Fragments, or labels of sampled submodels.
         start: Times of dispatch on the run's clock.
-        end: Times of commit or drop; NaN while the task is in flight.
-        cost: Expected costs; NaN if the log has none.
+        end: Times of commit or drop, NaN while the task is in flight.
+        cost: Expected costs, NaN if the log has none.
         bytes_down: Bytes that the server sent.
-        bytes_up: Bytes of the update; 0 without an update.
-        staleness: Updates of the fragment since the dispatch; 0 without an update.
+        bytes_up: Bytes of the update, 0 without an update.
+        staleness: Updates of the fragment since the dispatch, 0 without an update.
         fate: A `Fate` for each task.
         commits: Places in the columns of the tasks whose updates were applied, in the order of the commits.
         round_events: The event of each round.
@@ -105,7 +105,7 @@ class TaskTimeline:
         return len(self._in_flight)
 
     def idle_share(self, clients: int) -> float | None:
-        """Return the share of all clients' time so far in which they had no task; None before any time has passed."""
+        """Return the share of all clients' time so far in which they had no task, None before any time has passed."""
         if not self.t:
             return None
         busy = self._busy + len(self._in_flight) * self.t - self._starts

@@ -74,7 +74,7 @@ class AsyncModel:
         params: Parameters [d]. The rule changes them in place.
         clients: Number of clients.
         fragments: Number of fragments.
-        at_a_time: Clients that train at a time; None means all.
+        at_a_time: Clients that train at a time. None means all.
         common: For each fragment, the positions in its buffer of the coordinates that all fragments hold.
     """
 
@@ -94,7 +94,7 @@ class Taken(NamedTuple):
     """The result of applying a client update.
 
     Attributes:
-        weight: Weight of the update, as the log shows it; 0 if the update was ignored.
+        weight: Weight of the update, as the log shows it, 0 if the update was ignored.
         advanced: True if the model has a new version. If False, the rule must not have changed the model.
         held: True if the client trains the weights that it already holds again, with other minibatches. The server
             then sends it nothing.

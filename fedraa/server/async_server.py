@@ -33,7 +33,7 @@ class AsyncServer:
         task_table: The tasks.
         fragments: The fragments from which the scheduler chooses.
         sample: Samples a submodel for every task. It replaces the scheduler and the fragments.
-        bound: The delay bound; None derives it from the costs.
+        bound: The delay bound. None derives it from the costs.
         balance: The power of data against speed in the weights of updates. These factors follow the costs.
         learn: True if costs follow real durations. A derived bound then changes with them.
     """

@@ -47,7 +47,7 @@ class OptimizerStates:
             name: The buffer.
             client: The client.
             where: The coordinates [k] of the submodel.
-            mask: True for trained coordinates [k]; None if all are.
+            mask: True for trained coordinates [k], None if all are.
         """
         buffer: Vector = cut(self._rows[name].peek(client), where)
         if mask is not None:

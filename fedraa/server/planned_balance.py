@@ -1,6 +1,6 @@
 """Weights of data against speed, from the modelled costs.
 
-A separate module, because server shards have no cost models.
+This is a separate module, because server shards have no cost models.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def planned_balances(
         shapes: The submodels that clients train.
         samples: Training samples of each client [N].
         power: The power of data against speed.
-        at_a_time: Clients that train at a time; None means all.
+        at_a_time: Clients that train at a time. None means all.
     """
     if power == 0:
         return np.ones(len(samples))
@@ -39,14 +39,14 @@ def planned_balances(
 
 
 def pause(table: Floats, at_a_time: int | None) -> float:
-    """Return the mean time that a client waits between two of its tasks; 0 if all clients train at a time.
+    """Return the mean time that a client waits between two of its tasks, 0 if all clients train at a time.
 
     The next client is drawn uniformly, so the time is the same for all clients. It is the time at which `at_a_time`
     clients train on average.
 
     Args:
         table: The costs of tasks [N, M].
-        at_a_time: Clients that train at a time; None means all.
+        at_a_time: Clients that train at a time. None means all.
     """
     if at_a_time is None or at_a_time >= len(table):
         return 0.0

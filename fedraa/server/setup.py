@@ -29,7 +29,7 @@ class ServerSetup:
         inputs: Numbers in one sample.
         fresh: Weight of the fresh gradient.
         learn: True if costs follow real durations.
-        store: Keeps an asynchronous server's parameters; None: the server keeps them in this process.
+        store: Keeps an asynchronous server's parameters. None: the server keeps them in this process.
         share: Places the buffers that the server sends.
     """
 

@@ -240,7 +240,7 @@ class TaskTable:
         Args:
             state: The values.
             decisions: The decisions of the tasks in flight, in the same order.
-            send: Puts the buffers of all tasks back where the server keeps them; None: the tasks carry them.
+            send: Puts the buffers of all tasks back where the server keeps them. None: the tasks carry them.
         """
         self.applied[:] = state["applied"]
         self.quarantined = dict(map(tuple, state["quarantined"]))
