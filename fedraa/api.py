@@ -93,7 +93,7 @@ def _run(
     told: CallbackList,
     restarts: int = 0,
 ) -> History:
-    """Run an experiment whose named model and dataset may be replaced by objects."""
+    """Run an experiment. Objects may replace its named model and dataset."""
     _check_restarts(restarts, experiment)
     if experiment.out is not None:
         refuse_used(experiment.out)

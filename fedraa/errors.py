@@ -206,7 +206,7 @@ def _array_text(value: Any) -> str:
 
 
 def _collection_text(value: Any) -> str:
-    """Show a collection whose items are short and plain; count the items of any other."""
+    """Return a short collection of plain items as it is, and the number of items of any other."""
     if len(value) <= MAX_CHARACTERS and all(map(_is_plain, value)):
         items = value.values() if isinstance(value, Mapping) else ()
         text = repr(value) if all(map(_is_plain, items)) else ""

@@ -33,7 +33,7 @@ class SharedBuffer:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RemoteBuffer:
-    """The buffer [size] of a submodel whose values are in another process. A subclass holds their place."""
+    """The buffer [size] of a submodel with values in another process. A subclass holds their place."""
 
     size: int
 

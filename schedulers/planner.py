@@ -64,7 +64,7 @@ class Planner:
         self.scheduler.plan(self.costs, self.bound)
 
     def feasible(self, client: int) -> Ints:
-        """Return the fragments whose cost for this client is within the delay bound, ascending."""
+        """Return the client's fragments within the delay bound, ascending."""
         costs = self.costs[client]
         return np.flatnonzero((costs <= self.bound * (1 + TOLERANCE)) & np.isfinite(costs))
 

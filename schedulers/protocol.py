@@ -21,7 +21,7 @@ class View:
         client: The idle client, from 0.
         turn: Number of tasks that the client had before.
         now: Time on the run's clock, in time units.
-        feasible: Fragments whose cost is within the delay bound, ascending; at most M.
+        feasible: Fragments within the delay bound, ascending; at most M.
         costs: Modelled duration of a task of this client on each fragment, in time units, infinite if the client cannot
             hold the fragment.
         bound: The delay bound K, in time units.

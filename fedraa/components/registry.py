@@ -139,7 +139,7 @@ def _named(registered: Mapping[str, Callable[..., T]], name: str) -> Callable[..
 
 @cache
 def load_plugins() -> None:
-    """Import every module of the plug-in packages in alphabetical order; each registers what it defines."""
+    """Import every module of the plug-in packages in alphabetical order. Each module registers its components."""
     for package in PLUGIN_PACKAGES:
         paths = import_module(package).__path__
         for module in sorted(info.name for info in iter_modules(paths, f"{package}.")):

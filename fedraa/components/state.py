@@ -10,7 +10,7 @@ from fedraa.errors import InputError
 
 
 class Stateful:
-    """A component whose attributes are saved with checkpoints and restored on resume.
+    """A component with attributes that checkpoints save and a resumed run restores.
 
     Override both methods if an attribute is not a number, text, a list, a dict with text keys or a NumPy array.
     """

@@ -94,7 +94,7 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
     """Return the fields that are set and have no effect on this method, and why.
 
     Args:
-        experiment: The experiment, whose fields are compared with their defaults.
+        experiment: The experiment. Its fields are compared with their defaults.
         method: Its method, with the experiment's flags in place.
     """
     trains_whole = not method.submodel.scheduled and method.submodel.whole

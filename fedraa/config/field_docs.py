@@ -11,7 +11,7 @@ WIDTH = 100
 
 
 def document(model: type[BaseModel]) -> None:
-    """Add every field to the docstring and the signature of `model`, whose fields have descriptions."""
+    """Add every field to the docstring and the signature of `model`. Its fields must have descriptions."""
     # The plain types, without the annotations for pydantic.
     hints = get_type_hints(model)
     parameters, lines = [], ["", "", "Attributes:"]

@@ -89,7 +89,7 @@ _RULES = (
 def refuse_without_effect(experiment: Any) -> None:
     """Raise InputError for the first field that is set and has no effect beside the others.
 
-    Fields whose effect depends on the method, the data or the model are checked later.
+    If the effect of a field depends on the method, the data or the model, it is checked later.
     """
     for rule in _RULES:
         value = getattr(experiment, rule.field)

@@ -17,7 +17,7 @@ from fedraa.messages import Evaluation, Fault, SharedBuffer, Task, Update, Vecto
 NOT_OF_CLIENTS = (
     "OutOfMemoryError",
     "AcceleratorError",
-    # Names of errors of torch, whose modules differ between versions.
+    # Errors of torch by their class names, because their modules differ between versions.
 )
 
 

@@ -1,4 +1,4 @@
-"""Checks before the start of a run: clients without work, models that cannot be batched, too little memory."""
+"""Checks before the start of a run: clients without work, models that cannot be batched, missing memory."""
 
 from collections.abc import Sequence
 
@@ -30,7 +30,7 @@ SENT = {"squares": "squares", "gradient": "full_gradient", "adversary": "adversa
 
 def preflight(spec: RunSpec) -> None:
     """Raise InputError for a run that cannot reach its end."""
-    # The property raises an error for a target whose metric the run does not have.
+    # The property raises an error for a target if the run lacks its metric.
     _ = spec.limits
     if spec.method.schedule.scheduled:
         _check_feasible(spec)

@@ -46,7 +46,7 @@ from fedraa.submodels.meter import measure
 from fedraa.submodels.policies.policy import RunContext
 
 DEFAULT_ROUNDS = 20
-# Limits a run whose target is out of reach.
+# Limits a run with a target that is out of reach.
 DEFAULT_ROUNDS_TO_TARGET = 1000
 # Enough samples for the statistics of a normalisation layer; more only cost time.
 STATISTICS_SAMPLES = 10_000
@@ -265,7 +265,7 @@ class RunSpec:
         return EvaluationData.of(some, shards, streamed=streamed, reported=self._reported())
 
     def _reported(self) -> npt.NDArray[np.int64] | None:
-        """Return the clients whose results are reported, or None if no results are."""
+        """Return the clients with reported results, or None if no results are reported."""
         experiment = self.experiment
         if experiment.client_evals is None:
             return None

@@ -1,4 +1,4 @@
-"""The policy for clients whose tasks fail: retries, quarantine, or the end of the run."""
+"""The policy for clients with failed tasks: retries, quarantine, or the end of the run."""
 
 from fedraa.messages import State
 
@@ -8,7 +8,7 @@ HOPELESS = 50
 
 
 class BadClients:
-    """The decision about a client whose task has failed.
+    """The decision about a client after a failed task.
 
     The client is retried up to `retries` times in a row. A retry is its next task, from the current model and with
     other minibatches, because the same task would only fail again. An applied update resets the count. After the

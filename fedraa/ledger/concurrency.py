@@ -34,7 +34,7 @@ class Concurrency:
         Without a limit it is the client itself.
 
         Args:
-            client: The client whose task has ended.
+            client: The client of the ended task.
             task: The number of the task.
             busy: Clients that train.
             left_out: Quarantined clients.

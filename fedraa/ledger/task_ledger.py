@@ -123,7 +123,7 @@ class TaskLedger:
         return dispatch
 
     def _succeed(self, task: int) -> Dispatch:
-        """Remove a task whose update was applied from the tasks in flight."""
+        """Remove a task from the tasks in flight after its update was applied."""
         dispatch = self.in_flight.pop(task)
         self.bad_clients.well(dispatch.client)
         return dispatch

@@ -1,4 +1,4 @@
-"""CA2FL: a buffer whose deltas are corrected by the last delta of every client (Wang et al. 2024, Algorithm 2).
+"""CA2FL: a buffer of deltas, corrected by the last delta of every client (Wang et al. 2024, Algorithm 2).
 
 When delta of client i arrives:
     buffer += delta - h_i

@@ -3,7 +3,7 @@
 The model is cut into M equal fragments. When client n is idle:
     j = the fragment that was sent to the fewest clients
     send theta_j
-Client n: as many steps of SGD as pay for the communication, with clipping and calibrated logits
+Client n: enough steps of SGD to pay for the communication, with clipping and calibrated logits
 When (j, delta) arrives:
     a = min(1, gain * M / N) * s(staleness)         # N clients train at a time, about N / M of them fragment j
     theta_j <- theta_j + a * delta

@@ -1,4 +1,4 @@
-"""FedRobust: clients train against an affine perturbation of their own inputs (Reisizadeh et al. 2020).
+"""FedRobust: clients train against an affine perturbation of their inputs (Reisizadeh et al. 2020).
 
 Client n: minimises over w and maximises over (Lambda_n, delta_n) the loss on Lambda_n * x + delta_n;
     Lambda_n (here diagonal) and delta_n stay with the client from round to round

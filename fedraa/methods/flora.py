@@ -29,7 +29,7 @@ from fedraa.submodels.policies.slices import Prefix
 @AGGREGATOR.register("flora")
 @dataclass
 class FLoRA(LowRank):
-    """FLoRA (Wang et al. 2024): a layer's weight moves by scale sum p_i B_i A_i, exactly; then adapters are reset.
+    """FLoRA (Wang et al. 2024): a layer's weight moves by scale sum p_i B_i A_i, exactly. Then adapters are reset.
 
     The sum is the stack [B_1 ... B_K] [p_1 A_1; ...; p_K A_K], where p_i is the client's share of the samples of the
     round. The paper's clients add it to their base. Here it is the delta of the parameters `merged`, which are part of

@@ -23,7 +23,7 @@ from fedraa.server.round_update import Mean
 from fedraa.submodels.assignment import Mask
 from fedraa.submodels.policies.slices import Prefix
 
-# The smallest weight of an adapter: adapters whose products are all 0 get equal weights.
+# The smallest weight of an adapter. If the products of all adapters are 0, all get this weight.
 MIN_WEIGHT = 1e-12
 
 

@@ -41,7 +41,7 @@ def replay(directory: Path) -> str:
 
 @contextmanager
 def _described_in(directory: Path, *errors: type[Exception]) -> Iterator[None]:
-    """Convert these errors in the block to an error about config.json, whose values no run of this version has."""
+    """Convert these errors in the block to an error about config.json: no run of this version has such values."""
     try:
         yield
     except errors as error:

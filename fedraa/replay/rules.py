@@ -231,7 +231,7 @@ class Rules:
 
     @property
     def believed(self) -> list[str]:
-        """The custom components, whose decisions are not checked."""
+        """The custom components. Their decisions are not checked."""
         found = [
             described
             for choice in self.method.values()

@@ -17,7 +17,7 @@ CHUNK = 1 << 20
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a stream whose content replaces `path` durably, if the block ends without an error."""
+    """Open a stream. Its content replaces `path` durably, if the block ends without an error."""
     partial = path.with_name(path.name + PARTIAL)
     try:
         # Opening a named pipe would wait for a reader for ever.

@@ -1,4 +1,4 @@
-"""Clients whose tasks failed by their own fault, with the number of tasks and the reason; and the reason of a failed
+"""Clients with tasks that failed by their fault, with the number of tasks and the reason; and the reason of a failed
 run.
 """
 

@@ -77,7 +77,7 @@ def alone(directory: Path, doing: str) -> Iterator[None]:
 
     Args:
         directory: The directory, which is made if it does not exist.
-        doing: The work, for the error of another process.
+        doing: The work, which the error of another process names.
 
     Raises:
         InputError: Another process holds the lock, or the directory cannot be written.

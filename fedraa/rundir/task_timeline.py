@@ -49,7 +49,7 @@ class TaskTimeline:
         bytes_up: Bytes of the update, 0 without an update.
         staleness: Updates of the fragment since the dispatch, 0 without an update.
         fate: A `Fate` for each task.
-        commits: Places in the columns of the tasks whose updates were applied, in the order of the commits.
+        commits: Places in the columns of the tasks with applied updates, in the order of the commits.
         round_events: The event of each round.
         failures: The newest faults and drops, with `kind`, `t`, `wall`, `what`, `action`, `task`, `client`, `worker`.
         t: Latest time of all events.
@@ -122,7 +122,7 @@ class TaskTimeline:
     def tasks(self) -> "pd.DataFrame":
         """Return a row per task: task, client, fragment, start, end, cost, bytes_down, bytes_up, staleness, done.
 
-        Tasks whose updates were applied come first, in the order of the commits. `end` is NaN for a task in flight.
+        Tasks with applied updates come first, in the order of the commits. `end` is NaN for a task in flight.
         """
         # pandas is slow to import, and workers do without it.
         import pandas as pd

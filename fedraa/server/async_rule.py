@@ -164,10 +164,10 @@ class AsyncRule(Stateful, ABC):
         """Apply one update. `model.params` may change on the coordinates `arrival.where`, or anywhere."""
 
     def leave(self, client: int) -> None:
-        """Remove a client, whose tasks failed. A rule that `waits` then waits for the other clients only."""
+        """Remove a client after failed tasks. A rule that `waits` then waits for the other clients only."""
 
     def weight(self, staleness: int, balance: float = 1.0) -> float:
-        """Return the weight of an arrival, for a rule that `blends`."""
+        """Return the weight of an arrival. Only a rule with `blends` defines it."""
         raise AssertionError(f"{type(self).__name__} does not blend")
 
     def memory(self, size: int, clients: int) -> int:

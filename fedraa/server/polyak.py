@@ -1,4 +1,4 @@
-"""A server whose delivered model is a mean over its last versions, which removes the noise of single updates."""
+"""A server that delivers a mean over its last models, which removes the noise of single updates."""
 
 from collections.abc import Iterable
 
