@@ -116,17 +116,21 @@ def resume(
 ) -> History:
     """Resume a run from its last checkpoint, or extend it. Return its History.
 
-    Objects are passed again: `model`, `dataset`, and components by their field. So are `callbacks`, which first receive
-    the events before the checkpoint, and `restarts`. A larger `updates`, `rounds`, `time` or `target_accuracy`, or a
-    better `target`, extends a run, also a finished one. The result is bit for bit that of a run with this limit from
-    the start. `quiet` is that of the run by default. With `trust`, other code that the run directory names
-    (`package.module:Name`) is imported. If files are damaged, the run resumes from an earlier checkpoint with a
-    warning, or is refused.
-
         fedraa.resume("runs/mine", model=Net(), scheduler=HighestLoss(), updates=400)
 
-    Raises ValueError for a finished run that is not extended, a run that another process writes, and a missing or
-    different object. Raises Interrupted after Ctrl-C.
+    Args:
+        model: The model, if the run was started with an object. The same holds for `dataset`.
+        callbacks: They first receive the events before the checkpoint. A run does not keep its callbacks.
+        trust: Allow the import of other code that the run directory names (`package.module:Name`).
+        restarts: As in `run`.
+        quiet: Replaces the setting of the run.
+        fields: A larger `updates`, `rounds`, `time` or `target_accuracy`, or a better `target`. They extend a run, also
+            a finished one, and give bit for bit the run with this limit from the start. Also components that are
+            objects.
+
+    If files are damaged, the run resumes from an earlier checkpoint with a warning, or is refused. Raises ValueError
+    for a finished run that is not extended, a run that another process writes, and a missing or different object.
+    Raises Interrupted after Ctrl-C.
     """
     refuse_nested_run()
     module, data, fields = split_objects(model, dataset, fields)

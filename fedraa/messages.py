@@ -50,8 +50,12 @@ Extra = Vector | SharedBuffer | MadeBuffer
 
 
 class ExtraBuffers(NamedTuple):
-    """Buffers that a protocol moves besides the submodel, in sizes of its trained part; `up_whole` in sizes of all of
-    it.
+    """The buffers that a protocol moves besides the submodel.
+
+    Attributes:
+        down: Buffers sent to the client, each as large as the trained part.
+        up: Buffers sent to the server, each as large as the trained part.
+        up_whole: Buffers sent to the server, each as large as the whole submodel.
     """
 
     down: int = 0

@@ -62,8 +62,9 @@ def paths_in(written: object) -> list[str]:
 
 
 def describe(part: object) -> Any:
-    """Return a component as JSON: its kind and values, from which `Seam.make` makes an equal one, or the JSON value
-    itself.
+    """Return a component as JSON: its kind and values, or a plain value as it is.
+
+    `Seam.make` makes an equal one from it.
 
     The values are the fields of a dataclass, or the attributes that are named like the arguments of `__init__`.
     """

@@ -168,9 +168,7 @@ class Method:
 
     @property
     def cuts(self) -> bool:
-        """True if the method needs width groups of the model: for submodels, or for the layer whose rows belong to
-        labels.
-        """
+        """True if the method needs width groups: for submodels, or for the output layer, which has a row per label."""
         return self.submodel.cuts or bool(getattr(self.update, "owned_head", False))
 
     @property

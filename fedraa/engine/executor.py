@@ -14,10 +14,10 @@ from fedraa.errors import RunFailed, staying
 from fedraa.evaluation.evaluator import Evaluator
 from fedraa.messages import Evaluation, Fault, SharedBuffer, Task, Update, Vector
 
+# Errors of torch by their class names, because their modules differ between versions.
 NOT_OF_CLIENTS = (
     "OutOfMemoryError",
     "AcceleratorError",
-    # Errors of torch by their class names, because their modules differ between versions.
 )
 
 

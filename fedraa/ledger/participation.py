@@ -87,10 +87,8 @@ def draw_cohort(
     for attempt in range(clients * DRAWS):
         with calling("participation", participation):
             drawn = participation.cohort(clients, round, generator(seed, "cohort", round, attempt))
-            if (
-                isinstance(drawn, range) and drawn == range(clients) and not left_out
-                # This is a fast path for a million clients.
-            ):
+            # This is a fast path for a million clients.
+            if isinstance(drawn, range) and drawn == range(clients) and not left_out:
                 return range(clients)
             cohort = sorted(map(index, drawn))
         if cohort:

@@ -103,7 +103,8 @@ class Evaluations:
 
 
 def _written(value: object) -> tuple[str, ...]:
-    """Return the texts that evals.csv may have for a value of the log, in which null stands for values that are not
-    finite.
+    """Return the texts that evals.csv may have for a value of the log.
+
+    There null stands for a value that is not finite.
     """
     return ("inf", "-inf", "nan") if value is None else (repr(value),)

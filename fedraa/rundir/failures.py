@@ -1,6 +1,4 @@
-"""Clients with tasks that failed by their fault, with the number of tasks and the reason; and the reason of a failed
-run.
-"""
+"""Clients with tasks that failed by their fault, the number of tasks and the reason; and the reason of a failed run."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -213,8 +213,9 @@ class RoundServer:
             follower.close(self.params, delta, moved, self._scales / self.ledger.reported)
 
     def _snapshot(self, submodel: Submodel) -> SharedBuffer:
-        """Return the submodel at the start of the round, as clients receive it: one buffer for all clients that train
-        it.
+        """Return the submodel at the start of the round, as clients receive it.
+
+        All clients that train it share the buffer.
 
         The whole model is not copied, because it does not change until all clients have trained.
         """

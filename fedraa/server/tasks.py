@@ -34,8 +34,7 @@ class InFlightTask:
 
 
 class TaskTable:
-    """A table of tasks. It makes tasks from decisions, holds those in flight, and records dispatches, commits and
-    drops.
+    """A table of tasks. It makes tasks from decisions, holds those in flight, and writes their events.
 
     Args:
         sizes: Number of training samples of each client.
