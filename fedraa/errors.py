@@ -69,47 +69,56 @@ def _unpickle(kind: type[StructuredError], args: tuple[Any, ...], parts: dict[st
 
 
 class InputError(StructuredError, ValueError):
-    """A value or an object of the user cannot be used."""
+    """An error about a value or an object of the user that cannot be used."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was stopped before its end. The message has the directory and the command to resume it."""
+    """The interruption of a run before its end. The message has the directory and the command to resume it."""
 
 
 class RunWarning(UserWarning):
-    """A run can continue, but is probably not intended. The message has the reason in one sentence."""
+    """A warning about a run that can continue, but is probably not intended.
+
+    The message has the reason in one sentence.
+    """
 
 
 class RunFailed(StructuredError):
-    """The run cannot continue."""
+    """An error after which the run cannot continue."""
 
 
 class Unwritable(RunFailed):
-    """The run directory cannot be written, as when the disk is full. Its last checkpoint is intact."""
+    """An error about a run directory that cannot be written, as when the disk is full.
+
+    Its last checkpoint is intact.
+    """
 
 
 class Uncuttable(InputError):
-    """A model has no parts that can be cut or masked, and the method needs them."""
+    """An error about a model without parts that can be cut or masked, if the method needs them."""
 
 
 class ShardDied(StructuredError):
-    """A server shard is gone, and its parameters with it. The run resumes from its last checkpoint."""
+    """The loss of a server shard with its parameters. The run resumes from its last checkpoint."""
 
 
 class Damaged(StructuredError):
-    """A checkpoint differs from the written one."""
+    """An error about a checkpoint that differs from the written one."""
 
 
 class Inconsistent(StructuredError):
-    """A run contradicts its rules. The field is the file, with the line; `got` is its value, `expected` the rules'."""
+    """A contradiction between a run and its rules.
+
+    The field is the file, with the line. `got` is its value, `expected` the value by the rules.
+    """
 
 
 class PromiseBroken(StructuredError):
-    """A component does not keep the promises that runs rely on. The field is the component."""
+    """An error about a component that breaks the promises that runs rely on. The field is the component."""
 
 
 class CallbackRaised(Exception):
-    """A callback raised `error`, which the user sees after the run is saved.
+    """The exception `error` of a callback, which the user sees after the run is saved.
 
     `error` is None if only the user's process has it.
     """

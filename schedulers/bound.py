@@ -13,8 +13,8 @@ def offline_sets(costs: Costs) -> list[Ints]:
     """Return the fragments that each client owns under the offline assignment.
 
     Clients are sorted from fast to slow, fragments from large to small. The n-th client (from 1) takes fragment
-    ceil(nM/N). With fewer clients than fragments, a client also owns the fragments between its predecessor's and its
-    last one, so that every fragment has a client.
+    ceil(nM/N). With fewer clients than fragments, it also owns the fragments after the last one of its predecessor, so
+    that every fragment has a client.
 
     Args:
         costs: The costs c[n, j] [N, M], clients by fragments.
@@ -30,8 +30,7 @@ def delay_bound(costs: Costs) -> float:
     """Return K* = max over clients n of c[n, ceil(nM/N)], the longest task of the offline assignment.
 
     Gre-RAA with this bound gives every client a feasible fragment and every fragment a client. A cost is infinite if
-    the device cannot hold the fragment. If all fragments of a client are too large for it, its cheapest fragment counts
-    instead.
+    the device cannot hold the fragment. If a client owns such a fragment, its cheapest fragment counts instead.
     """
     fast_first, large_first, starts, ends = _order(costs)
     place = np.arange(costs.shape[1])

@@ -127,7 +127,7 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
 
 
 def _is_set(experiment: Experiment, field: str) -> bool:
-    """Return True if the field is set, other than by a flag that is off."""
+    """Return True if the field is not at its default. A flag that is off does not count."""
     value = getattr(experiment, field)
     return value is not False and value != Experiment.model_fields[field].default
 

@@ -43,7 +43,7 @@ def methods() -> Mapping[str, Method]:
     """Return all named methods by family.
 
     Asynchronous methods come first: fragments, then the whole model, then sampled submodels. Methods in rounds follow:
-    the whole model, then submodels. A variant stands behind the method that it varies.
+    the whole model, then submodels. A variant follows its method.
     """
     load_plugins()
     roots = [method for method in _registered.values() if not method.variant_of]

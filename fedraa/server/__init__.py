@@ -1,1 +1,1 @@
-"""Servers that apply client updates, one at a time or in rounds. Server shards import it without torch."""
+"""Servers that apply client updates, one at a time or in rounds. Server shards use only its modules without torch."""
